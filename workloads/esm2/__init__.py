@@ -1,0 +1,1 @@
+"""Pre-training, fine-tuning and serving of the ESM-2 protein language model."""

@@ -1,0 +1,64 @@
+"""The ESM-2 vocabulary: 33 tokens, and the byte table that turns residues into token ids.
+
+Ids are those of ``facebook/esm2_*`` (transformers' ``EsmTokenizer``). A token id is its position in
+``TOKENS``. Unlike ``EsmTokenizer``, which collapses a run of unknown letters into one ``<unk>``,
+every residue gets a token of its own, so that positions in the token array are positions in the protein.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+TOKENS = (
+    *("<cls>", "<pad>", "<eos>", "<unk>"),
+    *"LAGVSERTIDPKQNFYMHWCXBUZO",
+    *(".", "-", "<null_1>", "<mask>"),
+)
+VOCAB_SIZE = len(TOKENS)
+CLS, PAD, EOS, UNK = range(4)
+MASK = TOKENS.index("<mask>")
+
+STANDARD_RESIDUES = "LAGVSERTIDPKQNFYMHWC"
+FIRST_RESIDUE = TOKENS.index("L")
+NUM_STANDARD_RESIDUES = len(STANDARD_RESIDUES)
+
+NOT_A_RESIDUE = 255
+
+
+def _residue_table() -> bytes:
+    """Token id of every byte: letters of either case, anything else ``NOT_A_RESIDUE``."""
+    table = bytearray([NOT_A_RESIDUE] * 256)
+    for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ":
+        token = TOKENS.index(letter) if letter in TOKENS else UNK
+        table[ord(letter)] = table[ord(letter.lower())] = token
+    return bytes(table)
+
+
+RESIDUE_TABLE = _residue_table()
+"""256 bytes for ``bytes.translate``: one pass in C, two orders of magnitude above a tokenizer."""
+
+
+def encode(sequence: str | bytes) -> npt.NDArray[np.uint8]:
+    """Token ids of a protein, one per letter, without CLS and EOS.
+
+    Returns:
+        uint8 array of shape (len(sequence),).
+
+    Raises:
+        ValueError: if a character is not a letter, naming it and its position.
+    """
+    raw = sequence.encode() if isinstance(sequence, str) else sequence
+    tokens = raw.translate(RESIDUE_TABLE)
+    bad = tokens.find(NOT_A_RESIDUE)
+    if bad >= 0:
+        raise ValueError(
+            f"{raw[bad : bad + 1]!r} at position {bad + 1} is not a residue; "
+            "allowed are the letters A-Z in either case"
+        )
+    return np.frombuffer(tokens, dtype=np.uint8)
+
+
+def decode(tokens: npt.ArrayLike) -> str:
+    """Text of token ids; special tokens appear by name, as in ``<mask>``."""
+    return "".join(TOKENS[int(token)] for token in np.asarray(tokens).ravel())

@@ -1,0 +1,315 @@
+"""A run is one YAML file of differences over the defaults below; ``key=value`` changes single fields.
+
+The file holds sections (``model:``, ``data:``, ...) with the field names of the dataclasses here.
+Everything wrong with a configuration is reported at once, each line naming the field, the value
+it got and the values allowed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+
+T = TypeVar("T")
+
+ModelSize = Literal["8M", "35M", "150M", "650M", "3B", "15B"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    size: ModelSize = "8M"
+    """One of the six published shapes; ignored when ``init_from`` is given."""
+    init_from: str | None = None
+    """Checkpoint folder or hub id to start from; null trains from random weights."""
+    max_residues: int = 1022
+    """Longer proteins are cropped to this many residues, freshly each epoch (ESM-2: 1024 with CLS and EOS)."""
+    mask_fraction: float = 0.15
+    """Share of residues that are predicted; of these 80 % become <mask>, 10 % a random residue, 10 % stay."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    source: tuple[str, ...] = ("sample",)
+    """FASTA files or folders, https:// or s3:// addresses, ``sample`` (embedded) or ``uniref50``."""
+    members: tuple[str, ...] = ()
+    """FASTA of cluster members (UniRef90); when given, each epoch draws one member per cluster, and
+    ``source`` is not read."""
+    membership: str | None = None
+    """Which cluster a member belongs to: UniProt's idmapping_selected.tab[.gz], or two columns member<TAB>cluster."""
+    path: str = "data/sample"
+    """Folder of the prepared shards."""
+    downloads: str = "downloads"
+    """Folder for files fetched from https:// and s3://."""
+    seed: int = 0
+    """Seed of the global shuffle. Splits do not depend on it."""
+    validation_fraction: float = 0.05
+    """Share of clusters (or records) held out for validation."""
+    test_fraction: float = 0.05
+    """Share of clusters (or records) held out for the final test."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig:
+    name: Literal["adamw", "muon"] = "adamw"
+    """``muon`` orthogonalises the updates of the layers' matrices; embeddings, norms and biases stay with AdamW."""
+    lr: float = 4e-4
+    """Peak learning rate (ESM-2: 4e-4). Muon scales its updates to AdamW's size, so the same value serves."""
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    warmup_steps: int = 2000
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    final_lr_fraction: float = 0.1
+    """Learning rate of the last step over the peak."""
+    clip_norm: float = 1.0
+    """Gradients are scaled down to this global norm; 0 switches clipping off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    seed: int = 0
+    """Seed of the weights, of the data order, of the crops and of the masks."""
+    max_steps: int = 1000
+    """Optimizer steps of the whole run."""
+    tokens_per_pack: int = 16384
+    """Constant length of a micro-batch in tokens, CLS, EOS and padding included."""
+    tokens_per_step: int = 2_097_152
+    """Global token budget of one optimizer step; a multiple of ``tokens_per_pack``. Accumulation follows from it."""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """``auto`` is bf16 where the device multiplies it natively."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """torch.compile; ``auto`` is on for CUDA."""
+    activation_checkpointing: bool = False
+    """Recompute each layer in the backward pass instead of keeping its activations."""
+    log_every_steps: int = 10
+    eval_every_steps: int = 500
+    eval_packs: int = 0
+    """Packs of the validation split read at each evaluation during training; 0 reads all."""
+    save_every_steps: int = 500
+    keep_checkpoints: int = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelConfig:
+    mode: Literal["ddp", "fsdp"] = "ddp"
+    """``ddp`` keeps a copy of the model on each device, ``fsdp`` (FSDP2) shards it."""
+    shard_size: int = 0
+    """Devices that share one copy of the model (HSDP); 0 is all of them. Must divide the world size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackingConfig:
+    mlflow_uri: str | None = None
+    """MLflow tracking URI; null is MLFLOW_TRACKING_URI or else a local store in ``mlruns``."""
+    experiment: str = "esm2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    name: str
+    """Name of the run; its folder is ``<runs>/<name>``."""
+    runs: str = "runs"
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+    @property
+    def run_dir(self) -> Path:
+        return Path(self.runs) / self.name
+
+    @property
+    def packs_per_step(self) -> int:
+        return self.train.tokens_per_step // self.train.tokens_per_pack
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists and dicts, for YAML and JSON."""
+        plain = dataclasses.asdict(
+            self, dict_factory=lambda pairs: {k: list(v) if isinstance(v, tuple) else v for k, v in pairs}
+        )
+        return plain
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a run YAML, apply ``section.field=value`` overrides and check every rule.
+
+    Raises:
+        ValueError: listing everything that is wrong with the file and the overrides.
+    """
+    path = Path(path)
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        known = sorted(str(p) for p in (Path(__file__).parent / "configs").glob("*.yaml"))
+        raise ValueError(f"no run configuration at {path}; the shipped ones are {', '.join(known)}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {error}") from None
+    if not isinstance(raw, dict):
+        raise ValueError(f"{path} must hold sections such as 'model:' and 'train:', got {raw!r}")
+    raw.setdefault("name", path.stem)
+    problems: list[str] = []
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            problems.append(f"{override!r}: an override has the form section.field=value")
+            continue
+        _set_dotted(raw, key.strip(), yaml.safe_load(text), problems)
+    config = _build(RunConfig, raw, "", problems)
+    if config is not None:
+        problems += _rule_violations(config)
+    if problems or config is None:
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        raise ValueError(f"{path}: {len(problems)} problem(s)\n{lines}")
+    return config
+
+
+def _set_dotted(raw: dict[str, Any], key: str, value: Any, problems: list[str]) -> None:
+    *sections, name = key.split(".")
+    target = raw
+    for section in sections:
+        target = target.setdefault(section, {})
+        if not isinstance(target, dict):
+            problems.append(f"{key}: {section} is not a section")
+            return
+    target[name] = value
+
+
+def _build(cls: type[T], raw: object, prefix: str, problems: list[str]) -> T | None:
+    """An instance of a config dataclass from plain data; None (and problems) if it cannot be made."""
+    if not isinstance(raw, Mapping):
+        problems.append(f"{prefix.rstrip('.')}: got {raw!r}; expected a section of fields")
+        return None
+    hints = typing.get_type_hints(cls)
+    before = len(problems)
+    for unknown in raw.keys() - hints.keys():
+        near = difflib.get_close_matches(str(unknown), hints, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"allowed are {', '.join(hints)}"
+        problems.append(f"{prefix}{unknown}: no such field; {hint}")
+    values: dict[str, Any] = {}
+    for name, kind in hints.items():
+        if name not in raw:
+            continue
+        if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+            values[name] = _build(kind, raw[name] or {}, f"{prefix}{name}.", problems)
+        else:
+            try:
+                values[name] = _convert(kind, raw[name])
+            except (TypeError, ValueError) as error:
+                problems.append(f"{prefix}{name}: got {raw[name]!r}; {error}")
+    return cls(**values) if len(problems) == before else None
+
+
+def _convert(kind: Any, value: Any) -> Any:
+    """``value`` as the annotated type. YAML 1.1 reads ``1e-4`` as text, so numbers are also parsed from text."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        # YAML 1.1 also reads on/off as booleans, which the choices of this file are not.
+        text = {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+        if text not in arguments:
+            raise ValueError(f"allowed are {', '.join(map(str, arguments))}")
+        return text
+    if origin in (types.UnionType, typing.Union):
+        return None if value is None else _convert(arguments[0], value)
+    if origin is tuple:
+        items = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+        if arguments[-1] is not Ellipsis and len(items) != len(arguments):
+            raise ValueError(f"expected {len(arguments)} values")
+        return tuple(_convert(arguments[0], item) for item in items)
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise ValueError("allowed are true and false")
+        return value
+    if kind is int:
+        if isinstance(value, bool) or not re.fullmatch(r"[+-]?[\d_]+", str(value)):
+            raise ValueError("expected a whole number")
+        return int(value)
+    if kind is float:
+        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+            raise ValueError("expected a number")
+        try:
+            return float(value)
+        except ValueError:
+            raise ValueError("expected a number") from None
+    if not isinstance(value, str):
+        raise ValueError("expected text")
+    return value
+
+
+def _rule_violations(config: RunConfig) -> list[str]:
+    """Every broken rule that spans a field's type, as ``section.field: got X; allowed; what to do``."""
+    train, optim, data, model = config.train, config.optim, config.data, config.model
+    fractions = data.validation_fraction + data.test_fraction
+    rules: list[tuple[bool, str]] = [
+        (
+            bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*", config.name)),
+            f"name: got {config.name!r}; use letters, digits, '.', '_' and '-'",
+        ),
+        (
+            1 <= model.max_residues <= 65_534,
+            f"model.max_residues: got {model.max_residues}; allowed 1 to 65534",
+        ),
+        (
+            0 < model.mask_fraction < 1,
+            f"model.mask_fraction: got {model.mask_fraction}; allowed above 0, below 1",
+        ),
+        (
+            train.tokens_per_pack >= model.max_residues + 2,
+            f"train.tokens_per_pack: got {train.tokens_per_pack}; a pack must hold the longest protein, "
+            f"so at least model.max_residues + 2 = {model.max_residues + 2}",
+        ),
+        (
+            train.tokens_per_pack > 0
+            and train.tokens_per_step >= train.tokens_per_pack
+            and train.tokens_per_step % train.tokens_per_pack == 0,
+            f"train.tokens_per_step: got {train.tokens_per_step}; allowed are multiples of "
+            f"train.tokens_per_pack ({train.tokens_per_pack})",
+        ),
+        (0 < optim.lr < 1, f"optim.lr: got {optim.lr}; allowed above 0, below 1"),
+        (
+            all(0 <= beta < 1 for beta in optim.betas),
+            f"optim.betas: got {list(optim.betas)}; each at least 0, below 1",
+        ),
+        (optim.eps > 0, f"optim.eps: got {optim.eps}; must be above 0"),
+        (optim.weight_decay >= 0, f"optim.weight_decay: got {optim.weight_decay}; must not be negative"),
+        (optim.clip_norm >= 0, f"optim.clip_norm: got {optim.clip_norm}; must not be negative"),
+        (
+            0 <= optim.final_lr_fraction <= 1,
+            f"optim.final_lr_fraction: got {optim.final_lr_fraction}; allowed 0 to 1",
+        ),
+        (
+            0 <= optim.warmup_steps < train.max_steps,
+            f"optim.warmup_steps: got {optim.warmup_steps}; must be below train.max_steps ({train.max_steps}), "
+            "or the peak learning rate is never reached",
+        ),
+        (
+            data.validation_fraction > 0 and data.test_fraction >= 0 and fractions < 1,
+            f"data.validation_fraction, data.test_fraction: got {data.validation_fraction} and "
+            f"{data.test_fraction}; the first must be above 0, the second not negative, the sum below 1",
+        ),
+        (
+            bool(data.members) == bool(data.membership),
+            f"data.members, data.membership: got {list(data.members)} and {data.membership!r}; give both or neither",
+        ),
+        (bool(data.source or data.members), "data.source: got an empty list; name at least one FASTA"),
+        (
+            config.parallel.shard_size == 0 or config.parallel.mode == "fsdp",
+            f"parallel.shard_size: got {config.parallel.shard_size} with parallel.mode=ddp; only fsdp shards",
+        ),
+        (config.parallel.shard_size >= 0, "parallel.shard_size: must not be negative"),
+    ]
+    for name in ("max_steps", "log_every_steps", "eval_every_steps", "save_every_steps", "keep_checkpoints"):
+        value = getattr(train, name)
+        rules.append((value >= 1, f"train.{name}: got {value}; must be at least 1"))
+    rules.append((train.eval_packs >= 0, f"train.eval_packs: got {train.eval_packs}; must not be negative"))
+    return [message for holds, message in rules if not holds]

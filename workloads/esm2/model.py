@@ -1,0 +1,183 @@
+"""ESM-2 for packs of proteins: transformers' modules and weights, a forward pass without padding.
+
+``PackedEsm`` is an ``EsmForMaskedLM`` with the same parameter names; only the arithmetic of its forward
+pass differs from transformers':
+
+* a pack of proteins is one row of T tokens, attention stays within each protein;
+* ESM-2's token dropout is applied per protein (``token_scale``), not per row;
+* queries, keys and values come from one matrix product;
+* the last layer's feed-forward block and the language-model head run on the predicted tokens alone.
+
+Shapes: T tokens, K predicted tokens, C hidden size, H heads, D head size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import EsmConfig, EsmForMaskedLM
+from transformers.models.esm.modeling_esm import EsmLayer
+
+from .alphabet import MASK, PAD, VOCAB_SIZE
+from .attention import Segments, packed_attention
+
+SHAPES = {
+    # size: (layers, hidden size, heads); Lin et al. 2023, table S1. The feed-forward size is 4 * hidden.
+    "8M": (6, 320, 20),
+    "35M": (12, 480, 20),
+    "150M": (30, 640, 20),
+    "650M": (33, 1280, 20),
+    "3B": (36, 2560, 40),
+    "15B": (48, 5120, 40),
+}
+
+
+def published_config(size: str) -> EsmConfig:
+    """Configuration of a published ESM-2 model; bare ``EsmConfig`` defaults differ from it.
+
+    ``size`` is a key of ``SHAPES``.
+    """
+    layers, hidden_size, heads = SHAPES[size]
+    return EsmConfig(
+        vocab_size=VOCAB_SIZE,
+        pad_token_id=PAD,
+        mask_token_id=MASK,
+        num_hidden_layers=layers,
+        hidden_size=hidden_size,
+        num_attention_heads=heads,
+        intermediate_size=4 * hidden_size,
+        position_embedding_type="rotary",
+        max_position_embeddings=1026,
+        emb_layer_norm_before=False,
+        token_dropout=True,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        layer_norm_eps=1e-5,
+    )
+
+
+@dataclass(frozen=True)
+class Pack:
+    """What the model reads of one micro-batch; every tensor keeps its shape over a run."""
+
+    tokens: Tensor
+    """(T,) int64 ids after masking."""
+    token_scale: Tensor
+    """(T,) fp32 factor on each embedding: 0 for <mask> and padding, else the protein's token-dropout factor."""
+    positions: Tensor
+    """(T,) int64 position within the protein, CLS at 0."""
+    segments: Segments
+    rows: Tensor
+    """(K,) int64 places of the predicted tokens; unused places repeat row 0."""
+    targets: Tensor
+    """(K,) int64 original ids; -100 at unused places."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    loss_sum: Tensor
+    """() fp32 sum of the cross-entropies in nats over the predicted tokens."""
+    num_correct: Tensor
+    """() int64 predicted tokens whose most likely id is the right one."""
+
+
+class PackedEsmLayer(EsmLayer):
+    """One transformer layer over packed tokens."""
+
+    def forward(  # type: ignore[override]
+        self,
+        hidden: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        segments: Segments,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """(T, C) -> (T, C), or (K, C) if only ``rows`` are wanted of the result."""
+        attention = self.attention.self
+        projections = (attention.query, attention.key, attention.value)
+        qkv = F.linear(
+            _layer_norm(hidden, self.attention.LayerNorm),
+            torch.cat([projection.weight for projection in projections]),
+            torch.cat([projection.bias for projection in projections]),
+        ).view(len(hidden), 3, attention.num_attention_heads, attention.attention_head_size)
+        context = packed_attention(qkv, cos.to(qkv.dtype), sin.to(qkv.dtype), segments)
+        context = context.reshape(hidden.shape)
+        if rows is not None:
+            context, hidden = context[rows], hidden[rows]
+        hidden = hidden + self.attention.output.dense(context)
+        inner = F.gelu(self.intermediate.dense(_layer_norm(hidden, self.LayerNorm)))
+        return hidden + self.output.dense(inner)
+
+
+class PackedEsm(EsmForMaskedLM):
+    """ESM-2 with masked-language-model head over packed tokens.
+
+    Built on the meta device; ``load_state_dict(..., assign=True)`` or FSDP gives it weights.
+
+    Raises:
+        ValueError: if the configuration asks for something that ESM-2 does not have.
+    """
+
+    def __init__(self, config: EsmConfig) -> None:
+        _reject_other_architectures(config)
+        super().__init__(config)
+        self.esm.encoder.layer = nn.ModuleList(
+            PackedEsmLayer(config) for _ in range(config.num_hidden_layers)
+        )
+        # The contact head reads attention maps and gets no gradient from masked-language modelling.
+        self.esm.contact_head.requires_grad_(False)
+        self.activation_checkpointing = False
+
+    def forward(self, pack: Pack) -> Prediction:  # type: ignore[override]
+        """Loss sum and number of correct predictions over the pack's predicted tokens."""
+        logits = self.logits(pack, pack.rows)  # (K, V)
+        loss_sum = F.cross_entropy(logits, pack.targets, ignore_index=-100, reduction="sum")
+        return Prediction(loss_sum, (logits.detach().argmax(dim=-1) == pack.targets).sum())
+
+    def logits(self, pack: Pack, rows: Tensor | None = None) -> Tensor:
+        """fp32 logits (K, V) at ``rows``, or (T, V) at every token."""
+        hidden = self.esm.embeddings.word_embeddings(pack.tokens) * pack.token_scale[:, None]  # (T, C)
+        inv_freq = self.esm.rotary_embeddings.inv_freq.float()
+        angles = pack.positions[:, None, None].float() * inv_freq  # (T, 1, D / 2)
+        cos, sin = angles.cos(), angles.sin()
+        last = len(self.esm.encoder.layer) - 1
+        for index, layer in enumerate(self.esm.encoder.layer):
+            wanted = rows if index == last else None
+            if self.activation_checkpointing and torch.is_grad_enabled():
+                hidden = checkpoint(layer, hidden, cos, sin, pack.segments, wanted, use_reentrant=False)
+            else:
+                hidden = layer(hidden, cos, sin, pack.segments, wanted)
+        hidden = _layer_norm(hidden, self.esm.encoder.emb_layer_norm_after)
+        hidden = F.gelu(self.lm_head.dense(hidden))
+        hidden = _layer_norm(hidden, self.lm_head.layer_norm)
+        return (self.lm_head.decoder(hidden) + self.lm_head.bias).float()
+
+
+def _layer_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor:
+    """Layer norm in fp32, whatever the type that FSDP gathers the weights in."""
+    return F.layer_norm(x.float(), norm.normalized_shape, norm.weight.float(), norm.bias.float(), norm.eps)
+
+
+def _reject_other_architectures(config: EsmConfig) -> None:
+    expected = {
+        "position_embedding_type": "rotary",
+        "emb_layer_norm_before": False,
+        "token_dropout": True,
+        "is_decoder": False,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "vocab_size": VOCAB_SIZE,
+    }
+    wrong = [
+        f"{key}={getattr(config, key)!r} (ESM-2 has {value!r})"
+        for key, value in expected.items()
+        if (getattr(config, key) or False) != value
+    ]
+    if wrong:
+        raise ValueError(
+            f"this checkpoint is not ESM-2: {', '.join(wrong)}; use one of the facebook/esm2_* family"
+        )

@@ -1,0 +1,483 @@
+"""Downloads that break, change, lie about their length or are refused."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import http.server
+import json
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from workloads.esm2.data import http_remote, transfer
+from workloads.esm2.data.sources import fetch
+from workloads.esm2.data.transfer import FetchError
+
+PROTEINS = b">a\nMKV\n" * 60_000
+
+
+@dataclass
+class Site:
+    """A web site in memory, with the faults a test asks for."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    break_after_bytes: list[int] = field(default_factory=list)
+    """For the next GETs, one entry each: close the connection after that many bytes of the body."""
+    statuses: list[int] = field(default_factory=list)
+    """Answers to the next requests, in place of the file."""
+    head_status: int | None = None
+    announced_extra_bytes: int = 0
+    """Added to the length in HEAD only."""
+    ranges: bool = True
+    redirect_to: str = ""
+    before_get: Callable[[], None] = lambda: None
+    requests: list[tuple[str, str, str | None]] = field(default_factory=list)
+    address: str = ""
+
+
+def _etag(content: bytes) -> str:
+    return f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr(transfer, "FIRST_BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(http_remote, "METALINK_HOSTS", frozenset())
+    state = Site()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_HEAD(self) -> None:
+            self.answer(body=False)
+
+        def do_GET(self) -> None:
+            state.before_get()
+            self.answer(body=True)
+
+        def plain(self, status: int, *headers: tuple[str, str]) -> None:
+            self.send_response(status)
+            for name, value in (*headers, ("Content-Length", "0")):
+                self.send_header(name, value)
+            self.end_headers()
+
+        def answer(self, *, body: bool) -> None:
+            path = self.path.partition("?")[0]
+            state.requests.append((self.command, self.path, self.headers.get("Range")))
+            if state.redirect_to:
+                return self.plain(302, ("Location", state.redirect_to))
+            if state.head_status and not body:
+                return self.plain(state.head_status)
+            if state.statuses:
+                return self.plain(state.statuses.pop(0))
+            if path not in state.files:
+                return self.plain(404)
+            content = state.files[path]
+            start = 0
+            wanted = self.headers.get("Range")
+            unchanged = self.headers.get("If-Range", _etag(content)) == _etag(content)
+            if wanted and state.ranges and unchanged:
+                start = int(wanted.removeprefix("bytes=").split("-")[0])
+                stop = int(wanted.split("-")[1] or len(content) - 1) + 1
+                if start >= len(content):
+                    return self.plain(416)
+                self.send_response(206)
+                self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(content)}")
+                part = content[start:stop]
+            else:
+                self.send_response(200)
+                part = content
+            length = len(part) + (0 if body else state.announced_extra_bytes)
+            self.send_header("Content-Length", str(length))
+            self.send_header("ETag", _etag(content))
+            self.end_headers()
+            if body:
+                stop_bytes = state.break_after_bytes.pop(0) if state.break_after_bytes else len(part)
+                self.wfile.write(part[:stop_bytes])
+                if stop_bytes < len(part):
+                    self.close_connection = True
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    state.address = f"http://127.0.0.1:{server.server_port}"
+    yield state
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def proteins(site: Site) -> str:
+    """The address of a FASTA that can be had."""
+    site.files["/pub/p.fasta"] = PROTEINS
+    return f"{site.address}/pub/p.fasta"
+
+
+def _ranges(site: Site) -> list[str | None]:
+    return [wanted for method, _, wanted in site.requests if method == "GET"]
+
+
+def test_a_download_is_whole_and_leaves_nothing_half_done(proteins: str, tmp_path: Path) -> None:
+    downloads = tmp_path / "new" / "downloads"
+    assert fetch(proteins, downloads, progress=False) == [downloads / "p.fasta"]
+    assert (downloads / "p.fasta").read_bytes() == PROTEINS
+    assert sorted(p.name for p in downloads.iterdir()) == ["p.fasta", "p.fasta.source.json"]
+
+
+def test_a_broken_connection_is_resumed_where_it_broke(proteins: str, site: Site, tmp_path: Path) -> None:
+    site.break_after_bytes = [100_000, 50_000]
+    (path,) = fetch(proteins, tmp_path, progress=False)
+    assert path.read_bytes() == PROTEINS
+    first, second, third = _ranges(site)
+    assert first is None
+    assert second is not None
+    assert third is not None
+    assert 0 < int(second[6:-1]) <= 100_000
+    assert int(second[6:-1]) < int(third[6:-1]) <= 150_000
+
+
+def test_a_second_run_goes_on_after_a_kill(proteins: str, site: Site, tmp_path: Path) -> None:
+    note = {"address": proteins, "validator": _etag(PROTEINS), "length_bytes": len(PROTEINS)}
+    (tmp_path / "p.fasta.partial").write_bytes(PROTEINS[:77_000])
+    (tmp_path / "p.fasta.partial.json").write_text(json.dumps(note))
+    (path,) = fetch(proteins, tmp_path, progress=False)
+    assert path.read_bytes() == PROTEINS
+    assert _ranges(site) == ["bytes=77000-"]
+
+
+def test_a_kill_before_the_rename_sends_nothing_again(proteins: str, site: Site, tmp_path: Path) -> None:
+    note = {"address": proteins, "validator": _etag(PROTEINS), "length_bytes": len(PROTEINS)}
+    (tmp_path / "p.fasta.partial").write_bytes(PROTEINS)
+    (tmp_path / "p.fasta.partial.json").write_text(json.dumps(note))
+    (path,) = fetch(proteins, tmp_path, progress=False)
+    assert path.read_bytes() == PROTEINS
+    assert _ranges(site) == []
+
+
+@pytest.mark.parametrize("note", [None, "torn {", '{"address": "%s", "validator": "old", "length_bytes": 9}'])
+def test_a_partial_of_other_content_is_dropped(
+    note: str | None, proteins: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "p.fasta.partial").write_bytes(b"x" * 9_000)
+    if note is not None:
+        (tmp_path / "p.fasta.partial.json").write_text(note.replace("%s", proteins))
+    (path,) = fetch(proteins, tmp_path, progress=False)
+    assert path.read_bytes() == PROTEINS
+    assert "starting again" in caplog.text
+
+
+def test_a_file_that_changes_during_the_transfer_is_read_anew(
+    proteins: str, site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.break_after_bytes = [100_000]
+    newer = PROTEINS.replace(b"MKV", b"MRV")
+    seen = []
+
+    def change_before_the_second_get() -> None:
+        seen.append(1)
+        if len(seen) == 2:
+            site.files["/pub/p.fasta"] = newer
+
+    site.before_get = change_before_the_second_get
+    (path,) = fetch(proteins, tmp_path, progress=False)
+    assert path.read_bytes() == newer
+    assert "changed at the source; starting again" in caplog.text
+
+
+def test_a_server_without_ranges_is_read_from_the_start(proteins: str, site: Site, tmp_path: Path) -> None:
+    site.ranges = False
+    site.break_after_bytes = [100_000]
+    (path,) = fetch(proteins, tmp_path, progress=False)
+    assert path.read_bytes() == PROTEINS
+
+
+def test_errors_of_the_server_are_waited_out(proteins: str, site: Site, tmp_path: Path) -> None:
+    site.statuses = [500, 503, 429]
+    (path,) = fetch(proteins, tmp_path, progress=False)
+    assert path.read_bytes() == PROTEINS
+
+
+def test_a_server_that_stays_down_is_given_up(proteins: str, site: Site, tmp_path: Path) -> None:
+    site.statuses = [500] * 50
+    with pytest.raises(
+        FetchError, match=r"p\.fasta: the server answered 500, 8 times in a row; check the network"
+    ):
+        fetch(proteins, tmp_path, progress=False)
+    assert not (tmp_path / "p.fasta").exists()
+
+
+def test_nobody_listening_is_given_up(site: Site, tmp_path: Path) -> None:
+    with pytest.raises(FetchError, match=r"127\.0\.0\.1:9/p\.fa: cannot be reached .* 8 times in a row"):
+        fetch("http://127.0.0.1:9/p.fa", tmp_path, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (404, "there is no such file .the server answered 404.; check the address"),
+        (410, "there is no such file"),
+        (401, "no permission .the server answered 401.; a signed address may have expired"),
+        (418, "the server answered 418 instead of the file; check the address"),
+    ],
+)
+def test_a_refusal_names_the_address_and_what_to_do(
+    status: int, message: str, proteins: str, site: Site, tmp_path: Path
+) -> None:
+    site.statuses = [status] * 2
+    with pytest.raises(FetchError, match=rf"{proteins}: {message}"):
+        fetch(proteins, tmp_path, progress=False)
+    assert len(site.requests) == 1
+
+
+def test_a_server_that_refuses_head_is_asked_for_one_byte(proteins: str, site: Site, tmp_path: Path) -> None:
+    site.head_status = 403
+    (path,) = fetch(proteins, tmp_path, progress=False)
+    assert path.read_bytes() == PROTEINS
+    assert _ranges(site) == ["bytes=0-0", None]
+
+
+def test_a_wrong_length_is_an_error_and_nothing_is_kept(proteins: str, site: Site, tmp_path: Path) -> None:
+    site.announced_extra_bytes = 5
+    with pytest.raises(
+        FetchError, match=rf"announced {len(PROTEINS) + 5} bytes and sent {len(PROTEINS)}; noth"
+    ):
+        fetch(proteins, tmp_path, progress=False)
+    assert not (tmp_path / "p.fasta").exists()
+    assert (tmp_path / "p.fasta.partial").stat().st_size == 0
+
+
+def test_a_complete_file_is_asked_about_but_not_sent_again(proteins: str, site: Site, tmp_path: Path) -> None:
+    fetch(proteins, tmp_path, progress=False)
+    site.requests.clear()
+    assert fetch(proteins, tmp_path, progress=False) == [tmp_path / "p.fasta"]
+    assert [method for method, _, _ in site.requests] == ["HEAD"]
+
+
+def test_a_complete_file_is_used_without_a_network(
+    proteins: str, site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fetch(proteins, tmp_path, progress=False)
+    site.statuses = [500]
+    assert fetch(proteins, tmp_path, progress=False) == [tmp_path / "p.fasta"]
+    assert f"using the complete copy at {tmp_path / 'p.fasta'} unchecked" in caplog.text
+
+
+def test_a_complete_file_is_replaced_when_the_source_changed(
+    proteins: str, site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fetch(proteins, tmp_path, progress=False)
+    site.files["/pub/p.fasta"] = b">new\nMM\n"
+    (path,) = fetch(proteins, tmp_path, progress=False)
+    assert path.read_bytes() == b">new\nMM\n"
+    assert "has changed since" in caplog.text
+
+
+def test_a_file_that_was_cut_on_disk_is_not_reused(proteins: str, tmp_path: Path) -> None:
+    (path,) = fetch(proteins, tmp_path, progress=False)
+    path.write_bytes(b">a\n")
+    fetch(proteins, tmp_path, progress=False)
+    assert path.read_bytes() == PROTEINS
+
+
+def test_two_sources_of_one_name_do_not_overwrite_each_other(
+    proteins: str, site: Site, tmp_path: Path
+) -> None:
+    site.files["/other/p.fasta"] = b">b\nAAA\n"
+    other = f"{site.address}/other/p.fasta"
+    for _ in range(2):
+        (first,) = fetch(proteins, tmp_path, progress=False)
+        (second,) = fetch(other, tmp_path, progress=False)
+        assert (first.read_bytes(), second.read_bytes()) == (PROTEINS, b">b\nAAA\n")
+
+
+def test_a_file_of_the_users_own_is_never_overwritten(proteins: str, tmp_path: Path) -> None:
+    (tmp_path / "p.fasta").write_text("mine")
+    with pytest.raises(FetchError, match="is in the way and was not downloaded by this program"):
+        fetch(proteins, tmp_path, progress=False)
+    assert (tmp_path / "p.fasta").read_text() == "mine"
+
+
+def test_a_second_process_is_told_to_wait(proteins: str, tmp_path: Path) -> None:
+    import fcntl
+
+    with (tmp_path / "p.fasta.partial").open("ab") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        with pytest.raises(FetchError, match="is being written by another process"):
+            fetch(proteins, tmp_path, progress=False)
+
+
+def test_a_disk_too_small_is_found_before_the_download(
+    proteins: str, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1_000))  # type: ignore[attr-defined]
+    with pytest.raises(FetchError, match=rf"{len(PROTEINS)} bytes to download but 1000 free on the disk of"):
+        fetch(proteins, tmp_path, progress=False)
+    assert _ranges(site) == []
+
+
+def test_a_disk_that_fills_up_keeps_what_arrived(
+    proteins: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(transfer, "_append", full)
+    with pytest.raises(
+        FetchError, match=r"the disk of .* is full after 0 bytes; free space or set data\.down"
+    ):
+        fetch(proteins, tmp_path, progress=False)
+
+
+def test_a_download_folder_that_cannot_be_made_is_named(proteins: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FetchError, match=r"cannot make the download folder .*set data\.downloads to another"):
+        fetch(proteins, tmp_path / "file" / "x", progress=False)
+
+
+def test_progress_is_shown_in_bytes_on_stderr(
+    proteins: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fetch(proteins, tmp_path)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "p.fasta" in err
+    assert "B/s" in err
+
+
+# UniProt's published checksums
+
+
+def _metalink(name: str, content: bytes, md5: str | None = None) -> bytes:
+    md5 = md5 or hashlib.md5(content).hexdigest()
+    return f"""<?xml version="1.0" encoding="UTF-8"?>
+<metalink version="3.0" xmlns="http://www.metalinker.org/"><version>2025_01</version><files>
+<file name="README"><size>4</size><verification><hash type="md5">00</hash></verification></file>
+<file name="{name}"><size>{len(content)}</size><verification><hash type="sha1">ff</hash>
+<hash type="md5"> {md5.upper()} </hash></verification><resources/></file></files></metalink>""".encode()
+
+
+@pytest.fixture
+def published(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setattr(http_remote, "METALINK_HOSTS", frozenset({"127.0.0.1"}))
+    return site
+
+
+def test_a_published_checksum_is_verified(
+    proteins: str, published: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    published.files["/pub/RELEASE.metalink"] = _metalink("p.fasta", PROTEINS)
+    fetch(proteins, tmp_path, progress=False)
+    assert "md5 agrees with" in caplog.text
+
+
+def test_a_wrong_checksum_is_an_error_and_the_file_is_not_kept(
+    proteins: str, published: Site, tmp_path: Path
+) -> None:
+    published.files["/pub/RELEASE.metalink"] = _metalink("p.fasta", PROTEINS, md5="0" * 32)
+    with pytest.raises(
+        FetchError, match=r"md5 is [0-9a-f]{32}, but .*RELEASE\.metalink says 0{32}; the file was"
+    ):
+        fetch(proteins, tmp_path, progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("metalink", "said"),
+    [(None, "no RELEASE.metalink beside it"), (_metalink("q.fasta", b""), "does not list it")],
+)
+def test_a_missing_checksum_is_said(
+    metalink: bytes | None,
+    said: str,
+    proteins: str,
+    published: Site,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    if metalink is not None:
+        published.files["/pub/RELEASE.metalink"] = metalink
+    fetch(proteins, tmp_path, progress=False)
+    assert said in caplog.text
+
+
+def test_a_size_other_than_published_is_an_error(proteins: str, published: Site, tmp_path: Path) -> None:
+    published.files["/pub/RELEASE.metalink"] = _metalink("p.fasta", b"short")
+    with pytest.raises(FetchError, match=rf"has {len(PROTEINS)} bytes, but .* says 5; a new release"):
+        fetch(proteins, tmp_path, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (b"<html>", "not a metalink"),
+        (b'<!DOCTYPE m [<!ENTITY a "aaaa">]><m>&a;</m>', "it has a document type"),
+        (
+            '<?xml version="1.0" encoding="utf-16"?><!DOCTYPE m><m/>'.encode("utf-16"),
+            "it has a document type",
+        ),
+    ],
+)
+def test_a_metalink_that_is_none_is_refused(document: bytes, message: str) -> None:
+    with pytest.raises(FetchError, match=message):
+        http_remote.parse_metalink(document, "https://example.org/RELEASE.metalink")
+
+
+def test_a_metalink_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_remote, "MAX_METALINK_BYTES", 10)
+    with pytest.raises(FetchError, match="longer than 10 bytes"):
+        http_remote.parse_metalink(b"x" * 11, "https://example.org/RELEASE.metalink")
+
+
+# addresses
+
+
+def test_a_redirect_must_stay_encrypted(proteins: str, site: Site, tmp_path: Path) -> None:
+    site.redirect_to = "http://user:secret@example.org/p.fasta"
+    with pytest.raises(FetchError, match=r"leads on to http://example.org/p.fasta, which is not https"):
+        fetch(proteins, tmp_path, progress=False)
+
+
+def test_credentials_are_neither_shown_nor_stored(
+    site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.files["/p.fasta"] = PROTEINS
+    host = site.address.removeprefix("http://")
+    secret = f"http://me:hunter2@{host}/p.fasta?X-Amz-Signature=s3cret&x-amz-credential=s3cret"
+    site.statuses = [500]
+    fetch(secret, tmp_path, progress=False)
+    site.statuses = [404]
+    with pytest.raises(FetchError) as refused:
+        fetch(secret, tmp_path / "again", progress=False)
+    written = "".join(p.read_text() for p in tmp_path.glob("*.json"))
+    for text in (caplog.text, str(refused.value), written):
+        assert "hunter2" not in text
+        assert "s3cret" not in text
+    assert f"http://{host}/p.fasta" in written
+
+
+def test_two_queries_are_two_addresses_and_a_new_signature_is_not() -> None:
+    shown = http_remote.shown_address
+    assert shown("https://e.org/s?query=a") != shown("https://e.org/s?query=b")
+    assert shown("https://e.org/s?X-Amz-Date=1&q=a") == shown("https://e.org/s?X-Amz-Date=2&q=a")
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "sha1", "md5", "crc32"])
+def test_digests_are_those_of_the_content(algorithm: str, tmp_path: Path) -> None:
+    import zlib
+
+    (tmp_path / "x").write_bytes(PROTEINS)
+    expected = f"{zlib.crc32(PROTEINS):08x}"
+    with contextlib.suppress(ValueError):
+        expected = hashlib.new(algorithm, PROTEINS).hexdigest()
+    assert transfer.digest_of(tmp_path / "x", algorithm) == expected

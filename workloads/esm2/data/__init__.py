@@ -1,0 +1,1 @@
+"""From protein FASTA to shards that training memory-maps."""

@@ -1,0 +1,96 @@
+"""Turn one entry of ``data.source`` into files on this machine.
+
+An entry is ``sample`` (the proteins in this repository), ``uniref50``, ``uniref90`` or
+``idmapping`` (UniProt's current release), a file, a folder, or an https:// or s3:// address.
+A file called like one of the words is given as ``./sample``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .http_remote import HttpRemote
+from .s3_remote import S3Remote, list_keys, s3_client, split_s3_address
+from .transfer import FetchError, download
+
+SAMPLE = Path(__file__).parent / "sample" / "proteins.fasta.gz"
+_CURRENT_RELEASE = "https://ftp.uniprot.org/pub/databases/uniprot/current_release"
+NAMED_ADDRESSES = {
+    "uniref50": f"{_CURRENT_RELEASE}/uniref/uniref50/uniref50.fasta.gz",
+    "uniref90": f"{_CURRENT_RELEASE}/uniref/uniref90/uniref90.fasta.gz",
+    "idmapping": f"{_CURRENT_RELEASE}/knowledgebase/idmapping/idmapping_selected.tab.gz",
+}
+FASTA_SUFFIXES = (".fasta", ".fasta.gz", ".fa", ".fa.gz", ".faa", ".faa.gz")
+"""What counts as FASTA in a folder. A file that is named itself may have any suffix: its reader checks it."""
+
+
+def fetch(location: str, downloads: Path, *, progress: bool = True) -> list[Path]:
+    """Local files of ``location``, downloaded into ``downloads`` where they are not on this machine.
+
+    Raises:
+        FetchError: (a ValueError) naming the location, what is wrong with it and what to do.
+    """
+    if location == "sample":
+        if not SAMPLE.is_file():
+            raise FetchError(f"sample: {SAMPLE} is missing; restore it with: git checkout -- {SAMPLE}")
+        return [SAMPLE]
+    address = NAMED_ADDRESSES.get(location, location)
+    scheme, separator, _ = address.partition("://")
+    if not separator:
+        return _local_files(address)
+    match scheme.lower():
+        case "https" | "http":
+            return [download(HttpRemote(address), downloads, progress=progress)]
+        case "s3":
+            return _s3_files(address, downloads, progress=progress)
+        case _:
+            raise FetchError(
+                f"{scheme}://... cannot be read; allowed are https:// and s3:// addresses, paths of files "
+                "and "
+                f"folders, sample, {', '.join(NAMED_ADDRESSES)}"
+            )
+
+
+def _local_files(location: str) -> list[Path]:
+    path = Path(location).expanduser()
+    if path.is_dir():
+        try:
+            found = sorted(file for file in path.iterdir() if is_fasta_name(file.name) and file.is_file())
+        except PermissionError:
+            raise FetchError(f"{path}: no permission to list this folder; ask its owner") from None
+        if not found:
+            raise FetchError(
+                f"{path}: no FASTA file in this folder; their names end in {', '.join(FASTA_SUFFIXES)} "
+                "(folders inside it are not searched)"
+            )
+        return found
+    if path.is_file():
+        return [path]
+    if path.exists() or path.is_symlink():
+        raise FetchError(
+            f"{path}: neither a file nor a folder, or a link to nothing; give a file or a folder"
+        )
+    raise FetchError(
+        f"{location}: no such file or folder (looked in {Path.cwd()}); give a path, an https:// or s3:// "
+        "address, "
+        f"sample, {', '.join(NAMED_ADDRESSES)}"
+    )
+
+
+def _s3_files(address: str, downloads: Path, *, progress: bool) -> list[Path]:
+    bucket, key = split_s3_address(address)
+    client = s3_client()
+    keys = [key]
+    if not key or key.endswith("/"):
+        keys = [found for found in list_keys(client, bucket, key) if is_fasta_name(found.rsplit("/", 1)[-1])]
+        if not keys:
+            raise FetchError(
+                f"{address}: no FASTA object under this prefix; their names end in "
+                f"{', '.join(FASTA_SUFFIXES)}"
+            )
+    return [download(S3Remote(bucket, key, client), downloads, progress=progress) for key in keys]
+
+
+def is_fasta_name(name: str) -> bool:
+    """Whether a folder's file counts as FASTA. Hidden ones do not: macOS leaves ``._x.fasta`` behind."""
+    return name.lower().endswith(FASTA_SUFFIXES) and not name.startswith(".")

@@ -29,12 +29,10 @@ class Segments:
 
     ``cumulative`` is int32 of shape (S + 1,), starting with 0 and ending with T; trailing segments may be
     empty. ``max_length`` bounds every segment and is constant over a run (it is a compile-time constant).
-    ``bounds`` holds the same numbers for the host; only the CPU path reads it.
     """
 
     cumulative: Tensor
     max_length: int
-    bounds: tuple[int, ...] | None = None
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -66,8 +64,13 @@ def packed_attention(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) 
             segments.max_length,
             segments.max_length,
         )
-    bounds = segments.bounds or tuple(segments.cumulative.tolist())
-    return _SegmentAttention.apply(qkv, cos, sin, bounds)
+    return _segment_attention(qkv, cos, sin, segments.cumulative)
+
+
+@torch.compiler.disable  # the loop's length changes with every pack
+def _segment_attention(qkv: Tensor, cos: Tensor, sin: Tensor, cumulative: Tensor) -> Tensor:
+    result: Tensor = _SegmentAttention.apply(qkv, cos, sin, cumulative.tolist())
+    return result
 
 
 @lru_cache(maxsize=8)
@@ -80,7 +83,7 @@ class _SegmentAttention(torch.autograd.Function):
     """Attention as three batched products per protein, probabilities kept for the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, cos: Tensor, sin: Tensor, bounds: tuple[int, ...]) -> Tensor:
+    def forward(ctx: Any, qkv: Tensor, cos: Tensor, sin: Tensor, bounds: list[int]) -> Tensor:
         _, _, heads, size = qkv.shape
         q = rotate(qkv[:, 0], cos, sin).mul_(size**-0.5).transpose(0, 1).contiguous()  # (H, T, D)
         k = rotate(qkv[:, 1], cos, sin).transpose(0, 1).contiguous()

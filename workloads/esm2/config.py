@@ -107,6 +107,13 @@ class ParallelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    split: Literal["validation", "test", "train"] = "validation"
+    pseudo_perplexity_proteins: int = 0
+    """Proteins whose pseudo-perplexity is computed, each residue masked in turn; 0 leaves it out."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
     mlflow_uri: str | None = None
     """MLflow tracking URI; null is MLFLOW_TRACKING_URI or else a local store in ``mlruns``."""
@@ -123,6 +130,7 @@ class RunConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
     @property
@@ -311,5 +319,9 @@ def _rule_violations(config: RunConfig) -> list[str]:
     for name in ("max_steps", "log_every_steps", "eval_every_steps", "save_every_steps", "keep_checkpoints"):
         value = getattr(train, name)
         rules.append((value >= 1, f"train.{name}: got {value}; must be at least 1"))
+    proteins = config.evaluate.pseudo_perplexity_proteins
+    rules.append(
+        (proteins >= 0, f"evaluate.pseudo_perplexity_proteins: got {proteins}; must not be negative")
+    )
     rules.append((train.eval_packs >= 0, f"train.eval_packs: got {train.eval_packs}; must not be negative"))
     return [message for holds, message in rules if not holds]

@@ -1,0 +1,254 @@
+"""Checkpoints that are whole or not there: written in the background, checksummed, renamed into place.
+
+``<run>/checkpoints/step-00000500/`` holds torch.distributed.checkpoint's files and ``checkpoint.json``:
+progress, the resolved configuration and a CRC-32 of every file. It is written as ``step-00000500.partial``
+and renamed once every process has finished, so a folder with the final name is complete. State is saved
+by parameter name, so another world size, or FSDP instead of DDP, can go on from it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse
+from torch.optim import Optimizer
+
+from .parallel import Processes
+
+CHECKPOINT_FILE = "checkpoint.json"
+_CHUNK_BYTES = 16 << 20
+_PARTIAL = ".partial"
+_DAMAGED = ".damaged"
+
+
+class Checkpointer:
+    """Saves and restores a run's model, optimizers and progress.
+
+    Every process calls every method in the same order. ``identity`` is what a resumed run must agree on
+    (model, data, seed): a flat mapping of field name to value.
+    """
+
+    def __init__(self, folder: Path, here: Processes, identity: Mapping[str, Any], keep: int) -> None:
+        self._folder = folder
+        self._here = here
+        self._identity = dict(identity)
+        self._keep = keep
+        # Background collectives need a group of their own, or they would meet those of the training step.
+        self._group = dist.new_group(backend="gloo")
+        cuda = here.device.type == "cuda"
+        self._stager = DefaultStager(
+            StagingOptions(
+                use_pinned_memory=cuda,
+                use_shared_memory=False,
+                use_async_staging=False,
+                use_non_blocking_copy=cuda,
+            )
+        )
+        self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending: tuple[int, Mapping[str, Any], Future[dict[str, int]]] | None = None
+        if here.is_first:
+            folder.mkdir(parents=True, exist_ok=True)
+            for leftover in folder.glob(f"*{_PARTIAL}"):
+                shutil.rmtree(leftover)
+        dist.barrier(group=here.control)
+
+    def save(self, step: int, model: nn.Module, optimizers: list[Optimizer], extra: Mapping[str, Any]) -> None:
+        """Start writing the state after ``step``; waits for a save that is still under way.
+
+        Raises:
+            OSError: if the previous save could not be written, a full disk for instance.
+        """
+        self.finish()
+        path = self._path(step)
+        if path.exists():
+            return
+        model_state, optimizer_state = get_state_dict(model, optimizers)
+        partial = path.with_name(path.name + _PARTIAL)
+        future = dcp.async_save(
+            {"model": model_state, "optimizer": optimizer_state},
+            checkpoint_id=partial,
+            process_group=self._group,
+            async_stager=self._stager,
+        )
+        assert not isinstance(future, AsyncSaveResponse)  # only asynchronous staging returns one
+        self._pending = (step, extra, self._background.submit(self._checksums, partial, future))
+
+    @property
+    def is_written(self) -> bool:
+        """Whether a save is under way whose files this process has written. Once it holds on every
+        process, ``finish`` returns without waiting.
+        """
+        return self._pending is not None and self._pending[2].done()
+
+    def finish(self) -> int | None:
+        """Wait for the save under way and give it its name; its step, or None if there was none.
+
+        Raises:
+            OSError: if it could not be written. Earlier checkpoints stay.
+        """
+        if self._pending is None:
+            return None
+        step, extra, future = self._pending
+        self._pending = None
+        path = self._path(step)
+        partial = path.with_name(path.name + _PARTIAL)
+        try:
+            mine = future.result()
+        except (OSError, RuntimeError, CheckpointException) as error:
+            raise OSError(
+                f"checkpoint {path} could not be written: {error}. Earlier checkpoints are intact; "
+                "free disk space or change 'runs', then start the same command again"
+            ) from error
+        checksums = self._gather(mine)
+        if self._here.is_first:
+            document = {
+                "step": step,
+                "world_size": self._here.world_size,
+                "identity": self._identity,
+                "checksums": checksums,
+                **extra,
+            }
+            (partial / CHECKPOINT_FILE).write_text(json.dumps(document, indent=1))
+            partial.rename(path)
+            for old in self._complete()[self._keep :]:
+                shutil.rmtree(old)
+        dist.barrier(group=self._here.control)
+        return step
+
+    def close(self) -> None:
+        """Finish the save under way and free the staging memory."""
+        self.finish()
+        self._background.shutdown()
+        self._stager.close()
+
+    def restore(self, model: nn.Module, optimizers: list[Optimizer]) -> dict[str, Any] | None:
+        """Load the newest undamaged checkpoint; its ``checkpoint.json``, or None if the run has none.
+
+        A damaged one is renamed to ``*.damaged`` with a warning, and the one before is tried.
+
+        Raises:
+            ValueError: if the checkpoint is of another model, data set or seed (naming the fields), or if
+                there are checkpoints and all are damaged.
+        """
+        damaged: list[str] = []
+        while candidates := self._agreed_candidates():
+            path = candidates[0]
+            reason = self._damage(path)
+            if reason is None:
+                document: dict[str, Any] = json.loads((path / CHECKPOINT_FILE).read_text())
+                self._check_identity(path, document["identity"])
+                self._load(path, model, optimizers)
+                return document
+            damaged.append(f"{path}: {reason}")
+            if self._here.is_first:
+                print(f"warning: {damaged[-1]}; falling back to the checkpoint before it", flush=True)
+                path.rename(path.with_name(path.name + _DAMAGED))
+            dist.barrier(group=self._here.control)
+        if damaged:
+            raise ValueError(
+                "every checkpoint of this run is damaged:\n  "
+                + "\n  ".join(damaged)
+                + f"\nmend one (they are kept as {self._folder}/*{_DAMAGED}), "
+                "or delete the run's folder to start from step 0"
+            )
+        return None
+
+    def _load(self, path: Path, model: nn.Module, optimizers: list[Optimizer]) -> None:
+        model_state, optimizer_state = get_state_dict(model, optimizers)
+        state = {"model": model_state, "optimizer": optimizer_state}
+        dcp.load(state, checkpoint_id=path, process_group=self._group)
+        set_state_dict(
+            model, optimizers, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+        )
+
+    def _check_identity(self, path: Path, saved: Mapping[str, Any]) -> None:
+        names = sorted(saved.keys() | self._identity.keys())
+        differing = [
+            f"{name}: checkpoint {saved.get(name)!r}, now {self._identity.get(name)!r}"
+            for name in names
+            if saved.get(name) != self._identity.get(name)
+        ]
+        if differing:
+            raise ValueError(
+                f"{path} belongs to another run:\n  "
+                + "\n  ".join(differing)
+                + "\nrestore these settings, or choose another 'name' to start a new run"
+            )
+
+    def _damage(self, path: Path) -> str | None:
+        """Say what is wrong with a checkpoint; the same answer on every process."""
+        problem = ""
+        try:
+            checksums = json.loads((path / CHECKPOINT_FILE).read_text())["checksums"]
+            mine = sorted(checksums)[self._here.rank :: self._here.world_size]
+            wrong = [name for name in mine if _crc32(path / name) != checksums[name]]
+            if wrong:
+                problem = f"checksum of {', '.join(wrong)} is wrong"
+        except (OSError, ValueError, KeyError) as error:
+            problem = f"{type(error).__name__}: {error}"
+        return next(iter(sorted(filter(None, self._gather({self._here.rank: problem}).values()))), None)
+
+    def _checksums(self, partial: Path, saved: Future[Any]) -> dict[str, int]:
+        """Wait until the files are written, then read back those that this process wrote."""
+        saved.result()
+        mine = list(partial.glob(f"__{self._here.rank}_*")) + [partial / ".metadata"] * self._here.is_first
+        return {file.name: _crc32(file) for file in mine}
+
+    def _gather(self, mine: dict[Any, Any]) -> dict[Any, Any]:
+        """Union of every process's mapping."""
+        everyone: list[Any] = [None] * self._here.world_size
+        dist.all_gather_object(everyone, mine, group=self._here.control)
+        return {key: value for part in everyone for key, value in part.items()}
+
+    def _agreed_candidates(self) -> list[Path]:
+        """Rank 0's view of the complete checkpoints: file systems may show a rename late elsewhere."""
+        names = [[path.name for path in self._complete()] if self._here.is_first else None]
+        dist.broadcast_object_list(names, src=0, group=self._here.control)
+        return [self._folder / name for name in names[0] or []]
+
+    def _complete(self) -> list[Path]:
+        """Folders of finished checkpoints, newest first."""
+        return sorted(self._folder.glob("step-" + "[0-9]" * 8), reverse=True)
+
+    def _path(self, step: int) -> Path:
+        return self._folder / f"step-{step:08d}"
+
+
+def _crc32(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    """Full model weights of a checkpoint folder, read in one process.
+
+    Raises:
+        ValueError: if the folder is not a complete checkpoint.
+    """
+    if not (folder / CHECKPOINT_FILE).exists():
+        raise ValueError(f"{folder} is not a checkpoint of this project: it has no {CHECKPOINT_FILE}")
+    metadata = dcp.FileSystemReader(folder).read_metadata()
+    state = {
+        name: torch.empty(item.size, dtype=item.properties.dtype)
+        for name, item in metadata.state_dict_metadata.items()
+        if name.startswith("model.")
+    }
+    nested: dict[str, Any] = {"model": {name.removeprefix("model."): t for name, t in state.items()}}
+    dcp.load(nested, checkpoint_id=folder, no_dist=True)
+    return dict(nested["model"])

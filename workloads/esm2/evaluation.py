@@ -1,0 +1,151 @@
+"""Masked-language-model scores of a split under fixed masks, so that any two models compare."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .alphabet import CLS, EOS, MASK
+from .attention import Segments
+from .masking import mask_pack, token_scale
+from .model import Pack, PackedEsm
+from .packing import SPECIAL_TOKENS, PackShape, PackStream, PlannedPack
+from .parallel import Processes, bare
+from .proteins import ProteinSplit
+
+EVALUATION_SEED = 20_230_317
+"""Masks, crops and drawn members of every evaluation; fixed for good, so that scores stay comparable."""
+
+
+@dataclass(frozen=True)
+class Score:
+    loss: float
+    """Mean cross-entropy in nats over the predicted residues."""
+    accuracy: float
+    num_predicted: int
+    num_proteins: int
+    num_residues: int
+    seconds: float
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(self.loss)
+
+
+@torch.no_grad()
+def score(
+    model: nn.Module,
+    split: ProteinSplit,
+    *,
+    tokens_per_pack: int,
+    max_residues: int,
+    mask_fraction: float,
+    dtype: torch.dtype,
+    here: Processes,
+    num_packs: int = 0,
+) -> Score:
+    """Score a model on the first ``num_packs`` packs of a split (0: all of them)."""
+    started = time.monotonic()
+    shape = PackShape.of(split, tokens_per_pack, max_residues)
+    stream = PackStream(split, shape, EVALUATION_SEED)
+    totals = torch.zeros(3, dtype=torch.float64, device=here.device)  # loss, correct, predicted
+    proteins = residues = 0
+    inner = bare(model)
+    for packs in _rounds(stream.epoch(0), num_packs, here.world_size):
+        proteins += sum(len(pack.units) for pack in packs)
+        residues += sum(pack.num_residues for pack in packs)
+        mine = packs[here.rank] if here.rank < len(packs) else None
+        pack = mask_pack(stream.load(mine), shape.max_length, mask_fraction, here.device)
+        with torch.autocast(here.device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            prediction = inner(pack)
+        totals += torch.stack(
+            [
+                prediction.loss_sum.double(),
+                prediction.num_correct.double(),
+                (pack.targets != -100).sum().double(),
+            ]
+        )
+    dist.all_reduce(totals)
+    loss, correct, predicted = totals.tolist()
+    return Score(
+        loss=loss / predicted,
+        accuracy=correct / predicted,
+        num_predicted=int(predicted),
+        num_proteins=proteins,
+        num_residues=residues,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _rounds(packs: Iterator[PlannedPack], limit: int, world_size: int) -> Iterator[list[PlannedPack]]:
+    """One pack a process at a time, so that every process calls the model equally often."""
+    packs = islice(packs, limit) if limit else packs
+    while chunk := list(islice(packs, world_size)):
+        yield chunk
+
+
+def unigram_perplexity(split: ProteinSplit) -> float:
+    """Perplexity of guessing each residue from the split's own composition: what a model must beat."""
+    counts = split.token_counts().astype(float)
+    frequencies = counts[counts > 0] / counts.sum()
+    return float(np.exp(-(frequencies * np.log(frequencies)).sum()))
+
+
+@torch.no_grad()
+def pseudo_perplexity(
+    model: PackedEsm,
+    split: ProteinSplit,
+    *,
+    num_proteins: int,
+    tokens_per_pack: int,
+    max_residues: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> float:
+    """Mean over proteins of exp(mean negative log-likelihood of each residue masked alone).
+
+    Salazar et al. 2020; the form that Lin et al. 2023 report for ESM-2. Takes one forward pass a residue,
+    several of them to a pack.
+    """
+    values = []
+    places, lengths = split.draw(0, min(num_proteins, split.num_units), EVALUATION_SEED, 0)
+    for place, full in zip(places, lengths.tolist(), strict=True):
+        length = min(full, max_residues)
+        protein = np.concatenate([[CLS], split.residues(place)[:length], [EOS]]).astype(np.int64)
+        per_pack = max(1, tokens_per_pack // (length + SPECIAL_TOKENS))
+        total = 0.0
+        for first in range(0, length, per_pack):
+            masked = np.arange(first, min(first + per_pack, length)) + 1
+            pack = _one_mask_each(protein, masked, device)
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+                total += float(model(pack).loss_sum)
+        values.append(math.exp(total / length))
+    return float(np.mean(values))
+
+
+def _one_mask_each(protein: np.ndarray, masked: np.ndarray, device: torch.device) -> Pack:
+    """Copies of one protein in a pack, each with one residue masked."""
+    length, copies = len(protein), len(masked)
+    tokens = torch.from_numpy(protein).repeat(copies)
+    rows = torch.arange(copies) * length + torch.from_numpy(masked)
+    targets = tokens[rows]
+    tokens[rows] = MASK
+    segment = torch.arange(copies).repeat_interleave(length)
+    scale = token_scale(tokens, segment, torch.full((copies,), length))
+    cumulative = torch.arange(copies + 1, dtype=torch.int32) * length
+    return Pack(
+        tokens=tokens.to(device),
+        token_scale=scale.to(device),
+        positions=torch.arange(length).repeat(copies).to(device),
+        segments=Segments(cumulative.to(device), length),
+        rows=rows.to(device),
+        targets=targets.to(device),
+    )

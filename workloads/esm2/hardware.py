@@ -1,0 +1,110 @@
+"""What the run stands on: arithmetic type, peak rate, memory, versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from .config import TrainConfig
+from .model import PackedEsm
+
+PEAK_BF16_FLOPS = {
+    # Dense bf16 tensor-core rates in FLOP/s, from NVIDIA's data sheets (half of the sparse figures).
+    "A10G": 70e12,
+    "A100": 312e12,
+    "L4": 121e12,
+    "L40S": 362e12,
+    "H100": 989e12,
+    "H200": 989e12,
+    "B200": 2250e12,
+}
+
+
+def compute_dtype(train: TrainConfig, device: torch.device) -> torch.dtype:
+    """Type of matrix products: ``auto`` is bf16 on CUDA and on CPUs that multiply it natively."""
+    if train.precision == "fp32":
+        return torch.float32
+    if train.precision == "bf16" or device.type == "cuda":
+        return torch.bfloat16
+    native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if native else torch.float32
+
+
+def compiles(train: TrainConfig, device: torch.device) -> bool:
+    return train.compile == "on" or (train.compile == "auto" and device.type == "cuda")
+
+
+def num_flops(model: PackedEsm, num_residues: int, num_attended_pairs: int) -> float:
+    """Model FLOPs of forward and backward pass over real residues: 6 N per residue and 12 L h per pair.
+
+    N counts parameters without the embedding; a pair is two positions of one protein, so attention enters
+    with the sum of squared lengths (Chowdhery et al. 2022, appendix B, for full attention). Padding is not
+    counted, nor is anything recomputed; that the last layer skips tokens nobody predicts is not deducted.
+    """
+    config = model.config
+    embedding = config.vocab_size * config.hidden_size
+    parameters = sum(p.numel() for p in model.parameters() if p.requires_grad) - embedding
+    return 6.0 * parameters * num_residues + 12.0 * (
+        config.num_hidden_layers * config.hidden_size * num_attended_pairs
+    )
+
+
+def peak_flops(device: torch.device) -> float | None:
+    """bf16 FLOP/s of one device, None where it is not known (and on CPUs)."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device).split()
+    return next((peak for part, peak in PEAK_BF16_FLOPS.items() if part in name), None)
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Most memory in use so far: allocated by torch on CUDA, resident in this process elsewhere."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Hardware and versions, for reports and benchmark results."""
+    is_cuda = device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(device) if is_cuda else _cpu_name(),
+        "cpu_cores": os.cpu_count(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "numpy": np.__version__,
+        "cuda": torch.version.cuda if is_cuda else None,
+        "git_sha": git_sha(),
+    }
+
+
+def git_sha() -> str | None:
+    """Commit of the code: GIT_SHA where an image sets it, else that of the checkout."""
+    if "GIT_SHA" in os.environ:
+        return os.environ["GIT_SHA"]
+    here = Path(__file__).parent
+    try:
+        shown = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return shown.stdout.strip()
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")

@@ -1,0 +1,98 @@
+"""Masks drawn on the device by an integer hash of (seed, epoch, protein, residue).
+
+The same residue of the same protein gets the same mask in the same epoch on a CPU and on any GPU, at any
+world size, in any packing. Shapes: T tokens, S segments, K room for predicted tokens.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from .alphabet import CLS, EOS, FIRST_RESIDUE, MASK, NUM_STANDARD_RESIDUES, PAD, UNK
+from .attention import Segments
+from .hashing import GOLDEN, mix64_on_device
+from .model import Pack
+from .packing import HostPack
+
+MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
+"""Of the predicted residues; the rest stays as it is (Devlin et al. 2019, as in ESM-2)."""
+TRAINED_MASK_RATIO = 0.15 * MASK_SHARE
+"""ESM-2's token dropout rescales to the share of <mask> it was trained with; a constant of the model."""
+
+_GOLDEN = GOLDEN - (1 << 64)
+_FRACTION_BITS = 24
+
+
+def num_rows(num_tokens: int, mask_fraction: float) -> int:
+    """Room for the predicted tokens of a pack, so that shapes are constant.
+
+    Eight standard deviations above the mean of a binomial count: exceeded once in 10**15 packs, and then
+    the surplus tokens are left out of the loss.
+    """
+    deviation = math.sqrt(num_tokens * mask_fraction * (1 - mask_fraction))
+    return min(num_tokens, math.ceil(num_tokens * mask_fraction + 8 * deviation))
+
+
+def mask_pack(host: HostPack, max_length: int, mask_fraction: float, device: torch.device) -> Pack:
+    """Move a pack to the device and mask it there."""
+    cumulative = _to_device(torch.from_numpy(host.cumulative), device)  # (S + 1,)
+    tokens = _to_device(torch.from_numpy(host.tokens), device).long()  # (T,)
+    keys = _to_device(torch.from_numpy(host.keys), device)  # (S,)
+    starts = _to_device(torch.from_numpy(host.starts), device)  # (S,)
+    num_tokens, num_segments = len(tokens), len(keys)
+
+    lengths = cumulative.diff().long()  # (S,)
+    segment = torch.repeat_interleave(
+        torch.arange(num_segments, device=device), lengths, output_size=num_tokens
+    )  # (T,)
+    positions = torch.arange(num_tokens, device=device) - cumulative[segment].long()
+
+    # One hash a residue; its bits decide, from the top: predicted or not, what happens, which residue.
+    residue = starts[segment] + positions - 1
+    bits = mix64_on_device(keys[segment] + (residue + 1) * _GOLDEN)
+    chosen = _fraction(bits, 40) < round(mask_fraction * (1 << _FRACTION_BITS))
+    for special in (CLS, EOS, PAD, UNK):
+        chosen &= tokens != special
+    action = (bits >> 24) & 0xFFFF
+    drawn = FIRST_RESIDUE + (((bits & 0xFFFFFF) * NUM_STANDARD_RESIDUES) >> 24)
+    becomes_mask = chosen & (action < round(MASK_SHARE * 0x10000))
+    becomes_random = chosen & ~becomes_mask & (action < round((MASK_SHARE + RANDOM_SHARE) * 0x10000))
+    masked = torch.where(becomes_mask, MASK, torch.where(becomes_random, drawn, tokens))
+
+    rows = torch.nonzero_static(chosen, size=num_rows(num_tokens, mask_fraction), fill_value=-1)[:, 0]
+    targets = torch.where(rows >= 0, tokens[rows], -100)
+
+    return Pack(
+        tokens=masked,
+        token_scale=token_scale(masked, segment, lengths),
+        positions=positions,
+        segments=Segments(cumulative, max_length),
+        rows=rows.clamp(min=0),
+        targets=targets,
+    )
+
+
+def token_scale(tokens: torch.Tensor, segment: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """ESM-2's token dropout, per protein: (T,) fp32 factors on the embeddings.
+
+    <mask> counts as dropped (factor 0); the other tokens are scaled by (1 - 0.12) / (1 - share of <mask>
+    in the protein, CLS and EOS counted), as in transformers' ``EsmEmbeddings``.
+    """
+    is_mask = tokens == MASK
+    num_masked = torch.zeros_like(lengths).index_add_(0, segment, is_mask.long())  # (S,) exact: integers
+    # A protein of masks only has nothing left to scale.
+    kept_share = (1 - num_masked / lengths.clamp(min=1)).clamp(min=1e-6)
+    scale = ((1 - TRAINED_MASK_RATIO) / kept_share)[segment]
+    return torch.where(is_mask | (tokens == PAD), 0.0, scale)
+
+
+def _fraction(bits: torch.Tensor, shift: int) -> torch.Tensor:
+    return (bits >> shift) & ((1 << _FRACTION_BITS) - 1)
+
+
+def _to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor

@@ -1,0 +1,56 @@
+"""Optimizers and the learning rate as a function of the step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from torch.optim import AdamW, Muon, Optimizer
+
+from .config import OptimConfig
+
+
+def build_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
+    """AdamW for everything, or Muon for the matrices of the layers and AdamW for the rest.
+
+    Weight decay applies to matrices alone. Muon (Jordan et al. 2024) is scaled to AdamW's update size
+    (Liu et al. 2025, "Muon is scalable for LLM training"), so one learning rate and decay serve both.
+    """
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    matrices = [p for _, p in named if p.ndim == 2]
+    vectors = [p for _, p in named if p.ndim != 2]
+    optimizers: list[Optimizer] = []
+    if config.name == "muon":
+        inner = [p for name, p in named if p.ndim == 2 and ".encoder.layer." in name]
+        matrices = [p for name, p in named if p.ndim == 2 and ".encoder.layer." not in name]
+        optimizers.append(
+            Muon(inner, lr=config.lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw")
+        )
+    groups = [
+        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    optimizers.append(AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True))
+    return optimizers
+
+
+def learning_rate(step: int, max_steps: int, config: OptimConfig) -> float:
+    """Learning rate of step 1, 2, ..., ``max_steps``: linear warm-up, then decay to the final fraction."""
+    if step <= config.warmup_steps:
+        return config.lr * step / config.warmup_steps
+    progress = min(1.0, (step - config.warmup_steps) / (max_steps - config.warmup_steps))
+    if config.schedule == "constant":
+        return config.lr
+    falling = 1 - progress if config.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
+    return config.lr * (config.final_lr_fraction + (1 - config.final_lr_fraction) * falling)
+
+
+def set_learning_rate(optimizers: Iterable[Optimizer], value: float) -> None:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(value)
+            else:
+                group["lr"] = value

@@ -1,0 +1,111 @@
+"""Weights to start from, and models written for others to load: transformers' format both ways."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from transformers import EsmConfig, EsmForMaskedLM, EsmTokenizer
+
+from .alphabet import TOKENS
+from .checkpoint import CHECKPOINT_FILE, weights_of
+from .config import ModelConfig
+from .model import PackedEsm, published_config
+
+
+def starting_config(model: ModelConfig) -> EsmConfig:
+    """Shape of the model: the published one of ``model.size``, or that of ``model.init_from``.
+
+    ``init_from`` may be a hub id, a folder that transformers wrote, or one of our checkpoint folders.
+
+    Raises:
+        ValueError: if ``init_from`` cannot be read.
+    """
+    if model.init_from is None:
+        return published_config(model.size)
+    folder = Path(model.init_from)
+    if (folder / CHECKPOINT_FILE).exists():
+        return EsmConfig(**json.loads((folder / CHECKPOINT_FILE).read_text())["model_config"])
+    if folder.is_dir() and not (folder / "config.json").exists():
+        raise ValueError(
+            f"model.init_from: {folder} holds neither config.json (transformers) nor {CHECKPOINT_FILE} (a "
+            "checkpoint of this project); give the model folder of a run, one of its checkpoints/step-*, "
+            "or a hub id such as facebook/esm2_t6_8M_UR50D"
+        )
+    return EsmConfig.from_pretrained(_readable(model.init_from))
+
+
+def starting_weights(model: ModelConfig, seed: int) -> dict[str, Tensor]:
+    """Full fp32 weights: random from ``seed``, or those of ``model.init_from``.
+
+    Raises:
+        ValueError: if ``init_from`` cannot be read.
+    """
+    if model.init_from is None:
+        # A generator state of its own: a library that draws numbers earlier must not change the weights.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return EsmForMaskedLM(published_config(model.size)).state_dict()
+    folder = Path(model.init_from)
+    if (folder / CHECKPOINT_FILE).exists():
+        return weights_of(folder)
+    return EsmForMaskedLM.from_pretrained(_readable(model.init_from), dtype=torch.float32).state_dict()
+
+
+def _readable(init_from: str) -> str:
+    """Check that transformers finds a configuration there, before anything large is loaded."""
+    try:
+        EsmConfig.from_pretrained(init_from)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"model.init_from: {init_from!r} is neither a model folder here nor one that the hub gave: {error}"
+        ) from error
+    return init_from
+
+
+def on_meta(config: EsmConfig) -> PackedEsm:
+    """A model without weights; ``parallelize`` or ``with_weights`` gives it some."""
+    with torch.device("meta"):
+        return PackedEsm(config)
+
+
+def with_weights(config: EsmConfig, weights: dict[str, Tensor]) -> PackedEsm:
+    """A model on this process alone."""
+    model = on_meta(config)
+    model.load_state_dict(weights, assign=True)
+    model.tie_weights()
+    return model
+
+
+def full_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Unsharded weights on the CPU of the first process, empty elsewhere. Every process calls this."""
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    return dict(get_model_state_dict(model, options=options))
+
+
+def save_model(folder: Path, config: EsmConfig, weights: dict[str, Tensor]) -> None:
+    """Write safetensors, configuration and tokenizer so that transformers loads them without a network.
+
+    The folder appears whole or not at all; one that is there is replaced.
+    """
+    with torch.device("meta"):
+        plain = EsmForMaskedLM(config)
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    plain.save_pretrained(partial, state_dict=weights)
+    _tokenizer(config).save_pretrained(partial)
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+
+
+def _tokenizer(config: EsmConfig) -> Any:
+    with TemporaryDirectory() as folder:
+        vocabulary = Path(folder) / "vocab.txt"
+        vocabulary.write_text("\n".join(TOKENS))
+        return EsmTokenizer(str(vocabulary), model_max_length=config.max_position_embeddings - 2)

@@ -1,0 +1,249 @@
+"""FASTA files as numbered blocks of whole records, and blocks as lists of ids and token strings.
+
+The reader makes one pass over the file: it decompresses, hashes the raw bytes and counts lines, and
+leaves parsing to whoever gets the block. Parsing is a handful of C-speed calls per record; what is
+wrong with a block is detected on the whole and located (file, line, record) only then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from gzip import BadGzipFile
+from pathlib import Path
+from typing import IO, cast
+
+from isal import igzip
+
+from workloads.esm2.alphabet import NOT_A_RESIDUE, RESIDUE_TABLE
+
+GZIP_MAGIC = b"\x1f\x8b"
+RECORD_START = b"\n>"
+LINE_START = b"\n"
+
+STOP = 254
+"""What '*' becomes on the way in: dropped where it ends a protein, an error elsewhere."""
+_TABLE = bytes(STOP if byte == ord("*") else token for byte, token in enumerate(RESIDUE_TABLE))
+_SPACE = b" \t\r\n"
+# Joined this many records at a time, tokens are searched for bad bytes while still in the CPU's cache.
+_RECORDS_PER_CHECK = 512
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Block:
+    """Whole records (or lines) of one file."""
+
+    file: str
+    first_line: int
+    """Line number of the first byte, from 1."""
+    data: bytes
+
+
+class _HashingFile(io.RawIOBase):
+    """A file that remembers the SHA-256 of what was read and reports how much."""
+
+    def __init__(self, path: Path, on_bytes: Callable[[int], None]) -> None:
+        self._file = path.open("rb", buffering=0)
+        self._on_bytes = on_bytes
+        self.sha256 = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        count = self._file.readinto(buffer) or 0
+        self.sha256.update(memoryview(buffer)[:count])
+        self._on_bytes(count)
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class SourceReader:
+    """One pass over a FASTA file or a table, plain or gzip (told by its content)."""
+
+    def __init__(self, path: Path, *, on_bytes: Callable[[int], None] = lambda count: None) -> None:
+        self.path = path
+        self._raw = _HashingFile(path, on_bytes)
+        buffered = io.BufferedReader(self._raw, _READ_BYTES)
+        magic = buffered.peek(2)[:2]
+        self._stream: IO[bytes]
+        if magic == GZIP_MAGIC:
+            self._stream = cast("IO[bytes]", igzip.open(buffered, "rb"))  # type: ignore[no-untyped-call]
+        elif path.suffix == ".gz" and magic:
+            raise ValueError(
+                f"{path} is named .gz but is not gzip (it begins with {magic!r}); "
+                "rename it if it is plain text, or fetch it again"
+            )
+        else:
+            self._stream = buffered
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the file as it lies on disk; call after the last block."""
+        return self._raw.sha256.hexdigest()
+
+    def close(self) -> None:
+        self._raw.close()
+
+    def blocks(self, separator: bytes, block_bytes: int, max_record_bytes: int) -> Iterator[Block]:
+        """Blocks of about ``block_bytes``, cut where ``separator`` (a newline and what follows it) begins."""
+        line, carry, started = 1, b"", False
+        while True:
+            data, ended = self._read(carry, block_bytes)
+            if not started:
+                data, skipped_lines = _without_leading_blanks(data)
+                line += skipped_lines
+                started = bool(data)
+            cut = len(data) if ended else data.rfind(separator, max(0, len(carry) - len(separator))) + 1
+            if cut:
+                yield Block(str(self.path), line, data[:cut])
+                line += data.count(b"\n", 0, cut)
+            carry = data[cut:]
+            if len(carry) > max_record_bytes:
+                raise ValueError(
+                    f"{self.path}:{line}: a record of more than {max_record_bytes} bytes; the longest "
+                    "proteins have some 50 thousand residues, so check that each has a header line of its own"
+                )
+            if ended:
+                break
+        if not started:
+            raise ValueError(f"{self.path} is empty; give a file with at least one record")
+
+    def _read(self, carry: bytes, num_bytes: int) -> tuple[bytes, bool]:
+        """``carry`` and about ``num_bytes`` more; whether the file ended."""
+        parts, missing = [carry], num_bytes
+        try:
+            while missing > 0:
+                part = self._stream.read(min(missing, _READ_BYTES))
+                if not part:
+                    return b"".join(parts), True
+                parts.append(part)
+                missing -= len(part)
+        except EOFError:
+            raise ValueError(f"{self.path} is a truncated gzip file; fetch it again") from None
+        except (BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{self.path} is a damaged gzip file ({error}); fetch it again") from None
+        return b"".join(parts), False
+
+
+def _without_leading_blanks(data: bytes) -> tuple[bytes, int]:
+    """Drop a byte order mark and blank lines at the start; how many lines went."""
+    rest = data.removeprefix(b"\xef\xbb\xbf").lstrip()
+    return rest, data.count(b"\n", 0, len(data) - len(rest))
+
+
+def check_fasta_start(block: Block) -> None:
+    """Check that the first block of a FASTA file begins with a header.
+
+    Raises:
+        ValueError: saying whether the file has a sequence without header, or is something else.
+    """
+    if block.data.startswith(b">"):
+        return
+    first_line = block.data.partition(b"\n")[0].rstrip()
+    where = f"{block.file}:{block.first_line}"
+    if first_line.translate(RESIDUE_TABLE).find(NOT_A_RESIDUE) < 0:
+        raise ValueError(f"{where}: sequence before the first header; begin with a line '>id ...'")
+    raise ValueError(
+        f"{where}: not FASTA: the first line is {_shown(first_line)}; it must be a header, '>id ...'"
+    )
+
+
+def split_block(block: Block, max_records: int) -> Iterator[Block]:
+    """Parts of a block with about ``max_records`` records each, so that peptides do not multiply memory."""
+    num_parts = block.data.count(RECORD_START) // max_records + 1
+    step, start, line = len(block.data) // num_parts + 1, 0, block.first_line
+    while start < len(block.data):
+        end = block.data.find(RECORD_START, min(start + step, len(block.data))) + 1 or len(block.data)
+        part = block.data[start:end]
+        yield Block(block.file, line, part)
+        line, start = line + part.count(b"\n"), end
+
+
+def parse_block(block: Block) -> tuple[list[bytes], list[bytes]]:
+    """Ids (text up to the first blank of a header) and token strings of the records of a block.
+
+    Raises:
+        ValueError: for the first bad record, naming file, line and record.
+    """
+    records = _records(block)
+    try:
+        ids = [header.split(None, 1)[0] for header, _, _ in records]
+    except IndexError:
+        raise _first_problem(block) from None
+    tokens = [body.translate(_TABLE, _SPACE) for _, _, body in records]
+    for start in range(0, len(tokens), _RECORDS_PER_CHECK):
+        joined = b"".join(tokens[start : start + _RECORDS_PER_CHECK])
+        if STOP in joined or NOT_A_RESIDUE in joined:
+            stop = bytes([STOP])
+            tokens = [protein.removesuffix(stop) for protein in tokens]
+            if any(STOP in protein or NOT_A_RESIDUE in protein for protein in tokens):
+                raise _first_problem(block)
+            break
+    if b"" in tokens or not _all_utf8(ids):
+        raise _first_problem(block)
+    return ids, tokens
+
+
+def record_lines(block: Block) -> Iterator[tuple[bytes, int]]:
+    """Id and header line number of every record; slow, for messages."""
+    line = block.first_line
+    for header, newline, body in _records(block):
+        yield (header.split(None, 1) or [b""])[0], line
+        line += 1 + body.count(b"\n") if newline else 1
+
+
+def _records(block: Block) -> list[tuple[bytes, bytes, bytes]]:
+    """(header, newline, body) of every record."""
+    records = block.data.split(RECORD_START)
+    records[0] = records[0][1:]
+    return [record.partition(b"\n") for record in records]
+
+
+def _all_utf8(ids: list[bytes]) -> bool:
+    joined = b"\n".join(ids)
+    try:
+        return joined.isascii() or bool(joined.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def _first_problem(block: Block) -> ValueError:
+    """Say what is wrong with the first bad record of a block that has one."""
+    for (_, _, body), (record_id, line) in zip(_records(block), record_lines(block), strict=True):
+        where = f"{block.file}:{line}"
+        if not record_id:
+            return ValueError(f"{where}: header without an id; write '>id', each record its own")
+        if not _all_utf8([record_id]):
+            return ValueError(f"{where}: the id {_shown(record_id)} is not UTF-8 text; rename the record")
+        name = record_id.decode()
+        protein = body.translate(_TABLE, _SPACE).removesuffix(bytes([STOP]))
+        if not protein:
+            return ValueError(f"{where}: record {name} has no sequence; remove it or add its residues")
+        if STOP not in protein and NOT_A_RESIDUE not in protein:
+            continue
+        text = body.translate(None, _SPACE)
+        position = next(i for i, token in enumerate(protein) if token >= STOP)
+        seen = 0
+        for number, body_line in enumerate(body.split(b"\n"), start=line + 1):
+            seen += len(body_line.translate(None, _SPACE))
+            if seen > position:
+                return ValueError(
+                    f"{block.file}:{number}: {_shown(text[position : position + 1])} in record {name} is not "
+                    "a residue; allowed are the letters A-Z in either case and one '*' at the end of one; "
+                    "correct or remove the record (aligned files: remove the gaps)"
+                )
+    raise AssertionError(f"no bad record in {block.file} from line {block.first_line}")
+
+
+def _shown(raw: bytes) -> str:
+    """Bytes for a message: at most 60, escaped."""
+    text = repr(raw[:60])[1:]
+    return text if len(raw) <= 60 else text + "..."

@@ -1,0 +1,130 @@
+"""The manifest of a prepared folder: what went in, what came out, and checksums of every shard."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workloads.esm2.alphabet import TOKENS
+
+FORMAT_VERSION = 1
+PACKAGE_VERSION = "0.1.0"
+MANIFEST_FILE = "manifest.json"
+SPLITS = ("train", "validation", "test")
+LENGTH_BIN_RESIDUES = 64
+
+
+@dataclass(frozen=True, order=True)
+class SourceFile:
+    name: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class ShardFile:
+    file: str
+    """Path relative to the manifest's folder."""
+    records: int
+    residues: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Split:
+    records: int
+    clusters: int
+    """Without cluster members every record is a cluster of its own."""
+    residues: int
+    length_histogram: dict[str, int]
+    """Number of records by length; a key is the smallest length of a bin of ``LENGTH_BIN_RESIDUES``."""
+    shards: tuple[ShardFile, ...]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What besides the sources determines the result."""
+
+    seed: int
+    validation_fraction: float
+    test_fraction: float
+    members: bool
+    """Whether shards hold cluster members, with the columns ``cluster`` and ``cluster_size``."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    sources: tuple[SourceFile, ...]
+    settings: Settings
+    duplicates_dropped: int
+    splits: dict[str, Split]
+    vocabulary: tuple[str, ...] = TOKENS
+    format_version: int = FORMAT_VERSION
+    package_version: str = PACKAGE_VERSION
+
+    @property
+    def records(self) -> int:
+        return sum(split.records for split in self.splits.values())
+
+    @property
+    def residues(self) -> int:
+        return sum(split.residues for split in self.splits.values())
+
+    def save(self, folder: Path) -> None:
+        text = json.dumps(dataclasses.asdict(self), indent=1)
+        (folder / MANIFEST_FILE).write_text(text + "\n")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Manifest:
+        """Read the manifest of a prepared folder, after checking that every shard is there in full size.
+
+        Raises:
+            ValueError: if the folder is not prepared, is damaged, or is of another format version.
+        """
+        path = Path(folder) / MANIFEST_FILE
+        again = "prepare the data again (make data) into a new folder, or delete this one first"
+        try:
+            raw: Any = json.loads(path.read_text())
+        except (FileNotFoundError, NotADirectoryError):
+            raise ValueError(
+                f"{folder} holds no prepared data: no {MANIFEST_FILE}; run make data first"
+            ) from None
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged ({error}); {again}") from None
+        version = raw.get("format_version") if isinstance(raw, dict) else None
+        if version != FORMAT_VERSION:
+            raise ValueError(f"{path}: format_version is {version!r}, needed is {FORMAT_VERSION}; {again}")
+        try:
+            manifest = _from_json(raw)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} is damaged ({error!r}); {again}") from None
+        for shard in (shard for split in manifest.splits.values() for shard in split.shards):
+            file = Path(folder) / shard.file
+            size = file.stat().st_size if file.is_file() else None
+            if size != shard.bytes:
+                found = "is missing" if size is None else f"has {size} bytes"
+                raise ValueError(f"{file} {found}, the manifest says {shard.bytes} bytes; {again}")
+        return manifest
+
+
+def _from_json(raw: dict[str, Any]) -> Manifest:
+    splits = {
+        name: Split(
+            **{**raw["splits"][name], "shards": tuple(ShardFile(**s) for s in raw["splits"][name]["shards"])}
+        )
+        for name in SPLITS
+    }
+    sources = tuple(SourceFile(**source) for source in raw["sources"])
+    return Manifest(
+        **{
+            **raw,
+            "sources": sources,
+            "settings": Settings(**raw["settings"]),
+            "splits": splits,
+            "vocabulary": tuple(raw["vocabulary"]),
+        },
+    )

@@ -1,0 +1,123 @@
+"""First stage: FASTA blocks become sorted runs on disk. Also the check that no id occurs twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from workloads.esm2.data.fasta import (
+    RECORD_START,
+    Block,
+    SourceReader,
+    check_fasta_start,
+    parse_block,
+    record_lines,
+    split_block,
+)
+from workloads.esm2.data.job import Job, Spilled
+from workloads.esm2.data.shards import load_runs, save_runs
+from workloads.esm2.data.spill import (
+    SPLIT_SALT,
+    SpillReader,
+    cell_ranges,
+    hash_all,
+    without_duplicates,
+    write_run,
+)
+
+_IDS_PER_TASK = 2_000_000
+
+
+@dataclass(frozen=True)
+class _ScatterTask:
+    block: Block
+    spill: str
+    seed: int
+    by_id: bool
+    """Cluster members are sorted by id, to be joined with their clusters; others by sequence."""
+    max_records: int
+
+
+def scatter_fasta(job: Job, paths: Sequence[Path], names: Sequence[str], *, by_id: bool) -> Spilled:
+    """Spill the records of all files."""
+
+    def tasks() -> Iterator[_ScatterTask]:
+        for path, name in zip(paths, names, strict=True):
+            for first, block in job.read(path, name, RECORD_START):
+                if first:
+                    check_fasta_start(block)
+                yield _ScatterTask(block, str(job.spill), job.seed, by_id, job.limits.block_records)
+
+    total = Spilled()
+    for part in job.run(_scatter_block, tasks()):
+        total.add(part)
+    return total
+
+
+def _scatter_block(task: _ScatterTask) -> Spilled:
+    spill, result = Path(task.spill), Spilled()
+    for block in split_block(task.block, task.max_records):
+        ids, tokens = parse_block(block)
+        id_hashes = hash_all(ids, SPLIT_SALT)
+        if task.by_id:
+            result.runs.append(write_run(spill, "fasta", id_hashes, id_hashes, [ids, tokens]))
+        else:
+            keys = hash_all(tokens, task.seed)
+            contents = list(zip([b""] * len(ids), ids, tokens, strict=True))
+            # Here already, so that a sequence repeated a million times is never gathered as a million rows.
+            order = without_duplicates(keys, np.argsort(keys), contents.__getitem__)
+            result.runs.append(write_run(spill, "records", keys, id_hashes, [ids, tokens], order))
+            result.id_runs.append(write_run(spill, "ids", id_hashes, id_hashes, []))
+            result.duplicates_dropped += len(ids) - len(order)
+        result.count(ids, tokens)
+    return result
+
+
+@dataclass(frozen=True)
+class _IdTask:
+    first_cell: int
+    next_cell: int
+    runs_file: str
+
+
+def check_ids(job: Job, paths: Sequence[Path], spilled: Spilled) -> None:
+    """Raise a ValueError if an id occurs twice, in one file or in several."""
+    runs_file = job.spill / "ids.runs"
+    save_runs(spilled.id_runs, runs_file)
+    tasks = [_IdTask(*cells, str(runs_file)) for cells in cell_ranges(spilled.records // _IDS_PER_TASK + 1)]
+    raise_for_repeated(job, paths, [id_hash for found in job.run(_repeated, tasks) for id_hash in found])
+
+
+def _repeated(task: _IdTask) -> list[int]:
+    """Hashes that two ids have."""
+    with SpillReader(load_runs(task.runs_file)) as reader:
+        slices = reader.rows(task.first_cell, task.next_cell)
+    if not slices:
+        return []
+    keys = np.sort(np.concatenate([part.keys for part in slices]))
+    return [int(key) for key in np.unique(keys[1:][keys[1:] == keys[:-1]])]
+
+
+def raise_for_repeated(job: Job, paths: Sequence[Path], hashes: Sequence[int]) -> None:
+    """Read the files again to tell where an id occurs twice; ids that only share a hash are fine."""
+    if not hashes:
+        return
+    wanted, places = set(hashes), dict[bytes, str]()
+    for path in paths:
+        reader = SourceReader(path)
+        for block in reader.blocks(RECORD_START, job.limits.block_bytes, job.limits.record_bytes):
+            located = list(record_lines(block))
+            id_hashes = hash_all([record_id for record_id, _ in located], SPLIT_SALT).tolist()
+            for (record_id, line), id_hash in zip(located, id_hashes, strict=True):
+                if id_hash not in wanted:
+                    continue
+                if record_id in places:
+                    raise ValueError(
+                        f"{path}:{line}: the id {record_id.decode()} was used before, at {places[record_id]} "
+                        f"({len(wanted)} repeated id(s) in all); ids must be unique: rename or remove one"
+                    )
+                places[record_id] = f"{path}:{line}"
+        reader.close()

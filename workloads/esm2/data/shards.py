@@ -1,0 +1,241 @@
+"""From spilled records to Arrow shards: gather, order, deduplicate and split one range of the hash."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import pickle
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from workloads.esm2.data.manifest import LENGTH_BIN_RESIDUES, SPLITS, ShardFile
+from workloads.esm2.data.spill import Ints, RowSlice, Run, SpillReader, key_ranges, without_duplicates
+
+Array = npt.NDArray[np.uint8]
+
+SCHEMA = pa.schema([("id", pa.large_string()), ("tokens", pa.large_list(pa.uint8()))])
+MEMBER_SCHEMA = SCHEMA.append(pa.field("cluster", pa.large_string())).append(
+    pa.field("cluster_size", pa.uint32())
+)
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """One shard: the rows of all runs in a range of cells, divided among the splits."""
+
+    number: int
+    first_cell: int
+    next_cell: int
+    runs_file: str
+    out: str
+    members: bool
+    test_below: int
+    """Records with a tag below this are the test split,"""
+    validation_below: int
+    """others with a tag below this validation, all others train."""
+    piece_bytes: int
+    batch_residues: int
+
+
+@dataclass(frozen=True)
+class SplitShard:
+    """What one task wrote for one split."""
+
+    split: str
+    shard: ShardFile
+    clusters: int
+    histogram: Ints
+    """Number of records per bin of ``LENGTH_BIN_RESIDUES``, from length 0."""
+
+    def length_histogram(self) -> list[tuple[int, int]]:
+        """(smallest length, records) of every bin that is not empty."""
+        return [(n * LENGTH_BIN_RESIDUES, c) for n, c in enumerate(self.histogram.tolist()) if c]
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    written: tuple[SplitShard, ...]
+    duplicates_dropped: int
+
+
+def save_runs(runs: list[Run], path: Path) -> None:
+    """Write the list of runs, which tasks get as a file: thousands of them, the same for every task."""
+    path.write_bytes(pickle.dumps(runs))
+
+
+@functools.lru_cache(maxsize=1)
+def load_runs(path: str) -> list[Run]:
+    runs: list[Run] = pickle.loads(Path(path).read_bytes())
+    return runs
+
+
+def write_shard(task: ShardTask) -> ShardResult:
+    """Write the shard of each split that gets any record."""
+    schema = MEMBER_SCHEMA if task.members else SCHEMA
+    writers = [
+        _SplitWriter(split, Path(task.out), task.number, schema, task.batch_residues) for split in SPLITS
+    ]
+    dropped = 0
+    with SpillReader(load_runs(task.runs_file)) as reader:
+        slices = reader.rows(task.first_cell, task.next_cell)
+        for first_key, next_key in key_ranges(slices, task.piece_bytes) if slices else []:
+            piece = [part.between(first_key, next_key) for part in slices]
+            dropped += _write_piece(reader, [part for part in piece if len(part.keys)], task, writers)
+    written = [writer.close() for writer in writers]
+    return ShardResult(tuple(part for part in written if part), dropped)
+
+
+def _write_piece(
+    reader: SpillReader, slices: list[RowSlice], task: ShardTask, writers: list[_SplitWriter]
+) -> int:
+    """Order and deduplicate a range of keys and pass it on by split; how many rows were duplicates."""
+    keys = np.concatenate([part.keys for part in slices])
+    tags = np.concatenate([part.tags for part in slices])
+    columns = [reader.column(slices, number) for number in range(3 if task.members else 2)]
+
+    def text(column: int, row: int) -> bytes:
+        values, offsets = columns[column]
+        return values[offsets[row] : offsets[row + 1]].tobytes()
+
+    order = without_duplicates(
+        keys,
+        np.argsort(keys),
+        lambda row: (text(2, row) if task.members else b"", text(0, row), text(1, row)),
+    )
+    kept_tags = tags[order]
+    in_test = _below(kept_tags, task.test_below)
+    in_validation = _below(kept_tags, task.validation_below) & ~in_test
+    for writer, chosen in zip(writers, (~(in_test | in_validation), in_validation, in_test), strict=True):
+        rows = order[chosen]
+        if len(rows):
+            arrays = [_take(values, offsets, rows) for values, offsets in columns]
+            writer.add(_batch(arrays, writer.schema))
+    return len(keys) - len(order)
+
+
+def _below(tags: npt.NDArray[np.uint64], bound: int) -> npt.NDArray[np.bool_]:
+    # A fraction of exactly 0 is the bound 0, below which no tag lies.
+    return tags < np.uint64(min(bound, (1 << 64) - 1))
+
+
+def _take(values: Array, offsets: Ints, rows: Ints) -> pa.Array:
+    """Take the chosen rows as large_binary, back to back: one memory copy per row in C++."""
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+    whole = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+    return whole.take(pa.array(rows))
+
+
+def _batch(arrays: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """Ids, tokens (and clusters) as the columns of a shard."""
+    ids, tokens, *clusters = arrays
+    num_rows = len(ids)
+    _, offsets, values = tokens.buffers()
+    num_residues = int(np.frombuffer(offsets, dtype=np.int64)[num_rows])
+    residues = pa.Array.from_buffers(pa.uint8(), num_residues, [None, values])
+    columns = [
+        ids.view(pa.large_string()),
+        pa.Array.from_buffers(schema.field("tokens").type, num_rows, [None, offsets], children=[residues]),
+    ]
+    if clusters:
+        names = clusters[0]
+        columns += [names.view(pa.large_string()), _cluster_sizes(names)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cluster_sizes(names: pa.Array) -> pa.Array:
+    """For rows sorted by cluster: the size of a cluster on its first row, 0 on the others."""
+    lengths = np.diff(np.frombuffer(names.buffers()[1], dtype=np.int64)[: len(names) + 1])
+    text = names.to_pylist()
+    first = np.ones(len(names), dtype=bool)
+    first[1:] = lengths[1:] != lengths[:-1]
+    first[1:] |= np.fromiter((a != b for a, b in zip(text[1:], text[:-1], strict=True)), bool, len(text) - 1)
+    starts = np.flatnonzero(first)
+    sizes = np.zeros(len(names), dtype=np.uint32)
+    sizes[starts] = np.diff(np.append(starts, len(names)))
+    return pa.array(sizes)
+
+
+@dataclass
+class _SplitWriter:
+    """Collects batches and writes them as record batches whose bounds depend on the records alone."""
+
+    split: str
+    out: Path
+    number: int
+    schema: pa.Schema
+    batch_residues: int
+    pending: list[pa.RecordBatch] = field(default_factory=list)
+    pending_residues: int = 0
+    records: int = 0
+    clusters: int = 0
+    residues: int = 0
+    histogram: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        self.file = self.out / self.split / f"shard-{self.number:05d}.arrow"
+        self._stream: pa.RecordBatchStreamWriter | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self.pending.append(batch)
+        self.pending_residues += len(batch.column("tokens").values)
+        if self.pending_residues >= self.batch_residues:
+            self._write(final=False)
+
+    def close(self) -> SplitShard | None:
+        """Write what is left; None if there was nothing at all."""
+        if self.pending:
+            self._write(final=True)
+        if self._stream is None:
+            return None
+        self._stream.close()
+        self._sink.close()
+        with self.file.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        name = f"{self.split}/{self.file.name}"
+        shard = ShardFile(name, self.records, self.residues, self.file.stat().st_size, sha256)
+        return SplitShard(self.split, shard, self.clusters, self.histogram)
+
+    def _write(self, *, final: bool) -> None:
+        """Write every complete record batch of what is pending, and the rest too if nothing follows."""
+        (batch,) = pa.Table.from_batches(self.pending).combine_chunks().to_batches()
+        tokens = batch.column("tokens")
+        offsets = tokens.offsets.to_numpy()
+        ends = offsets[1:] - offsets[0]
+        if "cluster_size" in batch.schema.names:
+            starts = np.flatnonzero(batch.column("cluster_size").to_numpy())
+        else:
+            starts = np.arange(len(batch))
+        last_rows = np.append(starts[1:], len(batch)) - 1
+        cluster_ends = ends[last_rows]
+        done, row, cluster = 0, 0, 0
+        while row < len(batch):
+            cluster = int(np.searchsorted(cluster_ends, done + self.batch_residues))
+            if cluster >= len(cluster_ends):
+                if not final:
+                    break
+                cluster = len(cluster_ends) - 1
+            stop = int(last_rows[cluster]) + 1
+            self._write_batch(batch.slice(row, stop - row), np.diff(ends[row:stop], prepend=done))
+            self.clusters += int(np.count_nonzero((starts >= row) & (starts < stop)))
+            row, done = stop, int(ends[stop - 1])
+        self.pending = [batch.slice(row)] if row < len(batch) else []
+        self.pending_residues = int(ends[-1]) - done
+
+    def _write_batch(self, batch: pa.RecordBatch, lengths: Ints) -> None:
+        if self._stream is None:
+            self.file.parent.mkdir(exist_ok=True)
+            # A Python file: its errors carry the errno by which a full disk is recognised.
+            self._sink = self.file.open("wb")
+            self._stream = pa.ipc.new_stream(self._sink, self.schema)
+        self._stream.write_batch(batch)
+        counts = np.bincount(lengths // LENGTH_BIN_RESIDUES)
+        merged = np.zeros(max(len(counts), len(self.histogram)), dtype=np.int64)
+        merged[: len(self.histogram)] = self.histogram
+        merged[: len(counts)] += counts
+        self.histogram = merged
+        self.records += len(batch)
+        self.residues += int(lengths.sum())

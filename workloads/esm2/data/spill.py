@@ -1,0 +1,232 @@
+"""Sorted runs on disk: a shuffle larger than memory, in one sequential write and one gathering read.
+
+A run holds rows sorted by a 64-bit hash (the key) and is appended to its process's own spill file:
+
+    index    uint32 (GRID_CELLS + 1): first row of each of GRID_CELLS equal ranges of the key
+    rows     (key uint64, tag uint64, end uint32 per column): ends are byte offsets within the column
+    columns  the bytes of each column (ids, tokens, ...), rows back to back
+
+Rows of one key range lie contiguously in every run, so whoever gathers the range reads one piece per
+run and column; there are never more open files than processes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_64_digest
+
+UInt64s = npt.NDArray[np.uint64]
+Ints = npt.NDArray[np.int64]
+
+CELL_BITS = 13
+GRID_CELLS = 1 << CELL_BITS
+# Ids and clusters are hashed with this for the splits, which must not change with the shuffle's seed.
+SPLIT_SALT = 0x455334D32D53504C
+_CELL_STARTS = np.arange(GRID_CELLS, dtype=np.uint64) << np.uint64(64 - CELL_BITS)
+
+
+def hash_all(values: Sequence[bytes], seed: int) -> UInt64s:
+    """64-bit xxh3 of every value."""
+    seed &= (1 << 64) - 1
+    digests = b"".join([xxh3_64_digest(value, seed) for value in values])
+    return np.frombuffer(digests, dtype=">u8").astype(np.uint64)
+
+
+def _row_type(num_columns: int) -> np.dtype[np.void]:
+    return np.dtype([("key", "<u8"), ("tag", "<u8"), ("ends", "<u4", (num_columns,))])
+
+
+def row_bytes(num_columns: int) -> int:
+    """Bytes of a row on disk, without those of its columns."""
+    return _row_type(num_columns).itemsize
+
+
+def cell_ranges(num_ranges: int) -> list[tuple[int, int]]:
+    """Divide the key's cells into so many ranges (first, next), or fewer if there are not as many."""
+    num_ranges = min(num_ranges, GRID_CELLS)
+    return list(itertools.pairwise(number * GRID_CELLS // num_ranges for number in range(num_ranges + 1)))
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where one run lies."""
+
+    path: str
+    num_rows: int
+    offset: int
+    column_bytes: tuple[int, ...]
+
+    @property
+    def rows_offset(self) -> int:
+        return self.offset + 4 * (GRID_CELLS + 1)
+
+    def column_offset(self, column: int) -> int:
+        rows = self.num_rows * row_bytes(len(self.column_bytes))
+        return self.rows_offset + rows + sum(self.column_bytes[:column])
+
+    @property
+    def num_bytes(self) -> int:
+        return self.column_offset(len(self.column_bytes)) - self.offset
+
+
+def write_run(
+    folder: Path,
+    kind: str,
+    keys: UInt64s,
+    tags: UInt64s,
+    columns: Sequence[list[bytes]],
+    order: Ints | None = None,
+) -> Run:
+    """Append rows to this process's spill file of a kind, sorted by key or in the order given."""
+    order = np.argsort(keys) if order is None else order
+    positions = order.tolist()
+    rows = np.empty(len(order), dtype=_row_type(len(columns)))
+    rows["key"] = keys[order]
+    rows["tag"] = tags[order]
+    index = np.empty(GRID_CELLS + 1, dtype="<u4")
+    index[:-1] = np.searchsorted(rows["key"], _CELL_STARTS)
+    index[-1] = len(order)
+    path = folder / f"{kind}-{os.getpid()}.spill"
+    with path.open("ab") as file:
+        offset = file.seek(0, os.SEEK_END)
+        for number, column in enumerate(columns):
+            lengths = np.fromiter(map(len, column), dtype=np.int64, count=len(column))
+            rows["ends"][:, number] = np.cumsum(lengths[order])
+        file.write(index.tobytes())
+        file.write(rows.tobytes())
+        column_bytes = []
+        for column in columns:
+            column_bytes.append(file.write(b"".join([column[position] for position in positions])))
+    return Run(str(path), len(order), offset, tuple(column_bytes))
+
+
+@dataclass(frozen=True)
+class RowSlice:
+    """Consecutive rows of one run, without their columns' bytes."""
+
+    run: Run
+    keys: UInt64s
+    tags: UInt64s
+    edges: Ints
+    """Shape (rows + 1, columns): byte offset of each row within its column, and the end of the last."""
+
+    def between(self, first_key: int, next_key: int | None) -> RowSlice:
+        """Select the rows with first_key <= key < next_key; without ``next_key`` all from first_key on."""
+        start = int(np.searchsorted(self.keys, np.uint64(first_key)))
+        stop = len(self.keys) if next_key is None else int(np.searchsorted(self.keys, np.uint64(next_key)))
+        return RowSlice(self.run, self.keys[start:stop], self.tags[start:stop], self.edges[start : stop + 1])
+
+
+class SpillReader:
+    """Gathers key ranges out of runs. Use as a context manager: it keeps the spill files open."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = runs
+        self._files: dict[str, int] = {}
+
+    def __enter__(self) -> SpillReader:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
+
+    def _file(self, run: Run) -> int:
+        if run.path not in self._files:
+            self._files[run.path] = os.open(run.path, os.O_RDONLY)
+        return self._files[run.path]
+
+    def rows(self, first_cell: int, next_cell: int) -> list[RowSlice]:
+        """Rows of every run whose keys lie in the cells first_cell <= cell < next_cell."""
+        slices = []
+        for run in self.runs:
+            file = self._file(run)
+            raw = os.pread(file, 4 * (next_cell - first_cell + 1), run.offset + 4 * first_cell)
+            index = np.frombuffer(raw, dtype="<u4")
+            start, stop = int(index[0]), int(index[-1])
+            if start == stop:
+                continue
+            row_type = _row_type(len(run.column_bytes))
+            # One row more in front, whose ends are where the first row's bytes begin.
+            front = min(start, 1)
+            raw = os.pread(
+                file,
+                (stop - start + front) * row_type.itemsize,
+                run.rows_offset + (start - front) * row_type.itemsize,
+            )
+            rows = np.frombuffer(raw, dtype=row_type)
+            edges = np.zeros((stop - start + 1, len(run.column_bytes)), dtype=np.int64)
+            edges[1 - front :] = rows["ends"]
+            slices.append(RowSlice(run, rows["key"][front:].copy(), rows["tag"][front:].copy(), edges))
+        return slices
+
+    def column(self, slices: Sequence[RowSlice], number: int) -> tuple[npt.NDArray[np.uint8], Ints]:
+        """Bytes of one column of all slices, and the offsets (rows + 1) of the rows in them."""
+        sizes = [int(part.edges[-1, number] - part.edges[0, number]) for part in slices]
+        values = np.empty(sum(sizes), dtype=np.uint8)
+        view, at = values.data, 0
+        for part, size in zip(slices, sizes, strict=True):
+            if size:
+                start = part.run.column_offset(number) + int(part.edges[0, number])
+                count = os.preadv(self._file(part.run), [view[at : at + size]], start)
+                assert count == size, f"{part.run.path} ends early: {count} of {size} bytes"
+            at += size
+        offsets = np.zeros(sum(len(part.keys) for part in slices) + 1, dtype=np.int64)
+        np.cumsum(np.concatenate([np.diff(part.edges[:, number]) for part in slices]), out=offsets[1:])
+        return values, offsets
+
+
+def key_ranges(slices: Sequence[RowSlice], max_bytes: int) -> list[tuple[int, int | None]]:
+    """Key ranges that cover the slices in order, each within ``max_bytes`` unless one key alone has more."""
+    keys = np.concatenate([part.keys for part in slices])
+    weights = np.concatenate([np.diff(part.edges, axis=0).sum(axis=1) for part in slices])
+    order = np.argsort(keys)
+    keys, total = keys[order], np.cumsum(weights[order])
+    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    totals = total[np.concatenate([starts[1:] - 1, [len(keys) - 1]])]
+    cuts, group, done = [], 0, 0
+    while group < len(starts):
+        cuts.append(int(keys[starts[group]]))
+        group = max(group + 1, int(np.searchsorted(totals, done + max_bytes, side="right")))
+        done = int(totals[group - 1])
+    return list(zip(cuts, [*cuts[1:], None], strict=True))
+
+
+def without_duplicates(
+    keys: UInt64s, order: Ints, content: Callable[[int], tuple[bytes, bytes, bytes]]
+) -> Ints:
+    """Sort every group of equal keys by (cluster, id) and drop its repeated sequences.
+
+    Bytes are compared, never hashes alone. Of equal sequences in a cluster the smallest id stays.
+
+    Args:
+        keys: of all rows.
+        order: rows sorted by key.
+        content: (cluster, id, tokens) of a row; cluster is empty where there are none.
+    """
+    ordered = keys[order]
+    same = np.concatenate([[False], ordered[1:] == ordered[:-1], [False]])
+    if not same.any():
+        return order
+    edges = np.diff(same.astype(np.int8))
+    starts, stops = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1) + 1
+    keep = np.ones(len(order), dtype=bool)
+    result = order.copy()
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        rows = [(*content(row), row) for row in order[start:stop].tolist()]
+        rows.sort(key=lambda entry: entry[:2])
+        seen: set[tuple[bytes, bytes]] = set()
+        for position, (cluster, _, tokens, row) in enumerate(rows, start=start):
+            result[position] = row
+            if (cluster, tokens) in seen:
+                keep[position] = False
+            seen.add((cluster, tokens))
+    return result[keep]

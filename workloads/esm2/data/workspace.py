@@ -1,0 +1,116 @@
+"""The folder a result is made in: beside its destination, locked, renamed into place whole or removed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+
+@contextmanager
+def workspace(out: Path) -> Iterator[Path]:
+    """Make a fresh folder that becomes ``out`` when the block ends well, and is removed when it does not.
+
+    A folder left behind by a killed run is removed first. SIGTERM is an exception within the block.
+
+    Raises:
+        ValueError: if another run is preparing the same folder, or the disk fills up.
+    """
+    partial = out.parent / f".{out.name}.partial"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with _lock(out), _sigterm_raises():
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            partial.mkdir()
+            yield partial
+            partial.rename(out)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            free = shutil.disk_usage(out.parent).free
+            raise ValueError(
+                f"the disk of {out.parent} filled up while preparing {out} ({error.strerror}; "
+                f"{size_text(_tree_bytes(partial))} written, {size_text(free)} free); nothing was kept; "
+                "free space or choose a data.path on another disk"
+            ) from None
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def check_free_space(out: Path, needed_bytes: int) -> None:
+    """Raise a ValueError if the file system of ``out`` has less than that free."""
+    free = shutil.disk_usage(_existing_parent(out)).free
+    if free < needed_bytes:
+        raise ValueError(
+            f"preparing {out} needs about {size_text(needed_bytes)} of disk, temporary files included, and "
+            f"{size_text(free)} are free there; free space or choose a data.path on another disk"
+        )
+
+
+def size_text(num_bytes: int) -> str:
+    """Write a size for people, as in 1.5 GiB."""
+    size, units = float(num_bytes), ["KiB", "MiB", "GiB", "TiB"]
+    if size < 1024:
+        return f"{num_bytes} bytes"
+    while size >= 1024 and units:
+        size, unit = size / 1024, units.pop(0)
+    return f"{size:.1f} {unit}"
+
+
+def _existing_parent(path: Path) -> Path:
+    path = path.absolute()
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _tree_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@contextmanager
+def _lock(out: Path) -> Iterator[None]:
+    """Hold the lock of a destination; it ends with the process, however that ends."""
+    path = out.parent / f".{out.name}.lock"
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A run that was just ending may have removed the file between open and lock.
+            if not path.exists() or not os.path.samestat(path.stat(), os.fstat(file.fileno())):
+                raise BlockingIOError
+        except BlockingIOError:
+            raise ValueError(
+                f"another process is preparing {out} right now; wait for it or choose another data.path"
+            ) from None
+        except OSError as error:
+            # Lustre mounted without the flock option has no locks; a second run is then the user's business.
+            if error.errno not in (errno.ENOSYS, errno.ENOTSUP):
+                raise
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """SIGTERM unwinds the stack, so that clean-up runs; only the main thread may set handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

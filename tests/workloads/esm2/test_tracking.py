@@ -22,6 +22,7 @@ from workloads.esm2 import mlflow_mirror, tracking
 from workloads.esm2.mlflow_mirror import flatten
 from workloads.esm2.tracking import RunLog, read_metrics, write_results
 
+REPOSITORY = Path(__file__).parents[3]
 CONFIG = {"name": "r", "train": {"max_steps": 20, "betas": [0.9, 0.98]}, "data": {"path": None}}
 
 
@@ -277,7 +278,12 @@ log.close("FINISHED")
     terminal, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
     done = subprocess.run(
-        [sys.executable, "-c", program], stderr=child, stdout=subprocess.PIPE, timeout=120, check=True
+        [sys.executable, "-c", program],
+        cwd=REPOSITORY,
+        stderr=child,
+        stdout=subprocess.PIPE,
+        timeout=120,
+        check=True,
     )
     os.close(child)
     shown = os.read(terminal, 1 << 16).decode()
@@ -297,7 +303,7 @@ def test_nothing_is_sent_home() -> None:
         "assert telemetry.is_telemetry_disabled()"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-    subprocess.run([sys.executable, "-c", program], env=environment, timeout=120, check=True)
+    subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, env=environment, timeout=120, check=True)
 
 
 def test_parameters_are_flat_and_within_mlflows_limits() -> None:

@@ -1,0 +1,343 @@
+"""Make ``report.html`` from what a run wrote: one file that opens anywhere and asks no server for anything.
+
+A run that is still going, or was killed, has a report too: ``python -m workloads.esm2.report RUN_DIR``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from .report_figures import History, curve_figure, length_figure, loss_figure
+from .report_page import Card, definition_table, details, figure_block, page, section, table
+from .tracking import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, read_metrics
+
+REPORT_FILE = "report.html"
+RECENT_LINES = 20
+"""Of a run without results, the speed shown is the median of this many last training lines."""
+MAX_EVENTS_SHOWN = 200
+COLUMN_FORMATS = {
+    "eval_loss": "{:.4f}",
+    "perplexity": "{:.2f}",
+    "eval_accuracy": "{:.2%}",
+    "eval_runtime": "{:.1f}",
+}
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write ``report.html`` into ``run_dir`` from the files there.
+
+    Raises:
+        ValueError: if the folder holds no record of a run, or a damaged one.
+    """
+    try:
+        lines = read_metrics(run_dir / METRICS_FILE)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(
+            f"{run_dir} holds no {METRICS_FILE}, so no run has written there yet; "
+            "give the folder of a run, <runs>/<name>"
+        ) from None
+    config = _mapping(run_dir / CONFIG_FILE)
+    results = _mapping(run_dir / RESULTS_FILE)
+    text = _report(run_dir.resolve().name, lines, config, results)
+    path = run_dir / REPORT_FILE
+    temporary = path.with_name(REPORT_FILE + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+    return path
+
+
+def _report(
+    folder_name: str,
+    lines: Sequence[Mapping[str, Any]],
+    config: Mapping[str, Any],
+    results: Mapping[str, Any],
+) -> str:
+    train = [line for line in lines if line["kind"] == "train"]
+    evaluations = [line for line in lines if line["kind"] == "eval"]
+    events = [(line["step"], str(line.get("event", ""))) for line in lines if line["kind"] == "event"]
+    history = _history(train, events)
+    manifest = _mapping(Path(str(_get(config, "data", "path"))) / "manifest.json")
+    body = [
+        _cards(train, evaluations, results, _get(config, "train", "max_steps")),
+        figure_block(
+            "Training loss and evaluations over real residues",
+            loss_figure(history, evaluations, _number(results.get("unigram_perplexity"))),
+            wide=True,
+        ),
+        '<div class="grid">',
+        figure_block(
+            "Training speed",
+            curve_figure(history, "residues_per_second", "Throughput", "real residues per second"),
+        ),
+        figure_block(
+            "Learning rate", curve_figure(history, "learning_rate", "Learning rate", "peak of the groups")
+        ),
+        figure_block(
+            "Gradient norm",
+            curve_figure(
+                history, "grad_norm", "Gradient norm", "before clipping", smooth=True, logarithmic=True
+            ),
+        ),
+        figure_block("Share of tokens that are real", curve_figure(history, "fill", "Fill", "share")),
+        "</div>",
+        _evaluation_table(evaluations),
+        _data_section(manifest, _get(config, "model", "max_residues")),
+        _event_table(events),
+        section("Environment", definition_table(_flat(results.get("environment") or {}))),
+        section("Configuration", definition_table(_flat(config))),
+    ]
+    plain = {name: value for name, value in results.items() if name != "environment"}
+    if plain:
+        body.append(details("All results", definition_table(_flat(plain))))
+    return page(
+        str(config.get("name") or folder_name), _subtitle(config), _state(lines, config, results), body
+    )
+
+
+def _history(train: Sequence[Mapping[str, Any]], events: Sequence[tuple[int, str]]) -> History:
+    names = {name for line in train for name, value in line.items() if _number(value) is not None}
+    columns = {
+        name: np.array([_or_nan(line.get(name)) for line in train], dtype=np.float64)
+        for name in sorted(names)
+    }
+    steps = np.array([line["step"] for line in train], dtype=np.float64)
+    # A record without residues is drawn over steps rather than not at all.
+    return History(steps=steps, residues=columns.get("residues", steps), columns=columns, events=events)
+
+
+def _cards(
+    train: Sequence[Mapping[str, Any]],
+    evaluations: Sequence[Mapping[str, Any]],
+    results: Mapping[str, Any],
+    max_steps: object,
+) -> str:
+    last = train[-1] if train else {}
+    validation: Mapping[str, Any] = next(
+        (line for line in reversed(evaluations) if line.get("split") == "validation"), {}
+    )
+    recent = [_or_nan(line.get("residues_per_second")) for line in train[-RECENT_LINES:]]
+    finite = [value for value in recent if math.isfinite(value)]
+
+    def first(*values: object) -> float | None:
+        return next((number for value in values if (number := _number(value)) is not None), None)
+
+    test_perplexity = first(results.get("test_perplexity"))
+    unigram = first(results.get("unigram_perplexity"))
+    notes = [f"test {test_perplexity:.2f}"] if test_perplexity is not None else []
+    notes += [f"unigram {unigram:.2f}"] if unigram is not None else []
+    test_accuracy = first(results.get("test_accuracy"))
+    seconds = first(last.get("seconds"), results.get("train_runtime"))
+    cards = [
+        Card(
+            "Validation perplexity",
+            _format(first(results.get("perplexity"), validation.get("perplexity")), "{:.2f}"),
+            ", ".join(notes),
+        ),
+        Card(
+            "Validation accuracy",
+            _format(first(results.get("eval_accuracy"), validation.get("eval_accuracy")), "{:.1%}"),
+            f"test {test_accuracy:.1%}" if test_accuracy is not None else "of masked residues",
+        ),
+        Card("Training loss", _format(first(last.get("loss")), "{:.3f}"), "last logged"),
+        Card(
+            "Residues per second",
+            _si(
+                first(results.get("train_residues_per_second"), float(np.median(finite)) if finite else None)
+            ),
+            "real residues, all devices",
+        ),
+        Card("Fill", _format(first(results.get("fill"), last.get("fill")), "{:.1%}"), "real tokens of all"),
+        Card("MFU", _format(first(results.get("mfu"), last.get("mfu")), "{:.1%}"), "real residues only"),
+        Card(
+            "Residues trained",
+            _si(first(results.get("train_residues"), last.get("residues"))),
+            f"step {last.get('step', 0):,} of {max_steps:,}" if isinstance(max_steps, int) else "",
+        ),
+        Card(
+            "Wall time",
+            str(timedelta(seconds=round(seconds))) if seconds is not None else None,
+            "over all attempts",
+        ),
+        Card(
+            "Peak memory",
+            _bytes(first(results.get("peak_memory_bytes"), last.get("peak_memory_bytes"))),
+            "per device",
+        ),
+    ]
+    # What was not measured (MFU on a CPU) has no card.
+    return '<div class="cards">' + "".join(c.html() for c in cards if c.value is not None) + "</div>"
+
+
+def _state(lines: Sequence[Mapping[str, Any]], config: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+    if results:
+        return "finished"
+    last_step = max((line["step"] for line in lines), default=0)
+    total = _get(config, "train", "max_steps")
+    where = f"step {last_step:,}" + (f" of {total:,}" if isinstance(total, int) else "")
+    return f"unfinished: the record ends at {where}"
+
+
+def _subtitle(config: Mapping[str, Any]) -> str:
+    parts = [
+        f"ESM-2 {_get(config, 'model', 'size')}",
+        f"from {_get(config, 'model', 'init_from')}",
+        str(_get(config, "parallel", "mode")).upper(),
+        str(_get(config, "optim", "name")),
+    ]
+    return ", ".join(part for part in parts if "None" not in part and "NONE" not in part)
+
+
+def _evaluation_table(evaluations: Sequence[Mapping[str, Any]]) -> str:
+    leading = ["split", "step", "eval_loss", "perplexity", "eval_accuracy"]
+    others = dict.fromkeys(name for line in evaluations for name in line if name not in {*leading, "kind"})
+    names = [name for name in leading if any(name in line for line in evaluations)] + list(others)
+    titles = {"eval_loss": "loss", "eval_accuracy": "accuracy"}
+    rows = [
+        [
+            _format(_number(line.get(name)), COLUMN_FORMATS.get(name, "")) or _value(line.get(name))
+            for name in names
+        ]
+        for line in evaluations
+    ]
+    return section("Evaluations", table([titles.get(n, n.replace("_", " ")) for n in names], rows))
+
+
+def _event_table(events: Sequence[tuple[int, str]]) -> str:
+    shown = events[-MAX_EVENTS_SHOWN:]
+    content = table(["step", "event"], [[f"{step:,}", text] for step, text in shown])
+    if len(events) > len(shown):
+        content += f'<p class="note">The last {len(shown)} of {len(events):,}.</p>'
+    return details(f"Events ({len(events):,})", content) if events else ""
+
+
+def _data_section(manifest: Mapping[str, Any], crop_residues: object) -> str:
+    splits = manifest.get("splits")
+    if not isinstance(splits, Mapping):
+        return ""
+    rows, histogram = [], dict[int, int]()
+    for name, split in splits.items():
+        if not isinstance(split, Mapping):
+            continue
+        rows.append([str(name), *(_value(split.get(key)) for key in ("records", "clusters", "residues"))])
+        for start, count in (split.get("length_histogram") or {}).items():
+            histogram[int(start)] = histogram.get(int(start), 0) + int(count)
+    sources = [
+        [str(s.get("name")), _bytes(_number(s.get("bytes"))) or "", str(s.get("sha256", ""))[:16]]
+        for s in manifest.get("sources", [])
+        if isinstance(s, Mapping)
+    ]
+    facts = {
+        name.replace("_", " "): _value(manifest.get(name))
+        for name in ("duplicates_dropped", "members", "seed", "validation_fraction", "test_fraction")
+        if name in manifest
+    }
+    crop = crop_residues if isinstance(crop_residues, int) else None
+    return section(
+        "Data",
+        '<div class="grid"><div>'
+        + table(["split", "proteins", "clusters", "residues"], rows)
+        + table(["source", "size", "sha256 begins"], sources)
+        + definition_table(facts.items())
+        + "</div>"
+        + figure_block("Histogram of protein lengths, all splits", length_figure(histogram, crop))
+        + "</div>",
+    )
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    """Read a JSON or YAML object; empty if missing or unreadable, since a report shows what there is."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        loaded = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return loaded if isinstance(loaded, dict) else {}
+
+
+def _get(config: Mapping[str, Any], *names: str) -> Any:
+    value: Any = config
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", _value(value)
+
+
+def _number(value: object) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None  # type: ignore[arg-type]
+
+
+def _or_nan(value: object) -> float:
+    number = _number(value)
+    return math.nan if number is None else number
+
+
+def _format(value: float | None, pattern: str) -> str | None:
+    return None if value is None else pattern.format(value)
+
+
+def _si(value: float | None) -> str | None:
+    if value is None:
+        return None
+    for factor, prefix in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g}{prefix}"
+    return f"{value:.3g}"
+
+
+def _bytes(value: float | None) -> str | None:
+    if value is None:
+        return None
+    for factor, prefix in ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")):
+        if value >= factor:
+            return f"{value / factor:.3g} {prefix}B"
+    return f"{value:.0f} B"
+
+
+def _value(value: object) -> str:
+    """Any value as text for a table."""
+    if value is None:
+        return "\N{EN DASH}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e6 else f"{value:,.0f}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_value, value))
+    return str(value)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m workloads.esm2.report", description=__doc__)
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run: <runs>/<name>")
+    run_dir: Path = parser.parse_args(arguments).run_dir
+    try:
+        print(write_report(run_dir))
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""The HTML of a report: every text that comes in is escaped here, and only figures pass as they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+_CSS = """
+:root { --page: #f3f5f8; --panel: #fff; --ink: #1f2937; --soft: #5b6472; --line: #dfe3e9;
+  --accent: #0072b2; }
+@media (prefers-color-scheme: dark) {
+  :root { --page: #12161c; --panel: #1c222b; --ink: #e6e9ee; --soft: #a3adba; --line: #343c48;
+    --accent: #56b4e9; }
+}
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--ink);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+main { max-width: 1120px; margin: 0 auto; padding: 32px 20px 56px; }
+header { border-left: 5px solid var(--accent); padding-left: 16px; margin-bottom: 24px; }
+h1 { font-size: 28px; line-height: 1.2; margin: 0 0 4px; overflow-wrap: anywhere; }
+h2 { font-size: 18px; margin: 36px 0 12px; }
+header p { margin: 0; color: var(--soft); }
+.cards { display: grid; gap: 12px; grid-template-columns: repeat(auto-fill, minmax(min(200px, 45%), 1fr));
+  margin-bottom: 16px; }
+.card, figure, .panel { background: var(--panel); border: 1px solid var(--line); border-radius: 10px; }
+.card { padding: 12px 14px; }
+.card .label { color: var(--soft); font-size: 13px; }
+.card .value { font-size: 25px; font-weight: 650; line-height: 1.3; font-variant-numeric: tabular-nums; }
+.card .note { color: var(--soft); font-size: 12.5px; min-height: 1.5em; }
+.grid { display: grid; gap: 16px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr));
+  align-items: start; }
+.grid > div { min-width: 0; }
+figure { margin: 0 0 16px; padding: 14px; overflow-x: auto; background: #fff; }
+.grid figure { margin: 0; }
+figure svg { display: block; width: 100%; height: auto; min-width: 400px; }
+figure.wide svg { min-width: 620px; }
+figure svg text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif; }
+.panel { overflow-x: auto; margin-bottom: 16px; }
+table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: 7px 14px; border-bottom: 1px solid var(--line); vertical-align: top; }
+tr:last-child > * { border-bottom: 0; }
+thead th { color: var(--soft); font-weight: 600; white-space: nowrap; }
+td.number, th.number { text-align: right; white-space: nowrap; }
+.facts th { width: 34%; font-weight: 500; color: var(--soft); overflow-wrap: anywhere; }
+.facts td { overflow-wrap: anywhere; }
+summary { cursor: pointer; font-size: 18px; font-weight: 700; margin: 36px 0 12px; }
+.note { color: var(--soft); font-size: 13px; }
+@media print { body { background: #fff; } figure, .card, .panel { break-inside: avoid; } }
+"""
+# The page loads nothing; this makes the browser refuse even if a value found a way to ask for something.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+@dataclass(frozen=True)
+class Card:
+    """One headline number."""
+
+    label: str
+    value: str | None
+    """None where it was not measured."""
+    note: str = ""
+
+    def html(self) -> str:
+        return (
+            f'<div class="card"><div class="label">{escape(self.label)}</div>'
+            f'<div class="value">{escape(self.value or "")}</div>'
+            f'<div class="note">{escape(self.note)}</div></div>'
+        )
+
+
+def page(title: str, subtitle: str, state: str, body: Sequence[str]) -> str:
+    """Put a whole document around parts that are HTML already."""
+    described = " \N{MIDDLE DOT} ".join(escape(part) for part in (subtitle, state) if part)
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f"<title>{escape(title)}</title>\n<style>{_CSS}</style>\n</head>\n<body>\n<main>\n"
+        f"<header><h1>{escape(title)}</h1><p>{described}</p></header>\n"
+        + "\n".join(part for part in body if part)
+        + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def section(title: str, content: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{content}</section>" if content else ""
+
+
+def details(title: str, content: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{content}</details>" if content else ""
+
+
+def figure_block(description: str, svg: str | None, *, wide: bool = False) -> str:
+    """Frame a figure; ``svg`` is trusted, since this program drew it."""
+    if svg is None:
+        return ""
+    labelled = svg.replace("<svg", f'<svg role="img" aria-label="{escape(description)}"', 1)
+    return f"<figure{' class=wide' if wide else ''}>{labelled}</figure>"
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Make a table; columns of numbers are aligned right."""
+    if not rows:
+        return ""
+    numeric = [all(_looks_numeric(row[n]) for row in rows) for n in range(len(titles))]
+    kind = [' class="number"' if right else "" for right in numeric]
+    head = "".join(f'<th scope="col"{k}>{escape(t)}</th>' for t, k in zip(titles, kind, strict=True))
+    lines = [
+        "<tr>" + "".join(f"<td{k}>{escape(cell)}</td>" for cell, k in zip(row, kind, strict=True)) + "</tr>"
+        for row in rows
+    ]
+    return f'<div class="panel"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+
+
+def definition_table(pairs: Iterable[tuple[str, str]]) -> str:
+    body = "".join(
+        f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in pairs
+    )
+    return f'<div class="panel"><table class="facts"><tbody>{body}</tbody></table></div>' if body else ""
+
+
+def _looks_numeric(text: str) -> bool:
+    return re.fullmatch(r"-?[\d,]*\.?\d+(e[+-]?\d+)?(%| [KMGT]?i?B)?|\N{EN DASH}", text) is not None

@@ -112,7 +112,8 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         "<tr>" + "".join(f"<td{k}>{escape(cell)}</td>" for cell, k in zip(row, kind, strict=True)) + "</tr>"
         for row in rows
     ]
-    return f'<div class="panel"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
+    return f'<div class="panel"><table>{body}</table></div>'
 
 
 def definition_table(pairs: Iterable[tuple[str, str]]) -> str:

@@ -212,11 +212,12 @@ def test_a_run_that_goes_on_or_crashed_has_a_report(tmp_path: Path) -> None:
         [{"kind": "train", "step": step, "loss": 2.0} for step in (1, 2, 3)],
         [_line(step, loss=2.0, learning_rate=0.0, grad_norm=0.0) for step in range(1, 40)],
         [_line(step, grad_norm=10.0**step) for step in range(1, 9)],
+        [_line(step, loss=10.0**step) for step in range(1, 9)],
         [_line(1), _line(1), _line(2)],
     ],
     ids=[
         *("empty", "an event", "one line", "one evaluation", "no values", "no residues", "loss only"),
-        *("constant", "exploding", "repeated step"),
+        *("constant", "exploding norm", "exploding loss", "repeated step"),
     ],
 )
 @pytest.mark.filterwarnings("error")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -90,7 +91,7 @@ class _SegmentAttention(torch.autograd.Function):
         v = qkv[:, 2].transpose(0, 1).contiguous()
         out = torch.empty_like(v)
         kept: list[Tensor] = []
-        for start, stop in zip(bounds, bounds[1:], strict=False):
+        for start, stop in pairwise(bounds):
             for h in _head_tiles(heads, stop - start, q.element_size()):
                 here = (h, slice(start, stop))
                 scores = _tile("scores", q[here], stop - start)
@@ -112,7 +113,7 @@ class _SegmentAttention(torch.autograd.Function):
         rowsum = (grad * out).sum(dim=-1, keepdim=True)  # (H, T, 1)
         dq, dk, dv = torch.zeros(3, *q.shape, dtype=q.dtype, device=q.device).unbind(0)
         tiles = iter(kept)
-        for start, stop in zip(ctx.bounds, ctx.bounds[1:], strict=False):
+        for start, stop in pairwise(ctx.bounds):
             for h in _head_tiles(heads, stop - start, q.element_size()):
                 here = (h, slice(start, stop))
                 probabilities = next(tiles)

@@ -65,7 +65,9 @@ class Checkpointer:
                 shutil.rmtree(leftover)
         dist.barrier(group=here.control)
 
-    def save(self, step: int, model: nn.Module, optimizers: list[Optimizer], extra: Mapping[str, Any]) -> None:
+    def save(
+        self, step: int, model: nn.Module, optimizers: list[Optimizer], extra: Mapping[str, Any]
+    ) -> None:
         """Start writing the state after ``step``; waits for a save that is still under way.
 
         Raises:

@@ -31,7 +31,7 @@ class ModelConfig:
     init_from: str | None = None
     """Checkpoint folder or hub id to start from; null trains from random weights."""
     max_residues: int = 1022
-    """Longer proteins are cropped to this many residues, freshly each epoch (ESM-2: 1024 with CLS and EOS)."""
+    """Longer proteins are cropped to this many residues, freshly each epoch (ESM-2: 1022)."""
     mask_fraction: float = 0.15
     """Share of residues that are predicted; of these 80 % become <mask>, 10 % a random residue, 10 % stay."""
 
@@ -44,7 +44,8 @@ class DataConfig:
     """FASTA of cluster members (UniRef90); when given, each epoch draws one member per cluster, and
     ``source`` is not read."""
     membership: str | None = None
-    """Which cluster a member belongs to: UniProt's idmapping_selected.tab[.gz], or two columns member<TAB>cluster."""
+    """Which cluster a member belongs to: UniProt's idmapping_selected.tab[.gz], or a two-column TSV
+    (member, cluster)."""
     path: str = "data/sample"
     """Folder of the prepared shards."""
     downloads: str = "downloads"
@@ -60,7 +61,7 @@ class DataConfig:
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig:
     name: Literal["adamw", "muon"] = "adamw"
-    """``muon`` orthogonalises the updates of the layers' matrices; embeddings, norms and biases stay with AdamW."""
+    """``muon`` orthogonalises the updates of the layers' matrices; all else stays with AdamW."""
     lr: float = 4e-4
     """Peak learning rate (ESM-2: 4e-4). Muon scales its updates to AdamW's size, so the same value serves."""
     betas: tuple[float, float] = (0.9, 0.98)
@@ -83,7 +84,8 @@ class TrainConfig:
     tokens_per_pack: int = 16384
     """Constant length of a micro-batch in tokens, CLS, EOS and padding included."""
     tokens_per_step: int = 2_097_152
-    """Global token budget of one optimizer step; a multiple of ``tokens_per_pack``. Accumulation follows from it."""
+    """Global token budget of one optimizer step; a multiple of ``tokens_per_pack``. Gradient accumulation
+    follows from it and from the number of devices."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """``auto`` is bf16 where the device multiplies it natively."""
     compile: Literal["auto", "on", "off"] = "auto"
@@ -219,7 +221,7 @@ def _build(cls: type[T], raw: object, prefix: str, problems: list[str]) -> T | N
 
 
 def _convert(kind: Any, value: Any) -> Any:
-    """``value`` as the annotated type. YAML 1.1 reads ``1e-4`` as text, so numbers are also parsed from text."""
+    """``value`` as the annotated type. YAML 1.1 reads ``1e-4`` as text, so text is parsed too."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         # YAML 1.1 also reads on/off as booleans, which the choices of this file are not.
@@ -297,8 +299,8 @@ def _rule_violations(config: RunConfig) -> list[str]:
         ),
         (
             0 <= optim.warmup_steps < train.max_steps,
-            f"optim.warmup_steps: got {optim.warmup_steps}; must be below train.max_steps ({train.max_steps}), "
-            "or the peak learning rate is never reached",
+            f"optim.warmup_steps: got {optim.warmup_steps}; must be below train.max_steps "
+            f"({train.max_steps}), or the peak learning rate is never reached",
         ),
         (
             data.validation_fraction > 0 and data.test_fraction >= 0 and fractions < 1,
@@ -307,7 +309,8 @@ def _rule_violations(config: RunConfig) -> list[str]:
         ),
         (
             bool(data.members) == bool(data.membership),
-            f"data.members, data.membership: got {list(data.members)} and {data.membership!r}; give both or neither",
+            f"data.members, data.membership: got {list(data.members)} and {data.membership!r}; "
+            "give both or neither",
         ),
         (bool(data.source or data.members), "data.source: got an empty list; name at least one FASTA"),
         (

@@ -31,7 +31,7 @@ class StepPacks:
 def step_packs(
     stream: PackStream, position: Position, packs_per_step: int, rank: int, world_size: int
 ) -> Iterator[StepPacks]:
-    """Every optimizer step from ``position`` on: the same packs whatever the world size, dealt out in turn."""
+    """Every optimizer step from ``position`` on: the same packs at any world size, dealt out in turn."""
     planned = stream.packs(position)
     while True:
         step = list(islice(planned, packs_per_step))

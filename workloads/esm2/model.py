@@ -67,7 +67,7 @@ class Pack:
     tokens: Tensor
     """(T,) int64 ids after masking."""
     token_scale: Tensor
-    """(T,) fp32 factor on each embedding: 0 for <mask> and padding, else the protein's token-dropout factor."""
+    """(T,) fp32 factor on each embedding: 0 for <mask> and padding, else its protein's token-dropout factor."""
     positions: Tensor
     """(T,) int64 position within the protein, CLS at 0."""
     segments: Segments
@@ -130,6 +130,8 @@ class PackedEsm(EsmForMaskedLM):
         )
         # The contact head reads attention maps and gets no gradient from masked-language modelling.
         self.esm.contact_head.requires_grad_(False)
+        # Positions come with the pack; a buffer that no checkpoint holds would stay on the meta device.
+        del self.esm.embeddings.position_ids
         self.activation_checkpointing = False
 
     def forward(self, pack: Pack) -> Prediction:  # type: ignore[override]

@@ -22,7 +22,7 @@ from .model import PackedEsm
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those of the run, as torchrun's environment describes it."""
+    """The place of this process in the run, as torchrun's environment describes it."""
 
     rank: int
     world_size: int
@@ -158,7 +158,7 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
-    """Scale all gradients to a global norm of at most ``max_norm`` (0: leave them); returns the norm before."""
+    """Scale all gradients to a global norm of at most ``max_norm`` (0: leave them); the norm before."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
     if isinstance(norm, DTensor):

@@ -64,7 +64,7 @@ def _readable(init_from: str) -> str:
         EsmConfig.from_pretrained(init_from)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"model.init_from: {init_from!r} is neither a model folder here nor one that the hub gave: {error}"
+            f"model.init_from: {init_from!r} is neither a model folder nor one that the hub has: {error}"
         ) from error
     return init_from
 

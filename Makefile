@@ -1,0 +1,65 @@
+# `make help` lists the targets. CONFIG=<yaml> picks a run, ARGS="section.field=value ..." changes it.
+
+SHELL := /bin/bash
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+CONFIG ?= workloads/esm2/configs/esm2_8m_sample.yaml
+ARGS ?=
+STAGE = $(BIN)/python -m workloads.esm2
+
+.DEFAULT_GOAL := help
+.PHONY: help env data train-ddp train-fsdp evaluate report bench bench-data test lint format clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo '  CONFIG=workloads/esm2/configs/<run>.yaml picks a run, ARGS="optim.lr=2e-4 ..." changes it'
+
+env: $(READY) ## the Python environment in .venv; every target below makes it by itself
+
+# Rebuilt when the pins change. The marker comes last, so a broken install is not taken for a whole one.
+$(READY): requirements.txt
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 (Debian/Ubuntu: apt-get install python3.11 python3.11-venv), or name another with PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make environments: install its venv package (Debian/Ubuntu: apt-get install python3.11-venv)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) -V), the pins are for Python 3.11: name one with PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.txt
+	@touch $@
+
+data: $(READY) ## FASTA to shards: the run's data.source, prepared in its data.path
+	$(STAGE).data --config $(CONFIG) $(ARGS)
+
+train-ddp: $(READY) ## pre-train with a copy of the model on each device, and report
+	$(STAGE).launch.local --config $(CONFIG) parallel.mode=ddp $(ARGS)
+
+train-fsdp: $(READY) ## the same with the model sharded over the devices (FSDP2)
+	$(STAGE).launch.local --config $(CONFIG) parallel.mode=fsdp $(ARGS)
+
+evaluate: $(READY) ## score a run, a checkpoint or a hub id (ARGS="model.init_from=...") with fixed masks
+	$(STAGE).evaluate --config $(CONFIG) $(ARGS)
+
+report: $(READY) ## draw the report of a run again, of a run that is still going too
+	$(STAGE).report --config $(CONFIG) $(ARGS)
+
+bench: $(READY) ## residues/s and loss against transformers' Trainer, interleaved on this machine
+	$(BIN)/python -m benchmarks.training $(ARGS)
+
+bench-data: $(READY) ## data preparation against transformers' tokenizer and pyfastx
+	$(BIN)/python -m benchmarks.data $(ARGS)
+
+test: $(READY) ## every test that needs neither root nor cloud nor GPU
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY) ## ruff, mypy, shellcheck
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/shellcheck .ci/run
+
+format: $(READY) ## rewrite the code in the house's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove the environment; data, runs and downloads stay
+	rm -rf $(VENV)

@@ -98,7 +98,7 @@ class SourceReader:
         while True:
             data, ended = self._read(carry, block_bytes)
             if not started:
-                data, skipped_lines = _without_leading_blanks(data)
+                data, skipped_lines = _without_leading_blanks(data, separator)
                 line += skipped_lines
                 started = bool(data)
             cut = len(data) if ended else data.rfind(separator, max(0, len(carry) - len(separator))) + 1
@@ -133,9 +133,11 @@ class SourceReader:
         return b"".join(parts), False
 
 
-def _without_leading_blanks(data: bytes) -> tuple[bytes, int]:
+def _without_leading_blanks(data: bytes, separator: bytes) -> tuple[bytes, int]:
     """Drop a byte order mark and blank lines at the start; how many lines went."""
-    rest = data.removeprefix(b"\xef\xbb\xbf").lstrip()
+    # The first field of a table's row may be empty: its tab is no blank.
+    blanks = b"\r\n" if separator == LINE_START else b" \t\r\n"
+    rest = data.removeprefix(b"\xef\xbb\xbf").lstrip(blanks)
     return rest, data.count(b"\n", 0, len(data) - len(rest))
 
 
@@ -197,7 +199,7 @@ def record_lines(block: Block) -> Iterator[tuple[bytes, int]]:
     line = block.first_line
     for header, newline, body in _records(block):
         yield (header.split(None, 1) or [b""])[0], line
-        line += 1 + body.count(b"\n") if newline else 1
+        line += 1 + len(newline) + body.count(b"\n")
 
 
 def _records(block: Block) -> list[tuple[bytes, bytes, bytes]]:

@@ -159,6 +159,24 @@ def _cluster_sizes(names: pa.Array) -> pa.Array:
     return pa.array(sizes)
 
 
+def _exact(column: pa.Array) -> pa.Array:
+    """Cut the buffers of a slice to its own bytes.
+
+    Arrow writes a slice's buffers with whatever follows them as padding, so that equal records would
+    not make equal files.
+    """
+    if column.type == pa.uint32():
+        return pa.array(column.to_numpy())
+    buffers = column.buffers()
+    offsets = np.frombuffer(buffers[1], dtype=np.int64)[column.offset : column.offset + len(column) + 1]
+    start, stop = int(offsets[0]), int(offsets[-1])
+    values, edges = buffers[-1].slice(start, stop - start), pa.py_buffer(offsets - start)
+    if pa.types.is_large_string(column.type):
+        return pa.Array.from_buffers(column.type, len(column), [None, edges, values])
+    residues = pa.Array.from_buffers(pa.uint8(), stop - start, [None, values])
+    return pa.Array.from_buffers(column.type, len(column), [None, edges], children=[residues])
+
+
 @dataclass
 class _SplitWriter:
     """Collects batches and writes them as record batches whose bounds depend on the records alone."""
@@ -231,7 +249,8 @@ class _SplitWriter:
             # A Python file: its errors carry the errno by which a full disk is recognised.
             self._sink = self.file.open("wb")
             self._stream = pa.ipc.new_stream(self._sink, self.schema)
-        self._stream.write_batch(batch)
+        columns = [_exact(column) for column in batch.columns]
+        self._stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
         counts = np.bincount(lengths // LENGTH_BIN_RESIDUES)
         merged = np.zeros(max(len(counts), len(self.histogram)), dtype=np.int64)
         merged[: len(self.histogram)] = self.histogram

@@ -1,0 +1,171 @@
+"""A run that is stopped, killed or out of disk leaves nothing that looks whole."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from workloads.esm2.data.manifest import Manifest
+from workloads.esm2.data.prepare import prepare
+from workloads.esm2.data.workspace import check_free_space, size_text, workspace
+
+ROOT = Path(__file__).parents[4]
+# Prepares a pipe: it reads what was sent so far and then waits, in the middle of its work, for more.
+SCRIPT = """
+import sys
+from pathlib import Path
+from workloads.esm2.data.limits import Limits
+from workloads.esm2.data.prepare import prepare
+if __name__ == "__main__":
+    limits = Limits(block_bytes=2000, piece_bytes=3000)
+    paths = [Path(sys.argv[1]), Path(sys.argv[2])]
+    import workloads.esm2.data.prepare as module
+    module._check_arguments = lambda *arguments: None
+    module._text_bytes = lambda path: 100_000
+    fractions = dict(validation_fraction=0, test_fraction=0)
+    prepare(paths, Path(sys.argv[3]), seed=0, workers=2, limits=limits, **fractions)
+"""
+
+
+def start_and_stall(folder: Path, source: Path) -> tuple[subprocess.Popen[str], int]:
+    """A run that has spilled records of the source and waits for its second file; the pipe's open end."""
+    pipe = folder / "pipe.fasta"
+    os.mkfifo(pipe)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(source), str(pipe), str(folder / "out")],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    sending = os.open(pipe, os.O_WRONLY)  # returns when the run opens the pipe, so after the first file
+    deadline = time.monotonic() + 30
+    while not list(folder.glob(".out.partial/spill/records-*")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return process, sending
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    """Processes started by a process, directly or not."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    found = {process.pid}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return sorted(found - {process.pid})
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 30
+    while any(running(pid) for pid in pids):
+        assert time.monotonic() < deadline, "worker processes outlived the run"
+        time.sleep(0.05)
+
+
+def running(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_run_cleans_up(tmp_path: Path, proteins, write_fasta, number: int) -> None:
+    process, sending = start_and_stall(tmp_path, write_fasta(tmp_path / "a.fasta", proteins(300)))
+    workers = workers_of(process)
+    assert (tmp_path / ".out.partial").is_dir()
+    process.send_signal(number)
+    _, messages = process.communicate(timeout=30)
+    os.close(sending)
+    assert process.returncode != 0, messages
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.fasta", "pipe.fasta"]
+    wait_until_gone(workers)
+
+
+def test_killed_run_is_started_over(tmp_path: Path, proteins, write_fasta) -> None:
+    source = write_fasta(tmp_path / "a.fasta", proteins(300))
+    process, sending = start_and_stall(tmp_path, source)
+    workers = workers_of(process)
+    assert workers
+    process.kill()
+    process.communicate(timeout=30)
+    os.close(sending)
+    assert (tmp_path / ".out.partial").is_dir()
+    assert not (tmp_path / "out").exists()
+    wait_until_gone(workers)
+    settings = {"seed": 0, "validation_fraction": 0, "test_fraction": 0, "progress": False}
+    manifest = prepare([source], tmp_path / "out", **settings)
+    assert manifest.records == 300
+    assert Manifest.load(tmp_path / "out") == manifest
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.fasta", "out", "pipe.fasta"]
+
+
+def test_second_run_into_the_same_folder_is_refused(tmp_path: Path) -> None:
+    with workspace(tmp_path / "out") as folder:
+        (folder / "x").write_text("first")
+        with (
+            pytest.raises(ValueError, match="another process is preparing"),
+            workspace(tmp_path / "out"),
+        ):
+            pass
+        assert (folder / "x").exists()
+    assert (tmp_path / "out" / "x").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Path:
+    """A file system of 2 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"mounting a small file system needs root: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_full_disk_is_a_clear_error(tmp_path: Path, small_disk: Path, workers: int) -> None:
+    # Repetitive text packs a hundredfold, so that the estimate made from the gzip's size does not catch it.
+    source = tmp_path / "a.fasta.gz"
+    to_residues = str.maketrans("01", "LA")
+    bodies = (f"{'MKVLAGG' * 20}{number:b}".translate(to_residues) for number in range(40_000))
+    text = "".join(f">r{number}\n{body}\n" for number, body in enumerate(bodies))
+    source.write_bytes(gzip.compress(text.encode()))
+    with pytest.raises(ValueError, match=r"disk of .* filled up .* choose a data.path on another disk"):
+        prepare(
+            [source],
+            small_disk / "out",
+            seed=0,
+            validation_fraction=0,
+            test_fraction=0,
+            workers=workers,
+            progress=False,
+        )
+    assert list(small_disk.iterdir()) == []
+
+
+def test_disk_is_checked_before_the_start(tmp_path: Path, small_disk: Path, proteins, write_fasta) -> None:
+    source = write_fasta(tmp_path / "a.fasta", proteins(5000, longest=800))
+    with pytest.raises(ValueError, match=r"needs about .* MiB of disk.* free there; free space or choose"):
+        prepare([source], small_disk / "out", seed=0, validation_fraction=0, test_fraction=0, progress=False)
+    assert list(small_disk.iterdir()) == []
+
+
+def test_sizes_are_readable(tmp_path: Path) -> None:
+    assert [size_text(n) for n in (10, 1536, 5 << 30)] == ["10 bytes", "1.5 KiB", "5.0 GiB"]
+    with pytest.raises(ValueError, match="TiB of disk"):
+        check_free_space(tmp_path / "not" / "yet", 1 << 50)

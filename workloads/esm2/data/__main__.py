@@ -2,44 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
+from collections.abc import Iterable
 from pathlib import Path
 
-from workloads.esm2.config import load_config
+from workloads.esm2.command_line import run_command
+from workloads.esm2.config import RunConfig
+from workloads.esm2.data.manifest import Manifest
 from workloads.esm2.data.prepare import prepare
 from workloads.esm2.data.sources import fetch
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m workloads.esm2.data", description=__doc__)
-    parser.add_argument("--config", required=True, help="run configuration")
-    parser.add_argument("overrides", nargs="*", metavar="section.field=value")
-    parsed = parser.parse_args(arguments)
-    data = load_config(parsed.config, parsed.overrides).data
+def prepare_run(config: RunConfig) -> Manifest:
+    """Fetch and prepare the data that a run's configuration names."""
+    data = config.data
     downloads = Path(data.downloads)
-    if data.members and data.membership is None:
-        raise ValueError(
-            "data.members is given without data.membership; give the table of the members' clusters"
-        )
-
-    def fetched(locations: tuple[str, ...]) -> tuple[list[Path], list[str]]:
-        """Local files, and for each the name that the manifest gets."""
-        files, names = [], []
-        for location in locations:
-            found = fetch(location, downloads)
-            files += found
-            names += [location] if len(found) == 1 else [f"{location}/{path.name}" for path in found]
-        return files, names
-
-    files, names = fetched(data.members or data.source)
+    files, names = _fetched(data.members or data.source, downloads)
     membership = None
     if data.members and data.membership is not None:
-        (membership, *others), table_names = fetched((data.membership,))
+        (membership, *others), table_names = _fetched([data.membership], downloads)
         if others:
             raise ValueError(f"data.membership: {data.membership} is {len(others) + 1} files; give one table")
         names += table_names
-    manifest = prepare(
+    return prepare(
         [] if data.members else files,
         Path(data.path),
         seed=data.seed,
@@ -49,14 +33,23 @@ def main(arguments: list[str] | None = None) -> None:
         membership=membership,
         source_names=names,
     )
-    for name, split in manifest.splits.items():
+
+
+def _fetched(locations: Iterable[str], downloads: Path) -> tuple[list[Path], list[str]]:
+    """Local files, and for each its name in the manifest: as configured, with the file's own in a folder."""
+    files, names = [], []
+    for location in locations:
+        found = fetch(location, downloads)
+        files += found
+        names += [location] if len(found) == 1 else [f"{location}/{path.name}" for path in found]
+    return files, names
+
+
+def main(config: RunConfig) -> None:
+    for name, split in prepare_run(config).splits.items():
         counts = f"{split.records:>12,} proteins {split.residues:>15,} residues"
         print(f"{name:10} {counts} {len(split.shards):>5} shards")
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_command(main)

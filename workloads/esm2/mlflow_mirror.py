@@ -26,6 +26,8 @@ from tqdm import tqdm
 # MLflow reads these when it is imported. What the user has set stays.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+# The address of the run, printed to stdout at its end, would stand amid the output of the program.
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 # MLflow would try for four minutes before it says a word; the thread below tries again itself.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
@@ -42,6 +44,7 @@ MAX_WAITING_METRICS = 100_000
 MAX_METRICS_PER_BATCH = 1000
 MAX_PARAMS_PER_BATCH = 100
 MAX_PARAM_CHARS = 6000
+MAX_MESSAGE_CHARS = 200
 RUN_ID_FILE = "mlflow_run_id"
 
 
@@ -75,14 +78,14 @@ class MlflowMirror:
             self._condition.notify()
         self._thread.join(CLOSE_TIMEOUT_SECONDS)
         if self._thread.is_alive() or self._waiting:
-            self._say("has not taken every metric of this run")
+            self._warn_once("has not taken every metric of this run")
 
     def _work(self) -> None:
         try:
             # Here, since the import takes seconds.
             from mlflow.exceptions import MlflowException
         except ImportError as error:
-            self._say(f"cannot be imported ({error}); install requirements.txt")
+            self._warn_once(f"cannot be imported ({error}); install requirements.txt")
             return
         wait_seconds = 0.0
         while True:
@@ -94,12 +97,12 @@ class MlflowMirror:
                 if status is not None:
                     self._client.set_terminated(self._run_id, status)
                 if self._warned and not self._waiting:
-                    self._say("is back and up to date", again=True)
+                    self._say("is back and up to date")
                     self._warned = False
                 wait_seconds = SEND_EVERY_SECONDS
             except (MlflowException, requests.RequestException, OSError) as error:
-                text = re.sub(r"//[^/@\s]+@", "//", str(error).partition("\n")[0])[:300]
-                self._say(f"does not take this run ({type(error).__name__}: {text})")
+                text = _without_login(str(error).partition("\n")[0])[:MAX_MESSAGE_CHARS]
+                self._warn_once(f"does not take this run ({type(error).__name__}: {text})")
                 wait_seconds = RETRY_AFTER_SECONDS
             if status is not None:
                 return
@@ -148,12 +151,17 @@ class MlflowMirror:
             self._client.log_batch(run_id, params=params[start : start + MAX_PARAMS_PER_BATCH])
         return run_id
 
-    def _say(self, what: str, *, again: bool = False) -> None:
-        if self._warned and not again:
-            return
-        self._warned = True
-        shown = re.sub(r"//[^/@\s]+@", "//", self._uri)
-        tqdm.write(f"MLflow at {shown} {what}; metrics.jsonl in {self._run_dir} is complete", file=sys.stderr)
+    def _warn_once(self, what: str) -> None:
+        if not self._warned:
+            self._warned = True
+            self._say(f"{what}; metrics.jsonl in {self._run_dir} is complete")
+
+    def _say(self, what: str) -> None:
+        tqdm.write(f"MLflow at {_without_login(self._uri)} {what}", file=sys.stderr)
+
+
+def _without_login(text: str) -> str:
+    return re.sub(r"//[^/@\s]+@", "//", text)
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from gzip import BadGzipFile
 from pathlib import Path
 from typing import IO, cast
 
+import numpy as np
 from isal import igzip
 
 from workloads.esm2.alphabet import NOT_A_RESIDUE, RESIDUE_TABLE
@@ -160,7 +162,8 @@ def check_fasta_start(block: Block) -> None:
 
 def split_block(block: Block, max_records: int) -> Iterator[Block]:
     """Parts of a block with about ``max_records`` records each, so that peptides do not multiply memory."""
-    num_parts = block.data.count(RECORD_START) // max_records + 1
+    # Headers such as "3'->5' exonuclease" count too: a few more parts. One byte is found faster than two.
+    num_parts = block.data.count(b">") // max_records + 1
     step, start, line = len(block.data) // num_parts + 1, 0, block.first_line
     while start < len(block.data):
         end = block.data.find(RECORD_START, min(start + step, len(block.data))) + 1 or len(block.data)
@@ -175,17 +178,23 @@ def parse_block(block: Block) -> tuple[list[bytes], list[bytes]]:
     Raises:
         ValueError: for the first bad record, naming file, line and record.
     """
-    records = _records(block)
-    try:
-        ids = [header.split(None, 1)[0] for header, _, _ in records]
-    except IndexError:
-        raise _first_problem(block) from None
-    tokens = [body.translate(_TABLE, _SPACE) for _, _, body in records]
+    data = block.data
+    ids: list[bytes] = []
+    tokens: list[bytes] = []
+    # Only id and tokens of a record outlive its turn: the temporaries stay in the CPU's cache.
+    for start, stop in itertools.pairwise(_record_bounds(data)):
+        header_end = data.find(b"\n", start, stop)
+        if header_end < 0:
+            header_end = stop
+        words = data[start + 1 : header_end].split(None, 1)
+        if not words:
+            raise _first_problem(block)
+        ids.append(words[0])
+        tokens.append(data[header_end + 1 : stop].translate(_TABLE, _SPACE))
     for start in range(0, len(tokens), _RECORDS_PER_CHECK):
         joined = b"".join(tokens[start : start + _RECORDS_PER_CHECK])
         if STOP in joined or NOT_A_RESIDUE in joined:
-            stop = bytes([STOP])
-            tokens = [protein.removesuffix(stop) for protein in tokens]
+            tokens = [protein.removesuffix(bytes([STOP])) for protein in tokens]
             if any(STOP in protein or NOT_A_RESIDUE in protein for protein in tokens):
                 raise _first_problem(block)
             break
@@ -200,6 +209,14 @@ def record_lines(block: Block) -> Iterator[tuple[bytes, int]]:
     for header, newline, body in _records(block):
         yield (header.split(None, 1) or [b""])[0], line
         line += 1 + len(newline) + body.count(b"\n")
+
+
+def _record_bounds(data: bytes) -> list[int]:
+    """Where each record of a block begins, and the end of the last."""
+    array = np.frombuffer(data, dtype=np.uint8)
+    signs = np.flatnonzero(array == ord(">"))
+    # The first byte is a record's; index -1, its predecessor here, is then not looked at.
+    return [0, *signs[1:][array[signs[1:] - 1] == ord("\n")].tolist(), len(data)]
 
 
 def _records(block: Block) -> list[tuple[bytes, bytes, bytes]]:

@@ -21,7 +21,9 @@ from workloads.esm2.data.job import Job, Spilled
 from workloads.esm2.data.shards import load_runs, save_runs
 from workloads.esm2.data.spill import (
     SPLIT_SALT,
+    Ints,
     SpillReader,
+    UInt64s,
     cell_ranges,
     hash_all,
     without_duplicates,
@@ -66,14 +68,17 @@ def _scatter_block(task: _ScatterTask) -> Spilled:
             result.runs.append(write_run(spill, "fasta", id_hashes, id_hashes, [ids, tokens]))
         else:
             keys = hash_all(tokens, task.seed)
-            contents = list(zip([b""] * len(ids), ids, tokens, strict=True))
             # Here already, so that a sequence repeated a million times is never gathered as a million rows.
-            order = without_duplicates(keys, np.argsort(keys), contents.__getitem__)
+            order = _without_duplicates(keys, ids, tokens)
             result.runs.append(write_run(spill, "records", keys, id_hashes, [ids, tokens], order))
             result.id_runs.append(write_run(spill, "ids", id_hashes, id_hashes, []))
             result.duplicates_dropped += len(ids) - len(order)
         result.count(ids, tokens)
     return result
+
+
+def _without_duplicates(keys: UInt64s, ids: list[bytes], tokens: list[bytes]) -> Ints:
+    return without_duplicates(keys, np.argsort(keys), lambda row: (b"", ids[row], tokens[row]))
 
 
 @dataclass(frozen=True)

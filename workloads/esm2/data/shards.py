@@ -246,8 +246,7 @@ class _SplitWriter:
     def _write_batch(self, batch: pa.RecordBatch, lengths: Ints) -> None:
         if self._stream is None:
             self.file.parent.mkdir(exist_ok=True)
-            # A Python file: its errors carry the errno by which a full disk is recognised.
-            self._sink = self.file.open("wb")
+            self._sink = pa.OSFile(str(self.file), "wb")
             self._stream = pa.ipc.new_stream(self._sink, self.schema)
         columns = [_exact(column) for column in batch.columns]
         self._stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))

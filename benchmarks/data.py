@@ -37,7 +37,7 @@ import pyfastx
 from transformers import EsmTokenizer
 
 from workloads.esm2.alphabet import TOKENS, encode
-from workloads.esm2.data.limits import MAX_DEFAULT_WORKERS, default_workers
+from workloads.esm2.data.limits import MAX_WORKERS, default_workers
 
 # UniProt release 2025_03 and after: 69.5 million clusters of 288 residues on average.
 UNIREF50_RESIDUES = 20e9
@@ -244,7 +244,7 @@ def uniref50_minutes(timing: Timing, cores: int) -> tuple[float, float]:
     """Wall time if reading overlaps everything else, and if nothing overlaps it."""
     scale = UNIREF50_RESIDUES / timing.residues / 60
     serial, total = timing.parent_core_seconds * scale, timing.core_seconds * scale
-    usable = min(cores, MAX_DEFAULT_WORKERS + 1)
+    usable = min(cores, MAX_WORKERS + 1)
     return max(serial, total / usable), serial + (total - serial) / usable
 
 
@@ -265,7 +265,7 @@ def main() -> None:
         cores = default_workers()
         ours = medians[f"ours end to end, {cores} workers"]
         peak = {}
-        for workers in sorted({1, cores, MAX_DEFAULT_WORKERS}):
+        for workers in sorted({1, cores, MAX_WORKERS}):
             task = functools.partial(
                 run_prepare, folder / "whole.fasta.gz", folder / "all", workers, ours.residues
             )

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 MIB = 1 << 20
-MAX_DEFAULT_WORKERS = 8
+MAX_WORKERS = 8
 """One decompressing reader feeds about four parsing workers; more would only shrink everyone's memory."""
 
 
@@ -32,10 +32,10 @@ class Limits:
         """Fewer workers get more each: larger blocks mean fewer, longer reads when gathering."""
         return cls(
             block_bytes=min(24 * MIB, max(4 * MIB, 96 * MIB // workers)),
-            piece_bytes=min(48 * MIB, max(8 * MIB, 160 * MIB // workers)),
+            piece_bytes=min(48 * MIB, max(6 * MIB, 96 * MIB // workers)),
         )
 
 
 def default_workers() -> int:
-    """Count the cores this process may use, up to ``MAX_DEFAULT_WORKERS``."""
-    return min(MAX_DEFAULT_WORKERS, len(os.sched_getaffinity(0)))
+    """Count the cores this process may use, up to ``MAX_WORKERS``."""
+    return min(MAX_WORKERS, len(os.sched_getaffinity(0)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import ctypes
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -13,6 +14,10 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import TypeVar
+
+import pyarrow as pa
+
+_M_MMAP_THRESHOLD = -3  # malloc.h of glibc
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -47,6 +52,11 @@ def worker_pool(workers: int) -> Iterator[Executor]:
 def _prepare_worker() -> None:
     """Leave Ctrl-C to the parent, and end when the parent is gone (killed: it could not say so)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Allocators keep freed blocks for later, per process: over eight of them some 500 MiB. Have large ones
+    # mapped and unmapped instead, by numpy and Python (through glibc) as well as by Arrow.
+    pa.set_memory_pool(pa.system_memory_pool())
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        mallopt(_M_MMAP_THRESHOLD, 1 << 20)
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from workloads.esm2.data.fasta import GZIP_MAGIC
 from workloads.esm2.data.job import Job, Spilled
-from workloads.esm2.data.limits import Limits, default_workers
+from workloads.esm2.data.limits import MAX_WORKERS, Limits, default_workers
 from workloads.esm2.data.manifest import SPLITS, Manifest, Settings, Split
 from workloads.esm2.data.members import join_members, scatter_table
 from workloads.esm2.data.pool import worker_pool
@@ -138,8 +138,10 @@ def _check_arguments(
             f"validation_fraction {validation_fraction} and test_fraction {test_fraction}: "
             "allowed are values of at least 0 with a sum below 1"
         )
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers: got {workers}; allowed are 1 and more")
+    if workers is not None and not 1 <= workers <= MAX_WORKERS:
+        raise ValueError(
+            f"workers: got {workers}; allowed are 1 to {MAX_WORKERS}, which share 1 GiB of memory"
+        )
     if source_names is not None and len(source_names) != len(files):
         raise ValueError(f"{len(source_names)} source_names for {len(files)} files; give one for each")
 

@@ -13,7 +13,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from workloads.esm2.data.manifest import LENGTH_BIN_RESIDUES, SPLITS, ShardFile
-from workloads.esm2.data.spill import Ints, RowSlice, Run, SpillReader, key_ranges, without_duplicates
+from workloads.esm2.data.spill import (
+    Ints,
+    RowSlice,
+    Run,
+    SpillReader,
+    key_ranges,
+    row_ranges,
+    without_duplicates,
+)
 
 Array = npt.NDArray[np.uint8]
 
@@ -111,8 +119,13 @@ def _write_piece(
     in_validation = _below(kept_tags, task.validation_below) & ~in_test
     for writer, chosen in zip(writers, (~(in_test | in_validation), in_validation, in_test), strict=True):
         rows = order[chosen]
-        if len(rows):
-            arrays = [_take(values, offsets, rows) for values, offsets in columns]
+        if not len(rows):
+            continue
+        token_offsets = columns[1][1]
+        lengths = token_offsets[rows + 1] - token_offsets[rows]
+        # Little at a time: the same few MiB are used again and again, and a cluster is never divided.
+        for start, stop in row_ranges(keys[rows], lengths, task.batch_residues):
+            arrays = [_take(values, offsets, rows[start:stop]) for values, offsets in columns]
             writer.add(_batch(arrays, writer.schema))
     return len(keys) - len(order)
 

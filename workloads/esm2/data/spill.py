@@ -189,15 +189,22 @@ def key_ranges(slices: Sequence[RowSlice], max_bytes: int) -> list[tuple[int, in
     keys = np.concatenate([part.keys for part in slices])
     weights = np.concatenate([np.diff(part.edges, axis=0).sum(axis=1) for part in slices])
     order = np.argsort(keys)
-    keys, total = keys[order], np.cumsum(weights[order])
+    keys = keys[order]
+    ranges = row_ranges(keys, weights[order], max_bytes)
+    return [(int(keys[start]), int(keys[stop]) if stop < len(keys) else None) for start, stop in ranges]
+
+
+def row_ranges(keys: UInt64s, weights: Ints, max_weight: int) -> list[tuple[int, int]]:
+    """Ranges of rows sorted by key: within ``max_weight`` unless one key has more, which is never divided."""
     starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-    totals = total[np.concatenate([starts[1:] - 1, [len(keys) - 1]])]
-    cuts, group, done = [], 0, 0
+    edges = np.append(starts, len(keys))
+    totals = np.cumsum(weights)[edges[1:] - 1]
+    ranges, group, done = [], 0, 0
     while group < len(starts):
-        cuts.append(int(keys[starts[group]]))
-        group = max(group + 1, int(np.searchsorted(totals, done + max_bytes, side="right")))
-        done = int(totals[group - 1])
-    return list(zip(cuts, [*cuts[1:], None], strict=True))
+        last = max(group + 1, int(np.searchsorted(totals, done + max_weight, side="right")))
+        ranges.append((int(edges[group]), int(edges[last])))
+        group, done = last, int(totals[last - 1])
+    return ranges
 
 
 def without_duplicates(

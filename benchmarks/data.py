@@ -39,7 +39,7 @@ from transformers import EsmTokenizer
 from workloads.esm2.alphabet import TOKENS, encode
 from workloads.esm2.data.limits import MAX_WORKERS, default_workers
 
-# UniProt release 2025_03 and after: 69.5 million clusters of 288 residues on average.
+# 69.5 million proteins of 288 residues on average.
 UNIREF50_RESIDUES = 20e9
 MAX_PIECE_RESIDUES = 400
 GUIDANCE_LENGTH = 512

@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CONFIG ?= workloads/esm2/configs/esm2_8m_sample.yaml
 ARGS ?=
+RUN ?= runs/$(notdir $(basename $(CONFIG)))
 STAGE = $(BIN)/python -m workloads.esm2
 
 .DEFAULT_GOAL := help
@@ -39,8 +40,8 @@ train-fsdp: $(READY) ## the same with the model sharded over the devices (FSDP2)
 evaluate: $(READY) ## score a run, a checkpoint or a hub id (ARGS="model.init_from=...") with fixed masks
 	$(STAGE).evaluate --config $(CONFIG) $(ARGS)
 
-report: $(READY) ## draw the report of a run again, of a run that is still going too
-	$(STAGE).report --config $(CONFIG) $(ARGS)
+report: $(READY) ## draw the report of RUN=runs/<name> again, also of a run that is still going
+	$(STAGE).report $(RUN)
 
 bench: $(READY) ## residues/s and loss against transformers' Trainer, interleaved on this machine
 	$(BIN)/python -m benchmarks.training $(ARGS)

@@ -9,9 +9,8 @@ CPU flash kernel, because score tiles stay in the cache and no buffer is allocat
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -22,6 +21,9 @@ from torch.nn.attention.varlen import varlen_attn
 SCORE_TILE_BYTES = 2 << 20
 """Heads are taken together up to this many bytes of scores: two tiles stay in a server core's L2/L3 share.
 Measured on a Zen 4 core at head size 16: 1 to 2 MiB is best from 150 to 1024 residues."""
+LENGTH_STEP = 32
+"""Lengths are rounded up to this: oneDNN compiles a kernel for every new shape of a product (1.5 ms and
+0.7 MB each), and 32 lengths fit its cache where a thousand do not."""
 
 
 @dataclass(frozen=True)
@@ -70,81 +72,164 @@ def packed_attention(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) 
 
 @torch.compiler.disable  # the loop's length changes with every pack
 def _segment_attention(qkv: Tensor, cos: Tensor, sin: Tensor, cumulative: Tensor) -> Tensor:
-    result: Tensor = _SegmentAttention.apply(qkv, cos, sin, cumulative.tolist())
+    result: Tensor = _SegmentAttention.apply(qkv, cos, sin, _Slots.of(cumulative))
     return result
 
 
-@lru_cache(maxsize=8)
-def _score_tile(name: str, num_elements: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Reuse one scratch buffer per role: allocating tiles costs more in page faults than the softmax."""
-    return torch.empty(num_elements, dtype=dtype, device=device)
+@dataclass(frozen=True)
+class _Slots:
+    """Proteins laid out with their lengths rounded up to ``LENGTH_STEP``: T' slots for T tokens."""
+
+    source: Tensor
+    """(T',) token that fills the slot; spare slots repeat their protein's last token."""
+    of_token: Tensor
+    """(T,) slot of each token."""
+    is_spare: Tensor
+    """(T', 1) whether no token belongs there."""
+    proteins: list[tuple[int, int, int]]
+    """First slot, length and rounded length of each protein."""
+
+    @staticmethod
+    def of(cumulative: Tensor) -> _Slots:
+        lengths = cumulative.diff().long()
+        starts = cumulative[:-1].long()[lengths > 0]
+        lengths = lengths[lengths > 0]
+        rounded = (lengths + LENGTH_STEP - 1) // LENGTH_STEP * LENGTH_STEP
+        first = rounded.cumsum(0) - rounded
+        protein = torch.repeat_interleave(rounded)  # (T',)
+        offset = torch.arange(len(protein), device=cumulative.device) - first[protein]
+        is_spare = offset >= lengths[protein]
+        return _Slots(
+            source=starts[protein] + torch.minimum(offset, lengths[protein] - 1),
+            of_token=torch.nonzero(~is_spare)[:, 0],
+            is_spare=is_spare[:, None],
+            proteins=list(zip(first.tolist(), lengths.tolist(), rounded.tolist(), strict=True)),
+        )
+
+    def spread(self, x: Tensor) -> Tensor:
+        """(T, H, D) -> (H, T', D)."""
+        return x[self.source].transpose(0, 1).contiguous()
+
+    def collect(self, x: Tensor) -> Tensor:
+        """(H, T', D) -> (T, H, D)."""
+        return x.transpose(0, 1)[self.of_token]
+
+    def tiles(self, heads: int, element_size: int) -> list[_Tile]:
+        """Proteins times groups of heads, as many heads at a time as fit ``SCORE_TILE_BYTES``."""
+        tiles = []
+        for first, length, rounded in self.proteins:
+            step = max(1, min(heads, SCORE_TILE_BYTES // (rounded * rounded * element_size)))
+            for h in range(0, heads, step):
+                shape = (min(step, heads - h), rounded, rounded)
+                place = (slice(h, h + shape[0]), slice(first, first + rounded))
+                tiles.append(_Tile(place, shape, length, math.prod(shape)))
+        return tiles
+
+
+@dataclass(frozen=True)
+class _Tile:
+    place: tuple[slice, slice]
+    """Heads and slots."""
+    shape: tuple[int, int, int]
+    """Heads, rounded length, rounded length of the scores."""
+    length: int
+    num_elements: int
 
 
 class _SegmentAttention(torch.autograd.Function):
     """Attention as three batched products per protein, probabilities kept for the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, cos: Tensor, sin: Tensor, bounds: list[int]) -> Tensor:
+    def forward(ctx: Any, qkv: Tensor, cos: Tensor, sin: Tensor, slots: _Slots) -> Tensor:
         _, _, heads, size = qkv.shape
-        q = rotate(qkv[:, 0], cos, sin).mul_(size**-0.5).transpose(0, 1).contiguous()  # (H, T, D)
-        k = rotate(qkv[:, 1], cos, sin).transpose(0, 1).contiguous()
-        v = qkv[:, 2].transpose(0, 1).contiguous()
+        q = slots.spread(rotate(qkv[:, 0], cos, sin).mul_(size**-0.5))  # (H, T', D)
+        k = slots.spread(rotate(qkv[:, 1], cos, sin))
+        v = slots.spread(qkv[:, 2])
         out = torch.empty_like(v)
-        kept: list[Tensor] = []
-        for start, stop in pairwise(bounds):
-            for h in _head_tiles(heads, stop - start, q.element_size()):
-                here = (h, slice(start, stop))
-                scores = _tile("scores", q[here], stop - start)
-                torch.bmm(q[here], k[here].transpose(1, 2), out=scores)
-                probabilities = torch.softmax(scores, dim=-1)
-                torch.bmm(probabilities, v[here], out=out[here])
-                kept.append(probabilities)
-        ctx.save_for_backward(q, k, v, out, cos, sin, *kept)
-        ctx.bounds = bounds
-        return out.transpose(0, 1)
+        tiles = slots.tiles(heads, q.element_size())
+        keep = ctx.needs_input_grad[0]
+        total, largest = (f(tile.num_elements for tile in tiles) for f in (sum, max))
+        scores = _buffers.take(largest, q)
+        probabilities = _buffers.take(total if keep else largest, q)
+        used = 0
+        for tile in tiles:
+            here = tile.place
+            s = scores[: tile.num_elements].view(tile.shape)
+            p = probabilities[used : used + tile.num_elements].view(tile.shape)
+            torch.bmm(q[here], k[here].transpose(1, 2), out=s)
+            s[:, :, tile.length :] = -torch.inf
+            torch.softmax(s, dim=-1, out=p)
+            torch.bmm(p, v[here], out=out[here])
+            used += tile.num_elements if keep else 0
+        _buffers.give_back(scores)
+        if keep:
+            ctx.save_for_backward(q, k, v, out, cos, sin)
+            ctx.slots, ctx.tiles, ctx.probabilities = slots, tiles, probabilities
+        else:
+            _buffers.give_back(probabilities)
+        return slots.collect(out)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        q, k, v, out, cos, sin, *kept = ctx.saved_tensors
-        heads, _, size = q.shape
-        grad = grad.transpose(0, 1).contiguous()  # (H, T, D)
+        q, k, v, out, cos, sin = ctx.saved_tensors
+        slots, probabilities = ctx.slots, ctx.probabilities
+        assert probabilities is not None, "the probabilities serve one backward pass"
+        # Spare queries get no gradient; spare keys have probability 0.
+        grad = slots.spread(grad).masked_fill_(slots.is_spare, 0)  # (H, T', D)
         # Softmax backward: dS = P * (dP - rowsum(dO * O)) (Dao et al. 2022, FlashAttention, eq. 4).
-        rowsum = (grad * out).sum(dim=-1, keepdim=True)  # (H, T, 1)
-        dq, dk, dv = torch.zeros(3, *q.shape, dtype=q.dtype, device=q.device).unbind(0)
-        tiles = iter(kept)
-        for start, stop in pairwise(ctx.bounds):
-            for h in _head_tiles(heads, stop - start, q.element_size()):
-                here = (h, slice(start, stop))
-                probabilities = next(tiles)
-                torch.bmm(probabilities.transpose(1, 2), grad[here], out=dv[here])
-                scores = _tile("scores", q[here], stop - start)
-                torch.bmm(grad[here], v[here].transpose(1, 2), out=scores)
-                scores.sub_(rowsum[here]).mul_(probabilities)
-                torch.bmm(scores, k[here], out=dq[here])
-                torch.bmm(scores.transpose(1, 2), q[here], out=dk[here])
+        rowsum = (grad * out).sum(dim=-1, keepdim=True)  # (H, T', 1)
+        dq, dk, dv = torch.empty(3, *q.shape, dtype=q.dtype, device=q.device).unbind(0)
+        scores = _buffers.take(max(tile.num_elements for tile in ctx.tiles), q)
+        used = 0
+        for tile in ctx.tiles:
+            here = tile.place
+            s = scores[: tile.num_elements].view(tile.shape)
+            p = probabilities[used : used + tile.num_elements].view(tile.shape)
+            torch.bmm(p.transpose(1, 2), grad[here], out=dv[here])
+            torch.bmm(grad[here], v[here].transpose(1, 2), out=s)
+            s.sub_(rowsum[here]).mul_(p)
+            torch.bmm(s, k[here], out=dq[here])
+            torch.bmm(s.transpose(1, 2), q[here], out=dk[here])
+            used += tile.num_elements
+        _buffers.give_back(scores)
+        _buffers.give_back(probabilities)
+        ctx.probabilities = None
         # A rotation's transpose is the rotation by the opposite angle.
         dqkv = torch.stack(
             (
-                rotate(dq.transpose(0, 1), cos, -sin).mul_(size**-0.5),
-                rotate(dk.transpose(0, 1), cos, -sin),
-                dv.transpose(0, 1),
+                rotate(slots.collect(dq), cos, -sin).mul_(q.shape[-1] ** -0.5),
+                rotate(slots.collect(dk), cos, -sin),
+                slots.collect(dv),
             ),
             dim=1,
         )
         return dqkv, None, None, None
 
 
-def _head_tiles(heads: int, length: int, element_size: int) -> list[slice]:
-    if length == 0:
-        return []
-    step = max(1, min(heads, SCORE_TILE_BYTES // (length * length * element_size)))
-    return [slice(h, min(h + step, heads)) for h in range(0, heads, step)]
+class _Buffers:
+    """A few buffers that go round: packs differ in size, and malloc answers that with page faults."""
+
+    def __init__(self) -> None:
+        self._free: list[Tensor] = []
+
+    def take(self, num_elements: int, like: Tensor) -> Tensor:
+        """Flat, of at least ``num_elements``, of the type and on the device of ``like``."""
+        fitting = [
+            (buffer.numel(), index)
+            for index, buffer in enumerate(self._free)
+            if buffer.numel() >= num_elements and buffer.dtype == like.dtype and buffer.device == like.device
+        ]
+        if fitting:
+            return self._free.pop(min(fitting)[1])
+        if len(self._free) > 1:
+            self._free.pop(0)  # too small for today's packs
+        rounded = -(-num_elements // _BUFFER_STEP_ELEMENTS) * _BUFFER_STEP_ELEMENTS
+        return torch.empty(rounded, dtype=like.dtype, device=like.device)
+
+    def give_back(self, buffer: Tensor) -> None:
+        self._free.append(buffer)
 
 
-def _tile(name: str, like: Tensor, length: int) -> Tensor:
-    """Scratch scores (heads, length, length)."""
-    needed = like.shape[0] * length * length
-    # Rounded to a power of two so that a few buffers serve all lengths.
-    size = max(SCORE_TILE_BYTES // like.element_size(), 1 << (needed - 1).bit_length())
-    return _score_tile(name, size, like.dtype, like.device)[:needed].view(-1, length, length)
+_buffers = _Buffers()
+_BUFFER_STEP_ELEMENTS = 4 << 20

@@ -8,6 +8,7 @@ by parameter name, so another world size, or FSDP instead of DDP, can go on from
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import zlib
@@ -157,13 +158,13 @@ class Checkpointer:
             damaged.append(f"{path}: {reason}")
             if self._here.is_first:
                 print(f"warning: {damaged[-1]}; falling back to the checkpoint before it", flush=True)
-                path.rename(path.with_name(path.name + _DAMAGED))
+                path.rename(_free_name(path.with_name(path.name + _DAMAGED)))
             dist.barrier(group=self._here.control)
         if damaged:
             raise ValueError(
                 "every checkpoint of this run is damaged:\n  "
                 + "\n  ".join(damaged)
-                + f"\nmend one (they are kept as {self._folder}/*{_DAMAGED}), "
+                + f"\nmend one (they are kept as {self._folder}/*{_DAMAGED}*), "
                 "or delete the run's folder to start from step 0"
             )
         return None
@@ -227,6 +228,12 @@ class Checkpointer:
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step:08d}"
+
+
+def _free_name(path: Path) -> Path:
+    """``path``, or with a number behind it if something has that name."""
+    names = itertools.chain([path], (path.with_name(f"{path.name}-{n}") for n in itertools.count(2)))
+    return next(name for name in names if not name.exists())
 
 
 def _crc32(path: Path) -> int:

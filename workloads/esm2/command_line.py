@@ -19,7 +19,9 @@ def parse_config(arguments: Sequence[str] | None = None) -> RunConfig:
     """
     parser = argparse.ArgumentParser(description="One stage of an ESM-2 run.")
     parser.add_argument("--config", required=True, help="YAML file of the run")
-    parser.add_argument("overrides", nargs="*", metavar="section.field=value", help="changes to single fields")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="section.field=value", help="changes to single fields"
+    )
     parsed = parser.parse_args(arguments)
     return load_config(parsed.config, parsed.overrides)
 

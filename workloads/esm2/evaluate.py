@@ -1,0 +1,96 @@
+"""Score a model on a prepared split: ``python -m workloads.esm2.evaluate --config RUN.yaml [...]``.
+
+The model is that of the run, or any that ``model.init_from`` names: a folder that transformers reads, one
+of our checkpoints, a hub id. ``evaluate.split`` picks the split. Masks, crops and drawn cluster members are
+fixed, so scores of different models on the same data compare.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from .command_line import run_command
+from .config import ModelConfig, RunConfig
+from .evaluation import pseudo_perplexity, score, unigram_perplexity
+from .hardware import compute_dtype, environment
+from .parallel import Processes, processes
+from .pretrained import starting_config, starting_weights, with_weights
+from .proteins import ProteinSplit
+
+
+def evaluate(config: RunConfig, here: Processes) -> dict[str, object]:
+    """Scores of one model on one split.
+
+    Raises:
+        ValueError: if there is no such model, or no such split in the prepared data.
+    """
+    model_config = _model_to_score(config)
+    split = ProteinSplit(config.data.path, config.evaluate.split)
+    model = with_weights(starting_config(model_config), starting_weights(model_config, seed=0)).to(here.device)
+    dtype = compute_dtype(config.train, here.device)
+    result = score(
+        model,
+        split,
+        tokens_per_pack=config.train.tokens_per_pack,
+        max_residues=config.model.max_residues,
+        mask_fraction=config.model.mask_fraction,
+        dtype=dtype,
+        here=here,
+    )
+    scores: dict[str, object] = {
+        "model": model_config.init_from,
+        "data": config.data.path,
+        "split": config.evaluate.split,
+        "eval_loss": result.loss,
+        "perplexity": result.perplexity,
+        "eval_accuracy": result.accuracy,
+        "predicted_residues": result.num_predicted,
+        "proteins": result.num_proteins,
+        "eval_runtime": result.seconds,
+        "unigram_perplexity": unigram_perplexity(split),
+    }
+    if config.evaluate.pseudo_perplexity_proteins:
+        scores["pseudo_perplexity"] = pseudo_perplexity(
+            model,
+            split,
+            num_proteins=config.evaluate.pseudo_perplexity_proteins,
+            tokens_per_pack=config.train.tokens_per_pack,
+            max_residues=config.model.max_residues,
+            dtype=dtype,
+            device=here.device,
+        )
+    return {**scores, "environment": environment(here.device)}
+
+
+def _model_to_score(config: RunConfig) -> ModelConfig:
+    trained = config.run_dir / "model"
+    if config.model.init_from is not None:
+        return config.model
+    if not trained.is_dir():
+        raise ValueError(
+            f"{trained} does not exist: the run {config.name} has not finished. Train it first, or name a "
+            "model with model.init_from=<folder or hub id>"
+        )
+    return dataclasses.replace(config.model, init_from=str(trained))
+
+
+def main(config: RunConfig) -> None:
+    with processes() as here:
+        scores = evaluate(config, here)
+        if not here.is_first:
+            return
+        for name in ("model", "data", "split", "eval_loss", "perplexity", "pseudo_perplexity", "eval_accuracy"):
+            if name in scores:
+                value = scores[name]
+                print(f"{name:18} {value:.4f}" if isinstance(value, float) else f"{name:18} {value}")
+        folder = Path(config.run_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"evaluation-{config.evaluate.split}.json"
+        path.write_text(json.dumps(scores, indent=2) + "\n")
+        print(f"{'written to':18} {path}")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,1 @@
+"""Ways to start a stage: on this machine, and on clusters."""

@@ -58,7 +58,7 @@ def packed_attention(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) 
     """
     if qkv.is_cuda and qkv.dtype in (torch.bfloat16, torch.float16):
         q, k, v = qkv.unbind(1)
-        return varlen_attn(
+        context = varlen_attn(
             rotate(q, cos, sin),
             rotate(k, cos, sin),
             v,
@@ -67,10 +67,12 @@ def packed_attention(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) 
             segments.max_length,
             segments.max_length,
         )
+        assert isinstance(context, Tensor)  # a tuple comes only when more is asked for
+        return context
     return _segment_attention(qkv, cos, sin, segments.cumulative)
 
 
-@torch.compiler.disable  # the loop's length changes with every pack
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # the loop's length changes with every pack
 def _segment_attention(qkv: Tensor, cos: Tensor, sin: Tensor, cumulative: Tensor) -> Tensor:
     result: Tensor = _SegmentAttention.apply(qkv, cos, sin, _Slots.of(cumulative))
     return result

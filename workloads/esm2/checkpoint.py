@@ -19,12 +19,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse, async_save
 from torch.optim import Optimizer
 
 from .parallel import Processes
@@ -80,7 +82,7 @@ class Checkpointer:
             return
         model_state, optimizer_state = get_state_dict(model, optimizers)
         partial = path.with_name(path.name + _PARTIAL)
-        future = dcp.async_save(
+        future = async_save(
             {"model": model_state, "optimizer": optimizer_state},
             checkpoint_id=partial,
             process_group=self._group,
@@ -171,8 +173,8 @@ class Checkpointer:
 
     def _load(self, path: Path, model: nn.Module, optimizers: list[Optimizer]) -> None:
         model_state, optimizer_state = get_state_dict(model, optimizers)
-        state = {"model": model_state, "optimizer": optimizer_state}
-        dcp.load(state, checkpoint_id=path, process_group=self._group)
+        state: dict[str, Any] = {"model": model_state, "optimizer": optimizer_state}
+        load(state, checkpoint_id=path, process_group=self._group)
         set_state_dict(
             model, optimizers, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
         )
@@ -252,12 +254,12 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     """
     if not (folder / CHECKPOINT_FILE).exists():
         raise ValueError(f"{folder} is not a checkpoint of this project: it has no {CHECKPOINT_FILE}")
-    metadata = dcp.FileSystemReader(folder).read_metadata()
+    metadata = FileSystemReader(folder).read_metadata()
     state = {
         name: torch.empty(item.size, dtype=item.properties.dtype)
         for name, item in metadata.state_dict_metadata.items()
-        if name.startswith("model.")
+        if name.startswith("model.") and isinstance(item, TensorStorageMetadata)
     }
     nested: dict[str, Any] = {"model": {name.removeprefix("model."): t for name, t in state.items()}}
-    dcp.load(nested, checkpoint_id=folder, no_dist=True)
+    load(nested, checkpoint_id=folder, no_dist=True)
     return dict(nested["model"])

@@ -50,7 +50,7 @@ def num_flops(model: PackedEsm, num_residues: int, num_attended_pairs: int) -> f
     counted, nor is anything recomputed; that the last layer skips tokens nobody predicts is not deducted.
     """
     config = model.config
-    embedding = config.vocab_size * config.hidden_size
+    embedding = model.esm.embeddings.word_embeddings.weight.numel()
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad) - embedding
     return 6.0 * parameters * num_residues + 12.0 * (
         config.num_hidden_layers * config.hidden_size * num_attended_pairs

@@ -134,7 +134,7 @@ class PackedEsm(EsmForMaskedLM):
         del self.esm.embeddings.position_ids
         self.activation_checkpointing = False
 
-    def forward(self, pack: Pack) -> Prediction:  # type: ignore[override]
+    def forward(self, pack: Pack) -> Prediction:
         """Loss sum and number of correct predictions over the pack's predicted tokens."""
         logits = self.logits(pack, pack.rows)  # (K, V)
         loss_sum = F.cross_entropy(logits, pack.targets, ignore_index=-100, reduction="sum")
@@ -143,6 +143,7 @@ class PackedEsm(EsmForMaskedLM):
     def logits(self, pack: Pack, rows: Tensor | None = None) -> Tensor:
         """fp32 logits (K, V) at ``rows``, or (T, V) at every token."""
         hidden = self.esm.embeddings.word_embeddings(pack.tokens) * pack.token_scale[:, None]  # (T, C)
+        assert self.esm.rotary_embeddings is not None  # checked in __init__
         inv_freq = self.esm.rotary_embeddings.inv_freq.float()
         angles = pack.positions[:, None, None].float() * inv_freq  # (T, 1, D / 2)
         cos, sin = angles.cos(), angles.sin()

@@ -56,7 +56,8 @@ def processes() -> Iterator[Processes]:
     if "RANK" in os.environ:
         dist.init_process_group(backend, device_id=device if cuda else None)
     else:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
     try:
         control = dist.new_group(backend="gloo")
         yield Processes(dist.get_rank(), dist.get_world_size(), device, control)
@@ -88,7 +89,7 @@ def parallelize(
         return _shard(model, weights, _mesh(config, here), here.device, dtype)
     model.load_state_dict(weights, assign=True)
     model.tie_weights()
-    model.to(here.device)
+    model.to(here.device)  # type: ignore[arg-type]  # transformers wraps it
     if here.world_size == 1:
         return model
     return DistributedDataParallel(
@@ -128,7 +129,7 @@ def _shard(
     model.to_empty(device=device)
     model.tie_weights()
     set_model_state_dict(
-        model, weights, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        model, dict(weights), options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     )
     return model
 

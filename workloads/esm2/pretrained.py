@@ -86,7 +86,8 @@ def with_weights(config: EsmConfig, weights: dict[str, Tensor]) -> PackedEsm:
 def full_weights(model: nn.Module) -> dict[str, Tensor]:
     """Unsharded weights on the CPU of the first process, empty elsewhere. Every process calls this."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    return dict(get_model_state_dict(model, options=options))
+    state = get_model_state_dict(model, options=options)
+    return {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}
 
 
 def save_model(folder: Path, config: EsmConfig, weights: dict[str, Tensor]) -> None:

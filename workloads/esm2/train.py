@@ -29,6 +29,7 @@ from .evaluation import Score, score, unigram_perplexity
 from .hardware import compiles, compute_dtype, environment, num_flops, peak_flops, peak_memory_bytes
 from .loader import ReadAhead, StepPacks, step_packs
 from .masking import mask_pack
+from .mlflow_mirror import RunStatus
 from .optimizer import build_optimizers, learning_rate, set_learning_rate
 from .packing import PackShape, PackStream, Position
 from .parallel import Processes, accumulating, bare, clip_gradients, parallelize, processes
@@ -210,7 +211,7 @@ def train(config: RunConfig, here: Processes) -> dict[str, Any]:
     log.truncate_after(progress.step)
     if saved is not None:
         log.event(progress.step, "resumed")
-    status = "FAILED"
+    status: RunStatus = "FAILED"
     try:
         with closing(checkpointer), closing(ReadAhead(trainer.steps())) as steps, stop_signal() as stop:
             _loop(trainer, iter(steps), validation, checkpointer, log, stop)
@@ -278,8 +279,8 @@ def _loop(
         if step % config.eval_every_steps == 0 and not is_last:
             log.evaluation(step, "validation", **_values(trainer.score(validation, config.eval_packs)))
             window = Window(trainer)
-    if (step := checkpointer.finish()) is not None:
-        log.event(step, "checkpoint")
+    if (saved := checkpointer.finish()) is not None:
+        log.event(saved, "checkpoint")
     progress.seconds = earlier + time.monotonic() - started
 
 

@@ -126,7 +126,9 @@ def test_published_sizes(size: str) -> None:
 
 def test_another_architecture_is_refused(tiny_config: EsmConfig) -> None:
     config = EsmConfig.from_dict({**tiny_config.to_dict(), "position_embedding_type": "absolute"})
-    with pytest.raises(ValueError, match=r"not ESM-2: position_embedding_type='absolute' \(ESM-2 has 'rotary'\)"):
+    with pytest.raises(
+        ValueError, match=r"not ESM-2: position_embedding_type='absolute' \(ESM-2 has 'rotary'\)"
+    ):
         on_meta(config)
 
 

@@ -25,7 +25,9 @@ def split(prepared: Path) -> ProteinSplit:
     return ProteinSplit(prepared, "train")
 
 
-def stream_of(split: ProteinSplit, seed: int = 0, num_tokens: int = 512, max_residues: int = 126) -> PackStream:
+def stream_of(
+    split: ProteinSplit, seed: int = 0, num_tokens: int = 512, max_residues: int = 126
+) -> PackStream:
     return PackStream(split, PackShape.of(split, num_tokens, max_residues), seed)
 
 

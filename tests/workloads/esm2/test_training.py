@@ -29,7 +29,11 @@ MODES = {
 
 
 def losses(run_dir: Path) -> Losses:
-    steps = [(line["step"], line["loss"]) for line in read_metrics(run_dir / "metrics.jsonl") if line["kind"] == "train"]
+    steps = [
+        (line["step"], line["loss"])
+        for line in read_metrics(run_dir / "metrics.jsonl")
+        if line["kind"] == "train"
+    ]
     assert len(dict(steps)) == len(steps), "a step is logged twice"
     return dict(steps)
 

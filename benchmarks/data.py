@@ -206,7 +206,7 @@ def compare(fastas: list[Path], repeat: int, rounds: int, folder: Path) -> dict[
     subset_residues = write_input(fastas, 1, subset, SUBSET_PROTEINS)
     sequences = [sequence for _, sequence in pyfastx.Fasta(str(subset), build_index=False)]
     (folder / "vocab.txt").write_text("\n".join(TOKENS))
-    tokenizer = EsmTokenizer(str(folder / "vocab.txt"))  # type: ignore[no-untyped-call]
+    tokenizer = EsmTokenizer(str(folder / "vocab.txt"))
     datasets.disable_progress_bars()
     cores = default_workers()
     csv_folder = folder / "csv"

@@ -29,7 +29,7 @@ def evaluate(config: RunConfig, here: Processes) -> dict[str, object]:
     model_config = _model_to_score(config)
     split = ProteinSplit(config.data.path, config.evaluate.split)
     model = with_weights(starting_config(model_config), starting_weights(model_config, seed=0))
-    model.to(device=here.device)
+    model.to(here.device)  # type: ignore[arg-type]  # transformers wraps it
     dtype = compute_dtype(config.train, here.device)
     result = score(
         model,
@@ -82,20 +82,9 @@ def main(config: RunConfig) -> None:
         scores = evaluate(config, here)
         if not here.is_first:
             return
-        for name in (
-            "model",
-            "data",
-            "split",
-            "eval_loss",
-            "perplexity",
-            "pseudo_perplexity",
-            "eval_accuracy",
-        ):
-            if name in scores:
-                value = scores[name]
+        for name, value in scores.items():
+            if name != "environment":
                 print(f"{name:18} {value:.4f}" if isinstance(value, float) else f"{name:18} {value}")
-        if "pseudo_perplexity" in scores:
-            print(f"{'pseudo_perplexity':18} {scores['pseudo_perplexity']:.4f}")
         folder = Path(config.run_dir)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"evaluation-{config.evaluate.split}.json"

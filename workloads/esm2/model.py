@@ -67,7 +67,7 @@ class Pack:
     tokens: Tensor
     """(T,) int64 ids after masking."""
     token_scale: Tensor
-    """(T,) fp32 factor on each embedding: 0 for <mask> and padding, else its protein's token-dropout factor."""
+    """(T,) fp32 factor on each embedding: 0 for <mask> and padding, else the token-dropout factor."""
     positions: Tensor
     """(T,) int64 position within the protein, CLS at 0."""
     segments: Segments

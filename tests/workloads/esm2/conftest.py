@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """300 proteins of 5 to 400 residues, drawn from a skewed composition so that there is something to learn."""
+    """300 proteins of 5 to 400 residues; their skewed composition is what there is to learn."""
     folder = tmp_path_factory.mktemp("prepared")
     rng = np.random.default_rng(0)
     composition = rng.dirichlet(np.full(len(STANDARD_RESIDUES), 0.5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def pack(prepared: Path) -> Pack:
 def segments(pack: Pack) -> list[slice]:
     """Places of the proteins: those segments that start with CLS."""
     bounds = pack.segments.cumulative.tolist()
-    return [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False) if b > a and pack.tokens[a] == 0]
+    return [slice(a, b) for a, b in pairwise(bounds) if b > a and pack.tokens[a] == 0]
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ class SourceReader:
         magic = buffered.peek(2)[:2]
         self._stream: IO[bytes]
         if magic == GZIP_MAGIC:
-            self._stream = cast("IO[bytes]", igzip.open(buffered, "rb"))  # type: ignore[no-untyped-call]
+            self._stream = cast("IO[bytes]", igzip.open(buffered, "rb"))
         elif path.suffix == ".gz" and magic:
             raise ValueError(
                 f"{path} is named .gz but is not gzip (it begins with {magic!r}); "

@@ -174,7 +174,10 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
         if not equals:
             problems.append(f"{override!r}: an override has the form section.field=value")
             continue
-        _set_dotted(raw, key.strip(), yaml.safe_load(text), problems)
+        try:
+            _set_dotted(raw, key.strip(), yaml.safe_load(text), problems)
+        except yaml.YAMLError:
+            problems.append(f"{override!r}: the value is not YAML")
     config = _build(RunConfig, raw, "", problems)
     if config is not None:
         problems += _rule_violations(config)

@@ -1,0 +1,152 @@
+"""Scores under fixed masks, and every way to name the model that is scored."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import EsmForMaskedLM
+
+from workloads.esm2.alphabet import CLS, EOS, MASK
+from workloads.esm2.evaluation import EVALUATION_SEED, pseudo_perplexity, score, unigram_perplexity
+from workloads.esm2.masking import mask_pack
+from workloads.esm2.packing import PackShape, PackStream
+from workloads.esm2.parallel import processes
+from workloads.esm2.pretrained import with_weights
+from workloads.esm2.proteins import ProteinSplit
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def reference(tiny_model: Path) -> EsmForMaskedLM:
+    return EsmForMaskedLM.from_pretrained(tiny_model).eval()
+
+
+@torch.no_grad()
+def test_score_is_that_of_transformers_on_the_same_masks(prepared: Path, reference: EsmForMaskedLM) -> None:
+    split = ProteinSplit(prepared, "validation")
+    with processes() as here:
+        model = with_weights(reference.config, {k: v.clone() for k, v in reference.state_dict().items()})
+        result = score(
+            model,
+            split,
+            tokens_per_pack=256,
+            max_residues=126,
+            mask_fraction=0.15,
+            dtype=torch.float32,
+            here=here,
+        )
+    stream = PackStream(split, PackShape.of(split, 256, 126), EVALUATION_SEED)
+    loss, correct, predicted = 0.0, 0, 0
+    for planned in stream.epoch(0):
+        host = stream.load(planned)
+        pack = mask_pack(host, 128, 0.15, CPU)
+        labels = torch.full_like(pack.tokens, -100)
+        known = pack.targets != -100
+        labels[pack.rows[known]] = pack.targets[known]
+        for index in range(len(planned.units)):
+            place = slice(host.cumulative[index], host.cumulative[index + 1])
+            logits = reference(input_ids=pack.tokens[None, place]).logits[0]
+            here_known = labels[place] != -100
+            loss += float(
+                torch.nn.functional.cross_entropy(
+                    logits[here_known], labels[place][here_known], reduction="sum"
+                )
+            )
+            correct += int((logits.argmax(-1) == labels[place]).sum())
+            predicted += int(here_known.sum())
+    assert result.num_predicted == predicted > 100
+    assert result.loss == pytest.approx(loss / predicted, rel=1e-5)
+    assert result.accuracy == pytest.approx(correct / predicted)
+    assert result.num_proteins == split.num_units
+    assert result.perplexity == pytest.approx(math.exp(loss / predicted), rel=1e-5)
+
+
+@torch.no_grad()
+def test_pseudo_perplexity_masks_one_residue_at_a_time(prepared: Path, reference: EsmForMaskedLM) -> None:
+    split = ProteinSplit(prepared, "validation")
+    model = with_weights(reference.config, {k: v.clone() for k, v in reference.state_dict().items()})
+    got = pseudo_perplexity(
+        model,
+        split,
+        num_proteins=2,
+        tokens_per_pack=300,
+        max_residues=40,
+        dtype=torch.float32,
+        device=CPU,
+    )
+    expected = []
+    places, _ = split.draw(0, 2, EVALUATION_SEED, 0)
+    for place in places:
+        protein = torch.from_numpy(
+            np.concatenate([[CLS], split.residues(place)[:40], [EOS]]).astype(np.int64)
+        )
+        losses = []
+        for position in range(1, len(protein) - 1):
+            masked = protein.clone()
+            masked[position] = MASK
+            log_probabilities = reference(input_ids=masked[None]).logits[0, position].log_softmax(-1)
+            losses.append(-float(log_probabilities[protein[position]]))
+        expected.append(math.exp(np.mean(losses)))
+    assert got == pytest.approx(np.mean(expected), rel=1e-5)
+
+
+def test_unigram_perplexity(prepared: Path) -> None:
+    split = ProteinSplit(prepared, "validation")
+    places, _ = split.draw(0, split.num_units, 0, 0)
+    residues = np.concatenate([split.residues(place) for place in places])
+    frequencies = np.bincount(residues) / len(residues)
+    frequencies = frequencies[frequencies > 0]
+    assert unigram_perplexity(split) == pytest.approx(np.exp(-(frequencies * np.log(frequencies)).sum()))
+
+
+def evaluate(config: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "workloads.esm2.evaluate", "--config", str(config), *overrides]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[3])
+
+
+def test_command_scores_a_run_its_checkpoint_and_a_folder_alike(
+    train: Callable[..., None], run_file: Path, tiny_model: Path
+) -> None:
+    train(run_file, "train.max_steps=6")
+    run_dir = run_file.parent / "runs" / "run"
+    results = json.loads((run_dir / "all_results.json").read_text())
+    scores = []
+    for source in (None, run_dir / "checkpoints" / "step-00000006", run_dir / "model"):
+        done = evaluate(
+            run_file, *([f"model.init_from={source}"] if source else ["model.init_from=null"]), "name=run"
+        )
+        assert done.returncode == 0, done.stderr
+        scores.append(json.loads((run_dir / "evaluation-validation.json").read_text()))
+    assert {s["eval_loss"] for s in scores} == {results["eval_loss"]}
+    assert "perplexity" in done.stdout
+    done = evaluate(run_file, "evaluate.split=test", "evaluate.pseudo_perplexity_proteins=1")
+    assert done.returncode == 0, done.stderr
+    scored = json.loads((run_dir / "evaluation-test.json").read_text())
+    assert scored["model"] == str(tiny_model) and scored["pseudo_perplexity"] > 1
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.init_from=null", "the run run has not finished"),
+        ("model.init_from=nobody/no-such-model", "is neither a model folder nor one that the hub has"),
+        ("model.init_from=.", "holds neither config.json (transformers) nor checkpoint.json"),
+        ("data.path=nowhere", "nowhere holds no prepared data"),
+    ],
+)
+def test_command_says_what_is_wrong(
+    run_file: Path, override: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = evaluate(run_file, override)
+    assert done.returncode == 2
+    assert message in done.stderr and "Traceback" not in done.stderr

@@ -60,24 +60,53 @@ def largest_difference(a: Losses, b: Losses) -> float:
 
 
 @pytest.mark.parametrize(("optimizer", "tolerance"), [("adamw", 1e-5), ("muon", 1e-4)])
-def test_losses_are_the_same_in_every_mode(
-    train: Callable[..., None], run_file: Path, optimizer: str, tolerance: float
+def test_batches_and_losses_are_the_same_in_every_mode(
+    start: Callable[..., Any],
+    run_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    optimizer: str,
+    tolerance: float,
 ) -> None:
-    runs = {}
+    curves: dict[str, Losses] = {}
+    batches: dict[str, list[Any]] = {}
     for index, (mode, (processes, parallel)) in enumerate(MODES.items()):
-        name = f"mode{index}"
-        train(
+        folder = run_file.parent / f"record{index}"
+        folder.mkdir()
+        monkeypatch.setenv("RECORD_TO", str(folder))
+        process = start(
             run_file,
-            f"name={name}",
+            f"name=mode{index}",
             f"parallel.mode={parallel}",
             f"optim.name={optimizer}",
             processes=processes,
+            module="tests.workloads.esm2.recorded_training",
         )
-        runs[mode] = losses(run_file.parent / "runs" / name)
-    alone = runs.pop("ddp of one")
+        output, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, output
+        curves[mode] = losses(run_file.parent / "runs" / f"mode{index}")
+        batches[mode] = recorded_packs(folder, processes, packs_per_step=4, num_steps=30)
+    alone = curves.pop("ddp of one")
     assert alone[30] < alone[1] - 0.3, "the run must learn something for the comparison to mean anything"
-    for mode, run in runs.items():
-        assert largest_difference(alone, run) < tolerance, mode
+    for mode, curve in curves.items():
+        assert largest_difference(alone, curve) < tolerance, mode
+    packs = batches.pop("ddp of one")
+    assert len({json.dumps(pack) for pack in packs}) == 120, "no two packs are alike"
+    for mode, others in batches.items():
+        assert others == packs, mode
+
+
+def recorded_packs(folder: Path, processes: int, *, packs_per_step: int, num_steps: int) -> list[Any]:
+    """Ids and targets of every pack, put into the plan's order from what each process recorded."""
+    ranks = [
+        [json.loads(line) for line in (folder / f"rank-{rank}.jsonl").read_text().splitlines()]
+        for rank in range(processes)
+    ]
+    rounds = -(-packs_per_step // processes)
+    return [
+        ranks[index % processes][step * rounds + index // processes]
+        for step in range(num_steps)
+        for index in range(packs_per_step)
+    ]
 
 
 def test_hsdp_on_four_processes(train: Callable[..., None], run_file: Path) -> None:
@@ -85,40 +114,6 @@ def test_hsdp_on_four_processes(train: Callable[..., None], run_file: Path) -> N
     train(run_file, "name=hsdp", "parallel.mode=fsdp", "parallel.shard_size=2", processes=4)
     runs = run_file.parent / "runs"
     assert largest_difference(losses(runs / "alone"), losses(runs / "hsdp")) < 1e-5
-
-
-def test_ids_and_masks_are_the_same_in_every_mode(
-    start: Callable[..., Any], run_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorded: dict[str, list[Any]] = {}
-    for index, (mode, (processes, parallel)) in enumerate(MODES.items()):
-        folder = run_file.parent / f"record{index}"
-        folder.mkdir()
-        monkeypatch.setenv("RECORD_TO", str(folder))
-        process = start(
-            run_file,
-            f"name=record{index}",
-            f"parallel.mode={parallel}",
-            "train.max_steps=6",
-            processes=processes,
-            module="tests.workloads.esm2.recorded_training",
-        )
-        output, _ = process.communicate(timeout=240)
-        assert process.returncode == 0, output
-        ranks = [
-            [json.loads(line) for line in (folder / f"rank-{rank}.jsonl").read_text().splitlines()]
-            for rank in range(processes)
-        ]
-        rounds = -(-4 // processes)
-        recorded[mode] = [
-            pack
-            for step in range(6)
-            for pack in [ranks[i % processes][step * rounds + i // processes] for i in range(4)]
-        ]
-    alone = recorded.pop("ddp of one")
-    assert len(alone) == 24
-    for mode, packs in recorded.items():
-        assert packs == alone, mode
 
 
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])

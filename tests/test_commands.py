@@ -1,0 +1,99 @@
+"""What the README tells people to type: the targets exist, and the first commands do what it says."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from workloads.esm2.config import load_config
+from workloads.esm2.launch.local import processes_and_threads
+
+REPOSITORY = Path(__file__).parents[1]
+README = REPOSITORY / "README.md"
+DEFAULT_RUN = "workloads/esm2/configs/esm2_8m_sample.yaml"
+
+
+def readme_commands() -> list[str]:
+    """Lines of the README's bash blocks, continuation lines joined, comments and environment left out."""
+    blocks = re.findall(r"```bash\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [line.partition("  #")[0].strip() for line in lines if line.strip()]
+
+
+def make(*arguments: str, timeout_seconds: int = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["make", *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=timeout_seconds
+    )
+
+
+def test_readme_has_commands() -> None:
+    assert {"make train-ddp", "make test"} <= set(readme_commands())
+
+
+@pytest.mark.parametrize("command", [line for line in readme_commands() if line.startswith("make ")])
+def test_readme_command_is_valid(command: str) -> None:
+    """make knows the target, and the run file and overrides that the line gives are accepted."""
+    arguments = shlex.split(command)[1:]
+    done = make("--dry-run", *arguments)
+    assert done.returncode == 0, done.stderr
+    variables = dict(argument.split("=", 1) for argument in arguments if re.match(r"[A-Z]+=", argument))
+    overrides = [word for word in variables.get("ARGS", "").split() if not word.startswith("-")]
+    if all("=" in word for word in overrides):
+        load_config(REPOSITORY / variables.get("CONFIG", DEFAULT_RUN), overrides)
+
+
+def test_other_readme_commands_name_what_exists() -> None:
+    for command in readme_commands():
+        for word in shlex.split(command):
+            if word.startswith(("workloads/", "benchmarks/", "docs/")):
+                assert (REPOSITORY / word).exists(), command
+
+
+def test_help_lists_every_target() -> None:
+    listed = make("help").stdout
+    targets = re.search(r"^\.PHONY: (.*)$", (REPOSITORY / "Makefile").read_text(), flags=re.MULTILINE)
+    assert targets is not None
+    for target in targets[1].split():
+        assert f"make {target} " in listed
+
+
+def test_missing_python_is_one_line() -> None:
+    done = make("env", "PYTHON=python3.11-that-is-not-there", "VENV=/nonexistent/venv")
+    messages = [line for line in done.stderr.splitlines() if not line.startswith("make:")]
+    assert done.returncode != 0 and len(messages) == 1
+    assert "is missing: install Python 3.11" in messages[0]
+
+
+def test_mistake_is_one_message() -> None:
+    done = make("train-ddp", "ARGS=optim.lr=fast")
+    assert done.returncode != 0
+    assert "optim.lr: got 'fast'; expected a number" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.timeout(1200)
+def test_default_run_from_sample_to_report(tmp_path: Path) -> None:
+    """``make train-ddp`` as the README shows it, in folders of the test's own."""
+    folders = f"runs={tmp_path}/runs data.path={tmp_path}/sample tracking.mlflow_uri=file:{tmp_path}/mlruns"
+    done = make("train-ddp", f"ARGS={folders}", timeout_seconds=1200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run_dir = tmp_path / "runs" / "esm2_8m_sample"
+    results = json.loads((run_dir / "all_results.json").read_text())
+    # Held-out proteins: composition alone is the score to beat, on validation and test.
+    assert results["perplexity"] < 0.9 * results["unigram_perplexity"]
+    assert results["test_perplexity"] < 0.9 * results["unigram_perplexity"]
+    assert results["fill"] > 0.97 and results["world_size"] == processes_and_threads()[0]
+    assert "<svg" in (run_dir / "report.html").read_text()
+    AutoTokenizer.from_pretrained(run_dir / "model")
+    AutoModelForMaskedLM.from_pretrained(run_dir / "model")
+
+    done = make("evaluate", f"ARGS={folders} train.precision=bf16", timeout_seconds=300)
+    assert done.returncode == 0, done.stderr
+    again = json.loads((run_dir / "evaluation-validation.json").read_text())
+    assert again["eval_loss"] == pytest.approx(results["eval_loss"], rel=2e-3)

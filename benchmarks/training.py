@@ -33,6 +33,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import quality
 from benchmarks.arm_process import Arm, ArmFailedError, ArmProcess, Grant, Window
 from benchmarks.arm_setup import (
     CUDA_BATCH_SIZES,
@@ -42,7 +43,6 @@ from benchmarks.arm_setup import (
     prepared,
 )
 from benchmarks.our_arm import MatmulArm
-from benchmarks.quality import compare_quality, quality_table
 from benchmarks.speed_table import MATMUL, speed_summary, speed_table
 from workloads.esm2.hardware import environment
 
@@ -85,15 +85,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "environment": environment(device),
         "versions": {name: version(name) for name in ("torch", "transformers", "accelerate", "datasets")},
     }
+    batch_size, tokens_per_pack = options.a_prime_batch, options.tokens_per_pack
+    if options.quality:
+        batch_size = batch_size or quality.BATCH_SIZE[device.type]
+        tokens_per_pack = tokens_per_pack or quality.TOKENS_PER_PACK[device.type]
     try:
-        with prepared(
-            options.model, options.data, device, options.a_prime_batch, options.tokens_per_pack, progress
-        ) as setup:
-            if device.type == "cuda":
+        with prepared(options.model, options.data, device, batch_size, tokens_per_pack, progress) as setup:
+            if device.type == "cuda" and not options.quality:
                 setup, result["search"] = _searched(setup, options, timing.search)
             if options.quality:
-                result["quality"] = compare_quality(setup, options.residues, options.quick, progress)
-                table = quality_table(result["quality"])
+                result["quality"] = quality.compare(setup, options.residues, options.quick, progress)
+                table = quality.table(result)
             else:
                 windows = measure(arms_of(setup, options.arms), timing)
                 result["speed"] = speed_summary(setup, windows, timing.rounds)

@@ -1,6 +1,6 @@
 """Data preparation beside transformers' tokenizer and the AWS guidance's two scripts, per core-second.
 
-``python -m benchmarks.data --fasta FILE [FILE ...] [--repeat N] [--json OUT]``
+``python -m benchmarks.data [--fasta FILE ...] [--repeat N] [--json OUT]``
 
 The input is the given proteins made into the shape of UniRef50: headers of its form, proteins cut so
 that the mean length is near its 288 residues; with ``--repeat``, copies that differ. Contestants take turns,
@@ -38,6 +38,7 @@ from transformers import EsmTokenizer
 
 from workloads.esm2.alphabet import TOKENS, encode
 from workloads.esm2.data.limits import MAX_WORKERS, default_workers
+from workloads.esm2.data.sources import SAMPLE
 
 # 69.5 million proteins of 288 residues on average.
 UNIREF50_RESIDUES = 20e9
@@ -250,8 +251,8 @@ def uniref50_minutes(timing: Timing, cores: int) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--fasta", nargs="+", type=Path, required=True)
-    parser.add_argument("--repeat", type=int, default=5, help="copies of the input, made different")
+    parser.add_argument("--fasta", nargs="+", type=Path, default=[SAMPLE], help="default: the embedded sample")
+    parser.add_argument("--repeat", type=int, default=50, help="copies of the input, made different")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write every timing here")
     arguments = parser.parse_args()

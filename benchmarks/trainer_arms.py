@@ -39,6 +39,7 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from benchmarks.arm_process import Gate
 from workloads.esm2.alphabet import TOKENS
@@ -51,6 +52,8 @@ GUIDANCE_LEARNING_RATE = 5e-5
 GUIDANCE_WORKERS = 2
 BEST_WORKERS = 8
 """On CUDA, where the collator would hold the device up. On a CPU one process does and counts all work."""
+PAD_TO_MULTIPLE_OF = 8
+GOLDEN_RATIO = 0.6180339887498949
 SPECIAL_TOKENS = 2
 
 
@@ -68,6 +71,7 @@ class TrainerArm:
     compiled: bool
     is_bf16: bool
     warmup_steps: int = 0
+    pad_to_multiple_of: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
     """Further ``TrainingArguments``."""
 
@@ -79,6 +83,7 @@ class TrainerArm:
             "max_steps": self.max_steps,
             "torch_compile": self.compiled,
             "bf16": self.is_bf16,
+            "pad_to_multiple_of": self.pad_to_multiple_of,
             **self.options,
         }
 
@@ -119,7 +124,9 @@ class TrainerArm:
                 model=model,
                 args=arguments,
                 train_dataset=datasets.load_from_disk(str(self.rows)),
-                data_collator=_CountingCollator(DataCollatorForLanguageModeling(tokenizer)),
+                data_collator=_CountingCollator(
+                    DataCollatorForLanguageModeling(tokenizer, pad_to_multiple_of=self.pad_to_multiple_of)
+                ),
                 callbacks=[_GateCallback(gate)],
             )
             trainer.gate = gate
@@ -163,7 +170,16 @@ def best_arm(
         "dataloader_num_workers": BEST_WORKERS,
     }
     return TrainerArm(
-        model, rows, batch_size, learning_rate, max_steps, compiled, is_bf16, warmup_steps, options
+        model,
+        rows,
+        batch_size,
+        learning_rate,
+        max_steps,
+        compiled,
+        is_bf16,
+        warmup_steps,
+        pad_to_multiple_of=PAD_TO_MULTIPLE_OF,
+        options=options,
     )
 
 
@@ -228,30 +244,35 @@ class _GatedTrainer(Trainer):
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         sampler = super()._get_train_sampler(train_dataset)
-        if self.args.train_sampling_strategy != "group_by_length":
+        if not isinstance(sampler, LengthGroupedSampler):
             return sampler
-        return _ShuffledBatches(sampler, self.args.train_batch_size)
+        return _SpreadBatches(sampler, self.args.train_batch_size)
 
 
-class _ShuffledBatches(Sampler[int]):
-    """The length-grouped batches of the Trainer's sampler, in random order.
+class _SpreadBatches(Sampler[int]):
+    """The length-grouped batches of the Trainer's sampler, so ordered that any few of them cover all lengths.
 
-    Its own order descends from long to short over fifty batches, so that a window would see one end of it,
-    and training would, too: this is in A's favour. The first batch stays, it holds the longest protein.
+    Its own order descends from long to short over fifty batches: a window would see one end of it, and so
+    would training, to the harm of A'. The first batch stays: it holds the longest protein, and memory that
+    does not suffice is known at once. An incomplete batch stays last, where the loader drops it.
     """
 
-    def __init__(self, sampler: Any, batch_size: int) -> None:
+    def __init__(self, sampler: LengthGroupedSampler, batch_size: int) -> None:
         self._sampler, self._batch_size = sampler, batch_size
 
     def __len__(self) -> int:
         return len(self._sampler)
 
     def __iter__(self) -> Iterator[int]:
-        indices, size = list(self._sampler), self._batch_size
-        first, *whole = [indices[i : i + size] for i in range(0, len(indices), size)]
-        rest = [whole.pop()] if whole and len(whole[-1]) < size else []
-        order = [whole[i] for i in torch.randperm(len(whole)).tolist()]
-        return iter([index for batch in [first, *order, *rest] for index in batch])
+        indices, size, lengths = list(self._sampler), self._batch_size, self._sampler.lengths
+        first, *batches = [indices[i : i + size] for i in range(0, len(indices), size)]
+        incomplete = [batches.pop()] if batches and len(batches[-1]) < size else []
+        batches.sort(key=lambda batch: max(lengths[index] for index in batch))
+        # Multiples of the golden ratio, modulo 1, fill the interval evenly from the first few on.
+        places = (torch.arange(len(batches)) * GOLDEN_RATIO + torch.rand(1)) % 1
+        order = places.argsort().argsort().tolist()
+        chosen = [first, *(batches[place] for place in order), *incomplete]
+        return iter([index for batch in chosen for index in batch])
 
 
 class _GateCallback(TrainerCallback):

@@ -14,7 +14,7 @@ from benchmarks import training
 from benchmarks.arm_process import Window
 from benchmarks.our_arm import count
 from benchmarks.quality import Point, points_of, seconds_to
-from benchmarks.trainer_arms import _CountingCollator, _ShuffledBatches, store_padded_rows, store_rows
+from benchmarks.trainer_arms import _CountingCollator, _SpreadBatches, store_padded_rows, store_rows
 from workloads.esm2.data.prepare import prepare
 from workloads.esm2.loader import step_packs
 from workloads.esm2.model import published_config
@@ -127,19 +127,23 @@ def test_counts_of_a_pack_agree_with_the_plan(data: Path) -> None:
         ]  # fmt: skip
 
 
-def test_shuffled_batches_are_the_samplers_own() -> None:
+def test_spread_batches_are_the_samplers_own() -> None:
     torch.manual_seed(0)
-    lengths = torch.randint(30, 1024, (103,)).tolist()
+    lengths = torch.randint(30, 1024, (803,)).tolist()
     plain = LengthGroupedSampler(8, lengths=lengths)
     torch.manual_seed(1)
     own = list(plain)
     torch.manual_seed(1)
-    shuffled = list(_ShuffledBatches(plain, 8))
-    batches = [tuple(own[i : i + 8]) for i in range(0, 103, 8)]
-    found = [tuple(shuffled[i : i + 8]) for i in range(0, 103, 8)]
-    assert found != batches
+    spread = list(_SpreadBatches(plain, 8))
+    batches = [tuple(own[i : i + 8]) for i in range(0, 803, 8)]
+    found = [tuple(spread[i : i + 8]) for i in range(0, 803, 8)]
     assert sorted(found) == sorted(batches)
     assert (found[0], found[-1]) == (batches[0], batches[-1])
+    # Any eight in a row are as long on average as all are.
+    longest = [max(lengths[index] for index in batch) for batch in found[1:-1]]
+    overall = sum(longest) / len(longest)
+    for start in range(0, len(longest) - 8, 8):
+        assert sum(longest[start : start + 8]) / 8 == pytest.approx(overall, rel=0.15)
 
 
 def test_seconds_to_a_loss() -> None:

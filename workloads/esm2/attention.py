@@ -2,7 +2,7 @@
 
 Shapes: T tokens of the pack, H heads, D head size, L length of one protein.
 
-On CUDA the work is done by torch's varlen flash kernel. Elsewhere each protein is a batch of matrix
+On CUDA in bf16 the work is done by torch's varlen flash kernel. Elsewhere each protein is a batch of matrix
 products over its heads: on a CPU at ESM-2's head sizes (16 to 64) that is about twice as fast as the
 CPU flash kernel, because score tiles stay in the cache and no buffer is allocated per protein.
 """
@@ -165,8 +165,8 @@ class _SegmentAttention(torch.autograd.Function):
             used += tile.num_elements if keep else 0
         _buffers.give_back(scores)
         if keep:
-            ctx.save_for_backward(q, k, v, out, cos, sin)
-            ctx.slots, ctx.tiles, ctx.probabilities = slots, tiles, probabilities
+            ctx.save_for_backward(q, k, v, out, cos, sin, probabilities)
+            ctx.slots, ctx.tiles, ctx.is_used = slots, tiles, False
         else:
             _buffers.give_back(probabilities)
         return slots.collect(out)
@@ -174,9 +174,10 @@ class _SegmentAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        q, k, v, out, cos, sin = ctx.saved_tensors
-        slots, probabilities = ctx.slots, ctx.probabilities
-        assert probabilities is not None, "the probabilities serve one backward pass"
+        q, k, v, out, cos, sin, probabilities = ctx.saved_tensors
+        slots = ctx.slots
+        assert not ctx.is_used, "the probabilities' buffer serves one backward pass"
+        ctx.is_used = True
         # Spare queries get no gradient; spare keys have probability 0.
         grad = slots.spread(grad).masked_fill_(slots.is_spare, 0)  # (H, T', D)
         # Softmax backward: dS = P * (dP - rowsum(dO * O)) (Dao et al. 2022, FlashAttention, eq. 4).
@@ -196,7 +197,6 @@ class _SegmentAttention(torch.autograd.Function):
             used += tile.num_elements
         _buffers.give_back(scores)
         _buffers.give_back(probabilities)
-        ctx.probabilities = None
         # A rotation's transpose is the rotation by the opposite angle.
         dqkv = torch.stack(
             (

@@ -29,12 +29,19 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse, async_save
 from torch.optim import Optimizer
 
+from .command_line import RunError
 from .parallel import Processes
 
 CHECKPOINT_FILE = "checkpoint.json"
+LEFT_TOGETHER = (RunError, SystemExit)
+"""Exceptions that every process raises at the same place."""
 _CHUNK_BYTES = 16 << 20
 _PARTIAL = ".partial"
 _DAMAGED = ".damaged"
+
+
+class CheckpointError(RunError):
+    """A checkpoint could not be written."""
 
 
 class Checkpointer:
@@ -74,12 +81,10 @@ class Checkpointer:
         """Start writing the state after ``step``; waits for a save that is still under way.
 
         Raises:
-            OSError: if the previous save could not be written, a full disk for instance.
+            CheckpointError: if the previous save could not be written.
         """
         self.finish()
         path = self._path(step)
-        if path.exists():
-            return
         model_state, optimizer_state = get_state_dict(model, optimizers)
         partial = path.with_name(path.name + _PARTIAL)
         future = async_save(
@@ -102,7 +107,7 @@ class Checkpointer:
         """Wait for the save under way and give it its name; its step, or None if there was none.
 
         Raises:
-            OSError: if it could not be written. Earlier checkpoints stay.
+            CheckpointError: if it could not be written, a full disk for instance; on every process.
         """
         if self._pending is None:
             return None
@@ -110,14 +115,28 @@ class Checkpointer:
         self._pending = None
         path = self._path(step)
         partial = path.with_name(path.name + _PARTIAL)
+        problem, mine = "", {}
         try:
             mine = future.result()
-        except (OSError, RuntimeError, CheckpointException) as error:
-            raise OSError(
-                f"checkpoint {path} could not be written: {error}. Earlier checkpoints are intact; "
-                "free disk space or change 'runs', then start the same command again"
-            ) from error
+        except CheckpointException as error:
+            problem = "; ".join(sorted({str(failure[0]) for failure in error.failures.values()}))
+        except (OSError, RuntimeError) as error:
+            problem = str(error)
         checksums = self._gather(mine)
+        if self._here.is_first and not problem:
+            absent = [name for name in checksums if not (partial / name).exists()]
+            if absent:
+                problem = (
+                    f"{', '.join(absent)} of other hosts are not here; 'runs' must be shared by all hosts"
+                )
+        problems = sorted(set(self._gather({self._here.rank: problem}).values()) - {""})
+        if problems:
+            if self._here.is_first:
+                shutil.rmtree(partial, ignore_errors=True)
+            raise CheckpointError(
+                f"checkpoint {path} could not be written: {'; '.join(problems)}. Earlier checkpoints are "
+                "intact; free disk space or change 'runs', then start the same command again"
+            )
         if self._here.is_first:
             document = {
                 "step": step,
@@ -133,10 +152,17 @@ class Checkpointer:
         dist.barrier(group=self._here.control)
         return step
 
-    def close(self) -> None:
-        """Finish the save under way and free the staging memory."""
-        self.finish()
-        self._background.shutdown()
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Finish the save under way, if every process leaves together, and free the staging memory.
+
+        After any other error only this process may be leaving: waiting for the rest would hang.
+        """
+        if kind is None or issubclass(kind, LEFT_TOGETHER):
+            self.finish()
+        self._background.shutdown(wait=False, cancel_futures=True)
         self._stager.close()
 
     def restore(self, model: nn.Module, optimizers: list[Optimizer]) -> dict[str, Any] | None:

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
 
 from .config import RunConfig, load_config
 
 USAGE_ERROR = 2
+ERROR_FILE = "ESM2_ERROR_FILE"
+"""Environment variable: where the processes of a run leave the message that they end with, so that who
+started them can print it once."""
+
+
+class RunError(RuntimeError):
+    """A run cannot go on, for a reason that the message tells whoever started it.
+
+    Raised on every process of the run alike.
+    """
 
 
 def parse_config(arguments: Sequence[str] | None = None) -> RunConfig:
@@ -27,9 +41,30 @@ def parse_config(arguments: Sequence[str] | None = None) -> RunConfig:
 
 
 def run_command(main: Callable[[RunConfig], None]) -> None:
-    """Run a stage; a mistake of the user's ends with a message and status 2, not with a traceback."""
+    """Run a stage; an error with a message for the user ends with it and status 2, not with a traceback."""
     try:
         main(parse_config())
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(USAGE_ERROR) from error
+    except (ValueError, RunError) as error:
+        tell(f"error: {error}")
+        _leave(USAGE_ERROR)
+    except Exception:
+        traceback.print_exc()
+        _leave(1)
+
+
+def _leave(status: int) -> NoReturn:
+    """Exit; one of several processes at once: background threads may wait for the others."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        os._exit(status)
+    raise SystemExit(status)
+
+
+def tell(message: str) -> None:
+    """Print the message that a process ends with, or leave it to who started the processes."""
+    path = os.environ.get(ERROR_FILE)
+    if path:
+        Path(path).write_text(message)
+    else:
+        print(message, file=sys.stderr)

@@ -79,7 +79,7 @@ class OptimConfig:
 class TrainConfig:
     seed: int = 0
     """Seed of the weights, of the data order, of the crops and of the masks."""
-    max_steps: int = 1000
+    max_steps: int = 500_000
     """Optimizer steps of the whole run."""
     tokens_per_pack: int = 16384
     """Constant length of a micro-batch in tokens, CLS, EOS and padding included."""
@@ -191,7 +191,9 @@ def _set_dotted(raw: dict[str, Any], key: str, value: Any, problems: list[str]) 
     *sections, name = key.split(".")
     target = raw
     for section in sections:
-        target = target.setdefault(section, {})
+        if target.get(section) is None:
+            target[section] = {}
+        target = target[section]
         if not isinstance(target, dict):
             problems.append(f"{key}: {section} is not a section")
             return
@@ -205,7 +207,7 @@ def _build(cls: type[T], raw: object, prefix: str, problems: list[str]) -> T | N
         return None
     hints = typing.get_type_hints(cls)
     before = len(problems)
-    for unknown in raw.keys() - hints.keys():
+    for unknown in sorted(raw.keys() - hints.keys(), key=str):
         near = difflib.get_close_matches(str(unknown), hints, n=1)
         hint = f"did you mean {near[0]}?" if near else f"allowed are {', '.join(hints)}"
         problems.append(f"{prefix}{unknown}: no such field; {hint}")

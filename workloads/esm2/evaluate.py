@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 from .command_line import run_command
 from .config import ModelConfig, RunConfig
 from .evaluation import pseudo_perplexity, score, unigram_perplexity
 from .hardware import compute_dtype, environment
+from .packing import PackShape
 from .parallel import Processes, processes
 from .pretrained import starting_config, starting_weights, with_weights
 from .proteins import ProteinSplit
@@ -34,8 +36,7 @@ def evaluate(config: RunConfig, here: Processes) -> dict[str, object]:
     result = score(
         model,
         split,
-        tokens_per_pack=config.train.tokens_per_pack,
-        max_residues=config.model.max_residues,
+        shape=PackShape.of(split, config.train.tokens_per_pack, config.model.max_residues),
         mask_fraction=config.model.mask_fraction,
         dtype=dtype,
         here=here,
@@ -87,7 +88,9 @@ def main(config: RunConfig) -> None:
                 print(f"{name:18} {value:.4f}" if isinstance(value, float) else f"{name:18} {value}")
         folder = Path(config.run_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"evaluation-{config.evaluate.split}.json"
+        # Another model's score does not replace the run's own.
+        other = re.sub(r"[^\w.-]+", "-", config.model.init_from or "").strip("-.")
+        path = folder / f"evaluation-{config.evaluate.split}{'-' if other else ''}{other}.json"
         path.write_text(json.dumps(scores, indent=2) + "\n")
         print(f"{'written to':18} {path}")
 

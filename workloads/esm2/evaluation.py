@@ -45,16 +45,17 @@ def score(
     model: nn.Module,
     split: ProteinSplit,
     *,
-    tokens_per_pack: int,
-    max_residues: int,
+    shape: PackShape,
     mask_fraction: float,
     dtype: torch.dtype,
     here: Processes,
     num_packs: int = 0,
 ) -> Score:
-    """Score a model on the first ``num_packs`` packs of a split (0: all of them)."""
+    """Score a model on the first ``num_packs`` packs of a split (0: all of them).
+
+    During training ``shape`` is the one of the training split: layers compiled for it serve here too.
+    """
     started = time.monotonic()
-    shape = PackShape.of(split, tokens_per_pack, max_residues)
     stream = PackStream(split, shape, EVALUATION_SEED)
     totals = torch.zeros(3, dtype=torch.float64, device=here.device)  # loss, correct, predicted
     proteins = residues = 0
@@ -76,8 +77,9 @@ def score(
     dist.all_reduce(totals)
     loss, correct, predicted = totals.tolist()
     return Score(
-        loss=loss / predicted,
-        accuracy=correct / predicted,
+        # A split of a few short proteins may have no masked residue: not a number, and not an error.
+        loss=loss / predicted if predicted else math.nan,
+        accuracy=correct / predicted if predicted else math.nan,
         num_predicted=int(predicted),
         num_proteins=proteins,
         num_residues=residues,

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import resource
+import shutil
 import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +33,17 @@ PEAK_BF16_FLOPS = {
 
 
 def compute_dtype(train: TrainConfig, device: torch.device) -> torch.dtype:
-    """Type of matrix products: ``auto`` is bf16 on CUDA and on CPUs that multiply it natively."""
+    """Type of matrix products: ``auto`` is bf16 on GPUs and on CPUs that multiply it natively.
+
+    Raises:
+        ValueError: for a GPU older than flash attention and bf16 (compute capability 8.0, A100).
+    """
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
+        raise ValueError(
+            f"{torch.cuda.get_device_name(device)} has no bf16 arithmetic; use a GPU of compute capability "
+            "8.0 or later (A10G, A100, L4, L40S, H100, ...), or hide it with CUDA_VISIBLE_DEVICES= to run "
+            "on the CPU"
+        )
     if train.precision == "fp32":
         return torch.float32
     if train.precision == "bf16" or device.type == "cuda":
@@ -39,7 +53,20 @@ def compute_dtype(train: TrainConfig, device: torch.device) -> torch.dtype:
 
 
 def compiles(train: TrainConfig, device: torch.device) -> bool:
-    return train.compile == "on" or (train.compile == "auto" and device.type == "cuda")
+    """Whether layers are compiled: ``auto`` is on for CUDA where Triton finds the C compiler it needs."""
+    if train.compile != "auto":
+        return train.compile == "on"
+    if device.type != "cuda":
+        return False
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    if shutil.which(os.environ.get("CC", "cc")) and headers.exists():
+        return True
+    print(
+        "warning: torch.compile is off: it needs a C compiler and Python's headers "
+        "(Debian/Ubuntu: apt-get install gcc python3.11-dev)",
+        file=sys.stderr,
+    )
+    return False
 
 
 def num_flops(model: PackedEsm, num_residues: int, num_attended_pairs: int) -> float:
@@ -61,15 +88,22 @@ def peak_flops(device: torch.device) -> float | None:
     """bf16 FLOP/s of one device, None where it is not known (and on CPUs)."""
     if device.type != "cuda":
         return None
-    name = torch.cuda.get_device_name(device).split()
-    return next((peak for part, peak in PEAK_BF16_FLOPS.items() if part in name), None)
+    return peak_of(torch.cuda.get_device_name(device))
+
+
+def peak_of(name: str) -> float | None:
+    """Peak of a GPU by its name, such as ``NVIDIA A100-SXM4-80GB``; None for one that is not listed."""
+    if re.search(r"PCIe|NVL", name):
+        return None  # lower clocks than the SXM boards of the table
+    return next((peak for part, peak in PEAK_BF16_FLOPS.items() if re.search(rf"\b{part}\b", name)), None)
 
 
 def peak_memory_bytes(device: torch.device) -> int:
     """Most memory in use so far: allocated by torch on CUDA, resident in this process elsewhere."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def environment(device: torch.device) -> dict[str, Any]:

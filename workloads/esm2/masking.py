@@ -59,17 +59,20 @@ def mask_pack(host: HostPack, max_length: int, mask_fraction: float, device: tor
     drawn = FIRST_RESIDUE + (((bits & 0xFFFFFF) * NUM_STANDARD_RESIDUES) >> 24)
     becomes_mask = chosen & (action < round(MASK_SHARE * 0x10000))
     becomes_random = chosen & ~becomes_mask & (action < round((MASK_SHARE + RANDOM_SHARE) * 0x10000))
-    masked = torch.where(becomes_mask, MASK, torch.where(becomes_random, drawn, tokens))
+    # masked_fill, not where with a number: on CUDA the latter copies the number there, a host sync.
+    masked = torch.where(becomes_random, drawn, tokens).masked_fill(becomes_mask, MASK)
 
     rows = torch.nonzero_static(chosen, size=num_rows(num_tokens, mask_fraction), fill_value=-1)[:, 0]
-    targets = torch.where(rows >= 0, tokens[rows], -100)
+    targets = tokens[rows].masked_fill(rows < 0, -100)
+    # Spare rows are spread out: their gradients (of 0) would otherwise queue up to be added to one row.
+    rows = torch.where(rows < 0, torch.arange(len(rows), device=device), rows)
 
     return Pack(
         tokens=masked,
         token_scale=token_scale(masked, segment, lengths),
         positions=positions,
         segments=Segments(cumulative, max_length),
-        rows=rows.clamp(min=0),
+        rows=rows,
         targets=targets,
     )
 
@@ -85,7 +88,7 @@ def token_scale(tokens: torch.Tensor, segment: torch.Tensor, lengths: torch.Tens
     # A protein of masks only has nothing left to scale.
     kept_share = (1 - num_masked / lengths.clamp(min=1)).clamp(min=1e-6)
     scale = ((1 - TRAINED_MASK_RATIO) / kept_share)[segment]
-    return torch.where(is_mask | (tokens == PAD), 0.0, scale)
+    return scale.masked_fill(is_mask | (tokens == PAD), 0.0)
 
 
 def _fraction(bits: torch.Tensor, shift: int) -> torch.Tensor:

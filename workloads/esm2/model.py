@@ -72,7 +72,7 @@ class Pack:
     """(T,) int64 position within the protein, CLS at 0."""
     segments: Segments
     rows: Tensor
-    """(K,) int64 places of the predicted tokens; unused places repeat row 0."""
+    """(K,) int64 places of the predicted tokens; spare entries point anywhere."""
     targets: Tensor
     """(K,) int64 original ids; -100 at unused places."""
 
@@ -150,10 +150,12 @@ class PackedEsm(EsmForMaskedLM):
         last = len(self.esm.encoder.layer) - 1
         for index, layer in enumerate(self.esm.encoder.layer):
             wanted = rows if index == last else None
+            arguments = (hidden, cos, sin, pack.segments, wanted)
             if self.activation_checkpointing and torch.is_grad_enabled():
-                hidden = checkpoint(layer, hidden, cos, sin, pack.segments, wanted, use_reentrant=False)
+                # There is no dropout, so no generator state to bring back.
+                hidden = checkpoint(layer, *arguments, use_reentrant=False, preserve_rng_state=False)
             else:
-                hidden = layer(hidden, cos, sin, pack.segments, wanted)
+                hidden = layer(*arguments)
         hidden = _layer_norm(hidden, self.esm.encoder.emb_layer_norm_after)
         hidden = F.gelu(self.lm_head.dense(hidden))
         hidden = _layer_norm(hidden, self.lm_head.layer_norm)

@@ -58,11 +58,10 @@ def processes() -> Iterator[Processes]:
     else:
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
-    try:
-        control = dist.new_group(backend="gloo")
-        yield Processes(dist.get_rank(), dist.get_world_size(), device, control)
-    finally:
-        dist.destroy_process_group()
+    control = dist.new_group(backend="gloo")
+    yield Processes(dist.get_rank(), dist.get_world_size(), device, control)
+    # Not after an error: it would wait for processes that know nothing of it.
+    dist.destroy_process_group()
 
 
 def parallelize(
@@ -95,7 +94,7 @@ def parallelize(
     return DistributedDataParallel(
         model,
         device_ids=[here.device] if here.device.type == "cuda" else None,
-        broadcast_buffers=False,
+        forward_sync_buffers=False,
         gradient_as_bucket_view=True,
     )
 
@@ -138,8 +137,11 @@ def _shard(
 def accumulating(model: nn.Module, is_last: bool) -> Iterator[None]:
     """Around one micro-batch's forward and backward pass: reduce gradients in the last one only.
 
-    FSDP2 reduces in each, since unreduced gradients would need the memory of an unsharded model.
+    FSDP2 reduces in each, since unreduced gradients would need the memory of an unsharded model; between
+    the replicas of HSDP it too waits for the last.
     """
+    if isinstance(model, FSDPModule):
+        model.set_requires_all_reduce(is_last)
     if isinstance(model, DistributedDataParallel) and not is_last:
         with model.no_sync():
             yield
@@ -152,10 +154,6 @@ def bare(model: nn.Module) -> PackedEsm:
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     assert isinstance(inner, PackedEsm)
     return inner
-
-
-def is_sharded(model: nn.Module) -> bool:
-    return isinstance(model, FSDPModule)
 
 
 def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:

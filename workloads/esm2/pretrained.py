@@ -55,7 +55,16 @@ def starting_weights(model: ModelConfig, seed: int) -> dict[str, Tensor]:
     folder = Path(model.init_from)
     if (folder / CHECKPOINT_FILE).exists():
         return weights_of(folder)
-    return EsmForMaskedLM.from_pretrained(_readable(model.init_from), dtype=torch.float32).state_dict()
+    loading: Any = EsmForMaskedLM.from_pretrained(
+        _readable(model.init_from), dtype=torch.float32, output_loading_info=True
+    )
+    loaded, info = loading
+    missing = sorted(name for name in info["missing_keys"] if not name.startswith("esm.contact_head."))
+    if missing:
+        raise ValueError(
+            f"model.init_from: {model.init_from} lacks {', '.join(missing)}; give a masked language model"
+        )
+    return dict(loaded.state_dict())
 
 
 def _readable(init_from: str) -> str:

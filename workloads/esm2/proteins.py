@@ -44,8 +44,9 @@ class ProteinSplit:
         self.manifest = Manifest.load(Path(folder))
         summary = self.manifest.splits.get(split)
         if summary is None or not summary.records:
+            held = [name for name, part in self.manifest.splits.items() if part.records]
             raise ValueError(
-                f"{folder} has no {split} split; it has {', '.join(self.manifest.splits) or 'none'}. "
+                f"{folder} has no proteins in its {split} split, only in {', '.join(held) or 'none'}. "
                 f"Prepare it again with a larger data.{split}_fraction"
             )
         self.num_records = summary.records

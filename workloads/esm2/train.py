@@ -6,24 +6,24 @@ The same command started again goes on from the newest checkpoint. SIGTERM and C
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
-from types import FrameType
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import transformers
 from torch import nn
 from torch.optim import Optimizer
 
 from .checkpoint import Checkpointer
-from .command_line import run_command
+from .command_line import RunError, run_command, tell
 from .config import RunConfig
 from .evaluation import Score, score, unigram_perplexity
 from .hardware import compiles, compute_dtype, environment, num_flops, peak_flops, peak_memory_bytes
@@ -34,42 +34,15 @@ from .optimizer import build_optimizers, learning_rate, set_learning_rate
 from .packing import PackShape, PackStream, Position
 from .parallel import Processes, accumulating, bare, clip_gradients, parallelize, processes
 from .pretrained import full_weights, on_meta, save_model, starting_config, starting_weights
+from .progress import Progress, Window
 from .proteins import ProteinSplit
 from .report import write_report
-from .tracking import RunLog, write_results
-
-STOPPED_BY_SIGNAL = 143
-"""Exit status after a graceful stop (128 + SIGTERM): not finished, to be started again."""
+from .stop import STOPPED_BY_SIGNAL, StopSignal, stop_signal
+from .tracking import RESULTS_FILE, RunLog, write_results
 
 
-class NonFiniteLossError(RuntimeError):
+class NonFiniteLossError(RunError):
     """Loss or gradient is NaN or infinite; the weights were not touched."""
-
-
-@dataclass
-class Progress:
-    """What a run has done so far; saved with every checkpoint."""
-
-    step: int = 0
-    epoch: int = 0
-    pack: int = 0
-    """Packs of the epoch that are consumed."""
-    proteins: int = 0
-    residues: int = 0
-    attended_pairs: int = 0
-    slots: int = 0
-    loss_sum: float = 0.0
-    """Sum of the steps' losses, for the mean that Trainer calls train_loss."""
-    seconds: float = 0.0
-
-    def add(self, step: StepPacks, loss: float) -> None:
-        self.step += 1
-        self.epoch, self.pack = step.after.epoch, step.after.pack
-        self.proteins += step.num_proteins
-        self.residues += step.num_residues
-        self.attended_pairs += step.num_attended_pairs
-        self.slots += step.num_tokens
-        self.loss_sum += loss
 
 
 @dataclass(frozen=True)
@@ -77,6 +50,7 @@ class StepResult:
     loss: float
     """Mean cross-entropy in nats over all residues predicted in the step."""
     grad_norm: float
+    learning_rate: float
 
 
 class Trainer:
@@ -96,6 +70,8 @@ class Trainer:
         model.activation_checkpointing = train.activation_checkpointing
         self.model: nn.Module = parallelize(model, weights, config.parallel, here, self.dtype)
         if compiles(train, here.device):
+            # Layers are graphs of their own; inside DDP, Dynamo would cut each into buckets once more.
+            torch._dynamo.config.optimize_ddp = False
             for layer in bare(self.model).esm.encoder.layer:
                 layer.compile(dynamic=False)
         self.optimizers: list[Optimizer] = build_optimizers(self.model, config.optim)
@@ -116,8 +92,9 @@ class Trainer:
         ]
         # The loss is a mean over all residues predicted in the step, on any process and in any
         # micro-batch. DDP and FSDP average gradients over processes, hence the factor world_size.
-        num_predicted = sum((pack.targets != -100).sum() for pack in packs)
+        num_predicted = torch.stack([(pack.targets != -100).sum() for pack in packs]).sum()
         dist.all_reduce(num_predicted)
+        num_predicted.clamp_(min=1)  # a step of a few short proteins may have none
         loss = torch.zeros((), device=here.device)
         for index, pack in enumerate(packs):
             with accumulating(self.model, is_last=index == len(packs) - 1):
@@ -129,12 +106,13 @@ class Trainer:
             loss += loss_sum.detach() / num_predicted
         dist.all_reduce(loss)
         grad_norm = clip_gradients(self.model, self.config.optim.clip_norm)
-        result = StepResult(float(loss), float(grad_norm))
+        mean_loss, norm = torch.stack([loss, grad_norm]).tolist()
+        result = StepResult(mean_loss, norm, lr)
         if not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
             raise NonFiniteLossError(
                 f"step {self.progress.step + 1}: loss {result.loss}, gradient norm {result.grad_norm} at "
-                f"learning rate {lr:.3g}; the weights were not touched. Lower optim.lr, lengthen "
-                "optim.warmup_steps or try train.precision=fp32, then start the same command again"
+                f"learning rate {lr:.3g}; the weights were not touched. Lower optim.lr or "
+                "lengthen optim.warmup_steps, then start the same command again"
             )
         for optimizer in self.optimizers:
             optimizer.step()
@@ -156,8 +134,7 @@ class Trainer:
         return score(
             self.model,
             split,
-            tokens_per_pack=self.config.train.tokens_per_pack,
-            max_residues=self.config.model.max_residues,
+            shape=self.shape,
             mask_fraction=self.config.model.mask_fraction,
             dtype=self.dtype,
             here=self.here,
@@ -189,39 +166,46 @@ def train(config: RunConfig, here: Processes) -> dict[str, Any]:
     Raises:
         SystemExit: with status 143 after a signal, once the state is saved.
         ValueError: for data, weights or checkpoints that do not fit the configuration.
+        RunError: if the loss is not finite or a checkpoint cannot be written.
     """
     run_dir = config.run_dir
+    validation = ProteinSplit(config.data.path, "validation")
     trainer = Trainer(config, here)
     progress = trainer.progress
-    validation = ProteinSplit(config.data.path, "validation")
-    checkpointer = Checkpointer(
-        run_dir / "checkpoints", here, trainer.identity(), config.train.keep_checkpoints
-    )
-    saved = checkpointer.restore(trainer.model, trainer.optimizers)
-    if saved is not None:
-        progress.__dict__.update(saved["progress"])
-    log = RunLog(
-        run_dir,
-        config=config.to_dict(),
-        uri=config.tracking.mlflow_uri,
-        experiment=config.tracking.experiment,
-        max_steps=config.train.max_steps,
-        enabled=here.is_first,
-    )
-    log.truncate_after(progress.step)
-    if saved is not None:
-        log.event(progress.step, "resumed")
-    status: RunStatus = "FAILED"
-    try:
-        with closing(checkpointer), closing(ReadAhead(trainer.steps())) as steps, stop_signal() as stop:
-            _loop(trainer, iter(steps), validation, checkpointer, log, stop)
-        results = _finish(trainer, validation, log)
-        status = "FINISHED"
-    except SystemExit:
-        status = "KILLED"
-        raise
-    finally:
-        log.close(status)
+    folder, keep = run_dir / "checkpoints", config.train.keep_checkpoints
+    with Checkpointer(folder, here, trainer.identity(), keep) as checkpointer, stop_signal() as stop:
+        saved = checkpointer.restore(trainer.model, trainer.optimizers)
+        if saved is not None:
+            trainer.progress = progress = Progress(**saved["progress"])
+        if progress.step > config.train.max_steps:
+            raise ValueError(
+                f"train.max_steps: got {config.train.max_steps}, but {run_dir} has come to step "
+                f"{progress.step}; give at least that, or another name"
+            )
+        if progress.step == config.train.max_steps and (run_dir / RESULTS_FILE).exists():
+            return dict(json.loads((run_dir / RESULTS_FILE).read_text()))
+        log = RunLog(
+            run_dir,
+            config=config.to_dict(),
+            uri=config.tracking.mlflow_uri,
+            experiment=config.tracking.experiment,
+            max_steps=config.train.max_steps,
+            enabled=here.is_first,
+        )
+        log.truncate_after(progress.step)
+        if saved is not None:
+            log.event(progress.step, "resumed")
+        status: RunStatus = "FAILED"
+        try:
+            with closing(ReadAhead(trainer.steps())) as steps:
+                _loop(trainer, iter(steps), validation, checkpointer, log, stop)
+            results = _finish(trainer, validation, log)
+            status = "FINISHED"
+        except SystemExit:
+            status = "KILLED"
+            raise
+        finally:
+            log.close(status)
     if here.is_first:
         write_results(run_dir, results)
         write_report(run_dir)
@@ -238,7 +222,8 @@ def _loop(
 ) -> None:
     config, here, progress = trainer.config.train, trainer.here, trainer.progress
     earlier, started = progress.seconds, time.monotonic()
-    window = Window(trainer)
+    window = Window(progress, trainer.num_flops, here.device, here.world_size)
+    versions = environment(here.device)
 
     def save() -> None:
         progress.seconds = earlier + time.monotonic() - started
@@ -250,7 +235,7 @@ def _loop(
                 "progress": asdict(progress),
                 "config": trainer.config.to_dict(),
                 "model_config": trainer.esm_config.to_dict(),
-                "environment": environment(here.device),
+                "environment": versions,
             },
         )
 
@@ -260,7 +245,7 @@ def _loop(
         is_last = step == config.max_steps
         if step % config.log_every_steps == 0 or is_last or step == 1:
             progress.seconds = earlier + time.monotonic() - started
-            log.train(step, loss=result.loss, grad_norm=result.grad_norm, **window.measure())
+            log.train(step, **asdict(result), **window.measure())
         stopping, written = here.sum_on_host(stop.received, checkpointer.is_written)
         if written == here.world_size:
             log.event(checkpointer.finish() or step, "checkpoint")
@@ -270,65 +255,31 @@ def _loop(
             checkpointer.finish()
             log.event(step, f"stopped by {stop.name}")
             if here.is_first:
-                print(
+                tell(
                     f"stopped by {stop.name}: step {step} is saved in {trainer.config.run_dir}; "
-                    "the same command goes on from there",
-                    file=sys.stderr,
+                    "the same command goes on from there"
                 )
             raise SystemExit(STOPPED_BY_SIGNAL)
         if step % config.eval_every_steps == 0 and not is_last:
             log.evaluation(step, "validation", **_values(trainer.score(validation, config.eval_packs)))
-            window = Window(trainer)
+            window.begin()
     if (saved := checkpointer.finish()) is not None:
         log.event(saved, "checkpoint")
     progress.seconds = earlier + time.monotonic() - started
 
 
-class Window:
-    """Rates since the last line of the log."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
-        self._begin()
-
-    def _begin(self) -> None:
-        self._started = time.monotonic()
-        self._before = replace(self._trainer.progress)
-
-    def measure(self) -> dict[str, float | None]:
-        trainer, progress, before = self._trainer, self._trainer.progress, self._before
-        seconds = time.monotonic() - self._started
-        residues = progress.residues - before.residues
-        pairs = progress.attended_pairs - before.attended_pairs
-        peak = peak_flops(trainer.here.device)
-        rate = trainer.num_flops(residues, pairs) / seconds / trainer.here.world_size
-        self._begin()
-        return {
-            "epoch": progress.epoch,
-            "learning_rate": learning_rate(
-                progress.step, trainer.config.train.max_steps, trainer.config.optim
-            ),
-            "residues": progress.residues,
-            "residues_per_second": residues / seconds,
-            "fill": residues / max(1, progress.slots - before.slots),
-            "mfu": rate / peak if peak else None,
-            "peak_memory_bytes": peak_memory_bytes(trainer.here.device),
-            "seconds": progress.seconds,
-        }
-
-
 def _finish(trainer: Trainer, validation: ProteinSplit, log: RunLog) -> dict[str, Any]:
     """Final scores and the model in transformers' format."""
     config, here, progress = trainer.config, trainer.here, trainer.progress
+    weights = full_weights(trainer.model)
+    if here.is_first:
+        save_model(config.run_dir / "model", trainer.esm_config, weights)
     valid = trainer.score(validation)
     log.evaluation(progress.step, "validation", **_values(valid))
     test: Score | None = None
     if trainer.split.manifest.splits["test"].records:
         test = trainer.score(ProteinSplit(config.data.path, "test"))
         log.evaluation(progress.step, "test", **_values(test))
-    weights = full_weights(trainer.model)
-    if here.is_first:
-        save_model(config.run_dir / "model", trainer.esm_config, weights)
     flops = trainer.num_flops(progress.residues, progress.attended_pairs)
     peak, seconds = peak_flops(here.device), max(progress.seconds, 1e-9)
     return {
@@ -368,33 +319,16 @@ def _values(result: Score) -> dict[str, float]:
     }
 
 
-class StopSignal:
-    """Whether this process was asked to stop, and by what."""
-
-    received = False
-    name = "a signal to another process"
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.received = True
-        self.name = signal.Signals(number).name
-        # A second one of the same kind ends the process at once.
-        signal.signal(number, signal.SIG_DFL)
-
-
-@contextmanager
-def stop_signal() -> Iterator[StopSignal]:
-    """Turn SIGTERM and Ctrl-C into a flag that is read between steps."""
-    stop = StopSignal()
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def main(config: RunConfig) -> None:
+    transformers.utils.logging.disable_progress_bar()  # of no use once a process
     with processes() as here:
+        if here.is_first and config.packs_per_step % here.world_size:
+            print(
+                f"warning: a step has {config.packs_per_step} packs for {here.world_size} processes, so some "
+                "idle in its last round; choose train.tokens_per_pack or train.tokens_per_step so that it "
+                "divides evenly",
+                file=sys.stderr,
+            )
         results = train(config, here)
         if here.is_first:
             print(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -89,7 +91,11 @@ def start(tmp_path: Path) -> Start:
     """Start ``torchrun -m workloads.esm2.train`` (or another module) as a user's shell would."""
 
     def start_training(
-        config: Path, *overrides: str, processes: int = 1, module: str = "workloads.esm2.train"
+        config: Path,
+        *overrides: str,
+        processes: int = 1,
+        module: str = "workloads.esm2.train",
+        limits: Mapping[int, tuple[int, int]] = MappingProxyType({}),
     ) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += [f"--nproc-per-node={processes}", "-m", module, "--config", str(config), *overrides]
@@ -102,6 +108,7 @@ def start(tmp_path: Path) -> Start:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=lambda: [resource.setrlimit(*limit) for limit in limits.items()] and None,
         )
 
     return start_training

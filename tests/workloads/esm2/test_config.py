@@ -57,7 +57,7 @@ def test_defaults_file_and_overrides(run_yaml: Path) -> None:
         ("train=5", "train: got 5; expected a section of fields"),
         ("train.tokens_per_step=10000", "allowed are multiples of train.tokens_per_pack (16384)"),
         ("train.tokens_per_pack=1000", "at least model.max_residues + 2 = 1024"),
-        ("optim.warmup_steps=1000", "must be below train.max_steps (1000)"),
+        ("optim.warmup_steps=500000", "must be below train.max_steps (500000)"),
         ("parallel.shard_size=2", "got 2 with parallel.mode=ddp; only fsdp shards"),
         ("data.membership=table.tsv", "give both or neither"),
         ("data.source=[]", "data.source: got an empty list"),
@@ -70,6 +70,12 @@ def test_mistake_is_named(run_yaml: Path, override: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         load_config(run_yaml, [override])
     assert message in str(caught.value) and str(run_yaml) in str(caught.value)
+
+
+def test_empty_file_is_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "empty.yaml"
+    path.write_text("optim:\n")
+    assert load_config(path, ["optim.lr=1e-3"]).optim.lr == 1e-3
 
 
 def test_all_mistakes_at_once(run_yaml: Path) -> None:

@@ -15,11 +15,13 @@ import torch
 from transformers import EsmForMaskedLM
 
 from workloads.esm2.alphabet import CLS, EOS, MASK
+from workloads.esm2.config import ModelConfig
+from workloads.esm2.data.prepare import prepare
 from workloads.esm2.evaluation import EVALUATION_SEED, pseudo_perplexity, score, unigram_perplexity
 from workloads.esm2.masking import mask_pack
 from workloads.esm2.packing import PackShape, PackStream
 from workloads.esm2.parallel import processes
-from workloads.esm2.pretrained import with_weights
+from workloads.esm2.pretrained import starting_config, starting_weights, with_weights
 from workloads.esm2.proteins import ProteinSplit
 
 CPU = torch.device("cpu")
@@ -38,8 +40,7 @@ def test_score_is_that_of_transformers_on_the_same_masks(prepared: Path, referen
         result = score(
             model,
             split,
-            tokens_per_pack=256,
-            max_residues=126,
+            shape=PackShape.of(split, 256, 126),
             mask_fraction=0.15,
             dtype=torch.float32,
             here=here,
@@ -99,6 +100,28 @@ def test_pseudo_perplexity_masks_one_residue_at_a_time(prepared: Path, reference
     assert got == pytest.approx(np.mean(expected), rel=1e-5)
 
 
+def test_split_without_a_masked_residue_has_no_score(tiny_model: Path, tmp_path: Path) -> None:
+    fasta = tmp_path / "two.fasta"
+    lines = [f">P{n}\nM{'ACDEFGHIKLNP'[n]}\n" for n in range(12)]
+    fasta.write_text("".join(lines))
+    prepare([fasta], tmp_path / "out", seed=0, validation_fraction=0.4, test_fraction=0, progress=False)
+    split = ProteinSplit(tmp_path / "out", "validation")
+    model = with_weights(
+        starting_config(ModelConfig(init_from=str(tiny_model))),
+        starting_weights(ModelConfig(init_from=str(tiny_model)), 0),
+    )
+    with processes() as here:
+        result = score(
+            model,
+            split,
+            shape=PackShape.of(split, 128, 126),
+            mask_fraction=1e-9,
+            dtype=torch.float32,
+            here=here,
+        )
+    assert math.isnan(result.loss) and math.isnan(result.perplexity) and result.num_predicted == 0
+
+
 def test_unigram_perplexity(prepared: Path) -> None:
     split = ProteinSplit(prepared, "validation")
     places, _ = split.draw(0, split.num_units, 0, 0)
@@ -106,6 +129,10 @@ def test_unigram_perplexity(prepared: Path) -> None:
     frequencies = np.bincount(residues) / len(residues)
     frequencies = frequencies[frequencies > 0]
     assert unigram_perplexity(split) == pytest.approx(np.exp(-(frequencies * np.log(frequencies)).sum()))
+
+
+def written_to(output: str) -> str:
+    return output.rpartition("written to")[2].strip()
 
 
 def evaluate(config: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
@@ -120,17 +147,15 @@ def test_command_scores_a_run_its_checkpoint_and_a_folder_alike(
     run_dir = run_file.parent / "runs" / "run"
     results = json.loads((run_dir / "all_results.json").read_text())
     scores = []
-    for source in (None, run_dir / "checkpoints" / "step-00000006", run_dir / "model"):
-        done = evaluate(
-            run_file, *([f"model.init_from={source}"] if source else ["model.init_from=null"]), "name=run"
-        )
+    for source in ("null", run_dir / "checkpoints" / "step-00000006", run_dir / "model"):
+        done = evaluate(run_file, f"model.init_from={source}")
         assert done.returncode == 0, done.stderr
-        scores.append(json.loads((run_dir / "evaluation-validation.json").read_text()))
-    assert {s["eval_loss"] for s in scores} == {results["eval_loss"]}
-    assert "perplexity" in done.stdout
+        scores.append(json.loads(Path(written_to(done.stdout)).read_text()))
+    assert [s["eval_loss"] for s in scores] == pytest.approx([results["eval_loss"]] * 3, rel=1e-6)
+    assert (run_dir / "evaluation-validation.json").exists()
     done = evaluate(run_file, "evaluate.split=test", "evaluate.pseudo_perplexity_proteins=1")
     assert done.returncode == 0, done.stderr
-    scored = json.loads((run_dir / "evaluation-test.json").read_text())
+    scored = json.loads(Path(written_to(done.stdout)).read_text())
     assert scored["model"] == str(tiny_model) and scored["pseudo_perplexity"] > 1
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from transformers import AutoModelForMaskedLM
 from workloads.esm2.tracking import read_metrics
 
 Losses = dict[int, float]
+RECORDED = "tests.workloads.esm2.recorded_training"
 MODES = {
     "ddp of one": (1, "ddp"),
     "ddp of two": (2, "ddp"),
@@ -79,7 +81,7 @@ def test_batches_and_losses_are_the_same_in_every_mode(
             f"parallel.mode={parallel}",
             f"optim.name={optimizer}",
             processes=processes,
-            module="tests.workloads.esm2.recorded_training",
+            module=RECORDED,
         )
         output, _ = process.communicate(timeout=240)
         assert process.returncode == 0, output
@@ -109,6 +111,13 @@ def recorded_packs(folder: Path, processes: int, *, packs_per_step: int, num_ste
     ]
 
 
+def test_fsdp_with_recomputed_activations(train: Callable[..., None], run_file: Path) -> None:
+    train(run_file, "name=alone")
+    train(run_file, "name=lean", "parallel.mode=fsdp", "train.activation_checkpointing=true", processes=2)
+    runs = run_file.parent / "runs"
+    assert largest_difference(losses(runs / "alone"), losses(runs / "lean")) < 1e-5
+
+
 def test_hsdp_on_four_processes(train: Callable[..., None], run_file: Path) -> None:
     train(run_file, "name=alone")
     train(run_file, "name=hsdp", "parallel.mode=fsdp", "parallel.shard_size=2", processes=4)
@@ -116,50 +125,90 @@ def test_hsdp_on_four_processes(train: Callable[..., None], run_file: Path) -> N
     assert largest_difference(losses(runs / "alone"), losses(runs / "hsdp")) < 1e-5
 
 
+def kill_at(step: int, run_dir: Path, process: Any) -> None:
+    wait_for_step(run_dir, step, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
 def test_killed_run_resumes_bit_for_bit(
-    start: Callable[..., Any], train: Callable[..., None], run_file: Path, mode: str
+    start: Callable[..., Any],
+    train: Callable[..., None],
+    run_file: Path,
+    mode: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = (f"parallel.mode={mode}", "train.save_every_steps=4", "train.max_steps=40")
+    runs = run_file.parent / "runs"
     train(run_file, "name=whole", *options, processes=2)
     step = random.randint(9, 30)
-    process = start(run_file, "name=killed", *options, processes=2)
-    run_dir = run_file.parent / "runs" / "killed"
-    wait_for_step(run_dir, step, process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    for name in ("killed", "shrunk"):
+        with monkeypatch.context() as patch:
+            patch.setenv("HOLD_SECONDS", "0.05")
+            process = start(run_file, f"name={name}", *options, processes=2, module=RECORDED)
+            kill_at(step, runs / name, process)
     train(run_file, "name=killed", *options, processes=2)
-    assert "resumed" in events(run_dir), f"killed at step {step}"
-    assert losses(run_dir) == losses(run_dir.parent / "whole"), f"killed at step {step}"
-    # Two processes become one, and the other mode, from the same checkpoints.
-    process = start(run_file, "name=shrunk", *options, processes=2)
-    run_dir = run_dir.parent / "shrunk"
-    wait_for_step(run_dir, step, process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    assert "resumed" in events(runs / "killed"), f"killed at step {step}"
+    assert losses(runs / "killed") == losses(runs / "whole"), f"killed at step {step}"
+    # Two processes become one, and FSDP becomes DDP, from the same kind of checkpoint.
     train(run_file, "name=shrunk", *options, "parallel.mode=ddp", processes=1)
-    assert "resumed" in events(run_dir)
-    assert largest_difference(losses(run_dir), losses(run_dir.parent / "whole")) < 1e-5
+    assert "resumed" in events(runs / "shrunk"), f"killed at step {step}"
+    assert largest_difference(losses(runs / "shrunk"), losses(runs / "whole")) < 1e-5
 
 
 def test_sigterm_saves_and_the_same_command_goes_on(
-    start: Callable[..., Any], train: Callable[..., None], run_file: Path
+    start: Callable[..., Any],
+    train: Callable[..., None],
+    run_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     train(run_file, "name=whole")
-    process = start(run_file, "name=stopped", processes=2)
     run_dir = run_file.parent / "runs" / "stopped"
-    wait_for_step(run_dir, 7, process)
-    process.send_signal(signal.SIGTERM)  # torchrun hands it on to its workers
-    output, _ = process.communicate(timeout=60)
+    with monkeypatch.context() as patch:
+        patch.setenv("HOLD_SECONDS", "0.1")
+        process = start(run_file, "name=stopped", processes=2, module=RECORDED)
+        wait_for_step(run_dir, 7, process)
+        process.send_signal(signal.SIGTERM)  # torchrun hands it on to its workers
+        output, _ = process.communicate(timeout=60)
     assert process.returncode != 0
     assert "is saved in" in output and "goes on from there" in output
     step = max(losses(run_dir))
-    assert step < 30
+    assert 7 <= step < 30
     assert [path.name for path in (run_dir / "checkpoints").iterdir()] == [f"step-{step:08d}"]
     assert not (run_dir / "all_results.json").exists()
     train(run_file, "name=stopped", processes=2)
     assert min(losses(run_dir)) == 1 and "stopped by SIGTERM" in events(run_dir)
     assert largest_difference(losses(run_dir), losses(run_dir.parent / "whole")) < 1e-5
+
+
+def test_one_failing_process_ends_the_run(
+    start: Callable[..., Any], run_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a save under way, none of the others may wait for the one that is gone."""
+    monkeypatch.setenv("FAIL_RANK", "1")
+    monkeypatch.setenv("FAIL_AFTER", "11")
+    process = start(run_file, "train.save_every_steps=5", processes=2, module=RECORDED)
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode != 0 and "only this process ran out of memory" in output
+
+
+def test_checkpoint_that_cannot_be_written_says_so(
+    start: Callable[..., Any], run_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = run_file.parent / "message"
+    monkeypatch.setenv("ESM2_ERROR_FILE", str(message))
+    limit = (100_000, 100_000)  # bytes of a file: reached by the checkpoint, not by the log
+    process = start(run_file, "train.save_every_steps=5", processes=2, limits={resource.RLIMIT_FSIZE: limit})
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    text = message.read_text()
+    assert "could not be written" in text and "Earlier checkpoints are intact; free disk space" in text, (
+        output
+    )
+    assert list((run_file.parent / "runs" / "run" / "checkpoints").iterdir()) == [], (
+        "nothing half-written stays"
+    )
 
 
 def test_damaged_checkpoint_falls_back(
@@ -207,13 +256,16 @@ def test_changed_run_is_refused(
 
 
 def test_longer_run_goes_on_and_a_finished_one_is_left_alone(
-    train: Callable[..., None], run_file: Path
+    train: Callable[..., None], start: Callable[..., Any], run_file: Path
 ) -> None:
     run_dir = run_file.parent / "runs" / "run"
     train(run_file, "train.max_steps=6")
     first = losses(run_dir)
     train(run_file, "train.max_steps=6")
     assert losses(run_dir) == first
+    process = start(run_file, "train.max_steps=5", "optim.warmup_steps=4")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode != 0 and "train.max_steps: got 5" in output and "has come to step 6" in output
     train(run_file, "train.max_steps=9", "optim.schedule=constant")
     longer = losses(run_dir)
     assert len(longer) == 9 and {step: longer[step] for step in first} == first

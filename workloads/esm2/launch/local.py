@@ -3,25 +3,33 @@
 ``python -m workloads.esm2.launch.local --config RUN.yaml [section.field=value ...]``
 
 Every GPU gets a process. Without one, two processes share the cores, so that a laptop runs the same
-distributed code as a cluster.
+distributed code as a cluster. The processes are torchrun's; it is called as a library, so that a run that
+ends early ends with its own message.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-import signal
-import subprocess
 import sys
+import tempfile
+import uuid
+from pathlib import Path
 
 import torch
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from ..command_line import run_command
+from ..command_line import ERROR_FILE, run_command
 from ..config import RunConfig
 from ..data.__main__ import prepare_run
 from ..pretrained import starting_config
 from ..tracking import RESULTS_FILE
 
 CPU_PROCESSES = 2
+SHUTDOWN_TIMEOUT_SECONDS = 120
+"""Between SIGTERM and SIGKILL for the processes: they end their step and save. torchrun's default is 30."""
 
 
 def processes_and_threads() -> tuple[int, int]:
@@ -32,7 +40,7 @@ def processes_and_threads() -> tuple[int, int]:
 
 
 def main(config: RunConfig) -> None:
-    """Prepare, then hand over to torchrun; its exit status is ours.
+    """Prepare, then train; the exit status is that of the processes.
 
     Raises:
         ValueError: for what can be known to be wrong before processes start.
@@ -40,22 +48,45 @@ def main(config: RunConfig) -> None:
     starting_config(config.model)
     prepare_run(config)
     processes, threads = processes_and_threads()
-    shown = f"{processes} process{'es' if processes > 1 else ''}"
-    print(f"training {config.name} on {shown} of {threads} threads each", file=sys.stderr)
     if (config.run_dir / RESULTS_FILE).exists():
         print(
-            f"{config.run_dir} holds a finished run: it is scored again, and goes on only if "
-            "train.max_steps grew. Choose another name= to start anew",
+            f"{config.run_dir} holds a finished run; it goes on if train.max_steps has grown. "
+            "Choose another name= to start anew",
             file=sys.stderr,
         )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={processes}", "-m", "workloads.esm2.train", *sys.argv[1:]]
-    environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
-    with subprocess.Popen(command, env=environment) as torchrun:
-        # Ctrl-C reaches torchrun by itself; a SIGTERM to this process has to be handed on.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, lambda number, frame: torchrun.send_signal(number))
-    raise SystemExit(torchrun.returncode)
+    print(f"training {config.name}: processes {processes}, threads each {threads}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="esm2-") as folder:
+        message = Path(folder) / "message"
+        os.environ[ERROR_FILE] = str(message)
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+        status = _run(processes, sys.argv[1:])
+        if message.exists():
+            print(message.read_text(), file=sys.stderr)
+    raise SystemExit(status)
+
+
+def _run(processes: int, arguments: list[str]) -> int:
+    """Start the processes and wait for them; the exit status of the one that failed first."""
+    # The agent's own account of a failure is a page for each process; ours is the message.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        shutdown_timeout=SHUTDOWN_TIMEOUT_SECONDS,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-u", "-m", "workloads.esm2.train", *arguments)
+    except ChildFailedError as error:
+        _, first = error.get_first_failure()
+        return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
+    except SignalException as error:
+        return 128 + error.sigval
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,37 @@
+"""Asked to stop: a flag that the training loop reads between steps."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+STOPPED_BY_SIGNAL = 143
+"""Exit status after a graceful stop (128 + SIGTERM): not finished, to be started again."""
+
+
+class StopSignal:
+    """Whether this process was asked to stop, and by what."""
+
+    received = False
+    name = "a signal to another process"
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.received = True
+        self.name = signal.Signals(number).name
+        if number == signal.SIGINT:
+            # A second Ctrl-C ends the process at once; supervisors repeat SIGTERM, so that one waits.
+            signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def stop_signal() -> Iterator[StopSignal]:
+    """Turn SIGTERM and Ctrl-C into a flag."""
+    stop = StopSignal()
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -49,6 +49,9 @@ WARMUP_SHARE = 0.05
 COMPILING_STEPS = 3
 NUM_POINTS = 5
 SCORING_TOKENS_PER_PACK = 4096
+NUM_SCORING_PACKS = {"cpu": 8, "cuda": 0}
+"""Of the validation split, 0 for all: a CPU would take longer to score all of it than to train. The proteins
+and masks are the same for every arm."""
 MAX_LOSS_RATIO = 1.005
 """B's loss over that of A' that is accepted."""
 
@@ -133,11 +136,11 @@ class _Scorer:
             return score(
                 model,
                 self._split,
-                tokens_per_pack=SCORING_TOKENS_PER_PACK,
-                max_residues=MAX_RESIDUES,
+                shape=PackShape.of(self._split, SCORING_TOKENS_PER_PACK, MAX_RESIDUES),
                 mask_fraction=ModelConfig().mask_fraction,
                 dtype=torch.bfloat16 if self._setup.is_bf16 else torch.float32,
                 here=self._here,
+                num_packs=NUM_SCORING_PACKS[self._setup.device.type],
             ).loss
 
 

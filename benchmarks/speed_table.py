@@ -67,7 +67,7 @@ def speed_table(result: dict[str, Any]) -> str:
         f"real residues per second ({speed['seconds_are']}), median of {speed['rounds']} windows; "
         f"A' batch {speed['a_prime_batch']}, B {speed['tokens_per_pack']} tokens a pack",
         "",
-        f"{'':13}{'residues/s':>11} {'min - max':>17}{'slots/s':>11}{'fill':>7}{share:>11}{'loss':>8}",
+        f"{'':13}{'residues/s':>11} {'min - max':>17}{'slots/s':>11}{'fill':>7}{share:>11}{'train loss':>12}",
     ]
     for name, arm in speed["arms"].items():
         rate = arm["residues_per_second"]
@@ -75,7 +75,7 @@ def speed_table(result: dict[str, Any]) -> str:
         part = f"{arm['share_of_peak']:.1%}" if arm["share_of_peak"] else "-"
         lines.append(
             f"{name:13}{rate['median']:>11,.0f} {spread:>17}{arm['slots_per_second']:>11,.0f}"
-            f"{arm['fill']:>7.3f}{part:>11}{arm['loss']:>8.3f}"
+            f"{arm['fill']:>7.3f}{part:>11}{arm['loss']:>12.3f}"
         )
     lines.append("")
     for name, ratio in speed["ratios"].items():

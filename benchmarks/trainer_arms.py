@@ -11,6 +11,8 @@ attention is whatever transformers chooses.
 A' is the best that the same Trainer was found to do with all of its switches, and no code of one's own:
 rows without padding, batches grouped by length and padded to their longest, up to 1022 residues, the stored
 mask kept, fused AdamW, sdpa, no NaN filter (it waits for the device each step), and its best batch size.
+On a Zen core with avx512_bf16, bf16 makes it 1.3 times as fast as fp32, and compiling for dynamic shapes
+another 5 %.
 
 Both leave out what the benchmark does not measure: checkpoints, evaluation, reporting, progress bars. The
 incomplete last batch of an epoch is dropped, which spares the compiled arms a new graph.
@@ -53,6 +55,8 @@ GUIDANCE_WORKERS = 2
 BEST_WORKERS = 8
 """On CUDA, where the collator would hold the device up. On a CPU one process does and counts all work."""
 PAD_TO_MULTIPLE_OF = 8
+"""Of A'; tensor cores want it, and a CPU meets fewer shapes: 1.33 k residues/s against 1.23 k with 1 and
+1.30 k with 32, in turns on a Zen core."""
 GOLDEN_RATIO = 0.6180339887498949
 SPECIAL_TOKENS = 2
 
@@ -89,8 +93,7 @@ class TrainerArm:
 
     def run(self, gate: Gate) -> None:
         is_cuda = gate.device.type == "cuda"
-        # accelerate compiles for fixed shapes unless told so; torch gives a function up after eight of them,
-        # and batches padded to their longest have hundreds.
+        # Said at once, dynamic shapes save the graph that torch would make for the first length alone.
         if "train_sampling_strategy" in self.options:
             os.environ["ACCELERATE_DYNAMO_USE_DYNAMIC"] = "1"
         options = dict(self.options)

@@ -35,13 +35,7 @@ import torch
 
 from benchmarks import quality
 from benchmarks.arm_process import Arm, ArmFailedError, ArmProcess, Grant, Window
-from benchmarks.arm_setup import (
-    CUDA_BATCH_SIZES,
-    CUDA_TOKENS_PER_PACK,
-    NAMES,
-    Setup,
-    prepared,
-)
+from benchmarks.arm_setup import CUDA_BATCH_SIZES, CUDA_TOKENS_PER_PACK, NAMES, Setup, prepared
 from benchmarks.our_arm import MatmulArm
 from benchmarks.speed_table import MATMUL, speed_summary, speed_table
 from workloads.esm2.hardware import environment
@@ -68,7 +62,7 @@ class Timing:
                 Grant(seconds=10, steps=40),
                 Grant(seconds=4, steps=10),
             )
-        return Timing(rounds or 7, Grant(seconds=8), Grant(seconds=10, steps=6), Grant(seconds=20))
+        return Timing(rounds or 6, Grant(seconds=8), Grant(seconds=10, steps=6), Grant(seconds=20))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -117,7 +111,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--model", default="8M", help="a published size, or a model folder to start from")
     parser.add_argument("--data", type=Path, default=Path("data/sample"), help="prepared folder")
-    parser.add_argument("--arms", nargs="+", choices=NAMES, default=["a", "a-compiled", "a-prime", "b"])
+    parser.add_argument("--arms", nargs="+", choices=NAMES, default=list(NAMES))
     parser.add_argument("--rounds", type=int, help="windows of each arm")
     parser.add_argument("--a-prime-batch", type=int, help="batch size of A' (CUDA: the fastest is searched)")
     parser.add_argument("--tokens-per-pack", type=int, help="pack of B (CUDA: the fastest is searched)")

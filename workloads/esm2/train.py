@@ -37,6 +37,7 @@ from .pretrained import full_weights, on_meta, save_model, starting_config, star
 from .progress import Progress, Window
 from .proteins import ProteinSplit
 from .report import write_report
+from .run_lock import exclusive
 from .stop import STOPPED_BY_SIGNAL, StopSignal, stop_signal
 from .tracking import RESULTS_FILE, RunLog, write_results
 
@@ -321,7 +322,7 @@ def _values(result: Score) -> dict[str, float]:
 
 def main(config: RunConfig) -> None:
     transformers.utils.logging.disable_progress_bar()  # of no use once a process
-    with processes() as here:
+    with processes() as here, exclusive(config.run_dir, here):
         if here.is_first and config.packs_per_step % here.world_size:
             print(
                 f"warning: a step has {config.packs_per_step} packs for {here.world_size} processes, so some "

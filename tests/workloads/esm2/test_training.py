@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 import resource
 import signal
@@ -13,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM
@@ -127,7 +127,11 @@ def test_hsdp_on_four_processes(train: Callable[..., None], run_file: Path) -> N
 
 def kill_at(step: int, run_dir: Path, process: Any) -> None:
     wait_for_step(run_dir, step, process)
-    os.killpg(process.pid, signal.SIGKILL)
+    # As when a machine dies: torchrun's workers are sessions of their own and would outlive it.
+    everyone = [*psutil.Process(process.pid).children(recursive=True), process]
+    for member in everyone:
+        member.kill()
+    psutil.wait_procs(everyone[:-1], timeout=30)
     process.communicate()
 
 
@@ -180,6 +184,20 @@ def test_sigterm_saves_and_the_same_command_goes_on(
     train(run_file, "name=stopped", processes=2)
     assert min(losses(run_dir)) == 1 and "stopped by SIGTERM" in events(run_dir)
     assert largest_difference(losses(run_dir), losses(run_dir.parent / "whole")) < 1e-5
+
+
+def test_two_trainings_of_one_run_are_refused(
+    start: Callable[..., Any], run_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("HOLD_SECONDS", "0.2")
+        first = start(run_file, module=RECORDED)
+        wait_for_step(run_file.parent / "runs" / "run", 2, first)
+    second = start(run_file)
+    output, _ = second.communicate(timeout=60)
+    assert second.returncode != 0 and "is being trained by another process" in output
+    output, _ = first.communicate(timeout=120)
+    assert first.returncode == 0, output
 
 
 def test_one_failing_process_ends_the_run(

@@ -251,7 +251,9 @@ def uniref50_minutes(timing: Timing, cores: int) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--fasta", nargs="+", type=Path, default=[SAMPLE], help="default: the embedded sample")
+    parser.add_argument(
+        "--fasta", nargs="+", type=Path, default=[SAMPLE], help="default: the embedded sample"
+    )
     parser.add_argument("--repeat", type=int, default=50, help="copies of the input, made different")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write every timing here")

@@ -84,7 +84,8 @@ def compare(
 
         def curve(numbered: tuple[int, tuple[str, float]]) -> list[Point]:
             number, (key, rate) = numbered
-            steps = max(NUM_POINTS, round(budget / per_step[key.removesuffix("-compiled")]))
+            first, mean = per_step[key.removesuffix("-compiled")]
+            steps = max(NUM_POINTS, 1 + round((budget - first) / mean))
             arm = setup.arm(
                 key, learning_rate=rate, max_steps=steps, warmup_steps=round(steps * WARMUP_SHARE)
             )
@@ -106,17 +107,20 @@ def compare(
     return summary(runs, curves, budget, setup)
 
 
-def residues_per_step(setup: Setup) -> dict[str, float]:
-    """Mean number of real residues of a batch of each arm, compiled or not."""
+def residues_per_step(setup: Setup) -> dict[str, tuple[float, float]]:
+    """Expected real residues of each arm's first batch, and of the others, compiled or not."""
     split = ProteinSplit(setup.data, "train")
     _, lengths = split.draw(0, split.num_units, SEED, 0)
     shape = PackShape.of(split, setup.tokens_per_pack, MAX_RESIDUES)
     packs = islice(PackStream(split, shape, SEED).epoch(0), 1000)
-    mean_padded = np.minimum(lengths, GUIDANCE_TOKENS - SPECIAL_TOKENS).mean()
+    padded = GUIDANCE_BATCH_SIZE * float(np.minimum(lengths, GUIDANCE_TOKENS - SPECIAL_TOKENS).mean())
+    cropped = np.minimum(lengths, MAX_RESIDUES)
+    packed = statistics.mean(pack.num_residues for pack in packs)
     return {
-        "a": GUIDANCE_BATCH_SIZE * float(mean_padded),
-        "a-prime": setup.batch_size * float(np.minimum(lengths, MAX_RESIDUES).mean()),
-        "b": statistics.mean(pack.num_residues for pack in packs),
+        "a": (padded, padded),
+        # The Trainer's sampler by length begins with the longest proteins.
+        "a-prime": (setup.batch_size * float(cropped.max()), setup.batch_size * float(cropped.mean())),
+        "b": (packed, packed),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -27,8 +28,15 @@ def readme_commands() -> list[str]:
 
 
 def make(*arguments: str, timeout_seconds: int = 60) -> subprocess.CompletedProcess[str]:
+    # As from a user's shell, not as part of the make that runs these tests.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     return subprocess.run(
-        ["make", *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=timeout_seconds
+        ["make", *arguments],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout_seconds,
     )
 
 

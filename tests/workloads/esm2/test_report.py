@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from workloads.esm2 import report_figures
-from workloads.esm2.config import RunConfig
+from workloads.esm2.config import RunConfig, TrainConfig
 from workloads.esm2.data.manifest import LENGTH_BIN_RESIDUES
 from workloads.esm2.report import main, write_report
 from workloads.esm2.tracking import RunLog, write_results
@@ -192,7 +192,8 @@ def test_a_run_that_goes_on_or_crashed_has_a_report(tmp_path: Path) -> None:
     _write(tmp_path, [_line(step) for step in range(10, 60, 10)])
     with (tmp_path / "metrics.jsonl").open("a") as stream:
         stream.write('{"kind": "train", "st')
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(RunConfig(name="r").to_dict()))
+    config = RunConfig(name="r", train=TrainConfig(max_steps=1000))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.to_dict()))
     page = _read(write_report(tmp_path))
     assert "unfinished: the record ends at step 50 of 1,000" in page.text
     assert "5 k" in page.text, "the speed is the median of the last lines"

@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CONFIG ?= workloads/esm2/configs/esm2_8m_sample.yaml
 ARGS ?=
-RUN ?= runs/$(notdir $(basename $(CONFIG)))
+NAME = $(notdir $(basename $(CONFIG)))
+RUN ?= runs/$(NAME)
 STAGE = $(BIN)/python -m workloads.esm2
 
 .DEFAULT_GOAL := help
@@ -34,8 +35,8 @@ data: $(READY) ## FASTA to shards: the run's data.source, prepared in its data.p
 train-ddp: $(READY) ## pre-train with a copy of the model on each device, and report
 	$(STAGE).launch.local --config $(CONFIG) parallel.mode=ddp $(ARGS)
 
-train-fsdp: $(READY) ## the same with the model sharded over the devices (FSDP2)
-	$(STAGE).launch.local --config $(CONFIG) parallel.mode=fsdp $(ARGS)
+train-fsdp: $(READY) ## the same with the model sharded (FSDP2), as a run named <run>_fsdp
+	$(STAGE).launch.local --config $(CONFIG) parallel.mode=fsdp name=$(NAME)_fsdp $(ARGS)
 
 evaluate: $(READY) ## score a run, a checkpoint or a hub id (ARGS="model.init_from=...") with fixed masks
 	$(STAGE).evaluate --config $(CONFIG) $(ARGS)

@@ -21,7 +21,7 @@ from benchmarks.trainer_arms import (
     store_rows,
 )
 from workloads.esm2.config import DataConfig, ModelConfig, ModelSize, OptimConfig, RunConfig, TrainConfig
-from workloads.esm2.data.__main__ import prepare_run
+from workloads.esm2.data.run_data import prepare_run
 from workloads.esm2.hardware import compute_dtype
 from workloads.esm2.pretrained import save_model, starting_config, starting_weights
 from workloads.esm2.proteins import ProteinSplit

@@ -2,47 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
-
 from workloads.esm2.command_line import run_command
 from workloads.esm2.config import RunConfig
-from workloads.esm2.data.manifest import Manifest
-from workloads.esm2.data.prepare import prepare
-from workloads.esm2.data.sources import fetch
-
-
-def prepare_run(config: RunConfig) -> Manifest:
-    """Fetch and prepare the data that a run's configuration names."""
-    data = config.data
-    downloads = Path(data.downloads)
-    files, names = _fetched(data.members or data.source, downloads)
-    membership = None
-    if data.members and data.membership is not None:
-        (membership, *others), table_names = _fetched([data.membership], downloads)
-        if others:
-            raise ValueError(f"data.membership: {data.membership} is {len(others) + 1} files; give one table")
-        names += table_names
-    return prepare(
-        [] if data.members else files,
-        Path(data.path),
-        seed=data.seed,
-        validation_fraction=data.validation_fraction,
-        test_fraction=data.test_fraction,
-        members=files if data.members else (),
-        membership=membership,
-        source_names=names,
-    )
-
-
-def _fetched(locations: Iterable[str], downloads: Path) -> tuple[list[Path], list[str]]:
-    """Local files, and for each its name in the manifest: as configured, with the file's own in a folder."""
-    files, names = [], []
-    for location in locations:
-        found = fetch(location, downloads)
-        files += found
-        names += [location] if len(found) == 1 else [f"{location}/{path.name}" for path in found]
-    return files, names
+from workloads.esm2.data.run_data import prepare_run
 
 
 def main(config: RunConfig) -> None:

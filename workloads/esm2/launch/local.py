@@ -23,7 +23,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..command_line import ERROR_FILE, run_command
 from ..config import RunConfig
-from ..data.__main__ import prepare_run
+from ..data.run_data import prepare_run
 from ..pretrained import starting_config
 from ..tracking import RESULTS_FILE
 

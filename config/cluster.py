@@ -1,0 +1,191 @@
+"""The typed form of a cluster file: what a deployment consists of, one YAML file per deployment.
+
+Only facts about single values stand here (types, lengths, ranges: editors learn them from the JSON schema);
+what holds between values is in ``rules``. Sizes are in GiB, throughput in MB/s, as the services bill them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+NAME_PATTERN = r"^[a-z0-9](-*[a-z0-9])*$"
+"""SageMaker's pattern for clusters and groups, in lower case as buckets and repositories want it."""
+
+ClusterName = Annotated[str, Field(pattern=NAME_PATTERN, min_length=1, max_length=24)]
+GroupName = Annotated[str, Field(pattern=NAME_PATTERN, min_length=1, max_length=63)]
+PartitionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9](-*[a-zA-Z0-9])*$", min_length=1, max_length=64)]
+AvailabilityZoneId = Annotated[str, Field(pattern=r"^[a-z]{3,4}\d-(az|[a-z]{3}\d-az)\d$")]
+Cidr = Annotated[str, Field(pattern=r"^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$")]
+MountPath = Annotated[str, Field(pattern=r"^/[a-z0-9_-]+(/[a-z0-9_-]+)*$", max_length=64)]
+Removal = Literal["retain", "destroy"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+class NewVpc(Section):
+    vpc: Literal["new"] = "new"
+    """A VPC of the cluster's own."""
+    cidr: Cidr = "10.0.0.0/16"
+    """Address range; /16 is the largest a VPC may have."""
+    availability_zone_ids: Annotated[list[AvailabilityZoneId], Field(min_length=1, max_length=3)]
+    """Zone ids (usw2-az4), not names: names differ between accounts. FSx, and every node whose group names no
+    other zone, go to the first; a database needs a second one."""
+    private_prefix_length: Annotated[int, Field(ge=17, le=26)] = 18
+    """Size of each zone's private subnet, where nodes and file systems live; 18 holds 16,379 addresses."""
+    internet: Literal["nat", "none"] = "nat"
+    """How nodes reach the internet. ``none`` is a closed network: interface endpoints only."""
+    interface_endpoints: bool = False
+    """Endpoints for the AWS services that nodes call; needed without NAT, optional with it."""
+    flow_logs_days: Annotated[int, Field(ge=1, le=3653)] = 30
+    """How long the log of accepted and rejected connections is kept."""
+
+
+class ExistingSubnet(Section):
+    subnet_id: Annotated[str, Field(pattern=r"^subnet-[0-9a-f]{8,17}$")]
+    availability_zone_id: AvailabilityZoneId
+    route_table_id: Annotated[str, Field(pattern=r"^rtb-[0-9a-f]{8,17}$")]
+    cidr: Cidr
+
+
+class ExistingVpc(Section):
+    vpc: Literal["existing"]
+    """A VPC that is there already; `make preflight` verifies what is written here."""
+    vpc_id: Annotated[str, Field(pattern=r"^vpc-[0-9a-f]{8,17}$")]
+    cidr: Cidr
+    private_subnets: Annotated[list[ExistingSubnet], Field(min_length=1, max_length=16)]
+    """Subnets without public addresses; FSx, and nodes whose group names no other zone, go to the first."""
+    s3_gateway_endpoint: bool = False
+    """Add a gateway endpoint for S3 to the subnets' route tables; false if the VPC has one."""
+    interface_endpoints: bool = False
+    """Add endpoints for the AWS services that nodes call; false if the VPC has them or reaches them."""
+
+
+Network = Annotated[NewVpc | ExistingVpc, Field(discriminator="vpc")]
+
+
+class LustreFileSystem(Section):
+    """FSx for Lustre, PERSISTENT_2, SSD."""
+
+    capacity_gib: int = 1200
+    """1200, 2400, or a multiple of 2400."""
+    throughput_mbps_per_tib: Literal[125, 250, 500, 1000] = 250
+    """MB/s for each TiB of capacity."""
+    compression: Literal["lz4", "none"] = "lz4"
+    metadata_iops: int | None = None
+    """Null lets the service set it from the capacity."""
+    efa: bool = False
+    """Clients reach the file system over EFA (and GPUDirect Storage); fixed at creation."""
+    backup_days: Annotated[int, Field(ge=0, le=90)] = 7
+    """How long daily backups are kept; 0 makes none."""
+    mount_path: MountPath = "/fsx"
+    removal: Removal = "retain"
+    """What `cdk destroy` of the storage stack does to it."""
+
+
+class HomeFileSystem(Section):
+    """FSx for OpenZFS at /home: small files and permissions, where Lustre is slow."""
+
+    capacity_gib: Annotated[int, Field(ge=64, le=524288)] = 256
+    throughput_mbps: Literal[160, 320, 640, 1280, 2560, 3840, 5120, 7680, 10240] = 160
+    backup_days: Annotated[int, Field(ge=0, le=90)] = 7
+    removal: Removal = "retain"
+
+
+class DataBucket(Section):
+    """S3 bucket with the data; its objects appear below the Lustre mount, new files are exported to it."""
+
+    lustre_path: MountPath = "/data"
+    """Directory of the Lustre file system that mirrors the bucket."""
+    noncurrent_days: Annotated[int, Field(ge=1, le=3650)] = 30
+    """How long overwritten and deleted objects can be brought back."""
+    removal: Removal = "retain"
+
+
+class Storage(Section):
+    lustre: LustreFileSystem = LustreFileSystem()
+    home: HomeFileSystem | None = None
+    """Null keeps home directories on the Lustre file system."""
+    data_bucket: DataBucket = DataBucket()
+    kms: Annotated[
+        str, Field(pattern=r"^(aws|create|arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[0-9a-f-]{36})$")
+    ] = "aws"
+    """Key of everything at rest: ``aws`` (service keys), ``create`` (a key of its own), or an ARN."""
+
+
+class InstanceGroup(Section):
+    """Nodes of one type and role."""
+
+    name: GroupName
+    role: Literal["controller", "login", "worker"]
+    instance_type: str
+    """A type that HyperPod offers, with its ml. prefix."""
+    num_instances: Annotated[int, Field(ge=0, le=6758)]
+    min_instances: Annotated[int, Field(ge=0, le=6758)] | None = None
+    """Fewer are accepted when the capacity is short; null asks for all."""
+    partition: PartitionName | None = None
+    """Slurm partition of a worker group."""
+    availability_zone_id: AvailabilityZoneId | None = None
+    """Null is the network's first zone."""
+    ebs_gib: Annotated[int, Field(ge=1, le=16384)] | None = 500
+    """Volume at /opt/sagemaker for containers and caches; null adds none."""
+    root_gib: Annotated[int, Field(ge=100, le=16384)] | None = None
+    """Root volume; null leaves the service's 100 GiB."""
+    threads_per_core: Literal[1, 2] | None = None
+    """1 turns hyper-threading off; null leaves the instance type's default."""
+    efa_only: bool = False
+    """EFA interfaces without an address each."""
+    deep_health_checks: list[Literal["InstanceStress", "InstanceConnectivity"]] = []
+    """Run on accelerated nodes before they take jobs; up to two hours."""
+    training_plan_arn: str | None = None
+    """Reserved capacity (`aws sagemaker create-training-plan`), billed by the plan."""
+    capacity: Literal["on_demand", "spot"] = "on_demand"
+    image_id: Annotated[str, Field(pattern=r"^ami-[0-9a-fA-F]{8,17}$")] | None = None
+    """Null is HyperPod's current image."""
+    auto_patch: Literal["none", "when_idle", "when_all_idle"] = "none"
+    """When the service may replace a node's image by a newer one."""
+
+
+class AccountingDatabase(Section):
+    """MariaDB on RDS for Slurm's accounting, so that its history outlives the controller."""
+
+    instance_class: Annotated[str, Field(pattern=r"^db\.[a-z0-9]+\.[a-z0-9]+$")] = "db.t4g.medium"
+    storage_gib: Annotated[int, Field(ge=20, le=65536)] = 20
+    multi_az: bool = False
+    backup_days: Annotated[int, Field(ge=1, le=35)] = 7
+    removal: Removal = "retain"
+
+
+class Budget(Section):
+    """Alarm by mail when this cluster's tag costs more, or is forecast to."""
+
+    monthly_usd: Annotated[int, Field(ge=1)]
+    email: Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
+
+
+class SlurmCluster(Section):
+    """One HyperPod cluster with Slurm, and all it depends on."""
+
+    scheduler: Literal["slurm"]
+    name: ClusterName
+    """Every stack, bucket and repository carries it; fixed at creation."""
+    region: str
+    tags: dict[str, str] = {}
+    """On every resource, beside the project's own."""
+    network: Network
+    storage: Storage = Storage()
+    instance_groups: Annotated[list[InstanceGroup], Field(min_length=1, max_length=100)]
+    node_recovery: Literal["automatic", "none"] = "automatic"
+    """Automatic replaces or reboots nodes with hardware faults."""
+    continuous_provisioning: bool = True
+    """The cluster is up as soon as its controller is, workers follow with capacity; fixed at creation."""
+    slurm_config_strategy: Literal["managed", "overwrite", "merge"] = "managed"
+    """What an update does to partitions that were edited on the controller by hand."""
+    accounting_database: AccountingDatabase | None = None
+    """Null keeps accounting in a database on the controller, which is lost with it."""
+    prometheus: bool = True
+    """An Amazon Managed Prometheus workspace that the nodes write to."""
+    budget: Budget | None = None

@@ -1,0 +1,156 @@
+"""Which resource types the local AWS deploys, and by which calls."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.local_aws.custom_resources import BucketDeployment, Metadata
+from tests.local_aws.network_types import EC2_TYPES
+from tests.local_aws.resource_model import (
+    ApiResource,
+    Client,
+    Context,
+    Properties,
+    ResourceType,
+    deleting,
+)
+from tests.local_aws.storage_types import STORAGE_TYPES
+
+
+def _attach_policies(iam: Client, known: dict[str, Any], arns: list[str]) -> None:
+    for arn in arns:
+        iam.attach_role_policy(RoleName=known["Ref"], PolicyArn=arn)
+
+
+def _inline_policies(iam: Client, known: dict[str, Any], policies: list[Properties]) -> None:
+    for policy in policies:
+        document = json.dumps(policy["PolicyDocument"])
+        iam.put_role_policy(RoleName=known["Ref"], PolicyName=policy["PolicyName"], PolicyDocument=document)
+
+
+def _delete_role(iam: Client, known: dict[str, Any]) -> None:
+    name = known["Ref"]
+    for policy in iam.list_attached_role_policies(RoleName=name)["AttachedPolicies"]:
+        iam.detach_role_policy(RoleName=name, PolicyArn=policy["PolicyArn"])
+    for policy_name in iam.list_role_policies(RoleName=name)["PolicyNames"]:
+        iam.delete_role_policy(RoleName=name, PolicyName=policy_name)
+    iam.delete_role(RoleName=name)
+
+
+def _delete_managed_policy(iam: Client, known: dict[str, Any]) -> None:
+    for role in iam.list_entities_for_policy(PolicyArn=known["Ref"])["PolicyRoles"]:
+        iam.detach_role_policy(RoleName=role["RoleName"], PolicyArn=known["Ref"])
+    iam.delete_policy(PolicyArn=known["Ref"])
+
+
+def _policy(properties: Properties, _: Context) -> Properties:
+    (role,) = properties["Roles"]
+    return {"RoleName": role, **{k: properties[k] for k in ("PolicyName", "PolicyDocument")}}
+
+
+RESOURCE_TYPES: dict[str, ResourceType] = {
+    **EC2_TYPES,
+    **STORAGE_TYPES,
+    "AWS::CDK::Metadata": Metadata(),
+    "Custom::CDKBucketDeployment": BucketDeployment(),
+    "AWS::IAM::Role": ApiResource(
+        "iam",
+        "create_role",
+        "Role.RoleName",
+        _delete_role,
+        {"Arn": "Role.Arn", "RoleId": "Role.RoleId"},
+        generated_name="RoleName",
+        settings={"ManagedPolicyArns": _attach_policies, "Policies": _inline_policies},
+    ),
+    "AWS::IAM::Policy": ApiResource(
+        "iam",
+        "put_role_policy",
+        "PolicyName",
+        deleting("delete_role_policy", RoleName="RoleName", PolicyName="PolicyName"),
+        prepare=_policy,
+        update_operation="put_role_policy",
+    ),
+    "AWS::IAM::ManagedPolicy": ApiResource(
+        "iam",
+        "create_policy",
+        "Policy.Arn",
+        _delete_managed_policy,
+        {"PolicyArn": "Ref"},
+        generated_name="ManagedPolicyName",
+        prepare=lambda p, _: {("PolicyName" if k == "ManagedPolicyName" else k): v for k, v in p.items()},
+        settings={
+            "Roles": lambda iam, known, names: [
+                iam.attach_role_policy(RoleName=name, PolicyArn=known["Ref"]) for name in names
+            ]
+        },
+    ),
+    "AWS::Lambda::Function": ApiResource(
+        "lambda",
+        "create_function",
+        "FunctionName",
+        deleting("delete_function", FunctionName="Ref"),
+        {"Arn": "FunctionArn"},
+        generated_name="FunctionName",
+    ),
+    "AWS::Lambda::LayerVersion": ApiResource(
+        "lambda",
+        "publish_layer_version",
+        "LayerVersionArn",
+        deleting("delete_layer_version", LayerName="LayerName", VersionNumber="Version"),
+        generated_name="LayerName",
+    ),
+    "AWS::Logs::LogGroup": ApiResource(
+        "logs",
+        "create_log_group",
+        "logGroupName",
+        deleting("delete_log_group", logGroupName="Ref"),
+        {"Arn": "join(':', ['arn:aws:logs', Region, AccountId, 'log-group', Ref, '*'])"},
+        generated_name="LogGroupName",
+        settings={
+            "RetentionInDays": lambda logs, known, days: logs.put_retention_policy(
+                logGroupName=known["Ref"], retentionInDays=days
+            )
+        },
+    ),
+    "AWS::SSM::Parameter": ApiResource(
+        "ssm",
+        "put_parameter",
+        "Name",
+        deleting("delete_parameter", Name="Name"),
+        {"Type": "Type", "Value": "Value"},
+        update_operation="put_parameter",
+        prepare=lambda p, _: {**p, "Overwrite": True},
+    ),
+    "AWS::SSM::Document": ApiResource(
+        "ssm",
+        "create_document",
+        "DocumentDescription.Name",
+        deleting("delete_document", Name="Ref"),
+        generated_name="Name",
+    ),
+    "AWS::APS::Workspace": ApiResource(
+        "amp",
+        "create_workspace",
+        "arn",
+        deleting("delete_workspace", workspaceId="workspaceId"),
+        {"Arn": "arn", "WorkspaceId": "workspaceId", "PrometheusEndpoint": "workspace.prometheusEndpoint"},
+        observe=lambda amp, known: amp.describe_workspace(workspaceId=known["workspaceId"]),
+    ),
+    "AWS::Budgets::Budget": ApiResource(
+        "budgets",
+        "create_budget",
+        "Budget.BudgetName",
+        deleting("delete_budget", AccountId="AccountId", BudgetName="Ref"),
+        prepare=lambda p, context: {"AccountId": context.account_id, **p},
+    ),
+    "AWS::SageMaker::Cluster": ApiResource(
+        "sagemaker",
+        "create_cluster",
+        "ClusterArn",
+        deleting("delete_cluster", ClusterName="ClusterName"),
+        {"ClusterArn": "ClusterArn"},
+        update_operation="update_cluster",
+        update_key="ClusterName",
+    ),
+}

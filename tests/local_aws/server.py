@@ -1,0 +1,28 @@
+"""A local AWS to deploy to: moto's server with a stricter CloudFormation. Prints its URL when it listens."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+# Read when moto is imported: roles attach AWS's managed policies.
+os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
+
+from moto.server import ThreadedMotoServer
+
+from tests.local_aws import cloudformation, services
+
+
+def main() -> None:
+    cloudformation.install()
+    services.install()
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    # moto reads template URLs as path-style for hosts that contain "localhost" only.
+    os.environ["AWS_ENDPOINT_URL"] = f"http://localhost:{server.get_host_and_port()[1]}"
+    print(os.environ["AWS_ENDPOINT_URL"], flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

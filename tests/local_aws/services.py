@@ -1,0 +1,184 @@
+"""What moto's server lacks: updates of HyperPod clusters, Lustre's data-repository associations, and subnets
+that cannot be deleted while something is in them."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any
+from urllib.parse import urlparse
+
+import botocore.session
+from botocore.model import StringShape
+from moto.core.responses import ActionResult
+from moto.ec2.exceptions import DependencyViolationError
+from moto.ec2.models import EC2Backend, ec2_backends
+from moto.ec2.models.subnets import Subnet
+from moto.fsx import models as fsx_models
+from moto.fsx.models import FileSystem, fsx_backends
+from moto.fsx.responses import FSxResponse
+from moto.iam.models import iam_backends
+from moto.s3.models import s3_backends
+from moto.sagemaker import models
+from moto.sagemaker.exceptions import ValidationError
+from moto.sagemaker.models import Cluster, ClusterNode
+from moto.sagemaker.responses import SageMakerResponse
+
+SAGEMAKER = botocore.session.get_session().get_service_model("sagemaker")
+
+
+class HyperPodCluster(Cluster):
+    """moto's cluster, with every group property kept, node ids as the service's, and updates."""
+
+    def __init__(self, *, settings: dict[str, Any], region_name: str, account_id: str, **kwargs: Any) -> None:
+        groups = settings.pop("InstanceGroups")
+        self.settings = settings
+        super().__init__(
+            settings["ClusterName"], region_name, account_id, [], settings["VpcConfig"], settings.get("Tags")
+        )
+        self.set_groups(groups)
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.settings, **super().describe()}
+
+    def set_groups(self, groups: list[dict[str, Any]]) -> None:
+        """Take these groups in place of, or beside, what is there; nodes follow the counts.
+
+        Nodes that stay keep the lifecycle configuration they started with, as in the service.
+        """
+        for group in groups:
+            self._check(group)
+        named = {group["InstanceGroupName"]: group for group in self.instance_groups}
+        for group in groups:
+            count = group.pop("InstanceCount")
+            named[group["InstanceGroupName"]] = {**group, "CurrentCount": count, "TargetCount": count}
+            self._resize(group, count)
+        self.instance_groups = list(named.values())
+
+    def _check(self, group: dict[str, Any]) -> None:
+        """What a node needs when it starts: its type, role, and the script that it is to run."""
+        name = group["InstanceGroupName"]
+        types = SAGEMAKER.shape_for("ClusterInstanceType")
+        assert isinstance(types, StringShape)
+        if group["InstanceType"] not in types.enum:
+            raise ValidationError(f"{name}: unknown instance type {group['InstanceType']}")
+        iam_backends[self.account_id]["aws"].get_role_by_arn(group["ExecutionRole"])
+        lifecycle = group.get("LifeCycleConfig")
+        if lifecycle:
+            source = urlparse(lifecycle["SourceS3Uri"])
+            script = lifecycle.get("OnInitComplete") or lifecycle["OnCreate"]
+            key = f"{source.path.strip('/')}/{script}"
+            if s3_backends[self.account_id]["aws"].get_object(source.netloc, key) is None:
+                raise ValidationError(f"{name}: no object s3://{source.netloc}/{key} for its nodes to run")
+
+    def _resize(self, group: dict[str, Any], count: int) -> None:
+        name = group["InstanceGroupName"]
+        members = [key for key, node in self.nodes.items() if node.instance_group_name == name]
+        for key in members[count:]:
+            del self.nodes[key]
+        for _ in range(count - len(members)):
+            node_id = f"i-{secrets.token_hex(8)}0"[:19]
+            self.nodes[node_id] = ClusterNode(
+                self.region_name,
+                self.account_id,
+                self.cluster_name,
+                name,
+                group["InstanceType"],
+                group.get("LifeCycleConfig", {}),
+                group["ExecutionRole"],
+                node_id,
+                group.get("ThreadsPerCore"),
+            )
+
+
+def create_cluster(self: SageMakerResponse) -> ActionResult:
+    settings = json.loads(self.body)
+    ec2 = ec2_backends[self.current_account][self.region]
+    for subnet in settings["VpcConfig"]["Subnets"]:
+        ec2.get_subnet(subnet)
+    for group in settings["VpcConfig"]["SecurityGroupIds"]:
+        if ec2.get_security_group_from_id(group) is None:
+            raise ValidationError(f"security group {group} does not exist")
+    cluster = HyperPodCluster(settings=settings, region_name=self.region, account_id=self.current_account)
+    self.sagemaker_backend.clusters[cluster.cluster_name] = cluster
+    return ActionResult({"ClusterArn": cluster.arn})
+
+
+def update_cluster(self: SageMakerResponse) -> ActionResult:
+    changes = json.loads(self.body)
+    cluster = self.sagemaker_backend.clusters[changes.pop("ClusterName")]
+    assert isinstance(cluster, HyperPodCluster)
+    cluster.set_groups(changes.pop("InstanceGroups", []))
+    cluster.settings |= changes
+    return ActionResult({"ClusterArn": cluster.arn})
+
+
+class ReportedFileSystem(FileSystem):
+    """moto's file system, with what the service adds to a description."""
+
+    def to_dict(self) -> dict[str, Any]:
+        described: dict[str, Any] = {**super().to_dict(), "Lifecycle": "AVAILABLE"}
+        suffix = self.file_system_id.removeprefix("fs-")
+        if self.lustre_configuration is not None:
+            described["LustreConfiguration"] = {**self.lustre_configuration, "MountName": suffix[:8]}
+        if self.open_zfs_configuration is not None:
+            volume = {"RootVolumeId": f"fsvol-{suffix}"}
+            described["OpenZFSConfiguration"] = {**self.open_zfs_configuration, **volume}
+        return described
+
+
+ASSOCIATIONS: dict[str, dict[str, Any]] = {}
+
+
+def create_data_repository_association(self: FSxResponse) -> str:
+    request = json.loads(self.body)
+    (file_system,) = self.fsx_backend.describe_file_systems([request["FileSystemId"]])[0]
+    assert file_system.file_system_type == "LUSTRE"
+    s3_backends[self.current_account]["aws"].head_bucket(urlparse(request["DataRepositoryPath"]).netloc)
+    association_id = f"dra-{secrets.token_hex(8)}0"
+    arn = f"arn:aws:fsx:{self.region}:{self.current_account}:association/{file_system.file_system_id}"
+    ASSOCIATIONS[association_id] = {
+        **request,
+        "AssociationId": association_id,
+        "ResourceARN": f"{arn}/{association_id}",
+        "Lifecycle": "AVAILABLE",
+    }
+    return json.dumps({"Association": ASSOCIATIONS[association_id]})
+
+
+def describe_data_repository_associations(self: FSxResponse) -> str:
+    wanted = json.loads(self.body).get("AssociationIds") or list(ASSOCIATIONS)
+    return json.dumps({"Associations": [ASSOCIATIONS[key] for key in wanted]})
+
+
+def delete_data_repository_association(self: FSxResponse) -> str:
+    association = ASSOCIATIONS.pop(json.loads(self.body)["AssociationId"])
+    return json.dumps({"AssociationId": association["AssociationId"], "Lifecycle": "DELETING"})
+
+
+_moto_delete_subnet = EC2Backend.delete_subnet
+
+
+def delete_subnet(self: EC2Backend, subnet_id: str) -> Subnet:
+    """Refuse while a file system or a cluster has network interfaces in the subnet."""
+    file_systems = fsx_backends[self.account_id][self.region_name].file_systems.values()
+    clusters = models.sagemaker_backends[self.account_id][self.region_name].clusters.values()
+    users = [item.file_system_id for item in file_systems if subnet_id in item.subnet_ids]
+    users += [item.cluster_name for item in clusters if subnet_id in item.vpc_config["Subnets"]]
+    if users:
+        raise DependencyViolationError(f"The subnet '{subnet_id}' is in use by {users}")
+    return _moto_delete_subnet(self, subnet_id)
+
+
+def install() -> None:
+    """Add these to moto's server."""
+    SageMakerResponse.create_cluster = create_cluster  # type: ignore[method-assign]
+    SageMakerResponse.update_cluster = update_cluster  # type: ignore[attr-defined]
+    fsx_models.FileSystem = ReportedFileSystem  # type: ignore[misc]
+    for operation in (
+        create_data_repository_association,
+        describe_data_repository_associations,
+        delete_data_repository_association,
+    ):
+        setattr(FSxResponse, operation.__name__, operation)
+    EC2Backend.delete_subnet = delete_subnet  # type: ignore[method-assign,assignment]

@@ -1,0 +1,48 @@
+"""How a new VPC's addresses are divided: large private subnets from below, small ones from above.
+
+Every subnet's range depends on its own position only, so a zone or a database that is added later moves none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+
+from config.cluster import NewVpc
+
+SMALL_PREFIX = 28
+"""16 addresses, the smallest subnet a VPC takes; a NAT gateway needs one, a database at most three."""
+NUM_SMALL = 3
+"""One subnet for the NAT gateway and two for a database: kept free even when nothing stands in them yet."""
+
+
+@dataclass(frozen=True)
+class AddressPlan:
+    private: tuple[IPv4Network, ...]
+    """One per zone, in the file's order."""
+    nat: IPv4Network
+    database: tuple[IPv4Network, IPv4Network]
+
+
+def address_plan(network: NewVpc) -> AddressPlan:
+    """Divide ``network.cidr``.
+
+    Raises ValueError when the zones' private subnets and the small ones do not fit.
+    """
+    vpc = IPv4Network(network.cidr)
+    num_zones = len(network.availability_zone_ids)
+    size_private = 2 ** (32 - network.private_prefix_length)
+    size_small = 2 ** (32 - SMALL_PREFIX)
+    free = vpc.num_addresses - num_zones * size_private
+    if free < NUM_SMALL * size_small:
+        raise ValueError(
+            f"network.private_prefix_length: got {network.private_prefix_length}; {num_zones} private subnets"
+            f" of {size_private} addresses and {NUM_SMALL} of {size_small} do not fit into {vpc};"
+            " set a larger prefix length, a larger cidr, or fewer zones"
+        )
+    first, end = int(vpc.network_address), int(vpc.network_address) + vpc.num_addresses
+    private = tuple(
+        IPv4Network((first + i * size_private, network.private_prefix_length)) for i in range(num_zones)
+    )
+    nat, *database = (IPv4Network((end - (i + 1) * size_small, SMALL_PREFIX)) for i in range(NUM_SMALL))
+    return AddressPlan(private=private, nat=nat, database=(database[0], database[1]))

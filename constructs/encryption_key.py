@@ -1,0 +1,31 @@
+"""The key that a cluster file asks for."""
+
+from __future__ import annotations
+
+from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import aws_kms as kms
+
+from constructs import Construct
+
+
+def encryption_key(
+    scope: Construct, construct_id: str, *, setting: str, alias: str, removal: RemovalPolicy
+) -> kms.IKey | None:
+    """None for the services' own keys (``aws``), a new key (``create``), or the key with the ARN given.
+
+    Users add to the key's policy what a service needs. That has no effect on a key given by its ARN: whoever
+    owns it grants the same.
+    """
+    if setting == "aws":
+        return None
+    if setting != "create":
+        return kms.Key.from_key_arn(scope, construct_id, setting)
+    return kms.Key(
+        scope,
+        construct_id,
+        alias=alias,
+        enable_key_rotation=True,
+        # The longest that KMS offers to change one's mind: with the key, everything under it is lost.
+        pending_window=Duration.days(30),
+        removal_policy=removal,
+    )

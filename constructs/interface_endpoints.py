@@ -1,0 +1,66 @@
+"""Private addresses, inside the VPC, of the AWS services that nodes call."""
+
+from __future__ import annotations
+
+from aws_cdk import aws_ec2 as ec2
+
+from constructs import Construct
+
+SERVICES = {
+    "EcrApi": "ecr.api",
+    "EcrDocker": "ecr.dkr",
+    "Ssm": "ssm",
+    "SsmMessages": "ssmmessages",
+    "Ec2Messages": "ec2messages",
+    "Ec2": "ec2",
+    "Sts": "sts",
+    "Kms": "kms",
+    "Logs": "logs",
+    "Monitoring": "monitoring",
+    "SecretsManager": "secretsmanager",
+    "SageMakerApi": "sagemaker.api",
+    "Fsx": "fsx",
+}
+"""What a node calls from boot to the end of a job, beside S3. Construct id and endpoint name."""
+PROMETHEUS = {"PrometheusWorkspaces": "aps-workspaces"}
+"""Only for clusters with a workspace: the service is not offered in every region."""
+
+
+class InterfaceEndpoints(Construct):
+    """One endpoint per service, open to the cluster's security group only.
+
+    They stand in one zone, the file systems': endpoints bill per zone, and without that zone there is no
+    cluster to serve. Their policies are the services' default, since agents on the nodes call with
+    credentials of other accounts; what a node may do is in its role.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        vpc: ec2.IVpc,
+        subnet: ec2.ISubnet,
+        clients: ec2.ISecurityGroup,
+        prometheus: bool,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        group = ec2.SecurityGroup(
+            self,
+            "SecurityGroup",
+            vpc=vpc,
+            description="Interface endpoints: HTTPS from the cluster",
+            allow_all_outbound=False,
+        )
+        group.add_ingress_rule(clients, ec2.Port.tcp(443), "HTTPS from the cluster")
+        for service_id, name in (SERVICES | (PROMETHEUS if prometheus else {})).items():
+            ec2.InterfaceVpcEndpoint(
+                self,
+                service_id,
+                vpc=vpc,
+                service=ec2.InterfaceVpcEndpointAwsService(name),
+                subnets=ec2.SubnetSelection(subnets=[subnet]),
+                security_groups=[group],
+                open=False,
+                private_dns_enabled=True,
+            )

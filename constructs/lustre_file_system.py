@@ -1,0 +1,72 @@
+"""FSx for Lustre: the fast file system that every node mounts."""
+
+from __future__ import annotations
+
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_fsx as fsx
+from aws_cdk import aws_kms as kms
+
+from config.cluster import LustreFileSystem as LustreSettings
+from constructs import Construct
+from constructs.log_group import log_group
+from constructs.removal import apply_to_file_system
+
+LOG_DAYS = 90
+
+
+class LustreFileSystem(Construct):
+    """A PERSISTENT_2 file system on SSD, encrypted, in one subnet.
+
+    It is linked to a bucket, and FSx takes no backups of linked file systems (CreateBackup in the API
+    reference): what must outlast it belongs below the linked directory, from where it is exported.
+    Root is not squashed: the nodes' own set-up makes users' directories as root, and CloudFormation has
+    no property for it.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        settings: LustreSettings,
+        name: str,
+        subnet: ec2.ISubnet,
+        security_group: ec2.ISecurityGroup,
+        key: kms.IKey | None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self.mount_path = settings.mount_path
+        # A file that cannot be imported or exported is reported here and nowhere else. FSx accepts only
+        # groups below /aws/fsx/.
+        events = log_group(
+            self, "Events", key=key, retention_days=LOG_DAYS, log_group_name=f"/aws/fsx/{name}-lustre"
+        )
+        self.file_system = fsx.CfnFileSystem(
+            self,
+            "FileSystem",
+            file_system_type="LUSTRE",
+            file_system_type_version="2.15",
+            storage_type="SSD",
+            storage_capacity=settings.capacity_gib,
+            subnet_ids=[subnet.subnet_id],
+            security_group_ids=[security_group.security_group_id],
+            kms_key_id=key.key_arn if key else None,
+            lustre_configuration=fsx.CfnFileSystem.LustreConfigurationProperty(
+                deployment_type="PERSISTENT_2",
+                per_unit_storage_throughput=settings.throughput_mbps_per_tib,
+                data_compression_type=settings.compression.upper(),
+                efa_enabled=settings.efa,
+                automatic_backup_retention_days=0,
+                log_configuration=fsx.CfnFileSystem.LogConfigurationProperty(
+                    level="WARN_ERROR", destination=events.attr_arn
+                ),
+                metadata_configuration=fsx.CfnFileSystem.MetadataConfigurationProperty(
+                    mode="AUTOMATIC" if settings.metadata_iops is None else "USER_PROVISIONED",
+                    iops=settings.metadata_iops,
+                ),
+            ),
+        )
+        apply_to_file_system(self.file_system, settings.removal)
+        self.file_system_id = self.file_system.ref
+        self.dns_name = self.file_system.attr_dns_name
+        self.mount_name = self.file_system.attr_lustre_mount_name

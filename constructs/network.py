@@ -1,0 +1,125 @@
+"""Where a cluster's nodes and file systems live: a VPC of its own, or places in one that is there."""
+
+from __future__ import annotations
+
+from aws_cdk import RemovalPolicy
+from aws_cdk import aws_ec2 as ec2
+
+from config.cluster import ExistingVpc, NewVpc, SlurmCluster
+from constructs import Construct
+from constructs.cluster_security_group import cluster_security_group
+from constructs.cluster_vpc import ClusterVpc
+from constructs.encryption_key import encryption_key
+from constructs.flow_log import FlowLog
+from constructs.interface_endpoints import InterfaceEndpoints
+from constructs.s3_endpoint import s3_gateway_endpoint
+
+
+class Network(Construct):
+    """VPC, subnets, security group and endpoints of one cluster, new or existing."""
+
+    vpc: ec2.IVpc
+    security_group: ec2.ISecurityGroup
+    """Of every node and file system."""
+    database_subnets: list[ec2.ISubnet]
+    """In two zones; empty without an accounting database."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, cluster: SlurmCluster) -> None:
+        super().__init__(scope, construct_id)
+        network = cluster.network
+        self._zone_ids: list[str]
+        self._subnets: list[ec2.ISubnet]
+        if isinstance(network, NewVpc):
+            self._make(cluster, network)
+        else:
+            self._import(cluster, network)
+        closed = isinstance(network, NewVpc) and network.internet == "none"
+        self.security_group = cluster_security_group(
+            self,
+            "SecurityGroup",
+            vpc=self.vpc,
+            closed=closed,
+            database_cidrs=[subnet.ipv4_cidr_block for subnet in self.database_subnets],
+        )
+        if isinstance(network, NewVpc) or network.s3_gateway_endpoint:
+            s3_gateway_endpoint(
+                self,
+                "S3Endpoint",
+                vpc_id=self.vpc.vpc_id,
+                route_table_ids=[subnet.route_table.route_table_id for subnet in self._subnets],
+            )
+        if network.interface_endpoints or closed:
+            InterfaceEndpoints(
+                self,
+                "InterfaceEndpoints",
+                vpc=self.vpc,
+                subnet=self.subnet(None),
+                clients=self.security_group,
+                prometheus=cluster.prometheus,
+            )
+
+    def subnet(self, zone_id: str | None) -> ec2.ISubnet:
+        """The private subnet of a zone, or the first one; raises ValueError for a zone without."""
+        if zone_id is None:
+            return self._subnets[0]
+        if zone_id not in self._zone_ids:
+            raise ValueError(
+                f"availability_zone_id: got {zone_id}; the network has {', '.join(self._zone_ids)};"
+                " set one of these or add the zone to the network"
+            )
+        return self._subnets[self._zone_ids.index(zone_id)]
+
+    def _make(self, cluster: SlurmCluster, network: NewVpc) -> None:
+        made = ClusterVpc(
+            self,
+            "ClusterVpc",
+            network=network,
+            name=cluster.name,
+            database=cluster.accounting_database is not None,
+        )
+        self._zone_ids = network.availability_zone_ids
+        self._subnets = made.private_subnets
+        self.database_subnets = made.database_subnets
+        self.vpc = _imported_vpc(self, made.vpc_id, network.cidr, self._subnets)
+        key = encryption_key(
+            self,
+            "FlowLogKey",
+            setting=cluster.storage.kms,
+            alias=f"{cluster.name}-flow-log",
+            removal=RemovalPolicy.DESTROY,
+        )
+        FlowLog(self, "FlowLog", vpc_id=made.vpc_id, key=key, retention_days=network.flow_logs_days)
+
+    def _import(self, cluster: SlurmCluster, network: ExistingVpc) -> None:
+        self._zone_ids = [subnet.availability_zone_id for subnet in network.private_subnets]
+        self._subnets = [
+            ec2.Subnet.from_subnet_attributes(
+                self,
+                f"PrivateSubnet{index}",
+                subnet_id=subnet.subnet_id,
+                # The library wants a name; only the id is known. No template of ours contains it.
+                availability_zone=subnet.availability_zone_id,
+                route_table_id=subnet.route_table_id,
+                ipv4_cidr_block=subnet.cidr,
+            )
+            for index, subnet in enumerate(network.private_subnets)
+        ]
+        first_of_zone = dict(reversed(list(zip(self._zone_ids, self._subnets, strict=True))))
+        zones = list(dict.fromkeys(self._zone_ids))
+        self.database_subnets = (
+            [first_of_zone[zone] for zone in zones[:2]] if cluster.accounting_database is not None else []
+        )
+        self.vpc = _imported_vpc(self, network.vpc_id, network.cidr, self._subnets)
+
+
+def _imported_vpc(scope: Construct, vpc_id: str, cidr: str, subnets: list[ec2.ISubnet]) -> ec2.IVpc:
+    return ec2.Vpc.from_vpc_attributes(
+        scope,
+        "Vpc",
+        vpc_id=vpc_id,
+        vpc_cidr_block=cidr,
+        # One entry per subnet: the library pairs the two lists by position.
+        availability_zones=[subnet.availability_zone for subnet in subnets],
+        private_subnet_ids=[subnet.subnet_id for subnet in subnets],
+        private_subnet_route_table_ids=[subnet.route_table.route_table_id for subnet in subnets],
+    )

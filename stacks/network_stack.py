@@ -1,0 +1,20 @@
+"""What lives longest: the network of a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_cdk import CfnOutput, Stack
+
+from config.cluster import SlurmCluster
+from constructs import Construct
+from constructs.network import Network
+
+
+class NetworkStack(Stack):
+    def __init__(self, scope: Construct, construct_id: str, *, cluster: SlurmCluster, **kwargs: Any) -> None:
+        super().__init__(scope, construct_id, **kwargs)
+        self.network = Network(self, "Network", cluster=cluster)
+        CfnOutput(self, "VpcId", value=self.network.vpc.vpc_id)
+        CfnOutput(self, "SubnetId", value=self.network.subnet(None).subnet_id)
+        CfnOutput(self, "SecurityGroupId", value=self.network.security_group.security_group_id)

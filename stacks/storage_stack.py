@@ -1,0 +1,101 @@
+"""What outlives clusters: file systems, buckets and the key that encrypts them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_cdk import CfnOutput, RemovalPolicy, Stack
+
+from config.cluster import SlurmCluster
+from constructs import Construct
+from constructs.data_association import DataAssociation
+from constructs.encryption_key import encryption_key
+from constructs.home_file_system import HomeFileSystem
+from constructs.lustre_file_system import LustreFileSystem
+from constructs.network import Network
+from constructs.private_bucket import access_log_bucket, private_bucket
+from constructs.removal import removal_policy
+
+ARTIFACT_NONCURRENT_DAYS = 30
+"""Lifecycle scripts and code are overwritten under the same name only by hand: time to notice."""
+
+
+class StorageStack(Stack):
+    def __init__(
+        self, scope: Construct, construct_id: str, *, cluster: SlurmCluster, network: Network, **kwargs: Any
+    ) -> None:
+        super().__init__(scope, construct_id, **kwargs)
+        storage = cluster.storage
+        removals = {storage.lustre.removal, storage.data_bucket.removal} | (
+            {storage.home.removal} if storage.home else set()
+        )
+        # What is kept stays readable only with its key.
+        key_removal = RemovalPolicy.RETAIN if "retain" in removals else RemovalPolicy.DESTROY
+        self.key = encryption_key(
+            self, "Key", setting=storage.kms, alias=f"{cluster.name}-storage", removal=key_removal
+        )
+
+        subnet = network.subnet(None)
+        self.lustre = LustreFileSystem(
+            self,
+            "Lustre",
+            settings=storage.lustre,
+            name=cluster.name,
+            subnet=subnet,
+            security_group=network.security_group,
+            key=self.key,
+        )
+        self.home = None
+        if storage.home:
+            self.home = HomeFileSystem(
+                self,
+                "Home",
+                settings=storage.home,
+                vpc_cidr=network.vpc.vpc_cidr_block,
+                subnet=subnet,
+                security_group=network.security_group,
+                key=self.key,
+            )
+
+        access_logs = access_log_bucket(self, "AccessLogs")
+        bucket_removal = removal_policy(storage.data_bucket.removal)
+        self.data_bucket = private_bucket(
+            self,
+            "Data",
+            key=self.key,
+            access_logs=access_logs,
+            noncurrent_days=storage.data_bucket.noncurrent_days,
+            removal=bucket_removal,
+        )
+        self.artifact_bucket = private_bucket(
+            self,
+            "Artifacts",
+            # HyperPod's managed policy lets nodes read scripts from buckets of this prefix.
+            bucket_name=f"sagemaker-{cluster.name}-{self.account}-{cluster.region}",
+            key=self.key,
+            access_logs=access_logs,
+            noncurrent_days=ARTIFACT_NONCURRENT_DAYS,
+            removal=bucket_removal,
+        )
+        self.data_association = DataAssociation(
+            self,
+            "DataAssociation",
+            lustre=self.lustre,
+            path=storage.data_bucket.lustre_path,
+            bucket=self.data_bucket,
+            key=self.key,
+            # Useful as long as both of its ends are.
+            removal=RemovalPolicy.RETAIN
+            if storage.lustre.removal == storage.data_bucket.removal == "retain"
+            else RemovalPolicy.DESTROY,
+        )
+        self._outputs()
+
+    def _outputs(self) -> None:
+        CfnOutput(self, "LustreFileSystemId", value=self.lustre.file_system_id)
+        CfnOutput(self, "DataBucketName", value=self.data_bucket.bucket_name)
+        CfnOutput(self, "ArtifactBucketName", value=self.artifact_bucket.bucket_name)
+        if self.home:
+            CfnOutput(self, "HomeFileSystemId", value=self.home.file_system_id)
+        if self.key:
+            CfnOutput(self, "KeyArn", value=self.key.key_arn)

@@ -1,0 +1,98 @@
+"""The database behind Slurm's accounting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_rds as rds
+from aws_cdk import aws_secretsmanager as secretsmanager
+
+from config.cluster import AccountingDatabase as Settings
+from constructs import Construct
+
+PORT = 3306
+ENGINE = rds.DatabaseInstanceEngine.maria_db(version=rds.MariaDbEngineVersion.VER_11_4_10)
+"""A version with long-term support; slurmdbd works with MariaDB from 5.5 on."""
+
+
+class AccountingDatabase(Construct):
+    """MariaDB on RDS that only the cluster's security group reaches, over TLS, with a generated password.
+
+    HyperPod makes the schema. Its default name carries the cluster's id, so that a cluster that is made anew
+    gets a schema of its own in the same database and never reads a predecessor's state.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        settings: Settings,
+        vpc: ec2.IVpc,
+        subnets: Sequence[ec2.ISubnet],
+        cluster_security_group: ec2.ISecurityGroup,
+        key: kms.IKey | None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        is_kept = settings.removal == "retain"
+        removal = RemovalPolicy.RETAIN if is_kept else RemovalPolicy.DESTROY
+        selection = ec2.SubnetSelection(subnets=subnets)
+        security_group = ec2.SecurityGroup(
+            self,
+            "SecurityGroup",
+            vpc=vpc,
+            description="Slurm accounting database",
+            allow_all_outbound=False,
+        )
+        # One way only: what leaves the cluster's group is the network's own to say.
+        security_group.add_ingress_rule(
+            cluster_security_group, ec2.Port.tcp(PORT), "slurmdbd on the controller"
+        )
+        self.instance = rds.DatabaseInstance(
+            self,
+            "Instance",
+            engine=ENGINE,
+            instance_type=ec2.InstanceType(settings.instance_class.removeprefix("db.")),
+            credentials=rds.Credentials.from_generated_secret("slurm", encryption_key=key),
+            vpc=vpc,
+            subnet_group=rds.SubnetGroup(
+                self,
+                "Subnets",
+                description="Slurm accounting database",
+                vpc=vpc,
+                vpc_subnets=selection,
+                removal_policy=removal,
+            ),
+            security_groups=[security_group],
+            publicly_accessible=False,
+            port=PORT,
+            parameters={
+                "require_secure_transport": "1",
+                # Slurm's accounting guide asks for it: purges hold rows longer than MariaDB's 50 s.
+                "innodb_lock_wait_timeout": "900",
+            },
+            allocated_storage=settings.storage_gib,
+            storage_type=rds.StorageType.GP3,
+            storage_encrypted=True,
+            storage_encryption_key=key,
+            multi_az=settings.multi_az,
+            backup_retention=Duration.days(settings.backup_days),
+            delete_automated_backups=not is_kept,
+            copy_tags_to_snapshot=True,
+            deletion_protection=is_kept,
+            auto_minor_version_upgrade=True,
+            cloudwatch_logs_exports=["error", "slowquery"],
+            removal_policy=removal,
+        )
+        assert self.instance.secret is not None  # generated above
+        self.secret: secretsmanager.ISecret = self.instance.secret
+        if is_kept:
+            # A database that stays needs its group, its parameters and its password.
+            for child in self.node.find_all():
+                if isinstance(
+                    child, ec2.CfnSecurityGroup | rds.CfnDBParameterGroup | secretsmanager.CfnSecret
+                ):
+                    child.apply_removal_policy(RemovalPolicy.RETAIN)

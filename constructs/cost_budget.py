@@ -1,0 +1,45 @@
+"""A monthly limit for what a cluster costs."""
+
+from __future__ import annotations
+
+from aws_cdk import aws_budgets as budgets
+
+from config.cluster import Budget
+from constructs import Construct
+
+
+class CostBudget(Construct):
+    """Mails when the costs tagged with the cluster's name pass the limit, or are forecast to.
+
+    It sees only what carries the tag, and the tag only once it is activated as a cost allocation tag.
+    """
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, cluster_name: str, tag: str, budget: Budget
+    ) -> None:
+        super().__init__(scope, construct_id)
+        budgets.CfnBudget(
+            self,
+            "Budget",
+            budget=budgets.CfnBudget.BudgetDataProperty(
+                budget_name=f"{cluster_name}-monthly",
+                budget_type="COST",
+                time_unit="MONTHLY",
+                budget_limit=budgets.CfnBudget.SpendProperty(amount=budget.monthly_usd, unit="USD"),
+                cost_filters={"TagKeyValue": [f"user:{tag}${cluster_name}"]},
+            ),
+            notifications_with_subscribers=[
+                budgets.CfnBudget.NotificationWithSubscribersProperty(
+                    notification=budgets.CfnBudget.NotificationProperty(
+                        notification_type=kind,
+                        comparison_operator="GREATER_THAN",
+                        threshold=100,
+                        threshold_type="PERCENTAGE",
+                    ),
+                    subscribers=[
+                        budgets.CfnBudget.SubscriberProperty(subscription_type="EMAIL", address=budget.email)
+                    ],
+                )
+                for kind in ("ACTUAL", "FORECASTED")
+            ],
+        )

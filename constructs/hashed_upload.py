@@ -1,0 +1,78 @@
+"""Files uploaded to S3 under a prefix that names their contents."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+
+from aws_cdk import Size
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_s3_deployment as s3_deployment
+
+from constructs import Construct
+
+IGNORED = ("__pycache__", "*.pyc")
+"""What running the code leaves beside it."""
+
+
+def content_hash(folder: Path, extra_files: Mapping[str, str]) -> str:
+    """16 hex digits that depend on relative paths and bytes alone, not on modes, times or order on disk."""
+    files = {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not any(fnmatch(part, ignored) for part in path.parts for ignored in IGNORED)
+    }
+    files |= {name: text.encode() for name, text in extra_files.items()}
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        # Lengths first, so that bytes cannot move between a name and its content unnoticed.
+        digest.update(f"{len(name)} {len(files[name])} {name}".encode() + files[name])
+    return digest.hexdigest()[:16]
+
+
+class HashedUpload(Construct):
+    """A folder's files, and small extra ones, below ``<prefix>/<hash of their contents>/``.
+
+    A change makes a new prefix and leaves earlier ones where they are: a cluster that rolls back, and a node
+    that is replaced meanwhile, still find the files that they were given.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        bucket: s3.IBucket,
+        prefix: str,
+        folder: Path,
+        key: kms.IKey | None,
+        log_group: logs.ILogGroup,
+        extra_files: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        extra = dict(extra_files or {})
+        key_prefix = f"{prefix}/{content_hash(folder, extra)}"
+        self.s3_uri = f"s3://{bucket.bucket_name}/{key_prefix}/"
+        s3_deployment.BucketDeployment(
+            self,
+            "Files",
+            # By name: BucketDeployment tags the bucket object it is given, which would change the storage
+            # stack with every change of a script.
+            destination_bucket=s3.Bucket.from_bucket_attributes(
+                self, "Bucket", bucket_name=bucket.bucket_name, encryption_key=key
+            ),
+            destination_key_prefix=key_prefix,
+            sources=[
+                s3_deployment.Source.asset(str(folder), exclude=[f"**/{name}" for name in IGNORED]),
+                *(s3_deployment.Source.data(name, text) for name, text in extra.items()),
+            ],
+            prune=False,
+            retain_on_delete=True,
+            memory_limit=512,
+            ephemeral_storage_size=Size.mebibytes(512),
+            log_group=log_group,
+        )

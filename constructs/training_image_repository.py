@@ -1,0 +1,42 @@
+"""Where the training image is kept."""
+
+from __future__ import annotations
+
+from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import aws_ecr as ecr
+from aws_cdk import aws_kms as kms
+
+from constructs import Construct
+
+KEPT_IMAGES = 20
+"""At about 10 GB each; older ones are rebuilt from their commit."""
+
+
+class TrainingImageRepository(Construct):
+    """ECR repository ``<cluster name>/training``: a tag is never moved, every push is scanned.
+
+    It goes with the cluster, images included: they are built from this repository, and a repository that was
+    kept would collide with the next cluster's by name.
+    """
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, cluster_name: str, key: kms.IKey | None
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self.repository = ecr.Repository(
+            self,
+            "Repository",
+            repository_name=f"{cluster_name}/training",
+            image_tag_mutability=ecr.TagMutability.IMMUTABLE,
+            image_scan_on_push=True,
+            encryption=ecr.RepositoryEncryption.KMS if key else ecr.RepositoryEncryption.AES_256,
+            encryption_key=key,
+            removal_policy=RemovalPolicy.DESTROY,
+            empty_on_delete=True,
+            lifecycle_rules=[
+                ecr.LifecycleRule(
+                    rule_priority=1, tag_status=ecr.TagStatus.UNTAGGED, max_image_age=Duration.days(7)
+                ),
+                ecr.LifecycleRule(rule_priority=2, tag_status=ecr.TagStatus.ANY, max_image_count=KEPT_IMAGES),
+            ],
+        )

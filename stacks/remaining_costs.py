@@ -1,0 +1,23 @@
+"""What goes on costing money when the cluster is gone."""
+
+from __future__ import annotations
+
+from config.cluster import NewVpc, SlurmCluster
+
+
+def remaining_costs(cluster: SlurmCluster) -> list[str]:
+    """What of the network and storage stacks bills by the hour or by the byte, in a person's words."""
+    lustre, home, database = cluster.storage.lustre, cluster.storage.home, cluster.accounting_database
+    parts = [f"FSx for Lustre ({lustre.capacity_gib} GiB)"]
+    if home:
+        parts.append(f"FSx for OpenZFS ({home.capacity_gib} GiB)")
+    parts.append("S3 buckets")
+    if isinstance(cluster.network, NewVpc) and cluster.network.internet == "nat":
+        parts.append("NAT gateway")
+    if cluster.network.interface_endpoints:
+        parts.append("interface endpoints")
+    if database:
+        parts.append(f"accounting database ({database.instance_class})")
+    if cluster.storage.kms == "create":
+        parts.append("KMS key")
+    return parts

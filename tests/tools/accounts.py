@@ -1,0 +1,130 @@
+"""Accounts as AWS would describe them, for the clusters of these tests."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from config.cluster import SlurmCluster
+from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Parameters, Refusal
+
+STARTED = datetime(2026, 11, 1, tzinfo=UTC)
+APPLIED_QUOTAS = {
+    "ml.m5.12xlarge for cluster usage": 4,
+    "ml.m5.4xlarge for cluster usage": 4,
+    "ml.g5.8xlarge for cluster usage": 4,
+    "ml.g5.8xlarge for cluster spot instance usage": 2,
+    "ml.p5.48xlarge for cluster usage": 8,
+    "Maximum number instances allowed per SageMaker HyperPod cluster": 20,
+}
+DEFAULT_QUOTAS = {
+    "ml.g5.8xlarge for cluster usage": 0,
+    "Total number of instances allowed across SageMaker HyperPod clusters": 30,
+    "Total number of Spot instances allowed across SageMaker HyperPod clusters": 2,
+    "Maximum size of EBS volume in GB for a SageMaker HyperPod cluster instance": 1024,
+}
+QUOTAS_BY_CODE = {
+    "L-8F1B9C74": 100800.0,
+    "L-88479C21": 262144.0,
+    "L-4EDE4065": 10240.0,
+    "L-F678F1CE": 5.0,
+    "L-A4707A72": 5.0,
+    "L-0263D0A3": 5.0,
+    "L-DF5E4CA3": 5000.0,
+}
+ZONES = {"us-west-2": ["usw2-az1", "usw2-az4"], "us-east-1": ["use1-az4", "use1-az6"]}
+
+
+def empty_account(cluster: SlurmCluster) -> AnsweringAws:
+    """An account that is ready for its first cluster: bootstrapped, with quotas, and nothing deployed."""
+    aws = AnsweringAws(cluster.region)
+    identity = {
+        "Account": ACCOUNT,
+        "Arn": f"arn:aws:sts::{ACCOUNT}:assumed-role/Deployer/ada",
+        "UserId": "A:ada",
+    }
+    aws.answer("sts", "GetCallerIdentity", identity)
+    aws.answer(
+        "ssm",
+        "GetParameter",
+        {"Parameter": {"Name": "/cdk-bootstrap/hnb659fds/version", "Type": "String", "Value": "27"}},
+    )
+    aws.answer("ssm", "DescribeDocument", Refusal("InvalidDocument"))
+    aws.answer("cloudformation", "DescribeStacks", Refusal("ValidationError", "Stack does not exist"))
+    aws.answer("sagemaker", "ListClusters", {"ClusterSummaries": []})
+    aws.answer("sagemaker", "DescribeCluster", Refusal("ResourceNotFound"))
+    aws.answer("s3", "HeadBucket", Refusal("404", "Not Found", 404))
+    aws.answer("ecr", "DescribeRepositories", Refusal("RepositoryNotFoundException"))
+    aws.answer("logs", "DescribeLogGroups", {"logGroups": []})
+    aws.answer("fsx", "DescribeFileSystems", {"FileSystems": []})
+    _answer_quotas(aws)
+    _answer_network(aws, cluster.region)
+    return aws
+
+
+def _answer_quotas(aws: AnsweringAws) -> None:
+    def quotas(values: dict[str, int]) -> dict[str, Any]:
+        return {"Quotas": [{"QuotaName": name, "Value": float(value)} for name, value in values.items()]}
+
+    def by_code(parameters: Parameters) -> dict[str, Any]:
+        if parameters["QuotaCode"] not in QUOTAS_BY_CODE:
+            raise Refusal("NoSuchResourceException")
+        return {
+            "Quota": {"QuotaCode": parameters["QuotaCode"], "Value": QUOTAS_BY_CODE[parameters["QuotaCode"]]}
+        }
+
+    aws.answer("service-quotas", "ListServiceQuotas", quotas(APPLIED_QUOTAS))
+    aws.answer("service-quotas", "ListAWSDefaultServiceQuotas", quotas(DEFAULT_QUOTAS))
+    # None of these has been raised, so the account has no value of its own.
+    aws.answer("service-quotas", "GetServiceQuota", Refusal("NoSuchResourceException"))
+    aws.answer("service-quotas", "GetAWSDefaultServiceQuota", by_code)
+
+
+def _answer_network(aws: AnsweringAws, region: str) -> None:
+    zones = [{"ZoneId": zone, "State": "available", "RegionName": region} for zone in ZONES[region]]
+
+    def offers(parameters: Parameters) -> dict[str, Any]:
+        (types,) = parameters["Filters"]
+        return {
+            "InstanceTypeOfferings": [
+                {"InstanceType": name, "LocationType": "availability-zone-id", "Location": zone}
+                for name in types["Values"]
+                for zone in ZONES[region]
+            ]
+        }
+
+    aws.answer("ec2", "DescribeRegions", {"Regions": [{"RegionName": region, "OptInStatus": "opted-in"}]})
+    aws.answer("ec2", "DescribeAvailabilityZones", {"AvailabilityZones": zones})
+    aws.answer("ec2", "DescribeInstanceTypeOfferings", offers)
+    aws.answer("ec2", "DescribeVpcs", {"Vpcs": [{"VpcId": "vpc-0d00dd00", "IsDefault": True}]})
+    aws.answer(
+        "ec2", "DescribeInternetGateways", {"InternetGateways": [{"InternetGatewayId": "igw-0d00dd00"}]}
+    )
+    aws.answer("ec2", "DescribeAddresses", {"Addresses": []})
+    aws.answer("ec2", "DescribeNetworkInterfaces", {"NetworkInterfaces": []})
+
+
+def deployed_stacks(aws: AnsweringAws, statuses: dict[str, str]) -> None:
+    """Let these stacks be there, and no others."""
+
+    def describe(parameters: Parameters) -> dict[str, Any]:
+        name = parameters["StackName"]
+        if name not in statuses:
+            raise Refusal("ValidationError", f"Stack with id {name} does not exist")
+        stack = {"StackName": name, "CreationTime": STARTED, "StackStatus": statuses[name]}
+        return {"Stacks": [stack]}
+
+    aws.answer("cloudformation", "DescribeStacks", describe)
+
+
+def cluster_description(
+    name: str, groups: list[dict[str, Any]], *, status: str = "InService", region: str = "us-west-2"
+) -> dict[str, Any]:
+    """What DescribeCluster answers for a Slurm cluster."""
+    return {
+        "ClusterArn": f"arn:aws:sagemaker:{region}:{ACCOUNT}:cluster/abc123def456",
+        "ClusterName": name,
+        "ClusterStatus": status,
+        "InstanceGroups": groups,
+        "Orchestrator": {"Slurm": {"SlurmConfigStrategy": "Managed"}},
+    }

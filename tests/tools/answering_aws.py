@@ -1,0 +1,99 @@
+"""AWS by botocore's Stubber, answering by operation instead of in a fixed order.
+
+Every call's parameters and every answer are validated against botocore's model, types and required members by
+botocore itself, enumerations and ranges here. What nobody answered fails the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import boto3
+from botocore.model import OperationModel
+from botocore.stub import Stubber
+
+ACCOUNT = "123456789012"
+Parameters = dict[str, Any]
+Answer = Callable[[Parameters], dict[str, Any]]
+
+
+class Refusal(Exception):
+    """The error with which an answer refuses a call."""
+
+    def __init__(self, code: str, message: str = "refused", status: int = 400) -> None:
+        super().__init__(code)
+        self.code, self.message, self.status = code, message, status
+
+
+class AnsweringAws:
+    """A session's clients, stubbed. ``calls`` lists what was called, as ("ec2", "DescribeVpcs")."""
+
+    def __init__(self, region: str) -> None:
+        self.session = boto3.Session(
+            aws_access_key_id="AKIAEXAMPLE", aws_secret_access_key="example", region_name=region
+        )
+        self.answers: dict[tuple[str, str], Answer] = {}
+        self.calls: list[tuple[str, str]] = []
+        self._stubbers: list[Stubber] = []
+        self._make_client = self.session.client
+        self.session.client = self._client  # type: ignore[method-assign,assignment]
+
+    def answer(self, service: str, operation: str, answer: dict[str, Any] | Answer | Refusal) -> None:
+        """Set or change what an operation answers: a response, a function of the parameters, or a refusal."""
+        if isinstance(answer, Refusal):
+            self.answers[service, operation] = _refusing(answer)
+        elif callable(answer):
+            self.answers[service, operation] = answer
+        else:
+            self.answers[service, operation] = lambda parameters: answer
+
+    def _client(self, service: str, **options: Any) -> Any:
+        client = self._make_client(service, **options)  # type: ignore[call-overload]
+        stubber = Stubber(client)
+        stubber.activate()
+        self._stubbers.append(stubber)
+
+        def queue_answer(params: Parameters, model: OperationModel, **_: Any) -> None:
+            _check_values(params, model.input_shape, model.name)
+            self.calls.append((service, model.name))
+            method = client.meta.method_to_api_mapping
+            name = next(python for python, api in method.items() if api == model.name)
+            assert (service, model.name) in self.answers, f"nobody answers {service} {model.name} {params}"
+            try:
+                response = self.answers[service, model.name](dict(params))
+            except Refusal as refusal:
+                stubber.add_client_error(name, refusal.code, refusal.message, http_status_code=refusal.status)
+            else:
+                _check_values(response, model.output_shape, model.name)
+                stubber.add_response(name, response, dict(params))
+
+        # The first event of a call; at the next one the Stubber looks at its queue.
+        client.meta.events.register("provide-client-params.*.*", queue_answer)
+        return client
+
+
+def _refusing(refusal: Refusal) -> Answer:
+    def answer(parameters: Parameters) -> dict[str, Any]:
+        raise refusal
+
+    return answer
+
+
+def _check_values(value: Any, shape: Any, path: str) -> None:
+    """What botocore's validator leaves out: enumerations, and maxima of numbers and lengths."""
+    if shape is None:
+        return
+    if shape.type_name == "structure" and isinstance(value, dict):
+        for key, member in value.items():
+            if key in shape.members:
+                _check_values(member, shape.members[key], f"{path}.{key}")
+    elif shape.type_name == "list" and isinstance(value, list):
+        for item in value:
+            _check_values(item, shape.member, f"{path}[]")
+    elif isinstance(value, str) and getattr(shape, "enum", None):
+        assert value in shape.enum, f"{path}: {value} is none of {shape.enum}"
+    size = len(value) if isinstance(value, str | list) else value
+    largest = shape.metadata.get("max")
+    if largest is not None and isinstance(size, int | float) and not isinstance(size, bool):
+        assert size <= largest, f"{path}: {size} is above {largest}"

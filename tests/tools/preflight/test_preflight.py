@@ -1,0 +1,135 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tools.accounts import deployed_stacks, empty_account
+from tests.tools.answering_aws import AnsweringAws, Refusal
+from tests.tools.cluster_files import shipped
+from tests.tools.preflight.report import findings, problems
+from tools.preflight import __main__ as command
+from tools.preflight.read_only_aws import READING, ReadOnlyAws
+
+SLURM = shipped("slurm")
+
+
+def test_an_account_that_is_ready_has_nothing_to_fix() -> None:
+    found = findings(empty_account(SLURM), SLURM)
+    assert {finding.level for finding in found} == {"OK"}
+    subjects = {finding.subject for finding in found}
+    assert {
+        "credentials",
+        "region",
+        "CDK bootstrap",
+        "stack esm2-slurm-slurm-hyperpod",
+        "quota ml.g5.8xlarge for cluster usage",
+        "quota Lustre Persistent_2 storage capacity",
+        "quota EC2-VPC Elastic IPs",
+        "zone usw2-az4",
+        "offer workers",
+        "bucket sagemaker-esm2-slurm-123456789012-us-west-2",
+    } <= subjects
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_only_reads_are_called(ready: bool) -> None:
+    aws = empty_account(SLURM)
+    if not ready:
+        names = ("network", "storage", "hyperpod")
+        deployed_stacks(aws, {f"esm2-slurm-slurm-{name}": "UPDATE_ROLLBACK_FAILED" for name in names})
+        aws.answer("sagemaker", "DescribeCluster", Refusal("AccessDeniedException"))
+    findings(aws, SLURM)
+    assert len(aws.calls) > 15
+    for service, operation in aws.calls:
+        assert operation.startswith(("Get", "List", "Describe", "Head")), f"{service} {operation}"
+
+
+def test_a_write_is_refused_before_it_reaches_aws() -> None:
+    aws = AnsweringAws("us-west-2")
+    with pytest.raises(AssertionError, match="not a read"):
+        ReadOnlyAws(aws.session).call("cloudformation", "delete_stack", StackName="esm2-slurm")
+    assert aws.calls == []
+    assert {"get", "list", "describe", "head"} == READING
+
+
+def test_every_missing_permission_is_named_and_stops_no_other_check() -> None:
+    aws = empty_account(SLURM)
+    allowed = {("sts", "GetCallerIdentity"), ("ec2", "DescribeRegions")}
+    for service, operation in set(aws.answers) - allowed:
+        denied = "UnauthorizedOperation" if service == "ec2" else "AccessDeniedException"
+        aws.answer(service, operation, Refusal("403" if service == "s3" else denied, status=403))
+    found = [finding for finding in findings(aws, SLURM) if finding.level != "OK"]
+    assert {finding.level for finding in found} == {"WARN"}
+    named = " ".join(finding.action for finding in found)
+    for action in (
+        "ssm:GetParameter",
+        "ssm:DescribeDocument",
+        "cloudformation:DescribeStacks",
+        "servicequotas:ListAWSDefaultServiceQuotas",
+        "fsx:DescribeFileSystems",
+        "ec2:DescribeAvailabilityZones",
+        "ec2:DescribeInstanceTypeOfferings",
+        "sagemaker:DescribeCluster",
+        "s3:ListBucket",
+        "ecr:DescribeRepositories",
+        "logs:DescribeLogGroups",
+    ):
+        assert f"allow {action} " in named
+
+
+def test_without_credentials_nothing_else_is_tried() -> None:
+    aws = empty_account(SLURM)
+    aws.answer("sts", "GetCallerIdentity", Refusal("ExpiredToken"))
+    ((level, subject, message),) = problems(aws, SLURM)
+    assert (level, subject) == ("FAIL", "credentials")
+    assert "expired" in message
+    assert aws.calls == [("sts", "GetCallerIdentity")]
+
+
+def test_a_region_that_is_not_enabled_refuses_the_credentials() -> None:
+    aws = empty_account(SLURM)
+    aws.answer("sts", "GetCallerIdentity", Refusal("InvalidClientTokenId"))
+    ((_, _, message),) = problems(aws, SLURM)
+    assert "has not enabled the region" in message
+
+
+def test_throttling_is_reported_as_not_checked() -> None:
+    aws = empty_account(SLURM)
+    aws.answer("fsx", "DescribeFileSystems", Refusal("BadRequest", "try later"))
+    ((level, subject, message),) = problems(aws, SLURM)
+    assert (level, subject) == ("WARN", "quotas of file systems")
+    assert "try later" in message
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("ready", [True, False])
+def test_exit_status_and_output(
+    ready: bool, as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws = empty_account(SLURM)
+    if not ready:
+        aws.answer("ssm", "GetParameter", Refusal("ParameterNotFound"))
+    monkeypatch.setattr(command, "open_session", lambda region, profile: aws.session)
+    monkeypatch.setattr(sys, "argv", ["preflight", *(["--json"] if as_json else [])])
+    monkeypatch.chdir(Path(__file__).parents[3])
+    assert command.main() == (0 if ready else 1)
+    output = capsys.readouterr().out
+    if as_json:
+        assert output.lstrip().startswith("[")
+        assert ('"FAIL"' in output) is not ready
+    else:
+        assert ("0 FAIL: ready to deploy" in output) is ready
+        assert ("npx cdk bootstrap aws://123456789012/us-west-2" in output) is not ready
+
+
+def test_a_missing_file_is_an_error_without_a_traceback() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "tools.preflight", "--cluster", "clusters/none.yaml"],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: clusters/none.yaml: no such file")
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,77 @@
+"""The one way in which the tools reach AWS, and what its refusals mean for whoever typed the command."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSOError,
+    TokenRetrievalError,
+)
+
+CLIENT_CONFIG = Config(
+    retries={"mode": "standard", "max_attempts": 6},
+    connect_timeout=10,
+    read_timeout=60,
+)
+"""Service Quotas and SageMaker throttle long listings; six attempts wait up to about half a minute."""
+
+EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
+UNKNOWN_KEY = {"InvalidClientTokenId", "UnrecognizedClientException", "AuthFailure", "SignatureDoesNotMatch"}
+NOT_ALLOWED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"}
+
+
+def open_session(*, region: str, profile: str | None = None) -> boto3.Session:
+    """A session in the cluster's region, with the credentials that the aws command would use.
+
+    Raises:
+        ValueError: if the profile does not exist.
+    """
+    try:
+        return boto3.Session(profile_name=profile, region_name=region)
+    except ProfileNotFound as error:
+        known = ", ".join(boto3.Session().available_profiles) or "none"
+        raise ValueError(f"{error}; profiles there are: {known}") from None
+
+
+def aws_client(session: boto3.Session, service: str) -> Any:
+    # boto3's stubs type one overload per service name, and none for a name in a variable.
+    return cast(Any, session).client(service, config=CLIENT_CONFIG)
+
+
+def error_code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def is_denied(error: ClientError) -> bool:
+    """Whether the caller lacks the permission, as against the thing not being there."""
+    return error_code(error) in NOT_ALLOWED
+
+
+def explain(error: BotoCoreError | ClientError) -> str:
+    """What went wrong, and what to do about it, in a sentence or two."""
+    if isinstance(error, NoCredentialsError | PartialCredentialsError):
+        return "no AWS credentials found; run `aws configure sso` (or `aws configure`), or name a profile"
+    if isinstance(error, SSOError | TokenRetrievalError):
+        return "the sign-in has expired; run `aws sso login` (with --profile if you use one) and try again"
+    if isinstance(error, EndpointConnectionError):
+        return f"{error}; check the network, and that the region's name is right"
+    if not isinstance(error, ClientError):
+        return str(error)
+    code = error_code(error)
+    if code in EXPIRED:
+        return "the credentials have expired; sign in again (`aws sso login`, or new keys) and try again"
+    if code in UNKNOWN_KEY:
+        return (
+            f"AWS does not accept the credentials in this region ({code}): the keys are wrong or deleted, "
+            "or the account has not enabled the region (Account settings, AWS Regions)"
+        )
+    return str(error)

@@ -1,0 +1,47 @@
+"""What the tools' command lines have in common."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tools.aws_session import explain
+
+DEFAULT_CLUSTER_FILE = Path("clusters/slurm.yaml")
+USAGE_ERROR = 2
+INTERRUPTED = 130
+"""Exit status after Ctrl-C (128 + SIGINT)."""
+
+
+def cluster_parser(description: str) -> argparse.ArgumentParser:
+    """A parser with the two options that every tool takes."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument(
+        "--cluster",
+        type=Path,
+        default=DEFAULT_CLUSTER_FILE,
+        metavar="FILE",
+        help="cluster file (%(default)s)",
+    )
+    parser.add_argument("--profile", help="profile of the aws command to use")
+    return parser
+
+
+def run_command(main: Callable[[], int]) -> NoReturn:
+    """Run a tool; an error with a message for the user ends with it and status 2, not with a traceback."""
+    try:
+        status = main()
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        status = USAGE_ERROR
+    except (BotoCoreError, ClientError) as error:
+        print(f"error: {explain(error)}", file=sys.stderr)
+        status = USAGE_ERROR
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    sys.exit(status)

@@ -1,0 +1,73 @@
+"""Live checks before money is spent. They read, and change nothing.
+
+``run_checks`` runs them all; each is a function of the account and the cluster that yields findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from config.cluster import SlurmCluster
+from tools.aws_session import explain
+from tools.preflight import (
+    account,
+    encryption,
+    existing_routes,
+    existing_vpc,
+    images,
+    instance_quotas,
+    names,
+    network_quotas,
+    stacks,
+    storage_quotas,
+    training_plans,
+    zones,
+)
+from tools.preflight.finding import Finding, warn
+from tools.preflight.read_only_aws import PermissionMissing, ReadOnlyAws
+
+Check = Callable[[ReadOnlyAws, SlurmCluster], Iterator[Finding]]
+
+CHECKS: dict[str, Check] = {
+    "region": account.check_region,
+    "CDK bootstrap": account.check_bootstrap,
+    "stacks": stacks.check_stacks,
+    "quotas of instance types": instance_quotas.check_instance_types,
+    "quotas of instances in all": instance_quotas.check_instance_totals,
+    "quota of volume size": instance_quotas.check_volume_size,
+    "quotas of file systems": storage_quotas.check_storage_quotas,
+    "quotas of the network": network_quotas.check_network_quotas,
+    "zones": zones.check_zones,
+    "offers of instance types": zones.check_offers,
+    "training plans": training_plans.check_training_plans,
+    "existing VPC": existing_vpc.check_existing_vpc,
+    "existing routes": existing_routes.check_routes,
+    "existing endpoints": existing_routes.check_endpoints,
+    "name of the cluster": names.check_cluster_name,
+    "name of the bucket": names.check_bucket,
+    "name of the image repository": names.check_repository,
+    "name of the shell document": names.check_document,
+    "names of log groups": names.check_log_groups,
+    "KMS key": encryption.check_key,
+    "images": images.check_images,
+}
+"""In the order of the report. Each runs whatever the others found."""
+
+
+def run_checks(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+    """Yield findings as they come; only missing credentials end the run early."""
+    credentials = list(account.check_credentials(aws, cluster))
+    yield from credentials
+    if credentials[0].level == "FAIL":
+        return
+    for title, check in CHECKS.items():
+        try:
+            yield from check(aws, cluster)
+        except PermissionMissing as missing:
+            yield warn(
+                title, "could not be checked", f"allow {missing.action} to who runs this, and run it again"
+            )
+        except (BotoCoreError, ClientError) as error:
+            yield warn(title, f"could not be checked: {explain(error)}", "run it again, or look by hand")

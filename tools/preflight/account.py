@@ -1,0 +1,64 @@
+"""Whose credentials these are, and whether the account can take a CDK deployment in the region."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from config.cluster import SlurmCluster
+from tools.aws_session import error_code, explain
+from tools.preflight.finding import Finding, fail, ok, warn
+from tools.preflight.read_only_aws import ReadOnlyAws
+
+BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
+"""Written by `cdk bootstrap`; hnb659fds is the CDK's default qualifier."""
+
+MIN_BOOTSTRAP_VERSION = 6
+"""What stacks with assets require (DefaultStackSynthesizer in aws-cdk-lib); `cdk deploy` checks the same."""
+
+
+def check_credentials(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+    try:
+        caller = aws.call("sts", "get_caller_identity")
+    except (BotoCoreError, ClientError) as error:
+        yield fail("credentials", explain(error), "sign in; every other check needs credentials")
+        return
+    yield ok("credentials", f"account {caller['Account']} as {caller['Arn']}")
+    if caller["Arn"].endswith(":root"):
+        yield warn(
+            "credentials",
+            "these are the account's root credentials",
+            "use a role with the permissions in docs/deploy.md: nothing limits what root can do",
+        )
+
+
+def check_region(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+    regions = aws.call("ec2", "describe_regions", RegionNames=[cluster.region], AllRegions=True)["Regions"]
+    status = regions[0]["OptInStatus"] if regions else "unknown"
+    if status in ("opt-in-not-required", "opted-in"):
+        yield ok("region", f"{cluster.region} is enabled")
+    else:
+        yield fail(
+            "region",
+            f"{cluster.region} is not enabled in this account (state {status})",
+            "enable it in the console (Account, AWS Regions; minutes to hours), or change `region`",
+        )
+
+
+def check_bootstrap(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+    command = f"npx cdk bootstrap aws://{aws.account}/{cluster.region}"
+    try:
+        parameter = aws.call("ssm", "get_parameter", Name=BOOTSTRAP_PARAMETER)["Parameter"]
+    except ClientError as error:
+        if error_code(error) != "ParameterNotFound":
+            raise
+        yield fail("CDK bootstrap", "the region is not bootstrapped", f"run `{command}` once")
+        return
+    version = int(parameter["Value"])
+    if version < MIN_BOOTSTRAP_VERSION:
+        yield fail(
+            "CDK bootstrap", f"version {version}; {MIN_BOOTSTRAP_VERSION} is needed", f"run `{command}`"
+        )
+    else:
+        yield ok("CDK bootstrap", f"version {version}")

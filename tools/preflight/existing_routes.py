@@ -1,0 +1,145 @@
+"""Routes and endpoints of a VPC that is given: how its subnets reach S3, AWS and the internet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from config.cluster import ExistingVpc, SlurmCluster
+from tools.preflight.finding import Finding, fail, ok, warn
+from tools.preflight.read_only_aws import ReadOnlyAws
+from tools.preflight.stacks import is_deployed
+from tools.stack_names import stack_names
+
+NEEDED_SERVICES = (
+    "ecr.api",
+    "ecr.dkr",
+    "ssm",
+    "ssmmessages",
+    "ec2messages",
+    "ec2",
+    "sts",
+    "kms",
+    "logs",
+    "monitoring",
+    "secretsmanager",
+    "sagemaker.api",
+    "fsx",
+)
+"""What nodes call; the same list as in constructs/interface_endpoints.py, which a test compares."""
+
+
+def check_routes(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+    """Each subnet's route table: is it that subnet's, where does it lead, and how does S3 go."""
+    network = cluster.network
+    if not isinstance(network, ExistingVpc):
+        return
+    tables = {table["RouteTableId"]: table for table in _in_vpc(aws, network, "route_tables", "RouteTables")}
+    table_of = {
+        association["SubnetId"]: table_id
+        for table_id, table in tables.items()
+        for association in table["Associations"]
+        if "SubnetId" in association
+    }
+    main = next((i for i, table in tables.items() if any(a["Main"] for a in table["Associations"])), "none")
+    with_s3 = _tables_with_s3(aws, network)
+    deployed = is_deployed(aws, stack_names(cluster).network)
+    for subnet in network.private_subnets:
+        subject = f"routes of {subnet.subnet_id}"
+        actual = table_of.get(subnet.subnet_id, main)
+        if actual != subnet.route_table_id:
+            yield fail(
+                subject,
+                f"the file says {subnet.route_table_id}, the subnet uses {actual}",
+                f"set route_table_id to {actual}",
+            )
+            continue
+        way_out = _way_out(tables[actual]["Routes"])
+        yield _judge_way_out(subject, network, way_out)
+        if network.s3_gateway_endpoint and actual in with_s3 and not deployed:
+            yield fail(
+                subject,
+                "a gateway endpoint for S3 is there already, and a second one is refused",
+                "set network.s3_gateway_endpoint to false",
+            )
+        elif not network.s3_gateway_endpoint and actual not in with_s3:
+            yield _without_s3(subject, way_out)
+
+
+def check_endpoints(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+    """Interface endpoints: none missing without a way out, none there twice."""
+    network = cluster.network
+    if not isinstance(network, ExistingVpc) or is_deployed(aws, stack_names(cluster).network):
+        return
+    prefix = f"com.amazonaws.{cluster.region}."
+    present = {
+        endpoint["ServiceName"].removeprefix(prefix): endpoint
+        for endpoint in _in_vpc(aws, network, "vpc_endpoints", "VpcEndpoints")
+        if endpoint["VpcEndpointType"] == "Interface"
+    }
+    needed = [*NEEDED_SERVICES, *(["aps-workspaces"] if cluster.prometheus else [])]
+    twice = [name for name in needed if present.get(name, {}).get("PrivateDnsEnabled")]
+    if network.interface_endpoints and twice:
+        yield fail(
+            "interface endpoints",
+            f"the VPC has {', '.join(twice)} already, and two with private DNS cannot be",
+            "set network.interface_endpoints to false and add the missing ones to the VPC by hand",
+        )
+    missing = [name for name in needed if name not in present]
+    if not network.interface_endpoints and missing and _is_closed(aws, network):
+        yield fail(
+            "interface endpoints",
+            f"no way out to the internet, and none for {', '.join(missing)}",
+            "set network.interface_endpoints to true, or add them to the VPC",
+        )
+
+
+def _in_vpc(aws: ReadOnlyAws, network: ExistingVpc, what: str, key: str) -> list[Any]:
+    filters = [{"Name": "vpc-id", "Values": [network.vpc_id]}]
+    return aws.items("ec2", f"describe_{what}", key, Filters=filters)
+
+
+def _tables_with_s3(aws: ReadOnlyAws, network: ExistingVpc) -> set[str]:
+    return {
+        table
+        for endpoint in _in_vpc(aws, network, "vpc_endpoints", "VpcEndpoints")
+        if endpoint["VpcEndpointType"] == "Gateway" and endpoint["ServiceName"].endswith(".s3")
+        for table in endpoint["RouteTableIds"]
+    }
+
+
+def _way_out(routes: list[dict[str, Any]]) -> dict[str, Any] | None:
+    return next((route for route in routes if route.get("DestinationCidrBlock") == "0.0.0.0/0"), None)
+
+
+def _is_closed(aws: ReadOnlyAws, network: ExistingVpc) -> bool:
+    tables = _in_vpc(aws, network, "route_tables", "RouteTables")
+    named = {subnet.route_table_id for subnet in network.private_subnets}
+    return any(_way_out(table["Routes"]) is None for table in tables if table["RouteTableId"] in named)
+
+
+def _judge_way_out(subject: str, network: ExistingVpc, route: dict[str, Any] | None) -> Finding:
+    if route is None:
+        return warn(
+            subject,
+            "no way out to the internet",
+            "expect no pip and no public container registry on the nodes",
+        )
+    if route.get("State") == "blackhole":
+        return fail(
+            subject, "the default route leads to something that was deleted", "repair the route table"
+        )
+    if route.get("GatewayId", "").startswith("igw-"):
+        return fail(
+            subject, "the default route is an internet gateway: a public subnet", "name private subnets"
+        )
+    return ok(subject, "there is a way out to the internet")
+
+
+def _without_s3(subject: str, way_out: dict[str, Any] | None) -> Finding:
+    action = "set network.s3_gateway_endpoint to true"
+    if way_out is None:
+        return fail(
+            subject, "no gateway endpoint for S3 and no way out: nodes cannot fetch their scripts", action
+        )
+    return warn(subject, "no gateway endpoint for S3: NAT bills every byte to and from it", action)

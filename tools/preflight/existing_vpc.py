@@ -1,0 +1,104 @@
+"""A VPC that is given: whether what the file says about it is so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from botocore.exceptions import ClientError
+from config.instance_catalogue import instance_type
+
+from config.cluster import ExistingSubnet, ExistingVpc, SlurmCluster
+from tools.preflight.finding import Finding, fail, ok
+from tools.preflight.read_only_aws import ReadOnlyAws
+from tools.preflight.stacks import is_deployed
+from tools.preflight.zones import group_zone
+from tools.stack_names import stack_names
+
+FILE_SYSTEM_ADDRESSES = 16
+"""Kept back in the first subnet for the interfaces of FSx and of VPC endpoints, which grow with capacity."""
+
+
+def check_existing_vpc(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+    network = cluster.network
+    if not isinstance(network, ExistingVpc):
+        return
+    subject = f"VPC {network.vpc_id}"
+    try:
+        vpc = aws.call("ec2", "describe_vpcs", VpcIds=[network.vpc_id])["Vpcs"][0]
+    except ClientError as error:
+        yield fail(subject, str(error), "set network.vpc_id to a VPC of this account and region")
+        return
+    cidrs = [block["CidrBlock"] for block in vpc.get("CidrBlockAssociationSet", [])]
+    if network.cidr in cidrs:
+        yield ok(subject, f"has {network.cidr}")
+    else:
+        yield fail(
+            subject, f"its ranges are {', '.join(cidrs)}", f"set network.cidr (now {network.cidr}) to one"
+        )
+    for attribute in ("enableDnsSupport", "enableDnsHostnames"):
+        answer = aws.call("ec2", "describe_vpc_attribute", VpcId=network.vpc_id, Attribute=attribute)
+        if not answer[attribute[0].upper() + attribute[1:]]["Value"]:
+            yield fail(
+                subject,
+                f"{attribute} is off; FSx and the interface endpoints are reached by name",
+                f"`aws ec2 modify-vpc-attribute --vpc-id {network.vpc_id} --{_option(attribute)}`",
+            )
+    for subnet in network.private_subnets:
+        yield from _check_subnet(aws, cluster, network, subnet)
+
+
+def _option(attribute: str) -> str:
+    return {"enableDnsSupport": "enable-dns-support", "enableDnsHostnames": "enable-dns-hostnames"}[attribute]
+
+
+def _check_subnet(
+    aws: ReadOnlyAws, cluster: SlurmCluster, network: ExistingVpc, subnet: ExistingSubnet
+) -> Iterator[Finding]:
+    subject = f"subnet {subnet.subnet_id}"
+    try:
+        found = aws.call("ec2", "describe_subnets", SubnetIds=[subnet.subnet_id])["Subnets"][0]
+    except ClientError as error:
+        yield fail(subject, str(error), "set network.private_subnets to subnets of the VPC")
+        return
+    for field, key, told in (
+        ("vpc_id", "VpcId", network.vpc_id),
+        ("availability_zone_id", "AvailabilityZoneId", subnet.availability_zone_id),
+        ("cidr", "CidrBlock", subnet.cidr),
+    ):
+        if found[key] != told:
+            yield fail(subject, f"{field} is {found[key]}, the file says {told}", f"set it to {found[key]}")
+    if found.get("MapPublicIpOnLaunch"):
+        yield fail(subject, "gives its nodes public addresses", "name a private subnet")
+    yield _addresses(aws, cluster, subnet, free=found["AvailableIpAddressCount"])
+
+
+def _addresses(aws: ReadOnlyAws, cluster: SlurmCluster, subnet: ExistingSubnet, *, free: int) -> Finding:
+    subject = f"subnet {subnet.subnet_id}"
+    needed = addresses_needed(cluster, subnet)
+    if is_deployed(aws, stack_names(cluster).hyperpod):
+        return ok(subject, f"{free} addresses free beside this cluster's own")
+    if free < needed:
+        return fail(
+            subject,
+            f"{needed} addresses needed, {free} free",
+            "name a larger subnet, or fewer instances (a P5 takes 32 addresses)",
+        )
+    return ok(subject, f"{needed} addresses needed, {free} free")
+
+
+def addresses_needed(cluster: SlurmCluster, subnet: ExistingSubnet) -> int:
+    """Addresses that the nodes of the subnet's zone take, and the file systems if it is the first."""
+    assert isinstance(cluster.network, ExistingVpc)
+    first_of_zone = next(
+        other
+        for other in cluster.network.private_subnets
+        if other.availability_zone_id == subnet.availability_zone_id
+    )
+    if first_of_zone != subnet:
+        return 0
+    nodes = sum(
+        group.num_instances * instance_type(group.instance_type).addresses_slurm
+        for group in cluster.instance_groups
+        if group_zone(cluster, group) == subnet.availability_zone_id
+    )
+    return nodes + (FILE_SYSTEM_ADDRESSES if subnet == cluster.network.private_subnets[0] else 0)

@@ -1,0 +1,35 @@
+"""What a check found, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["OK", "WARN", "FAIL"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report.
+
+    FAIL: the deployment would fail, or bill for something that cannot work. WARN: it may, or it could not
+    be checked.
+    """
+
+    level: Level
+    subject: str
+    message: str
+    action: str = ""
+    """What to do; empty when nothing is to be done."""
+
+
+def ok(subject: str, message: str) -> Finding:
+    return Finding("OK", subject, message)
+
+
+def warn(subject: str, message: str, action: str) -> Finding:
+    return Finding("WARN", subject, message, action)
+
+
+def fail(subject: str, message: str, action: str) -> Finding:
+    return Finding("FAIL", subject, message, action)

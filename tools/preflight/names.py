@@ -1,0 +1,104 @@
+"""Names that the deployment will claim: free, or this cluster's own already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from config.cluster import SlurmCluster
+from tools.aws_session import error_code
+from tools.preflight.finding import Finding, fail, ok
+from tools.preflight.read_only_aws import ReadOnlyAws
+from tools.preflight.stacks import is_deployed
+from tools.resource_names import (
+    artifact_bucket,
+    image_repository,
+    lustre_log_group,
+    metrics_log_group,
+    shell_document,
+)
+from tools.stack_names import stack_names
+
+ABSENT = {
+    "404",
+    "ResourceNotFound",
+    "ResourceNotFoundException",
+    "RepositoryNotFoundException",
+    "InvalidDocument",
+}
+
+
+def _exists(read: Callable[[], Any]) -> bool:
+    try:
+        read()
+    except ClientError as error:
+        if error_code(error) in ABSENT:
+            return False
+        raise
+    return True
+
+
+def _judge(subject: str, *, exists: bool, own: bool, action: str) -> Finding:
+    if not exists:
+        return ok(subject, "free")
+    if own:
+        return ok(subject, "this cluster's own")
+    return fail(subject, "taken, and not by this cluster's stacks", action)
+
+
+def check_cluster_name(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+    yield _judge(
+        f"name of cluster {cluster.name}",
+        exists=_exists(lambda: aws.call("sagemaker", "describe_cluster", ClusterName=cluster.name)),
+        own=is_deployed(aws, stack_names(cluster).hyperpod),
+        action="change `name`, or delete that cluster if nobody needs it",
+    )
+
+
+def check_bucket(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+    """Buckets outlive a teardown that retains them; the one with a fixed name then stands in the way."""
+    bucket = artifact_bucket(cluster, aws.account)
+    yield _judge(
+        f"bucket {bucket}",
+        exists=_exists(lambda: aws.call("s3", "head_bucket", Bucket=bucket)),
+        own=is_deployed(aws, stack_names(cluster).storage),
+        action="an earlier cluster of this name left it: look into it, then change `name`, or delete it with "
+        "all versions (S3 console: Empty, then Delete)",
+    )
+
+
+def check_repository(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+    name = image_repository(cluster)
+    yield _judge(
+        f"image repository {name}",
+        exists=_exists(lambda: aws.call("ecr", "describe_repositories", repositoryNames=[name])),
+        own=is_deployed(aws, stack_names(cluster).hyperpod),
+        action=f"change `name`, or `aws ecr delete-repository --force --repository-name {name}`",
+    )
+
+
+def check_document(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+    name = shell_document(cluster)
+    yield _judge(
+        f"SSM document {name}",
+        exists=_exists(lambda: aws.call("ssm", "describe_document", Name=name)),
+        own=is_deployed(aws, stack_names(cluster).hyperpod),
+        action=f"change `name`, or `aws ssm delete-document --name {name}`",
+    )
+
+
+def check_log_groups(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+    stacks = stack_names(cluster)
+    claimed = [(lustre_log_group(cluster), stacks.storage)]
+    if cluster.prometheus:
+        claimed.append((metrics_log_group(cluster), stacks.hyperpod))
+    for name, stack in claimed:
+        groups = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=name)
+        yield _judge(
+            f"log group {name}",
+            exists=any(group["logGroupName"] == name for group in groups),
+            own=is_deployed(aws, stack),
+            action=f"`aws logs delete-log-group --log-group-name {name}`",
+        )

@@ -1,0 +1,56 @@
+"""Quotas that a VPC of the cluster's own takes from, and the network interfaces of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from config.instance_catalogue import instance_type
+
+from config.cluster import NewVpc, SlurmCluster
+from tools.preflight.finding import Finding
+from tools.preflight.read_only_aws import ReadOnlyAws
+from tools.preflight.service_quotas import judge, quota_by_code
+from tools.preflight.stacks import is_deployed
+from tools.stack_names import stack_names
+
+VPC, EC2 = "Amazon Virtual Private Cloud (Amazon VPC)", "Amazon Elastic Compute Cloud (Amazon EC2)"
+
+
+def check_network_quotas(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+    """Nothing to check once the network is deployed, or when it is given."""
+    names = stack_names(cluster)
+    network = cluster.network
+    if isinstance(network, NewVpc) and not is_deployed(aws, names.network):
+        vpcs = aws.items("ec2", "describe_vpcs", "Vpcs")
+        yield _judge(aws, "vpc", "L-F678F1CE", "VPCs per Region", VPC, len(vpcs))
+        if network.internet == "nat":
+            gateways = aws.items("ec2", "describe_internet_gateways", "InternetGateways")
+            yield _judge(aws, "vpc", "L-A4707A72", "Internet gateways per Region", VPC, len(gateways))
+            addresses = aws.call("ec2", "describe_addresses")["Addresses"]
+            yield _judge(aws, "ec2", "L-0263D0A3", "EC2-VPC Elastic IPs", EC2, len(addresses))
+    if not is_deployed(aws, names.hyperpod):
+        yield _network_interfaces(aws, cluster)
+
+
+def _network_interfaces(aws: ReadOnlyAws, cluster: SlurmCluster) -> Finding:
+    """A Slurm node has an interface for each of its addresses (32 on a P5)."""
+    needed = sum(
+        group.num_instances * instance_type(group.instance_type).addresses_slurm
+        for group in cluster.instance_groups
+    )
+    used = len(aws.items("ec2", "describe_network_interfaces", "NetworkInterfaces"))
+    return _judge(aws, "vpc", "L-DF5E4CA3", "Network interfaces per Region", VPC, used, needed)
+
+
+def _judge(
+    aws: ReadOnlyAws, service: str, code: str, name: str, shown_service: str, used: int, needed: int = 1
+) -> Finding:
+    return judge(
+        subject=f"quota {name}",
+        quota_name=name,
+        service=shown_service,
+        value=quota_by_code(aws, service, code),
+        needed=needed,
+        used=used,
+        unit="",
+    )

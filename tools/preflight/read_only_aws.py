@@ -1,0 +1,80 @@
+"""AWS as preflight sees it: nothing can be changed through this class."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import boto3
+from botocore.exceptions import ClientError
+
+from tools.aws_session import aws_client, is_denied
+
+READING = {"get", "list", "describe", "head"}
+DIFFERENTLY_NAMED = {"s3:HeadBucket": "s3:ListBucket"}
+"""Operations whose IAM action has another name."""
+
+
+class PermissionMissing(Exception):
+    """The caller may not read this; ``action`` is the IAM action that would allow it."""
+
+    def __init__(self, action: str) -> None:
+        super().__init__(action)
+        self.action = action
+
+
+class ReadOnlyAws:
+    """Reads of one account and region. Answers are kept, so that all checks see the same state."""
+
+    def __init__(self, session: boto3.Session) -> None:
+        self._session = session
+        self._clients: dict[str, Any] = {}
+        self._answers: dict[tuple[str, str, str], Any] = {}
+
+    @property
+    def region(self) -> str:
+        return self._session.region_name
+
+    @property
+    def account(self) -> str:
+        return str(self.call("sts", "get_caller_identity")["Account"])
+
+    def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        """One answer.
+
+        Raises:
+            PermissionMissing: if the caller may not read this.
+            ClientError: any other refusal.
+        """
+        return self._read(service, operation, None, parameters)
+
+    def items(self, service: str, operation: str, key: str, **parameters: Any) -> list[Any]:
+        """The list under ``key``, of all pages together; raises as `call` does."""
+        return self._read(service, operation, key, parameters)
+
+    def client(self, service: str) -> Any:
+        if service not in self._clients:
+            self._clients[service] = aws_client(self._session, service)
+        return self._clients[service]
+
+    def _read(self, service: str, operation: str, key: str | None, parameters: dict[str, Any]) -> Any:
+        assert operation.partition("_")[0] in READING, f"{service} {operation} is not a read"
+        question = (service, operation, json.dumps(parameters, sort_keys=True))
+        if question not in self._answers:
+            client = self.client(service)
+            try:
+                if key is None:
+                    self._answers[question] = getattr(client, operation)(**parameters)
+                else:
+                    pages = client.get_paginator(operation).paginate(**parameters)
+                    self._answers[question] = [item for page in pages for item in page.get(key, [])]
+            except ClientError as error:
+                if is_denied(error):
+                    raise PermissionMissing(_iam_action(client, error.operation_name)) from error
+                raise
+        return self._answers[question]
+
+
+def _iam_action(client: Any, operation_name: str) -> str:
+    action = f"{client.meta.service_model.signing_name}:{operation_name}"
+    return DIFFERENTLY_NAMED.get(action, action)

@@ -1,0 +1,50 @@
+"""Quotas as they apply to this account."""
+
+from __future__ import annotations
+
+from botocore.exceptions import ClientError
+
+from tools.aws_session import error_code
+from tools.preflight.finding import Finding, fail, ok, warn
+from tools.preflight.read_only_aws import ReadOnlyAws
+
+
+def quota_by_code(aws: ReadOnlyAws, service: str, code: str) -> float | None:
+    """Applied value of a quota, else AWS's default; None where the region has no such quota."""
+    for operation in ("get_service_quota", "get_aws_default_service_quota"):
+        try:
+            quota = aws.call("service-quotas", operation, ServiceCode=service, QuotaCode=code)["Quota"]
+        except ClientError as error:
+            if error_code(error) != "NoSuchResourceException":
+                raise
+        else:
+            return float(quota["Value"])
+    return None
+
+
+def quotas_by_name(aws: ReadOnlyAws, service: str) -> dict[str, float]:
+    """All quotas of a service. Names, because instance types have no code that can be derived."""
+    values: dict[str, float] = {}
+    # The first listing leaves out quotas that have no value of the account's own; the second has defaults.
+    for operation in ("list_aws_default_service_quotas", "list_service_quotas"):
+        quotas = aws.items("service-quotas", operation, "Quotas", ServiceCode=service)
+        values.update({quota["QuotaName"]: quota["Value"] for quota in quotas})
+    return values
+
+
+def judge(
+    *, subject: str, quota_name: str, service: str, value: float | None, needed: float, used: float, unit: str
+) -> Finding:
+    """Compare a quota with what is in use and what the cluster adds to it."""
+    need = f"{needed:g} {unit} needed".replace("  ", " ") + (f", {used:g} in use" if used else "")
+    if value is None:
+        return warn(
+            subject, f"no quota '{quota_name}' here; {need}", f"look for it in Service Quotas, {service}"
+        )
+    if used + needed > value:
+        return fail(
+            subject,
+            f"{need}, the quota is {value:g}",
+            f"request {used + needed:g} for '{quota_name}' in Service Quotas, {service}",
+        )
+    return ok(subject, f"{need}, the quota is {value:g}")

@@ -1,0 +1,127 @@
+"""Training plans that groups name: reserved capacity, which has a type, a zone, a number and dates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from config.cluster import InstanceGroup, SlurmCluster
+from tools.aws_session import error_code
+from tools.preflight.finding import Finding, fail, ok, warn
+from tools.preflight.read_only_aws import ReadOnlyAws
+from tools.preflight.zones import group_zone
+
+TARGET = "hyperpod-cluster"
+"""A plan is bought for HyperPod or for training jobs, and cannot be changed."""
+ENDS_SOON = timedelta(days=2)
+
+
+def check_training_plans(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+    groups_of: dict[str, list[InstanceGroup]] = {}
+    for group in cluster.instance_groups:
+        if group.training_plan_arn:
+            groups_of.setdefault(group.training_plan_arn, []).append(group)
+    for arn, groups in groups_of.items():
+        yield from _check_plan(aws, cluster, arn, groups)
+
+
+def _check_plan(
+    aws: ReadOnlyAws, cluster: SlurmCluster, arn: str, groups: list[InstanceGroup]
+) -> Iterator[Finding]:
+    name = arn.rpartition("/")[2]
+    subject = f"training plan {name}"
+    try:
+        plan = aws.call("sagemaker", "describe_training_plan", TrainingPlanName=name)
+    except ClientError as error:
+        if error_code(error) not in ("ResourceNotFound", "ResourceNotFoundException"):
+            raise
+        yield _missing(subject, cluster.region)
+        return
+    if plan["TrainingPlanArn"] != arn:
+        yield fail(
+            subject,
+            f"the file names {arn}, the account has {plan['TrainingPlanArn']}",
+            "copy the ARN of `aws sagemaker list-training-plans`",
+        )
+        return
+    yield _status(subject, plan)
+    if TARGET not in plan.get("TargetResources", [TARGET]):
+        yield fail(
+            subject,
+            f"bought for {', '.join(plan['TargetResources'])}",
+            f"buy a plan whose target is {TARGET}",
+        )
+    yield from _capacity(subject, cluster, plan, groups)
+
+
+def _missing(subject: str, region: str) -> Finding:
+    return fail(
+        subject,
+        f"there is no such plan in this account and {region}",
+        "copy the ARN of `aws sagemaker list-training-plans`, or remove training_plan_arn to run on demand",
+    )
+
+
+def _status(subject: str, plan: dict[str, Any]) -> Finding:
+    status = plan["Status"]
+    start, end = plan.get("StartTime"), plan.get("EndTime")
+    if status == "Active":
+        if end is not None and end - datetime.now(UTC) < ENDS_SOON:
+            return warn(
+                subject,
+                f"ends {end:%Y-%m-%d %H:%M} UTC",
+                "expect its nodes to be taken away then; save checkpoints",
+            )
+        return ok(subject, "active" + (f" until {end:%Y-%m-%d %H:%M} UTC" if end else ""))
+    if status == "Scheduled":
+        when = f" {start:%Y-%m-%d %H:%M} UTC" if start else " later"
+        return warn(
+            subject, f"starts{when}", "its nodes come no earlier; the other resources bill from today"
+        )
+    if status == "Pending":
+        return warn(
+            subject, "not paid for or not confirmed yet", "wait until its status is Scheduled or Active"
+        )
+    reason = plan.get("StatusMessage") or "no reason given"
+    return fail(subject, f"{status.lower()} ({reason})", "buy another plan, or remove training_plan_arn")
+
+
+def _capacity(
+    subject: str, cluster: SlurmCluster, plan: dict[str, Any], groups: list[InstanceGroup]
+) -> Iterator[Finding]:
+    reserved = plan.get("ReservedCapacitySummaries", [])
+    types = {summary["InstanceType"] for summary in reserved}
+    for group in groups:
+        zones = {
+            summary["AvailabilityZoneId"]
+            for summary in reserved
+            if summary["InstanceType"] == group.instance_type and "AvailabilityZoneId" in summary
+        }
+        zone = group_zone(cluster, group)
+        if reserved and group.instance_type not in types:
+            yield fail(
+                subject,
+                f"reserves {', '.join(sorted(types))}, group {group.name} is {group.instance_type}",
+                "set the group's instance_type to the plan's",
+            )
+        elif zones and zone not in zones:
+            yield fail(
+                subject,
+                f"its capacity is in {', '.join(sorted(zones))}, group {group.name} is in {zone}",
+                "set the group's availability_zone_id to the plan's zone, and give the network that zone",
+            )
+    wanted, total = sum(group.num_instances for group in groups), plan.get("TotalInstanceCount", 0)
+    available = plan.get("AvailableInstanceCount", total)
+    if wanted > total:
+        yield fail(subject, f"{wanted} instances asked of {total}", f"set num_instances to {total} or less")
+    elif wanted > available:
+        yield warn(
+            subject,
+            f"{wanted} instances asked for, {available} of {total} are free",
+            "fine if this cluster holds the rest; else stop what does",
+        )
+    else:
+        yield ok(subject, f"{wanted} instances asked for, {available} of {total} are free")

@@ -1,0 +1,30 @@
+"""Names that the constructs give to resources, for tools that look for them before or beside the stacks.
+
+A test compares each with the synthesized templates.
+"""
+
+from __future__ import annotations
+
+from config.cluster import SlurmCluster
+
+
+def artifact_bucket(cluster: SlurmCluster, account: str) -> str:
+    """Lifecycle scripts and workload code; HyperPod's managed policy reads buckets named ``sagemaker-*``."""
+    return f"sagemaker-{cluster.name}-{account}-{cluster.region}"
+
+
+def image_repository(cluster: SlurmCluster) -> str:
+    return f"{cluster.name}/training"
+
+
+def shell_document(cluster: SlurmCluster) -> str:
+    """Session Manager document that starts a shell as the nodes' user."""
+    return f"{cluster.name}-shell"
+
+
+def lustre_log_group(cluster: SlurmCluster) -> str:
+    return f"/aws/fsx/{cluster.name}-lustre"
+
+
+def metrics_log_group(cluster: SlurmCluster) -> str:
+    return f"/aws/vendedlogs/prometheus/{cluster.name}"

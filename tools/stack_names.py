@@ -1,0 +1,20 @@
+"""CloudFormation names of a cluster's stacks, as app.py gives them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from config.cluster import SlurmCluster
+
+
+class StackNames(NamedTuple):
+    """In the order of deployment; the last is destroyed first."""
+
+    network: str
+    storage: str
+    hyperpod: str
+
+
+def stack_names(cluster: SlurmCluster) -> StackNames:
+    prefix = f"{cluster.name}-{cluster.scheduler}"
+    return StackNames(f"{prefix}-network", f"{prefix}-storage", f"{prefix}-hyperpod")

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from aws_cdk import aws_ec2 as ec2
 
 from constructs import Construct
-
-DATABASE_PORT = 3306
-"""MariaDB, for Slurm's accounting."""
+from constructs.accounting_database import PORT as DATABASE_PORT
 
 
 def cluster_security_group(

@@ -57,7 +57,5 @@ class FlowLog(Construct):
             log_destination_type="cloud-watch-logs",
             log_destination=group.attr_arn,
             deliver_logs_permission_arn=role.role_arn,
-            # Seconds; connections in ten-minute sums are too coarse to follow a job's start.
-            max_aggregation_interval=60,
         )
         flow_log.node.add_dependency(policy)

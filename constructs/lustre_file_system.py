@@ -17,8 +17,8 @@ LOG_DAYS = 90
 class LustreFileSystem(Construct):
     """A PERSISTENT_2 file system on SSD, encrypted, in one subnet.
 
-    It is linked to a bucket, and FSx takes no backups of linked file systems (CreateBackup in the API
-    reference): what must outlast it belongs below the linked directory, from where it is exported.
+    FSx takes no backups of a file system that is ``linked`` to a bucket (CreateBackup in the API reference):
+    what must outlast it belongs below the linked directory, from where it is exported.
     Root is not squashed: the nodes' own set-up makes users' directories as root, and CloudFormation has
     no property for it.
     """
@@ -29,6 +29,7 @@ class LustreFileSystem(Construct):
         construct_id: str,
         *,
         settings: LustreSettings,
+        linked: bool,
         name: str,
         subnet: ec2.ISubnet,
         security_group: ec2.ISecurityGroup,
@@ -36,12 +37,13 @@ class LustreFileSystem(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         self.mount_path = settings.mount_path
+        backup_days = 0 if linked else settings.backup_days
         # A file that cannot be imported or exported is reported here and nowhere else. FSx accepts only
         # groups below /aws/fsx/.
         events = log_group(
             self, "Events", key=key, retention_days=LOG_DAYS, log_group_name=f"/aws/fsx/{name}-lustre"
         )
-        self.file_system = fsx.CfnFileSystem(
+        file_system = fsx.CfnFileSystem(
             self,
             "FileSystem",
             file_system_type="LUSTRE",
@@ -56,7 +58,8 @@ class LustreFileSystem(Construct):
                 per_unit_storage_throughput=settings.throughput_mbps_per_tib,
                 data_compression_type=settings.compression.upper(),
                 efa_enabled=settings.efa,
-                automatic_backup_retention_days=0,
+                automatic_backup_retention_days=backup_days,
+                copy_tags_to_backups=True if backup_days else None,
                 log_configuration=fsx.CfnFileSystem.LogConfigurationProperty(
                     level="WARN_ERROR", destination=events.attr_arn
                 ),
@@ -66,7 +69,7 @@ class LustreFileSystem(Construct):
                 ),
             ),
         )
-        apply_to_file_system(self.file_system, settings.removal)
-        self.file_system_id = self.file_system.ref
-        self.dns_name = self.file_system.attr_dns_name
-        self.mount_name = self.file_system.attr_lustre_mount_name
+        apply_to_file_system(file_system, settings.removal)
+        self.file_system_id = file_system.ref
+        self.dns_name = file_system.attr_dns_name
+        self.mount_name = file_system.attr_lustre_mount_name

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from aws_cdk import CfnOutput, RemovalPolicy, Stack
+from aws_cdk import CfnOutput, Stack
 
-from config.cluster import SlurmCluster
+from config.cluster import Removal, SlurmCluster
 from constructs import Construct
 from constructs.data_association import DataAssociation
 from constructs.encryption_key import encryption_key
@@ -26,13 +26,12 @@ class StorageStack(Stack):
     ) -> None:
         super().__init__(scope, construct_id, **kwargs)
         storage = cluster.storage
-        removals = {storage.lustre.removal, storage.data_bucket.removal} | (
-            {storage.home.removal} if storage.home else set()
-        )
-        # What is kept stays readable only with its key.
-        key_removal = RemovalPolicy.RETAIN if "retain" in removals else RemovalPolicy.DESTROY
         self.key = encryption_key(
-            self, "Key", setting=storage.kms, alias=f"{cluster.name}-storage", removal=key_removal
+            self,
+            "Key",
+            setting=storage.kms,
+            alias=f"{cluster.name}-storage",
+            removal=removal_policy(_removal_of_key(cluster)),
         )
 
         subnet = network.subnet(None)
@@ -40,6 +39,7 @@ class StorageStack(Stack):
             self,
             "Lustre",
             settings=storage.lustre,
+            linked=storage.data_bucket.lustre_path is not None,
             name=cluster.name,
             subnet=subnet,
             security_group=network.security_group,
@@ -77,18 +77,21 @@ class StorageStack(Stack):
             noncurrent_days=ARTIFACT_NONCURRENT_DAYS,
             removal=bucket_removal,
         )
-        self.data_association = DataAssociation(
-            self,
-            "DataAssociation",
-            lustre=self.lustre,
-            path=storage.data_bucket.lustre_path,
-            bucket=self.data_bucket,
-            key=self.key,
-            # Useful as long as both of its ends are.
-            removal=RemovalPolicy.RETAIN
-            if storage.lustre.removal == storage.data_bucket.removal == "retain"
-            else RemovalPolicy.DESTROY,
-        )
+        if storage.data_bucket.lustre_path is not None:
+            DataAssociation(
+                self,
+                "DataAssociation",
+                lustre=self.lustre,
+                path=storage.data_bucket.lustre_path,
+                bucket=self.data_bucket,
+                key=self.key,
+                # It has a use while both of its ends are there.
+                removal=removal_policy(
+                    "retain"
+                    if storage.lustre.removal == storage.data_bucket.removal == "retain"
+                    else "destroy"
+                ),
+            )
         self._outputs()
 
     def _outputs(self) -> None:
@@ -99,3 +102,10 @@ class StorageStack(Stack):
             CfnOutput(self, "HomeFileSystemId", value=self.home.file_system_id)
         if self.key:
             CfnOutput(self, "KeyArn", value=self.key.key_arn)
+
+
+def _removal_of_key(cluster: SlurmCluster) -> Removal:
+    """What is kept stays readable only with its key."""
+    storage, database = cluster.storage, cluster.accounting_database
+    kept = {part.removal for part in (storage.lustre, storage.data_bucket, storage.home, database) if part}
+    return "retain" if "retain" in kept else "destroy"

@@ -1,0 +1,159 @@
+"""The nodes of a HyperPod cluster, their names, and how Session Manager addresses them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from tools.aws_session import error_code
+from tools.tables import format_table
+
+HEAD = "head"
+"""Names the first login node, or the controller where there is no login group."""
+NUM_SHOWN = 10
+"""Nodes listed in an error message."""
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+    """``<group>-<n>``, counted from 1 by launch time; a replaced node gets the last number."""
+    group: str
+    instance_id: str
+    instance_type: str
+    status: str
+    message: str
+    host_name: str
+    """Name within the VPC and in Slurm, such as ip-10-0-1-2; empty until the node has one."""
+
+
+@dataclass(frozen=True)
+class ClusterNodes:
+    cluster_name: str
+    cluster_id: str
+    status: str
+    failure: str
+    head_groups: frozenset[str]
+    nodes: tuple[Node, ...]
+
+    def target(self, node: Node) -> str:
+        """What `aws ssm start-session --target` takes for a HyperPod node."""
+        return f"sagemaker-cluster:{self.cluster_id}_{node.group}-{node.instance_id}"
+
+
+def read_cluster_nodes(sagemaker: Any, cluster_name: str) -> ClusterNodes:
+    """Ask SageMaker for a cluster and its nodes.
+
+    Raises:
+        ValueError: if there is no such cluster, naming those there are.
+    """
+    try:
+        cluster = sagemaker.describe_cluster(ClusterName=cluster_name)
+    except ClientError as error:
+        if error_code(error) not in ("ResourceNotFound", "ResourceNotFoundException"):
+            raise
+        raise ValueError(_not_found(sagemaker, cluster_name)) from None
+    pages = sagemaker.get_paginator("list_cluster_nodes").paginate(ClusterName=cluster_name)
+    summaries = [summary for page in pages for summary in page["ClusterNodeSummaries"]]
+    return ClusterNodes(
+        cluster_name=cluster_name,
+        cluster_id=cluster["ClusterArn"].rpartition("/")[2],
+        status=cluster["ClusterStatus"],
+        failure=cluster.get("FailureMessage", ""),
+        head_groups=_head_groups(cluster["InstanceGroups"]),
+        nodes=tuple(_nodes(summaries)),
+    )
+
+
+def _not_found(sagemaker: Any, cluster_name: str) -> str:
+    pages = sagemaker.get_paginator("list_clusters").paginate()
+    names = [summary["ClusterName"] for page in pages for summary in page["ClusterSummaries"]]
+    there = f"clusters there are: {', '.join(sorted(names))}" if names else "there are no clusters"
+    return (
+        f"no cluster {cluster_name} in {sagemaker.meta.region_name}; {there}; deploy it with "
+        "`npx cdk deploy SlurmHyperPodStack`, or name another cluster file"
+    )
+
+
+def _head_groups(groups: list[dict[str, Any]]) -> frozenset[str]:
+    for node_type in ("Login", "Controller"):
+        names = [
+            group["InstanceGroupName"]
+            for group in groups
+            if group.get("SlurmConfig", {}).get("NodeType") == node_type
+        ]
+        if names:
+            return frozenset(names)
+    return frozenset()
+
+
+def _nodes(summaries: list[dict[str, Any]]) -> list[Node]:
+    count: dict[str, int] = {}
+    nodes = []
+    for summary in sorted(
+        summaries, key=lambda s: (s["InstanceGroupName"], s["LaunchTime"], s["InstanceId"])
+    ):
+        group = summary["InstanceGroupName"]
+        count[group] = count.get(group, 0) + 1
+        nodes.append(
+            Node(
+                name=f"{group}-{count[group]}",
+                group=group,
+                instance_id=summary["InstanceId"],
+                instance_type=summary["InstanceType"],
+                status=summary["InstanceStatus"]["Status"],
+                message=summary["InstanceStatus"].get("Message", ""),
+                host_name=summary.get("PrivateDnsHostname", "").partition(".")[0],
+            )
+        )
+    return nodes
+
+
+def choose_node(cluster: ClusterNodes, wanted: str = HEAD) -> Node:
+    """The node that a person means: head, a group's only node, a node's name, host name or instance id.
+
+    Raises:
+        ValueError: if none is meant, more than one, or one that is not running.
+    """
+    if not cluster.nodes:
+        failure = f" ({cluster.failure})" if cluster.failure else ""
+        raise ValueError(
+            f"cluster {cluster.cluster_name} has no nodes yet; it is {cluster.status}{failure}; "
+            f"see `aws sagemaker describe-cluster --cluster-name {cluster.cluster_name}`"
+        )
+    found = _matching(cluster, wanted)
+    if not found:
+        raise ValueError(
+            f"no node {wanted} in cluster {cluster.cluster_name}; there are {_list(cluster.nodes)}"
+        )
+    running = [node for node in found if node.status == "Running"]
+    if not running:
+        node = found[0]
+        reason = f" ({node.message})" if node.message else ""
+        raise ValueError(
+            f"{node.name}, {node.instance_id}, is {node.status}{reason}; "
+            f"cluster {cluster.cluster_name} is {cluster.status}; wait until the node is Running"
+        )
+    if wanted != HEAD and len(found) > 1:
+        raise ValueError(f"{wanted} has {len(found)} nodes; name one of {_list(found)}")
+    return running[0]
+
+
+def _matching(cluster: ClusterNodes, wanted: str) -> tuple[Node, ...]:
+    if wanted == HEAD:
+        return tuple(node for node in cluster.nodes if node.group in cluster.head_groups)
+    named = tuple(node for node in cluster.nodes if wanted in (node.name, node.instance_id, node.host_name))
+    return named or tuple(node for node in cluster.nodes if node.group == wanted)
+
+
+def _list(nodes: tuple[Node, ...]) -> str:
+    more = f" and {len(nodes) - NUM_SHOWN} more (--list)" if len(nodes) > NUM_SHOWN else ""
+    return ", ".join(node.name for node in nodes[:NUM_SHOWN]) + more
+
+
+def nodes_table(cluster: ClusterNodes) -> str:
+    header = ("node", "host", "instance", "type", "status")
+    rows = [(n.name, n.host_name, n.instance_id, n.instance_type, n.status) for n in cluster.nodes]
+    return format_table(header, rows)

@@ -16,6 +16,7 @@ MODELLED = {
     "SourceBucketNames",
     "SourceObjectKeys",
     "SourceMarkers",
+    "SourceMarkersConfig",
     "DestinationBucketName",
     "DestinationBucketKeyPrefix",
     "Prune",

@@ -128,6 +128,7 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
         "DocumentDescription.Name",
         deleting("delete_document", Name="Ref"),
         generated_name="Name",
+        settings={"UpdateMethod": lambda *_: None},  # how CloudFormation would change it; not modelled
     ),
     "AWS::APS::Workspace": ApiResource(
         "amp",
@@ -135,6 +136,11 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
         "arn",
         deleting("delete_workspace", workspaceId="workspaceId"),
         {"Arn": "arn", "WorkspaceId": "workspaceId", "PrometheusEndpoint": "workspace.prometheusEndpoint"},
+        settings={
+            "LoggingConfiguration": lambda amp, known, value: amp.create_logging_configuration(
+                workspaceId=known["workspaceId"], logGroupArn=value["LogGroupArn"]
+            )
+        },
         observe=lambda amp, known: amp.describe_workspace(workspaceId=known["workspaceId"]),
     ),
     "AWS::Budgets::Budget": ApiResource(

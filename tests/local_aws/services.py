@@ -10,6 +10,7 @@ from urllib.parse import urlparse
 
 import botocore.session
 from botocore.model import StringShape
+from moto.cloudtrail.responses import CloudTrailResponse
 from moto.core.responses import ActionResult
 from moto.ec2.exceptions import DependencyViolationError
 from moto.ec2.models import EC2Backend, ec2_backends
@@ -17,8 +18,9 @@ from moto.ec2.models.subnets import Subnet
 from moto.fsx import models as fsx_models
 from moto.fsx.models import FileSystem, fsx_backends
 from moto.fsx.responses import FSxResponse
+from moto.iam.access_control import IAMPolicy, PermissionResult
 from moto.iam.models import iam_backends
-from moto.s3.models import s3_backends
+from moto.s3.models import FakeBucket, s3_backends
 from moto.sagemaker import models
 from moto.sagemaker.exceptions import ValidationError
 from moto.sagemaker.models import Cluster, ClusterNode
@@ -170,6 +172,24 @@ def delete_subnet(self: EC2Backend, subnet_id: str) -> Subnet:
     return _moto_delete_subnet(self, subnet_id)
 
 
+def lookup_events(self: CloudTrailResponse) -> str:
+    """No audit trail; the CDK CLI looks into it for the cause of a failure, and waits for it."""
+    return json.dumps({"Events": []})
+
+
+def get_permission(self: FakeBucket, action: str, resource: str) -> Any:
+    """Judge by the bucket policy's unconditional statements.
+
+    moto takes conditions for fulfilled, so "deny what is not TLS" would deny everything; connections to
+    this server stand for encrypted ones.
+    """
+    if self.policy is None:
+        return PermissionResult.NEUTRAL
+    document = json.loads(self.policy)
+    document["Statement"] = [item for item in document["Statement"] if "Condition" not in item]
+    return IAMPolicy(json.dumps(document)).is_action_permitted(action, resource)
+
+
 def install() -> None:
     """Add these to moto's server."""
     SageMakerResponse.create_cluster = create_cluster  # type: ignore[method-assign]
@@ -181,4 +201,8 @@ def install() -> None:
         delete_data_repository_association,
     ):
         setattr(FSxResponse, operation.__name__, operation)
+    CloudTrailResponse.lookup_events = lookup_events  # type: ignore[attr-defined]
+    FakeBucket.get_permission = get_permission  # type: ignore[method-assign]
+    # S3 looks at the target's policy when it delivers logs; moto does when logging is turned on.
+    FakeBucket._log_permissions_enabled_policy = staticmethod(lambda **_: True)  # type: ignore[method-assign]
     EC2Backend.delete_subnet = delete_subnet  # type: ignore[method-assign,assignment]

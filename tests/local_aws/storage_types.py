@@ -42,18 +42,12 @@ def _bucket_setting(operation: str, parameter: str) -> Setting:
     )
 
 
-def _lifecycle(s3: Client, known: dict[str, Any], value: Properties) -> None:
-    rules = []
-    for rule in _s3_names(value["Rules"]):
-        rule = {**rule, "Filter": {"Prefix": rule.pop("Prefix", "")}}
-        if "ExpirationInDays" in rule:
-            rule["Expiration"] = {"Days": rule.pop("ExpirationInDays")}
-        if "TransitionInDays" in json.dumps(rule):
-            for transition in [*rule.get("Transitions", []), *rule.get("NoncurrentVersionTransitions", [])]:
-                days = "NoncurrentDays" if "NoncurrentVersionTransitions" in rule else "Days"
-                transition[days] = transition.pop("TransitionInDays")
-        rules.append(rule)
-    s3.put_bucket_lifecycle_configuration(Bucket=known["Ref"], LifecycleConfiguration={"Rules": rules})
+def _lifecycle_rule(rule: Properties) -> Properties:
+    rule = {**_s3_names(rule), "Filter": {"Prefix": rule.get("Prefix", "")}}
+    rule.pop("Prefix", None)
+    expiration = {"ExpirationInDays": "Days", "ExpiredObjectDeleteMarker": "ExpiredObjectDeleteMarker"}
+    stated = {expiration[name]: rule.pop(name) for name in expiration if name in rule}
+    return {**rule, "Expiration": stated} if stated else rule
 
 
 def _bucket(properties: Properties, context: Context) -> Properties:
@@ -129,7 +123,10 @@ STORAGE_TYPES: dict[str, ResourceType] = {
             "LoggingConfiguration": lambda s3, known, value: s3.put_bucket_logging(
                 Bucket=known["Ref"], BucketLoggingStatus={"LoggingEnabled": _s3_names(value)}
             ),
-            "LifecycleConfiguration": _lifecycle,
+            "LifecycleConfiguration": lambda s3, known, value: s3.put_bucket_lifecycle_configuration(
+                Bucket=known["Ref"],
+                LifecycleConfiguration={"Rules": [_lifecycle_rule(rule) for rule in value["Rules"]]},
+            ),
             "Tags": lambda s3, known, value: s3.put_bucket_tagging(
                 Bucket=known["Ref"], Tagging={"TagSet": value}
             ),

@@ -1,0 +1,35 @@
+"""One thing that is wrong in a cluster file, in the form in which it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Violation:
+    path: str
+    """Where, as ``instance_groups[workers].ebs_gib``."""
+    got: object
+    """The value found; None for a key that is missing or empty."""
+    allowed: str
+    """What is allowed, and why where that is not obvious."""
+    fix: str
+    """What to do, beginning with a verb."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: got {shown(self.got)}; {self.allowed}; {self.fix}"
+
+
+def shown(value: object) -> str:
+    """A value as YAML writes it on one line; a mapping is only named, since it may be long."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(shown(item) for item in value)}]"
+    if isinstance(value, str) and (not value or value.strip() != value):
+        return f"'{value}'"
+    return str(value)

@@ -17,6 +17,9 @@ class ClusterVpc(Construct):
 
     Level 1 constructs, because the library's own VPC places subnets by zone name, and a name means another
     zone in another account. Zones are given by id.
+
+    The VPC's default security group stays as AWS makes it. It admits its own members only and nothing here
+    joins it; emptying it would take a function that may change security groups.
     """
 
     vpc_id: str

@@ -53,10 +53,8 @@ class DataAssociation(Construct):
         # FSx asks for the bucket's policy: it stands before the association is made and until it is gone.
         assert bucket.policy is not None
         association.node.add_dependency(bucket.policy)
-        self.association = association
         if key is not None:
             self._let_in(key)
-            association.node.add_dependency(key)
 
     def _let_in(self, key: kms.IKey) -> None:
         """The service-linked role is named after the file system, which is made after its key: by pattern."""

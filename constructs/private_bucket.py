@@ -41,6 +41,7 @@ def access_log_bucket(scope: Construct, construct_id: str) -> s3.Bucket:
         ],
         removal_policy=RemovalPolicy.RETAIN,
     )
+    _keep_policy(bucket, RemovalPolicy.RETAIN)
     skip_check(
         cast(s3.CfnBucket, bucket.node.default_child), "CKV_AWS_18", "A log of its own reading has no end."
     )
@@ -87,6 +88,7 @@ def private_bucket(
         ],
         removal_policy=removal,
     )
+    _keep_policy(bucket, removal)
     # The library's own way to log writes an access control list, which an enforced owner forbids, unless
     # each app that uses it sets a feature flag.
     prefix = f"{construct_id}/"
@@ -108,3 +110,9 @@ def private_bucket(
         )
     )
     return bucket
+
+
+def _keep_policy(bucket: s3.Bucket, removal: RemovalPolicy) -> None:
+    """A bucket that stays behind still takes TLS only."""
+    assert bucket.policy is not None  # enforce_ssl makes it
+    bucket.policy.apply_removal_policy(removal)

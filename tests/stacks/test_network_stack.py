@@ -1,0 +1,319 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from config.cluster import ExistingVpc, NewVpc
+from tests.stacks.base_templates import (
+    EXISTING_KEY,
+    KINDS,
+    Template,
+    clusters,
+    network_template,
+    strings_in,
+    templates,
+)
+
+NEW = [name for name, cluster in clusters().items() if isinstance(cluster.network, NewVpc)]
+NAT = [name for name in NEW if name != "closed"]
+EVERYWHERE = "0.0.0.0/0"
+ENDPOINTS = {
+    "ecr.api",
+    "ecr.dkr",
+    "ssm",
+    "ssmmessages",
+    "ec2messages",
+    "ec2",
+    "sts",
+    "kms",
+    "logs",
+    "monitoring",
+    "secretsmanager",
+    "sagemaker.api",
+    "fsx",
+    "aps-workspaces",
+}
+"""All that nodes of a Slurm cluster call, beside S3."""
+
+
+def routes_of(template: Template, subnet_id: str) -> dict[str, dict[str, Any]]:
+    """The routes of the table that a subnet is associated with."""
+    (table,) = (
+        association["RouteTableId"]["Ref"]
+        for association in template.properties("AWS::EC2::SubnetRouteTableAssociation")
+        if association["SubnetId"] == {"Ref": subnet_id}
+    )
+    return {
+        name: route
+        for name, route in template.resources("AWS::EC2::Route").items()
+        if route["Properties"]["RouteTableId"] == {"Ref": table}
+    }
+
+
+def subnets(template: Template, kind: str) -> dict[str, dict[str, Any]]:
+    """Subnets by logical id; the kind is the second part of the name they are tagged with."""
+    return {
+        name: subnet["Properties"]
+        for name, subnet in template.resources("AWS::EC2::Subnet").items()
+        if any(f"-{kind}-" in tag["Value"] for tag in subnet["Properties"]["Tags"])
+    }
+
+
+def interface_endpoints(template: Template) -> list[dict[str, Any]]:
+    return [
+        endpoint
+        for endpoint in template.properties("AWS::EC2::VPCEndpoint")
+        if endpoint["VpcEndpointType"] == "Interface"
+    ]
+
+
+def gateway_endpoints(template: Template) -> list[dict[str, Any]]:
+    return [
+        endpoint
+        for endpoint in template.properties("AWS::EC2::VPCEndpoint")
+        if endpoint["VpcEndpointType"] == "Gateway"
+    ]
+
+
+def cluster_group(template: Template) -> str:
+    """Logical id of the nodes' security group."""
+    (name,) = (
+        name
+        for name, group in template.resources("AWS::EC2::SecurityGroup").items()
+        if group["Properties"]["GroupDescription"].startswith("Nodes and file systems")
+    )
+    return name
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_subnets_are_placed_by_zone_id_and_give_no_public_address(name: str) -> None:
+    template, network = network_template(name), clusters()[name].network
+    assert isinstance(network, NewVpc)
+    made = template.properties("AWS::EC2::Subnet")
+
+    assert len(made) >= len(network.availability_zone_ids)
+    assert all("AvailabilityZone" not in subnet for subnet in made)
+    assert all(subnet["MapPublicIpOnLaunch"] is False for subnet in made)
+    assert [subnet["AvailabilityZoneId"] for subnet in subnets(template, "private").values()] == (
+        network.availability_zone_ids
+    )
+
+
+@pytest.mark.parametrize("name", NAT)
+def test_routes_wait_for_the_gateway_to_be_attached(name: str) -> None:
+    template = network_template(name)
+    (attachment,) = template.resources("AWS::EC2::VPCGatewayAttachment")
+    (public,) = subnets(template, "public")
+    ((public_route, route),) = routes_of(template, public).items()
+
+    assert route["Properties"]["DestinationCidrBlock"] == EVERYWHERE
+    assert "GatewayId" in route["Properties"]
+    assert route["DependsOn"] == [attachment]
+    assert template.only("AWS::EC2::EIP")["DependsOn"] == [attachment]
+    assert template.only("AWS::EC2::NatGateway")["DependsOn"] == [public_route]
+
+
+@pytest.mark.parametrize("name", NAT)
+def test_one_nat_gateway_in_the_first_zone_serves_every_private_subnet(name: str) -> None:
+    template, network = network_template(name), clusters()[name].network
+    assert isinstance(network, NewVpc)
+    (nat,) = template.resources("AWS::EC2::NatGateway")
+    ((public, subnet),) = subnets(template, "public").items()
+
+    assert subnet["AvailabilityZoneId"] == network.availability_zone_ids[0]
+    assert template.only("AWS::EC2::NatGateway")["Properties"]["SubnetId"] == {"Ref": public}
+    for private in subnets(template, "private"):
+        (route,) = routes_of(template, private).values()
+        assert route["Properties"]["DestinationCidrBlock"] == EVERYWHERE
+        assert route["Properties"]["NatGatewayId"] == {"Ref": nat}
+
+
+def test_a_closed_network_has_no_way_out() -> None:
+    template = network_template("closed")
+
+    assert not template.resources(
+        "AWS::EC2::InternetGateway",
+        "AWS::EC2::VPCGatewayAttachment",
+        "AWS::EC2::NatGateway",
+        "AWS::EC2::EIP",
+        "AWS::EC2::Route",
+        "AWS::EC2::EgressOnlyInternetGateway",
+        "AWS::EC2::TransitGatewayAttachment",
+    )
+    assert not subnets(template, "public")
+
+
+@pytest.mark.parametrize(("name", "without"), [("closed", set()), ("existing", {"aps-workspaces"})])
+def test_interface_endpoints_are_all_there(name: str, without: set[str]) -> None:
+    """``existing`` has no metrics workspace."""
+    region = clusters()[name].region
+    services = [endpoint["ServiceName"] for endpoint in interface_endpoints(network_template(name))]
+
+    assert sorted(services) == sorted(f"com.amazonaws.{region}.{service}" for service in ENDPOINTS - without)
+
+
+@pytest.mark.parametrize("name", ["closed", "existing", "slurm-p5"])
+def test_interface_endpoints_answer_the_cluster_only(name: str) -> None:
+    template = network_template(name)
+    endpoints = interface_endpoints(template)
+    groups = {group["Fn::GetAtt"][0] for endpoint in endpoints for group in endpoint["SecurityGroupIds"]}
+    (group,) = groups
+    ingress = [
+        rule
+        for rule in template.properties("AWS::EC2::SecurityGroupIngress")
+        if rule["GroupId"]["Fn::GetAtt"][0] == group
+    ]
+
+    assert all(endpoint["PrivateDnsEnabled"] is True for endpoint in endpoints)
+    assert all(len(endpoint["SubnetIds"]) == 1 for endpoint in endpoints)
+    assert [(rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) for rule in ingress] == [("tcp", 443, 443)]
+    assert ingress[0]["SourceSecurityGroupId"]["Fn::GetAtt"][0] == cluster_group(template)
+    assert "SecurityGroupIngress" not in template.resources()[group]["Properties"]
+
+
+def test_endpoints_are_an_option_of_an_open_network() -> None:
+    assert not interface_endpoints(network_template("slurm"))
+    assert interface_endpoints(network_template("slurm-p5"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", list(clusters()))
+def test_nothing_is_reachable_from_an_address(name: str, kind: str) -> None:
+    """Sources are security groups only, in every template."""
+    template = templates()[name, kind]
+    rules = template.properties("AWS::EC2::SecurityGroupIngress") + [
+        rule
+        for group in template.properties("AWS::EC2::SecurityGroup")
+        for rule in group.get("SecurityGroupIngress", [])
+    ]
+
+    assert not [rule for rule in rules if "SourceSecurityGroupId" not in rule]
+    assert not [rule for rule in rules if rule.keys() & {"CidrIp", "CidrIpv6", "SourcePrefixListId"}]
+
+
+@pytest.mark.parametrize("name", list(clusters()))
+def test_members_of_the_cluster_group_exchange_everything(name: str) -> None:
+    """Both ways and as rules of their own: the EFA health check looks for exactly these."""
+    template = network_template(name)
+    member = {"Fn::GetAtt": [cluster_group(template), "GroupId"]}
+    ingress = {"GroupId": member, "IpProtocol": "-1", "SourceSecurityGroupId": member}
+    egress = {"GroupId": member, "IpProtocol": "-1", "DestinationSecurityGroupId": member}
+
+    def among(rule: dict[str, Any], resource_type: str) -> bool:
+        return any(rule.items() <= made.items() for made in template.properties(resource_type))
+
+    assert among(ingress, "AWS::EC2::SecurityGroupIngress")
+    assert among(egress, "AWS::EC2::SecurityGroupEgress")
+
+
+def test_what_leaves_the_cluster_group() -> None:
+    def egress(name: str) -> list[tuple[Any, ...]]:
+        template = network_template(name)
+        rules = template.resources()[cluster_group(template)]["Properties"]["SecurityGroupEgress"]
+        return [(rule["IpProtocol"], rule.get("FromPort"), rule["CidrIp"]) for rule in rules]
+
+    assert egress("slurm") == egress("existing") == [("-1", None, EVERYWHERE)]
+    assert egress("closed") == [
+        ("tcp", 443, EVERYWHERE),
+        ("tcp", 3306, "10.0.255.224/28"),
+        ("tcp", 3306, "10.0.255.208/28"),
+    ]
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_s3_is_reached_through_the_gateway_endpoint(name: str) -> None:
+    template = network_template(name)
+    (endpoint,) = gateway_endpoints(template)
+    tables = {
+        association["RouteTableId"]["Ref"]
+        for association in template.properties("AWS::EC2::SubnetRouteTableAssociation")
+        if association["SubnetId"]["Ref"] in subnets(template, "private")
+    }
+
+    assert endpoint["ServiceName"] == f"com.amazonaws.{clusters()[name].region}.s3"
+    assert {table["Ref"] for table in endpoint["RouteTableIds"]} == tables
+    assert len(endpoint["RouteTableIds"]) == len(tables)
+
+
+def test_only_this_accounts_identities_write_through_the_s3_endpoint() -> None:
+    (endpoint,) = gateway_endpoints(network_template("closed"))
+    own, foreign = endpoint["PolicyDocument"]["Statement"]
+
+    assert own["Condition"] == {"StringEquals": {"aws:PrincipalAccount": {"Ref": "AWS::AccountId"}}}
+    assert {statement["Effect"] for statement in (own, foreign)} == {"Allow"}
+    assert foreign["Action"] == [
+        "s3:GetBucketLocation",
+        "s3:GetObject",
+        "s3:GetObjectVersion",
+        "s3:ListBucket",
+    ]
+
+
+def test_database_subnets_are_isolated_and_in_two_zones() -> None:
+    for name in ("slurm-p5", "closed", "largest"):
+        template = network_template(name)
+        made = subnets(template, "database")
+        assert len({subnet["AvailabilityZoneId"] for subnet in made.values()}) == len(made) == 2
+        assert [routes_of(template, subnet) for subnet in made] == [{}, {}]
+    assert not subnets(network_template("slurm"), "database")
+
+
+def test_an_existing_vpc_gets_a_security_group_and_what_was_asked_for() -> None:
+    assert {resource["Type"] for resource in network_template("bare-existing").resources().values()} == {
+        "AWS::EC2::SecurityGroup",
+        "AWS::EC2::SecurityGroupEgress",
+        "AWS::EC2::SecurityGroupIngress",
+    }
+    assert {resource["Type"] for resource in network_template("existing").resources().values()} == {
+        "AWS::EC2::SecurityGroup",
+        "AWS::EC2::SecurityGroupEgress",
+        "AWS::EC2::SecurityGroupIngress",
+        "AWS::EC2::VPCEndpoint",
+    }
+
+
+def test_ids_of_an_existing_vpc_pass_through() -> None:
+    template, network = network_template("existing"), clusters()["existing"].network
+    assert isinstance(network, ExistingVpc)
+    first = network.private_subnets[0].subnet_id
+    (gateway,) = gateway_endpoints(template)
+
+    assert {group["VpcId"] for group in template.properties("AWS::EC2::SecurityGroup")} == {network.vpc_id}
+    assert gateway["VpcId"] == network.vpc_id
+    # Two of the three subnets share a table.
+    assert gateway["RouteTableIds"] == ["rtb-0123456789abcde01", "rtb-0123456789abcde02"]
+    assert {tuple(endpoint["SubnetIds"]) for endpoint in interface_endpoints(template)} == {(first,)}
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_flow_logs_record_the_whole_vpc_and_are_kept_as_long_as_asked(name: str) -> None:
+    template, network = network_template(name), clusters()[name].network
+    assert isinstance(network, NewVpc)
+    (vpc,) = template.resources("AWS::EC2::VPC")
+    (group,) = template.resources("AWS::Logs::LogGroup")
+    flow_log = template.only("AWS::EC2::FlowLog")["Properties"]
+    (statement,) = template.only("AWS::IAM::Policy")["Properties"]["PolicyDocument"]["Statement"]
+    (trust,) = template.only("AWS::IAM::Role")["Properties"]["AssumeRolePolicyDocument"]["Statement"]
+
+    assert flow_log["ResourceId"] == {"Ref": vpc}
+    assert flow_log["TrafficType"] == "ALL"
+    assert flow_log["LogDestination"] == {"Fn::GetAtt": [group, "Arn"]}
+    assert template.resources()[group]["Properties"]["RetentionInDays"] == network.flow_logs_days
+    assert statement["Action"] == ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"]
+    assert statement["Resource"] == {"Fn::GetAtt": [group, "Arn"]}
+    assert trust["Principal"] == {"Service": "vpc-flow-logs.amazonaws.com"}
+    assert trust["Condition"]["StringEquals"] == {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}
+
+
+def test_flow_logs_are_encrypted_with_the_clusters_kind_of_key() -> None:
+    created = network_template("slurm-p5")
+    (key,) = created.resources("AWS::KMS::Key")
+
+    assert created.only("AWS::Logs::LogGroup")["Properties"]["KmsKeyId"] == {"Fn::GetAtt": [key, "Arn"]}
+    assert "logs.us-east-1.amazonaws.com" in strings_in(created.resources()[key])
+    assert created.only("AWS::KMS::Key")["Properties"]["EnableKeyRotation"] is True
+    assert "KmsKeyId" not in network_template("slurm").only("AWS::Logs::LogGroup")["Properties"]
+    given = network_template("given-key")
+    assert given.only("AWS::Logs::LogGroup")["Properties"]["KmsKeyId"] == EXISTING_KEY
+    assert not given.resources("AWS::KMS::Key")

@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.stacks.base_templates import (
+    EXISTING_KEY,
+    Template,
+    clusters,
+    network_template,
+    storage_template,
+    strings_in,
+)
+
+FILE_SYSTEM = "AWS::FSx::FileSystem"
+ASSOCIATION = "AWS::FSx::DataRepositoryAssociation"
+BUCKET = "AWS::S3::Bucket"
+POLICY = "AWS::S3::BucketPolicy"
+KEY = "AWS::KMS::Key"
+LINKED = [name for name in clusters() if name != "unlinked"]
+
+
+def file_system(name: str, kind: str) -> dict[str, Any]:
+    (found,) = (
+        resource
+        for resource in storage_template(name).resources(FILE_SYSTEM).values()
+        if resource["Properties"]["FileSystemType"] == kind
+    )
+    return found
+
+
+def bucket(template: Template, prefix: str) -> tuple[str, dict[str, Any]]:
+    """The bucket whose logical id starts so, which is its construct id."""
+    ((name, found),) = (
+        (name, resource)
+        for name, resource in template.resources(BUCKET).items()
+        if re.match(rf"{prefix}[0-9A-F]{{8}}$", name)
+    )
+    return name, found
+
+
+def policy_of(template: Template, bucket_id: str) -> dict[str, Any]:
+    (found,) = (
+        policy
+        for policy in template.resources(POLICY).values()
+        if policy["Properties"]["Bucket"] == {"Ref": bucket_id}
+    )
+    return found
+
+
+def test_lustre_is_what_the_default_file_says() -> None:
+    lustre = file_system("slurm", "LUSTRE")["Properties"]
+
+    assert (lustre["StorageCapacity"], lustre["StorageType"]) == (1200, "SSD")
+    assert lustre["FileSystemTypeVersion"] == "2.15"
+    configuration = dict(lustre["LustreConfiguration"])
+    (events,) = storage_template("slurm").resources("AWS::Logs::LogGroup")
+    assert configuration.pop("LogConfiguration") == {
+        "Level": "WARN_ERROR",
+        "Destination": {"Fn::GetAtt": [events, "Arn"]},
+    }
+    assert configuration == {
+        "DeploymentType": "PERSISTENT_2",
+        "PerUnitStorageThroughput": 250,
+        "DataCompressionType": "LZ4",
+        "EfaEnabled": False,
+        "AutomaticBackupRetentionDays": 0,
+        "MetadataConfiguration": {"Mode": "AUTOMATIC"},
+    }
+
+
+def test_lustre_follows_every_setting() -> None:
+    lustre = file_system("slurm-p5", "LUSTRE")["Properties"]
+    configuration = lustre["LustreConfiguration"]
+
+    assert lustre["StorageCapacity"] == 9600
+    assert configuration["PerUnitStorageThroughput"] == 500
+    assert configuration["EfaEnabled"] is True
+    assert configuration["MetadataConfiguration"] == {"Mode": "USER_PROVISIONED", "Iops": 12000}
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_linked_file_system_asks_for_no_backups(name: str) -> None:
+    """FSx has none for it: CreateBackup in the API reference, and CopyTagsToBackups."""
+    configuration = file_system(name, "LUSTRE")["Properties"]["LustreConfiguration"]
+
+    assert configuration["AutomaticBackupRetentionDays"] == 0
+    assert "CopyTagsToBackups" not in configuration
+
+
+def test_a_file_system_without_a_bucket_is_backed_up() -> None:
+    configuration = file_system("unlinked", "LUSTRE")["Properties"]["LustreConfiguration"]
+
+    assert configuration["AutomaticBackupRetentionDays"] == 14
+    assert configuration["CopyTagsToBackups"] is True
+    assert not storage_template("unlinked").resources(ASSOCIATION)
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_the_data_bucket_and_lustre_mirror_each_other(name: str) -> None:
+    template = storage_template(name)
+    (lustre,) = (
+        logical_id
+        for logical_id, resource in template.resources(FILE_SYSTEM).items()
+        if resource["Properties"]["FileSystemType"] == "LUSTRE"
+    )
+    data, _ = bucket(template, "Data")
+    association = template.only(ASSOCIATION)
+    both_ways = {"Events": ["NEW", "CHANGED", "DELETED"]}
+
+    assert association["Properties"] == {
+        "FileSystemId": {"Ref": lustre},
+        "FileSystemPath": clusters()[name].storage.data_bucket.lustre_path,
+        "DataRepositoryPath": {"Fn::Join": ["", ["s3://", {"Ref": data}]]},
+        "BatchImportMetaDataOnCreate": True,
+        "S3": {"AutoImportPolicy": both_ways, "AutoExportPolicy": both_ways},
+    }
+    (policy,) = association["DependsOn"]
+    assert template.resources()[policy]["Properties"]["Bucket"] == {"Ref": data}
+
+
+@pytest.mark.parametrize("name", list(clusters()))
+def test_nothing_else_writes_the_buckets_notifications(name: str) -> None:
+    """FSx sets its own; and no function of ours may touch a bucket."""
+    template = storage_template(name)
+
+    assert all("NotificationConfiguration" not in made for made in template.properties(BUCKET))
+    assert not template.resources("AWS::Lambda::Function", "AWS::CloudFormation::CustomResource")
+    assert not [r for r in template.resources().values() if r["Type"].startswith("Custom::")]
+
+
+@pytest.mark.parametrize("name", list(clusters()))
+def test_buckets_are_private_versioned_and_take_tls_only(name: str) -> None:
+    template = storage_template(name)
+    assert len(template.resources(BUCKET)) == 3
+    for bucket_id, made in template.resources(BUCKET).items():
+        properties = made["Properties"]
+        assert properties["PublicAccessBlockConfiguration"] == {
+            "BlockPublicAcls": True,
+            "BlockPublicPolicy": True,
+            "IgnorePublicAcls": True,
+            "RestrictPublicBuckets": True,
+        }
+        assert properties["OwnershipControls"] == {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]}
+        assert properties["VersioningConfiguration"] == {"Status": "Enabled"}
+        assert "AccessControl" not in properties
+        denied = [
+            statement["Condition"]
+            for statement in policy_of(template, bucket_id)["Properties"]["PolicyDocument"]["Statement"]
+            if (statement["Effect"], statement["Principal"], statement["Action"])
+            == ("Deny", {"AWS": "*"}, "s3:*")
+        ]
+        assert {"Bool": {"aws:SecureTransport": "false"}} in denied
+        assert {"NumericLessThan": {"s3:TlsVersion": 1.2}} in denied
+
+
+@pytest.mark.parametrize("name", list(clusters()))
+def test_use_of_the_buckets_is_on_record(name: str) -> None:
+    template = storage_template(name)
+    logs, _ = bucket(template, "AccessLogs")
+    for construct_id in ("Data", "Artifacts"):
+        source, made = bucket(template, construct_id)
+        assert made["Properties"]["LoggingConfiguration"] == {
+            "DestinationBucketName": {"Ref": logs},
+            "LogFilePrefix": f"{construct_id}/",
+        }
+        (statement,) = (
+            statement
+            for statement in policy_of(template, logs)["Properties"]["PolicyDocument"]["Statement"]
+            if statement.get("Sid") == f"AccessLogsOf{construct_id}"
+        )
+        assert statement["Principal"] == {"Service": "logging.s3.amazonaws.com"}
+        assert statement["Condition"]["ArnEquals"] == {"aws:SourceArn": {"Fn::GetAtt": [source, "Arn"]}}
+
+
+def test_old_versions_and_abandoned_uploads_expire() -> None:
+    _, data = bucket(storage_template("slurm"), "Data")
+    versions, uploads = data["Properties"]["LifecycleConfiguration"]["Rules"]
+
+    assert versions["NoncurrentVersionExpiration"] == {"NoncurrentDays": 30}
+    assert versions["ExpiredObjectDeleteMarker"] is True
+    assert "ExpirationInDays" not in versions, "current objects are the data"
+    assert uploads["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 7}
+
+
+def test_what_the_file_keeps_is_kept() -> None:
+    template = storage_template("slurm-p5")
+    kept = template.resources(FILE_SYSTEM, ASSOCIATION, BUCKET, POLICY, KEY)
+
+    assert len(kept) == 2 + 1 + 3 + 3 + 1
+    assert {resource["DeletionPolicy"] for resource in kept.values()} == {"Retain"}
+
+
+def test_what_the_file_destroys_is_destroyed_but_never_by_a_replacement() -> None:
+    template = storage_template("destroyed")
+    logs, log_bucket = bucket(template, "AccessLogs")
+    destroyed = template.resources(FILE_SYSTEM, ASSOCIATION, BUCKET, KEY)
+    del destroyed[logs]
+
+    assert len(destroyed) == 2 + 1 + 2 + 1
+    assert {resource["DeletionPolicy"] for resource in destroyed.values()} == {"Delete"}
+    assert log_bucket["DeletionPolicy"] == policy_of(template, logs)["DeletionPolicy"] == "Retain"
+    for name in clusters():
+        replaced = storage_template(name).resources(FILE_SYSTEM).values()
+        assert {resource["UpdateReplacePolicy"] for resource in replaced} == {"Retain"}
+
+
+def test_a_home_file_system_that_may_go_can_go() -> None:
+    """FSx refuses to delete one with volumes or snapshots unless told."""
+    option = ["DELETE_CHILD_VOLUMES_AND_SNAPSHOTS"]
+
+    assert file_system("destroyed", "OPENZFS")["Properties"]["OpenZFSConfiguration"]["Options"] == option
+    assert "Options" not in file_system("slurm-p5", "OPENZFS")["Properties"]["OpenZFSConfiguration"]
+
+
+def test_homes_are_exported_to_the_vpc_only_and_written_synchronously() -> None:
+    configuration = file_system("slurm-p5", "OPENZFS")["Properties"]["OpenZFSConfiguration"]
+    ((client,),) = (
+        export["ClientConfigurations"] for export in configuration["RootVolumeConfiguration"]["NfsExports"]
+    )
+    (vpc,) = network_template("slurm-p5").properties("AWS::EC2::VPC")
+
+    assert client["Clients"] == vpc["CidrBlock"]
+    assert client["Options"] == ["rw", "crossmnt", "no_root_squash"]
+    assert configuration["AutomaticBackupRetentionDays"] == 7
+    assert configuration["ThroughputCapacity"] == 320
+
+
+def test_file_systems_stand_in_the_first_zone_behind_the_clusters_group() -> None:
+    for kind in ("LUSTRE", "OPENZFS"):
+        made = file_system("slurm-p5", kind)["Properties"]
+        exports = {
+            output["Export"]["Name"]: output["Value"]
+            for output in network_template("slurm-p5").body["Outputs"].values()
+            if "Export" in output
+        }
+        (subnet,), (group,) = made["SubnetIds"], made["SecurityGroupIds"]
+        subnet_id = exports[subnet["Fn::ImportValue"]]["Ref"]
+        group_id = exports[group["Fn::ImportValue"]]["Fn::GetAtt"][0]
+        resources = network_template("slurm-p5").resources()
+        assert resources[subnet_id]["Properties"]["AvailabilityZoneId"] == "use1-az6"
+        assert resources[group_id]["Properties"]["GroupDescription"].startswith("Nodes and file systems")
+    existing = file_system("existing", "LUSTRE")["Properties"]
+    assert existing["SubnetIds"] == ["subnet-0123456789abcde00"]
+
+
+def test_the_artifact_bucket_has_a_name_that_hyperpod_accepts() -> None:
+    for name, cluster in clusters().items():
+        _, made = bucket(storage_template(name), "Artifacts")
+        parts = made["Properties"]["BucketName"]["Fn::Join"][1]
+        resolved = "".join(part if isinstance(part, str) else "123456789012" for part in parts)
+        assert resolved == f"sagemaker-{cluster.name}-123456789012-{cluster.region}"
+        assert re.fullmatch(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]", resolved)
+
+
+def keys_in_use(template: Template) -> list[Any]:
+    """What every resource that can take a key names; None for the service's own."""
+    return [
+        *(made.get("KmsKeyId") for made in template.properties(FILE_SYSTEM)),
+        *(made.get("KmsKeyId") for made in template.properties("AWS::Logs::LogGroup")),
+        *(
+            rule["ServerSideEncryptionByDefault"].get("KMSMasterKeyID")
+            for name in ("Data", "Artifacts")
+            for rule in bucket(template, name)[1]["Properties"]["BucketEncryption"][
+                "ServerSideEncryptionConfiguration"
+            ]
+        ),
+    ]
+
+
+def test_one_key_encrypts_everything() -> None:
+    created, given, services = (storage_template(name) for name in ("slurm-p5", "given-key", "slurm"))
+    (key,) = created.resources(KEY)
+
+    assert keys_in_use(created) == [{"Fn::GetAtt": [key, "Arn"]}] * 5
+    assert keys_in_use(given) == [EXISTING_KEY] * 5
+    assert keys_in_use(services) == [None] * 4
+    assert not given.resources(KEY) and not services.resources(KEY)
+    for made in created.properties(BUCKET):
+        (rule,) = made["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+        algorithm = rule["ServerSideEncryptionByDefault"]["SSEAlgorithm"]
+        # S3 delivers access logs to buckets under its own key only.
+        assert (algorithm, rule.get("BucketKeyEnabled")) in {("aws:kms", True), ("AES256", None)}
+
+
+def test_the_key_lets_in_the_services_that_come_by_themselves() -> None:
+    (key,) = storage_template("slurm-p5").properties(KEY)
+    account, logs, lustre = key["KeyPolicy"]["Statement"]
+
+    assert key["EnableKeyRotation"] is True
+    assert account["Principal"] != {"AWS": "*"}
+    assert logs["Principal"] == {"Service": "logs.us-east-1.amazonaws.com"}
+    assert list(logs["Condition"]) == ["ArnLike"]
+    assert "kms:GenerateDataKey*" in lustre["Action"] and "kms:*" not in lustre["Action"]
+    assert lustre["Condition"]["StringEquals"] == {
+        "kms:CallerAccount": {"Ref": "AWS::AccountId"},
+        "kms:ViaService": "s3.us-east-1.amazonaws.com",
+    }
+    (role,) = (
+        text for text in strings_in(lustre["Condition"]["ArnLike"]) if "AWSServiceRoleForFSxS3Access" in text
+    )
+    assert role.endswith("/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_fs-*")

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from config.loader import load_cluster
 from tools.aws_session import aws_client, open_session
-from tools.cluster_file import read_cluster
 from tools.cluster_nodes import HEAD, ClusterNodes, Node, choose_node, nodes_table, read_cluster_nodes
 from tools.command_line import cluster_parser, run_command
 from tools.resource_names import shell_document
@@ -40,7 +40,7 @@ def main() -> int:
     )
     parser.add_argument("--user", default="ubuntu", help="user of the Host block (%(default)s)")
     options = parser.parse_args()
-    cluster = read_cluster(options.cluster)
+    cluster = load_cluster(options.cluster)
     session = open_session(region=cluster.region, profile=options.profile)
     found = read_cluster_nodes(aws_client(session, "sagemaker"), cluster.name)
     if options.list:

@@ -1,4 +1,4 @@
-"""The whole command in a process of its own: SageMaker over HTTP, and programs that say how they were called."""
+"""The whole command in its own process: SageMaker over HTTP, and programs that say how they were called."""
 
 from __future__ import annotations
 

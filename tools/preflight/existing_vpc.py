@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from botocore.exceptions import ClientError
-from config.instance_catalogue import instance_type
 
 from config.cluster import ExistingSubnet, ExistingVpc, SlurmCluster
+from config.instance_catalogue import instance_type
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed
@@ -89,13 +89,6 @@ def _addresses(aws: ReadOnlyAws, cluster: SlurmCluster, subnet: ExistingSubnet, 
 def addresses_needed(cluster: SlurmCluster, subnet: ExistingSubnet) -> int:
     """Addresses that the nodes of the subnet's zone take, and the file systems if it is the first."""
     assert isinstance(cluster.network, ExistingVpc)
-    first_of_zone = next(
-        other
-        for other in cluster.network.private_subnets
-        if other.availability_zone_id == subnet.availability_zone_id
-    )
-    if first_of_zone != subnet:
-        return 0
     nodes = sum(
         group.num_instances * instance_type(group.instance_type).addresses_slurm
         for group in cluster.instance_groups

@@ -90,7 +90,7 @@ def check_instance_totals(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[F
 
 
 def check_volume_size(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
-    largest_gib = max(max(group.ebs_gib or 0, group.root_gib or 0) for group in cluster.instance_groups)
+    largest_gib = max(group.ebs_gib or 0 for group in cluster.instance_groups)
     if not largest_gib:
         return
     value = quotas_by_name(aws, "sagemaker").get(VOLUME_SIZE)
@@ -99,7 +99,7 @@ def check_volume_size(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Findi
         yield fail(
             subject,
             f"{largest_gib} GiB asked for, the quota is {value:g}",
-            f"set ebs_gib and root_gib to {value:g} or less, or request {largest_gib} for '{VOLUME_SIZE}'",
+            f"set ebs_gib to {value:g} or less, or request {largest_gib} for '{VOLUME_SIZE}'",
         )
     elif value is not None:
         yield ok(subject, f"{largest_gib} GiB asked for, the quota is {value:g}")

@@ -1,0 +1,116 @@
+"""Which resources an update of a stack replaces or deletes, from its old and its new template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tools.create_only import Path, create_only
+from tools.template_references import imported_exports, referenced_resources
+
+Template = dict[str, Any]
+Kind = Literal["is replaced", "may be replaced", "is deleted"]
+
+KEPT = {"Retain", "RetainExceptOnCreate"}
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A resource that does not survive an update."""
+
+    logical_id: str
+    resource_type: str
+    kind: Kind
+    reason: str
+    old: dict[str, Any]
+    """Its definition in the old template, whose policies decide what becomes of it."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the old one stays in the account, outside of the stack."""
+        policy = "DeletionPolicy" if self.kind == "is deleted" else "UpdateReplacePolicy"
+        return self.old.get(policy) in KEPT
+
+
+def find_losses(old: Template, new: Template, *, region: str, changed_exports: set[str]) -> list[Loss]:
+    """Compare two templates of one stack.
+
+    ``changed_exports`` are names of other stacks' exports whose value changes in the same deployment.
+    """
+    losses: dict[str, Loss] = {}
+    after = new["Resources"]
+    for logical_id, resource in old["Resources"].items():
+        if logical_id not in after:
+            losses[logical_id] = _loss(logical_id, resource, "is deleted", "it is no longer in the template")
+        elif resource["Type"] != after[logical_id]["Type"]:
+            losses[logical_id] = _loss(
+                logical_id, resource, "is replaced", f"now {after[logical_id]['Type']}"
+            )
+        elif own := _own_change(resource, after[logical_id], region):
+            losses[logical_id] = _loss(logical_id, resource, *own)
+    # A replaced resource has a new id: whoever was created with the old one is replaced too.
+    while spread := list(_spread(old, new, losses, region, changed_exports)):
+        losses.update({loss.logical_id: loss for loss in spread})
+    return list(losses.values())
+
+
+def exports_of(template: Template, logical_ids: set[str]) -> set[str]:
+    """Names of the exports whose value comes from any of these resources."""
+    return {
+        output["Export"]["Name"]
+        for output in template.get("Outputs", {}).values()
+        if isinstance(output.get("Export", {}).get("Name"), str)
+        and referenced_resources(output["Value"]) & logical_ids
+    }
+
+
+def _loss(logical_id: str, old: dict[str, Any], kind: Kind, reason: str) -> Loss:
+    return Loss(logical_id, old["Type"], kind, reason, old)
+
+
+def _own_change(old: dict[str, Any], new: dict[str, Any], region: str) -> tuple[Kind, str] | None:
+    rules = create_only(old["Type"], region)
+    for kind, paths in (("is replaced", rules.always), ("may be replaced", rules.sometimes)):
+        for path in sorted(paths):
+            before, after = (_values(side.get("Properties", {}), path) for side in (old, new))
+            if before != after:
+                return kind, f"{'.'.join(path)} changes from {_show(before)} to {_show(after)}"  # type: ignore[return-value]
+    return None
+
+
+def _spread(
+    old: Template, new: Template, losses: dict[str, Loss], region: str, changed_exports: set[str]
+) -> Iterator[Loss]:
+    gone = {logical_id for logical_id, loss in losses.items() if loss.kind == "is replaced"}
+    for logical_id, resource in old["Resources"].items():
+        if logical_id in gone or logical_id not in new["Resources"]:
+            continue
+        properties = new["Resources"][logical_id].get("Properties", {})
+        for path in sorted(create_only(resource["Type"], region).always):
+            value = _values(properties, path)
+            causes = (referenced_resources(value) & gone) | (imported_exports(value) & changed_exports)
+            if causes:
+                reason = f"{'.'.join(path)} is taken from {', '.join(sorted(causes))}, which is replaced"
+                yield _loss(logical_id, resource, "is replaced", reason)
+                break
+
+
+def _values(properties: Any, path: Path) -> list[Any]:
+    """Everything at the path; empty if nothing is there."""
+    if not path:
+        return [properties]
+    head, *rest = path
+    if head == "*":
+        items = properties if isinstance(properties, list) else []
+        return [value for item in items for value in _values(item, tuple(rest))]
+    if not isinstance(properties, dict) or head not in properties:
+        return []
+    return _values(properties[head], tuple(rest))
+
+
+def _show(values: list[Any]) -> str:
+    if not values:
+        return "nothing"
+    text = str(values[0] if len(values) == 1 else values)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,151 @@
+"""What a deployment would change, and a warning when it would take data or the cluster with it.
+
+``python -m tools.template_diff --cluster FILE`` shows `cdk diff` and compares the deployed templates with
+cdk.out; ``--old FILE --new FILE`` compares two templates without AWS. Exit status 1 when something that holds
+data, or the cluster, would be replaced or deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.cluster import SlurmCluster
+from config.loader import load_cluster
+from tools.aws_session import aws_client, open_session
+from tools.command_line import cluster_parser, run_command
+from tools.deployed_templates import deployed_template
+from tools.replacements import Loss, Template, exports_of, find_losses
+from tools.stack_names import stack_names
+
+ASSEMBLY = Path("cdk.out")
+TOP_STACK = "SlurmHyperPodStack"
+"""Construct id; the CDK takes the stacks that it depends on as well."""
+
+PRECIOUS = {
+    "AWS::SageMaker::Cluster": ("the cluster", "all its nodes are terminated and every job ends"),
+    "AWS::FSx::FileSystem": ("a file system", "the new one is empty"),
+    "AWS::RDS::DBInstance": ("the accounting database", "the new one is empty"),
+    "AWS::S3::Bucket": ("a bucket", "the new one is empty"),
+    "AWS::KMS::Key": ("an encryption key", "what is encrypted with the old one cannot be read without it"),
+    "AWS::ECR::Repository": ("the image repository", "the new one is empty"),
+}
+NAME_PROPERTIES = ("ClusterName", "BucketName", "RepositoryName", "DBInstanceIdentifier")
+
+
+def main() -> int:
+    parser = cluster_parser("Show what a deployment would change, and warn when it would destroy something.")
+    parser.add_argument("--old", type=Path, help="compare this template ...")
+    parser.add_argument("--new", type=Path, help="... with this one, without AWS")
+    options = parser.parse_args()
+    if (options.old is None) != (options.new is None):
+        raise ValueError("--old and --new belong together; give both, or neither to compare with AWS")
+    cluster = load_cluster(options.cluster)
+    if options.old:
+        pairs = [("templates", _read(options.old), _read(options.new))]
+    else:
+        _show_cdk_diff(options.cluster, options.profile)
+        pairs = _deployed_and_new(cluster, options.profile)
+    losses = find_precious_losses(pairs, region=cluster.region)
+    for loss in losses:
+        print(describe(loss))
+    certain = [loss for loss in losses if loss.is_certain]
+    if not certain:
+        print("The cluster, file systems, database, buckets and keys survive this change.")
+    return int(bool(certain))
+
+
+def _read(path: Path) -> Template:
+    if not path.is_file():
+        raise ValueError(
+            f"{path}: no such file; give a template that `cdk synth` wrote, such as in {ASSEMBLY}/"
+        )
+    template: Template = json.loads(path.read_text())
+    return template
+
+
+def _show_cdk_diff(cluster_file: Path, profile: str | None) -> None:
+    if not Path("node_modules/.bin/cdk").exists():
+        raise ValueError("the pinned CDK command line is not installed; run `npm ci`")
+    command = ["npx", "--no-install", "cdk", "diff", TOP_STACK, "--context", f"cluster={cluster_file}"]
+    ended = subprocess.run([*command, *(["--profile", profile] if profile else [])])
+    if ended.returncode:
+        raise ValueError(f"`{' '.join(command)}` ended with status {ended.returncode}; see its message above")
+
+
+def _deployed_and_new(cluster: SlurmCluster, profile: str | None) -> list[tuple[str, Template, Template]]:
+    manifest = json.loads((ASSEMBLY / "manifest.json").read_text())
+    files = {
+        artifact["properties"].get("stackName", artifact_id): artifact["properties"]["templateFile"]
+        for artifact_id, artifact in manifest["artifacts"].items()
+        if artifact["type"] == "aws:cloudformation:stack"
+    }
+    cloudformation = aws_client(open_session(region=cluster.region, profile=profile), "cloudformation")
+    pairs = []
+    for name in stack_names(cluster):
+        old = deployed_template(cloudformation, name)
+        if old is not None:
+            pairs.append((name, old, _read(ASSEMBLY / files[name])))
+    return pairs
+
+
+@dataclass(frozen=True)
+class PreciousLoss:
+    stack: str
+    loss: Loss
+    keeps_name: bool
+    """Its replacement would need the name that the old one still has."""
+
+    @property
+    def is_certain(self) -> bool:
+        return self.loss.kind != "may be replaced"
+
+
+def find_precious_losses(pairs: list[tuple[str, Template, Template]], *, region: str) -> list[PreciousLoss]:
+    """What cannot be made again from this repository; stacks in the order of deployment."""
+    found = []
+    changed_exports: set[str] = set()
+    for stack, old, new in pairs:
+        losses = find_losses(old, new, region=region, changed_exports=changed_exports)
+        changed_exports |= exports_of(old, {loss.logical_id for loss in losses if loss.kind == "is replaced"})
+        found += [
+            PreciousLoss(stack, loss, _keeps_name(loss, new))
+            for loss in losses
+            if loss.resource_type in PRECIOUS
+        ]
+    return found
+
+
+def _keeps_name(loss: Loss, new: Template) -> bool:
+    before = loss.old.get("Properties", {})
+    after = new["Resources"].get(loss.logical_id, {}).get("Properties", {})
+    return any(name in after and after[name] == before.get(name) for name in NAME_PROPERTIES)
+
+
+def describe(precious: PreciousLoss) -> str:
+    """A paragraph: what is lost, why, and what that means."""
+    loss = precious.loss
+    what, consequence = PRECIOUS[loss.resource_type]
+    mark = "!!! WARNING" if precious.is_certain else "note"
+    lines = [
+        f"{mark}: {what} {loss.kind}: {loss.logical_id} ({loss.resource_type}) in {precious.stack}",
+        f"why: {loss.reason}",
+    ]
+    if loss.kind != "is deleted":
+        lines.append(f"then: {consequence}")
+    if loss.is_kept:
+        lines.append("the old one stays in the account, outside of the stack, and bills until you delete it")
+    elif precious.is_certain:
+        lines.append("the old one is DELETED, with what is in it")
+    if precious.is_certain and precious.keeps_name:
+        lines.append(
+            "it keeps its name, which CloudFormation cannot give to a second one: the deployment fails; "
+            "undo the change, or `make teardown` first"
+        )
+    return "\n    ".join(lines)
+
+
+if __name__ == "__main__":
+    run_command(main)

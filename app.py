@@ -4,60 +4,46 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from aws_cdk import App, Environment, Tags, Validations
 from cdk_nag import AwsSolutionsChecks
-from config.loader import load_cluster
 
 from config.cluster import SlurmCluster
+from config.loader import load_cluster
 from stacks.network_stack import NetworkStack
+from stacks.remaining_costs import remaining_costs
 from stacks.slurm_hyperpod_stack import SlurmHyperPodStack
 from stacks.storage_stack import StorageStack
 from stacks.tags import tags_of
 
-DEFAULT_CLUSTER = "clusters/slurm.yaml"
 
-
-def add_stacks(app: App, cluster: SlurmCluster) -> SlurmHyperPodStack:
-    """Network, storage and cluster, each its own stack because each has its own lifetime.
+def add_stacks(app: App, cluster: SlurmCluster) -> None:
+    """Network, storage and cluster, each a stack of its own because each has a lifetime of its own.
 
     The account is that of the credentials at deployment, so that templates do not depend on who synthesizes.
     """
-    tags, environment = tags_of(cluster), Environment(region=cluster.region)
-    prefix = f"{cluster.name}-slurm"
-    network = NetworkStack(
-        app, "SlurmNetworkStack", cluster=cluster, env=environment, tags=tags, stack_name=f"{prefix}-network"
-    )
-    storage = StorageStack(
-        app,
-        "SlurmStorageStack",
-        cluster=cluster,
-        network=network.network,
-        env=environment,
-        tags=tags,
-        stack_name=f"{prefix}-storage",
-    )
-    hyperpod = SlurmHyperPodStack(
-        app,
-        "SlurmHyperPodStack",
-        cluster=cluster,
-        network=network.network,
-        storage=storage,
-        env=environment,
-        tags=tags,
-        stack_name=f"{prefix}-hyperpod",
-    )
+    tags, env = tags_of(cluster), Environment(region=cluster.region)
+
+    def common(part: str) -> dict[str, Any]:
+        return {"cluster": cluster, "env": env, "tags": tags, "stack_name": f"{cluster.name}-slurm-{part}"}
+
+    network = NetworkStack(app, "SlurmNetworkStack", **common("network")).network
+    storage = StorageStack(app, "SlurmStorageStack", network=network, **common("storage"))
+    SlurmHyperPodStack(app, "SlurmHyperPodStack", network=network, storage=storage, **common("hyperpod"))
     for key, value in tags.items():
         Tags.of(app).add(key, value)
     Validations.of(app).add_plugins(AwsSolutionsChecks(app, verbose=True))
-    return hyperpod
 
 
 if __name__ == "__main__":
     app = App()
     try:
-        cluster = load_cluster(Path(app.node.try_get_context("cluster") or DEFAULT_CLUSTER))
+        cluster = load_cluster(Path(app.node.try_get_context("cluster") or "clusters/slurm.yaml"))
     except ValueError as error:
         sys.exit(str(error))
+    # At every command, because the command line shows no app which one it is, nor annotations at destroy.
+    costs = ", ".join(remaining_costs(cluster))
+    print(f"{cluster.name}: billed until `make teardown`, nodes or not: {costs}", file=sys.stderr)
     add_stacks(app, cluster)
     app.synth()

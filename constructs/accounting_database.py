@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import Acknowledgment, Duration, RemovalPolicy, Validations
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_rds as rds
@@ -96,3 +96,17 @@ class AccountingDatabase(Construct):
                     child, ec2.CfnSecurityGroup | rds.CfnDBParameterGroup | secretsmanager.CfnSecret
                 ):
                     child.apply_removal_policy(RemovalPolicy.RETAIN)
+        self._acknowledge(settings)
+
+    def _acknowledge(self, settings: Settings) -> None:
+        findings = {
+            "AwsSolutions-RDS6": "slurmdbd logs in with a password; it cannot renew IAM tokens",
+            "AwsSolutions-RDS11": "no way leads to the port but from the cluster's security group",
+            "AwsSolutions-SMG4": "slurmdbd reads the password at its start; a rotated one ends accounting",
+        }
+        if not settings.multi_az:
+            findings["AwsSolutions-RDS3"] = "multi_az is the cluster file's choice; jobs go on without"
+        if settings.removal == "destroy":
+            findings["AwsSolutions-RDS10"] = "the cluster file wants the database to go with its stack"
+        for finding, reason in findings.items():
+            Validations.of(self).acknowledge(Acknowledgment(id=finding, reason=reason))

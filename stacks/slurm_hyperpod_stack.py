@@ -7,6 +7,7 @@ from typing import Any
 
 from aws_cdk import CfnOutput, Stack
 from aws_cdk import aws_logs as logs
+from aws_cdk import aws_s3 as s3
 
 from config.cluster import SlurmCluster as Settings
 from constructs import Construct
@@ -52,6 +53,7 @@ class SlurmHyperPodStack(Stack):
             if cluster.prometheus
             else None
         )
+        artifacts = self._artifact_bucket(storage)
         database = self._accounting_database(cluster, network, storage)
         zones = {group.availability_zone_id for group in cluster.instance_groups}
         resources = NodeResources(
@@ -59,7 +61,7 @@ class SlurmHyperPodStack(Stack):
             vpc=network.vpc,
             subnets=list({network.subnet(zone).subnet_id: network.subnet(zone) for zone in zones}.values()),
             security_group=network.security_group,
-            artifact_bucket=storage.artifact_bucket,
+            artifact_bucket_name=artifacts.bucket_name,
             repository=repository.repository,
             key=key,
             workspace=metrics.workspace if metrics else None,
@@ -82,20 +84,18 @@ class SlurmHyperPodStack(Stack):
         lifecycle = HashedUpload(
             self,
             "Lifecycle",
-            bucket=storage.artifact_bucket,
+            bucket=artifacts,
             prefix="lifecycle",
             folder=REPOSITORY / "lifecycle" / "slurm",
             extra_files={"settings.env": _node_settings(cluster)},
-            key=key,
             log_group=upload_log,
         )
         workloads = HashedUpload(
             self,
             "Workloads",
-            bucket=storage.artifact_bucket,
+            bucket=artifacts,
             prefix="workloads",
             folder=REPOSITORY / "workloads",
-            key=key,
             log_group=upload_log,
         )
         self.cluster = SlurmCluster(
@@ -126,7 +126,7 @@ class SlurmHyperPodStack(Stack):
             LifecycleSourceS3Uri=lifecycle.s3_uri,
             WorkloadSourceS3Uri=workloads.s3_uri,
             DataBucketName=storage.data_bucket.bucket_name,
-            ArtifactBucketName=storage.artifact_bucket.bucket_name,
+            ArtifactBucketName=artifacts.bucket_name,
             LustreFileSystemId=storage.lustre.file_system_id,
             LustreMountName=storage.lustre.mount_name,
             ImageUri=repository.repository.repository_uri,
@@ -148,6 +148,14 @@ class SlurmHyperPodStack(Stack):
             subnets=network.database_subnets,
             cluster_security_group=network.security_group,
             key=storage.key,
+        )
+
+    def _artifact_bucket(self, storage: StorageStack) -> s3.IBucket:
+        """The bucket by its name, which is known, rather than by a reference to the other stack."""
+        resource = storage.artifact_bucket.node.default_child
+        assert isinstance(resource, s3.CfnBucket) and resource.bucket_name
+        return s3.Bucket.from_bucket_attributes(
+            self, "ArtifactBucket", bucket_name=resource.bucket_name, encryption_key=storage.key
         )
 
     def _cluster_argument(self) -> str:

@@ -1,0 +1,66 @@
+"""What botocore knows of a request but does not check itself: enums, patterns, maxima, at every depth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import botocore.session
+import regex  # the models' patterns use \p{...}, which re lacks
+from botocore.model import ListShape, Shape, StructureShape
+
+
+@cache
+def create_cluster_shape() -> StructureShape:
+    model = botocore.session.get_session().get_service_model("sagemaker")
+    shape = model.operation_model("CreateCluster").input_shape
+    assert isinstance(shape, StructureShape)
+    return shape
+
+
+def violations(shape: Shape, value: Any, path: str = "") -> Iterator[str]:
+    """One line for everything in the value that the shape forbids."""
+    types: dict[str, Any] = {
+        "structure": dict,
+        "list": list,
+        "string": str,
+        "integer": int,
+        "boolean": bool,
+        "timestamp": str,
+    }
+    if not isinstance(value, types[shape.type_name]) or (shape.type_name == "integer" and value is True):
+        yield f"{path}: {value!r} is no {shape.type_name}"
+        return
+    if isinstance(shape, StructureShape):
+        yield from _structure(shape, value, path)
+        return
+    size = value if shape.type_name == "integer" else len(value) if isinstance(value, str | list) else None
+    if size is not None:
+        yield from _range(shape, size, path)
+    if isinstance(shape, ListShape):
+        for index, item in enumerate(value):
+            yield from violations(shape.member, item, f"{path}[{index}]")
+    enum, pattern = shape.metadata.get("enum"), shape.metadata.get("pattern")
+    if enum and value not in enum:
+        yield f"{path}: {value!r} is not one of {enum}"
+    if pattern and not regex.fullmatch(pattern, value):
+        yield f"{path}: {value!r} does not match {pattern}"
+
+
+def _structure(shape: StructureShape, value: dict[str, Any], path: str) -> Iterator[str]:
+    for name in shape.required_members:
+        if name not in value:
+            yield f"{path}: {name} is missing"
+    for name, item in value.items():
+        if name in shape.members:
+            yield from violations(shape.members[name], item, f"{path}.{name}")
+        else:
+            yield f"{path}: {name} is unknown"
+
+
+def _range(shape: Shape, size: int, path: str) -> Iterator[str]:
+    if size < shape.metadata.get("min", size):
+        yield f"{path}: {size} is less than {shape.metadata['min']}"
+    if size > shape.metadata.get("max", size):
+        yield f"{path}: {size} is more than {shape.metadata['max']}"

@@ -1,0 +1,69 @@
+"""Cluster files and variants of them, synthesized once for all tests as `cdk synth` does it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from aws_cdk import App
+
+from app import add_stacks
+from config.cluster import SlurmCluster
+
+REPOSITORY = Path(__file__).parents[2]
+CLUSTER_FILES = sorted(
+    path.relative_to(REPOSITORY).as_posix()
+    for path in (REPOSITORY / "clusters").glob("*.yaml")
+    if yaml.safe_load(path.read_text())["scheduler"] == "slurm"
+)
+STACKS = ("SlurmNetworkStack", "SlurmStorageStack", "SlurmHyperPodStack")
+
+Templates = dict[str, dict[str, Any]]
+"""By construct id, in the order of deployment."""
+
+
+def load(file: str, **changes: Any) -> SlurmCluster:
+    """The cluster of a file, with other values at its top level."""
+    return SlurmCluster.model_validate(yaml.safe_load((REPOSITORY / file).read_text()) | changes)
+
+
+def synthesize(cluster: SlurmCluster, file: str | None = None) -> Path:
+    """The folder of the cloud assembly; cdk-nag's findings raise."""
+    context = json.loads((REPOSITORY / "cdk.json").read_text())["context"]
+    if file:
+        context["cluster"] = file
+    folder = tempfile.mkdtemp(prefix="cdk-")
+    app = App(context=context, outdir=folder, analytics_reporting=False)
+    add_stacks(app, cluster)
+    app.synth()
+    return Path(folder)
+
+
+def read_templates(folder: Path) -> Templates:
+    return {stack: json.loads((folder / f"{stack}.template.json").read_text()) for stack in STACKS}
+
+
+@cache
+def assembly(file: str) -> Path:
+    return synthesize(load(file), file)
+
+
+@cache
+def templates(file: str) -> Templates:
+    return read_templates(assembly(file))
+
+
+def resources(template: dict[str, Any], kind: str) -> dict[str, dict[str, Any]]:
+    """Those of one CloudFormation type, by logical id."""
+    return {name: found for name, found in template["Resources"].items() if found["Type"] == kind}
+
+
+def only(template: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The properties of the one resource of a type."""
+    (found,) = resources(template, kind).values()
+    properties: dict[str, Any] = found["Properties"]
+    return properties

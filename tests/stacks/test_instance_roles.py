@@ -1,0 +1,177 @@
+"""What nodes may do, statement by statement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.stacks.intrinsics import ACCOUNT, Evaluator
+from tests.stacks.synthesized import CLUSTER_FILES, load, resources, templates
+from tests.stacks.variants import variant_templates
+
+EC2 = f"arn:aws:ec2:us-east-1:{ACCOUNT}"
+VPC = {"ec2:Vpc": f"{EC2}:vpc/vpc-0123456789abcdef0"}
+LOGS = f"arn:aws:logs:us-east-1:{ACCOUNT}:log-group:/aws/sagemaker/Clusters/esm2-p5/*"
+BUCKET = f"arn:aws:s3:::sagemaker-esm2-p5-{ACCOUNT}-us-east-1"
+SECRET = f"arn:aws:secretsmanager:us-east-1:{ACCOUNT}:secret:accounting-AbCdEf"
+
+EVERY_NODE = {
+    "CreateLogGroups": ("logs:CreateLogGroup", LOGS, None),
+    "WriteLogs": (
+        ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
+        f"{LOGS}:log-stream:*",
+        None,
+    ),
+    "PutClusterMetrics": (
+        "cloudwatch:PutMetricData",
+        "*",
+        {"StringEquals": {"cloudwatch:namespace": "/aws/sagemaker/Clusters"}},
+    ),
+    "OpenSessions": (
+        [
+            "ssmmessages:CreateControlChannel",
+            "ssmmessages:CreateDataChannel",
+            "ssmmessages:OpenControlChannel",
+            "ssmmessages:OpenDataChannel",
+        ],
+        "*",
+        None,
+    ),
+    "DescribeFileSystems": ("fsx:DescribeFileSystems", "*", None),
+    "CreateInterfaces": (
+        "ec2:CreateNetworkInterface",
+        [
+            f"{EC2}:network-interface/*",
+            f"{EC2}:subnet/subnet-0123456789abcdef0",
+            f"{EC2}:security-group/sg-0123456789abcdef0",
+        ],
+        None,
+    ),
+    "ManageInterfaces": (
+        [
+            "ec2:CreateNetworkInterfacePermission",
+            "ec2:DeleteNetworkInterface",
+            "ec2:DeleteNetworkInterfacePermission",
+        ],
+        f"{EC2}:network-interface/*",
+        {"ArnEquals": VPC},
+    ),
+    "DetachInterfaces": (
+        "ec2:DetachNetworkInterface",
+        [f"{EC2}:network-interface/*", "arn:aws:ec2:us-east-1:*:instance/*"],
+        {"ArnEqualsIfExists": VPC},
+    ),
+    "TagInterfaces": ("ec2:CreateTags", f"{EC2}:network-interface/*", None),
+    "DescribeNetwork": (
+        [
+            "ec2:DescribeDhcpOptions",
+            "ec2:DescribeNetworkInterfaces",
+            "ec2:DescribeSecurityGroups",
+            "ec2:DescribeSubnets",
+            "ec2:DescribeVpcs",
+        ],
+        "*",
+        None,
+    ),
+    "ListArtifacts": (
+        "s3:ListBucket",
+        BUCKET,
+        {"StringLike": {"s3:prefix": ["lifecycle/*", "workloads/*"]}},
+    ),
+    "ReadArtifacts": ("s3:GetObject", [f"{BUCKET}/lifecycle/*", f"{BUCKET}/workloads/*"], None),
+    "LogInToRegistry": ("ecr:GetAuthorizationToken", "*", None),
+    "PullImages": (
+        ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"],
+        f"arn:aws:ecr:us-east-1:{ACCOUNT}:repository/TrainingImageRepositoryA4686A09",
+        None,
+    ),
+    "WriteMetrics": ("aps:RemoteWrite", f"arn:aws:aps:us-east-1:{ACCOUNT}:workspace/ws-0123", None),
+    "Decrypt": (
+        "kms:Decrypt",
+        f"arn:aws:kms:us-east-1:{ACCOUNT}:key/1234abcd-12ab-34cd-56ef-1234567890ab",
+        None,
+    ),
+}
+CONTROLLER_ONLY = {"ReadDatabaseSecret": ("secretsmanager:GetSecretValue", SECRET, None)}
+
+
+def node_roles(file: str) -> dict[str, dict[str, Any]]:
+    """Properties of the roles that instance groups run with, values evaluated, by construct id."""
+    stacks = templates(file)
+    evaluate = Evaluator(stacks, load(file).region)
+    return {
+        name: evaluate(role["Properties"])
+        for name, role in resources(stacks["SlurmHyperPodStack"], "AWS::IAM::Role").items()
+        if role["Properties"]["AssumeRolePolicyDocument"]["Statement"][0]["Principal"]
+        == {"Service": "sagemaker.amazonaws.com"}
+    }
+
+
+def statements(role: dict[str, Any]) -> list[dict[str, Any]]:
+    (policy,) = role["Policies"]
+    found: list[dict[str, Any]] = policy["PolicyDocument"]["Statement"]
+    return found
+
+
+@pytest.mark.parametrize("node_type", ["Controller", "Login", "Worker"])
+def test_statements_are_exactly_these(node_type: str) -> None:
+    (role,) = (
+        role for name, role in node_roles("clusters/slurm-p5.yaml").items() if name.startswith(node_type)
+    )
+    assert "ManagedPolicyArns" not in role
+    expected = EVERY_NODE | (CONTROLLER_ONLY if node_type == "Controller" else {})
+    found = {
+        statement.pop("Sid"): (
+            statement.pop("Action"),
+            statement.pop("Resource"),
+            statement.pop("Condition", None),
+        )
+        for statement in statements(role)
+        if statement.pop("Effect") == "Allow"
+    }
+    assert found == expected
+
+
+def test_without_key_database_and_metrics_their_statements_are_gone() -> None:
+    """The default cluster has neither a key nor a database; its one difference is the metrics workspace."""
+    for role in node_roles("clusters/slurm.yaml").values():
+        found = {statement["Sid"] for statement in statements(role)}
+        assert found == set(EVERY_NODE) - {"Decrypt"}
+
+
+def test_there_is_a_role_for_each_node_type_and_no_more() -> None:
+    assert len(node_roles("clusters/slurm-p5.yaml")) == 3
+    assert len(node_roles("clusters/slurm.yaml")) == 2
+
+
+@pytest.mark.parametrize("file", CLUSTER_FILES)
+def test_no_other_account_s_service_can_use_a_role(file: str) -> None:
+    for role in node_roles(file).values():
+        (trust,) = role["AssumeRolePolicyDocument"]["Statement"]
+        assert trust == {
+            "Effect": "Allow",
+            "Action": "sts:AssumeRole",
+            "Principal": {"Service": "sagemaker.amazonaws.com"},
+            "Condition": {"StringEqualsIfExists": {"aws:SourceAccount": ACCOUNT}},
+        }
+
+
+@pytest.mark.parametrize("file", CLUSTER_FILES)
+def test_nothing_but_the_role_itself_grants_it_something(file: str) -> None:
+    """A policy beside the role would be one that nodes can start without."""
+    roles = set(node_roles(file))
+    for stack in templates(file).values():
+        for kind in ("AWS::IAM::Policy", "AWS::IAM::ManagedPolicy", "AWS::IAM::RolePolicy"):
+            for policy in resources(stack, kind).values():
+                attached = [role.get("Ref") for role in policy["Properties"]["Roles"]]
+                assert roles.isdisjoint(attached)
+
+
+def test_subnets_of_all_zones_in_use_are_named() -> None:
+    stack = variant_templates("existing_vpc")["SlurmHyperPodStack"]
+    for role in resources(stack, "AWS::IAM::Role").values():
+        for policy in role["Properties"].get("Policies", []):
+            (create,) = (s for s in policy["PolicyDocument"]["Statement"] if s["Sid"] == "CreateInterfaces")
+            subnets = [text for text in map(str, create["Resource"]) if ":subnet/" in text]
+            assert len(subnets) == len(set(subnets)) == 6

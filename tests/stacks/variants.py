@@ -1,0 +1,123 @@
+"""Clusters that are not shipped: every option at once, the largest allowed, one in an existing VPC."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from config.cluster import SlurmCluster
+from tests.stacks.synthesized import Templates, load, read_templates, synthesize
+
+_P5 = "clusters/slurm-p5.yaml"
+_PLAN = "arn:aws:sagemaker:us-east-1:123456789012:training-plan/esm2-p5"
+
+
+def _worker(name: str, **options: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "role": "worker",
+        "partition": name,
+        "instance_type": "ml.p5.48xlarge",
+        "num_instances": 8,
+    } | options
+
+
+_CONTROLLER = {
+    "name": "controller",
+    "role": "controller",
+    "instance_type": "ml.m5.12xlarge",
+    "num_instances": 1,
+}
+
+_LOGIN = {"name": "login", "role": "login", "instance_type": "ml.m5.4xlarge", "num_instances": 1}
+
+EVERY_OPTION = load(
+    _P5,
+    name="every-option",
+    tags={"team": "proteins"},
+    slurm_config_strategy="merge",
+    instance_groups=[
+        _CONTROLLER,
+        {
+            "name": "login",
+            "role": "login",
+            "instance_type": "ml.m5.4xlarge",
+            "num_instances": 1,
+            "ebs_gib": None,
+        },
+        _worker("spot", instance_type="ml.g5.8xlarge", capacity="spot", availability_zone_id="use1-az4"),
+        _worker(
+            "plan",
+            training_plan_arn=_PLAN,
+            min_instances=4,
+            threads_per_core=1,
+            efa_only=True,
+            deep_health_checks=["InstanceStress", "InstanceConnectivity"],
+            image_id="ami-0123456789abcdef0",
+            auto_patch="when_idle",
+        ),
+    ],
+)
+
+# 100 groups, the service's limit, of names as long as they may be; 24 characters is the longest cluster name.
+LARGEST = load(
+    _P5,
+    name="n" * 24,
+    region="ap-southeast-2",
+    tags={f"tag-{number:02d}": "v" * 256 for number in range(40)},
+    network={
+        "vpc": "new",
+        "availability_zone_ids": ["apse2-az1", "apse2-az2", "apse2-az3"],
+        "interface_endpoints": True,
+    },
+    instance_groups=[
+        _CONTROLLER,
+        _LOGIN,
+        *(
+            _worker(
+                f"{'g' * 60}{number:03d}",
+                num_instances=6758,
+                availability_zone_id=f"apse2-az{1 + number % 3}",
+                threads_per_core=1,
+                efa_only=True,
+                deep_health_checks=["InstanceStress", "InstanceConnectivity"],
+                image_id="ami-0123456789abcdef0",
+                auto_patch="when_all_idle",
+            )
+            for number in range(98)
+        ),
+    ],
+)
+
+_SUBNETS = [
+    {
+        "subnet_id": f"subnet-0{number:07x}",
+        "availability_zone_id": f"use1-az{1 + number}",
+        "route_table_id": f"rtb-0{number:07x}",
+        "cidr": f"10.0.{number}.0/24",
+    }
+    for number in range(6)
+]
+
+# A group in each of six zones, as many as a region has: the longest list of subnets in a role's statements.
+EXISTING_VPC = load(
+    _P5,
+    name="existing-vpc",
+    network={"vpc": "existing", "vpc_id": "vpc-01234567", "cidr": "10.0.0.0/16", "private_subnets": _SUBNETS},
+    instance_groups=[
+        _CONTROLLER,
+        *(_worker(f"w{zone}", availability_zone_id=f"use1-az{zone}") for zone in range(1, 7)),
+    ],
+)
+
+_VARIANTS: dict[str, SlurmCluster] = {
+    "every_option": EVERY_OPTION,
+    "largest": LARGEST,
+    "existing_vpc": EXISTING_VPC,
+}
+VARIANTS = tuple(_VARIANTS)
+
+
+@cache
+def variant_templates(name: str) -> Templates:
+    return read_templates(synthesize(_VARIANTS[name]))

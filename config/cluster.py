@@ -10,16 +10,20 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-NAME_PATTERN = r"^[a-z0-9](-*[a-z0-9])*$"
-"""SageMaker's pattern for clusters and groups, in lower case as buckets and repositories want it."""
+from config import text_forms as forms
 
-ClusterName = Annotated[str, Field(pattern=NAME_PATTERN, min_length=1, max_length=24)]
-GroupName = Annotated[str, Field(pattern=NAME_PATTERN, min_length=1, max_length=63)]
-PartitionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9](-*[a-zA-Z0-9])*$", min_length=1, max_length=64)]
-AvailabilityZoneId = Annotated[str, Field(pattern=r"^[a-z]{3,4}\d-(az|[a-z]{3}\d-az)\d$")]
-Cidr = Annotated[str, Field(pattern=r"^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$")]
-MountPath = Annotated[str, Field(pattern=r"^/[a-z0-9_-]+(/[a-z0-9_-]+)*$", max_length=64)]
+ClusterName = Annotated[str, forms.field(forms.CLUSTER_NAME, max_length=24)]
+"""24 characters, so that ``sagemaker-<name>-<account>-<region>`` is a bucket's name (63 at most)."""
+GroupName = Annotated[str, forms.field(forms.GROUP_NAME, max_length=63)]
+PartitionName = Annotated[str, forms.field(forms.PARTITION, max_length=64)]
+AvailabilityZoneId = Annotated[str, forms.field(forms.ZONE_ID)]
+Cidr = Annotated[str, forms.field(forms.CIDR)]
+MountPath = Annotated[str, forms.field(forms.MOUNT_PATH, max_length=64)]
 Removal = Literal["retain", "destroy"]
+LogDays = Literal[
+    1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653
+]
+"""What CloudWatch Logs' PutRetentionPolicy takes."""
 
 
 class Section(BaseModel):
@@ -40,22 +44,28 @@ class NewVpc(Section):
     """How nodes reach the internet. ``none`` is a closed network: interface endpoints only."""
     interface_endpoints: bool = False
     """Endpoints for the AWS services that nodes call; needed without NAT, optional with it."""
-    flow_logs_days: Annotated[int, Field(ge=1, le=3653)] = 30
+    flow_logs_days: LogDays = 30
     """How long the log of accepted and rejected connections is kept."""
 
 
 class ExistingSubnet(Section):
-    subnet_id: Annotated[str, Field(pattern=r"^subnet-[0-9a-f]{8,17}$")]
+    """One private subnet of a VPC that is there already."""
+
+    subnet_id: Annotated[str, forms.field(forms.SUBNET_ID)]
     availability_zone_id: AvailabilityZoneId
-    route_table_id: Annotated[str, Field(pattern=r"^rtb-[0-9a-f]{8,17}$")]
+    """The subnet's zone, by id; one subnet per zone."""
+    route_table_id: Annotated[str, forms.field(forms.ROUTE_TABLE_ID)]
+    """The table that the subnet is associated with; the endpoint for S3 goes into it."""
     cidr: Cidr
+    """The subnet's address range."""
 
 
 class ExistingVpc(Section):
     vpc: Literal["existing"]
     """A VPC that is there already; `make preflight` verifies what is written here."""
-    vpc_id: Annotated[str, Field(pattern=r"^vpc-[0-9a-f]{8,17}$")]
+    vpc_id: Annotated[str, forms.field(forms.VPC_ID)]
     cidr: Cidr
+    """The VPC's address range."""
     private_subnets: Annotated[list[ExistingSubnet], Field(min_length=1, max_length=16)]
     """Subnets without public addresses; FSx, and nodes whose group names no other zone, go to the first."""
     s3_gateway_endpoint: bool = False
@@ -79,9 +89,11 @@ class LustreFileSystem(Section):
     """Null lets the service set it from the capacity."""
     efa: bool = False
     """Clients reach the file system over EFA (and GPUDirect Storage); fixed at creation."""
-    backup_days: Annotated[int, Field(ge=0, le=90)] = 7
-    """How long daily backups are kept; 0 makes none."""
+    backup_days: Annotated[int, Field(ge=0, le=90)] = 0
+    """How long daily backups are kept; 0 makes none. FSx makes none of a file system linked to a bucket: what
+    must outlast the file system belongs below ``data_bucket.lustre_path``, from where it is exported."""
     mount_path: MountPath = "/fsx"
+    """Where the nodes see it."""
     removal: Removal = "retain"
     """What `cdk destroy` of the storage stack does to it."""
 
@@ -98,8 +110,8 @@ class HomeFileSystem(Section):
 class DataBucket(Section):
     """S3 bucket with the data; its objects appear below the Lustre mount, new files are exported to it."""
 
-    lustre_path: MountPath = "/data"
-    """Directory of the Lustre file system that mirrors the bucket."""
+    lustre_path: MountPath | None = "/data"
+    """Directory of the Lustre file system that mirrors the bucket, seen at /fsx/data; null links nothing."""
     noncurrent_days: Annotated[int, Field(ge=1, le=3650)] = 30
     """How long overwritten and deleted objects can be brought back."""
     removal: Removal = "retain"
@@ -110,9 +122,7 @@ class Storage(Section):
     home: HomeFileSystem | None = None
     """Null keeps home directories on the Lustre file system."""
     data_bucket: DataBucket = DataBucket()
-    kms: Annotated[
-        str, Field(pattern=r"^(aws|create|arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[0-9a-f-]{36})$")
-    ] = "aws"
+    kms: Annotated[str, forms.field(forms.KMS)] = "aws"
     """Key of everything at rest: ``aws`` (service keys), ``create`` (a key of its own), or an ARN."""
 
 
@@ -131,19 +141,18 @@ class InstanceGroup(Section):
     availability_zone_id: AvailabilityZoneId | None = None
     """Null is the network's first zone."""
     ebs_gib: Annotated[int, Field(ge=1, le=16384)] | None = 500
-    """Volume at /opt/sagemaker for containers and caches; null adds none."""
-    root_gib: Annotated[int, Field(ge=100, le=16384)] | None = None
-    """Root volume; null leaves the service's 100 GiB."""
+    """Volume at /opt/sagemaker for containers and caches; null adds none. The root volume's size, 100 GiB, is
+    the service's."""
     threads_per_core: Literal[1, 2] | None = None
     """1 turns hyper-threading off; null leaves the instance type's default."""
     efa_only: bool = False
     """EFA interfaces without an address each."""
     deep_health_checks: list[Literal["InstanceStress", "InstanceConnectivity"]] = []
     """Run on accelerated nodes before they take jobs; up to two hours."""
-    training_plan_arn: str | None = None
+    training_plan_arn: Annotated[str, forms.field(forms.TRAINING_PLAN_ARN)] | None = None
     """Reserved capacity (`aws sagemaker create-training-plan`), billed by the plan."""
     capacity: Literal["on_demand", "spot"] = "on_demand"
-    image_id: Annotated[str, Field(pattern=r"^ami-[0-9a-fA-F]{8,17}$")] | None = None
+    image_id: Annotated[str, forms.field(forms.IMAGE_ID)] | None = None
     """Null is HyperPod's current image."""
     auto_patch: Literal["none", "when_idle", "when_all_idle"] = "none"
     """When the service may replace a node's image by a newer one."""
@@ -152,7 +161,7 @@ class InstanceGroup(Section):
 class AccountingDatabase(Section):
     """MariaDB on RDS for Slurm's accounting, so that its history outlives the controller."""
 
-    instance_class: Annotated[str, Field(pattern=r"^db\.[a-z0-9]+\.[a-z0-9]+$")] = "db.t4g.medium"
+    instance_class: Annotated[str, forms.field(forms.DATABASE_CLASS)] = "db.t4g.medium"
     storage_gib: Annotated[int, Field(ge=20, le=65536)] = 20
     multi_az: bool = False
     backup_days: Annotated[int, Field(ge=1, le=35)] = 7
@@ -163,7 +172,7 @@ class Budget(Section):
     """Alarm by mail when this cluster's tag costs more, or is forecast to."""
 
     monthly_usd: Annotated[int, Field(ge=1)]
-    email: Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
+    email: Annotated[str, forms.field(forms.EMAIL)]
 
 
 class SlurmCluster(Section):

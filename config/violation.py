@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+# What YAML would not take for a text without quotes.
+_NOT_A_TEXT = re.compile(r"|[\d.]+|true|false|yes|no|on|off|null|~", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,6 @@ def shown(value: object) -> str:
         return "a mapping"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(shown(item) for item in value)}]"
-    if isinstance(value, str) and (not value or value.strip() != value):
-        return f"'{value}'"
+    if isinstance(value, str) and (value.strip() != value or _NOT_A_TEXT.fullmatch(value)):
+        return f'"{value}"'
     return str(value)

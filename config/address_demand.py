@@ -1,0 +1,75 @@
+"""How many IP addresses a cluster takes, by zone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import ceil
+
+from config.cluster import InstanceGroup, LustreFileSystem, NewVpc, SlurmCluster
+from config.instance_catalogue import INSTANCE_TYPES
+
+RESERVED_ADDRESSES = 5
+"""What AWS keeps of every subnet (VPC user guide, "Subnet CIDR blocks")."""
+EFA_GIB_PER_SERVER = {125: 38400, 250: 19200, 500: 9600, 1000: 4800}
+"""Data that one server of an EFA-enabled file system holds, by its throughput in MB/s per TiB."""
+GIB_PER_SERVER = 2400
+"""The same without EFA. Both from the FSx for Lustre user guide, "IP addresses for file systems"."""
+
+_IOPS_PER_METADATA_SERVER = 12000  # the same page
+# Without metadata_iops FSx provides 12,000 for each 24,000 GiB of a large file system, fewer for a small one
+# (FSx for Lustre user guide, "Lustre metadata performance configuration").
+_AUTOMATIC_GIB_PER_METADATA_SERVER = 24000
+# An OpenZFS pair: an interface for each of the two servers, and room for the address that moves between them.
+_HOME_ADDRESSES = 4
+# One service each, as interface endpoints stand in the first zone only: hyperpod's thirteen and Prometheus.
+_ENDPOINT_ADDRESSES = 14
+# The instance, its standby, and the one that takes over from it.
+_DATABASE_ADDRESSES = 3
+
+
+def zone_ids(cluster: SlurmCluster) -> list[str]:
+    """The network's zones in the file's order; FSx and groups without a zone go to the first."""
+    network = cluster.network
+    if isinstance(network, NewVpc):
+        return network.availability_zone_ids
+    return [subnet.availability_zone_id for subnet in network.private_subnets]
+
+
+def zone_of(cluster: SlurmCluster, group: InstanceGroup) -> str:
+    return group.availability_zone_id or zone_ids(cluster)[0]
+
+
+def address_demand(cluster: SlurmCluster) -> Counter[str]:
+    """Addresses taken in the private subnet of each zone id, without the five that AWS reserves.
+
+    Nodes of a type that is not in the catalogue count as one address.
+    """
+    first = zone_ids(cluster)[0]
+    demand: Counter[str] = Counter()
+    demand[first] += _lustre_addresses(cluster.storage.lustre)
+    if cluster.storage.home:
+        demand[first] += _HOME_ADDRESSES
+    if cluster.network.interface_endpoints:
+        demand[first] += _ENDPOINT_ADDRESSES
+    if cluster.accounting_database and not isinstance(cluster.network, NewVpc):
+        for zone in list(dict.fromkeys(zone_ids(cluster)))[:2]:
+            demand[zone] += _DATABASE_ADDRESSES
+    for group in cluster.instance_groups:
+        demand[zone_of(cluster, group)] += group.num_instances * _node_addresses(group)
+    return demand
+
+
+def _lustre_addresses(lustre: LustreFileSystem) -> int:
+    """One per data server and one per metadata server."""
+    per_server = EFA_GIB_PER_SERVER[lustre.throughput_mbps_per_tib] if lustre.efa else GIB_PER_SERVER
+    if lustre.metadata_iops is None:
+        num_metadata = ceil(lustre.capacity_gib / _AUTOMATIC_GIB_PER_METADATA_SERVER)
+    else:
+        num_metadata = ceil(lustre.metadata_iops / _IOPS_PER_METADATA_SERVER)
+    return ceil(lustre.capacity_gib / per_server) + num_metadata
+
+
+def _node_addresses(group: InstanceGroup) -> int:
+    """EFA-only interfaces have no address, so the primary interface's is left."""
+    instance = INSTANCE_TYPES.get(group.instance_type)
+    return instance.addresses_slurm if instance and not group.efa_only else 1

@@ -1,0 +1,165 @@
+"""What pydantic says of single values, in the house's form, and the file without those values."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import re
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from config.cluster import ExistingVpc, NewVpc, Section, SlurmCluster
+from config.text_forms import FORMS
+from config.violation import Violation
+
+Location = tuple[int | str, ...]
+
+_NETWORKS: dict[int | str, type[Section]] = {"new": NewVpc, "existing": ExistingVpc}
+
+_WANTED = {
+    "bool_type": ("true or false is allowed", "set true or false"),
+    "dict_type": ("a mapping is allowed", "set keys and values below it"),
+    "int_type": ("a whole number is allowed", "set a number without quotes and decimal point"),
+    "list_type": ("a list is allowed", "write it as [one, other], or with a dash before each item"),
+    "model_type": ("a mapping is allowed", "set keys and values below it"),
+    "string_type": ("a text is allowed", "set a text, in quotes if YAML takes it for something else"),
+}
+
+
+def field_violations(error: ValidationError, document: dict[str, Any]) -> list[Violation]:
+    """One for each value that ``SlurmCluster`` does not take."""
+    return [_violation(details, document) for details in error.errors(include_url=False)]
+
+
+def without_wrong_values(error: ValidationError, document: dict[str, Any]) -> dict[str, Any]:
+    """A copy of the document in which every value that the error names is left out.
+
+    The value of a mistyped key goes to the key that was meant, so that it can be checked as well.
+    """
+    rest = copy.deepcopy(document)
+    wrong = [(_in_document(details), details) for details in error.errors(include_url=False)]
+    # From behind, so that taking an item out of a list moves no item that is still to be taken out.
+    for location, details in sorted(wrong, key=lambda item: _order(item[0]), reverse=True):
+        holder: Any = rest
+        for part in location[:-1]:
+            holder = holder[part]
+        if details["type"] in ("missing", "union_tag_not_found"):
+            continue
+        value = holder.pop(location[-1])
+        meant = _meant(details) if details["type"] == "extra_forbidden" else None
+        if meant:
+            holder.setdefault(meant, value)
+    return rest
+
+
+def _order(location: Location) -> list[tuple[bool, int | str]]:
+    return [(isinstance(part, str), part) for part in location]
+
+
+def _violation(details: ErrorDetails, document: dict[str, Any]) -> Violation:
+    location = _in_document(details)
+    kind, context = details["type"], details.get("ctx", {})
+    got = details["input"]
+    if kind == "missing":
+        got, allowed, fix = None, "it is required", f"add {location[-1]}"
+    elif kind == "extra_forbidden":
+        meant, keys = _meant(details), _section_at(details["loc"][:-1]).model_fields
+        allowed = f"there is no such key; {', '.join(keys)} are known"
+        fix = f"set {meant}" if meant else "remove it"
+    elif kind == "literal_error":
+        allowed, fix = _choice(got, context["expected"])
+    elif kind == "union_tag_invalid":
+        got = context["tag"]
+        allowed, fix = _choice(got, context["expected_tags"])
+    elif kind == "union_tag_not_found":
+        got, allowed, fix = None, "new or existing is allowed", "set new"
+    elif kind == "string_pattern_mismatch":
+        form = FORMS[context["pattern"]]
+        allowed, fix = form.meaning, f"set it in this form, as {form.example}"
+    elif kind in ("greater_than_equal", "less_than_equal"):
+        bound = context["ge"] if kind == "greater_than_equal" else context["le"]
+        allowed = f"{bound} or {'more' if kind == 'greater_than_equal' else 'less'} is allowed"
+        fix = f"set {bound}"
+    elif kind in ("string_too_long", "too_long", "too_short"):
+        things = "characters" if kind == "string_too_long" else "items"
+        limit = context["min_length"] if kind == "too_short" else context["max_length"]
+        allowed = f"at {'least' if kind == 'too_short' else 'most'} {limit} {things} are allowed"
+        fix = f"{'add' if kind == 'too_short' else 'remove'} some"
+    else:
+        allowed, fix = _WANTED[kind]
+        if kind == "int_type" and isinstance(got, (str, float)) and re.fullmatch(r"\d+(\.0*)?", str(got)):
+            fix = f"set {int(float(got))}"
+        elif kind == "string_type" and isinstance(got, (bool, int, float)):
+            fix = f'set "{got}"'
+    return Violation(_path(location, document), got, allowed, fix)
+
+
+def _in_document(details: ErrorDetails) -> Location:
+    """Where the value stands in the file.
+
+    Pydantic names the kind of network as if it were a key below it, says of a wrong kind that the network is
+    wrong, and marks a wrong key of a mapping with one more part.
+    """
+    location = tuple(part for part in details["loc"] if part != "[key]")
+    if details["type"].startswith("union_tag"):
+        return (*location, "vpc")
+    if location[0] == "network":
+        return (location[0], *location[2:])
+    return location
+
+
+def _path(location: Location, document: dict[str, Any]) -> str:
+    """As ``instance_groups[workers].ebs_gib``; items without a usable name are numbered from 0."""
+    path, value = "", document
+    for part in location:
+        value = _below(value, part)
+        if isinstance(part, int):
+            name = value.get("name") if isinstance(value, dict) else None
+            path += f"[{name if isinstance(name, str) else part}]"
+        else:
+            path += f".{part}" if path else part
+    return path
+
+
+def _below(value: Any, part: int | str) -> Any:
+    if isinstance(value, list) and isinstance(part, int):
+        return value[part]
+    return value.get(part) if isinstance(value, dict) else None
+
+
+def _choice(got: object, expected: str) -> tuple[str, str]:
+    """From pydantic's list of what it expected: ``'one', 'two' or 3``."""
+    names = [text or number for text, number in re.findall(r"'([^']*)'|(\d+)", expected)]
+    near = difflib.get_close_matches(str(got), names, n=1)
+    if isinstance(got, int) and names[0].isdigit():
+        near = [min(names, key=lambda name: abs(int(name) - got))]
+    return f"{', '.join(names)} are allowed", f"set {near[0]}" if near else "set one of these"
+
+
+def _meant(details: ErrorDetails) -> str | None:
+    """The key that an unknown one is most like."""
+    *parents, key = details["loc"]
+    return next(iter(difflib.get_close_matches(str(key), _section_at(parents).model_fields, n=1)), None)
+
+
+def _section_at(location: Sequence[int | str]) -> type[Section]:
+    section: type[Section] = SlurmCluster
+    for part in location:
+        if section is SlurmCluster and part == "network":
+            continue
+        if part in _NETWORKS and not isinstance(part, int):
+            section = _NETWORKS[part]
+        elif isinstance(part, str):
+            section = _section_in(section.model_fields[part].annotation)
+    return section
+
+
+def _section_in(annotation: Any) -> type[Section]:
+    """The one section in ``list[Section]``, ``Section | None`` and the like."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    inner = [argument for argument in get_args(annotation) if argument is not type(None)]
+    return _section_in(inner[0])

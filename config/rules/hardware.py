@@ -1,0 +1,109 @@
+"""What a group asks of its instance type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from config.cluster import InstanceGroup, SlurmCluster
+from config.instance_catalogue import INSTANCE_TYPES, TRAINING_PLAN_TYPES, InstanceType, closest
+from config.rules.paths import group_path
+from config.violation import Violation
+
+
+def types_are_offered(cluster: SlurmCluster) -> Iterator[Violation]:
+    for group in cluster.instance_groups:
+        if group.instance_type not in INSTANCE_TYPES:
+            yield Violation(
+                group_path(group, "instance_type"),
+                group.instance_type,
+                f"HyperPod offers {len(INSTANCE_TYPES)} types, which config/instance_types.csv lists",
+                f"set {closest(group.instance_type)}",
+            )
+
+
+def controller_is_not_accelerated(cluster: SlurmCluster) -> Iterator[Violation]:
+    """It runs Slurm's daemons and no jobs. Login nodes may have a GPU: people try things there."""
+    for group, instance in _known(cluster):
+        if group.role == "controller" and instance.accelerator:
+            yield Violation(
+                group_path(group, "instance_type"),
+                group.instance_type,
+                f"the controller runs no jobs, so its {instance.accelerator} would be idle",
+                "set a type without accelerators, as ml.m5.12xlarge",
+            )
+
+
+def threads_are_possible(cluster: SlurmCluster) -> Iterator[Violation]:
+    for group, instance in _known(cluster):
+        if group.threads_per_core and group.threads_per_core > instance.threads_per_core:
+            yield Violation(
+                group_path(group, "threads_per_core"),
+                group.threads_per_core,
+                f"{instance.name} has one thread per core",
+                "set 1, or null",
+            )
+
+
+def efa_only_needs_efa(cluster: SlurmCluster) -> Iterator[Violation]:
+    for group, instance in _known(cluster):
+        if group.efa_only and not instance.num_efa:
+            yield Violation(
+                group_path(group, "efa_only"),
+                True,
+                f"{instance.name} has no EFA",
+                "set false, or a type with EFA, as ml.g5.8xlarge",
+            )
+
+
+def health_checks_fit_the_type(cluster: SlurmCluster) -> Iterator[Violation]:
+    """SageMaker developer guide, "Deep health checks" of Slurm clusters: on accelerated workers only.
+
+    Connectivity is tested by collectives between nodes.
+    """
+    for group, instance in _known(cluster):
+        checks, path = group.deep_health_checks, group_path(group, "deep_health_checks")
+        if not checks:
+            continue
+        if len(set(checks)) < len(checks):
+            yield Violation(path, checks, "each check is listed once", "remove the repetition")
+        if group.role != "worker":
+            yield Violation(path, checks, "only worker nodes are checked", "remove it")
+        elif instance.accelerator is None:
+            yield Violation(
+                path, checks, f"accelerators are checked, and {instance.name} has none", "remove it"
+            )
+        elif "InstanceConnectivity" in checks and not instance.num_efa:
+            yield Violation(
+                path,
+                checks,
+                f"InstanceConnectivity is for types with EFA, and {instance.name} has none",
+                "set [InstanceStress]",
+            )
+
+
+def plan_covers_the_type(cluster: SlurmCluster) -> Iterator[Violation]:
+    for group in cluster.instance_groups:
+        if group.training_plan_arn and group.instance_type in INSTANCE_TYPES.keys() - TRAINING_PLAN_TYPES:
+            yield Violation(
+                group_path(group, "training_plan_arn"),
+                group.training_plan_arn,
+                f"{group.instance_type} is in no training plan; plans reserve"
+                f" {', '.join(sorted(TRAINING_PLAN_TYPES))}",
+                "set instance_type to the plan's, or remove training_plan_arn",
+            )
+
+
+def _known(cluster: SlurmCluster) -> Iterator[tuple[InstanceGroup, InstanceType]]:
+    for group in cluster.instance_groups:
+        if group.instance_type in INSTANCE_TYPES:
+            yield group, INSTANCE_TYPES[group.instance_type]
+
+
+RULES = (
+    types_are_offered,
+    controller_is_not_accelerated,
+    threads_are_possible,
+    efa_only_needs_efa,
+    health_checks_fit_the_type,
+    plan_covers_the_type,
+)

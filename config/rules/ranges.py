@@ -1,0 +1,80 @@
+"""Address ranges of the VPC and its subnets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import IPv4Network
+
+from config.cluster import ExistingVpc, NewVpc, SlurmCluster
+from config.violation import Violation
+
+# VPC user guide, "VPC CIDR blocks" and "Subnet CIDR blocks": /16 is the largest, /28 the smallest.
+LARGEST_PREFIX, SMALLEST_PREFIX = 16, 28
+# RFC 1918 and RFC 6598, the ranges that the VPC user guide recommends or allows for private use.
+_PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")))
+# The bridge of Docker, which runs on every node: addresses there are not reached from containers. The VPC
+# user guide warns of it under "VPC CIDR blocks".
+_DOCKER = IPv4Network("172.17.0.0/16")
+
+
+def parsed(cidr: str, *, strict: bool = True) -> IPv4Network | None:
+    """The range, or None if it is none; ``strict`` wants it to begin at its first address."""
+    try:
+        return IPv4Network(cidr, strict=strict)
+    except ValueError:
+        return None
+
+
+def ranges_are_valid(cluster: SlurmCluster) -> Iterator[Violation]:
+    for path, cidr in _ranges(cluster):
+        network = parsed(cidr, strict=False)
+        if network is None:
+            yield Violation(
+                path,
+                cidr,
+                "an IPv4 range with numbers up to 255 and a prefix up to /32 is allowed",
+                "set one, as 10.0.0.0/16",
+            )
+        elif not LARGEST_PREFIX <= network.prefixlen <= SMALLEST_PREFIX:
+            yield Violation(
+                path,
+                cidr,
+                f"AWS allows prefixes from /{LARGEST_PREFIX} to /{SMALLEST_PREFIX}",
+                f"set {network.network_address}/"
+                f"{LARGEST_PREFIX if network.prefixlen < LARGEST_PREFIX else SMALLEST_PREFIX}",
+            )
+        elif str(network) != cidr:
+            yield Violation(path, cidr, "a range begins at its first address", f"set {network}")
+
+
+def new_range_is_private(cluster: SlurmCluster) -> Iterator[Violation]:
+    network = cluster.network
+    vpc = parsed(network.cidr)
+    if isinstance(network, NewVpc) and vpc and not any(vpc.subnet_of(block) for block in _PRIVATE):
+        yield Violation(
+            "network.cidr",
+            network.cidr,
+            f"a range inside {', '.join(map(str, _PRIVATE))} is allowed",
+            "set one, as 10.0.0.0/16",
+        )
+
+
+def ranges_leave_docker_alone(cluster: SlurmCluster) -> Iterator[Violation]:
+    for path, cidr in _ranges(cluster):
+        if path == "network.cidr" and isinstance(cluster.network, ExistingVpc):
+            continue  # only the subnets of the nodes matter
+        network = parsed(cidr)
+        if network and network.overlaps(_DOCKER):
+            yield Violation(
+                path, cidr, f"Docker on the nodes uses {_DOCKER} itself", "set another range, as 10.0.0.0/16"
+            )
+
+
+def _ranges(cluster: SlurmCluster) -> Iterator[tuple[str, str]]:
+    yield "network.cidr", cluster.network.cidr
+    if isinstance(cluster.network, ExistingVpc):
+        for index, subnet in enumerate(cluster.network.private_subnets):
+            yield f"network.private_subnets[{index}].cidr", subnet.cidr
+
+
+RULES = (ranges_are_valid, new_range_is_private, ranges_leave_docker_alone)

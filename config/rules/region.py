@@ -1,0 +1,64 @@
+"""Region, and what must lie in it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from config.cluster import NewVpc, SlurmCluster
+from config.regions import ZONE_ID_PREFIXES
+from config.rules.paths import group_path
+from config.violation import Violation
+
+
+def region_is_supported(cluster: SlurmCluster) -> Iterator[Violation]:
+    if cluster.region not in ZONE_ID_PREFIXES:
+        near = difflib.get_close_matches(cluster.region, ZONE_ID_PREFIXES, n=1)
+        yield Violation(
+            "region",
+            cluster.region,
+            f"HyperPod is deployed in {', '.join(ZONE_ID_PREFIXES)}",
+            f"set {near[0]}" if near else "set one of these",
+        )
+
+
+def zones_lie_in_the_region(cluster: SlurmCluster) -> Iterator[Violation]:
+    prefix = ZONE_ID_PREFIXES.get(cluster.region)
+    if prefix is None:
+        return
+    for path, zone_id in _zones(cluster):
+        if not zone_id.startswith(f"{prefix}-"):
+            yield Violation(
+                path,
+                zone_id,
+                f"zone ids of {cluster.region} begin with {prefix}-",
+                f"set one of them, as {prefix}-az1",
+            )
+
+
+def key_lies_in_the_region(cluster: SlurmCluster) -> Iterator[Violation]:
+    kms = cluster.storage.kms
+    # arn:aws:kms:<region>:<account>:key/<id>
+    if kms.startswith("arn:") and kms.split(":")[3] != cluster.region:
+        yield Violation(
+            "storage.kms",
+            kms,
+            f"a key encrypts in its own region only, and the cluster is in {cluster.region}",
+            f"set the ARN of a key in {cluster.region}, or create",
+        )
+
+
+def _zones(cluster: SlurmCluster) -> Iterator[tuple[str, str]]:
+    network = cluster.network
+    if isinstance(network, NewVpc):
+        for index, zone_id in enumerate(network.availability_zone_ids):
+            yield f"network.availability_zone_ids[{index}]", zone_id
+    else:
+        for index, subnet in enumerate(network.private_subnets):
+            yield f"network.private_subnets[{index}].availability_zone_id", subnet.availability_zone_id
+    for group in cluster.instance_groups:
+        if group.availability_zone_id:
+            yield group_path(group, "availability_zone_id"), group.availability_zone_id
+
+
+RULES = (region_is_supported, zones_lie_in_the_region, key_lies_in_the_region)

@@ -1,0 +1,131 @@
+"""What FSx and its clients accept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from config.address_demand import EFA_GIB_PER_SERVER, GIB_PER_SERVER
+from config.cluster import SlurmCluster
+from config.instance_catalogue import INSTANCE_TYPES
+from config.violation import Violation
+
+SMALLEST_GIB = 1200
+
+# API reference of FSx, CreateFileSystemLustreMetadataConfiguration, SSD.
+_IOPS_STEP, _MAX_IOPS = 12000, 192000
+_METADATA_IOPS = (1500, 3000, 6000, *range(_IOPS_STEP, _MAX_IOPS + 1, _IOPS_STEP))
+
+# What a mount would hide from the system.
+_SYSTEM_DIRECTORIES = frozenset(
+    {"bin", "boot", "dev", "etc", "lib", "opt", "proc", "root", "run", "sbin", "sys", "tmp", "usr", "var"}
+)
+_HOME = "/home"
+
+
+def lustre_capacity_is_a_step(cluster: SlurmCluster) -> Iterator[Violation]:
+    """API reference of FSx, CreateFileSystem, ``StorageCapacity``; with EFA the user guide's step 1."""
+    lustre = cluster.storage.lustre
+    if lustre.efa:
+        step = EFA_GIB_PER_SERVER[lustre.throughput_mbps_per_tib]
+        if lustre.capacity_gib < step or lustre.capacity_gib % step:
+            yield Violation(
+                "storage.lustre.capacity_gib",
+                lustre.capacity_gib,
+                f"with EFA and {lustre.throughput_mbps_per_tib} MB/s per TiB a multiple of {step} is allowed",
+                f"set {_next_multiple(lustre.capacity_gib, step)}",
+            )
+    elif lustre.capacity_gib != SMALLEST_GIB and (
+        lustre.capacity_gib < GIB_PER_SERVER or lustre.capacity_gib % GIB_PER_SERVER
+    ):
+        larger = _next_multiple(lustre.capacity_gib, GIB_PER_SERVER)
+        yield Violation(
+            "storage.lustre.capacity_gib",
+            lustre.capacity_gib,
+            f"PERSISTENT_2 SSD allows {SMALLEST_GIB}, {GIB_PER_SERVER} or a multiple of {GIB_PER_SERVER}",
+            f"set {SMALLEST_GIB if lustre.capacity_gib < SMALLEST_GIB else larger}",
+        )
+
+
+def metadata_iops_is_a_step(cluster: SlurmCluster) -> Iterator[Violation]:
+    iops = cluster.storage.lustre.metadata_iops
+    if iops is not None and iops not in _METADATA_IOPS:
+        yield Violation(
+            "storage.lustre.metadata_iops",
+            iops,
+            f"1500, 3000, 6000 or a multiple of {_IOPS_STEP} up to {_MAX_IOPS} is allowed",
+            f"set {next((step for step in _METADATA_IOPS if step > iops), _MAX_IOPS)},"
+            " or null to let FSx choose",
+        )
+
+
+def lustre_efa_has_a_client(cluster: SlurmCluster) -> Iterator[Violation]:
+    """EFA-enabled file systems cost capacity steps and cannot be changed back: only where nodes use it."""
+    if not cluster.storage.lustre.efa:
+        return
+    workers = [group for group in cluster.instance_groups if group.role == "worker"]
+    known = [
+        INSTANCE_TYPES[group.instance_type] for group in workers if group.instance_type in INSTANCE_TYPES
+    ]
+    if len(known) == len(workers) and not any(instance.lustre_efa for instance in known):
+        types = ", ".join(dict.fromkeys(instance.name for instance in known)) or "none"
+        yield Violation(
+            "storage.lustre.efa",
+            True,
+            f"Lustre is reached over EFA from types with EFA and Nitro v4 or later, beside trn2;"
+            f" the workers are {types}",
+            "set false, or use such a type, as ml.g6.8xlarge or ml.p5.48xlarge",
+        )
+
+
+def linked_lustre_has_no_backups(cluster: SlurmCluster) -> Iterator[Violation]:
+    """API reference of FSx, CreateBackup: not of a file system linked to an S3 bucket."""
+    storage = cluster.storage
+    if storage.lustre.backup_days and storage.data_bucket.lustre_path:
+        yield Violation(
+            "storage.lustre.backup_days",
+            storage.lustre.backup_days,
+            "FSx makes no backups of a file system that is linked to a bucket; files below"
+            f" {storage.data_bucket.lustre_path} are exported instead",
+            "set 0, or storage.data_bucket.lustre_path to null",
+        )
+
+
+def linked_directory_is_seen_from_inside(cluster: SlurmCluster) -> Iterator[Violation]:
+    mount, path = cluster.storage.lustre.mount_path, cluster.storage.data_bucket.lustre_path
+    if path and (path == mount or path.startswith(f"{mount}/")):
+        inside = path.removeprefix(mount) or "/data"
+        yield Violation(
+            "storage.data_bucket.lustre_path",
+            path,
+            f"the path begins at the file system's root, so nodes would see it at {mount}{path}",
+            f"set {inside}",
+        )
+
+
+def mount_hides_nothing(cluster: SlurmCluster) -> Iterator[Violation]:
+    mount = cluster.storage.lustre.mount_path
+    if mount.split("/")[1] in _SYSTEM_DIRECTORIES:
+        yield Violation(
+            "storage.lustre.mount_path", mount, "a mount there hides part of the system", "set /fsx"
+        )
+    if cluster.storage.home and (mount == _HOME or mount.startswith(f"{_HOME}/")):
+        yield Violation(
+            "storage.lustre.mount_path",
+            mount,
+            f"storage.home is mounted at {_HOME}",
+            "set /fsx, or remove storage.home",
+        )
+
+
+def _next_multiple(value: int, step: int) -> int:
+    return max(1, -(-value // step)) * step
+
+
+RULES = (
+    lustre_capacity_is_a_step,
+    metadata_iops_is_a_step,
+    lustre_efa_has_a_client,
+    linked_lustre_has_no_backups,
+    linked_directory_is_seen_from_inside,
+    mount_hides_nothing,
+)

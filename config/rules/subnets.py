@@ -1,0 +1,124 @@
+"""Whether the subnets fit into the VPC, and the cluster into the subnets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+from config.address_demand import RESERVED_ADDRESSES, address_demand, zone_ids
+from config.cluster import ExistingVpc, NewVpc, SlurmCluster
+from config.rules.ranges import LARGEST_PREFIX, parsed
+from config.violation import Violation
+
+# What private_prefix_length can be.
+_LARGEST_PRIVATE_PREFIX, _SMALLEST_PRIVATE_PREFIX = 17, 26
+# Beside the private subnets a new VPC keeps room for three of /28: the NAT gateway's and a database's two.
+_SMALL_SUBNETS, _SMALL_SUBNET_ADDRESSES = 3, 16
+
+
+def new_subnets_fit(cluster: SlurmCluster) -> Iterator[Violation]:
+    network = cluster.network
+    vpc = parsed(network.cidr)
+    if not isinstance(network, NewVpc) or vpc is None:
+        return
+    num_zones, got = len(network.availability_zone_ids), network.private_prefix_length
+    free = vpc.num_addresses - _SMALL_SUBNETS * _SMALL_SUBNET_ADDRESSES
+    if num_zones * _size(got) > free:
+        prefixes = range(_LARGEST_PRIVATE_PREFIX, _SMALLEST_PRIVATE_PREFIX + 1)
+        fitting = [prefix for prefix in prefixes if num_zones * _size(prefix) <= free]
+        yield Violation(
+            "network.private_prefix_length",
+            got,
+            f"{num_zones} private subnets of /{got} and {_SMALL_SUBNETS} small ones do not fit into"
+            f" {network.cidr}",
+            f"set {fitting[0]}, or a larger network.cidr" if fitting else "set a larger network.cidr",
+        )
+
+
+def new_subnets_hold_the_addresses(cluster: SlurmCluster) -> Iterator[Violation]:
+    network, demand = cluster.network, address_demand(cluster)
+    if not isinstance(network, NewVpc):
+        return
+    # All have the same size, so the fullest zone decides.
+    zone_id = max(dict.fromkeys(zone_ids(cluster)), key=lambda zone: demand[zone])
+    needed, size = demand[zone_id] + RESERVED_ADDRESSES, _size(network.private_prefix_length)
+    if needed > size:
+        prefix = _prefix(needed)
+        yield Violation(
+            "network.private_prefix_length",
+            network.private_prefix_length,
+            _too_small(zone_id, needed, size),
+            f"set {prefix}, or fewer instances"
+            if prefix >= _LARGEST_PRIVATE_PREFIX
+            else "set fewer instances",
+        )
+
+
+def existing_subnets_hold_the_addresses(cluster: SlurmCluster) -> Iterator[Violation]:
+    network, demand = cluster.network, address_demand(cluster)
+    if not isinstance(network, ExistingVpc):
+        return
+    for index, subnet in enumerate(network.private_subnets):
+        zone_id, cidr = subnet.availability_zone_id, parsed(subnet.cidr)
+        needed = demand.pop(zone_id, 0) + RESERVED_ADDRESSES
+        if cidr and needed > cidr.num_addresses:
+            prefix = _prefix(needed)
+            yield Violation(
+                f"network.private_subnets[{index}].cidr",
+                subnet.cidr,
+                _too_small(zone_id, needed, cidr.num_addresses),
+                f"use a subnet of /{prefix}, or fewer instances"
+                if prefix >= LARGEST_PREFIX
+                else "set fewer instances",
+            )
+
+
+def existing_subnets_are_parts_of_the_vpc(cluster: SlurmCluster) -> Iterator[Violation]:
+    if not isinstance(cluster.network, ExistingVpc):
+        return
+    vpc = parsed(cluster.network.cidr)
+    subnets = list(enumerate(cluster.network.private_subnets))
+    for index, subnet in subnets:
+        network = parsed(subnet.cidr)
+        if vpc and network and not network.subnet_of(vpc):
+            yield Violation(
+                f"network.private_subnets[{index}].cidr",
+                subnet.cidr,
+                f"a subnet lies inside its VPC's {vpc}",
+                "set the range that `aws ec2 describe-subnets` prints",
+            )
+    for (_, one), (index, other) in combinations(subnets, 2):
+        path = f"network.private_subnets[{index}]"
+        first, second = parsed(one.cidr), parsed(other.cidr)
+        if one.subnet_id == other.subnet_id:
+            yield Violation(f"{path}.subnet_id", other.subnet_id, "it is listed before", "remove it")
+        elif first and second and first.overlaps(second):
+            yield Violation(
+                f"{path}.cidr",
+                other.cidr,
+                f"it overlaps with {one.cidr} of {one.subnet_id}",
+                "set the range that `aws ec2 describe-subnets` prints",
+            )
+
+
+def _size(prefix: int) -> int:
+    return 2 ** (32 - prefix)
+
+
+def _prefix(num_addresses: int) -> int:
+    return 32 - (num_addresses - 1).bit_length()
+
+
+def _too_small(zone_id: str, needed: int, size: int) -> str:
+    return (
+        f"nodes, file systems and endpoints in {zone_id} need {needed} addresses"
+        f" with the {RESERVED_ADDRESSES} that AWS keeps, its subnet has {size}"
+    )
+
+
+RULES = (
+    new_subnets_fit,
+    new_subnets_hold_the_addresses,
+    existing_subnets_hold_the_addresses,
+    existing_subnets_are_parts_of_the_vpc,
+)

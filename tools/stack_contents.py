@@ -1,0 +1,76 @@
+"""What a deployed stack holds, and what of it outlives the stack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from tools.aws_session import error_code
+from tools.deployed_templates import deployed_template
+
+SNAPSHOT_BY_DEFAULT = {"AWS::RDS::DBInstance", "AWS::RDS::DBCluster"}
+"""Without a DeletionPolicy CloudFormation takes a snapshot of these (DeletionPolicy attribute reference)."""
+
+
+@dataclass(frozen=True)
+class StackResource:
+    logical_id: str
+    resource_type: str
+    physical_id: str
+    """Empty for a resource that was never created."""
+    deletion_policy: str
+    properties: dict[str, Any]
+    """As in the template, with references unresolved."""
+
+    @property
+    def is_kept(self) -> bool:
+        # RetainExceptOnCreate retains what has once been deployed.
+        return self.deletion_policy in ("Retain", "RetainExceptOnCreate")
+
+    @property
+    def leaves_snapshot(self) -> bool:
+        return self.deletion_policy == "Snapshot"
+
+
+@dataclass(frozen=True)
+class StackContents:
+    name: str
+    stack_id: str
+    status: str
+    resources: tuple[StackResource, ...]
+
+    def of_type(self, resource_type: str) -> list[StackResource]:
+        return [resource for resource in self.resources if resource.resource_type == resource_type]
+
+
+def read_stack(cloudformation: Any, name: str) -> StackContents | None:
+    """The stack as it is deployed, policies from its own template; None if there is no such stack."""
+    try:
+        stack = cloudformation.describe_stacks(StackName=name)["Stacks"][0]
+    except ClientError as error:
+        if error_code(error) == "ValidationError":  # "Stack with id ... does not exist"
+            return None
+        raise
+    template = deployed_template(cloudformation, name) or {"Resources": {}}
+    pages = cloudformation.get_paginator("list_stack_resources").paginate(StackName=name)
+    resources = [
+        _resource(summary, template["Resources"].get(summary["LogicalResourceId"], {}))
+        for page in pages
+        for summary in page["StackResourceSummaries"]
+        if summary["ResourceStatus"] != "DELETE_COMPLETE"
+    ]
+    return StackContents(name, stack["StackId"], stack["StackStatus"], tuple(resources))
+
+
+def _resource(summary: dict[str, Any], definition: dict[str, Any]) -> StackResource:
+    resource_type = summary["ResourceType"]
+    default = "Snapshot" if resource_type in SNAPSHOT_BY_DEFAULT else "Delete"
+    return StackResource(
+        logical_id=summary["LogicalResourceId"],
+        resource_type=resource_type,
+        physical_id=summary.get("PhysicalResourceId", ""),
+        deletion_policy=definition.get("DeletionPolicy", default),
+        properties=definition.get("Properties", {}),
+    )

@@ -1,0 +1,140 @@
+"""What a teardown deletes, what it keeps, and why the network may have to stay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import boto3
+
+from config.cluster import SlurmCluster
+from tools.aws_session import aws_client
+from tools.network_holders import kept_holders, live_holders
+from tools.remaining_bills import bill_of, deletion_of, network_bill
+from tools.stack_contents import StackContents, StackResource, read_stack
+from tools.stack_names import stack_names
+
+HOLDS_DATA = {
+    "AWS::SageMaker::Cluster": "the cluster, with all its nodes and what is on their disks",
+    "AWS::FSx::FileSystem": "file system",
+    "AWS::S3::Bucket": "bucket, with all versions of its objects",
+    "AWS::RDS::DBInstance": "database",
+    "AWS::ECR::Repository": "image repository, with its images",
+    "AWS::KMS::Key": "key (30 days until it is gone)",
+    "AWS::APS::Workspace": "metrics",
+}
+
+
+@dataclass(frozen=True)
+class TeardownPlan:
+    stacks: tuple[StackContents, ...]
+    """To be deleted, in this order."""
+    network_held: StackContents | None
+    """The network stack, if it has to stay."""
+    holders: tuple[str, ...]
+    """Ids of what holds it."""
+    service_logs: tuple[str, ...]
+    """Log groups that HyperPod made itself."""
+
+    @property
+    def kept(self) -> list[StackResource]:
+        return [
+            resource
+            for stack in self.stacks
+            for resource in stack.resources
+            if resource.physical_id and (resource.is_kept or resource.leaves_snapshot)
+        ]
+
+    @property
+    def deleted(self) -> list[StackResource]:
+        """What is lost for good, as far as it held anything."""
+        return [
+            resource
+            for stack in self.stacks
+            for resource in stack.resources
+            if resource.physical_id and not resource.is_kept and resource.resource_type in HOLDS_DATA
+        ]
+
+
+def make_plan(session: boto3.Session, cluster: SlurmCluster) -> TeardownPlan:
+    """Read the deployed stacks; raises ValueError if one of them is being changed just now."""
+    cloudformation = aws_client(session, "cloudformation")
+    names = stack_names(cluster)
+    network, storage, hyperpod = (read_stack(cloudformation, name) for name in names)
+    for stack in (network, storage, hyperpod):
+        if stack and stack.status.endswith("_IN_PROGRESS"):
+            raise ValueError(
+                f"stack {stack.name} is being changed ({stack.status}); wait until that has ended"
+            )
+    going = [stack for stack in (hyperpod, storage) if stack]
+    resources = [resource for stack in going for resource in stack.resources]
+    holders: list[str] = []
+    if network:
+        deleted = {resource.physical_id for resource in resources if not resource.is_kept}
+        found = [*kept_holders(resources), *live_holders(session, network)]
+        holders = sorted({holder for holder in found if holder not in deleted})
+    if network and not holders:
+        going.append(network)
+    return TeardownPlan(
+        stacks=tuple(going),
+        network_held=network if holders else None,
+        holders=tuple(holders),
+        service_logs=_service_logs(session, cluster),
+    )
+
+
+def _service_logs(session: boto3.Session, cluster: SlurmCluster) -> tuple[str, ...]:
+    """HyperPod logs its nodes' set-up in a group of its own, which belongs to no stack and never expires."""
+    logs = aws_client(session, "logs")
+    pages = logs.get_paginator("describe_log_groups").paginate(
+        logGroupNamePrefix=f"/aws/sagemaker/Clusters/{cluster.name}/"
+    )
+    return tuple(group["logGroupName"] for page in pages for group in page["logGroups"])
+
+
+def describe_plan(plan: TeardownPlan) -> str:
+    lines = ["Stacks to delete, in this order:"]
+    lines += [f"  {stack.name} ({len(stack.resources)} resources)" for stack in plan.stacks] or ["  none"]
+    if plan.deleted:
+        lines += ["", "Lost for good:"]
+        lines += [f"  {r.physical_id}: {HOLDS_DATA[r.resource_type]}" for r in plan.deleted]
+    if remains := describe_remains(plan):
+        lines += ["", remains]
+    return "\n".join(lines)
+
+
+def describe_remains(plan: TeardownPlan) -> str:
+    """What stays in the account and how to delete it; empty if nothing does."""
+    lines: list[str] = []
+    if plan.kept or plan.service_logs:
+        lines.append("Kept in the account, outside of any stack:")
+        for resource in sorted(plan.kept, key=lambda kept: not bill_of(kept)):
+            lines += _describe_kept(resource)
+        for name in plan.service_logs:
+            lines += [f"  {name}: HyperPod's log of the nodes, bills about $0.03 a month per GB"]
+            lines += [f"      aws logs delete-log-group --log-group-name {name}"]
+    if plan.network_held:
+        lines += [*([""] if lines else []), *_describe_network(plan, plan.network_held)]
+    return "\n".join(lines)
+
+
+def _describe_kept(resource: StackResource) -> list[str]:
+    kind = resource.resource_type.removeprefix("AWS::").replace("::", " ")
+    lines = [f"  {resource.physical_id} ({kind}): {bill_of(resource) or 'bills nothing'}"]
+    deletion = deletion_of(resource)
+    return [*lines, f"      {deletion}"] if deletion else lines
+
+
+def _describe_network(plan: TeardownPlan, network: StackContents) -> list[str]:
+    bill = network_bill(network)
+    return [
+        f"Stack {network.name} stays, because a network in use cannot be deleted: "
+        f"{', '.join(plan.holders)} would lose their addresses.",
+        f"  It bills {bill}." if bill else "  It bills nothing.",
+        "  Delete what holds it (above), then run `make teardown` again.",
+    ]
+
+
+def buckets_to_empty(stack: StackContents) -> list[str]:
+    """Buckets that go with the stack; CloudFormation deletes empty ones only."""
+    buckets = stack.of_type("AWS::S3::Bucket")
+    return [bucket.physical_id for bucket in buckets if bucket.physical_id and not bucket.is_kept]

@@ -24,6 +24,8 @@ _WANTED = {
     "dict_type": ("a mapping is allowed", "set keys and values below it"),
     "int_type": ("a whole number is allowed", "set a number without quotes and decimal point"),
     "list_type": ("a list is allowed", "write it as [one, other], or with a dash before each item"),
+    "invalid_key": ("keys are texts", "remove it"),
+    "model_attributes_type": ("a mapping is allowed", "set keys and values below it"),
     "model_type": ("a mapping is allowed", "set keys and values below it"),
     "string_type": ("a text is allowed", "set a text, in quotes if YAML takes it for something else"),
 }
@@ -31,32 +33,42 @@ _WANTED = {
 
 def field_violations(error: ValidationError, document: dict[str, Any]) -> list[Violation]:
     """One for each value that ``SlurmCluster`` does not take."""
-    return [_violation(details, document) for details in error.errors(include_url=False)]
+    all_details = error.errors(include_url=False)
+    meant = {
+        (*details["loc"][:-1], _meant(details))
+        for details in all_details
+        if details["type"] == "extra_forbidden"
+    }
+    # A key that is missing because it is mistyped is told of once.
+    return [
+        _violation(details, document)
+        for details in all_details
+        if details["type"] != "missing" or details["loc"] not in meant
+    ]
 
 
 def without_wrong_values(error: ValidationError, document: dict[str, Any]) -> dict[str, Any]:
     """A copy of the document in which every value that the error names is left out.
 
-    The value of a mistyped key goes to the key that was meant, so that it can be checked as well.
+    The value of a mistyped key goes to the key that was meant, so that it can be checked as well. A list with
+    a wrong item is left out as a whole, since the places of the other items would move.
     """
     rest = copy.deepcopy(document)
-    wrong = [(_in_document(details), details) for details in error.errors(include_url=False)]
-    # From behind, so that taking an item out of a list moves no item that is still to be taken out.
-    for location, details in sorted(wrong, key=lambda item: _order(item[0]), reverse=True):
-        holder: Any = rest
-        for part in location[:-1]:
-            holder = holder[part]
+    for details in error.errors(include_url=False):
         if details["type"] in ("missing", "union_tag_not_found"):
             continue
-        value = holder.pop(location[-1])
+        location = _in_document(details)
+        *parents, key = location[:-1] if isinstance(location[-1], int) and len(location) > 1 else location
+        holder: Any = rest
+        for part in parents:
+            holder = _below(holder, part)
+        if not isinstance(holder, dict) or key not in holder:
+            continue  # left out with what holds it
+        value = holder.pop(key)
         meant = _meant(details) if details["type"] == "extra_forbidden" else None
         if meant:
             holder.setdefault(meant, value)
     return rest
-
-
-def _order(location: Location) -> list[tuple[bool, int | str]]:
-    return [(isinstance(part, str), part) for part in location]
 
 
 def _violation(details: ErrorDetails, document: dict[str, Any]) -> Violation:
@@ -66,9 +78,9 @@ def _violation(details: ErrorDetails, document: dict[str, Any]) -> Violation:
     if kind == "missing":
         got, allowed, fix = None, "it is required", f"add {location[-1]}"
     elif kind == "extra_forbidden":
-        meant, keys = _meant(details), _section_at(details["loc"][:-1]).model_fields
-        allowed = f"there is no such key; {', '.join(keys)} are known"
-        fix = f"set {meant}" if meant else "remove it"
+        meant, keys = _meant(details), ", ".join(_section_at(details["loc"][:-1]).model_fields)
+        allowed = "there is no such key"
+        fix = f"set {meant}" if meant else f"remove it, or set one of {keys}"
     elif kind == "literal_error":
         allowed, fix = _choice(got, context["expected"])
     elif kind == "union_tag_invalid":
@@ -86,10 +98,10 @@ def _violation(details: ErrorDetails, document: dict[str, Any]) -> Violation:
     elif kind in ("string_too_long", "too_long", "too_short"):
         things = "characters" if kind == "string_too_long" else "items"
         limit = context["min_length"] if kind == "too_short" else context["max_length"]
-        allowed = f"at {'least' if kind == 'too_short' else 'most'} {limit} {things} are allowed"
+        allowed = f"{limit} or {'more' if kind == 'too_short' else 'fewer'} {things} are allowed"
         fix = f"{'add' if kind == 'too_short' else 'remove'} some"
     else:
-        allowed, fix = _WANTED[kind]
+        allowed, fix = _WANTED.get(kind, (details["msg"], "set another value"))
         if kind == "int_type" and isinstance(got, (str, float)) and re.fullmatch(r"\d+(\.0*)?", str(got)):
             fix = f"set {int(float(got))}"
         elif kind == "string_type" and isinstance(got, (bool, int, float)):
@@ -125,7 +137,7 @@ def _path(location: Location, document: dict[str, Any]) -> str:
 
 
 def _below(value: Any, part: int | str) -> Any:
-    if isinstance(value, list) and isinstance(part, int):
+    if isinstance(value, list) and isinstance(part, int) and part < len(value):
         return value[part]
     return value.get(part) if isinstance(value, dict) else None
 
@@ -136,7 +148,8 @@ def _choice(got: object, expected: str) -> tuple[str, str]:
     near = difflib.get_close_matches(str(got), names, n=1)
     if isinstance(got, int) and names[0].isdigit():
         near = [min(names, key=lambda name: abs(int(name) - got))]
-    return f"{', '.join(names)} are allowed", f"set {near[0]}" if near else "set one of these"
+    allowed = f"one of {', '.join(names)}" if len(names) > 1 else names[0]
+    return f"{allowed} is allowed", f"set {near[0]}" if near else "set one of these"
 
 
 def _meant(details: ErrorDetails) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,10 @@ def _checked(document: dict[str, Any]) -> tuple[SlurmCluster | None, list[Violat
 
 
 def _news(found: list[Violation], more: list[Violation]) -> list[Violation]:
-    """Those of ``more`` about places of which ``found`` says nothing."""
-    places = {violation.path for violation in found}
-    return [violation for violation in more if violation.path not in places]
+    """Those of ``more`` about places of which ``found`` says nothing, nor of anything inside them."""
+    places = [violation.path for violation in found]
+    return [
+        violation
+        for violation in more
+        if not any(re.match(rf"{re.escape(violation.path)}([.[]|$)", place) for place in places)
+    ]

@@ -40,12 +40,8 @@ def read_document(path: Path) -> dict[str, Any]:
         document = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8 text") from error
-    except yaml.MarkedYAMLError as error:
-        assert error.problem_mark is not None
-        mark = error.problem_mark
-        raise ValueError(
-            f"{path}: line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
-        ) from error
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: {_told(error)}") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     if document is None:
@@ -60,4 +56,5 @@ def _told(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}; correct the YAML there"
-    return f"{error}; save the file as plain YAML"
+    reason = " ".join(str(error).split())
+    return f"{reason}; save the file as plain text"

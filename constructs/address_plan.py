@@ -25,21 +25,12 @@ class AddressPlan:
 
 
 def address_plan(network: NewVpc) -> AddressPlan:
-    """Divide ``network.cidr``.
-
-    Raises ValueError when the zones' private subnets and the small ones do not fit.
-    """
+    """Divide ``network.cidr``. That all fits is a rule of the cluster file."""
     vpc = IPv4Network(network.cidr)
     num_zones = len(network.availability_zone_ids)
     size_private = 2 ** (32 - network.private_prefix_length)
     size_small = 2 ** (32 - SMALL_PREFIX)
-    free = vpc.num_addresses - num_zones * size_private
-    if free < NUM_SMALL * size_small:
-        raise ValueError(
-            f"network.private_prefix_length: got {network.private_prefix_length}; {num_zones} private subnets"
-            f" of {size_private} addresses and {NUM_SMALL} of {size_small} do not fit into {vpc};"
-            " set a larger prefix length, a larger cidr, or fewer zones"
-        )
+    assert num_zones * size_private + NUM_SMALL * size_small <= vpc.num_addresses
     first, end = int(vpc.network_address), int(vpc.network_address) + vpc.num_addresses
     private = tuple(
         IPv4Network((first + i * size_private, network.private_prefix_length)) for i in range(num_zones)

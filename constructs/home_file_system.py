@@ -58,9 +58,9 @@ class HomeFileSystem(Construct):
 def _exports(vpc_cidr: str) -> fsx.CfnFileSystem.NfsExportsProperty:
     """The root volume for the VPC's addresses.
 
-    The range is the whole VPC's, because a changed export replaces the file system and a zone may be added
-    later; the security group is what keeps other machines of the VPC out. Root is not squashed: the nodes'
-    set-up makes the directories of users as root and gives them away.
+    The range is the whole VPC's, because UpdateFileSystem cannot change exports: CloudFormation would replace
+    the file system when a zone is added. What keeps other machines of the VPC out is the security group.
+    Root is not squashed: the nodes' set-up makes the directories of users as root and gives them away.
     """
     return fsx.CfnFileSystem.NfsExportsProperty(
         client_configurations=[

@@ -17,8 +17,6 @@ LOG_DAYS = 90
 class LustreFileSystem(Construct):
     """A PERSISTENT_2 file system on SSD, encrypted, in one subnet.
 
-    FSx takes no backups of a file system that is ``linked`` to a bucket (CreateBackup in the API reference):
-    what must outlast it belongs below the linked directory, from where it is exported.
     Root is not squashed: the nodes' own set-up makes users' directories as root, and CloudFormation has
     no property for it.
     """
@@ -29,7 +27,6 @@ class LustreFileSystem(Construct):
         construct_id: str,
         *,
         settings: LustreSettings,
-        linked: bool,
         name: str,
         subnet: ec2.ISubnet,
         security_group: ec2.ISecurityGroup,
@@ -37,7 +34,6 @@ class LustreFileSystem(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         self.mount_path = settings.mount_path
-        backup_days = 0 if linked else settings.backup_days
         # A file that cannot be imported or exported is reported here and nowhere else. FSx accepts only
         # groups below /aws/fsx/.
         events = log_group(
@@ -58,8 +54,9 @@ class LustreFileSystem(Construct):
                 per_unit_storage_throughput=settings.throughput_mbps_per_tib,
                 data_compression_type=settings.compression.upper(),
                 efa_enabled=settings.efa,
-                automatic_backup_retention_days=backup_days,
-                copy_tags_to_backups=True if backup_days else None,
+                automatic_backup_retention_days=settings.backup_days,
+                # Not available for a file system that is linked to a bucket, which has no backups either.
+                copy_tags_to_backups=True if settings.backup_days else None,
                 log_configuration=fsx.CfnFileSystem.LogConfigurationProperty(
                     level="WARN_ERROR", destination=events.attr_arn
                 ),

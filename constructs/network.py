@@ -27,8 +27,6 @@ class Network(Construct):
     def __init__(self, scope: Construct, construct_id: str, *, cluster: SlurmCluster) -> None:
         super().__init__(scope, construct_id)
         network = cluster.network
-        self._zone_ids: list[str]
-        self._subnets: list[ec2.ISubnet]
         if isinstance(network, NewVpc):
             self._make(cluster, network)
         else:
@@ -46,9 +44,9 @@ class Network(Construct):
                 self,
                 "S3Endpoint",
                 vpc_id=self.vpc.vpc_id,
-                route_table_ids=[subnet.route_table.route_table_id for subnet in self._subnets],
+                route_table_ids=[subnet.route_table.route_table_id for subnet in self._subnets.values()],
             )
-        if network.interface_endpoints or closed:
+        if network.interface_endpoints:
             InterfaceEndpoints(
                 self,
                 "InterfaceEndpoints",
@@ -59,15 +57,8 @@ class Network(Construct):
             )
 
     def subnet(self, zone_id: str | None) -> ec2.ISubnet:
-        """The private subnet of a zone, or the first one; raises ValueError for a zone without."""
-        if zone_id is None:
-            return self._subnets[0]
-        if zone_id not in self._zone_ids:
-            raise ValueError(
-                f"availability_zone_id: got {zone_id}; the network has {', '.join(self._zone_ids)};"
-                " set one of these or add the zone to the network"
-            )
-        return self._subnets[self._zone_ids.index(zone_id)]
+        """The private subnet of one of the network's zones; None is the first zone."""
+        return self._subnets[zone_id] if zone_id else next(iter(self._subnets.values()))
 
     def _make(self, cluster: SlurmCluster, network: NewVpc) -> None:
         made = ClusterVpc(
@@ -77,10 +68,9 @@ class Network(Construct):
             name=cluster.name,
             database=cluster.accounting_database is not None,
         )
-        self._zone_ids = network.availability_zone_ids
-        self._subnets = made.private_subnets
+        self._subnets = dict(zip(network.availability_zone_ids, made.private_subnets, strict=True))
         self.database_subnets = made.database_subnets
-        self.vpc = _imported_vpc(self, made.vpc_id, network.cidr, self._subnets)
+        self.vpc = _imported_vpc(self, made.vpc_id, network.cidr, made.private_subnets)
         key = encryption_key(
             self,
             "FlowLogKey",
@@ -91,9 +81,8 @@ class Network(Construct):
         FlowLog(self, "FlowLog", vpc_id=made.vpc_id, key=key, retention_days=network.flow_logs_days)
 
     def _import(self, cluster: SlurmCluster, network: ExistingVpc) -> None:
-        self._zone_ids = [subnet.availability_zone_id for subnet in network.private_subnets]
-        self._subnets = [
-            ec2.Subnet.from_subnet_attributes(
+        self._subnets = {
+            subnet.availability_zone_id: ec2.Subnet.from_subnet_attributes(
                 self,
                 f"PrivateSubnet{index}",
                 subnet_id=subnet.subnet_id,
@@ -103,13 +92,10 @@ class Network(Construct):
                 ipv4_cidr_block=subnet.cidr,
             )
             for index, subnet in enumerate(network.private_subnets)
-        ]
-        first_of_zone = dict(reversed(list(zip(self._zone_ids, self._subnets, strict=True))))
-        zones = list(dict.fromkeys(self._zone_ids))
-        self.database_subnets = (
-            [first_of_zone[zone] for zone in zones[:2]] if cluster.accounting_database is not None else []
-        )
-        self.vpc = _imported_vpc(self, network.vpc_id, network.cidr, self._subnets)
+        }
+        subnets = list(self._subnets.values())
+        self.database_subnets = subnets[:2] if cluster.accounting_database is not None else []
+        self.vpc = _imported_vpc(self, network.vpc_id, network.cidr, subnets)
 
 
 def _imported_vpc(scope: Construct, vpc_id: str, cidr: str, subnets: list[ec2.ISubnet]) -> ec2.IVpc:

@@ -39,7 +39,6 @@ class StorageStack(Stack):
             self,
             "Lustre",
             settings=storage.lustre,
-            linked=storage.data_bucket.lustre_path is not None,
             name=cluster.name,
             subnet=subnet,
             security_group=network.security_group,

@@ -6,7 +6,9 @@ from itertools import combinations
 import pytest
 
 from config.cluster import NewVpc
+from config.rules.subnets import new_subnets_fit
 from constructs.address_plan import AddressPlan, address_plan
+from tests.stacks.base_templates import cluster_of
 
 ZONES = ["use1-az6", "use1-az4", "use1-az2"]
 
@@ -58,10 +60,21 @@ def test_the_default_is_what_the_file_says() -> None:
     assert private.num_addresses - 5 == 16_379
 
 
-@pytest.mark.parametrize(
-    ("num_zones", "cidr", "prefix"),
-    [(2, "10.0.0.0/16", 17), (1, "10.0.0.0/24", 24), (1, "10.0.0.0/26", 26)],
-)
-def test_what_does_not_fit_is_refused_with_the_way_out(num_zones: int, cidr: str, prefix: int) -> None:
-    with pytest.raises(ValueError, match=rf"got {prefix}; .* do not fit into {cidr}; set a larger prefix"):
-        plan(num_zones, cidr, prefix)
+@pytest.mark.parametrize("num_zones", [1, 2, 3])
+@pytest.mark.parametrize("cidr", ["10.0.0.0/16", "10.0.0.0/20", "10.0.0.0/24", "10.0.0.0/26"])
+def test_what_the_rules_let_through_fits_and_nothing_more_would(num_zones: int, cidr: str) -> None:
+    """The rule and the plan count the small subnets alike."""
+    for prefix in range(17, 27):
+        cluster = cluster_of(
+            network={
+                "vpc": "new",
+                "cidr": cidr,
+                "availability_zone_ids": ZONES[:num_zones],
+                "private_prefix_length": prefix,
+            }
+        )
+        if list(new_subnets_fit(cluster)):
+            with pytest.raises(AssertionError):
+                plan(num_zones, cidr, prefix)
+        else:
+            assert plan(num_zones, cidr, prefix).nat.subnet_of(IPv4Network(cidr))

@@ -40,7 +40,7 @@ EXISTING_VPC = {
             "route_table_id": f"rtb-0123456789abcde0{table}",
             "cidr": f"172.16.{16 * index}.0/20",
         }
-        for index, (zone, table) in enumerate([("use1-az6", 1), ("use1-az6", 1), ("use1-az4", 2)])
+        for index, (zone, table) in enumerate([("use1-az6", 1), ("use1-az4", 1), ("use1-az2", 2)])
     ],
 }
 ALL_DESTROYED = {
@@ -72,7 +72,9 @@ def clusters() -> dict[str, SlurmCluster]:
     }
     return shipped | {
         "closed": cluster_of(
-            network=NEW_VPC | {"internet": "none"}, accounting_database=DATABASE, storage={"kms": "create"}
+            network=NEW_VPC | {"internet": "none", "interface_endpoints": True},
+            accounting_database=DATABASE,
+            storage={"kms": "create"},
         ),
         "existing": cluster_of(
             network=EXISTING_VPC | {"s3_gateway_endpoint": True, "interface_endpoints": True},
@@ -82,7 +84,7 @@ def clusters() -> dict[str, SlurmCluster]:
         "given-key": cluster_of(storage={"kms": EXISTING_KEY, "home": {}}),
         "bare-existing": cluster_of(network=EXISTING_VPC),
         "destroyed": cluster_of(storage=ALL_DESTROYED),
-        "unlinked": _unlinked(cluster_of()),
+        "unlinked": cluster_of(storage={"data_bucket": {"lustre_path": None}, "lustre": {"backup_days": 14}}),
         # The longest name, the longest region that HyperPod is offered in, the most zones.
         "largest": cluster_of(
             name="n" * 24,
@@ -93,16 +95,9 @@ def clusters() -> dict[str, SlurmCluster]:
                 "interface_endpoints": True,
             },
             accounting_database=DATABASE,
-            storage={"kms": "create", "home": {}, "lustre": {"efa": True, "metadata_iops": 12000}},
+            storage={"kms": "create", "home": {}, "lustre": {"metadata_iops": 12000}},
         ),
     }
-
-
-def _unlinked(cluster: SlurmCluster) -> SlurmCluster:
-    data_bucket = cluster.storage.data_bucket.model_copy(update={"lustre_path": None})
-    lustre = cluster.storage.lustre.model_copy(update={"backup_days": 14})
-    storage = cluster.storage.model_copy(update={"data_bucket": data_bucket, "lustre": lustre})
-    return cluster.model_copy(update={"storage": storage})
 
 
 def new_app() -> App:

@@ -281,7 +281,7 @@ def test_ids_of_an_existing_vpc_pass_through() -> None:
 
     assert {group["VpcId"] for group in template.properties("AWS::EC2::SecurityGroup")} == {network.vpc_id}
     assert gateway["VpcId"] == network.vpc_id
-    # Two of the three subnets share a table.
+    # Two of the three subnets share a table, which takes one endpoint.
     assert gateway["RouteTableIds"] == ["rtb-0123456789abcde01", "rtb-0123456789abcde02"]
     assert {tuple(endpoint["SubnetIds"]) for endpoint in interface_endpoints(template)} == {(first,)}
 

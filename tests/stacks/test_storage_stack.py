@@ -20,6 +20,7 @@ BUCKET = "AWS::S3::Bucket"
 POLICY = "AWS::S3::BucketPolicy"
 KEY = "AWS::KMS::Key"
 LINKED = [name for name in clusters() if name != "unlinked"]
+"""The configuration has no backups for them."""
 
 
 def file_system(name: str, kind: str) -> dict[str, Any]:
@@ -83,7 +84,7 @@ def test_lustre_follows_every_setting() -> None:
 
 @pytest.mark.parametrize("name", LINKED)
 def test_a_linked_file_system_asks_for_no_backups(name: str) -> None:
-    """FSx has none for it: CreateBackup in the API reference, and CopyTagsToBackups."""
+    """FSx takes neither of a linked one: CreateBackup and CopyTagsToBackups in the API reference."""
     configuration = file_system(name, "LUSTRE")["Properties"]["LustreConfiguration"]
 
     assert configuration["AutomaticBackupRetentionDays"] == 0

@@ -13,9 +13,11 @@ import json
 from typing import Any
 
 from moto.cloudformation import models
-from moto.cloudformation.exceptions import ValidationError
+from moto.cloudformation.exceptions import CloudFormationError, ValidationError
 from moto.cloudformation.models import ChangeSet, CloudFormationBackend, Event, Stack
 from moto.cloudformation.parsing import ResourceMap, clean_json
+from moto.cloudformation.responses import CloudFormationResponse
+from moto.core.responses import ActionResult, EmptyResult
 
 from tests.local_aws.resource_model import Context, Resource, ResourceType
 from tests.local_aws.resource_types import RESOURCE_TYPES
@@ -27,6 +29,10 @@ class DeploymentError(Exception):
     def __init__(self, logical_id: str, type_name: str, cause: Exception) -> None:
         super().__init__(f"{type(cause).__name__}: {cause}")
         self.logical_id, self.type_name = logical_id, type_name
+
+
+class ChangeSetNotFound(CloudFormationError):
+    code = "ChangeSetNotFound"
 
 
 class Resources(ResourceMap):
@@ -144,6 +150,12 @@ class LocalStack(Stack):
             resources.load()
         return resources
 
+    @property
+    def stack_parameters(self) -> dict[str, Any]:
+        """As given, for UsePreviousValue: moto hands on what an SSM parameter's name was resolved to."""
+        declared = self.template_dict.get("Parameters", {})
+        return {name: self.parameters.get(name, item.get("Default")) for name, item in declared.items()}
+
     def report(
         self, logical_id: str, type_name: str, status: str, physical_id: str = "", reason: str | None = None
     ) -> None:
@@ -201,13 +213,41 @@ def create_change_set(self: CloudFormationBackend, *args: Any, **kwargs: Any) ->
     return _moto_create_change_set(self, *args, **kwargs)
 
 
-def execute_change_set(
-    self: CloudFormationBackend, change_set_name: str, stack_name: str | None = None
-) -> None:
-    """Deploy a change set; a failed creation is rolled back, a failed update is left as it stands."""
-    change_set: ChangeSet | None = self.describe_change_set(change_set_name)
+def find_change_set(request: CloudFormationResponse) -> ChangeSet | None:
+    """The change set by its ARN, or by its name and stack; moto mistakes equal names in different stacks."""
+    name, stack = request._get_param("ChangeSetName"), request._get_param("StackName")
+    for change_set in request.cloudformation_backend.change_sets.values():
+        if name == change_set.change_set_id:
+            return change_set
+        if name == change_set.change_set_name and stack in (change_set.stack_name, change_set.stack_id):
+            return change_set
+    return None
+
+
+def describe_change_set(self: CloudFormationResponse) -> ActionResult:
+    change_set = find_change_set(self)
+    if change_set is None:
+        raise ChangeSetNotFound(f"ChangeSet [{self._get_param('ChangeSetName')}] does not exist")
+    return ActionResult(change_set)
+
+
+def delete_change_set(self: CloudFormationResponse) -> ActionResult:
+    change_set = find_change_set(self)
+    if change_set is not None:
+        del self.cloudformation_backend.change_sets[change_set.change_set_id]
+    return EmptyResult()
+
+
+def execute_change_set(self: CloudFormationResponse) -> ActionResult:
+    change_set = find_change_set(self)
     assert change_set is not None
-    stack = self.stacks[change_set.stack_id]
+    deploy(self.cloudformation_backend, change_set)
+    return EmptyResult()
+
+
+def deploy(backend: CloudFormationBackend, change_set: ChangeSet) -> None:
+    """Deploy a change set; a failed creation is rolled back, a failed update is left as it stands."""
+    stack = backend.stacks[change_set.stack_id]
     assert isinstance(stack, LocalStack)
     kind = change_set.change_set_type
     stack.report_stack(f"{kind}_IN_PROGRESS", "User Initiated")
@@ -217,9 +257,9 @@ def execute_change_set(
         stack.tags = change_set.tags or {}
         stack._parse_template()
         stack.output_map = stack._create_output_map()
-        _guard_exports(self, stack, {export.name: export.value for export in stack.exports})
-        _publish_exports(self, stack)
-    except (DeploymentError, ValidationError) as error:
+        _guard_exports(backend, stack, {export.name: export.value for export in stack.exports})
+        _publish_exports(backend, stack)
+    except Exception as error:  # whatever it is, the stack has failed, and says so
         if kind == "UPDATE":
             stack.report_stack("UPDATE_ROLLBACK_FAILED", str(error))
         else:
@@ -253,5 +293,7 @@ def install() -> None:
     """Put this engine in place of moto's."""
     models.Stack = LocalStack  # type: ignore[misc]
     CloudFormationBackend.create_change_set = create_change_set  # type: ignore[method-assign]
-    CloudFormationBackend.execute_change_set = execute_change_set  # type: ignore[method-assign]
+    CloudFormationResponse.describe_change_set = describe_change_set  # type: ignore[method-assign]
+    CloudFormationResponse.delete_change_set = delete_change_set  # type: ignore[method-assign]
+    CloudFormationResponse.execute_change_set = execute_change_set  # type: ignore[method-assign]
     CloudFormationBackend.delete_stack = delete_stack  # type: ignore[method-assign]

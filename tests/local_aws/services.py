@@ -1,5 +1,6 @@
 """What moto's server lacks: updates of HyperPod clusters, Lustre's data-repository associations, and subnets
-that cannot be deleted while something is in them."""
+that cannot be deleted while something is in them.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +15,15 @@ from moto.cloudtrail.responses import CloudTrailResponse
 from moto.core.responses import ActionResult
 from moto.ec2.exceptions import DependencyViolationError
 from moto.ec2.models import EC2Backend, ec2_backends
+from moto.ec2.models.nat_gateways import NatGateway
 from moto.ec2.models.subnets import Subnet
+from moto.ec2.utils import random_private_ip
 from moto.fsx import models as fsx_models
-from moto.fsx.models import FileSystem, fsx_backends
+from moto.fsx.models import FileSystem, FSxBackend
 from moto.fsx.responses import FSxResponse
 from moto.iam.access_control import IAMPolicy, PermissionResult
 from moto.iam.models import iam_backends
 from moto.s3.models import FakeBucket, s3_backends
-from moto.sagemaker import models
 from moto.sagemaker.exceptions import ValidationError
 from moto.sagemaker.models import Cluster, ClusterNode
 from moto.sagemaker.responses import SageMakerResponse
@@ -38,6 +40,8 @@ class HyperPodCluster(Cluster):
         super().__init__(
             settings["ClusterName"], region_name, account_id, [], settings["VpcConfig"], settings.get("Tags")
         )
+        # Nodes are reached as sagemaker-cluster:<id>_<group>-<instance>, with the id of twelve characters.
+        self.arn = f"arn:aws:sagemaker:{region_name}:{account_id}:cluster/{secrets.token_hex(6)}"
         self.set_groups(groups)
 
     def describe(self) -> dict[str, Any]:
@@ -115,18 +119,56 @@ def update_cluster(self: SageMakerResponse) -> ActionResult:
     return ActionResult({"ClusterArn": cluster.arn})
 
 
-class ReportedFileSystem(FileSystem):
-    """moto's file system, with what the service adds to a description."""
+class AttachedFileSystem(FileSystem):
+    """moto's file system, with the network interfaces it has and what else the service tells of it."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        ec2 = ec2_backends[kwargs["account_id"]][kwargs["region_name"]]
+        groups = self.security_group_ids
+        self.interfaces = [
+            ec2.create_network_interface(ec2.get_subnet(subnet), random_private_ip(), group_ids=groups).id
+            for subnet in self.subnet_ids
+        ]
 
     def to_dict(self) -> dict[str, Any]:
-        described: dict[str, Any] = {**super().to_dict(), "Lifecycle": "AVAILABLE"}
+        told: dict[str, Any] = super().to_dict()
+        told |= {"Lifecycle": "AVAILABLE", "NetworkInterfaceIds": self.interfaces}
         suffix = self.file_system_id.removeprefix("fs-")
         if self.lustre_configuration is not None:
-            described["LustreConfiguration"] = {**self.lustre_configuration, "MountName": suffix[:8]}
+            told["LustreConfiguration"] = {**self.lustre_configuration, "MountName": suffix[:8]}
         if self.open_zfs_configuration is not None:
             volume = {"RootVolumeId": f"fsvol-{suffix}"}
-            described["OpenZFSConfiguration"] = {**self.open_zfs_configuration, **volume}
-        return described
+            told["OpenZFSConfiguration"] = {**self.open_zfs_configuration, **volume}
+        return told
+
+
+_moto_delete_file_system = FSxBackend.delete_file_system
+_moto_delete_nat_gateway = EC2Backend.delete_nat_gateway
+_moto_delete_subnet = EC2Backend.delete_subnet
+
+
+def delete_file_system(self: FSxBackend, file_system_id: str, *args: Any, **kwargs: Any) -> Any:
+    file_system = self.file_systems.get(file_system_id)
+    answer = _moto_delete_file_system(self, file_system_id, *args, **kwargs)
+    assert isinstance(file_system, AttachedFileSystem)
+    for interface in file_system.interfaces:
+        ec2_backends[self.account_id][self.region_name].delete_network_interface(interface)
+    return answer
+
+
+def delete_nat_gateway(self: EC2Backend, nat_gateway_id: str) -> NatGateway:
+    gateway = _moto_delete_nat_gateway(self, nat_gateway_id)
+    self.delete_network_interface(gateway._eni.id)
+    return gateway
+
+
+def delete_subnet(self: EC2Backend, subnet_id: str) -> Subnet:
+    """Refuse while something has a network interface in the subnet."""
+    inside = [eni.id for eni in self.enis.values() if getattr(eni.subnet, "id", eni.subnet) == subnet_id]
+    if inside:
+        raise DependencyViolationError(f"The subnet '{subnet_id}' is in use by {inside}")
+    return _moto_delete_subnet(self, subnet_id)
 
 
 ASSOCIATIONS: dict[str, dict[str, Any]] = {}
@@ -158,20 +200,6 @@ def delete_data_repository_association(self: FSxResponse) -> str:
     return json.dumps({"AssociationId": association["AssociationId"], "Lifecycle": "DELETING"})
 
 
-_moto_delete_subnet = EC2Backend.delete_subnet
-
-
-def delete_subnet(self: EC2Backend, subnet_id: str) -> Subnet:
-    """Refuse while a file system or a cluster has network interfaces in the subnet."""
-    file_systems = fsx_backends[self.account_id][self.region_name].file_systems.values()
-    clusters = models.sagemaker_backends[self.account_id][self.region_name].clusters.values()
-    users = [item.file_system_id for item in file_systems if subnet_id in item.subnet_ids]
-    users += [item.cluster_name for item in clusters if subnet_id in item.vpc_config["Subnets"]]
-    if users:
-        raise DependencyViolationError(f"The subnet '{subnet_id}' is in use by {users}")
-    return _moto_delete_subnet(self, subnet_id)
-
-
 def lookup_events(self: CloudTrailResponse) -> str:
     """No audit trail; the CDK CLI looks into it for the cause of a failure, and waits for it."""
     return json.dumps({"Events": []})
@@ -194,7 +222,9 @@ def install() -> None:
     """Add these to moto's server."""
     SageMakerResponse.create_cluster = create_cluster  # type: ignore[method-assign]
     SageMakerResponse.update_cluster = update_cluster  # type: ignore[attr-defined]
-    fsx_models.FileSystem = ReportedFileSystem  # type: ignore[misc]
+    fsx_models.FileSystem = AttachedFileSystem  # type: ignore[misc,assignment]
+    FSxBackend.delete_file_system = delete_file_system  # type: ignore[method-assign]
+    EC2Backend.delete_nat_gateway = delete_nat_gateway  # type: ignore[method-assign,assignment]
     for operation in (
         create_data_repository_association,
         describe_data_repository_associations,
@@ -204,5 +234,7 @@ def install() -> None:
     CloudTrailResponse.lookup_events = lookup_events  # type: ignore[attr-defined]
     FakeBucket.get_permission = get_permission  # type: ignore[method-assign]
     # S3 looks at the target's policy when it delivers logs; moto does when logging is turned on.
-    FakeBucket._log_permissions_enabled_policy = staticmethod(lambda **_: True)  # type: ignore[method-assign]
+    FakeBucket._log_permissions_enabled_policy = staticmethod(  # type: ignore[method-assign,assignment]
+        lambda **_: True
+    )
     EC2Backend.delete_subnet = delete_subnet  # type: ignore[method-assign,assignment]

@@ -206,7 +206,11 @@ STORAGE_TYPES: dict[str, ResourceType] = {
         "rds",
         "create_db_instance",
         "DBInstance.DBInstanceIdentifier",
-        deleting("delete_db_instance", DBInstanceIdentifier="Ref", SkipFinalSnapshot="`true`"),
+        lambda rds, known: rds.delete_db_instance(
+            DBInstanceIdentifier=known["Ref"],
+            SkipFinalSnapshot=True,
+            DeleteAutomatedBackups=known.get("DeleteAutomatedBackups", True),
+        ),
         {
             "Endpoint.Address": "DBInstance.Endpoint.Address",
             "Endpoint.Port": "to_string(DBInstance.Endpoint.Port)",
@@ -217,6 +221,9 @@ STORAGE_TYPES: dict[str, ResourceType] = {
         lower_case=True,
         prepare=lambda p, _: {
             {"VPCSecurityGroups": "VpcSecurityGroupIds"}.get(name, name): value for name, value in p.items()
+        },
+        settings={
+            "DeleteAutomatedBackups": lambda _, known, value: known.update(DeleteAutomatedBackups=value)
         },
     ),
     "AWS::SecretsManager::Secret": ApiResource(

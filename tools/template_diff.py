@@ -21,6 +21,8 @@ from tools.replacements import Loss, Template, exports_of, find_losses
 from tools.stack_names import stack_names
 
 ASSEMBLY = Path("cdk.out")
+CDK = Path("node_modules/aws-cdk/bin/cdk")
+"""The pinned one: npx would fetch another where none is installed."""
 TOP_STACK = "SlurmHyperPodStack"
 """Construct id; the CDK takes the stacks that it depends on as well."""
 
@@ -67,9 +69,9 @@ def _read(path: Path) -> Template:
 
 
 def _show_cdk_diff(cluster_file: Path, profile: str | None) -> None:
-    if not Path("node_modules/.bin/cdk").exists():
-        raise ValueError("the pinned CDK command line is not installed; run `npm ci`")
-    command = ["npx", "--no-install", "cdk", "diff", TOP_STACK, "--context", f"cluster={cluster_file}"]
+    if not CDK.exists():
+        raise ValueError("the pinned CDK command line is not installed; run `make diff`, or `npm ci` first")
+    command = ["node", str(CDK), "diff", TOP_STACK, "--context", f"cluster={cluster_file}"]
     ended = subprocess.run([*command, *(["--profile", profile] if profile else [])])
     if ended.returncode:
         raise ValueError(f"`{' '.join(command)}` ended with status {ended.returncode}; see its message above")

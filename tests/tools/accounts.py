@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from config.cluster import SlurmCluster
@@ -57,6 +57,7 @@ def empty_account(cluster: SlurmCluster) -> AnsweringAws:
     aws.answer("ecr", "DescribeRepositories", Refusal("RepositoryNotFoundException"))
     aws.answer("logs", "DescribeLogGroups", {"logGroups": []})
     aws.answer("fsx", "DescribeFileSystems", {"FileSystems": []})
+    aws.answer("sagemaker", "DescribeTrainingPlan", training_plan())
     _answer_quotas(aws)
     _answer_network(aws, cluster.region)
     return aws
@@ -102,6 +103,31 @@ def _answer_network(aws: AnsweringAws, region: str) -> None:
     )
     aws.answer("ec2", "DescribeAddresses", {"Addresses": []})
     aws.answer("ec2", "DescribeNetworkInterfaces", {"NetworkInterfaces": []})
+
+
+PLAN_ARN = f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:training-plan/esm2-p5"
+
+
+def training_plan(**changes: Any) -> dict[str, Any]:
+    """The plan that clusters/slurm-p5.yaml names."""
+    reserved = {
+        "ReservedCapacityArn": f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:reserved-capacity/abc",
+        "InstanceType": "ml.p5.48xlarge",
+        "TotalInstanceCount": 8,
+        "Status": "Active",
+        "AvailabilityZoneId": "use1-az6",
+    }
+    return {
+        "TrainingPlanArn": PLAN_ARN,
+        "TrainingPlanName": "esm2-p5",
+        "Status": "Active",
+        "StartTime": STARTED,
+        "EndTime": datetime.now(UTC) + timedelta(days=30),
+        "TotalInstanceCount": 8,
+        "AvailableInstanceCount": 8,
+        "TargetResources": ["hyperpod-cluster"],
+        "ReservedCapacitySummaries": [reserved],
+    } | changes
 
 
 def deployed_stacks(aws: AnsweringAws, statuses: dict[str, str]) -> None:

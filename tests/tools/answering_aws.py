@@ -10,9 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import boto3
+import botocore.session
+from botocore.loaders import create_loader
 from botocore.model import OperationModel
 from botocore.stub import Stubber
 
+MODELS = create_loader()
+"""Shared, so that each service's model is read once per test process."""
 ACCOUNT = "123456789012"
 Parameters = dict[str, Any]
 Answer = Callable[[Parameters], dict[str, Any]]
@@ -30,8 +34,13 @@ class AnsweringAws:
     """A session's clients, stubbed. ``calls`` lists what was called, as ("ec2", "DescribeVpcs")."""
 
     def __init__(self, region: str) -> None:
+        core = botocore.session.get_session()
+        core.register_component("data_loader", MODELS)
         self.session = boto3.Session(
-            aws_access_key_id="AKIAEXAMPLE", aws_secret_access_key="example", region_name=region
+            aws_access_key_id="AKIAEXAMPLE",
+            aws_secret_access_key="example",
+            region_name=region,
+            botocore_session=core,
         )
         self.answers: dict[tuple[str, str], Answer] = {}
         self.calls: list[tuple[str, str]] = []

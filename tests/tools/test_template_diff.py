@@ -216,7 +216,7 @@ def test_wrong_arguments_are_explained(
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with an assembly of the three stacks, and an npx that writes down how it was called."""
+    """A folder with an assembly of the three stacks, and a node that writes down how it was called."""
     artifacts: dict[str, Any] = {}
     for construct_id, name in zip(
         ("SlurmNetworkStack", "SlurmStorageStack", "SlurmHyperPodStack"), ORDER, strict=True
@@ -227,8 +227,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         artifacts[f"{construct_id}.assets"] = {"type": "cdk:asset-manifest", "properties": {"file": "x"}}
     files = {
         "cdk.out/manifest.json": json.dumps({"artifacts": artifacts}),
-        "node_modules/.bin/cdk": "",
-        "bin/npx": '#!/bin/sh\nprintf "%s\\n" "$@" > npx.arguments\nexit ${NPX_STATUS:-0}\n',
+        "node_modules/aws-cdk/bin/cdk": "",
+        "bin/node": '#!/bin/sh\nprintf "%s\\n" "$@" > node.arguments\nexit ${NODE_STATUS:-0}\n',
     }
     for name, template in templates().items():
         construct_id = next(
@@ -238,7 +238,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for path, text in files.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
-    (tmp_path / "bin/npx").chmod(0o755)
+    (tmp_path / "bin/node").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -270,8 +270,8 @@ def test_deployed_templates_are_compared_with_what_cdk_diff_synthesized(
     assert "the cluster is replaced: Cluster (AWS::SageMaker::Cluster) in esm2-slurm-slurm-hyperpod" in output
     assert [operation for _, operation in aws.calls] == ["GetTemplate"] * 3
     cluster = f"cluster={REPOSITORY / 'clusters/slurm.yaml'}"
-    arguments = (checkout / "npx.arguments").read_text().splitlines()
-    assert arguments == ["--no-install", "cdk", "diff", "SlurmHyperPodStack", "--context", cluster]
+    arguments = (checkout / "node.arguments").read_text().splitlines()
+    assert arguments == ["node_modules/aws-cdk/bin/cdk", "diff", "SlurmHyperPodStack", "--context", cluster]
 
 
 def test_a_first_deployment_loses_nothing(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,6 +280,6 @@ def test_a_first_deployment_loses_nothing(checkout: Path, monkeypatch: pytest.Mo
 
 
 def test_a_failed_cdk_diff_ends_the_command(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NPX_STATUS", "1")
-    with pytest.raises(ValueError, match=r"cdk diff .* ended with status 1"):
+    monkeypatch.setenv("NODE_STATUS", "1")
+    with pytest.raises(ValueError, match=r"bin/cdk diff .* ended with status 1"):
         run([], monkeypatch)

@@ -6,16 +6,12 @@ from collections.abc import Iterator
 
 from botocore.exceptions import ClientError
 
+from config.address_demand import address_demand
 from config.cluster import ExistingSubnet, ExistingVpc, SlurmCluster
-from config.instance_catalogue import instance_type
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed
-from tools.preflight.zones import group_zone
 from tools.stack_names import stack_names
-
-FILE_SYSTEM_ADDRESSES = 16
-"""Kept back in the first subnet for the interfaces of FSx and of VPC endpoints, which grow with capacity."""
 
 
 def check_existing_vpc(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
@@ -74,7 +70,7 @@ def _check_subnet(
 
 def _addresses(aws: ReadOnlyAws, cluster: SlurmCluster, subnet: ExistingSubnet, *, free: int) -> Finding:
     subject = f"subnet {subnet.subnet_id}"
-    needed = addresses_needed(cluster, subnet)
+    needed = address_demand(cluster)[subnet.availability_zone_id]
     if is_deployed(aws, stack_names(cluster).hyperpod):
         return ok(subject, f"{free} addresses free beside this cluster's own")
     if free < needed:
@@ -84,14 +80,3 @@ def _addresses(aws: ReadOnlyAws, cluster: SlurmCluster, subnet: ExistingSubnet, 
             "name a larger subnet, or fewer instances (a P5 takes 32 addresses)",
         )
     return ok(subject, f"{needed} addresses needed, {free} free")
-
-
-def addresses_needed(cluster: SlurmCluster, subnet: ExistingSubnet) -> int:
-    """Addresses that the nodes of the subnet's zone take, and the file systems if it is the first."""
-    assert isinstance(cluster.network, ExistingVpc)
-    nodes = sum(
-        group.num_instances * instance_type(group.instance_type).addresses_slurm
-        for group in cluster.instance_groups
-        if group_zone(cluster, group) == subnet.availability_zone_id
-    )
-    return nodes + (FILE_SYSTEM_ADDRESSES if subnet == cluster.network.private_subnets[0] else 0)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from config.instance_catalogue import instance_type
-
 from config.cluster import NewVpc, SlurmCluster
+from config.instance_catalogue import instance_type
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.service_quotas import judge, quota_by_code
@@ -33,9 +32,9 @@ def check_network_quotas(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Fi
 
 
 def _network_interfaces(aws: ReadOnlyAws, cluster: SlurmCluster) -> Finding:
-    """A Slurm node has an interface for each of its addresses (32 on a P5)."""
+    """A Slurm node has an interface for each network card (32 on a P5), with an address or without."""
     needed = sum(
-        group.num_instances * instance_type(group.instance_type).addresses_slurm
+        group.num_instances * instance_type(group.instance_type).num_network_cards
         for group in cluster.instance_groups
     )
     used = len(aws.items("ec2", "describe_network_interfaces", "NetworkInterfaces"))

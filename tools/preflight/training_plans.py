@@ -8,11 +8,11 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from config.address_demand import zone_of
 from config.cluster import InstanceGroup, SlurmCluster
 from tools.aws_session import error_code
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.zones import group_zone
 
 TARGET = "hyperpod-cluster"
 """A plan is bought for HyperPod or for training jobs, and cannot be changed."""
@@ -100,7 +100,7 @@ def _capacity(
             for summary in reserved
             if summary["InstanceType"] == group.instance_type and "AvailabilityZoneId" in summary
         }
-        zone = group_zone(cluster, group)
+        zone = zone_of(cluster, group)
         if reserved and group.instance_type not in types:
             yield fail(
                 subject,

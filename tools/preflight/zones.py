@@ -5,27 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from config.cluster import InstanceGroup, NewVpc, SlurmCluster
+from config.address_demand import zone_ids, zone_of
+from config.cluster import SlurmCluster
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
-
-
-def cluster_zones(cluster: SlurmCluster) -> list[str]:
-    """Zone ids in the order of the file; the first is the default."""
-    network = cluster.network
-    if isinstance(network, NewVpc):
-        return list(network.availability_zone_ids)
-    return list(dict.fromkeys(subnet.availability_zone_id for subnet in network.private_subnets))
-
-
-def group_zone(cluster: SlurmCluster, group: InstanceGroup) -> str:
-    return group.availability_zone_id or cluster_zones(cluster)[0]
 
 
 def check_zones(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
     zones = aws.call("ec2", "describe_availability_zones")["AvailabilityZones"]
     state = {zone["ZoneId"]: zone["State"] for zone in zones}
-    for zone_id in cluster_zones(cluster):
+    for zone_id in dict.fromkeys(zone_ids(cluster)):
         subject = f"zone {zone_id}"
         if zone_id not in state:
             known = ", ".join(sorted(state))
@@ -50,7 +39,7 @@ def check_offers(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
     for offer in offers:
         zones_of[f"ml.{offer['InstanceType']}"].add(offer["Location"])
     for group in cluster.instance_groups:
-        zone = group_zone(cluster, group)
+        zone = zone_of(cluster, group)
         subject = f"offer {group.name}"
         offered = ", ".join(sorted(zones_of[group.instance_type])) or f"no zone of {cluster.region}"
         if zone in zones_of[group.instance_type]:

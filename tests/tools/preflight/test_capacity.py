@@ -1,0 +1,182 @@
+"""Zones, offers of types, training plans, images, keys."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from config.cluster import SlurmCluster
+from tests.tools.accounts import PLAN_ARN, empty_account, training_plan
+from tests.tools.answering_aws import AnsweringAws, Refusal
+from tests.tools.cluster_files import shipped, with_group
+from tests.tools.preflight.report import findings, problems
+
+SLURM = shipped("slurm")
+P5 = shipped("slurm-p5")
+PLAN = "training plan esm2-p5"
+NOW = datetime.now(UTC)
+
+
+def with_plan(answer: dict[str, Any] | Refusal, cluster: SlurmCluster = P5) -> list[tuple[str, str, str]]:
+    aws = empty_account(cluster)
+    aws.answer("sagemaker", "DescribeTrainingPlan", answer)
+    return [problem for problem in problems(aws, cluster) if problem[1] == PLAN]
+
+
+def reserved(**changes: Any) -> list[dict[str, Any]]:
+    return [training_plan()["ReservedCapacitySummaries"][0] | changes]
+
+
+def test_a_plan_that_fits_is_in_order() -> None:
+    aws = empty_account(P5)
+    assert problems(aws, P5) == []
+    messages = [finding.message for finding in findings(aws, P5) if finding.subject == PLAN]
+    assert messages[0].startswith("active until ")
+    assert messages[1] == "8 instances asked for, 8 of 8 are free"
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "message"),
+    [
+        ({"Status": "Expired"}, "FAIL", "expired (no reason given)"),
+        ({"Status": "Failed", "StatusMessage": "payment refused"}, "FAIL", "failed (payment refused)"),
+        ({"Status": "Pending"}, "WARN", "not paid for"),
+        (
+            {"Status": "Scheduled", "StartTime": datetime(2026, 12, 1, 11, 30, tzinfo=UTC)},
+            "WARN",
+            "2026-12-01 11:30",
+        ),
+        ({"EndTime": NOW + timedelta(hours=30)}, "WARN", "ends "),
+        ({"TargetResources": ["training-job"]}, "FAIL", "bought for training-job"),
+        ({"TotalInstanceCount": 4, "AvailableInstanceCount": 4}, "FAIL", "8 instances asked of 4"),
+        ({"AvailableInstanceCount": 2}, "WARN", "8 instances asked for, 2 of 8 are free"),
+        ({"TrainingPlanArn": PLAN_ARN.replace("us-east-1", "us-west-2")}, "FAIL", "the file names"),
+        (
+            {"ReservedCapacitySummaries": reserved(InstanceType="ml.p5e.48xlarge")},
+            "FAIL",
+            "reserves ml.p5e.48xlarge, group p5 is ml.p5.48xlarge",
+        ),
+        (
+            {"ReservedCapacitySummaries": reserved(AvailabilityZoneId="use1-az4")},
+            "FAIL",
+            "its capacity is in use1-az4, group p5 is in use1-az6",
+        ),
+    ],
+)
+def test_a_plan_that_does_not_fit(changes: dict[str, Any], level: str, message: str) -> None:
+    ((found_level, _, found_message),) = with_plan(training_plan(**changes))
+    assert found_level == level
+    assert message in found_message
+
+
+def test_a_plan_that_is_not_there() -> None:
+    ((level, _, message),) = with_plan(Refusal("ResourceNotFound"))
+    assert (level, message) == ("FAIL", "there is no such plan in this account and us-east-1")
+
+
+def test_groups_share_the_instances_of_their_plan() -> None:
+    (group,) = [group for group in P5.instance_groups if group.training_plan_arn]
+    second = group.model_copy(update={"name": "p5-more", "num_instances": 1})
+    cluster = P5.model_copy(update={"instance_groups": [*P5.instance_groups, second]})
+    ((level, _, message),) = with_plan(training_plan(), cluster)
+    assert (level, message) == ("FAIL", "9 instances asked of 8")
+
+
+def only_in(aws: AnsweringAws, zone: str) -> None:
+    offers = [
+        {"InstanceType": name, "Location": zone, "LocationType": "availability-zone-id"}
+        for name in ("m5.12xlarge", "g5.8xlarge")
+    ]
+    aws.answer("ec2", "DescribeInstanceTypeOfferings", {"InstanceTypeOfferings": offers})
+
+
+def test_a_type_that_the_zone_does_not_have_names_those_that_have_it() -> None:
+    aws = empty_account(SLURM)
+    only_in(aws, "usw2-az1")
+    found = [problem for problem in problems(aws, SLURM) if problem[0] == "FAIL"]
+    assert [subject for _, subject, _ in found] == ["offer controller", "offer workers"]
+    assert found[1][2] == "ml.g5.8xlarge is not offered in usw2-az4; it is in usw2-az1"
+
+
+def test_a_groups_own_zone_is_what_counts() -> None:
+    aws = empty_account(SLURM)
+    only_in(aws, "usw2-az1")
+    cluster = with_group(SLURM, "workers", availability_zone_id="usw2-az1")
+    assert [subject for _, subject, _ in problems(aws, cluster)] == ["offer controller"]
+
+
+def test_a_training_plan_knows_better_than_the_offers() -> None:
+    aws = empty_account(P5)
+    offers = [
+        {"InstanceType": name, "Location": "use1-az6", "LocationType": "availability-zone-id"}
+        for name in ("m5.12xlarge", "m5.4xlarge")
+    ]
+    aws.answer("ec2", "DescribeInstanceTypeOfferings", {"InstanceTypeOfferings": offers})
+    ((level, subject, message),) = problems(aws, P5)
+    assert (level, subject) == ("WARN", "offer p5")
+    assert "no zone of us-east-1" in message
+
+
+def test_zones_that_are_not_there_or_impaired() -> None:
+    aws = empty_account(P5)
+    zones = [{"ZoneId": "use1-az6", "State": "impaired"}, {"ZoneId": "use1-az1", "State": "available"}]
+    aws.answer("ec2", "DescribeAvailabilityZones", {"AvailabilityZones": zones})
+    assert problems(aws, P5) == [
+        ("WARN", "zone use1-az6", "state impaired"),
+        ("FAIL", "zone use1-az4", "not a zone of this account in us-east-1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ({"Images": [{"State": "available", "Architecture": "x86_64"}]}, None),
+        (
+            {"Images": [{"State": "available", "Architecture": "arm64"}]},
+            "it is arm64, ml.g5.8xlarge is x86_64",
+        ),
+        ({"Images": [{"State": "pending", "Architecture": "x86_64"}]}, "its state is pending"),
+        ({"Images": []}, "not there, or not shared with this account"),
+        (Refusal("InvalidAMIID.NotFound", "The image does not exist"), "The image does not exist"),
+    ],
+)
+def test_images(answer: Any, message: str | None) -> None:
+    cluster = with_group(SLURM, "workers", image_id="ami-0123456789abcdef0")
+    aws = empty_account(cluster)
+    aws.answer("ec2", "DescribeImages", answer)
+    found = problems(aws, cluster)
+    assert len(found) == (message is not None)
+    assert all(
+        message in text and subject == "image ami-0123456789abcdef0" for _, subject, text in found if message
+    )
+
+
+KEY = "arn:aws:kms:us-west-2:123456789012:key/01234567-89ab-cdef-0123-456789abcdef"
+METADATA = {
+    "KeyId": KEY.rpartition("/")[2],
+    "KeyState": "Enabled",
+    "KeyUsage": "ENCRYPT_DECRYPT",
+    "KeySpec": "SYMMETRIC_DEFAULT",
+}
+
+
+@pytest.mark.parametrize(
+    ("arn", "answer", "message"),
+    [
+        (KEY, {"KeyMetadata": METADATA}, None),
+        (KEY, {"KeyMetadata": METADATA | {"KeyState": "PendingDeletion"}}, "its state is PendingDeletion"),
+        (
+            KEY,
+            {"KeyMetadata": METADATA | {"KeySpec": "RSA_2048"}},
+            "it is a RSA_2048 key for ENCRYPT_DECRYPT",
+        ),
+        (KEY, Refusal("NotFoundException"), "there is no such key"),
+        (KEY.replace("us-west-2", "us-east-1"), {}, "it is in us-east-1, the cluster in us-west-2"),
+    ],
+)
+def test_keys(arn: str, answer: Any, message: str | None) -> None:
+    storage = SLURM.storage.model_copy(update={"kms": arn})
+    cluster = SLURM.model_copy(update={"storage": storage})
+    aws = empty_account(cluster)
+    aws.answer("kms", "DescribeKey", answer)
+    assert [text for _, _, text in problems(aws, cluster)] == ([] if message is None else [message])

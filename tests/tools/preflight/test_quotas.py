@@ -1,0 +1,170 @@
+from typing import Any
+
+import pytest
+
+from config.cluster import HomeFileSystem
+from tests.tools.accounts import STARTED, cluster_description, deployed_stacks, empty_account
+from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
+from tests.tools.cluster_files import shipped, with_group
+from tests.tools.preflight.report import findings, problems
+from tools.preflight.finding import Finding
+
+SLURM = shipped("slurm")
+P5 = shipped("slurm-p5")
+
+
+def only(aws: AnsweringAws, cluster: Any, subject: str) -> Finding:
+    (found,) = [finding for finding in findings(aws, cluster) if finding.subject == subject]
+    return found
+
+
+def with_other_cluster(aws: AnsweringAws, groups: list[dict[str, Any]]) -> None:
+    """Another cluster of the account, beside the one that is checked."""
+    arn = "arn:aws:sagemaker:us-west-2:123456789012:cluster/abc123def456"
+    summary = {
+        "ClusterName": "other",
+        "ClusterArn": arn,
+        "ClusterStatus": "InService",
+        "CreationTime": STARTED,
+    }
+    aws.answer("sagemaker", "ListClusters", {"ClusterSummaries": [summary]})
+
+    def describe(parameters: Parameters) -> dict[str, Any]:
+        if parameters["ClusterName"] != "other":
+            raise Refusal("ResourceNotFound")
+        return cluster_description("other", groups)
+
+    aws.answer("sagemaker", "DescribeCluster", describe)
+
+
+def test_a_type_without_quota_says_what_to_request() -> None:
+    cluster = with_group(SLURM, "workers", num_instances=5)
+    found = only(empty_account(cluster), cluster, "quota ml.g5.8xlarge for cluster usage")
+    assert found.level == "FAIL"
+    assert found.message == "5 instances needed, the quota is 4"
+    expected = "request 5 for 'ml.g5.8xlarge for cluster usage' in Service Quotas, Amazon SageMaker AI"
+    assert found.action == expected
+
+
+@pytest.mark.parametrize(("in_use", "level"), [(2, "OK"), (3, "FAIL")])
+def test_other_clusters_count(in_use: int, level: str) -> None:
+    aws = empty_account(SLURM)
+    # A group that is growing counts with what it will have.
+    group = {
+        "InstanceGroupName": "g",
+        "InstanceType": "ml.g5.8xlarge",
+        "CurrentCount": 1,
+        "TargetCount": in_use,
+    }
+    with_other_cluster(aws, [group])
+    found = only(aws, SLURM, "quota ml.g5.8xlarge for cluster usage")
+    assert found.level == level
+    assert found.message == f"2 instances needed, {in_use} in use, the quota is 4"
+
+
+def test_spot_has_quotas_of_its_own() -> None:
+    cluster = with_group(SLURM, "workers", capacity="spot", num_instances=3)
+    subjects = {subject for level, subject, _ in problems(empty_account(cluster), cluster) if level == "FAIL"}
+    assert subjects == {
+        "quota ml.g5.8xlarge for cluster spot instance usage",
+        "quota Total number of Spot instances allowed across SageMaker HyperPod clusters",
+    }
+
+
+def test_spot_instances_elsewhere_do_not_take_from_the_quota_on_demand() -> None:
+    aws = empty_account(SLURM)
+    group = {"InstanceGroupName": "g", "InstanceType": "ml.g5.8xlarge", "CurrentCount": 4, "TargetCount": 4}
+    with_other_cluster(aws, [group | {"CapacityRequirements": {"Spot": {}}}])
+    assert only(aws, SLURM, "quota ml.g5.8xlarge for cluster usage").level == "OK"
+
+
+def test_instances_in_all_are_limited_per_cluster_and_per_account() -> None:
+    cluster = with_group(SLURM, "workers", num_instances=30)
+    messages = {subject: message for _, subject, message in problems(empty_account(cluster), cluster)}
+    per_cluster = "quota Maximum number instances allowed per SageMaker HyperPod cluster"
+    in_account = "quota Total number of instances allowed across SageMaker HyperPod clusters"
+    assert messages[per_cluster] == "31 instances needed, the quota is 20"
+    assert messages[in_account] == "31 instances needed, the quota is 30"
+
+
+def test_a_quota_that_the_region_does_not_have_is_not_taken_for_enough() -> None:
+    cluster = with_group(SLURM, "workers", instance_type="ml.g6.8xlarge")
+    found = only(empty_account(cluster), cluster, "quota ml.g6.8xlarge for cluster usage")
+    assert found.level == "WARN"
+    assert "no quota 'ml.g6.8xlarge for cluster usage' here" in found.message
+
+
+@pytest.mark.parametrize(("ebs_gib", "level"), [(1024, "OK"), (1025, "FAIL")])
+def test_volumes_have_a_largest_size(ebs_gib: int, level: str) -> None:
+    cluster = with_group(SLURM, "workers", ebs_gib=ebs_gib)
+    assert only(empty_account(cluster), cluster, "quota EBS volume of a node").level == level
+
+
+def file_systems(*systems: dict[str, Any]) -> dict[str, Any]:
+    return {"FileSystems": [{"FileSystemId": f"fs-0000000{i}"} | system for i, system in enumerate(systems)]}
+
+
+def lustre(capacity_gib: int, *, stack: str = "other", deployment: str = "PERSISTENT_2") -> dict[str, Any]:
+    return {
+        "FileSystemType": "LUSTRE",
+        "StorageCapacity": capacity_gib,
+        "LustreConfiguration": {"DeploymentType": deployment},
+        "Tags": [{"Key": "aws:cloudformation:stack-name", "Value": stack}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("system", "level"),
+    [
+        (lustre(99600), "OK"),
+        (lustre(100800), "FAIL"),
+        (lustre(100800, stack="esm2-slurm-slurm-storage"), "OK"),
+        (lustre(100800, deployment="SCRATCH_2"), "OK"),
+    ],
+)
+def test_lustre_capacity_counts_other_persistent_file_systems(system: dict[str, Any], level: str) -> None:
+    aws = empty_account(SLURM)
+    aws.answer("fsx", "DescribeFileSystems", file_systems(system))
+    assert only(aws, SLURM, "quota Lustre Persistent_2 storage capacity").level == level
+
+
+def test_homes_count_capacity_and_throughput() -> None:
+    home = HomeFileSystem(capacity_gib=256, throughput_mbps=160)
+    cluster = SLURM.model_copy(update={"storage": SLURM.storage.model_copy(update={"home": home})})
+    aws = empty_account(cluster)
+    other = {
+        "FileSystemType": "OPENZFS",
+        "StorageCapacity": 1024,
+        "OpenZFSConfiguration": {"DeploymentType": "SINGLE_AZ_HA_2", "ThroughputCapacity": 10240},
+    }
+    aws.answer("fsx", "DescribeFileSystems", file_systems(other))
+    assert only(aws, cluster, "quota OpenZFS SSD storage capacity").level == "OK"
+    throughput = only(aws, cluster, "quota OpenZFS throughput capacity")
+    assert (throughput.level, throughput.message) == (
+        "FAIL",
+        "160 MB/s needed, 10240 in use, the quota is 10240",
+    )
+
+
+@pytest.mark.parametrize("deployed", [False, True])
+def test_a_full_region_takes_no_new_network(deployed: bool) -> None:
+    aws = empty_account(SLURM)
+    aws.answer("ec2", "DescribeVpcs", {"Vpcs": [{"VpcId": f"vpc-{index}"} for index in range(5)]})
+    aws.answer("ec2", "DescribeAddresses", {"Addresses": [{"PublicIp": f"192.0.2.{i}"} for i in range(5)]})
+    if deployed:
+        deployed_stacks(aws, {"esm2-slurm-slurm-network": "CREATE_COMPLETE"})
+    subjects = {subject for level, subject, _ in problems(aws, SLURM) if level == "FAIL"}
+    assert subjects == (set() if deployed else {"quota VPCs per Region", "quota EC2-VPC Elastic IPs"})
+
+
+def test_a_value_of_the_accounts_own_comes_before_the_default() -> None:
+    aws = empty_account(SLURM)
+    aws.answer("ec2", "DescribeVpcs", {"Vpcs": [{"VpcId": f"vpc-{index}"} for index in range(5)]})
+    aws.answer("service-quotas", "GetServiceQuota", {"Quota": {"QuotaCode": "L-F678F1CE", "Value": 50.0}})
+    assert only(aws, SLURM, "quota VPCs per Region").message == "1 needed, 5 in use, the quota is 50"
+
+
+def test_a_p5_takes_an_interface_for_each_network_card() -> None:
+    found = only(empty_account(P5), P5, "quota Network interfaces per Region")
+    # 8 of 32, and three nodes with one each
+    assert found.message == "259 needed, the quota is 5000"

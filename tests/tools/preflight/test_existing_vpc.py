@@ -1,0 +1,183 @@
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from config.cluster import SlurmCluster
+from tests.tools.accounts import deployed_stacks, empty_account
+from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
+from tests.tools.cluster_files import shipped
+from tests.tools.preflight.report import findings, problems
+
+SUBNET = {
+    "subnet_id": "subnet-0123456789abcdef0",
+    "availability_zone_id": "usw2-az4",
+    "route_table_id": "rtb-0123456789abcdef0",
+    "cidr": "10.7.0.0/20",
+}
+NETWORK = {
+    "vpc": "existing",
+    "vpc_id": "vpc-0123456789abcdef0",
+    "cidr": "10.7.0.0/16",
+    "private_subnets": [SUBNET],
+}
+SERVICES = [
+    *("ecr.api", "ecr.dkr", "ssm", "ssmmessages", "ec2messages", "ec2", "sts", "kms", "logs", "monitoring"),
+    *("secretsmanager", "sagemaker.api", "fsx", "aps-workspaces"),
+]
+NAT_ROUTE = {"DestinationCidrBlock": "0.0.0.0/0", "NatGatewayId": "nat-01", "State": "active"}
+
+
+def cluster(**network: Any) -> SlurmCluster:
+    return shipped("slurm", network=NETWORK | network)
+
+
+def endpoint(name: str, *, kind: str = "Interface") -> dict[str, Any]:
+    tables = [SUBNET["route_table_id"]] if kind == "Gateway" else []
+    return {
+        "VpcEndpointType": kind,
+        "ServiceName": f"com.amazonaws.us-west-2.{name}",
+        "RouteTableIds": tables,
+        "PrivateDnsEnabled": kind == "Interface",
+    }
+
+
+class Vpc:
+    """What EC2 says about the VPC of these tests: a private subnet with NAT and an endpoint for S3."""
+
+    def __init__(self) -> None:
+        self.vpc: dict[str, Any] = {"CidrBlockAssociationSet": [{"CidrBlock": "10.7.0.0/16"}]}
+        self.attributes = {"enableDnsSupport": True, "enableDnsHostnames": True}
+        self.subnet: dict[str, Any] = {
+            "VpcId": NETWORK["vpc_id"],
+            "AvailabilityZoneId": "usw2-az4",
+            "CidrBlock": "10.7.0.0/20",
+            "AvailableIpAddressCount": 4091,
+            "MapPublicIpOnLaunch": False,
+        }
+        self.routes: list[dict[str, Any]] = [NAT_ROUTE]
+        self.associations: list[dict[str, Any]] = [{"SubnetId": SUBNET["subnet_id"], "Main": False}]
+        self.endpoints = [endpoint("s3", kind="Gateway")]
+
+    def account(self, checked: SlurmCluster) -> AnsweringAws:
+        aws = empty_account(checked)
+        aws.answer("ec2", "DescribeVpcs", {"Vpcs": [self.vpc]})
+        aws.answer("ec2", "DescribeVpcAttribute", self._attribute)
+        aws.answer("ec2", "DescribeSubnets", {"Subnets": [self.subnet]})
+        tables = [
+            {
+                "RouteTableId": SUBNET["route_table_id"],
+                "Routes": self.routes,
+                "Associations": self.associations,
+            },
+            {"RouteTableId": "rtb-main", "Routes": [], "Associations": [{"Main": True}]},
+        ]
+        aws.answer("ec2", "DescribeRouteTables", {"RouteTables": tables})
+        aws.answer("ec2", "DescribeVpcEndpoints", {"VpcEndpoints": self.endpoints})
+        return aws
+
+    def _attribute(self, parameters: Parameters) -> dict[str, Any]:
+        name = parameters["Attribute"]
+        return {name[0].upper() + name[1:]: {"Value": self.attributes[name]}}
+
+
+def test_a_vpc_that_is_as_the_file_says_is_in_order() -> None:
+    aws = Vpc().account(cluster())
+    assert problems(aws, cluster()) == []
+    messages = {finding.subject: finding.message for finding in findings(aws, cluster())}
+    # Three nodes, and Lustre's data and metadata servers.
+    assert messages["subnet subnet-0123456789abcdef0"] == "5 addresses needed, 4091 free"
+
+
+def test_only_reads_are_called_here_too() -> None:
+    aws = Vpc().account(cluster())
+    findings(aws, cluster())
+    assert ("ec2", "DescribeVpcEndpoints") in aws.calls
+    assert all(operation.startswith(("Get", "List", "Describe", "Head")) for _, operation in aws.calls)
+
+
+Change = Callable[[Vpc], Any]
+WRONG: list[tuple[Change, str, str]] = [
+    (lambda v: v.vpc["CidrBlockAssociationSet"].clear(), "FAIL", "its ranges are "),
+    (lambda v: v.attributes.update(enableDnsHostnames=False), "FAIL", "enableDnsHostnames is off"),
+    (lambda v: v.attributes.update(enableDnsSupport=False), "FAIL", "enableDnsSupport is off"),
+    (lambda v: v.subnet.update(VpcId="vpc-other"), "FAIL", "vpc_id is vpc-other"),
+    (lambda v: v.subnet.update(AvailabilityZoneId="usw2-az1"), "FAIL", "availability_zone_id is usw2-az1"),
+    (
+        lambda v: v.subnet.update(CidrBlock="10.7.16.0/20"),
+        "FAIL",
+        "cidr is 10.7.16.0/20, the file says 10.7.0.0/20",
+    ),
+    (lambda v: v.subnet.update(MapPublicIpOnLaunch=True), "FAIL", "gives its nodes public addresses"),
+    (lambda v: v.subnet.update(AvailableIpAddressCount=4), "FAIL", "5 addresses needed, 4 free"),
+    (lambda v: v.associations.clear(), "FAIL", "the subnet uses rtb-main"),
+    (lambda v: v.routes[0].update(NatGatewayId="", GatewayId="igw-01"), "FAIL", "a public subnet"),
+    (lambda v: v.routes[0].update(State="blackhole"), "FAIL", "something that was deleted"),
+    (lambda v: v.endpoints.clear(), "WARN", "no gateway endpoint for S3: NAT bills every byte"),
+]
+
+
+@pytest.mark.parametrize(("change", "level", "message"), WRONG)
+def test_whatever_is_not_so_is_named(change: Change, level: str, message: str) -> None:
+    vpc = Vpc()
+    vpc.routes = deepcopy(vpc.routes)
+    change(vpc)
+    ((found_level, _, found),) = problems(vpc.account(cluster()), cluster())
+    assert (found_level, message in found) == (level, True), found
+
+
+def test_a_second_s3_endpoint_is_refused_unless_it_is_our_own() -> None:
+    checked = cluster(s3_gateway_endpoint=True)
+    aws = Vpc().account(checked)
+    assert [level for level, _, _ in problems(aws, checked)] == ["FAIL"]
+    deployed_stacks(aws, {"esm2-slurm-slurm-network": "UPDATE_COMPLETE"})
+    assert problems(aws, checked) == []
+
+
+def test_two_endpoints_with_private_dns_cannot_be() -> None:
+    checked = cluster(interface_endpoints=True)
+    vpc = Vpc()
+    vpc.endpoints += [endpoint("ssm"), endpoint("kms"), endpoint("lambda")]
+    ((level, _, message),) = problems(vpc.account(checked), checked)
+    assert level == "FAIL"
+    assert "the VPC has ssm, kms already" in message
+
+
+def test_a_closed_vpc_needs_every_endpoint() -> None:
+    vpc = Vpc()
+    vpc.routes = []
+    vpc.endpoints += [endpoint(name) for name in SERVICES if name != "ecr.dkr"]
+    found = problems(vpc.account(cluster()), cluster())
+    assert [(level, subject) for level, subject, _ in found] == [
+        ("WARN", f"routes of {SUBNET['subnet_id']}"),
+        ("FAIL", "interface endpoints"),
+    ]
+    assert found[1][2].endswith("none for ecr.dkr")
+    vpc.endpoints.append(endpoint("ecr.dkr"))
+    assert [level for level, _, _ in problems(vpc.account(cluster()), cluster())] == ["WARN"]
+
+
+def test_a_closed_vpc_without_s3_cannot_start_nodes() -> None:
+    vpc = Vpc()
+    vpc.routes, vpc.endpoints = [], [endpoint(name) for name in SERVICES]
+    messages = [
+        message for level, _, message in problems(vpc.account(cluster()), cluster()) if level == "FAIL"
+    ]
+    assert messages == ["no gateway endpoint for S3 and no way out: nodes cannot fetch their scripts"]
+
+
+def test_a_deployed_clusters_own_addresses_are_not_asked_for_again() -> None:
+    vpc = Vpc()
+    vpc.subnet["AvailableIpAddressCount"] = 2
+    aws = vpc.account(cluster())
+    names = ("network", "storage", "hyperpod")
+    deployed_stacks(aws, {f"esm2-slurm-slurm-{name}": "CREATE_COMPLETE" for name in names})
+    assert problems(aws, cluster()) == []
+
+
+@pytest.mark.parametrize("operation", ["DescribeVpcs", "DescribeSubnets"])
+def test_what_is_not_there_is_named(operation: str) -> None:
+    aws = Vpc().account(cluster())
+    aws.answer("ec2", operation, Refusal("InvalidID.NotFound", "The ID does not exist"))
+    assert any("The ID does not exist" in message for _, _, message in problems(aws, cluster()))

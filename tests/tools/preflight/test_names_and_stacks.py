@@ -1,0 +1,114 @@
+from typing import Any
+
+import pytest
+
+from constructs.interface_endpoints import PROMETHEUS, SERVICES
+from tests.tools.accounts import cluster_description, deployed_stacks, empty_account
+from tests.tools.answering_aws import Parameters, Refusal
+from tests.tools.cluster_files import shipped
+from tests.tools.preflight.report import findings, problems
+from tools.preflight.existing_routes import NEEDED_SERVICES
+
+SLURM = shipped("slurm")
+NAMES = ("network", "storage", "hyperpod")
+ALL = {f"esm2-slurm-slurm-{name}": "UPDATE_COMPLETE" for name in NAMES}
+
+
+def log_groups(parameters: Parameters) -> dict[str, Any]:
+    prefix = parameters["logGroupNamePrefix"]
+    return {"logGroups": [{"logGroupName": prefix}, {"logGroupName": f"{prefix}-other"}]}
+
+
+TAKEN = [
+    ("sagemaker", "DescribeCluster", cluster_description("esm2-slurm", []), "name of cluster esm2-slurm"),
+    ("s3", "HeadBucket", {}, "bucket sagemaker-esm2-slurm-123456789012-us-west-2"),
+    ("ecr", "DescribeRepositories", {"repositories": []}, "image repository esm2-slurm/training"),
+    ("ssm", "DescribeDocument", {"Document": {"Name": "esm2-slurm-shell"}}, "SSM document esm2-slurm-shell"),
+]
+
+
+@pytest.mark.parametrize(("service", "operation", "answer", "subject"), TAKEN)
+def test_a_taken_name_fails_unless_it_is_the_clusters_own(
+    service: str, operation: str, answer: dict[str, Any], subject: str
+) -> None:
+    aws = empty_account(SLURM)
+    aws.answer(service, operation, answer)
+    assert problems(aws, SLURM) == [("FAIL", subject, "taken, and not by this cluster's stacks")]
+    deployed_stacks(aws, ALL)
+    assert problems(aws, SLURM) == []
+    (found,) = [finding for finding in findings(aws, SLURM) if finding.subject == subject]
+    assert found.message == "this cluster's own"
+
+
+def test_log_groups_are_compared_by_their_whole_name() -> None:
+    aws = empty_account(SLURM)
+    other = {"logGroups": [{"logGroupName": "/aws/fsx/esm2-slurm-lustre-2"}]}
+    aws.answer("logs", "DescribeLogGroups", other)
+    assert problems(aws, SLURM) == []
+    aws.answer("logs", "DescribeLogGroups", log_groups)
+    assert [subject for _, subject, _ in problems(aws, SLURM)] == [
+        "log group /aws/fsx/esm2-slurm-lustre",
+        "log group /aws/vendedlogs/prometheus/esm2-slurm",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "action"),
+    [
+        ("ROLLBACK_COMPLETE", "its creation failed (ROLLBACK_COMPLETE)", "delete-stack --stack-name"),
+        ("UPDATE_ROLLBACK_FAILED", "an update could not be undone", "continue-update-rollback"),
+        ("UPDATE_IN_PROGRESS", "being changed now (UPDATE_IN_PROGRESS)", "wait"),
+        ("DELETE_FAILED", "its deletion failed", "make teardown"),
+    ],
+)
+def test_stacks_that_cannot_be_updated(status: str, message: str, action: str) -> None:
+    aws = empty_account(SLURM)
+    deployed_stacks(aws, ALL | {"esm2-slurm-slurm-hyperpod": status})
+    (found,) = [finding for finding in findings(aws, SLURM) if finding.level != "OK"]
+    assert (found.level, found.subject) == ("FAIL", "stack esm2-slurm-slurm-hyperpod")
+    assert message in found.message
+    assert action in found.action
+
+
+@pytest.mark.parametrize("status", ["CREATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "REVIEW_IN_PROGRESS"])
+def test_stacks_that_can(status: str) -> None:
+    aws = empty_account(SLURM)
+    deployed_stacks(aws, dict.fromkeys(ALL, status))
+    assert problems(aws, SLURM) == []
+
+
+@pytest.mark.parametrize(("version", "level"), [("5", "FAIL"), ("6", "OK"), ("30", "OK")])
+def test_bootstrap_has_a_smallest_version(version: str, level: str) -> None:
+    aws = empty_account(SLURM)
+    aws.answer("ssm", "GetParameter", {"Parameter": {"Value": version}})
+    (found,) = [finding for finding in findings(aws, SLURM) if finding.subject == "CDK bootstrap"]
+    assert found.level == level
+
+
+@pytest.mark.parametrize("state", ["not-opted-in", None])
+def test_a_region_must_be_enabled(state: str | None) -> None:
+    aws = empty_account(SLURM)
+    regions = [{"RegionName": "us-west-2", "OptInStatus": state}] if state else []
+    aws.answer("ec2", "DescribeRegions", {"Regions": regions})
+    ((level, subject, message),) = problems(aws, SLURM)
+    assert (level, subject) == ("FAIL", "region")
+    assert message.startswith("us-west-2 is not enabled")
+
+
+def test_root_is_warned_of() -> None:
+    aws = empty_account(SLURM)
+    root = {"Account": "123456789012", "Arn": "arn:aws:iam::123456789012:root", "UserId": "123456789012"}
+    aws.answer("sts", "GetCallerIdentity", root)
+    assert [(level, subject) for level, subject, _ in problems(aws, SLURM)] == [("WARN", "credentials")]
+
+
+def test_a_bucket_of_another_account_is_not_taken_for_free() -> None:
+    aws = empty_account(SLURM)
+    aws.answer("s3", "HeadBucket", Refusal("403", status=403))
+    ((level, subject, _),) = problems(aws, SLURM)
+    assert (level, subject) == ("WARN", "name of the bucket")
+
+
+def test_the_endpoints_that_are_checked_are_those_that_are_made() -> None:
+    assert tuple(SERVICES.values()) == NEEDED_SERVICES
+    assert list(PROMETHEUS.values()) == ["aps-workspaces"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aws_cdk import ArnFormat, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_fsx as fsx
 from aws_cdk import aws_kms as kms
@@ -33,6 +34,7 @@ class LustreFileSystem(Construct):
         key: kms.IKey | None,
     ) -> None:
         super().__init__(scope, construct_id)
+        stack = Stack.of(self)
         self.mount_path = settings.mount_path
         # A file that cannot be imported or exported is reported here and nowhere else. FSx accepts only
         # groups below /aws/fsx/.
@@ -58,7 +60,14 @@ class LustreFileSystem(Construct):
                 # Not available for a file system that is linked to a bucket, which has no backups either.
                 copy_tags_to_backups=True if settings.backup_days else None,
                 log_configuration=fsx.CfnFileSystem.LogConfigurationProperty(
-                    level="WARN_ERROR", destination=events.attr_arn
+                    level="WARN_ERROR",
+                    # The group's own ARN; the attribute's ends with ":*" and means its streams.
+                    destination=stack.format_arn(
+                        service="logs",
+                        resource="log-group",
+                        resource_name=events.ref,
+                        arn_format=ArnFormat.COLON_RESOURCE_NAME,
+                    ),
                 ),
                 metadata_configuration=fsx.CfnFileSystem.MetadataConfigurationProperty(
                     mode="AUTOMATIC" if settings.metadata_iops is None else "USER_PROVISIONED",

@@ -58,9 +58,10 @@ def test_lustre_is_what_the_default_file_says() -> None:
     assert lustre["FileSystemTypeVersion"] == "2.15"
     configuration = dict(lustre["LustreConfiguration"])
     (events,) = storage_template("slurm").resources("AWS::Logs::LogGroup")
+    destination = ["arn:aws:logs:us-west-2:", {"Ref": "AWS::AccountId"}, ":log-group:", {"Ref": events}]
     assert configuration.pop("LogConfiguration") == {
         "Level": "WARN_ERROR",
-        "Destination": {"Fn::GetAtt": [events, "Arn"]},
+        "Destination": {"Fn::Join": ["", destination]},
     }
     assert configuration == {
         "DeploymentType": "PERSISTENT_2",

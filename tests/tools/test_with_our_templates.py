@@ -1,0 +1,123 @@
+"""The tools on the templates that this repository really makes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from tests.stacks.synthesized import STACKS, Templates, assembly, only, resources, templates
+from tests.tools.answering_aws import ACCOUNT
+from tests.tools.cluster_files import shipped
+from tools import resource_names
+from tools.network_holders import HOLDING
+from tools.remaining_bills import bill_of, deletion_of
+from tools.stack_contents import StackResource
+from tools.stack_names import stack_names
+from tools.template_diff import find_precious_losses
+
+NETWORK, STORAGE, HYPERPOD = STACKS
+FILES = {"slurm": "clusters/slurm.yaml", "slurm-p5": "clusters/slurm-p5.yaml"}
+
+
+@pytest.fixture(params=FILES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def plain(value: Any, region: str) -> str:
+    """A name with the account and region that a deployment would put in."""
+    if isinstance(value, str):
+        return value
+    parts = value["Fn::Join"][1]
+    known = {"AWS::AccountId": ACCOUNT, "AWS::Region": region}
+    return "".join(part if isinstance(part, str) else known[part["Ref"]] for part in parts)
+
+
+def test_stack_names(name: str) -> None:
+    manifest = json.loads((assembly(FILES[name]) / "manifest.json").read_text())
+    made = [manifest["artifacts"][stack]["properties"]["stackName"] for stack in STACKS]
+    assert made == list(stack_names(shipped(name)))
+
+
+def test_resource_names(name: str) -> None:
+    cluster, made = shipped(name), templates(FILES[name])
+    buckets = resources(made[STORAGE], "AWS::S3::Bucket").values()
+    named = [bucket["Properties"]["BucketName"] for bucket in buckets if "BucketName" in bucket["Properties"]]
+    assert [plain(n, cluster.region) for n in named] == [resource_names.artifact_bucket(cluster, ACCOUNT)]
+    assert only(made[HYPERPOD], "AWS::SSM::Document")["Name"] == resource_names.shell_document(cluster)
+    repository = only(made[HYPERPOD], "AWS::ECR::Repository")
+    assert repository["RepositoryName"] == resource_names.image_repository(cluster)
+    logs = {
+        group["Properties"].get("LogGroupName")
+        for stack in (STORAGE, HYPERPOD)
+        for group in resources(made[stack], "AWS::Logs::LogGroup").values()
+    }
+    assert resource_names.lustre_log_group(cluster) in logs
+    assert resource_names.metrics_log_group(cluster) in logs
+
+
+def losses(name: str, change: Callable[[Templates], None]) -> set[tuple[str, str]]:
+    """Types and kinds of what a change of the templates loses."""
+    old = templates(FILES[name])
+    new = deepcopy(old)
+    change(new)
+    pairs = [(stack, old[stack], new[stack]) for stack in STACKS]
+    found = find_precious_losses(pairs, region=shipped(name).region)
+    return {(p.loss.resource_type, p.loss.kind) for p in found if p.is_certain}
+
+
+def test_a_private_subnet_that_moves_takes_the_file_system_and_the_cluster_with_it() -> None:
+    def move(stacks: Templates) -> None:
+        for subnet in resources(stacks[NETWORK], "AWS::EC2::Subnet").values():
+            subnet["Properties"]["AvailabilityZoneId"] = "usw2-az1"
+
+    assert losses("slurm", move) == {
+        ("AWS::FSx::FileSystem", "is replaced"),
+        ("AWS::SageMaker::Cluster", "is replaced"),
+    }
+
+
+def test_a_key_that_is_replaced_takes_all_that_it_encrypts() -> None:
+    def other_key(stacks: Templates) -> None:
+        for key in resources(stacks[STORAGE], "AWS::KMS::Key").values():
+            key["Type"] = "AWS::KMS::ReplicaKey"
+
+    assert {
+        ("AWS::KMS::Key", "is replaced"),
+        ("AWS::FSx::FileSystem", "is replaced"),
+        ("AWS::RDS::DBInstance", "is replaced"),
+    } <= losses("slurm-p5", other_key)
+
+
+def test_more_workers_and_new_scripts_lose_nothing(name: str) -> None:
+    def scale(stacks: Templates) -> None:
+        for group in only(stacks[HYPERPOD], "AWS::SageMaker::Cluster")["InstanceGroups"]:
+            group["InstanceCount"] += 1
+            group["LifeCycleConfig"]["SourceS3Uri"] = "s3://sagemaker-other/lifecycle/0123456789abcdef/"
+
+    assert losses(name, scale) == set()
+
+
+def test_everything_that_is_kept_and_costs_has_a_price_and_a_way_to_delete_it(name: str) -> None:
+    kept = {
+        resource["Type"]: StackResource(
+            logical_id, resource["Type"], "id-0123", "Retain", resource["Properties"]
+        )
+        for stack in templates(FILES[name]).values()
+        for logical_id, resource in stack["Resources"].items()
+        if resource.get("DeletionPolicy") == "Retain"
+    }
+    free = {
+        "AWS::S3::BucketPolicy",
+        "AWS::FSx::DataRepositoryAssociation",
+        "AWS::RDS::DBSubnetGroup",
+        "AWS::RDS::DBParameterGroup",
+        "AWS::EC2::SecurityGroup",
+    }
+    assert {kind for kind, resource in kept.items() if not bill_of(resource)} <= free
+    assert all(deletion_of(resource) for resource in kept.values() if bill_of(resource))
+    assert "AWS::FSx::FileSystem" in HOLDING & set(kept)

@@ -52,6 +52,7 @@ class ExistingSubnet(Section):
     """One private subnet of a VPC that is there already."""
 
     subnet_id: Annotated[str, forms.field(forms.SUBNET_ID)]
+    """A subnet that gives its nodes no public addresses."""
     availability_zone_id: AvailabilityZoneId
     """The subnet's zone, by id; one subnet per zone."""
     route_table_id: Annotated[str, forms.field(forms.ROUTE_TABLE_ID)]
@@ -64,6 +65,7 @@ class ExistingVpc(Section):
     vpc: Literal["existing"]
     """A VPC that is there already; `make preflight` verifies what is written here."""
     vpc_id: Annotated[str, forms.field(forms.VPC_ID)]
+    """The VPC, with DNS names and DNS resolution switched on."""
     cidr: Cidr
     """The VPC's address range."""
     private_subnets: Annotated[list[ExistingSubnet], Field(min_length=1, max_length=16)]
@@ -81,14 +83,16 @@ class LustreFileSystem(Section):
     """FSx for Lustre, PERSISTENT_2, SSD."""
 
     capacity_gib: int = 1200
-    """1200, 2400, or a multiple of 2400."""
+    """1200, 2400, or a multiple of 2400; it can grow, never shrink."""
     throughput_mbps_per_tib: Literal[125, 250, 500, 1000] = 250
-    """MB/s for each TiB of capacity."""
+    """MB/s for each TiB of capacity; with EFA fixed at creation."""
     compression: Literal["lz4", "none"] = "lz4"
+    """lz4 stores more in the same capacity, and costs no throughput."""
     metadata_iops: int | None = None
-    """Null lets the service set it from the capacity."""
+    """1500, 3000, 6000 or a multiple of 12000 up to 192000; null lets FSx set it from the capacity."""
     efa: bool = False
-    """Clients reach the file system over EFA (and GPUDirect Storage); fixed at creation."""
+    """Nodes reach the file system over EFA (and GPUDirect Storage); fixed at creation. The capacity is then a
+    multiple of 38400, 19200, 9600 or 4800, for a throughput of 125, 250, 500 or 1000."""
     backup_days: Annotated[int, Field(ge=0, le=90)] = 0
     """How long daily backups are kept; 0 makes none. FSx makes none of a file system linked to a bucket: what
     must outlast the file system belongs below ``data_bucket.lustre_path``, from where it is exported."""
@@ -102,9 +106,13 @@ class HomeFileSystem(Section):
     """FSx for OpenZFS at /home: small files and permissions, where Lustre is slow."""
 
     capacity_gib: Annotated[int, Field(ge=64, le=524288)] = 256
+    """SSD; it can grow."""
     throughput_mbps: Literal[160, 320, 640, 1280, 2560, 3840, 5120, 7680, 10240] = 160
+    """MB/s of the whole file system."""
     backup_days: Annotated[int, Field(ge=0, le=90)] = 7
+    """How long daily backups are kept; 0 makes none."""
     removal: Removal = "retain"
+    """What `cdk destroy` of the storage stack does to it."""
 
 
 class DataBucket(Section):
@@ -115,13 +123,18 @@ class DataBucket(Section):
     noncurrent_days: Annotated[int, Field(ge=1, le=3650)] = 30
     """How long overwritten and deleted objects can be brought back."""
     removal: Removal = "retain"
+    """What `cdk destroy` of the storage stack does to it and its objects."""
 
 
 class Storage(Section):
+    """What outlives the cluster: file systems and buckets."""
+
     lustre: LustreFileSystem = LustreFileSystem()
+    """The shared file system of all nodes."""
     home: HomeFileSystem | None = None
     """Null keeps home directories on the Lustre file system."""
     data_bucket: DataBucket = DataBucket()
+    """The S3 bucket of the data."""
     kms: Annotated[str, forms.field(forms.KMS)] = "aws"
     """Key of everything at rest: ``aws`` (service keys), ``create`` (a key of its own), or an ARN."""
 
@@ -130,63 +143,79 @@ class InstanceGroup(Section):
     """Nodes of one type and role."""
 
     name: GroupName
+    """Its nodes are called <name>-1, <name>-2, ...; fixed at creation."""
     role: Literal["controller", "login", "worker"]
+    """One controller runs Slurm, workers run jobs, login nodes (optional) are for people."""
     instance_type: str
-    """A type that HyperPod offers, with its ml. prefix."""
+    """A type that HyperPod offers, with its ml. prefix; config/instance_types.csv lists them."""
     num_instances: Annotated[int, Field(ge=0, le=6758)]
+    """Nodes to have; 0 keeps a worker group for later."""
     min_instances: Annotated[int, Field(ge=0, le=6758)] | None = None
     """Fewer are accepted when the capacity is short; null asks for all."""
     partition: PartitionName | None = None
-    """Slurm partition of a worker group."""
+    """Slurm partition of a worker group (`sbatch --partition`); groups may share one."""
     availability_zone_id: AvailabilityZoneId | None = None
-    """Null is the network's first zone."""
+    """Null is the network's first zone, where FSx is; accelerated groups stay there."""
     ebs_gib: Annotated[int, Field(ge=1, le=16384)] | None = 500
     """Volume at /opt/sagemaker for containers and caches; null adds none. The root volume's size, 100 GiB, is
     the service's."""
     threads_per_core: Literal[1, 2] | None = None
     """1 turns hyper-threading off; null leaves the instance type's default."""
     efa_only: bool = False
-    """EFA interfaces without an address each."""
+    """EFA interfaces without an address each: a P5 takes 1 address instead of 32."""
     deep_health_checks: list[Literal["InstanceStress", "InstanceConnectivity"]] = []
     """Run on accelerated nodes before they take jobs; up to two hours."""
     training_plan_arn: Annotated[str, forms.field(forms.TRAINING_PLAN_ARN)] | None = None
     """Reserved capacity (`aws sagemaker create-training-plan`), billed by the plan."""
     capacity: Literal["on_demand", "spot"] = "on_demand"
+    """Spot is for workers whose jobs may be interrupted."""
     image_id: Annotated[str, forms.field(forms.IMAGE_ID)] | None = None
     """Null is HyperPod's current image."""
     auto_patch: Literal["none", "when_idle", "when_all_idle"] = "none"
-    """When the service may replace a node's image by a newer one."""
+    """When the service may replace a node's image by one with security patches."""
 
 
 class AccountingDatabase(Section):
     """MariaDB on RDS for Slurm's accounting, so that its history outlives the controller."""
 
     instance_class: Annotated[str, forms.field(forms.DATABASE_CLASS)] = "db.t4g.medium"
+    """Class of RDS."""
     storage_gib: Annotated[int, Field(ge=20, le=65536)] = 20
+    """gp3; it can grow."""
     multi_az: bool = False
+    """A standby in the second zone, at twice the price."""
     backup_days: Annotated[int, Field(ge=1, le=35)] = 7
+    """How long daily backups are kept."""
     removal: Removal = "retain"
+    """What `cdk destroy` of the cluster's stack does to it."""
 
 
 class Budget(Section):
     """Alarm by mail when this cluster's tag costs more, or is forecast to."""
 
     monthly_usd: Annotated[int, Field(ge=1)]
+    """Whole dollars for a calendar month."""
     email: Annotated[str, forms.field(forms.EMAIL)]
+    """Who is told."""
 
 
 class SlurmCluster(Section):
     """One HyperPod cluster with Slurm, and all it depends on."""
 
     scheduler: Literal["slurm"]
+    """What places jobs."""
     name: ClusterName
     """Every stack, bucket and repository carries it; fixed at creation."""
     region: str
+    """Where everything is, as us-west-2; config/regions.py lists the regions with HyperPod."""
     tags: dict[str, str] = {}
-    """On every resource, beside the project's own."""
+    """On every resource, beside the project's own; 40 at most."""
     network: Network
+    """A new VPC or an existing one."""
     storage: Storage = Storage()
+    """File systems, data bucket and their key."""
     instance_groups: Annotated[list[InstanceGroup], Field(min_length=1, max_length=100)]
+    """One controller group, worker groups, and a login group if wanted."""
     node_recovery: Literal["automatic", "none"] = "automatic"
     """Automatic replaces or reboots nodes with hardware faults."""
     continuous_provisioning: bool = True
@@ -198,3 +227,4 @@ class SlurmCluster(Section):
     prometheus: bool = True
     """An Amazon Managed Prometheus workspace that the nodes write to."""
     budget: Budget | None = None
+    """Null sets no alarm."""

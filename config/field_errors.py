@@ -32,7 +32,7 @@ _WANTED = {
 
 
 def field_violations(error: ValidationError, document: dict[str, Any]) -> list[Violation]:
-    """One for each value that ``SlurmCluster`` does not take."""
+    """One for each value that ``SlurmCluster`` does not take; ``document`` has the names of the groups."""
     all_details = error.errors(include_url=False)
     meant = {
         (*details["loc"][:-1], _meant(details))
@@ -145,7 +145,7 @@ def _below(value: Any, part: int | str) -> Any:
 def _choice(got: object, expected: str) -> tuple[str, str]:
     """From pydantic's list of what it expected: ``'one', 'two' or 3``."""
     names = [text or number for text, number in re.findall(r"'([^']*)'|(\d+)", expected)]
-    near = difflib.get_close_matches(str(got), names, n=1)
+    near = difflib.get_close_matches(got, names, n=1) if isinstance(got, str) else []
     if isinstance(got, int) and names[0].isdigit():
         near = [min(names, key=lambda name: abs(int(name) - got))]
     allowed = f"one of {', '.join(names)}" if len(names) > 1 else names[0]

@@ -102,13 +102,16 @@ def instance_type(name: str) -> InstanceType:
         ValueError: if HyperPod does not offer it.
     """
     if name not in INSTANCE_TYPES:
-        raise ValueError(f"got {name}; HyperPod offers {len(INSTANCE_TYPES)} types; set {closest(name)}")
+        raise ValueError(
+            f"instance type: got {name}; HyperPod offers {len(INSTANCE_TYPES)} types, which"
+            f" config/instance_types.csv lists; set {closest(name) or 'one of them'}"
+        )
     return INSTANCE_TYPES[name]
 
 
-def closest(name: str) -> str:
-    """The type whose name is most like ``name``, or the smallest GPU type if none is like it."""
+def closest(name: str) -> str | None:
+    """The type that a mistyped name, or one without ``ml.``, probably means."""
     prefixed = name if name.startswith("ml.") else f"ml.{name}"
     if prefixed in INSTANCE_TYPES:
         return prefixed
-    return next(iter(difflib.get_close_matches(prefixed, INSTANCE_TYPES, n=1)), "ml.g5.8xlarge")
+    return next(iter(difflib.get_close_matches(prefixed, INSTANCE_TYPES, n=1, cutoff=0.85)), None)

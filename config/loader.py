@@ -44,12 +44,13 @@ def _checked(document: dict[str, Any]) -> tuple[SlurmCluster | None, list[Violat
     mistyped keys, which the first one brings to light; the third for what is then without a default.
     """
     found: list[Violation] = []
+    rest = document
     for _ in range(3):
         try:
-            cluster = SlurmCluster.model_validate(document)
+            cluster = SlurmCluster.model_validate(rest)
         except ValidationError as error:
             found += _news(found, field_violations(error, document))
-            document = without_wrong_values(error, document)
+            rest = without_wrong_values(error, rest)
         else:
             return cluster, found + _news(found, violations(cluster))
     return None, found

@@ -77,9 +77,7 @@ def partitions_belong_to_workers(cluster: SlurmCluster) -> Iterator[Violation]:
         if group.role == "worker" and group.partition is None:
             yield Violation(path, None, "a worker group belongs to a partition", "set its name, as gpu")
         if group.role != "worker" and group.partition is not None:
-            yield Violation(
-                path, group.partition, f"a {group.role} group takes no jobs, so has no partition", "remove it"
-            )
+            yield Violation(path, group.partition, "only worker groups have one", "remove it")
         # slurm.conf: PartitionName=DEFAULT sets what later lines start from, and makes no partition.
         if group.partition and group.partition.lower() == "default":
             yield Violation(path, group.partition, "Slurm keeps that name to itself", "set another, as gpu")

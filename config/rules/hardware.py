@@ -17,7 +17,7 @@ def types_are_offered(cluster: SlurmCluster) -> Iterator[Violation]:
                 group_path(group, "instance_type"),
                 group.instance_type,
                 f"HyperPod offers {len(INSTANCE_TYPES)} types, which config/instance_types.csv lists",
-                f"set {closest(group.instance_type)}",
+                f"set {closest(group.instance_type) or 'one of them'}",
             )
 
 

@@ -13,7 +13,8 @@ from config.violation import Violation
 
 def region_is_supported(cluster: SlurmCluster) -> Iterator[Violation]:
     if cluster.region not in ZONE_ID_PREFIXES:
-        near = difflib.get_close_matches(cluster.region, ZONE_ID_PREFIXES, n=1)
+        area = [region for region in ZONE_ID_PREFIXES if region[:3] == cluster.region[:3]]
+        near = difflib.get_close_matches(cluster.region, area, n=1)
         yield Violation(
             "region",
             cluster.region,

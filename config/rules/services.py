@@ -26,7 +26,7 @@ def name_is_not_reserved(cluster: SlurmCluster) -> Iterator[Violation]:
                 "name",
                 cluster.name,
                 "AWS keeps names that begin with aws, amazon or amzn to itself",
-                f"set a name with another beginning, as my-{cluster.name}"[:80],
+                "set a name with another beginning, as esm2",
             )
 
 

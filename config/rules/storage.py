@@ -71,7 +71,7 @@ def lustre_efa_has_a_client(cluster: SlurmCluster) -> Iterator[Violation]:
         yield Violation(
             "storage.lustre.efa",
             True,
-            f"Lustre is reached over EFA from types with EFA and Nitro v4 or later, beside trn2;"
+            f"Lustre is reached over EFA from types with EFA and Nitro v4 or later, except trn2;"
             f" the workers are {types}",
             "set false, or use such a type, as ml.g6.8xlarge or ml.p5.48xlarge",
         )

@@ -29,7 +29,7 @@ def new_subnets_fit(cluster: SlurmCluster) -> Iterator[Violation]:
         yield Violation(
             "network.private_prefix_length",
             got,
-            f"{num_zones} private subnets of /{got} and {_SMALL_SUBNETS} small ones do not fit into"
+            f"the private subnets, {num_zones} of /{got}, and {_SMALL_SUBNETS} small ones do not fit into"
             f" {network.cidr}",
             f"set {fitting[0]}, or a larger network.cidr" if fitting else "set a larger network.cidr",
         )

@@ -1,0 +1,65 @@
+"""Good cluster files, and how a test makes others of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+DELETED = "<deleted>"
+"""As a changed value: the key is taken out."""
+
+_EXISTING_NETWORK = {
+    "vpc": "existing",
+    "vpc_id": "vpc-0123456789abcdef0",
+    "cidr": "10.4.0.0/16",
+    "private_subnets": [
+        {
+            "subnet_id": "subnet-0aaaaaaaaaaaaaaaa",
+            "availability_zone_id": "usw2-az4",
+            "route_table_id": "rtb-0aaaaaaaaaaaaaaaa",
+            "cidr": "10.4.0.0/20",
+        },
+        {
+            "subnet_id": "subnet-0bbbbbbbbbbbbbbbb",
+            "availability_zone_id": "usw2-az1",
+            "route_table_id": "rtb-0aaaaaaaaaaaaaaaa",
+            "cidr": "10.4.16.0/20",
+        },
+    ],
+}
+
+
+def document(base: str, changes: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The shipped ``small`` or ``p5`` cluster, or the small one in an ``existing`` VPC, with changes.
+
+    Changes are by path: ``storage.lustre.efa``, ``instance_groups[workers].ebs_gib``.
+    """
+    path = Path("clusters/slurm-p5.yaml" if base == "p5" else "clusters/slurm.yaml")
+    made: dict[str, Any] = yaml.safe_load(path.read_text())
+    if base == "existing":
+        made["network"] = _EXISTING_NETWORK
+    made = yaml.safe_load(yaml.safe_dump(made))
+    # The paths name the groups as they are in the base, also where a change renames one.
+    places = [(_place(made, place), value) for place, value in (changes or {}).items()]
+    for (holder, key), value in places:
+        if value == DELETED:
+            del holder[key]
+        else:
+            holder[key] = value
+    return made
+
+
+def _place(made: dict[str, Any], path: str) -> tuple[Any, Any]:
+    """What holds the place, and its key there."""
+    *parents, last = re.findall(r"[^.\[\]]+", path)
+    holder: Any = made
+    for part in parents:
+        holder = holder[_index(holder, part)] if isinstance(holder, list) else holder.setdefault(part, {})
+    return holder, _index(holder, last) if isinstance(holder, list) else last
+
+
+def _index(items: list[dict[str, Any]], name: str) -> int:
+    return int(name) if name.isdigit() else [item["name"] for item in items].index(name)

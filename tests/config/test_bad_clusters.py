@@ -1,0 +1,51 @@
+"""Every wrong cluster file of ``bad_clusters`` is refused with exactly the errors written there.
+
+Each entry names a good file (small, p5, or small in an existing VPC), what is changed in it by path, and the
+errors without the file's own path, which stands before each.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from config.cluster import SlurmCluster
+from config.loader import load_cluster
+from config.rules import RULES
+from tests.config.cluster_documents import document
+
+CASES: list[dict[str, Any]] = [
+    case
+    for path in sorted(Path(__file__).with_name("bad_clusters").glob("*.yaml"))
+    for case in yaml.safe_load(path.read_text(encoding="utf-8"))
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_errors_are_exact(case: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(yaml.safe_dump(document(case["base"], case["changes"]), allow_unicode=True), "utf-8")
+    with pytest.raises(ValueError) as caught:
+        load_cluster(path)
+    assert str(caught.value).splitlines() == [f"{path}: {error}" for error in case["errors"]]
+
+
+def test_there_are_many_cases_with_distinct_names() -> None:
+    names = [case["name"] for case in CASES]
+    assert len(names) == len(set(names))
+    assert len(names) >= 100
+
+
+def test_every_rule_has_a_case() -> None:
+    told = set()
+    for case in CASES:
+        try:
+            cluster = SlurmCluster.model_validate(document(case["base"], case["changes"]))
+        except ValidationError:
+            continue
+        told |= {rule for rule in RULES if list(rule(cluster))}
+    assert told == set(RULES)

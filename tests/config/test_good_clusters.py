@@ -1,0 +1,99 @@
+"""What is right is taken: the shipped files, and values at the edge of what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from config.cluster import SlurmCluster
+from config.loader import load_cluster
+from config.regions import ZONE_ID_PREFIXES
+from tests.config.cluster_documents import DELETED, document
+
+SHIPPED = sorted(Path("clusters").glob("*.yaml"))
+
+EDGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "existing VPC": ("existing", {}),
+    "existing VPC with a database": ("existing", {"accounting_database": {}}),
+    "longest name": ("small", {"name": "a23456789-123456789-1234"}),
+    "forty tags": ("small", {"tags": {f"tag{index}": "x" * 256 for index in range(40)}}),
+    "closed network": ("small", {"network.internet": "none", "network.interface_endpoints": True}),
+    "key of the region": (
+        "small",
+        {"storage.kms": "arn:aws:kms:us-west-2:123456789012:key/mrk-0123456789abcdef0123456789abcdef"},
+    ),
+    "slowest Lustre with EFA": (
+        "p5",
+        {"storage.lustre.capacity_gib": 38400, "storage.lustre.throughput_mbps_per_tib": 125},
+    ),
+    "most metadata": ("p5", {"storage.lustre.metadata_iops": 192000}),
+    "unlinked Lustre with backups": (
+        "small",
+        {"storage.lustre.backup_days": 90, "storage.data_bucket": {"lustre_path": None}},
+    ),
+    "Lustre at /home": ("small", {"storage.lustre.mount_path": "/home"}),
+    "directory whose name begins like the mount's": (
+        "small",
+        {"storage.data_bucket": {"lustre_path": "/fsx2"}},
+    ),
+    "no workers yet": ("small", {"instance_groups[workers].num_instances": 0}),
+    "login node with a GPU": ("p5", {"instance_groups[login].instance_type": "ml.g5.xlarge"}),
+    "CPU workers in another zone": (
+        "p5",
+        {
+            "instance_groups[p5].instance_type": "ml.c6i.32xlarge",
+            "instance_groups[p5].availability_zone_id": "use1-az4",
+            "instance_groups[p5].deep_health_checks": DELETED,
+            "instance_groups[p5].training_plan_arn": DELETED,
+        },
+    ),
+    "subnet that is just large enough": ("p5", {"network.private_prefix_length": 23}),
+    "many P5 without an address for each EFA": (
+        "p5",
+        {"instance_groups[p5].num_instances": 2000, "instance_groups[p5].efa_only": True},
+    ),
+    "spot workers": ("small", {"instance_groups[workers].capacity": "spot"}),
+    "one thread on Graviton": (
+        "small",
+        {
+            "instance_groups[controller].instance_type": "ml.m7g.4xlarge",
+            "instance_groups[controller].threads_per_core": 1,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_shipped_files_load(path: Path) -> None:
+    assert load_cluster(path).scheduler == "slurm"
+
+
+def test_there_are_shipped_files() -> None:
+    assert {path.name for path in SHIPPED} >= {"slurm.yaml", "slurm-p5.yaml"}
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_edges_are_allowed(edge: str, tmp_path: Path) -> None:
+    base, changes = EDGES[edge]
+    path = tmp_path / "cluster.yaml"
+    path.write_text(yaml.safe_dump(document(base, changes)))
+    assert isinstance(load_cluster(path), SlurmCluster)
+
+
+def test_two_worker_groups_share_a_partition(tmp_path: Path) -> None:
+    made = document("small")
+    workers = made["instance_groups"][1]
+    made["instance_groups"].append({**workers, "name": "more", "instance_type": "ml.g6.8xlarge"})
+    path = tmp_path / "cluster.yaml"
+    path.write_text(yaml.safe_dump(made))
+    assert {group.partition for group in load_cluster(path).instance_groups[1:]} == {"gpu"}
+
+
+def test_the_longest_names_fit_where_they_go() -> None:
+    """An S3 bucket's name has at most 63 characters."""
+    longest = SlurmCluster.model_json_schema()["properties"]["name"]["maxLength"] * "a"
+    region = max(ZONE_ID_PREFIXES, key=len)
+    assert len(f"sagemaker-{longest}-123456789012-{region}") <= 63

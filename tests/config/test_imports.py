@@ -1,0 +1,23 @@
+"""Configuration is read by tools that have no CDK, so it imports none."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+ALLOWED = {"config", "pydantic", "pydantic_core", "yaml"}
+
+
+def test_config_imports_nothing_but_this() -> None:
+    paths = sorted(Path("config").rglob("*.py"))
+    assert paths
+    for path in paths:
+        imported = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add(node.module or "")
+        roots = {name.split(".")[0] for name in imported}
+        assert roots - sys.stdlib_module_names <= ALLOWED, path

@@ -1,0 +1,37 @@
+"""Tags are held to AWS's limits, less what the stacks need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from config.loader import load_cluster
+from tests.config.cluster_documents import document
+
+TAGS = {
+    "more than forty": (
+        {f"tag{index}": "x" for index in range(43)},
+        "tags: got 43 tags; at most 40 are allowed: AWS takes 50 on a resource, and the stacks add their own;"
+        " remove 3",
+    ),
+    "long key": (
+        {"k" * 129: "x"},
+        f"tags.{'k' * 129}: got a key of 129 characters; 1 to 128 are allowed; set a shorter key",
+    ),
+    "long value": (
+        {"key": "v" * 257},
+        "tags.key: got a value of 257 characters; at most 256 are allowed; set a shorter value",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TAGS)
+def test_too_much_is_refused(case: str, tmp_path: Path) -> None:
+    tags, error = TAGS[case]
+    path = tmp_path / "cluster.yaml"
+    path.write_text(yaml.safe_dump(document("small", {"tags": tags})))
+    with pytest.raises(ValueError) as caught:
+        load_cluster(path)
+    assert str(caught.value) == f"{path}: {error}"

@@ -1,0 +1,61 @@
+"""Files that are no cluster files are refused with a line to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from config.loader import load_cluster
+
+FILES = {
+    "": "the file is empty; start from clusters/slurm.yaml",
+    "# only a comment\n": "the file is empty; start from clusters/slurm.yaml",
+    "- slurm\n": "got a list; a cluster file is a mapping; start from clusters/slurm.yaml",
+    "slurm\n": "got a single value; a cluster file is a mapping; start from clusters/slurm.yaml",
+    "name: a\nregion: b\nname: c\n": "line 3: got name again; it was set in line 1; remove one of the two",
+    "storage:\n  lustre: {efa: true, efa: false}\n": (
+        "line 2: got efa again; it was set in line 2; remove one of the two"
+    ),
+    "name: [a\nregion: b\n": ("line 2, column 7: expected ',' or ']', but got ':'; correct the YAML there"),
+    "\tname: a\n": (
+        "line 1, column 1: found character '\\t' that cannot start any token; correct the YAML there"
+    ),
+    "name: !!python/object:os.system a\n": (
+        "line 1, column 7: could not determine a constructor for the tag"
+        " 'tag:yaml.org,2002:python/object:os.system'; correct the YAML there"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_text_that_is_no_cluster_file(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError) as caught:
+        load_cluster(path)
+    assert str(caught.value) == f"{path}: {FILES[text]}"
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.yaml: no such file; set the path of a cluster file"):
+        load_cluster(tmp_path / "none.yaml")
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r": not a file; set the path of a cluster file"):
+        load_cluster(tmp_path)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_bytes(b"name: \xff\n")
+    with pytest.raises(ValueError, match=r"byte 6 is not UTF-8; save the file as UTF-8 text$"):
+        load_cluster(path)
+
+
+def test_a_control_character(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_bytes(b"name: \x01\n")
+    with pytest.raises(ValueError, match=r"#x0001: special characters are not allowed.*; save the file"):
+        load_cluster(path)

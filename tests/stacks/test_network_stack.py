@@ -5,36 +5,12 @@ from typing import Any
 import pytest
 
 from config.cluster import ExistingVpc, NewVpc
-from tests.stacks.base_templates import (
-    EXISTING_KEY,
-    KINDS,
-    Template,
-    clusters,
-    network_template,
-    strings_in,
-    templates,
-)
+from tests.stacks.base_templates import KINDS, Template, clusters, network_template, templates
+from tests.stacks.found_resources import cluster_group, endpoints, subnets
 
 NEW = [name for name, cluster in clusters().items() if isinstance(cluster.network, NewVpc)]
 NAT = [name for name in NEW if name != "closed"]
 EVERYWHERE = "0.0.0.0/0"
-ENDPOINTS = {
-    "ecr.api",
-    "ecr.dkr",
-    "ssm",
-    "ssmmessages",
-    "ec2messages",
-    "ec2",
-    "sts",
-    "kms",
-    "logs",
-    "monitoring",
-    "secretsmanager",
-    "sagemaker.api",
-    "fsx",
-    "aps-workspaces",
-}
-"""All that nodes of a Slurm cluster call, beside S3."""
 
 
 def routes_of(template: Template, subnet_id: str) -> dict[str, dict[str, Any]]:
@@ -49,41 +25,6 @@ def routes_of(template: Template, subnet_id: str) -> dict[str, dict[str, Any]]:
         for name, route in template.resources("AWS::EC2::Route").items()
         if route["Properties"]["RouteTableId"] == {"Ref": table}
     }
-
-
-def subnets(template: Template, kind: str) -> dict[str, dict[str, Any]]:
-    """Subnets by logical id; the kind is the second part of the name they are tagged with."""
-    return {
-        name: subnet["Properties"]
-        for name, subnet in template.resources("AWS::EC2::Subnet").items()
-        if any(f"-{kind}-" in tag["Value"] for tag in subnet["Properties"]["Tags"])
-    }
-
-
-def interface_endpoints(template: Template) -> list[dict[str, Any]]:
-    return [
-        endpoint
-        for endpoint in template.properties("AWS::EC2::VPCEndpoint")
-        if endpoint["VpcEndpointType"] == "Interface"
-    ]
-
-
-def gateway_endpoints(template: Template) -> list[dict[str, Any]]:
-    return [
-        endpoint
-        for endpoint in template.properties("AWS::EC2::VPCEndpoint")
-        if endpoint["VpcEndpointType"] == "Gateway"
-    ]
-
-
-def cluster_group(template: Template) -> str:
-    """Logical id of the nodes' security group."""
-    (name,) = (
-        name
-        for name, group in template.resources("AWS::EC2::SecurityGroup").items()
-        if group["Properties"]["GroupDescription"].startswith("Nodes and file systems")
-    )
-    return name
 
 
 @pytest.mark.parametrize("name", NEW)
@@ -144,39 +85,6 @@ def test_a_closed_network_has_no_way_out() -> None:
     assert not subnets(template, "public")
 
 
-@pytest.mark.parametrize(("name", "without"), [("closed", set()), ("existing", {"aps-workspaces"})])
-def test_interface_endpoints_are_all_there(name: str, without: set[str]) -> None:
-    """``existing`` has no metrics workspace."""
-    region = clusters()[name].region
-    services = [endpoint["ServiceName"] for endpoint in interface_endpoints(network_template(name))]
-
-    assert sorted(services) == sorted(f"com.amazonaws.{region}.{service}" for service in ENDPOINTS - without)
-
-
-@pytest.mark.parametrize("name", ["closed", "existing", "slurm-p5"])
-def test_interface_endpoints_answer_the_cluster_only(name: str) -> None:
-    template = network_template(name)
-    endpoints = interface_endpoints(template)
-    groups = {group["Fn::GetAtt"][0] for endpoint in endpoints for group in endpoint["SecurityGroupIds"]}
-    (group,) = groups
-    ingress = [
-        rule
-        for rule in template.properties("AWS::EC2::SecurityGroupIngress")
-        if rule["GroupId"]["Fn::GetAtt"][0] == group
-    ]
-
-    assert all(endpoint["PrivateDnsEnabled"] is True for endpoint in endpoints)
-    assert all(len(endpoint["SubnetIds"]) == 1 for endpoint in endpoints)
-    assert [(rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) for rule in ingress] == [("tcp", 443, 443)]
-    assert ingress[0]["SourceSecurityGroupId"]["Fn::GetAtt"][0] == cluster_group(template)
-    assert "SecurityGroupIngress" not in template.resources()[group]["Properties"]
-
-
-def test_endpoints_are_an_option_of_an_open_network() -> None:
-    assert not interface_endpoints(network_template("slurm"))
-    assert interface_endpoints(network_template("slurm-p5"))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", list(clusters()))
 def test_nothing_is_reachable_from_an_address(name: str, kind: str) -> None:
@@ -221,35 +129,6 @@ def test_what_leaves_the_cluster_group() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", NEW)
-def test_s3_is_reached_through_the_gateway_endpoint(name: str) -> None:
-    template = network_template(name)
-    (endpoint,) = gateway_endpoints(template)
-    tables = {
-        association["RouteTableId"]["Ref"]
-        for association in template.properties("AWS::EC2::SubnetRouteTableAssociation")
-        if association["SubnetId"]["Ref"] in subnets(template, "private")
-    }
-
-    assert endpoint["ServiceName"] == f"com.amazonaws.{clusters()[name].region}.s3"
-    assert {table["Ref"] for table in endpoint["RouteTableIds"]} == tables
-    assert len(endpoint["RouteTableIds"]) == len(tables)
-
-
-def test_only_this_accounts_identities_write_through_the_s3_endpoint() -> None:
-    (endpoint,) = gateway_endpoints(network_template("closed"))
-    own, foreign = endpoint["PolicyDocument"]["Statement"]
-
-    assert own["Condition"] == {"StringEquals": {"aws:PrincipalAccount": {"Ref": "AWS::AccountId"}}}
-    assert {statement["Effect"] for statement in (own, foreign)} == {"Allow"}
-    assert foreign["Action"] == [
-        "s3:GetBucketLocation",
-        "s3:GetObject",
-        "s3:GetObjectVersion",
-        "s3:ListBucket",
-    ]
-
-
 def test_database_subnets_are_isolated_and_in_two_zones() -> None:
     for name in ("slurm-p5", "closed", "largest"):
         template = network_template(name)
@@ -277,13 +156,13 @@ def test_ids_of_an_existing_vpc_pass_through() -> None:
     template, network = network_template("existing"), clusters()["existing"].network
     assert isinstance(network, ExistingVpc)
     first = network.private_subnets[0].subnet_id
-    (gateway,) = gateway_endpoints(template)
+    (gateway,) = endpoints(template, "Gateway")
 
     assert {group["VpcId"] for group in template.properties("AWS::EC2::SecurityGroup")} == {network.vpc_id}
     assert gateway["VpcId"] == network.vpc_id
     # Two of the three subnets share a table, which takes one endpoint.
     assert gateway["RouteTableIds"] == ["rtb-0123456789abcde01", "rtb-0123456789abcde02"]
-    assert {tuple(endpoint["SubnetIds"]) for endpoint in interface_endpoints(template)} == {(first,)}
+    assert {tuple(endpoint["SubnetIds"]) for endpoint in endpoints(template, "Interface")} == {(first,)}
 
 
 @pytest.mark.parametrize("name", NEW)
@@ -304,16 +183,3 @@ def test_flow_logs_record_the_whole_vpc_and_are_kept_as_long_as_asked(name: str)
     assert statement["Resource"] == {"Fn::GetAtt": [group, "Arn"]}
     assert trust["Principal"] == {"Service": "vpc-flow-logs.amazonaws.com"}
     assert trust["Condition"]["StringEquals"] == {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}
-
-
-def test_flow_logs_are_encrypted_with_the_clusters_kind_of_key() -> None:
-    created = network_template("slurm-p5")
-    (key,) = created.resources("AWS::KMS::Key")
-
-    assert created.only("AWS::Logs::LogGroup")["Properties"]["KmsKeyId"] == {"Fn::GetAtt": [key, "Arn"]}
-    assert "logs.us-east-1.amazonaws.com" in strings_in(created.resources()[key])
-    assert created.only("AWS::KMS::Key")["Properties"]["EnableKeyRotation"] is True
-    assert "KmsKeyId" not in network_template("slurm").only("AWS::Logs::LogGroup")["Properties"]
-    given = network_template("given-key")
-    assert given.only("AWS::Logs::LogGroup")["Properties"]["KmsKeyId"] == EXISTING_KEY
-    assert not given.resources("AWS::KMS::Key")

@@ -5,14 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.stacks.base_templates import (
-    EXISTING_KEY,
-    Template,
-    clusters,
-    network_template,
-    storage_template,
-    strings_in,
-)
+from tests.stacks.base_templates import Template, clusters, network_template, storage_template
+from tests.stacks.found_resources import bucket
 
 FILE_SYSTEM = "AWS::FSx::FileSystem"
 ASSOCIATION = "AWS::FSx::DataRepositoryAssociation"
@@ -30,16 +24,6 @@ def file_system(name: str, kind: str) -> dict[str, Any]:
         if resource["Properties"]["FileSystemType"] == kind
     )
     return found
-
-
-def bucket(template: Template, prefix: str) -> tuple[str, dict[str, Any]]:
-    """The bucket whose logical id starts so, which is its construct id."""
-    ((name, found),) = (
-        (name, resource)
-        for name, resource in template.resources(BUCKET).items()
-        if re.match(rf"{prefix}[0-9A-F]{{8}}$", name)
-    )
-    return name, found
 
 
 def policy_of(template: Template, bucket_id: str) -> dict[str, Any]:
@@ -255,52 +239,3 @@ def test_the_artifact_bucket_has_a_name_that_hyperpod_accepts() -> None:
         resolved = "".join(part if isinstance(part, str) else "123456789012" for part in parts)
         assert resolved == f"sagemaker-{cluster.name}-123456789012-{cluster.region}"
         assert re.fullmatch(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]", resolved)
-
-
-def keys_in_use(template: Template) -> list[Any]:
-    """What every resource that can take a key names; None for the service's own."""
-    return [
-        *(made.get("KmsKeyId") for made in template.properties(FILE_SYSTEM)),
-        *(made.get("KmsKeyId") for made in template.properties("AWS::Logs::LogGroup")),
-        *(
-            rule["ServerSideEncryptionByDefault"].get("KMSMasterKeyID")
-            for name in ("Data", "Artifacts")
-            for rule in bucket(template, name)[1]["Properties"]["BucketEncryption"][
-                "ServerSideEncryptionConfiguration"
-            ]
-        ),
-    ]
-
-
-def test_one_key_encrypts_everything() -> None:
-    created, given, services = (storage_template(name) for name in ("slurm-p5", "given-key", "slurm"))
-    (key,) = created.resources(KEY)
-
-    assert keys_in_use(created) == [{"Fn::GetAtt": [key, "Arn"]}] * 5
-    assert keys_in_use(given) == [EXISTING_KEY] * 5
-    assert keys_in_use(services) == [None] * 4
-    assert not given.resources(KEY) and not services.resources(KEY)
-    for made in created.properties(BUCKET):
-        (rule,) = made["BucketEncryption"]["ServerSideEncryptionConfiguration"]
-        algorithm = rule["ServerSideEncryptionByDefault"]["SSEAlgorithm"]
-        # S3 delivers access logs to buckets under its own key only.
-        assert (algorithm, rule.get("BucketKeyEnabled")) in {("aws:kms", True), ("AES256", None)}
-
-
-def test_the_key_lets_in_the_services_that_come_by_themselves() -> None:
-    (key,) = storage_template("slurm-p5").properties(KEY)
-    account, logs, lustre = key["KeyPolicy"]["Statement"]
-
-    assert key["EnableKeyRotation"] is True
-    assert account["Principal"] != {"AWS": "*"}
-    assert logs["Principal"] == {"Service": "logs.us-east-1.amazonaws.com"}
-    assert list(logs["Condition"]) == ["ArnLike"]
-    assert "kms:GenerateDataKey*" in lustre["Action"] and "kms:*" not in lustre["Action"]
-    assert lustre["Condition"]["StringEquals"] == {
-        "kms:CallerAccount": {"Ref": "AWS::AccountId"},
-        "kms:ViaService": "s3.us-east-1.amazonaws.com",
-    }
-    (role,) = (
-        text for text in strings_in(lustre["Condition"]["ArnLike"]) if "AWSServiceRoleForFSxS3Access" in text
-    )
-    assert role.endswith("/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_fs-*")

@@ -1,0 +1,80 @@
+"""The key that a cluster file asks for is the key of everything that takes one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.stacks.base_templates import (
+    EXISTING_KEY,
+    Template,
+    network_template,
+    storage_template,
+    strings_in,
+)
+from tests.stacks.found_resources import bucket
+
+FILE_SYSTEM = "AWS::FSx::FileSystem"
+BUCKET = "AWS::S3::Bucket"
+KEY = "AWS::KMS::Key"
+
+
+def test_flow_logs_are_encrypted_with_the_clusters_kind_of_key() -> None:
+    created = network_template("slurm-p5")
+    (key,) = created.resources("AWS::KMS::Key")
+
+    assert created.only("AWS::Logs::LogGroup")["Properties"]["KmsKeyId"] == {"Fn::GetAtt": [key, "Arn"]}
+    assert "logs.us-east-1.amazonaws.com" in strings_in(created.resources()[key])
+    assert created.only("AWS::KMS::Key")["Properties"]["EnableKeyRotation"] is True
+    assert "KmsKeyId" not in network_template("slurm").only("AWS::Logs::LogGroup")["Properties"]
+    given = network_template("given-key")
+    assert given.only("AWS::Logs::LogGroup")["Properties"]["KmsKeyId"] == EXISTING_KEY
+    assert not given.resources("AWS::KMS::Key")
+
+
+def keys_in_use(template: Template) -> list[Any]:
+    """What every resource that can take a key names; None for the service's own."""
+    return [
+        *(made.get("KmsKeyId") for made in template.properties(FILE_SYSTEM)),
+        *(made.get("KmsKeyId") for made in template.properties("AWS::Logs::LogGroup")),
+        *(
+            rule["ServerSideEncryptionByDefault"].get("KMSMasterKeyID")
+            for name in ("Data", "Artifacts")
+            for rule in bucket(template, name)[1]["Properties"]["BucketEncryption"][
+                "ServerSideEncryptionConfiguration"
+            ]
+        ),
+    ]
+
+
+def test_one_key_encrypts_everything() -> None:
+    created, given, services = (storage_template(name) for name in ("slurm-p5", "given-key", "slurm"))
+    (key,) = created.resources(KEY)
+
+    assert keys_in_use(created) == [{"Fn::GetAtt": [key, "Arn"]}] * 5
+    assert keys_in_use(given) == [EXISTING_KEY] * 5
+    assert keys_in_use(services) == [None] * 4
+    assert not given.resources(KEY) and not services.resources(KEY)
+    for made in created.properties(BUCKET):
+        (rule,) = made["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+        algorithm = rule["ServerSideEncryptionByDefault"]["SSEAlgorithm"]
+        # S3 delivers access logs to buckets under its own key only.
+        assert (algorithm, rule.get("BucketKeyEnabled")) in {("aws:kms", True), ("AES256", None)}
+
+
+def test_the_key_lets_in_the_services_that_come_by_themselves() -> None:
+    (key,) = storage_template("slurm-p5").properties(KEY)
+    account, logs, lustre = key["KeyPolicy"]["Statement"]
+
+    assert key["EnableKeyRotation"] is True
+    assert account["Principal"] != {"AWS": "*"}
+    assert logs["Principal"] == {"Service": "logs.us-east-1.amazonaws.com"}
+    assert list(logs["Condition"]) == ["ArnLike"]
+    assert "kms:GenerateDataKey*" in lustre["Action"] and "kms:*" not in lustre["Action"]
+    assert lustre["Condition"]["StringEquals"] == {
+        "kms:CallerAccount": {"Ref": "AWS::AccountId"},
+        "kms:ViaService": "s3.us-east-1.amazonaws.com",
+    }
+    (role,) = (
+        text for text in strings_in(lustre["Condition"]["ArnLike"]) if "AWSServiceRoleForFSxS3Access" in text
+    )
+    assert role.endswith("/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_fs-*")

@@ -1,0 +1,105 @@
+"""docs/deploy.md says what is so: commands, targets, files and permissions exist, and no others are needed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import botocore.session
+import pytest
+from botocore import xform_name
+
+from tests.tools.accounts import empty_account
+from tests.tools.cluster_files import shipped, with_group
+from tests.tools.preflight.report import findings
+from tests.tools.preflight.test_existing_vpc import Vpc
+from tests.tools.preflight.test_existing_vpc import cluster as in_existing_vpc
+from tools.preflight.read_only_aws import DIFFERENTLY_NAMED
+
+REPOSITORY = Path(__file__).parents[2]
+TEXT = (REPOSITORY / "docs/deploy.md").read_text()
+MODELS = botocore.session.get_session()
+HIGH_LEVEL = {"s3", "configure", "sso"}
+"""Commands of the aws command line that are no operations of a service."""
+ANNOUNCED = {"apply-lifecycle"}
+"""Targets that the text says do not exist."""
+
+
+def code() -> list[str]:
+    """Commands in backticks and in blocks, continued lines joined."""
+    blocks = re.findall(r"```bash\n(.*?)```", TEXT, re.DOTALL)
+    lines = [
+        line.partition(" # ")[0].strip()
+        for block in blocks
+        for line in block.replace("\\\n", " ").split("\n")
+    ]
+    return [line for line in lines if line] + re.findall(r"`([^`\n]+)`", TEXT)
+
+
+AWS_COMMANDS = sorted({command for command in code() if command.startswith("aws ")})
+
+
+@pytest.mark.parametrize("command", AWS_COMMANDS)
+def test_aws_commands_exist_with_their_options(command: str) -> None:
+    _, service, operation, *arguments = shlex.split(command.replace("<", "'<").replace(">", ">'"))
+    if service in HIGH_LEVEL:
+        return
+    model = MODELS.get_service_model(service)
+    name = next(n for n in model.operation_names if xform_name(n, "-") == operation)
+    shape = model.operation_model(name).input_shape
+    members = {xform_name(member, "-") for member in (shape.members if shape else {})}
+    options = {argument.removeprefix("--") for argument in arguments if argument.startswith("--")}
+    assert options <= members
+
+
+def test_there_are_aws_commands_to_check() -> None:
+    assert len(AWS_COMMANDS) > 8
+
+
+def test_make_targets_exist() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    named = {target for command in code() for target in re.findall(r"^make ([a-z-]+)", command)}
+    assert {"preflight", "deploy", "connect", "diff", "destroy", "teardown"} <= named
+    assert named - targets == ANNOUNCED - targets
+    assert ("**that target does not exist yet.**" in TEXT) == bool(ANNOUNCED - targets)
+
+
+def test_files_exist() -> None:
+    named = {path for path in re.findall(r"`((?:clusters|config|lifecycle|docs)/[\w./-]*)`", TEXT)}
+    assert len(named) >= 4
+    for path in named - {"clusters/mine.yaml"}:
+        assert (REPOSITORY / path).exists(), path
+
+
+def policy(*statements: str) -> set[str]:
+    (block,) = re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)
+    found = {statement["Sid"]: statement["Action"] for statement in json.loads(block)["Statement"]}
+    return {action for statement in statements for action in found[statement]}
+
+
+def test_preflight_needs_exactly_the_permissions_that_are_listed() -> None:
+    kms = "arn:aws:kms:us-west-2:123456789012:key/01234567-89ab-cdef-0123-456789abcdef"
+    slurm = shipped("slurm", storage={"kms": kms, "home": {}})
+    p5 = shipped("slurm-p5")
+    clusters = [with_group(slurm, "workers", image_id="ami-0123456789abcdef0"), p5]
+    accounts = [(empty_account(cluster), cluster) for cluster in clusters]
+    accounts.append((Vpc().account(in_existing_vpc()), in_existing_vpc()))
+    metadata = {
+        "KeyId": kms,
+        "KeyState": "Enabled",
+        "KeyUsage": "ENCRYPT_DECRYPT",
+        "KeySpec": "SYMMETRIC_DEFAULT",
+    }
+    used = set()
+    for aws, cluster in accounts:
+        aws.answer("kms", "DescribeKey", {"KeyMetadata": metadata})
+        aws.answer("ec2", "DescribeImages", {"Images": []})
+        findings(aws, cluster)
+        for service, operation in aws.calls:
+            action = f"{MODELS.get_service_model(service).signing_name}:{operation}"
+            used.add(DIFFERENTLY_NAMED.get(action, action))
+    # Nobody needs a permission to ask who they are; make diff reads the templates.
+    assert used - {"sts:GetCallerIdentity"} == policy("Preflight") - {"cloudformation:GetTemplate"}

@@ -52,6 +52,7 @@ class Resources(ResourceMap):
         self.stack = stack
         self.deployed: dict[str, Resource] = {}
         self.previous: dict[str, Resource] = {}
+        self.deploying = False
 
     def validate_outputs(self) -> None:
         """moto asks its own models here; unknown attributes are refused when outputs are resolved."""
@@ -60,6 +61,7 @@ class Resources(ResourceMap):
         if key in self.deployed:
             return self.deployed[key]
         if key in self._resource_json_map:
+            assert self.deploying, f"{key} is looked up outside of a deployment"
             return self._deploy(key, self._resource_json_map[key])
         return super().__getitem__(key)
 
@@ -75,13 +77,17 @@ class Resources(ResourceMap):
         self.previous, self.deployed = self.deployed, {}
         self._template, self._resource_json_map = template, template["Resources"]
         self.input_parameters = parameters or {}
+        self.deploying = True
         try:
             self.load()
             for logical_id in self._resource_json_map:
                 self[logical_id]
         except DeploymentError:
             self.deployed = self.previous | self.deployed
+            self._resource_json_map = declared_before | self._resource_json_map
             raise
+        finally:
+            self.deploying = False
         for logical_id in reversed([name for name in self.previous if name not in self.deployed]):
             self._remove(self.previous[logical_id], declared_before[logical_id])
 
@@ -283,8 +289,9 @@ def delete_stack(self: CloudFormationBackend, name_or_stack_id: str) -> None:
             except DeploymentError as error:
                 stack.report_stack("DELETE_FAILED", str(error))
                 return
-            for name in [n for n, e in self.exports.items() if e.exporting_stack_id == stack.stack_id]:
-                del self.exports[name]
+            stack.template_dict = {"Resources": {}}
+            stack.output_map = stack._create_output_map()
+            _publish_exports(self, stack)
             self.deleted_stacks[stack.stack_id] = self.stacks.pop(stack.stack_id)
             stack.report_stack("DELETE_COMPLETE")
 

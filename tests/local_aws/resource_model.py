@@ -213,6 +213,6 @@ class ApiResource:
         return Resource(context, old.type, properties, old.physical_resource_id, known, self.attributes)
 
     def delete(self, resource: Resource, policy: str) -> None:
-        if policy == "Snapshot":
-            raise ValueError(f"DeletionPolicy Snapshot of {resource.type} is not modelled")
+        if policy != "Delete":
+            raise ValueError(f"DeletionPolicy {policy} of {resource.type} is not modelled")
         self.delete_by(client(self.service, resource.context.region), resource.known)

@@ -6,9 +6,11 @@ Each stage deploys over the one before and notes what it then sees; the tests co
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from config.cluster import NewVpc, SlurmCluster
 from config.loader import load_cluster
@@ -16,20 +18,24 @@ from tests.local_aws.deployment import REPOSITORY, LocalAws, Seen, copy_checkout
 
 SMALL = load_cluster(REPOSITORY / "clusters" / "slurm.yaml")
 LARGE = load_cluster(REPOSITORY / "clusters" / "slurm-p5.yaml")
-NEIGHBOUR_NAME = "esm2-neighbour"
+NEIGHBOUR = "esm2-neighbour"
+NEIGHBOUR_FILE = "clusters/neighbour.yaml"
 SCRIPTS = REPOSITORY / "lifecycle" / "slurm"
 CHANGED_SCRIPT = "on_init_complete.sh"
 DEPLOY = ("deploy", "SlurmHyperPodStack", "--require-approval", "never")
+PARTS = ("network", "storage", "hyperpod")
 LEFT_BY_DESTROY = ("FSx for Lustre", "NAT gateway", "S3 buckets")
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout with one more cluster file: the small cluster again, under another name."""
+    """A checkout with one more cluster file: the small cluster by another name, whose data may go."""
     folder = copy_checkout(tmp_path_factory.mktemp("deploy") / "checkout")
-    text = (folder / "clusters" / "slurm.yaml").read_text()
-    renamed = text.replace(f"name: {SMALL.name}\n", f"name: {NEIGHBOUR_NAME}\n")
-    (folder / "clusters" / "neighbour.yaml").write_text(renamed)
+    neighbour = yaml.safe_load((folder / "clusters" / "slurm.yaml").read_text())
+    neighbour["name"] = NEIGHBOUR
+    neighbour["storage"]["lustre"]["removal"] = "destroy"
+    neighbour["storage"]["data_bucket"] = {"removal": "destroy"}
+    (folder / NEIGHBOUR_FILE).write_text(yaml.safe_dump(neighbour))
     return folder
 
 
@@ -46,7 +52,7 @@ def deployed(aws: LocalAws, checkout: Path) -> Seen:
 
 @pytest.fixture(scope="module")
 def beside(aws: LocalAws, checkout: Path, deployed: Seen) -> Seen:
-    output = aws.cdk(*DEPLOY, "--context", "cluster=clusters/neighbour.yaml", cwd=checkout)
+    output = aws.cdk(*DEPLOY, "--context", f"cluster={NEIGHBOUR_FILE}", cwd=checkout)
     return see(aws, SMALL.region, output)
 
 
@@ -62,12 +68,27 @@ def destroyed(aws: LocalAws, checkout: Path, changed: Seen) -> Seen:
     return see(aws, SMALL.region, aws.cdk("destroy", "SlurmHyperPodStack", "--force", cwd=checkout))
 
 
-def stack_names(cluster: SlurmCluster) -> set[str]:
-    return {f"{cluster.name}-slurm-{part}" for part in ("network", "storage", "hyperpod")}
+def teardown(aws: LocalAws, checkout: Path, file: str, name: str) -> Seen:
+    command = (sys.executable, "-m", "tools.teardown", "--cluster", file, "--yes", name)
+    return see(aws, SMALL.region, aws.run(*command, cwd=checkout))
+
+
+@pytest.fixture(scope="module")
+def torn_down(aws: LocalAws, checkout: Path, destroyed: Seen) -> Seen:
+    return teardown(aws, checkout, "clusters/slurm.yaml", SMALL.name)
+
+
+@pytest.fixture(scope="module")
+def thrown_away(aws: LocalAws, checkout: Path, torn_down: Seen) -> Seen:
+    return teardown(aws, checkout, NEIGHBOUR_FILE, NEIGHBOUR)
+
+
+def stack_name(cluster_name: str, part: str) -> str:
+    return f"{cluster_name}-slurm-{part}"
 
 
 def outputs(seen: Seen, cluster: SlurmCluster) -> dict[str, str]:
-    return seen.stacks[f"{cluster.name}-slurm-hyperpod"]
+    return seen.stacks[stack_name(cluster.name, "hyperpod")]
 
 
 def lifecycle_objects(seen: Seen, source: str) -> dict[str, bytes]:
@@ -80,7 +101,7 @@ def test_deploy_makes_the_cluster_of_the_file(
     stage: str, cluster: SlurmCluster, request: pytest.FixtureRequest
 ) -> None:
     seen: Seen = request.getfixturevalue(stage)
-    assert stack_names(cluster) <= seen.stacks.keys()
+    assert {stack_name(cluster.name, part) for part in PARTS} <= seen.stacks.keys()
     description = seen.clusters[cluster.name]
     assert description["ClusterStatus"] == "InService"
     nodes = [(node["InstanceGroupName"], node["InstanceType"]) for node in seen.nodes[cluster.name]]
@@ -142,9 +163,9 @@ def test_subnets_lie_in_the_zone_of_the_file(aws: LocalAws, deployed: Seen) -> N
 
 
 def test_two_clusters_of_one_region_share_nothing(deployed: Seen, beside: Seen) -> None:
-    assert beside.clusters.keys() == {SMALL.name, NEIGHBOUR_NAME}
+    assert beside.clusters.keys() == {SMALL.name, NEIGHBOUR}
     assert beside.clusters[SMALL.name] == deployed.clusters[SMALL.name]
-    first, second = (outputs(beside, SMALL), beside.stacks[f"{NEIGHBOUR_NAME}-slurm-hyperpod"])
+    first, second = (outputs(beside, SMALL), beside.stacks[stack_name(NEIGHBOUR, "hyperpod")])
     same = {name for name in first if first[name] == second[name]}
     assert same <= {"BillsUntilTeardown", "ConnectCommand", "ApplyLifecycleCommand"}
     assert len(beside.file_systems) == len(beside.vpcs) == 2
@@ -168,13 +189,45 @@ def test_changed_script_replaces_no_node_and_says_how_to_run_it(deployed: Seen, 
 
 def test_destroy_ends_the_cluster_and_keeps_its_data(changed: Seen, destroyed: Seen) -> None:
     assert changed.clusters.keys() - destroyed.clusters.keys() == {SMALL.name}
-    assert changed.stacks.keys() - destroyed.stacks.keys() == {f"{SMALL.name}-slurm-hyperpod"}
+    assert changed.stacks.keys() - destroyed.stacks.keys() == {stack_name(SMALL.name, "hyperpod")}
     assert destroyed.file_systems == changed.file_systems
     assert destroyed.vpcs == changed.vpcs
     assert destroyed.objects == changed.objects
 
 
 def test_destroy_says_what_still_bills(destroyed: Seen) -> None:
-    (line,) = [line for line in destroyed.output.splitlines() if "still bills" in line]
-    assert line.startswith(SMALL.name)
+    (line,) = [
+        line for line in destroyed.output.splitlines() if line.startswith(f"{SMALL.name}: billed until")
+    ]
+    assert "`make teardown`" in line
     assert [item for item in LEFT_BY_DESTROY if item not in line] == []
+
+
+def test_teardown_names_what_it_keeps(destroyed: Seen, torn_down: Seen) -> None:
+    assert destroyed.stacks.keys() - torn_down.stacks.keys() == {stack_name(SMALL.name, "storage")}
+    storage = destroyed.stacks[stack_name(SMALL.name, "storage")]
+    assert storage["LustreFileSystemId"] in torn_down.file_systems
+    assert torn_down.objects == destroyed.objects
+    (artifacts,) = {uri.split("/")[2] for uri in torn_down.objects if f"/sagemaker-{SMALL.name}-" in uri}
+    kept = torn_down.output.split("Kept in the account")[-1]
+    assert [name for name in (storage["LustreFileSystemId"], artifacts) if name not in kept] == []
+
+
+def test_teardown_leaves_the_network_that_is_still_in_use(destroyed: Seen, torn_down: Seen) -> None:
+    network = stack_name(SMALL.name, "network")
+    assert network in torn_down.stacks
+    assert torn_down.vpcs == destroyed.vpcs
+    assert f"Stack {network} stays" in torn_down.output
+
+
+def test_teardown_deletes_all_of_a_cluster_whose_data_may_go(torn_down: Seen, thrown_away: Seen) -> None:
+    assert torn_down.stacks.keys() - thrown_away.stacks.keys() == {
+        stack_name(NEIGHBOUR, part) for part in PARTS
+    }
+    assert thrown_away.clusters == {}
+    assert len(torn_down.file_systems - thrown_away.file_systems) == 1
+    assert len(torn_down.vpcs - thrown_away.vpcs) == 1
+    deleted = re.findall(
+        r"^  DELETE_COMPLETE +(\S+) \(AWS::CloudFormation::Stack\)", thrown_away.output, re.M
+    )
+    assert deleted == [stack_name(NEIGHBOUR, part) for part in reversed(PARTS)]

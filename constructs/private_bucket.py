@@ -36,7 +36,8 @@ def access_log_bucket(scope: Construct, construct_id: str) -> s3.Bucket:
             s3.LifecycleRule(
                 id="Expire",
                 expiration=Duration.days(ACCESS_LOG_DAYS),
-                noncurrent_version_expiration=Duration.days(1),
+                # Time to notice that someone deleted a record.
+                noncurrent_version_expiration=Duration.days(30),
             )
         ],
         removal_policy=RemovalPolicy.RETAIN,

@@ -16,13 +16,13 @@ GIB_PER_SERVER = 2400
 """The same without EFA. Both from the FSx for Lustre user guide, "IP addresses for file systems"."""
 
 _IOPS_PER_METADATA_SERVER = 12000  # the same page
-# Without metadata_iops FSx provides 12,000 for each 24,000 GiB of a large file system, fewer for a small one
-# (FSx for Lustre user guide, "Lustre metadata performance configuration").
+# Without metadata_iops FSx provides at most 12,000 for each 24,000 GiB (FSx for Lustre user guide, "Lustre
+# metadata performance configuration").
 _AUTOMATIC_GIB_PER_METADATA_SERVER = 24000
 # An OpenZFS pair: an interface for each of the two servers, and room for the address that moves between them.
 _HOME_ADDRESSES = 4
-# One service each, as interface endpoints stand in the first zone only: hyperpod's thirteen and Prometheus.
-_ENDPOINT_ADDRESSES = 14
+NUM_ENDPOINTS = 13
+"""Interface endpoints, one address each in the first zone; Prometheus has one more."""
 # The instance, its standby, and the one that takes over from it.
 _DATABASE_ADDRESSES = 3
 
@@ -50,7 +50,7 @@ def address_demand(cluster: SlurmCluster) -> Counter[str]:
     if cluster.storage.home:
         demand[first] += _HOME_ADDRESSES
     if cluster.network.interface_endpoints:
-        demand[first] += _ENDPOINT_ADDRESSES
+        demand[first] += NUM_ENDPOINTS + cluster.prometheus
     if cluster.accounting_database and not isinstance(cluster.network, NewVpc):
         for zone in list(dict.fromkeys(zone_ids(cluster)))[:2]:
             demand[zone] += _DATABASE_ADDRESSES

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from config.cluster import ExistingVpc, NewVpc, Section, SlurmCluster
 from config.text_forms import FORMS
-from config.violation import Violation
+from config.violation import Violation, shown
 
 Location = tuple[int | str, ...]
 
@@ -72,41 +72,47 @@ def without_wrong_values(error: ValidationError, document: dict[str, Any]) -> di
 
 
 def _violation(details: ErrorDetails, document: dict[str, Any]) -> Violation:
-    location = _in_document(details)
-    kind, context = details["type"], details.get("ctx", {})
-    got = details["input"]
-    if kind == "missing":
-        got, allowed, fix = None, "it is required", f"add {location[-1]}"
-    elif kind == "extra_forbidden":
-        meant, keys = _meant(details), ", ".join(_section_at(details["loc"][:-1]).model_fields)
-        allowed = "there is no such key"
-        fix = f"set {meant}" if meant else f"remove it, or set one of {keys}"
-    elif kind == "literal_error":
-        allowed, fix = _choice(got, context["expected"])
-    elif kind == "union_tag_invalid":
-        got = context["tag"]
-        allowed, fix = _choice(got, context["expected_tags"])
-    elif kind == "union_tag_not_found":
-        got, allowed, fix = None, "new or existing is allowed", "set new"
-    elif kind == "string_pattern_mismatch":
-        form = FORMS[context["pattern"]]
-        allowed, fix = form.meaning, f"set it in this form, as {form.example}"
-    elif kind in ("greater_than_equal", "less_than_equal"):
-        bound = context["ge"] if kind == "greater_than_equal" else context["le"]
-        allowed = f"{bound} or {'more' if kind == 'greater_than_equal' else 'less'} is allowed"
-        fix = f"set {bound}"
-    elif kind in ("string_too_long", "too_long", "too_short"):
-        things = "characters" if kind == "string_too_long" else "items"
-        limit = context["min_length"] if kind == "too_short" else context["max_length"]
-        allowed = f"{limit} or {'more' if kind == 'too_short' else 'fewer'} {things} are allowed"
-        fix = f"{'add' if kind == 'too_short' else 'remove'} some"
-    else:
-        allowed, fix = _WANTED.get(kind, (details["msg"], "set another value"))
-        if kind == "int_type" and isinstance(got, (str, float)) and re.fullmatch(r"\d+(\.0*)?", str(got)):
-            fix = f"set {int(float(got))}"
-        elif kind == "string_type" and isinstance(got, (bool, int, float)):
-            fix = f'set "{got}"'
-    return Violation(_path(location, document), got, allowed, fix)
+    location, got = _in_document(details), details["input"]
+    if details["type"] in ("missing", "union_tag_not_found"):
+        got = None
+    elif details["type"] == "union_tag_invalid":
+        got = details["ctx"]["tag"]
+    return Violation(_path(location, document), got, *_allowed_and_fix(details, location, got))
+
+
+def _allowed_and_fix(details: ErrorDetails, location: Location, got: object) -> tuple[str, str]:
+    context = details.get("ctx", {})
+    match details["type"]:
+        case "missing":
+            return "it is required", f"add {location[-1]}"
+        case "extra_forbidden":
+            meant, keys = _meant(details), ", ".join(_section_at(details["loc"][:-1]).model_fields)
+            return "there is no such key", f"set {meant}" if meant else f"remove it, or set one of {keys}"
+        case "literal_error":
+            return _choice(got, context["expected"])
+        case "union_tag_invalid":
+            return _choice(got, context["expected_tags"])
+        case "union_tag_not_found":
+            return "one of new, existing is allowed", "set one of these"
+        case "string_pattern_mismatch":
+            form = FORMS[context["pattern"]]
+            return form.meaning, f"set it in this form, as {form.example}"
+        case "greater_than_equal":
+            return f"{context['ge']} or more is allowed", f"set {context['ge']}"
+        case "less_than_equal":
+            return f"{context['le']} or less is allowed", f"set {context['le']}"
+        case "string_too_long":
+            return f"{context['max_length']} or fewer characters are allowed", "shorten it"
+        case "too_long":
+            return f"{context['max_length']} or fewer items are allowed", "remove some"
+        case "too_short":
+            return f"{context['min_length']} or more items are allowed", "add some"
+        case "int_type" if isinstance(got, str | float) and re.fullmatch(r"\d+(\.0*)?", str(got)):
+            return "a whole number is allowed", f"set {int(float(got))}"
+        case "string_type" if isinstance(got, int | float):
+            return "a text is allowed", f'set "{shown(got)}"'
+        case kind:
+            return _WANTED.get(kind, (details["msg"], "set another value"))
 
 
 def _in_document(details: ErrorDetails) -> Location:

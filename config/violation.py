@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 
@@ -25,15 +26,15 @@ class Violation:
 
 
 def shown(value: object) -> str:
-    """A value as YAML writes it on one line; a mapping is only named, since it may be long."""
+    """A value as YAML writes it on one line; mappings and inner lists are only named, as they may be long."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
         return "a mapping"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(shown(item) for item in value)}]"
-    if isinstance(value, str) and (value.strip() != value or _NOT_A_TEXT.fullmatch(value)):
-        return f'"{value}"'
+    if isinstance(value, list):
+        return f"[{', '.join('a list' if isinstance(item, list) else shown(item) for item in value)}]"
+    if isinstance(value, str) and (_NOT_A_TEXT.fullmatch(value) or value.strip() != value or "\n" in value):
+        return json.dumps(value, ensure_ascii=False)
     return str(value)

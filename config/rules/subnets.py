@@ -12,8 +12,8 @@ from config.violation import Violation
 
 # What private_prefix_length can be.
 _LARGEST_PRIVATE_PREFIX, _SMALLEST_PRIVATE_PREFIX = 17, 26
-# Beside the private subnets a new VPC keeps room for three of /28: the NAT gateway's and a database's two.
-_SMALL_SUBNETS, _SMALL_SUBNET_ADDRESSES = 3, 16
+NUM_SMALL_SUBNETS, SMALL_PREFIX = 3, 28
+"""For which a new VPC keeps room beside the private ones: the NAT gateway's and a database's two."""
 
 
 def new_subnets_fit(cluster: SlurmCluster) -> Iterator[Violation]:
@@ -22,14 +22,14 @@ def new_subnets_fit(cluster: SlurmCluster) -> Iterator[Violation]:
     if not isinstance(network, NewVpc) or vpc is None:
         return
     num_zones, got = len(network.availability_zone_ids), network.private_prefix_length
-    free = vpc.num_addresses - _SMALL_SUBNETS * _SMALL_SUBNET_ADDRESSES
+    free = vpc.num_addresses - NUM_SMALL_SUBNETS * _size(SMALL_PREFIX)
     if num_zones * _size(got) > free:
         prefixes = range(_LARGEST_PRIVATE_PREFIX, _SMALLEST_PRIVATE_PREFIX + 1)
         fitting = [prefix for prefix in prefixes if num_zones * _size(prefix) <= free]
         yield Violation(
             "network.private_prefix_length",
             got,
-            f"the private subnets, {num_zones} of /{got}, and {_SMALL_SUBNETS} small ones do not fit into"
+            f"the private subnets, {num_zones} of /{got}, and {NUM_SMALL_SUBNETS} small ones do not fit into"
             f" {network.cidr}",
             f"set {fitting[0]}, or a larger network.cidr" if fitting else "set a larger network.cidr",
         )

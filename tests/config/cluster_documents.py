@@ -32,7 +32,7 @@ _EXISTING_NETWORK = {
 }
 
 
-def document(base: str, changes: dict[str, Any] | None = None) -> dict[str, Any]:
+def document(base: str, changes: dict[Any, Any] | None = None) -> dict[str, Any]:
     """The shipped ``small`` or ``p5`` cluster, or the small one in an ``existing`` VPC, with changes.
 
     Changes are by path: ``storage.lustre.efa``, ``instance_groups[workers].ebs_gib``.
@@ -52,9 +52,9 @@ def document(base: str, changes: dict[str, Any] | None = None) -> dict[str, Any]
     return made
 
 
-def _place(made: dict[str, Any], path: str) -> tuple[Any, Any]:
+def _place(made: dict[str, Any], path: str | int) -> tuple[Any, Any]:
     """What holds the place, and its key there."""
-    *parents, last = re.findall(r"[^.\[\]]+", path)
+    *parents, last = re.findall(r"[^.\[\]]+", path) if isinstance(path, str) else [path]
     holder: Any = made
     for part in parents:
         holder = holder[_index(holder, part)] if isinstance(holder, list) else holder.setdefault(part, {})

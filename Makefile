@@ -1,4 +1,5 @@
-# `make help` lists the targets. CONFIG=<yaml> picks a run, ARGS="section.field=value ..." changes it.
+# `make help` lists the targets. CONFIG=<yaml> picks a run, ARGS="section.field=value ..." changes it;
+# CLUSTER=<yaml> picks the cluster of the infrastructure targets.
 
 SHELL := /bin/bash
 PYTHON ?= python3.11
@@ -10,13 +11,21 @@ ARGS ?=
 NAME = $(notdir $(basename $(CONFIG)))
 RUN ?= runs/$(NAME)
 STAGE = $(BIN)/python -m workloads.esm2
+CLUSTER ?= clusters/slurm.yaml
+CDK_READY := node_modules/.ready
+CDK = $(NODE_HERE) node node_modules/aws-cdk/bin/cdk --context cluster=$(CLUSTER)
+CHECKOV_READY := .venv-checkov/.ready
+# The environment brings the Node.js that the CDK's command line and its Python package run on.
+NODE_HERE = PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help env data train-ddp train-fsdp evaluate report bench bench-data test lint format clean
+.PHONY: help env data train-ddp train-fsdp evaluate report bench bench-data \
+	synth deploy diff preflight connect destroy teardown schema golden test lint format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo '  CONFIG=workloads/esm2/configs/<run>.yaml picks a run, ARGS="optim.lr=2e-4 ..." changes it'
+	@echo '  CLUSTER=clusters/<cluster>.yaml picks a cluster'
 
 env: $(READY) ## the Python environment in .venv; every target below makes it by itself
 
@@ -50,18 +59,55 @@ bench: $(READY) ## residues/s and loss against transformers' Trainer, interleave
 bench-data: $(READY) ## data preparation against transformers' tokenizer and pyfastx
 	$(BIN)/python -m benchmarks.data $(ARGS)
 
-test: $(READY) ## every test that needs neither root nor cloud nor GPU
-	$(BIN)/python -m pytest $(ARGS)
+$(CDK_READY): package-lock.json $(READY)
+	$(NODE_HERE) npm ci --silent --no-audit --no-fund
+	@touch $@
+
+# checkov pins other versions of the AWS SDK, so it has an environment of its own.
+$(CHECKOV_READY): requirements-checkov.txt $(READY)
+	$(PYTHON) -m venv .venv-checkov
+	.venv-checkov/bin/pip install --quiet --disable-pip-version-check --requirement requirements-checkov.txt
+	@touch $@
+
+synth: $(CDK_READY) ## templates of the cluster's stacks, in cdk.out
+	$(CDK) synth --quiet
+
+deploy: $(CDK_READY) ## the cluster and all it depends on (the same as `cdk deploy SlurmHyperPodStack`)
+	$(CDK) deploy SlurmHyperPodStack $(ARGS)
+
+diff: $(CDK_READY) ## what a deployment would change; warns when data or the cluster would be replaced
+	$(NODE_HERE) $(BIN)/python -m tools.template_diff --cluster $(CLUSTER) $(ARGS)
+
+preflight: $(READY) ## live checks before money is spent: quotas, zones, training plan, names
+	$(BIN)/python -m tools.preflight --cluster $(CLUSTER) $(ARGS)
+
+connect: $(READY) ## a shell on the head node, or on NODE=<group>-<n>
+	$(BIN)/python -m tools.connect --cluster $(CLUSTER) $(NODE) $(ARGS)
+
+destroy: $(CDK_READY) ## stop compute; storage and network stay, and bill
+	$(CDK) destroy SlurmHyperPodStack $(ARGS)
+
+teardown: $(CDK_READY) ## destroy everything in order, and name what is kept
+	$(NODE_HERE) $(BIN)/python -m tools.teardown --cluster $(CLUSTER) $(ARGS)
+
+schema: $(READY) ## the cluster file's JSON schema, which editors complete from
+	$(BIN)/python -m config.schema
+
+golden: $(READY) ## write the expected templates again
+	$(NODE_HERE) $(BIN)/python -m tests.golden.write
+
+test: $(READY) $(CDK_READY) $(CHECKOV_READY) ## every test that needs neither root nor cloud nor GPU
+	$(NODE_HERE) $(BIN)/python -m pytest $(ARGS)
 
 lint: $(READY) ## ruff, mypy, shellcheck
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/shellcheck .ci/run
+	$(BIN)/shellcheck .ci/run $(wildcard lifecycle/slurm/*.sh)
 
 format: $(READY) ## rewrite the code in the house's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean: ## remove the environment; data, runs and downloads stay
-	rm -rf $(VENV)
+clean: ## remove the environments; data, runs and downloads stay
+	rm -rf $(VENV) .venv-checkov node_modules cdk.out

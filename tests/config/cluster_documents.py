@@ -54,7 +54,8 @@ def document(base: str, changes: dict[Any, Any] | None = None) -> dict[str, Any]
 
 def _place(made: dict[str, Any], path: str | int) -> tuple[Any, Any]:
     """What holds the place, and its key there."""
-    *parents, last = re.findall(r"[^.\[\]]+", path) if isinstance(path, str) else [path]
+    parts: list[Any] = re.findall(r"[^.\[\]]+", path) if isinstance(path, str) else [path]
+    *parents, last = parts
     holder: Any = made
     for part in parents:
         holder = holder[_index(holder, part)] if isinstance(holder, list) else holder.setdefault(part, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 import boto3
@@ -24,8 +25,22 @@ CLIENT_CONFIG = Config(
 )
 """Service Quotas and SageMaker throttle long listings; six attempts wait up to about half a minute."""
 
+LONGEST = 400
+"""Characters of a message that is passed on: a proxy's answer can be a whole page."""
 EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
 UNKNOWN_KEY = {"InvalidClientTokenId", "UnrecognizedClientException", "AuthFailure", "SignatureDoesNotMatch"}
+ABSENT = {
+    "404",
+    "InvalidDocument",
+    "NoSuchResourceException",
+    "NotFoundException",
+    "ParameterNotFound",
+    "RepositoryNotFoundException",
+    "ResourceNotFound",
+    "ResourceNotFoundException",
+}
+SAYS_ABSENT = re.compile(r"does not exist|could not find|not found", re.IGNORECASE)
+"""How CloudFormation and SageMaker put it, whose code is the one for any invalid parameter."""
 NOT_ALLOWED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"}
 
 
@@ -56,6 +71,14 @@ def is_denied(error: ClientError) -> bool:
     return error_code(error) in NOT_ALLOWED
 
 
+def is_absent(error: ClientError) -> bool:
+    """Whether what was asked for is not there."""
+    code, message = error_code(error), str(error.response.get("Error", {}).get("Message", ""))
+    return code in ABSENT or (
+        code in ("ValidationError", "ValidationException") and bool(SAYS_ABSENT.search(message))
+    )
+
+
 def explain(error: BotoCoreError | ClientError) -> str:
     """What went wrong, and what to do about it, in a sentence or two."""
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
@@ -65,7 +88,7 @@ def explain(error: BotoCoreError | ClientError) -> str:
     if isinstance(error, EndpointConnectionError):
         return f"{error}; check the network, and that the region's name is right"
     if not isinstance(error, ClientError):
-        return str(error)
+        return " ".join(str(error).split())[:LONGEST]
     code = error_code(error)
     if code in EXPIRED:
         return "the credentials have expired; sign in again (`aws sso login`, or new keys) and try again"
@@ -74,4 +97,4 @@ def explain(error: BotoCoreError | ClientError) -> str:
             f"AWS does not accept the credentials in this region ({code}): the keys are wrong or deleted, "
             "or the account has not enabled the region (Account settings, AWS Regions)"
         )
-    return str(error)
+    return " ".join(str(error).split())[:LONGEST]

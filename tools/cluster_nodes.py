@@ -7,7 +7,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from tools.aws_session import error_code
+from tools.aws_session import is_absent
 from tools.tables import format_table
 
 HEAD = "head"
@@ -52,7 +52,7 @@ def read_cluster_nodes(sagemaker: Any, cluster_name: str) -> ClusterNodes:
     try:
         cluster = sagemaker.describe_cluster(ClusterName=cluster_name)
     except ClientError as error:
-        if error_code(error) not in ("ResourceNotFound", "ResourceNotFoundException"):
+        if not is_absent(error):
             raise
         raise ValueError(_not_found(sagemaker, cluster_name)) from None
     pages = sagemaker.get_paginator("list_cluster_nodes").paginate(ClusterName=cluster_name)

@@ -7,7 +7,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from tools.aws_session import error_code
+from tools.aws_session import is_absent
 
 
 def deployed_template(cloudformation: Any, stack_name: str) -> dict[str, Any] | None:
@@ -15,7 +15,7 @@ def deployed_template(cloudformation: Any, stack_name: str) -> dict[str, Any] | 
     try:
         body = cloudformation.get_template(StackName=stack_name, TemplateStage="Original")["TemplateBody"]
     except ClientError as error:
-        if error_code(error) == "ValidationError":  # "Stack with id ... does not exist"
+        if is_absent(error):
             return None
         raise
     # boto3 parses JSON, which the CDK writes; the model behind it says string.

@@ -7,7 +7,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from tools.aws_session import error_code
+from tools.aws_session import is_absent
 from tools.deployed_templates import deployed_template
 
 SNAPSHOT_BY_DEFAULT = {"AWS::RDS::DBInstance", "AWS::RDS::DBCluster"}
@@ -50,7 +50,7 @@ def read_stack(cloudformation: Any, name: str) -> StackContents | None:
     try:
         stack = cloudformation.describe_stacks(StackName=name)["Stacks"][0]
     except ClientError as error:
-        if error_code(error) == "ValidationError":  # "Stack with id ... does not exist"
+        if is_absent(error):
             return None
         raise
     template = deployed_template(cloudformation, name) or {"Resources": {}}

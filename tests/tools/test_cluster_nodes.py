@@ -1,4 +1,5 @@
 import pytest
+from botocore.exceptions import ClientError
 
 from tests.tools.answering_aws import AnsweringAws, Refusal
 from tests.tools.slurm_nodes import LAUNCHED, group, node, running_cluster
@@ -104,11 +105,16 @@ def test_a_cluster_without_nodes_says_what_it_is_doing() -> None:
 
 
 @pytest.mark.parametrize(
+    "refusal", [Refusal("ResourceNotFound"), Refusal("ValidationException", "Could not find cluster 'x'.")]
+)
+@pytest.mark.parametrize(
     ("names", "expected"), [(["b", "a"], "clusters there are: a, b"), ([], "there are no clusters")]
 )
-def test_a_missing_cluster_is_answered_with_those_there_are(names: list[str], expected: str) -> None:
+def test_a_missing_cluster_is_answered_with_those_there_are(
+    names: list[str], expected: str, refusal: Refusal
+) -> None:
     aws = AnsweringAws("us-west-2")
-    aws.answer("sagemaker", "DescribeCluster", Refusal("ResourceNotFound"))
+    aws.answer("sagemaker", "DescribeCluster", refusal)
     arn = "arn:aws:sagemaker:us-west-2:123456789012:cluster/abc123def456"
     summaries = [
         {"ClusterName": n, "ClusterArn": arn, "ClusterStatus": "InService", "CreationTime": LAUNCHED}
@@ -119,10 +125,14 @@ def test_a_missing_cluster_is_answered_with_those_there_are(names: list[str], ex
         read(aws)
 
 
-def test_other_refusals_are_not_taken_for_a_missing_cluster() -> None:
+@pytest.mark.parametrize(
+    "refusal",
+    [Refusal("AccessDeniedException"), Refusal("ValidationException", "1 validation error detected")],
+)
+def test_other_refusals_are_not_taken_for_a_missing_cluster(refusal: Refusal) -> None:
     aws = AnsweringAws("us-west-2")
-    aws.answer("sagemaker", "DescribeCluster", Refusal("AccessDeniedException"))
-    with pytest.raises(Exception, match="AccessDeniedException"):
+    aws.answer("sagemaker", "DescribeCluster", refusal)
+    with pytest.raises(ClientError, match=refusal.code):
         read(aws)
 
 

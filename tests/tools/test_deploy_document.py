@@ -1,4 +1,4 @@
-"""docs/deploy.md says what is so: commands, targets, files and permissions exist, and no others are needed."""
+"""docs/deploy.md says what is so: commands, targets, files and permissions exist, no others are needed."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from botocore.exceptions import BotoCoreError, ClientError
 
 from config.cluster import SlurmCluster
-from tools.aws_session import error_code, explain
+from tools.aws_session import explain, is_absent
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 
@@ -51,7 +51,7 @@ def check_bootstrap(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding
     try:
         parameter = aws.call("ssm", "get_parameter", Name=BOOTSTRAP_PARAMETER)["Parameter"]
     except ClientError as error:
-        if error_code(error) != "ParameterNotFound":
+        if not is_absent(error):
             raise
         yield fail("CDK bootstrap", "the region is not bootstrapped", f"run `{command}` once")
         return

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from botocore.exceptions import ClientError
 
 from config.cluster import SlurmCluster
-from tools.aws_session import error_code
+from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
 
@@ -26,7 +26,7 @@ def check_key(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
     try:
         key = aws.call("kms", "describe_key", KeyId=arn)["KeyMetadata"]
     except ClientError as error:
-        if error_code(error) != "NotFoundException":
+        if not is_absent(error):
             raise
         yield fail(subject, "there is no such key", "set storage.kms to `aws`, `create` or a key's ARN")
         return

@@ -8,7 +8,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from config.cluster import SlurmCluster
-from tools.aws_session import error_code
+from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed
@@ -21,20 +21,12 @@ from tools.resource_names import (
 )
 from tools.stack_names import stack_names
 
-ABSENT = {
-    "404",
-    "ResourceNotFound",
-    "ResourceNotFoundException",
-    "RepositoryNotFoundException",
-    "InvalidDocument",
-}
-
 
 def _exists(read: Callable[[], Any]) -> bool:
     try:
         read()
     except ClientError as error:
-        if error_code(error) in ABSENT:
+        if is_absent(error):
             return False
         raise
     return True

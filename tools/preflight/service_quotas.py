@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from botocore.exceptions import ClientError
 
-from tools.aws_session import error_code
+from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 
@@ -15,7 +15,7 @@ def quota_by_code(aws: ReadOnlyAws, service: str, code: str) -> float | None:
         try:
             quota = aws.call("service-quotas", operation, ServiceCode=service, QuotaCode=code)["Quota"]
         except ClientError as error:
-            if error_code(error) != "NoSuchResourceException":
+            if not is_absent(error):
                 raise
         else:
             return float(quota["Value"])

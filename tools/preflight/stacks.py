@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from botocore.exceptions import ClientError
 
 from config.cluster import SlurmCluster
-from tools.aws_session import error_code
+from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.stack_names import stack_names
@@ -23,7 +23,7 @@ def stack_status(aws: ReadOnlyAws, name: str) -> str | None:
             "StackStatus"
         ]
     except ClientError as error:
-        if error_code(error) == "ValidationError":  # "Stack with id ... does not exist"
+        if is_absent(error):
             return None
         raise
     return None if status == "REVIEW_IN_PROGRESS" else status

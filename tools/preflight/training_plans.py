@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 
 from config.address_demand import zone_of
 from config.cluster import InstanceGroup, SlurmCluster
-from tools.aws_session import error_code
+from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 
@@ -36,7 +36,7 @@ def _check_plan(
     try:
         plan = aws.call("sagemaker", "describe_training_plan", TrainingPlanName=name)
     except ClientError as error:
-        if error_code(error) not in ("ResourceNotFound", "ResourceNotFoundException"):
+        if not is_absent(error):
             raise
         yield _missing(subject, cluster.region)
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from config.address_demand import zone_ids
 from config.cluster import SlurmCluster
 from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Parameters, Refusal
 
@@ -32,7 +33,8 @@ QUOTAS_BY_CODE = {
     "L-0263D0A3": 5.0,
     "L-DF5E4CA3": 5000.0,
 }
-ZONES = {"us-west-2": ["usw2-az1", "usw2-az4"], "us-east-1": ["use1-az4", "use1-az6"]}
+OTHER_ZONE = {"us-west-2": "usw2-az9", "us-east-1": "use1-az9"}
+"""A zone of the region that no shipped file names."""
 
 
 def empty_account(cluster: SlurmCluster) -> AnsweringAws:
@@ -59,7 +61,7 @@ def empty_account(cluster: SlurmCluster) -> AnsweringAws:
     aws.answer("fsx", "DescribeFileSystems", {"FileSystems": []})
     aws.answer("sagemaker", "DescribeTrainingPlan", training_plan())
     _answer_quotas(aws)
-    _answer_network(aws, cluster.region)
+    _answer_network(aws, cluster.region, [*zone_ids(cluster), OTHER_ZONE[cluster.region]])
     return aws
 
 
@@ -81,8 +83,8 @@ def _answer_quotas(aws: AnsweringAws) -> None:
     aws.answer("service-quotas", "GetAWSDefaultServiceQuota", by_code)
 
 
-def _answer_network(aws: AnsweringAws, region: str) -> None:
-    zones = [{"ZoneId": zone, "State": "available", "RegionName": region} for zone in ZONES[region]]
+def _answer_network(aws: AnsweringAws, region: str, zone_ids: list[str]) -> None:
+    zones = [{"ZoneId": zone, "State": "available", "RegionName": region} for zone in zone_ids]
 
     def offers(parameters: Parameters) -> dict[str, Any]:
         (types,) = parameters["Filters"]
@@ -90,7 +92,7 @@ def _answer_network(aws: AnsweringAws, region: str) -> None:
             "InstanceTypeOfferings": [
                 {"InstanceType": name, "LocationType": "availability-zone-id", "Location": zone}
                 for name in types["Values"]
-                for zone in ZONES[region]
+                for zone in zone_ids
             ]
         }
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.stacks.synthesized import STACKS, Templates, assembly, only, resources, templates
+from tests.tools.accounts import OTHER_ZONE
 from tests.tools.answering_aws import ACCOUNT
 from tests.tools.cluster_files import shipped
 from tools import resource_names
@@ -73,7 +74,7 @@ def losses(name: str, change: Callable[[Templates], None]) -> set[tuple[str, str
 def test_a_private_subnet_that_moves_takes_the_file_system_and_the_cluster_with_it() -> None:
     def move(stacks: Templates) -> None:
         for subnet in resources(stacks[NETWORK], "AWS::EC2::Subnet").values():
-            subnet["Properties"]["AvailabilityZoneId"] = "usw2-az1"
+            subnet["Properties"]["AvailabilityZoneId"] = OTHER_ZONE["us-west-2"]
 
     assert losses("slurm", move) == {
         ("AWS::FSx::FileSystem", "is replaced"),

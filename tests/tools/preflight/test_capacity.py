@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from config.address_demand import zone_ids
 from config.cluster import SlurmCluster
-from tests.tools.accounts import PLAN_ARN, empty_account, training_plan
+from tests.tools.accounts import OTHER_ZONE, PLAN_ARN, empty_account, training_plan
 from tests.tools.answering_aws import AnsweringAws, Refusal
 from tests.tools.cluster_files import shipped, with_group
 from tests.tools.preflight.report import findings, problems
@@ -92,16 +93,17 @@ def only_in(aws: AnsweringAws, zone: str) -> None:
 
 def test_a_type_that_the_zone_does_not_have_names_those_that_have_it() -> None:
     aws = empty_account(SLURM)
-    only_in(aws, "usw2-az1")
+    only_in(aws, OTHER_ZONE["us-west-2"])
     found = [problem for problem in problems(aws, SLURM) if problem[0] == "FAIL"]
     assert [subject for _, subject, _ in found] == ["offer controller", "offer workers"]
-    assert found[1][2] == "ml.g5.8xlarge is not offered in usw2-az4; it is in usw2-az1"
+    asked = zone_ids(SLURM)[0]
+    assert found[1][2] == f"ml.g5.8xlarge is not offered in {asked}; it is in usw2-az9"
 
 
 def test_a_groups_own_zone_is_what_counts() -> None:
     aws = empty_account(SLURM)
-    only_in(aws, "usw2-az1")
-    cluster = with_group(SLURM, "workers", availability_zone_id="usw2-az1")
+    only_in(aws, OTHER_ZONE["us-west-2"])
+    cluster = with_group(SLURM, "workers", availability_zone_id=OTHER_ZONE["us-west-2"])
     assert [subject for _, subject, _ in problems(aws, cluster)] == ["offer controller"]
 
 

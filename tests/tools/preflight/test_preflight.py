@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from config.address_demand import zone_ids
 from tests.tools.accounts import deployed_stacks, empty_account
 from tests.tools.answering_aws import AnsweringAws, Refusal
 from tests.tools.cluster_files import shipped
@@ -26,7 +27,7 @@ def test_an_account_that_is_ready_has_nothing_to_fix() -> None:
         "quota ml.g5.8xlarge for cluster usage",
         "quota Lustre Persistent_2 storage capacity",
         "quota EC2-VPC Elastic IPs",
-        "zone usw2-az4",
+        f"zone {zone_ids(SLURM)[0]}",
         "offer workers",
         "bucket sagemaker-esm2-slurm-123456789012-us-west-2",
     } <= subjects

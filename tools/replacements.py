@@ -71,11 +71,13 @@ def _loss(logical_id: str, old: dict[str, Any], kind: Kind, reason: str) -> Loss
 
 def _own_change(old: dict[str, Any], new: dict[str, Any], region: str) -> tuple[Kind, str] | None:
     rules = create_only(old["Type"], region)
-    for kind, paths in (("is replaced", rules.always), ("may be replaced", rules.sometimes)):
+    certain: Kind = "is replaced"
+    uncertain: Kind = "may be replaced"
+    for kind, paths in ((certain, rules.always), (uncertain, rules.sometimes)):
         for path in sorted(paths):
             before, after = (_values(side.get("Properties", {}), path) for side in (old, new))
             if before != after:
-                return kind, f"{'.'.join(path)} changes from {_show(before)} to {_show(after)}"  # type: ignore[return-value]
+                return kind, f"{'.'.join(path)} changes from {_show(before)} to {_show(after)}"
     return None
 
 

@@ -13,6 +13,7 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_s3_deployment as s3_deployment
 
 from constructs import Construct
+from constructs.nag_finding import wildcard_finding
 
 IGNORED = ("__pycache__", "*.pyc")
 """What running the code leaves beside it."""
@@ -95,9 +96,7 @@ def _acknowledge_handler(deployment: s3_deployment.BucketDeployment, bucket: s3.
         f"AwsSolutions-IAM4[Policy::{basic}]": f"{library} the policy that lets it log",
         **{f"AwsSolutions-IAM5[Action::{action}]": f"{library} the actions" for action in actions},
         **{
-            f"AwsSolutions-IAM5[Resource::{name.replace(stack.account, '<AWS::AccountId>')}]": (
-                "it copies whatever a prefix holds, between these two buckets alone"
-            )
+            wildcard_finding(stack, name): "it copies all of a prefix, between these two buckets"
             for name in objects
         },
     }

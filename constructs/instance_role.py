@@ -15,6 +15,7 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_secretsmanager as secretsmanager
 
 from constructs import Construct
+from constructs.nag_finding import wildcard_finding
 
 ARTIFACT_PREFIXES = ("lifecycle", "workloads")
 """Of the artifact bucket: what nodes read."""
@@ -105,16 +106,15 @@ class InstanceRole(Construct):
 
 
 def _acknowledge_wildcards(role: iam.Role, statements: Sequence[_Statement]) -> None:
-    """Give cdk-nag the reason of each resource with a star, in the form in which it names resources."""
+    """Give cdk-nag the reason of each resource with a star."""
     reasons: dict[str, list[str]] = defaultdict(list)
     for statement in statements:
         for resource in statement.resources:
             if "*" in resource:
                 assert statement.why_wildcard, f"{statement.sid}: no reason for {resource}"
                 reasons[resource].append(f"{statement.sid}: {statement.why_wildcard}")
-    account = Stack.of(role).account
     for resource, why in reasons.items():
-        finding = f"AwsSolutions-IAM5[Resource::{resource.replace(account, '<AWS::AccountId>')}]"
+        finding = wildcard_finding(Stack.of(role), resource)
         Validations.of(role).acknowledge(Acknowledgment(id=finding, reason="; ".join(why)))
 
 

@@ -34,6 +34,8 @@ def load(file: str, **changes: Any) -> SlurmCluster:
 def synthesize(cluster: SlurmCluster, file: str | None = None) -> Path:
     """The folder of the cloud assembly; cdk-nag's findings raise."""
     context = json.loads((REPOSITORY / "cdk.json").read_text())["context"]
+    # What the command line adds by itself.
+    context |= {"aws:cdk:enable-path-metadata": True, "aws:cdk:enable-asset-metadata": True}
     if file:
         context["cluster"] = file
     folder = tempfile.mkdtemp(prefix="cdk-")

@@ -64,7 +64,7 @@ LARGEST = load(
     _P5,
     name="n" * 24,
     region="ap-southeast-2",
-    tags={f"tag-{number:02d}": "v" * 256 for number in range(40)},
+    tags={f"tag-{number:02d}": "v" * 255 for number in range(40)},
     network={
         "vpc": "new",
         "availability_zone_ids": ["apse2-az1", "apse2-az2", "apse2-az3"],

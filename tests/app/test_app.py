@@ -1,0 +1,104 @@
+"""The app as people start it: by the real command line, without an account."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from stacks.remaining_costs import remaining_costs
+from tests.golden.normalised import GOLDEN, normalised
+from tests.stacks.synthesized import REPOSITORY, STACKS, load
+
+CDK = REPOSITORY / "node_modules" / ".bin" / "cdk"
+pytestmark = pytest.mark.skipif(not CDK.exists(), reason="the CDK command line is missing: npm ci")
+
+
+def cdk(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line; whatever it would ask of AWS finds a closed port."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "CDK_"))}
+    return subprocess.run(
+        [str(CDK), "--no-notices", *arguments],
+        cwd=REPOSITORY,
+        env=environment
+        | {
+            "AWS_ACCESS_KEY_ID": "nobody",
+            "AWS_SECRET_ACCESS_KEY": "nothing",
+            "AWS_ENDPOINT_URL": "http://localhost:9",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "CDK_DISABLE_CLI_TELEMETRY": "true",
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_synth_writes_the_golden_templates(tmp_path: Path) -> None:
+    """What the tests look at is what the command line makes, flags of cdk.json and all."""
+    done = cdk("synth", "--quiet", "--output", str(tmp_path), "-c", "cluster=clusters/slurm-p5.yaml")
+    assert done.returncode == 0, done.stderr
+    for stack in STACKS:
+        template = json.loads((tmp_path / f"{stack}.template.json").read_text())
+        assert normalised(template) == (GOLDEN / "slurm-p5" / f"{stack}.json").read_text()
+
+
+def test_default_cluster_is_the_small_one(tmp_path: Path) -> None:
+    done = cdk("list", "--long", "--json", "--output", str(tmp_path))
+    stacks = {stack["id"]: stack["name"] for stack in json.loads(done.stdout)}
+    assert set(stacks) == {f"{stack} (esm2-slurm-slurm-{stack[5:-5].lower()})" for stack in STACKS}
+
+
+def test_destroy_says_what_still_bills() -> None:
+    """The line comes before the question whether to destroy, and also when nobody can be asked."""
+    done = cdk("destroy", "SlurmHyperPodStack")
+    costs = ", ".join(remaining_costs(load("clusters/slurm.yaml")))
+    line = f"esm2-slurm: billed until `make teardown`, nodes or not: {costs}"
+    assert line in done.stderr
+    assert done.stderr.index(line) < done.stderr.index("irreversible")
+
+
+def test_bad_file_ends_with_its_faults(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    text = (REPOSITORY / "clusters" / "slurm.yaml").read_text()
+    text = text.replace("capacity_gib: 1200", "capacity_gib: 1000")
+    path.write_text(text.replace("num_instances: 1", "num_instances: 2"))
+    done = cdk("synth", "--quiet", "-c", f"cluster={path}")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    faults = [line for line in done.stderr.splitlines() if line.startswith(f"{path}: ")]
+    assert len(faults) == 2
+    assert any("storage.lustre.capacity_gib: got 1000" in fault for fault in faults)
+
+
+def test_missing_file_is_named() -> None:
+    done = cdk("synth", "--quiet", "-c", "cluster=clusters/none.yaml")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "clusters/none.yaml" in done.stderr
+
+
+def test_app_is_short() -> None:
+    assert len((REPOSITORY / "app.py").read_text().splitlines()) < 50
+
+
+def test_command_line_is_pinned_without_a_registry() -> None:
+    version = json.loads((REPOSITORY / "package.json").read_text())["devDependencies"]["aws-cdk"]
+    text = (REPOSITORY / "package-lock.json").read_text()
+    lock = json.loads(text)["packages"]["node_modules/aws-cdk"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version) and lock["version"] == version
+    assert lock["integrity"].startswith("sha512-")
+    assert "resolved" not in lock and "://" not in text
+
+
+def test_cdk_json_holds_flags_alone() -> None:
+    settings = json.loads((REPOSITORY / "cdk.json").read_text())
+    assert settings["app"] == ".venv/bin/python app.py"
+    assert all(name.startswith("@aws-cdk") for name in settings["context"])
+    # Storage must not go while a cluster uses it. CloudFormation guards exports, but not weak references.
+    assert settings["context"]["@aws-cdk/core:defaultCrossStackReferences"] == "strong"

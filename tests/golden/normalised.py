@@ -1,0 +1,31 @@
+"""Templates without what changes with every change of a file that is uploaded."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from tests.stacks.synthesized import CLUSTER_FILES, templates
+
+GOLDEN = Path(__file__).parent
+_ASSET = re.compile(r"\b[0-9a-f]{64}\b")
+_CONTENT = re.compile(r"\b(lifecycle|workloads)/[0-9a-f]{16}\b")
+
+
+def normalised(template: dict[str, Any]) -> str:
+    """The template as text; assets are numbered in the order of their first mention."""
+    text = json.dumps(template, indent=1, sort_keys=True)
+    numbers: dict[str, str] = {}
+    text = _ASSET.sub(lambda found: numbers.setdefault(found[0], f"<asset {len(numbers) + 1}>"), text)
+    return _CONTENT.sub(r"\1/<content>", text) + "\n"
+
+
+def golden_files() -> dict[Path, str]:
+    """What the golden files of all shipped clusters should hold."""
+    return {
+        GOLDEN / Path(file).stem / f"{stack}.json": normalised(template)
+        for file in CLUSTER_FILES
+        for stack, template in templates(file).items()
+    }

@@ -1,0 +1,96 @@
+"""The database behind Slurm's accounting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.stacks.synthesized import load, only, read_templates, resources, synthesize, templates
+from tests.stacks.variants import variant_templates
+
+P5 = "clusters/slurm-p5.yaml"
+DATABASE = "AWS::RDS::DBInstance"
+
+
+def storage() -> dict[str, Any]:
+    return templates(P5)["SlurmStorageStack"]
+
+
+def test_database_is_closed_encrypted_and_backed_up() -> None:
+    database = only(storage(), DATABASE)
+    expected = {
+        "PubliclyAccessible": False,
+        "StorageEncrypted": True,
+        "DeletionProtection": True,
+        "MultiAZ": True,
+        "BackupRetentionPeriod": 7,
+        "EnableCloudwatchLogsExports": ["error", "slowquery"],
+        "Port": "3306",
+    }
+    assert {name: database[name] for name in expected} == expected
+    assert "KmsKeyId" in database
+
+
+def test_connections_need_tls() -> None:
+    assert only(storage(), "AWS::RDS::DBParameterGroup")["Parameters"]["require_secure_transport"] == "1"
+
+
+def test_password_is_generated_and_in_no_template() -> None:
+    database = only(storage(), DATABASE)
+    assert "resolve:secretsmanager" in str(database["MasterUserPassword"])
+    secret = only(storage(), "AWS::SecretsManager::Secret")
+    assert secret["GenerateSecretString"]["SecretStringTemplate"] == '{"username":"slurm"}'
+    # slurmdbd.conf takes what follows a # for a comment.
+    assert "#" in secret["GenerateSecretString"]["ExcludeCharacters"]
+
+
+def test_only_the_cluster_s_group_reaches_it() -> None:
+    group = only(storage(), DATABASE)["VPCSecurityGroups"]
+    (rule,) = (
+        rule["Properties"]
+        for rule in resources(storage(), "AWS::EC2::SecurityGroupIngress").values()
+        if [rule["Properties"]["GroupId"]] == group
+    )
+    assert (rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) == ("tcp", 3306, 3306)
+    assert "NetworkSecurityGroup" in str(rule["SourceSecurityGroupId"])
+    (own,) = (
+        found["Properties"]
+        for name, found in resources(storage(), "AWS::EC2::SecurityGroup").items()
+        if [{"Fn::GetAtt": [name, "GroupId"]}] == group
+    )
+    assert "SecurityGroupIngress" not in own
+    assert [rule["CidrIp"] for rule in own["SecurityGroupEgress"]] == ["255.255.255.255/32"]
+
+
+@pytest.mark.parametrize("removal", ["retain", "destroy"])
+def test_all_parts_stay_or_go_together(removal: str) -> None:
+    cluster = load(P5, accounting_database={"removal": removal})
+    found = read_templates(synthesize(cluster))["SlurmStorageStack"]["Resources"]
+    parts = {
+        name: part
+        for name, part in found.items()
+        if "AccountingDatabase" in name
+        and part["Type"]
+        not in ("AWS::EC2::SecurityGroupIngress", "AWS::SecretsManager::SecretTargetAttachment")
+    }
+    assert len(parts) == 5
+    policy = "Retain" if removal == "retain" else "Delete"
+    # A security group and a parameter group go when nothing is said.
+    assert {part.get("DeletionPolicy", "Delete") for part in parts.values()} == {policy}
+
+
+def test_cluster_uses_it() -> None:
+    given = only(templates(P5)["SlurmHyperPodStack"], "AWS::SageMaker::Cluster")["Orchestrator"]["Slurm"]
+    assert given["AccountingDatabase"].keys() == {"Endpoint", "Port", "SecretArn"}
+
+
+def test_no_database_without_being_asked() -> None:
+    for template in templates("clusters/slurm.yaml").values():
+        assert not resources(template, DATABASE)
+        assert not resources(template, "AWS::SecretsManager::Secret")
+
+
+def test_an_existing_vpc_gives_it_two_zones() -> None:
+    group = only(variant_templates("existing_vpc")["SlurmStorageStack"], "AWS::RDS::DBSubnetGroup")
+    assert len(set(map(str, group["SubnetIds"]))) == 2

@@ -1,0 +1,114 @@
+"""Templates and nodes' scripts, as other people's rules see them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aws_cdk import App, RemovalPolicy, Stack, Validations
+from aws_cdk import aws_s3 as s3
+from cdk_nag import AwsSolutionsChecks
+
+from tests.stacks.synthesized import CLUSTER_FILES, REPOSITORY, STACKS, assembly, synthesize
+from tests.stacks.variants import EVERY_OPTION, EXISTING_VPC
+
+BIN = Path(sys.executable).parent
+CHECKOV = REPOSITORY / ".venv-checkov" / "bin" / "checkov"
+needs_checkov = pytest.mark.skipif(
+    not CHECKOV.exists(), reason="checkov's own environment is missing: `make test` makes it in .venv-checkov"
+)
+
+
+@cache
+def assemblies() -> tuple[Path, ...]:
+    return (
+        *(assembly(file) for file in CLUSTER_FILES),
+        synthesize(EVERY_OPTION),
+        synthesize(EXISTING_VPC),
+    )
+
+
+def template_files() -> list[Path]:
+    return [folder / f"{stack}.template.json" for folder in assemblies() for stack in STACKS]
+
+
+def test_cfn_lint_finds_nothing() -> None:
+    done = subprocess.run(
+        [BIN / "cfn-lint", "--", *template_files()],
+        cwd=REPOSITORY,  # whose .cfnlintrc.yaml says what is ignored, and why
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_cdk_nag_is_attached() -> None:
+    """Synthesis raises on a finding, which is why every other test passes only without any."""
+    app = App()
+    Validations.of(app).add_plugins(AwsSolutionsChecks(app))
+    s3.Bucket(Stack(app, "Careless"), "Bucket", removal_policy=RemovalPolicy.DESTROY)
+    with pytest.raises(RuntimeError, match="AwsSolutions-S1"):
+        app.synth()
+    assert "AwsSolutionsChecks(app" in (REPOSITORY / "app.py").read_text()
+
+
+@cache
+def checkov_findings() -> set[str]:
+    """Ids of all failed checks, with nothing skipped."""
+    done = subprocess.run(
+        [
+            CHECKOV,
+            "--framework=cloudformation",
+            "--skip-download",
+            "--output=json",
+            "--file",
+            *template_files(),
+        ],
+        cwd=assemblies()[0],  # away from the repository, whose .checkov.yaml it would read
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert report["summary"]["parsing_errors"] == 0
+    assert report["summary"]["resource_count"] > 100
+    return {check["check_id"] for check in report["results"]["failed_checks"]}
+
+
+def skipped() -> set[str]:
+    return set(yaml.safe_load((REPOSITORY / ".checkov.yaml").read_text())["skip-check"])
+
+
+@needs_checkov
+def test_checkov_finds_nothing_but_what_is_skipped() -> None:
+    assert checkov_findings() - skipped() == set()
+
+
+@needs_checkov
+def test_every_skip_has_a_finding() -> None:
+    assert skipped() - checkov_findings() == set()
+
+
+def test_every_skip_has_its_reason() -> None:
+    """A comment before its group of checks, and the check's subject behind its id."""
+    lines = (REPOSITORY / ".checkov.yaml").read_text().partition("skip-check:\n")[2].splitlines()
+    assert lines[0].lstrip().startswith("#")
+    for line in lines:
+        if line.lstrip().startswith("- "):
+            assert line.partition("  #")[2].strip(), line
+
+
+def test_shellcheck_finds_nothing() -> None:
+    scripts = sorted((REPOSITORY / "lifecycle").rglob("*.sh"))
+    assert scripts
+    done = subprocess.run(
+        [BIN / "shellcheck", "--external-sources", *scripts], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout

@@ -80,7 +80,9 @@ class Resources(ResourceMap):
         self.deploying = True
         try:
             self.load()
-            for logical_id in self._resource_json_map:
+            # The service starts at once whatever no declared dependency holds back. Last first is the order
+            # in which a dependency that was left out shows.
+            for logical_id in reversed(self._resource_json_map):
                 self[logical_id]
         except DeploymentError:
             self.deployed = self.previous | self.deployed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.local_aws.custom_resources import BucketDeployment, Metadata
+from tests.local_aws.bucket_deployment import BucketDeployment
 from tests.local_aws.network_types import EC2_TYPES
 from tests.local_aws.resource_model import (
     ApiResource,
@@ -52,7 +52,6 @@ def _policy(properties: Properties, _: Context) -> Properties:
 RESOURCE_TYPES: dict[str, ResourceType] = {
     **EC2_TYPES,
     **STORAGE_TYPES,
-    "AWS::CDK::Metadata": Metadata(),
     "Custom::CDKBucketDeployment": BucketDeployment(),
     "AWS::IAM::Role": ApiResource(
         "iam",

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 
 # Read when moto is imported: roles attach AWS's managed policies.
 os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
 
+from moto.cloudtrail.responses import CloudTrailResponse
 from moto.server import ThreadedMotoServer
 
-from tests.local_aws import cloudformation, services
+from tests.local_aws import cloudformation, file_systems, hyperpod_cluster, permissions
+
+
+def lookup_events(self: CloudTrailResponse) -> str:
+    """No audit trail; the CDK CLI looks into it for the cause of a failure, and waits for it."""
+    return json.dumps({"Events": []})
 
 
 def main() -> None:
-    cloudformation.install()
-    services.install()
+    for module in (cloudformation, file_systems, hyperpod_cluster, permissions):
+        module.install()
+    CloudTrailResponse.lookup_events = lookup_events  # type: ignore[attr-defined]
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     # moto reads template URLs as path-style for hosts that contain "localhost" only.

@@ -5,6 +5,7 @@ Each stage deploys over the one before and notes what it then sees; the tests co
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -162,6 +163,25 @@ def test_subnets_lie_in_the_zone_of_the_file(aws: LocalAws, deployed: Seen) -> N
     assert [subnet["MapPublicIpOnLaunch"] for subnet in described] == [False]
 
 
+def test_accounting_database_is_where_the_cluster_says(aws: LocalAws, large: Seen) -> None:
+    wired = large.clusters[LARGE.name]["Orchestrator"]["Slurm"]["AccountingDatabase"]
+    (database,) = aws.client("rds", LARGE.region).describe_db_instances()["DBInstances"]
+    endpoint = database["Endpoint"]
+    assert (wired["Endpoint"], wired["Port"]) == (endpoint["Address"], endpoint["Port"])
+    secrets = aws.client("secretsmanager", LARGE.region)
+    secret = json.loads(secrets.get_secret_value(SecretId=wired["SecretArn"])["SecretString"])
+    assert secret["username"] == database["MasterUsername"]
+    assert (secret["host"], secret["port"]) == (endpoint["Address"], endpoint["Port"])
+
+
+def test_connect_lists_the_nodes(aws: LocalAws, checkout: Path, deployed: Seen) -> None:
+    command = (sys.executable, "-m", "tools.connect", "--cluster", "clusters/slurm.yaml", "--list")
+    listed = aws.run(*command, cwd=checkout)
+    assert [
+        node["InstanceId"] for node in deployed.nodes[SMALL.name] if node["InstanceId"] not in listed
+    ] == []
+
+
 def test_two_clusters_of_one_region_share_nothing(deployed: Seen, beside: Seen) -> None:
     assert beside.clusters.keys() == {SMALL.name, NEIGHBOUR}
     assert beside.clusters[SMALL.name] == deployed.clusters[SMALL.name]
@@ -203,14 +223,14 @@ def test_destroy_says_what_still_bills(destroyed: Seen) -> None:
     assert [item for item in LEFT_BY_DESTROY if item not in line] == []
 
 
-def test_teardown_names_what_it_keeps(destroyed: Seen, torn_down: Seen) -> None:
+def test_teardown_names_what_it_keeps(changed: Seen, destroyed: Seen, torn_down: Seen) -> None:
     assert destroyed.stacks.keys() - torn_down.stacks.keys() == {stack_name(SMALL.name, "storage")}
-    storage = destroyed.stacks[stack_name(SMALL.name, "storage")]
-    assert storage["LustreFileSystemId"] in torn_down.file_systems
+    assert torn_down.file_systems == destroyed.file_systems
     assert torn_down.objects == destroyed.objects
-    (artifacts,) = {uri.split("/")[2] for uri in torn_down.objects if f"/sagemaker-{SMALL.name}-" in uri}
+    shown = outputs(changed, SMALL)
+    named = (shown["LustreFileSystemId"], shown["DataBucketName"], shown["ArtifactBucketName"])
     kept = torn_down.output.split("Kept in the account")[-1]
-    assert [name for name in (storage["LustreFileSystemId"], artifacts) if name not in kept] == []
+    assert [name for name in named if name not in kept] == []
 
 
 def test_teardown_leaves_the_network_that_is_still_in_use(destroyed: Seen, torn_down: Seen) -> None:

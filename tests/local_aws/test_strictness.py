@@ -14,7 +14,11 @@ from botocore.exceptions import ClientError
 from tests.local_aws.deployment import ACCOUNT, LocalAws
 
 REGION = "eu-west-1"  # apart from the regions of the shipped cluster files
-NOBODY = {"Statement": [{"Effect": "Deny", "Principal": "*", "Action": "sts:AssumeRole"}]}
+ASSETS, SCRIPTS = "assets-of-tests", "sagemaker-scripts-of-tests"
+NOBODY = {
+    "Version": "2012-10-17",
+    "Statement": [{"Effect": "Deny", "Principal": "*", "Action": "sts:AssumeRole"}],
+}
 
 Resources = dict[str, dict[str, Any]]
 
@@ -67,16 +71,40 @@ def network() -> Resources:
     }
 
 
-def upload(keys: list[str], **more: Any) -> Resources:
+def role(*actions: str) -> dict[str, Any]:
+    """A role that may do these on any object."""
+    statement = {"Effect": "Allow", "Action": list(actions), "Resource": "arn:aws:s3:::*/*"}
+    policy = {"PolicyName": "Objects", "PolicyDocument": {"Version": "2012-10-17", "Statement": [statement]}}
+    properties = {"AssumeRolePolicyDocument": NOBODY, "Policies": [policy] if actions else []}
+    return {"Type": "AWS::IAM::Role", "Properties": properties}
+
+
+def upload(
+    keys: list[str], *, actions: tuple[str, ...] = ("s3:GetObject", "s3:PutObject"), **more: Any
+) -> Resources:
     """A function that nobody calls, and what it would be called for."""
-    code = {"Code": {"S3Bucket": "assets-of-tests", "S3Key": "files.zip"}, "Handler": "index.handler"}
-    runs = {"Runtime": "python3.13", "Role": {"Fn::GetAtt": ["Role", "Arn"]}}
-    asset = {"SourceBucketNames": ["assets-of-tests"] * len(keys), "SourceObjectKeys": keys}
+    code = {"Code": {"S3Bucket": ASSETS, "S3Key": "files.zip"}, "Handler": "index.handler"}
+    runs = {"Runtime": "python3.13", "Role": {"Fn::GetAtt": ["UploadRole", "Arn"]}}
+    asset = {"SourceBucketNames": [ASSETS] * len(keys), "SourceObjectKeys": keys}
     handler = {"ServiceToken": {"Fn::GetAtt": ["Function", "Arn"]}}
     return {
-        "Role": {"Type": "AWS::IAM::Role", "Properties": {"AssumeRolePolicyDocument": NOBODY}},
+        "UploadRole": role(*actions),
         "Function": {"Type": "AWS::Lambda::Function", "Properties": {**code, **runs}},
         "Upload": {"Type": "Custom::CDKBucketDeployment", "Properties": {**asset, **handler, **more}},
+    }
+
+
+def cluster(count: int, prefix: str, *actions: str, **more: Any) -> Resources:
+    """A cluster of this many nodes, whose script is a.txt under the prefix of the bucket SCRIPTS."""
+    script = {"SourceS3Uri": f"s3://{SCRIPTS}/{prefix}/", "OnInitComplete": "a.txt"}
+    group = {"InstanceGroupName": "workers", "InstanceType": "ml.p5en.48xlarge", "InstanceCount": count}
+    start = {"ExecutionRole": {"Fn::GetAtt": ["NodeRole", "Arn"]}, "LifeCycleConfig": script}
+    place = {"SecurityGroupIds": [{"Ref": "Group"}], "Subnets": [{"Ref": "Subnet"}]}
+    properties = {"ClusterName": "counted", "InstanceGroups": [{**group, **start}], "VpcConfig": place}
+    return {
+        **network(),
+        "NodeRole": role(*actions),
+        "Cluster": {"Type": "AWS::SageMaker::Cluster", "Properties": properties, **more},
     }
 
 
@@ -84,12 +112,13 @@ def upload(keys: list[str], **more: Any) -> Resources:
 def s3(empty_aws: LocalAws) -> Any:
     """A client, and a bucket of assets: files.zip with a.txt, less.zip with b.txt."""
     s3 = empty_aws.client("s3", REGION)
-    s3.create_bucket(Bucket="assets-of-tests", CreateBucketConfiguration={"LocationConstraint": REGION})
+    for name in (ASSETS, SCRIPTS):
+        s3.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": REGION})
     for name, member in (("files.zip", "a.txt"), ("less.zip", "b.txt")):
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w") as files:
             files.writestr(member, f"contents of {member}")
-        s3.put_object(Bucket="assets-of-tests", Key=name, Body=archive.getvalue())
+        s3.put_object(Bucket=ASSETS, Key=name, Body=archive.getvalue())
     return s3
 
 
@@ -155,7 +184,11 @@ def test_deletion_honours_retention(stacks: Stacks, s3: Any) -> None:
 
 def test_upload_unpacks_prunes_and_retains_as_told(stacks: Stacks, s3: Any) -> None:
     s3.create_bucket(Bucket="uploaded", CreateBucketConfiguration={"LocationConstraint": REGION})
-    to = {"DestinationBucketName": "uploaded", "DestinationBucketKeyPrefix": "code", "RetainOnDelete": False}
+    to: dict[str, Any] = {
+        "DestinationBucketName": "uploaded",
+        "DestinationBucketKeyPrefix": "code",
+        "RetainOnDelete": False,
+    }
     assert stacks.deploy("upload", upload(["files.zip", "less.zip"], **to)) == "CREATE_COMPLETE"
     assert s3.get_object(Bucket="uploaded", Key="code/a.txt")["Body"].read() == b"contents of a.txt"
     s3.put_object(Bucket="uploaded", Key="beside.txt", Body=b"")
@@ -167,38 +200,59 @@ def test_upload_unpacks_prunes_and_retains_as_told(stacks: Stacks, s3: Any) -> N
     assert keys(s3, "uploaded") == {"beside.txt"}
 
 
-def test_upload_of_an_asset_that_is_not_there_fails(stacks: Stacks, s3: Any) -> None:
-    resources = {"To": bucket("upload-to"), **upload(["absent.zip"], DestinationBucketName={"Ref": "To"})}
-    assert stacks.deploy("absent", resources) == "ROLLBACK_COMPLETE"
-    assert "NoSuchKey" in stacks.reasons("absent")
+@pytest.mark.parametrize(
+    ("keys", "actions", "reason"),
+    [
+        (["absent.zip"], ("s3:GetObject", "s3:PutObject"), "NoSuchKey"),
+        (["files.zip"], ("s3:GetObject",), "may not s3:PutObject"),
+        (["files.zip"], ("s3:PutObject",), "may not s3:GetObject"),
+    ],
+)
+def test_upload_fails_without_its_asset_or_its_rights(
+    stacks: Stacks, s3: Any, keys: list[str], actions: tuple[str, ...], reason: str
+) -> None:
+    to = {"DestinationBucketName": {"Ref": "To"}}
+    resources = {"To": bucket("upload-to"), **upload(keys, actions=actions, **to)}
+    assert stacks.deploy("upload", resources) == "ROLLBACK_COMPLETE"
+    assert reason in stacks.reasons("upload")
+    stacks.delete("upload")
 
 
-def test_cluster_needs_its_script_and_follows_its_count(empty_aws: LocalAws, stacks: Stacks, s3: Any) -> None:
-    def resources(count: int) -> Resources:
-        script = {"SourceS3Uri": "s3://sagemaker-scripts/v1/", "OnInitComplete": "setup.sh"}
-        group = {"InstanceGroupName": "workers", "InstanceType": "ml.p5en.48xlarge", "InstanceCount": count}
-        role = {"ExecutionRole": {"Fn::GetAtt": ["Role", "Arn"]}, "LifeCycleConfig": script}
-        vpc = {"SecurityGroupIds": [{"Ref": "Group"}], "Subnets": [{"Ref": "Subnet"}]}
-        cluster = {"ClusterName": "counted", "InstanceGroups": [{**group, **role}], "VpcConfig": vpc}
-        return {
-            **network(),
-            "Role": {"Type": "AWS::IAM::Role", "Properties": {"AssumeRolePolicyDocument": NOBODY}},
-            "Cluster": {"Type": "AWS::SageMaker::Cluster", "Properties": cluster},
-        }
+def test_cluster_whose_script_is_not_there_yet_fails(stacks: Stacks, s3: Any) -> None:
+    """Nothing but a declared dependency makes the cluster wait for the upload."""
+    to: dict[str, Any] = {
+        "DestinationBucketName": SCRIPTS,
+        "DestinationBucketKeyPrefix": "late",
+        "RetainOnDelete": False,
+    }
+    resources = upload(["files.zip"], **to) | cluster(1, "late", "s3:GetObject")
+    assert stacks.deploy("hasty", resources) == "ROLLBACK_COMPLETE"
+    assert f"no object s3://{SCRIPTS}/late/a.txt" in stacks.reasons("hasty")
+    stacks.delete("hasty")
+    resources = upload(["files.zip"], **to) | cluster(1, "late", "s3:GetObject", DependsOn=["Upload"])
+    assert stacks.deploy("patient", resources) == "CREATE_COMPLETE"
+    assert stacks.delete("patient") == "DELETE_COMPLETE"
 
+
+def test_cluster_whose_nodes_may_not_read_their_script_fails(stacks: Stacks, s3: Any) -> None:
+    s3.put_object(Bucket=SCRIPTS, Key="there/a.txt", Body=b"")
+    assert stacks.deploy("barred", cluster(1, "there", "s3:ListBucket")) == "ROLLBACK_COMPLETE"
+    assert f"may not s3:GetObject {SCRIPTS}/there/a.txt" in stacks.reasons("barred")
+
+
+def test_cluster_follows_its_count(empty_aws: LocalAws, stacks: Stacks, s3: Any) -> None:
     def nodes() -> list[str]:
         found = empty_aws.client("sagemaker", REGION).list_cluster_nodes(ClusterName="counted")
         return [node["InstanceId"] for node in found["ClusterNodeSummaries"]]
 
-    s3.create_bucket(Bucket="sagemaker-scripts", CreateBucketConfiguration={"LocationConstraint": REGION})
-    assert stacks.deploy("scriptless", resources(1)) == "ROLLBACK_COMPLETE"
-    assert "no object s3://sagemaker-scripts/v1/setup.sh" in stacks.reasons("scriptless")
-    s3.put_object(Bucket="sagemaker-scripts", Key="v1/setup.sh", Body=b"")
-    assert stacks.deploy("counted", resources(2)) == "CREATE_COMPLETE"
+    s3.put_object(Bucket=SCRIPTS, Key="there/a.txt", Body=b"")
+    assert stacks.deploy("counted", cluster(2, "there", "s3:GetObject")) == "CREATE_COMPLETE"
     first = nodes()
-    assert stacks.deploy("counted", resources(3), kind="UPDATE") == "UPDATE_COMPLETE"
+    grown = cluster(3, "there", "s3:GetObject")
+    assert stacks.deploy("counted", grown, kind="UPDATE") == "UPDATE_COMPLETE"
     assert nodes()[:2] == first and len(nodes()) == 3
-    assert stacks.deploy("counted", resources(1), kind="UPDATE") == "UPDATE_COMPLETE"
+    shrunk = cluster(1, "there", "s3:GetObject")
+    assert stacks.deploy("counted", shrunk, kind="UPDATE") == "UPDATE_COMPLETE"
     assert nodes() == first[:1]
     assert stacks.delete("counted") == "DELETE_COMPLETE"
 

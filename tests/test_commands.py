@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+from config.loader import load_cluster
 from workloads.esm2.config import load_config
 from workloads.esm2.launch.local import processes_and_threads
 
 REPOSITORY = Path(__file__).parents[1]
 README = REPOSITORY / "README.md"
 DEFAULT_RUN = "workloads/esm2/configs/esm2_8m_sample.yaml"
+DEFAULT_CLUSTER = "clusters/slurm.yaml"
 
 
 def readme_commands() -> list[str]:
@@ -54,18 +56,20 @@ def test_readme_command_is_valid(command: str) -> None:
     overrides = [word for word in variables.get("ARGS", "").split() if not word.startswith("-")]
     if all("=" in word for word in overrides):
         load_config(REPOSITORY / variables.get("CONFIG", DEFAULT_RUN), overrides)
+    load_cluster(REPOSITORY / variables.get("CLUSTER", DEFAULT_CLUSTER))
 
 
 def test_other_readme_commands_name_what_exists() -> None:
     for command in readme_commands():
         for word in shlex.split(command):
-            if word.startswith(("workloads/", "benchmarks/", "docs/")):
+            if word.startswith(("workloads/", "benchmarks/", "clusters/", "docs/")):
                 assert (REPOSITORY / word).exists(), command
 
 
 def test_help_lists_every_target() -> None:
     listed = make("help").stdout
-    targets = re.search(r"^\.PHONY: (.*)$", (REPOSITORY / "Makefile").read_text(), flags=re.MULTILINE)
+    makefile = (REPOSITORY / "Makefile").read_text().replace("\\\n", " ")
+    targets = re.search(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)
     assert targets is not None
     for target in targets[1].split():
         assert f"make {target} " in listed

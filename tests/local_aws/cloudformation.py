@@ -2,158 +2,35 @@
 
 moto's own engine skips resource types and properties it does not know, ignores DependsOn in change sets,
 loses outputs and exports, and reports success after an error. This one keeps moto's stacks, change sets and
-intrinsic functions, and replaces how resources are created, changed and deleted: in the order of their
-dependencies, by ``resource_types``, with a roll-back, retention and exports that are guarded while in use.
+intrinsic functions; ``stack_resources`` deploys what is declared, types that have no row in
+``resource_types`` are refused, failures are rolled back, exports are guarded while in use.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 from typing import Any
 
 from moto.cloudformation import models
 from moto.cloudformation.exceptions import CloudFormationError, ValidationError
 from moto.cloudformation.models import ChangeSet, CloudFormationBackend, Event, Stack
-from moto.cloudformation.parsing import ResourceMap, clean_json
 from moto.cloudformation.responses import CloudFormationResponse
 from moto.core.responses import ActionResult, EmptyResult
 
-from tests.local_aws.resource_model import Context, Resource, ResourceType
 from tests.local_aws.resource_types import RESOURCE_TYPES
-
-
-class DeploymentError(Exception):
-    """A resource could not be created, changed or deleted."""
-
-    def __init__(self, logical_id: str, type_name: str, cause: Exception) -> None:
-        super().__init__(f"{type(cause).__name__}: {cause}")
-        self.logical_id, self.type_name = logical_id, type_name
+from tests.local_aws.stack_resources import DeploymentError, Resources
 
 
 class ChangeSetNotFound(CloudFormationError):
     code = "ChangeSetNotFound"
 
 
-class Resources(ResourceMap):
-    """The resources of one stack; looking one up deploys it, and what it refers to, first."""
-
-    def __init__(self, stack: LocalStack) -> None:
-        super().__init__(
-            stack.stack_id,
-            stack.name,
-            stack.parameters,
-            stack.tags,
-            region_name=stack.region_name,
-            account_id=stack.account_id,
-            template=stack.template_dict,
-            cross_stack_resources=models.cloudformation_backends[stack.account_id][stack.region_name].exports,
-        )
-        self.stack = stack
-        self.deployed: dict[str, Resource] = {}
-        self.previous: dict[str, Resource] = {}
-        self.deploying = False
-
-    def validate_outputs(self) -> None:
-        """moto asks its own models here; unknown attributes are refused when outputs are resolved."""
-
-    def __getitem__(self, key: str) -> Any:
-        if key in self.deployed:
-            return self.deployed[key]
-        if key in self._resource_json_map:
-            assert self.deploying, f"{key} is looked up outside of a deployment"
-            return self._deploy(key, self._resource_json_map[key])
-        return super().__getitem__(key)
-
-    def values(self) -> Any:
-        return list(self.deployed.values())
-
-    def update(self, template: dict[str, Any], parameters: dict[str, Any] | None = None) -> None:
-        """Deploy ``template`` over what is there (nothing, at first).
-
-        Raises DeploymentError; what was deployed until then stays in ``deployed``.
-        """
-        declared_before = self._resource_json_map
-        self.previous, self.deployed = self.deployed, {}
-        self._template, self._resource_json_map = template, template["Resources"]
-        self.input_parameters = parameters or {}
-        self.deploying = True
-        try:
-            self.load()
-            # The service starts at once whatever no declared dependency holds back. Last first is the order
-            # in which a dependency that was left out shows.
-            for logical_id in reversed(self._resource_json_map):
-                self[logical_id]
-        except DeploymentError:
-            self.deployed = self.previous | self.deployed
-            self._resource_json_map = declared_before | self._resource_json_map
-            raise
-        finally:
-            self.deploying = False
-        for logical_id in reversed([name for name in self.previous if name not in self.deployed]):
-            self._remove(self.previous[logical_id], declared_before[logical_id])
-
-    def delete(self) -> None:
-        """Delete the resources, dependants first, except those with ``DeletionPolicy: Retain``."""
-        for logical_id in reversed(list(self.deployed)):
-            self._remove(self.deployed[logical_id], self._resource_json_map[logical_id])
-            del self.deployed[logical_id]
-
-    def _deploy(self, logical_id: str, declaration: dict[str, Any]) -> Resource | None:
-        condition = declaration.get("Condition")
-        if condition and not self.lazy_condition_map[condition]:
-            return None
-        depends_on = declaration.get("DependsOn", [])
-        for dependency in [depends_on] if isinstance(depends_on, str) else depends_on:
-            self[dependency]
-        context = Context(self._region_name, self._account_id, self.stack.name, logical_id)
-        old = self.previous.get(logical_id)
-        verb = "UPDATE" if old else "CREATE"
-        try:
-            properties = context.with_secrets(clean_json(declaration.get("Properties", {}), self))
-            kind: ResourceType = RESOURCE_TYPES[declaration["Type"]]
-            if old is None:
-                resource = kind.create(context, declaration["Type"], properties)
-            elif old.cf_resource_type == declaration["Type"]:
-                resource = kind.update(context, old, properties)
-            else:
-                raise ValueError(f"was {old.cf_resource_type}: a logical id keeps its type")
-        except DeploymentError:
-            raise
-        except Exception as cause:
-            self.stack.report(logical_id, declaration["Type"], f"{verb}_FAILED", reason=str(cause))
-            raise DeploymentError(logical_id, declaration["Type"], cause) from cause
-        self.deployed[logical_id] = resource
-        if resource is not old:
-            self.stack.report(
-                logical_id, declaration["Type"], f"{verb}_COMPLETE", resource.physical_resource_id
-            )
-        return resource
-
-    def _remove(self, resource: Resource, declaration: dict[str, Any]) -> None:
-        policy = declaration.get("DeletionPolicy", "Delete")
-        report = functools.partial(
-            self.stack.report,
-            resource.logical_resource_id,
-            resource.type,
-            physical_id=resource.physical_resource_id,
-        )
-        if policy == "Retain":
-            report("DELETE_SKIPPED")
-            return
-        try:
-            RESOURCE_TYPES[resource.type].delete(resource, policy)
-        except Exception as cause:
-            report("DELETE_FAILED", reason=str(cause))
-            raise DeploymentError(resource.logical_resource_id, resource.type, cause) from cause
-        report("DELETE_COMPLETE")
-
-
 class LocalStack(Stack):
     """moto's stack, with ``Resources`` instead of moto's own."""
 
     def _create_resource_map(self) -> Resources:
-        resources = Resources(self)
+        backend = models.cloudformation_backends[self.account_id][self.region_name]
+        resources = Resources(self, backend.exports, self.report)
         if self.template_dict:
             resources.load()
         return resources
@@ -265,6 +142,7 @@ def deploy(backend: CloudFormationBackend, change_set: ChangeSet) -> None:
         stack.tags = change_set.tags or {}
         stack._parse_template()
         stack.output_map = stack._create_output_map()
+        list(stack.output_map.values())  # resolved now, so that a wrong one fails the stack
         _guard_exports(backend, stack, {export.name: export.value for export in stack.exports})
         _publish_exports(backend, stack)
     except Exception as error:  # whatever it is, the stack has failed, and says so

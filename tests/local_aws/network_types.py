@@ -41,11 +41,6 @@ def _single_rule(peer: str) -> Any:
     return lambda rule, _: {"GroupId": rule["GroupId"], "IpPermissions": [_permission(rule, peer)]}
 
 
-def _ingress(ec2: Client, known: dict[str, Any], rules: list[Properties]) -> None:
-    permissions = [_permission(rule, "SourceSecurityGroupId") for rule in rules]
-    ec2.authorize_security_group_ingress(GroupId=known["Ref"], IpPermissions=permissions)
-
-
 def _egress(ec2: Client, known: dict[str, Any], rules: list[Properties]) -> None:
     """Stated egress takes the place of the rule for everything that the service gives a new group."""
     group = ec2.describe_security_groups(GroupIds=[known["Ref"]])["SecurityGroups"][0]
@@ -152,7 +147,7 @@ EC2_TYPES: dict[str, ResourceType] = {
         generated_name="GroupName",
         tag_type="security-group",
         prepare=lambda p, _: {("Description" if k == "GroupDescription" else k): v for k, v in p.items()},
-        settings={"SecurityGroupIngress": _ingress, "SecurityGroupEgress": _egress},
+        settings={"SecurityGroupEgress": _egress},
     ),
     "AWS::EC2::SecurityGroupIngress": ApiResource(
         "ec2",

@@ -58,7 +58,7 @@ class HashedUpload(Construct):
         assert not isinstance(bucket, s3.Bucket), "give the bucket by its name"
         extra = dict(extra_files or {})
         key_prefix = f"{prefix}/{content_hash(folder, extra)}"
-        self.s3_uri = f"s3://{bucket.bucket_name}/{key_prefix}/"
+        self.s3_uri = f"s3://{bucket.bucket_name}/{key_prefix}"
         deployment = s3_deployment.BucketDeployment(
             self,
             "Files",

@@ -48,14 +48,8 @@ def test_synth_writes_the_golden_templates(tmp_path: Path) -> None:
         assert normalised(template) == (GOLDEN / "slurm-p5" / f"{stack}.json").read_text()
 
 
-def test_default_cluster_is_the_small_one(tmp_path: Path) -> None:
-    done = cdk("list", "--long", "--json", "--output", str(tmp_path))
-    stacks = {stack["id"]: stack["name"] for stack in json.loads(done.stdout)}
-    assert set(stacks) == {f"{stack} (esm2-slurm-slurm-{stack[5:-5].lower()})" for stack in STACKS}
-
-
 def test_destroy_says_what_still_bills() -> None:
-    """The line comes before the question whether to destroy, and also when nobody can be asked."""
+    """Before the question whether to destroy, and of the small cluster when no file is named."""
     done = cdk("destroy", "SlurmHyperPodStack")
     costs = ", ".join(remaining_costs(load("clusters/slurm.yaml")))
     line = f"esm2-slurm: billed until `make teardown`, nodes or not: {costs}"

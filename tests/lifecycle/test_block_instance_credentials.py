@@ -11,8 +11,8 @@ from tests.lifecycle.node import Node
 # A table in a file: -C succeeds for a rule that was inserted.
 TABLE = r"""
 rules="{rules}"; touch "$rules"
-[[ "$1 $2" == "--wait 60" ]] || exit 2
-action="$3"; chain="$4"; shift 4
+[[ "$1 $2 $3" == "--wait 60 --table" ]] || exit 2
+chain="$4 $6"; action="$5"; shift 6
 case "$action" in
     --check) grep --quiet --line-regexp --fixed-strings -- "$chain $*" "$rules" ;;
     --insert) [[ "$1" == 1 ]] && shift && echo "$chain $*" >> "$rules" ;;
@@ -20,8 +20,8 @@ case "$action" in
 esac
 """
 V4 = [
-    "OUTPUT --destination 169.254.169.254/32 --match owner ! --uid-owner 0 --jump REJECT",
-    "FORWARD --destination 169.254.169.254/32 --jump REJECT",
+    "filter OUTPUT --destination 169.254.169.254/32 --match owner ! --uid-owner 0 --jump REJECT",
+    "mangle PREROUTING --destination 169.254.169.254/32 --jump DROP",
 ]
 V6 = [rule.replace("169.254.169.254/32", "fd00:ec2::254/128") for rule in V4]
 

@@ -73,7 +73,7 @@ def test_script_comes_from_the_prefix_that_was_uploaded(file: str) -> None:
     for group in groups(stacks["SlurmHyperPodStack"]):
         config = evaluate(group["LifeCycleConfig"])
         assert config.keys() == {"SourceS3Uri", "OnInitComplete"}
-        assert config["SourceS3Uri"].removeprefix(f"s3://{bucket}/").rstrip("/") in prefixes
+        assert config["SourceS3Uri"].removeprefix(f"s3://{bucket}/") in prefixes
         assert config["OnInitComplete"] == "on_init_complete.sh"
 
 

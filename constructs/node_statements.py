@@ -1,0 +1,178 @@
+"""The statements of a node's role: what HyperPod, Session Manager and jobs need, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from aws_cdk import Stack
+from aws_cdk import aws_aps as aps
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_ecr as ecr
+from aws_cdk import aws_kms as kms
+
+ARTIFACT_PREFIXES = ("lifecycle", "workloads")
+"""Of the artifact bucket: what nodes read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeResources:
+    """What all nodes of a cluster use."""
+
+    cluster_name: str
+    vpc: ec2.IVpc
+    subnets: Sequence[ec2.ISubnet]
+    security_group: ec2.ISecurityGroup
+    artifact_bucket_name: str
+    repository: ecr.IRepository
+    key: kms.IKey | None
+    workspace: aps.CfnWorkspace | None
+
+
+@dataclass(frozen=True)
+class Statement:
+    sid: str
+    actions: list[str]
+    resources: list[str]
+    conditions: Mapping[str, Mapping[str, str | list[str]]] | None = None
+    why_wildcard: str = ""
+    """Why a resource cannot be named, for the ones that hold a star."""
+
+
+def node_statements(stack: Stack, resources: NodeResources) -> list[Statement]:
+    """What every node may do.
+
+    These are the statements of the AWS managed AmazonSageMakerClusterInstanceRolePolicy and of HyperPod's
+    documented VPC policy, narrowed to this cluster's log groups, bucket prefixes and network. ``grant_*``
+    would add actions that nodes have no use for. The data bucket is left out: data come through Lustre.
+    """
+    statements = [
+        *_service_statements(stack, resources.cluster_name),
+        *_network_statements(stack, resources),
+        *_artifact_statements(stack, resources),
+    ]
+    if resources.workspace:
+        statements.append(Statement("WriteMetrics", ["aps:RemoteWrite"], [resources.workspace.attr_arn]))
+    if resources.key:
+        # Scripts and code in S3, and the sessions that Session Manager encrypts.
+        statements.append(Statement("Decrypt", ["kms:Decrypt"], [resources.key.key_arn]))
+    return statements
+
+
+def _service_statements(stack: Stack, cluster_name: str) -> list[Statement]:
+    """Logs, metrics, Session Manager, and finding the file systems."""
+    logs_arn = f"arn:{stack.partition}:logs:{stack.region}:{stack.account}"
+    log_groups = f"{logs_arn}:log-group:/aws/sagemaker/Clusters/{cluster_name}/*"
+    unknown_id = "the last part is the cluster's id, which the service makes up later"
+    return [
+        Statement("CreateLogGroups", ["logs:CreateLogGroup"], [log_groups], why_wildcard=unknown_id),
+        Statement(
+            "WriteLogs",
+            ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
+            [f"{log_groups}:log-stream:*"],
+            why_wildcard=f"{unknown_id}; streams are named after nodes",
+        ),
+        Statement(
+            "PutClusterMetrics",
+            ["cloudwatch:PutMetricData"],
+            ["*"],
+            {"StringEquals": {"cloudwatch:namespace": "/aws/sagemaker/Clusters"}},
+            "metrics have no ARN; the condition names the namespace",
+        ),
+        Statement(
+            "OpenSessions",
+            [
+                "ssmmessages:CreateControlChannel",
+                "ssmmessages:CreateDataChannel",
+                "ssmmessages:OpenControlChannel",
+                "ssmmessages:OpenDataChannel",
+            ],
+            ["*"],
+            why_wildcard="Session Manager's channels have no ARN",
+        ),
+        Statement(
+            "DescribeFileSystems",
+            ["fsx:DescribeFileSystems"],
+            ["*"],
+            why_wildcard="FSx has no resource-level permissions for it",
+        ),
+    ]
+
+
+def _network_statements(stack: Stack, resources: NodeResources) -> list[Statement]:
+    """The interfaces that HyperPod puts into the VPC for each node, in this cluster's subnets alone."""
+    ec2_arn = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}"
+    interfaces = f"{ec2_arn}:network-interface/*"
+    subnets = [f"{ec2_arn}:subnet/{subnet.subnet_id}" for subnet in resources.subnets]
+    vpc = f"{ec2_arn}:vpc/{resources.vpc.vpc_id}"
+    unknown = "the service makes interfaces for nodes that come and go"
+    return [
+        Statement(
+            "CreateInterfaces",
+            ["ec2:CreateNetworkInterface"],
+            [interfaces, *subnets, f"{ec2_arn}:security-group/{resources.security_group.security_group_id}"],
+            why_wildcard=f"{unknown}; subnets and security group are named",
+        ),
+        Statement(
+            "ManageInterfaces",
+            [
+                "ec2:CreateNetworkInterfacePermission",
+                "ec2:DeleteNetworkInterface",
+                "ec2:DeleteNetworkInterfacePermission",
+            ],
+            [interfaces],
+            {"ArnEquals": {"ec2:Vpc": vpc}},
+            f"{unknown}; the condition names the VPC",
+        ),
+        # Also authorised on the instance, which is the service's own and carries no VPC of ours.
+        Statement(
+            "DetachInterfaces",
+            ["ec2:DetachNetworkInterface"],
+            [interfaces, f"arn:{stack.partition}:ec2:{stack.region}:*:instance/*"],
+            {"ArnEqualsIfExists": {"ec2:Vpc": vpc}},
+            f"{unknown}, on instances of its own account; the condition names the VPC",
+        ),
+        Statement("TagInterfaces", ["ec2:CreateTags"], [interfaces], why_wildcard=unknown),
+        Statement(
+            "DescribeNetwork",
+            [
+                "ec2:DescribeDhcpOptions",
+                "ec2:DescribeNetworkInterfaces",
+                "ec2:DescribeSecurityGroups",
+                "ec2:DescribeSubnets",
+                "ec2:DescribeVpcs",
+            ],
+            ["*"],
+            why_wildcard="EC2 has no resource-level permissions for these",
+        ),
+    ]
+
+
+def _artifact_statements(stack: Stack, resources: NodeResources) -> list[Statement]:
+    """Lifecycle scripts, workload code and the training image."""
+    bucket = f"arn:{stack.partition}:s3:::{resources.artifact_bucket_name}"
+    return [
+        Statement(
+            "ListArtifacts",
+            ["s3:ListBucket"],
+            [bucket],
+            {"StringLike": {"s3:prefix": [f"{prefix}/*" for prefix in ARTIFACT_PREFIXES]}},
+        ),
+        Statement(
+            "ReadArtifacts",
+            ["s3:GetObject"],
+            [f"{bucket}/{prefix}/*" for prefix in ARTIFACT_PREFIXES],
+            why_wildcard="replaced nodes and rollbacks read earlier contents, each below a hash of its own",
+        ),
+        Statement(
+            "LogInToRegistry",
+            ["ecr:GetAuthorizationToken"],
+            ["*"],
+            why_wildcard="ECR has no resource-level permissions for it",
+        ),
+        Statement(
+            "PullImages",
+            ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"],
+            [resources.repository.repository_arn],
+        ),
+    ]

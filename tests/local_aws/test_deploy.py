@@ -94,7 +94,8 @@ def outputs(seen: Seen, cluster: SlurmCluster) -> dict[str, str]:
 
 def lifecycle_objects(seen: Seen, source: str) -> dict[str, bytes]:
     """Contents by name, of what is stored below ``source``."""
-    return {uri.removeprefix(source): body for uri, body in seen.objects.items() if uri.startswith(source)}
+    folder = source.rstrip("/") + "/"
+    return {uri.removeprefix(folder): body for uri, body in seen.objects.items() if uri.startswith(folder)}
 
 
 @pytest.mark.parametrize(("stage", "cluster"), [("deployed", SMALL), ("large", LARGE)])

@@ -13,7 +13,7 @@ from config.cluster import SlurmCluster
 from config.loader import load_cluster
 from stacks.network_stack import NetworkStack
 from stacks.remaining_costs import remaining_costs
-from stacks.slurm_hyperpod_stack import SlurmHyperPodStack
+from stacks.slurm_hyperpod_stack import DEFAULT_CLUSTER, SlurmHyperPodStack
 from stacks.storage_stack import StorageStack
 from stacks.tags import tags_of
 
@@ -39,7 +39,7 @@ def add_stacks(app: App, cluster: SlurmCluster) -> None:
 if __name__ == "__main__":
     app = App()
     try:
-        cluster = load_cluster(Path(app.node.try_get_context("cluster") or "clusters/slurm.yaml"))
+        cluster = load_cluster(Path(app.node.try_get_context("cluster") or DEFAULT_CLUSTER))
     except ValueError as error:
         sys.exit(str(error))
     # At every command, because the command line shows no app which one it is, nor annotations at destroy.

@@ -22,6 +22,9 @@ from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
 from stacks.tags import CLUSTER_TAG
 
+DEFAULT_CLUSTER = "clusters/slurm.yaml"
+"""The file that app and make take when none is named."""
+
 
 class SlurmHyperPodStack(Stack):
     """Nodes, their roles and scripts, image repository, metrics workspace, session document and budget."""
@@ -109,7 +112,7 @@ class SlurmHyperPodStack(Stack):
     def _make(self, target: str) -> str:
         """The command for this cluster; the default file need not be named."""
         file = self.node.try_get_context("cluster")
-        return f"make {target} CLUSTER={file}" if file else f"make {target}"
+        return f"make {target}" if file in (None, DEFAULT_CLUSTER) else f"make {target} CLUSTER={file}"
 
     def _outputs(self, **values: str) -> None:
         for name, value in values.items():

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,8 @@ def cdk(*arguments: str) -> subprocess.CompletedProcess[str]:
         cwd=REPOSITORY,
         env=environment
         | {
+            # Node.js from the environment, if it brings one.
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "AWS_ACCESS_KEY_ID": "nobody",
             "AWS_SECRET_ACCESS_KEY": "nothing",
             "AWS_ENDPOINT_URL": "http://localhost:9",

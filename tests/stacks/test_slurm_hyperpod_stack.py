@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stacks.remaining_costs import remaining_costs
+from stacks.slurm_hyperpod_stack import DEFAULT_CLUSTER
 from tests.stacks.intrinsics import Evaluator
 from tests.stacks.synthesized import CLUSTER_FILES, assembly, load, only, resources, templates
 from tests.stacks.variants import EVERY_OPTION, variant_templates
@@ -171,8 +172,9 @@ def test_outputs_are_what_people_need(file: str) -> None:
         "BillsUntilTeardown",
     }
     assert found["ClusterName"] == cluster.name
-    assert found["ConnectCommand"] == f"make connect CLUSTER={file}"
-    assert found["ApplyLifecycleCommand"] == f"make apply-lifecycle CLUSTER={file}"
+    which = "" if file == DEFAULT_CLUSTER else f" CLUSTER={file}"
+    assert found["ConnectCommand"] == f"make connect{which}"
+    assert found["ApplyLifecycleCommand"] == f"make apply-lifecycle{which}"
     assert found["LifecycleSourceS3Uri"].startswith(f"s3://{found['ArtifactBucketName']}/lifecycle/")
     assert found["BillsUntilTeardown"] == ", ".join(remaining_costs(cluster))
 

@@ -15,8 +15,8 @@ KEPT_IMAGES = 20
 class TrainingImageRepository(Construct):
     """ECR repository ``<cluster name>/training``: a tag is never moved, every push is scanned.
 
-    It goes with the cluster, images included: they are built from this repository, and a repository that was
-    kept would collide with the next cluster's by name.
+    It goes with its stack, images included: they can be built again, and a repository that was kept would
+    collide with the next one by name.
     """
 
     def __init__(

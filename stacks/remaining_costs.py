@@ -11,7 +11,9 @@ def remaining_costs(cluster: SlurmCluster) -> list[str]:
     parts = [f"FSx for Lustre ({lustre.capacity_gib} GiB)"]
     if home:
         parts.append(f"FSx for OpenZFS ({home.capacity_gib} GiB)")
-    parts.append("S3 buckets")
+    parts += ["S3 buckets", "image repository"]
+    if cluster.prometheus:
+        parts.append("Prometheus workspace")
     if isinstance(cluster.network, NewVpc) and cluster.network.internet == "nat":
         parts.append("NAT gateway")
     if cluster.network.interface_endpoints:

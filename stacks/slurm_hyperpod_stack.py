@@ -8,16 +8,13 @@ from aws_cdk import CfnOutput, Stack
 
 from config.cluster import SlurmCluster as Settings
 from constructs import Construct
-from constructs.accounting_database import AccountingDatabase
 from constructs.cost_budget import CostBudget
 from constructs.instance_role import InstanceRole
-from constructs.metrics_workspace import MetricsWorkspace
 from constructs.network import Network
 from constructs.node_files import NodeFiles
 from constructs.node_statements import NodeResources
 from constructs.run_as_document import RunAsDocument
 from constructs.slurm_cluster import Mounts, SlurmCluster
-from constructs.training_image_repository import TrainingImageRepository
 from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
 from stacks.tags import CLUSTER_TAG
@@ -27,7 +24,7 @@ DEFAULT_CLUSTER = "clusters/slurm.yaml"
 
 
 class SlurmHyperPodStack(Stack):
-    """Nodes, their roles and scripts, image repository, metrics workspace, session document and budget."""
+    """Nodes, their roles and scripts, session document and budget: what can be destroyed over night."""
 
     def __init__(
         self,
@@ -42,14 +39,7 @@ class SlurmHyperPodStack(Stack):
         super().__init__(scope, construct_id, **stack_arguments)
         # Also for what no property refers to: the data repository association.
         self.add_stack_dependency(storage)
-        key = storage.key
-        image = TrainingImageRepository(self, "TrainingImage", cluster_name=cluster.name, key=key)
-        metrics = (
-            MetricsWorkspace(self, "Metrics", cluster_name=cluster.name, key=key)
-            if cluster.prometheus
-            else None
-        )
-        database = _accounting_database(cluster, network, storage)
+        key, database = storage.key, storage.accounting_database
         files = NodeFiles(
             self, "NodeFiles", cluster=cluster, artifact_bucket=storage.artifact_bucket, key=key
         )
@@ -60,9 +50,9 @@ class SlurmHyperPodStack(Stack):
             subnets=list({network.subnet(zone).subnet_id: network.subnet(zone) for zone in zones}.values()),
             security_group=network.security_group,
             artifact_bucket_name=files.bucket_name,
-            repository=image.repository,
+            repository=storage.image_repository.repository,
             key=key,
-            workspace=metrics.workspace if metrics else None,
+            workspace=storage.metrics.workspace if storage.metrics else None,
         )
         roles: dict[str, InstanceRole] = {
             role: InstanceRole(
@@ -104,7 +94,7 @@ class SlurmHyperPodStack(Stack):
             ArtifactBucketName=files.bucket_name,
             LustreFileSystemId=storage.lustre.file_system_id,
             LustreMountName=storage.lustre.mount_name,
-            ImageUri=image.repository.repository_uri,
+            ImageUri=storage.image_repository.repository.repository_uri,
             SessionDocumentName=session.name,
             BillsUntilTeardown=", ".join(remaining_costs(cluster)),
         )
@@ -117,20 +107,3 @@ class SlurmHyperPodStack(Stack):
     def _outputs(self, **values: str) -> None:
         for name, value in values.items():
             CfnOutput(self, name, value=value)
-
-
-def _accounting_database(
-    cluster: Settings, network: Network, storage: StorageStack
-) -> AccountingDatabase | None:
-    """In the storage stack: accounting outlives the cluster, and the next one finds it there."""
-    if cluster.accounting_database is None:
-        return None
-    return AccountingDatabase(
-        storage,
-        "AccountingDatabase",
-        settings=cluster.accounting_database,
-        vpc=network.vpc,
-        subnets=network.database_subnets,
-        cluster_security_group=network.security_group,
-        key=storage.key,
-    )

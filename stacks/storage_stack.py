@@ -1,4 +1,4 @@
-"""What outlives clusters: file systems, buckets and the key that encrypts them."""
+"""What outlives clusters: file systems, buckets, images, metrics, accounting, and the key of all that."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from aws_cdk import CfnOutput, Stack
 
 from config.cluster import Removal, SlurmCluster
 from constructs import Construct
+from constructs.accounting_database import AccountingDatabase
 from constructs.data_association import DataAssociation
 from constructs.encryption_key import encryption_key
 from constructs.home_file_system import HomeFileSystem
 from constructs.lustre_file_system import LustreFileSystem
+from constructs.metrics_workspace import MetricsWorkspace
 from constructs.network import Network
 from constructs.private_bucket import access_log_bucket, private_bucket
 from constructs.removal import removal_policy
+from constructs.training_image_repository import TrainingImageRepository
 
 ARTIFACT_NONCURRENT_DAYS = 30
 """Lifecycle scripts and code are overwritten under the same name only by hand: time to notice."""
@@ -90,6 +93,23 @@ class StorageStack(Stack):
                     if storage.lustre.removal == storage.data_bucket.removal == "retain"
                     else "destroy"
                 ),
+            )
+        self.image_repository = TrainingImageRepository(
+            self, "TrainingImage", cluster_name=cluster.name, key=self.key
+        )
+        self.metrics = None
+        if cluster.prometheus:
+            self.metrics = MetricsWorkspace(self, "Metrics", cluster_name=cluster.name, key=self.key)
+        self.accounting_database = None
+        if cluster.accounting_database:
+            self.accounting_database = AccountingDatabase(
+                self,
+                "AccountingDatabase",
+                settings=cluster.accounting_database,
+                vpc=network.vpc,
+                subnets=network.database_subnets,
+                cluster_security_group=network.security_group,
+                key=self.key,
             )
         self._outputs()
 

@@ -9,9 +9,11 @@ import pytest
 from stacks.remaining_costs import remaining_costs
 from tests.stacks.synthesized import CLUSTER_FILES, load, resources, templates
 
-HOURLY = {
+BILLED = {
     "AWS::FSx::FileSystem": "FSx",
     "AWS::S3::Bucket": "S3 buckets",
+    "AWS::ECR::Repository": "image repository",
+    "AWS::APS::Workspace": "Prometheus workspace",
     "AWS::EC2::NatGateway": "NAT gateway",
     "AWS::RDS::DBInstance": "accounting database",
     "AWS::KMS::Key": "KMS key",
@@ -27,7 +29,7 @@ def billed(file: str) -> dict[str, dict[str, Any]]:
 def test_names_what_the_other_stacks_hold(file: str) -> None:
     said = ", ".join(remaining_costs(load(file)))
     types = {resource["Type"] for resource in billed(file).values()}
-    for kind, words in HOURLY.items():
+    for kind, words in BILLED.items():
         assert (words in said) == (kind in types), kind
     interfaces = [
         found

@@ -199,6 +199,6 @@ def test_budget_counts_what_carries_the_cluster_s_tag() -> None:
 
 
 def test_image_tags_do_not_move() -> None:
-    repository = only(hyperpod("clusters/slurm.yaml"), "AWS::ECR::Repository")
+    repository = only(templates("clusters/slurm.yaml")["SlurmStorageStack"], "AWS::ECR::Repository")
     assert repository["ImageTagMutability"] == "IMMUTABLE"
     assert repository["ImageScanningConfiguration"] == {"ScanOnPush": True}

@@ -50,7 +50,7 @@ def test_resource_names(name: str) -> None:
     named = [bucket["Properties"]["BucketName"] for bucket in buckets if "BucketName" in bucket["Properties"]]
     assert [plain(n, cluster.region) for n in named] == [resource_names.artifact_bucket(cluster, ACCOUNT)]
     assert only(made[HYPERPOD], "AWS::SSM::Document")["Name"] == resource_names.shell_document(cluster)
-    repository = only(made[HYPERPOD], "AWS::ECR::Repository")
+    repository = only(made[STORAGE], "AWS::ECR::Repository")
     assert repository["RepositoryName"] == resource_names.image_repository(cluster)
     logs = {
         group["Properties"].get("LogGroupName")

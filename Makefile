@@ -97,7 +97,7 @@ golden: $(READY) ## write the expected templates again
 	$(NODE_HERE) $(BIN)/python -m tests.golden.write
 
 test: $(READY) $(CDK_READY) $(CHECKOV_READY) ## every test that needs neither root nor cloud nor GPU
-	$(NODE_HERE) $(BIN)/python -m pytest $(ARGS)
+	$(NODE_HERE) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 lint: $(READY) ## ruff, mypy, shellcheck
 	$(BIN)/ruff check .

@@ -36,7 +36,7 @@ class NewVpc(Section):
     cidr: Cidr = "10.0.0.0/16"
     """Address range; /16 is the largest a VPC may have."""
     availability_zone_ids: Annotated[list[AvailabilityZoneId], Field(min_length=1, max_length=3)]
-    """Zone ids (usw2-az4), not names: names differ between accounts. FSx, and every node whose group names no
+    """Zone ids (usw2-az2), not names: names differ between accounts. FSx, and every node whose group names no
     other zone, go to the first; a database needs a second one."""
     private_prefix_length: Annotated[int, Field(ge=17, le=26)] = 18
     """Size of each zone's private subnet, where nodes and file systems live; 18 holds 16,379 addresses."""
@@ -97,7 +97,7 @@ class LustreFileSystem(Section):
     """How long daily backups are kept; 0 makes none. FSx makes none of a file system linked to a bucket: what
     must outlast the file system belongs below ``data_bucket.lustre_path``, from where it is exported."""
     mount_path: MountPath = "/fsx"
-    """Where the nodes see it."""
+    """Where the nodes see it: a directory of its own, outside those of the operating system."""
     removal: Removal = "retain"
     """What `cdk destroy` of the storage stack does to it."""
 
@@ -132,26 +132,30 @@ class Storage(Section):
     lustre: LustreFileSystem = LustreFileSystem()
     """The shared file system of all nodes."""
     home: HomeFileSystem | None = None
-    """Null keeps home directories on the Lustre file system."""
+    """FSx for OpenZFS at /home. Null leaves home directories on each node's root volume: every node has its
+    own, and they are lost with it."""
     data_bucket: DataBucket = DataBucket()
     """The S3 bucket of the data."""
     kms: Annotated[str, forms.field(forms.KMS)] = "aws"
-    """Key of everything at rest: ``aws`` (service keys), ``create`` (a key of its own), or an ARN."""
+    """Key of everything at rest: ``aws`` (service keys), ``create`` (a key of its own), or an ARN. All but
+    aws need continuous provisioning."""
 
 
 class InstanceGroup(Section):
     """Nodes of one type and role."""
 
     name: GroupName
-    """Its nodes are called <name>-1, <name>-2, ...; fixed at creation."""
+    """Its nodes are called <name>-1, <name>-2, ...; fixed at creation, and not head."""
     role: Literal["controller", "login", "worker"]
     """One controller runs Slurm, workers run jobs, login nodes (optional) are for people."""
     instance_type: str
     """A type that HyperPod offers, with its ml. prefix; config/instance_types.csv lists them."""
     num_instances: Annotated[int, Field(ge=0, le=6758)]
     """Nodes to have; 0 keeps a worker group for later."""
-    min_instances: Annotated[int, Field(ge=0, le=6758)] | None = None
-    """Fewer are accepted when the capacity is short; null asks for all."""
+    min_instances: Annotated[int, Field(ge=1, le=6758)] | None = None
+    """The group is not in service before this many nodes are; without them after 3 hours it goes back to what
+    it was, which is no nodes for a new group. Null takes the nodes that there are and waits for the rest.
+    Needs continuous provisioning."""
     partition: PartitionName | None = None
     """Slurm partition of a worker group (`sbatch --partition`); groups may share one."""
     availability_zone_id: AvailabilityZoneId | None = None
@@ -168,18 +172,23 @@ class InstanceGroup(Section):
     training_plan_arn: Annotated[str, forms.field(forms.TRAINING_PLAN_ARN)] | None = None
     """Reserved capacity (`aws sagemaker create-training-plan`), billed by the plan."""
     capacity: Literal["on_demand", "spot"] = "on_demand"
-    """Spot is for workers whose jobs may be interrupted."""
+    """Spot is for workers whose jobs may be interrupted; needs continuous provisioning."""
     image_id: Annotated[str, forms.field(forms.IMAGE_ID)] | None = None
-    """Null is HyperPod's current image."""
+    """Null is HyperPod's current image. With ``accounting_database`` it must have been released after
+    2026-08-30, which its id does not tell: `aws ec2 describe-images` does."""
     auto_patch: Literal["none", "when_idle", "when_all_idle"] = "none"
     """When the service may replace a node's image by one with security patches."""
 
 
 class AccountingDatabase(Section):
-    """MariaDB on RDS for Slurm's accounting, so that its history outlives the controller."""
+    """MariaDB on RDS for Slurm's accounting, so that its history outlives the controller.
+
+    HyperPod's images released after 2026-08-30 can use it. A cluster that has it cannot go back to the
+    database on its controller.
+    """
 
     instance_class: Annotated[str, forms.field(forms.DATABASE_CLASS)] = "db.t4g.medium"
-    """Class of RDS."""
+    """Class of RDS that runs MariaDB."""
     storage_gib: Annotated[int, Field(ge=20, le=65536)] = 20
     """gp3; it can grow."""
     multi_az: bool = False
@@ -187,7 +196,7 @@ class AccountingDatabase(Section):
     backup_days: Annotated[int, Field(ge=1, le=35)] = 7
     """How long daily backups are kept."""
     removal: Removal = "retain"
-    """What `cdk destroy` of the cluster's stack does to it."""
+    """What `cdk destroy` of the storage stack does to it."""
 
 
 class Budget(Section):
@@ -209,7 +218,8 @@ class SlurmCluster(Section):
     region: str
     """Where everything is, as us-west-2; config/regions.py lists the regions with HyperPod."""
     tags: dict[str, str] = {}
-    """On every resource, beside the project's own; 40 at most."""
+    """On every resource, beside the project's own; 40 at most, with values of 1 to 255 characters. Keys that
+    differ only in case are the same."""
     network: Network
     """A new VPC or an existing one."""
     storage: Storage = Storage()
@@ -219,12 +229,16 @@ class SlurmCluster(Section):
     node_recovery: Literal["automatic", "none"] = "automatic"
     """Automatic replaces or reboots nodes with hardware faults."""
     continuous_provisioning: bool = True
-    """The cluster is up as soon as its controller is, workers follow with capacity; fixed at creation."""
+    """The cluster is up as soon as its controller is (and a login node, if there are any), workers follow
+    with capacity; fixed at creation. Needed for ``storage.kms`` other than aws, ``accounting_database``,
+    ``min_instances`` and spot."""
     slurm_config_strategy: Literal["managed", "overwrite", "merge"] = "managed"
     """What an update does to partitions that were edited on the controller by hand."""
     accounting_database: AccountingDatabase | None = None
-    """Null keeps accounting in a database on the controller, which is lost with it."""
+    """In the storage stack. Null keeps accounting in a database on the controller, which is lost with it; one
+    that was added cannot be removed from a cluster that exists."""
     prometheus: bool = True
-    """An Amazon Managed Prometheus workspace that the nodes write to."""
+    """An Amazon Managed Prometheus workspace, in the storage stack, that nodes may write to; nothing on them
+    does by itself yet."""
     budget: Budget | None = None
     """Null sets no alarm."""

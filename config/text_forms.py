@@ -52,7 +52,7 @@ PARTITION = _form(
 ZONE_ID = _form(
     r"^[a-z]{3,4}\d-([a-z]{3}\d-)?az\d$",
     "zones are given by id, since a name means another zone in another account",
-    "usw2-az4",
+    "usw2-az2",
 )
 CIDR = _form(
     r"^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$",
@@ -67,13 +67,14 @@ MOUNT_PATH = _form(
 VPC_ID = _form(r"^vpc-[0-9a-f]{8,17}$", "a VPC is given by its id", "vpc-0123456789abcdef0")
 SUBNET_ID = _form(r"^subnet-[0-9a-f]{8,17}$", "a subnet is given by its id", "subnet-0123456789abcdef0")
 ROUTE_TABLE_ID = _form(r"^rtb-[0-9a-f]{8,17}$", "a route table is given by its id", "rtb-0123456789abcdef0")
+# ARNs are those of the partition aws: it has all the regions of config/regions.py.
 KMS = _form(
-    r"^(aws|create|arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/(mrk-[0-9a-f]{32}|[0-9a-f-]{36}))$",
+    r"^(aws|create|arn:aws:kms:[a-z0-9-]+:\d{12}:key/(mrk-[0-9a-f]{32}|[0-9a-f-]{36}))$",
     "aws (service keys), create (a key of its own) or a key's ARN (not an alias's) is allowed",
     "aws",
 )
 TRAINING_PLAN_ARN = _form(
-    r"^arn:aws[a-z-]*:sagemaker:[a-z0-9-]+:\d{12}:training-plan/[a-zA-Z0-9](-*[a-zA-Z0-9]){0,63}$",
+    r"^arn:aws:sagemaker:[a-z0-9-]+:\d{12}:training-plan/[a-zA-Z0-9](-*[a-zA-Z0-9]){0,63}$",
     "a plan is given by its ARN, which `aws sagemaker list-training-plans` prints",
     "arn:aws:sagemaker:us-east-1:123456789012:training-plan/esm2-p5",
 )

@@ -25,6 +25,13 @@ class Violation:
         return f"{self.path}: got {shown(self.got)}; {self.allowed}; {self.fix}"
 
 
+def key_path(path: str, key: str) -> str:
+    """The place of a key below a path; one that would not be seen there stands in quotes."""
+    if not key or key.strip() != key or not key.isprintable():
+        return f"{path}[{json.dumps(key, ensure_ascii=False)}]"
+    return f"{path}.{key}" if path else key
+
+
 def shown(value: object) -> str:
     """A value as YAML writes it on one line; mappings and inner lists are only named, as they may be long."""
     if value is None:
@@ -35,6 +42,8 @@ def shown(value: object) -> str:
         return "a mapping"
     if isinstance(value, list):
         return f"[{', '.join('a list' if isinstance(item, list) else shown(item) for item in value)}]"
-    if isinstance(value, str) and (_NOT_A_TEXT.fullmatch(value) or value.strip() != value or "\n" in value):
+    if isinstance(value, str) and (
+        _NOT_A_TEXT.fullmatch(value) or value.strip() != value or not value.isprintable()
+    ):
         return json.dumps(value, ensure_ascii=False)
     return str(value)

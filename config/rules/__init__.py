@@ -9,14 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from config.cluster import SlurmCluster
-from config.rules import groups, hardware, ranges, region, services, storage, subnets, zones
+from config.rules import (
+    groups,
+    hardware,
+    provisioning,
+    ranges,
+    region,
+    services,
+    storage,
+    subnets,
+    tags,
+    zones,
+)
 from config.violation import Violation
 
 Rule = Callable[[SlurmCluster], Iterator[Violation]]
 
 RULES: tuple[Rule, ...] = (
     *region.RULES,
+    *tags.RULES,
     *services.RULES,
+    *provisioning.RULES,
     *ranges.RULES,
     *zones.RULES,
     *subnets.RULES,

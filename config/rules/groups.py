@@ -21,6 +21,18 @@ def names_are_distinct(cluster: SlurmCluster) -> Iterator[Violation]:
             )
 
 
+def names_are_free(cluster: SlurmCluster) -> Iterator[Violation]:
+    """`make connect NODE=head` means the login node or the controller."""
+    for group in cluster.instance_groups:
+        if group.name == "head":
+            yield Violation(
+                group_path(group, "name"),
+                "head",
+                "make connect keeps that name for the login node or the controller",
+                f"set another name, as {group.role}",
+            )
+
+
 def one_controller(cluster: SlurmCluster) -> Iterator[Violation]:
     controllers = _with_role(cluster, "controller")
     if len(controllers) != 1:
@@ -90,7 +102,18 @@ def minimum_is_below_the_count(cluster: SlurmCluster) -> Iterator[Violation]:
                 group_path(group, "min_instances"),
                 group.min_instances,
                 f"at most num_instances, {group.num_instances}, are allowed",
-                f"set {group.num_instances} or less",
+                f"set {group.num_instances} or less" if group.num_instances else "remove it",
+            )
+
+
+def controller_has_no_minimum(cluster: SlurmCluster) -> Iterator[Violation]:
+    for group in _with_role(cluster, "controller"):
+        if group.min_instances is not None:
+            yield Violation(
+                group_path(group, "min_instances"),
+                group.min_instances,
+                "no cluster is in service without its controller",
+                "remove it",
             )
 
 
@@ -146,11 +169,13 @@ def _listed(groups: list[InstanceGroup], role: str) -> str:
 
 RULES = (
     names_are_distinct,
+    names_are_free,
     one_controller,
     login_nodes,
     at_least_one_worker,
     partitions_belong_to_workers,
     minimum_is_below_the_count,
+    controller_has_no_minimum,
     spot_is_for_workers,
     plan_lies_in_the_region,
     pinned_image_is_not_patched,

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from config.address_demand import zone_ids
 from config.cluster import SlurmCluster
 from config.violation import Violation
 
-MAX_TAGS = 40
-"""AWS takes 50 on a resource; the rest is for the tags that the stacks and the CDK add."""
-OUR_TAGS = ("project", "hyperpod-cluster", "Name")
-
-# "Tag naming limits and requirements" (AWS tagging user guide): lengths in characters, and these characters.
-_MAX_KEY, _MAX_VALUE = 128, 256
-_TAG_TEXT = re.compile(r"[\w\s.:/=+\-@]*")
+_GRAVITON = ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "16xlarge")
+_XEON_5 = (*_GRAVITON, "24xlarge")
+_XEON_6 = (*_XEON_5, "32xlarge")
+_UP_TO_48 = (*_XEON_5, "48xlarge")
+_BURSTABLE = ("micro", "small", "medium", "large", "xlarge", "2xlarge")
+DATABASE_SIZES = {
+    **dict.fromkeys(("t3", "t4g"), _BURSTABLE),
+    **dict.fromkeys(("m6g", "m6gd", "m7g", "r6g", "r6gd", "r7g", "x2g"), _GRAVITON),
+    **dict.fromkeys(("m5", "m5d", "r5", "r5b", "r5d"), _XEON_5),
+    **dict.fromkeys(("m6i", "m6id", "m6idn", "m6in", "r6i", "r6id", "r6idn", "r6in"), _XEON_6),
+    **dict.fromkeys(("m7i", "m8a", "m8g", "m8gd", "m9g", "r7i", "r8a", "r8g", "r8gd"), _UP_TO_48),
+    "x2iedn": ("xlarge", "2xlarge", "4xlarge", "8xlarge", "16xlarge", "24xlarge", "32xlarge"),
+}
+"""Sizes of each family of RDS classes that run MariaDB 11.4 in some region."""
 
 
 def name_is_not_reserved(cluster: SlurmCluster) -> Iterator[Violation]:
@@ -27,45 +33,6 @@ def name_is_not_reserved(cluster: SlurmCluster) -> Iterator[Violation]:
                 cluster.name,
                 "AWS keeps names that begin with aws, amazon or amzn to itself",
                 "set a name with another beginning, as esm2",
-            )
-
-
-def tags_are_acceptable(cluster: SlurmCluster) -> Iterator[Violation]:
-    if len(cluster.tags) > MAX_TAGS:
-        yield Violation(
-            "tags",
-            f"{len(cluster.tags)} tags",
-            f"at most {MAX_TAGS} are allowed: AWS takes 50 on a resource, and the stacks add their own",
-            f"remove {len(cluster.tags) - MAX_TAGS}",
-        )
-    for key, value in cluster.tags.items():
-        path = f"tags.{key}"
-        if key.lower().startswith("aws:"):
-            yield Violation(
-                path,
-                value,
-                "AWS keeps keys that begin with aws: to itself",
-                "set another key",
-            )
-        if key in OUR_TAGS:
-            yield Violation(path, value, "the stacks set this tag themselves", "remove it or set another key")
-        if not 1 <= len(key) <= _MAX_KEY:
-            yield Violation(
-                path, f"a key of {len(key)} characters", f"1 to {_MAX_KEY} are allowed", "set a shorter key"
-            )
-        if len(value) > _MAX_VALUE:
-            yield Violation(
-                path,
-                f"a value of {len(value)} characters",
-                f"at most {_MAX_VALUE} are allowed",
-                "set a shorter value",
-            )
-        if not (_TAG_TEXT.fullmatch(key) and _TAG_TEXT.fullmatch(value)):
-            yield Violation(
-                path,
-                value,
-                "letters, digits, spaces and _ . : / = + - @ are allowed",
-                "set key and value of these characters",
             )
 
 
@@ -81,20 +48,19 @@ def database_has_two_zones(cluster: SlurmCluster) -> Iterator[Violation]:
         )
 
 
-def database_needs_continuous_provisioning(cluster: SlurmCluster) -> Iterator[Violation]:
-    """API reference of CreateCluster, ``AccountingDatabase``."""
-    if cluster.accounting_database and not cluster.continuous_provisioning:
+def database_class_runs_mariadb(cluster: SlurmCluster) -> Iterator[Violation]:
+    if not cluster.accounting_database:
+        return
+    path, name = "accounting_database.instance_class", cluster.accounting_database.instance_class
+    _, family, size = name.split(".")
+    if family not in DATABASE_SIZES:
+        allowed = f"MariaDB on RDS runs on classes of {', '.join(DATABASE_SIZES)}"
+        yield Violation(path, name, allowed, "set one of these, as db.t4g.medium")
+    elif size not in DATABASE_SIZES[family]:
+        sizes = DATABASE_SIZES[family]
         yield Violation(
-            "continuous_provisioning",
-            False,
-            "HyperPod takes an accounting database only with continuous provisioning",
-            "set true, or remove accounting_database",
+            path, name, f"db.{family} has {', '.join(sizes)}", f"set one, as db.{family}.{sizes[0]}"
         )
 
 
-RULES = (
-    name_is_not_reserved,
-    tags_are_acceptable,
-    database_has_two_zones,
-    database_needs_continuous_provisioning,
-)
+RULES = (name_is_not_reserved, database_has_two_zones, database_class_runs_mariadb)

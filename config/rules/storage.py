@@ -15,11 +15,14 @@ SMALLEST_GIB = 1200
 _IOPS_STEP, _MAX_IOPS = 12000, 192000
 _METADATA_IOPS = (1500, 3000, 6000, *range(_IOPS_STEP, _MAX_IOPS + 1, _IOPS_STEP))
 
-# What a mount would hide from the system.
+# Top-level directories of Debian's and Ubuntu's root file system: a mount over or below one of them hides
+# part of the system, or is hidden by what the system mounts there.
 _SYSTEM_DIRECTORIES = frozenset(
-    {"bin", "boot", "dev", "etc", "lib", "opt", "proc", "root", "run", "sbin", "sys", "tmp", "usr", "var"}
+    {
+        *("bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "media", "mnt", "opt"),
+        *("proc", "root", "run", "sbin", "snap", "srv", "sys", "tmp", "usr", "var"),
+    }
 )
-_HOME = "/home"
 
 
 def lustre_capacity_is_a_step(cluster: SlurmCluster) -> Iterator[Violation]:
@@ -103,17 +106,15 @@ def linked_directory_is_seen_from_inside(cluster: SlurmCluster) -> Iterator[Viol
 
 
 def mount_hides_nothing(cluster: SlurmCluster) -> Iterator[Violation]:
+    """/home is no exception: the image has the administrator's home directory there."""
     mount = cluster.storage.lustre.mount_path
-    if mount.split("/")[1] in _SYSTEM_DIRECTORIES:
-        yield Violation(
-            "storage.lustre.mount_path", mount, "a mount there hides part of the system", "set /fsx"
-        )
-    if cluster.storage.home and (mount == _HOME or mount.startswith(f"{_HOME}/")):
+    top = mount.split("/")[1]
+    if top in _SYSTEM_DIRECTORIES:
         yield Violation(
             "storage.lustre.mount_path",
             mount,
-            f"storage.home is mounted at {_HOME}",
-            "set /fsx, or remove storage.home",
+            f"/{top} is a directory of the operating system",
+            "set a directory of its own, as /fsx",
         )
 
 

@@ -17,7 +17,7 @@ def demand(base: str, changes: dict[str, Any] | None = None) -> dict[str, int]:
 
 def test_small_cluster() -> None:
     # A data server, a metadata server, a controller, two workers.
-    assert demand("small") == {"usw2-az4": 1 + 1 + 1 + 2}
+    assert demand("small") == {"usw2-az2": 1 + 1 + 1 + 2}
 
 
 def test_p5_cluster() -> None:
@@ -54,4 +54,4 @@ def test_lustre_servers(
         "efa": efa,
         "metadata_iops": metadata_iops,
     }
-    assert demand("small", {"storage.lustre": lustre})["usw2-az4"] == servers + 3
+    assert demand("small", {"storage.lustre": lustre})["usw2-az2"] == servers + 3

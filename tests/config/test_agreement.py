@@ -5,7 +5,7 @@ from __future__ import annotations
 from config.address_demand import NUM_ENDPOINTS
 from config.cluster import SlurmCluster
 from config.rules import subnets
-from config.rules.services import OUR_TAGS
+from config.rules.tags import OUR_TAGS
 from constructs import address_plan
 from constructs.interface_endpoints import PROMETHEUS, SERVICES
 from stacks.tags import tags_of

@@ -19,7 +19,7 @@ EDGES: dict[str, tuple[str, dict[str, Any]]] = {
     "existing VPC": ("existing", {}),
     "existing VPC with a database": ("existing", {"accounting_database": {}}),
     "longest name": ("small", {"name": "a23456789-123456789-1234"}),
-    "forty tags": ("small", {"tags": {f"tag{index}": "x" * 256 for index in range(40)}}),
+    "forty tags": ("small", {"tags": {f"tag{index}": "x" * 255 for index in range(40)}}),
     "closed network": ("small", {"network.internet": "none", "network.interface_endpoints": True}),
     "key of the region": (
         "small",
@@ -34,7 +34,7 @@ EDGES: dict[str, tuple[str, dict[str, Any]]] = {
         "small",
         {"storage.lustre.backup_days": 90, "storage.data_bucket": {"lustre_path": None}},
     ),
-    "Lustre at /home": ("small", {"storage.lustre.mount_path": "/home"}),
+    "mount whose name begins like a system directory": ("small", {"storage.lustre.mount_path": "/homes/fsx"}),
     "directory whose name begins like the mount's": (
         "small",
         {"storage.data_bucket": {"lustre_path": "/fsx2"}},
@@ -55,6 +55,8 @@ EDGES: dict[str, tuple[str, dict[str, Any]]] = {
         "p5",
         {"instance_groups[p5].num_instances": 2000, "instance_groups[p5].efa_only": True},
     ),
+    "service keys without continuous provisioning": ("small", {"continuous_provisioning": False}),
+    "all workers or none": ("small", {"instance_groups[workers].min_instances": 2}),
     "spot workers": ("small", {"instance_groups[workers].capacity": "spot"}),
     "one thread on Graviton": (
         "small",

@@ -17,12 +17,12 @@ TAGS = {
         " remove 3",
     ),
     "long key": (
-        {"k" * 129: "x"},
-        f"tags.{'k' * 129}: got a key of 129 characters; 1 to 128 are allowed; set a shorter key",
+        {"k" * 128: "x"},
+        f"tags.{'k' * 128}: got a key of 128 characters; 1 to 127 are allowed; set a shorter key",
     ),
     "long value": (
-        {"key": "v" * 257},
-        "tags.key: got a value of 257 characters; at most 256 are allowed; set a shorter value",
+        {"key": "v" * 256},
+        "tags.key: got a value of 256 characters; 1 to 255 are allowed; set a shorter value",
     ),
 }
 

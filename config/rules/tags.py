@@ -1,0 +1,83 @@
+"""Which tags every service takes that makes a resource of the cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from config.cluster import SlurmCluster
+from config.violation import Violation, key_path
+
+MAX_TAGS = 40
+"""AWS takes 50 on a resource; the rest is for the tags that the stacks and the CDK add."""
+OUR_TAGS = ("project", "hyperpod-cluster", "Name")
+
+# In characters. ECR's limits are the narrowest (CloudFormation schema of AWS::ECR::Repository); SSM documents
+# take no empty value either.
+_MAX_KEY, _MAX_VALUE = 127, 255
+# As IAM's CreateRole has it; of its separators only the space, since no line is broken in a tag.
+_TAG_TEXT = re.compile(r"[\w .:/=+\-@]*")
+
+
+def tags_are_few(cluster: SlurmCluster) -> Iterator[Violation]:
+    if len(cluster.tags) > MAX_TAGS:
+        yield Violation(
+            "tags",
+            f"{len(cluster.tags)} tags",
+            f"at most {MAX_TAGS} are allowed: AWS takes 50 on a resource, and the stacks add their own",
+            f"remove {len(cluster.tags) - MAX_TAGS}",
+        )
+
+
+def keys_are_free(cluster: SlurmCluster) -> Iterator[Violation]:
+    """IAM's CreateRole takes keys that differ only in their case for the same."""
+    ours = {key.lower(): key for key in OUR_TAGS}
+    seen: dict[str, str] = {}
+    for key, value in cluster.tags.items():
+        path, lower = key_path("tags", key), key.lower()
+        if lower.startswith("aws:"):
+            yield Violation(path, value, "AWS keeps keys that begin with aws: to itself", "set another key")
+        if lower in ours:
+            yield Violation(
+                path,
+                value,
+                f"the stacks set the tag {ours[lower]} themselves, and case makes no other key",
+                "remove it or set another key",
+            )
+        elif lower in seen:
+            yield Violation(
+                path,
+                value,
+                f"IAM takes it for the key {seen[lower]}, since case makes no other key",
+                "remove one of the two",
+            )
+        seen.setdefault(lower, key)
+
+
+def texts_are_acceptable(cluster: SlurmCluster) -> Iterator[Violation]:
+    for key, value in cluster.tags.items():
+        path = key_path("tags", key)
+        if not 1 <= len(key) <= _MAX_KEY:
+            yield Violation(
+                path,
+                f"a key of {len(key)} characters",
+                f"1 to {_MAX_KEY} are allowed",
+                "set a key" if not key else "set a shorter key",
+            )
+        if not 1 <= len(value) <= _MAX_VALUE:
+            yield Violation(
+                path,
+                f"a value of {len(value)} characters",
+                f"1 to {_MAX_VALUE} are allowed",
+                "set a value, or remove the tag" if not value else "set a shorter value",
+            )
+        if not (_TAG_TEXT.fullmatch(key) and _TAG_TEXT.fullmatch(value)):
+            yield Violation(
+                path,
+                value,
+                "letters, digits, spaces and _ . : / = + - @ are allowed",
+                "set key and value of these characters",
+            )
+
+
+RULES = (tags_are_few, keys_are_free, texts_are_acceptable)

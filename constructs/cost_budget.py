@@ -12,6 +12,8 @@ class CostBudget(Construct):
     """Mails when the costs tagged with the cluster's name pass the limit, or are forecast to.
 
     It sees only what carries the tag, and the tag only once it is activated as a cost allocation tag.
+    CloudFormation makes up its name: subscribers cannot be changed, only replaced together with the budget,
+    and names are unique in the account, over all regions.
     """
 
     def __init__(
@@ -22,7 +24,6 @@ class CostBudget(Construct):
             self,
             "Budget",
             budget=budgets.CfnBudget.BudgetDataProperty(
-                budget_name=f"{cluster_name}-monthly",
                 budget_type="COST",
                 time_unit="MONTHLY",
                 budget_limit=budgets.CfnBudget.SpendProperty(amount=budget.monthly_usd, unit="USD"),

@@ -12,11 +12,14 @@ from constructs import Construct
 from constructs.checkov import skip_check
 from constructs.lustre_file_system import LustreFileSystem
 
-EVENTS = ["NEW", "CHANGED", "DELETED"]
+EXPORTED = ["NEW", "CHANGED", "DELETED"]
+IMPORTED = ["NEW", "CHANGED"]
+"""Not DELETED: a bucket that is emptied, by a slip or before a teardown, would take the files with it from a
+file system that the cluster file keeps. Files of deleted objects stay listed until someone removes them."""
 
 
 class DataAssociation(Construct):
-    """Objects appear as files below ``path``, files that are written there become objects.
+    """Objects appear as files below ``path``; files that are written or deleted there are objects likewise.
 
     FSx watches the bucket through notifications that it sets itself: adding others with the CDK would
     overwrite them. It uses the bucket through a role of its own, which the key must let in; the owner of a
@@ -43,10 +46,11 @@ class DataAssociation(Construct):
             data_repository_path=f"s3://{bucket.bucket_name}",
             batch_import_meta_data_on_create=True,
             s3=fsx.CfnDataRepositoryAssociation.S3Property(
-                auto_import_policy=fsx.CfnDataRepositoryAssociation.AutoImportPolicyProperty(events=EVENTS),
-                auto_export_policy=fsx.CfnDataRepositoryAssociation.AutoExportPolicyProperty(events=EVENTS),
+                auto_import_policy=fsx.CfnDataRepositoryAssociation.AutoImportPolicyProperty(events=IMPORTED),
+                auto_export_policy=fsx.CfnDataRepositoryAssociation.AutoExportPolicyProperty(events=EXPORTED),
             ),
         )
+        # Deleting it leaves the files in place: CloudFormation never asks for DeleteDataInFileSystem.
         association.apply_removal_policy(removal, apply_to_update_replace_policy=False)
         # A changed path makes a new association; kept, the old one would go on exporting.
         association.cfn_options.update_replace_policy = CfnDeletionPolicy.DELETE

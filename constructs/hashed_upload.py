@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 
-from aws_cdk import Acknowledgment, Size, Stack, Validations
+from aws_cdk import Acknowledgment, Stack, Validations
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_s3_deployment as s3_deployment
@@ -71,7 +71,6 @@ class HashedUpload(Construct):
             prune=False,
             retain_on_delete=True,
             memory_limit=512,
-            ephemeral_storage_size=Size.mebibytes(512),
             log_group=log_group,
         )
         _acknowledge_handler(deployment, bucket)

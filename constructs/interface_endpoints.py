@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from aws_cdk import aws_ec2 as ec2
 
 from constructs import Construct
@@ -27,7 +29,7 @@ PROMETHEUS = {"PrometheusWorkspaces": "aps-workspaces"}
 
 
 class InterfaceEndpoints(Construct):
-    """One endpoint per service, open to the cluster's security group only.
+    """One endpoint per service, open to ``clients`` only.
 
     They stand in one zone, the file systems': endpoints bill per zone, and without that zone there is no
     cluster to serve. Their policies are the services' default, since agents on the nodes call with
@@ -41,7 +43,7 @@ class InterfaceEndpoints(Construct):
         *,
         vpc: ec2.IVpc,
         subnet: ec2.ISubnet,
-        clients: ec2.ISecurityGroup,
+        clients: Sequence[ec2.IPeer],
         prometheus: bool,
     ) -> None:
         super().__init__(scope, construct_id)
@@ -49,10 +51,11 @@ class InterfaceEndpoints(Construct):
             self,
             "SecurityGroup",
             vpc=vpc,
-            description="Interface endpoints: HTTPS from the cluster",
+            description="Interface endpoints of a HyperPod cluster",
             allow_all_outbound=False,
         )
-        group.add_ingress_rule(clients, ec2.Port.tcp(443), "HTTPS from the cluster")
+        for client in clients:
+            group.add_ingress_rule(client, ec2.Port.tcp(443), "HTTPS")
         for service_id, name in (SERVICES | (PROMETHEUS if prometheus else {})).items():
             ec2.InterfaceVpcEndpoint(
                 self,

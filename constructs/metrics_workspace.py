@@ -33,3 +33,5 @@ class MetricsWorkspace(Construct):
             kms_key_arn=key.key_arn if key else None,
             logging_configuration=aps.CfnWorkspace.LoggingConfigurationProperty(log_group_arn=log.attr_arn),
         )
+        # The endpoint ends with a slash.
+        self.remote_write_url = f"{self.workspace.attr_prometheus_endpoint}api/v1/remote_write"

@@ -23,6 +23,8 @@ class Network(Construct):
     """Of every node and file system."""
     database_subnets: list[ec2.ISubnet]
     """In two zones; empty without an accounting database."""
+    _subnets: dict[str, ec2.ISubnet]
+    """Private ones by the id of their zone, in the file's order."""
 
     def __init__(self, scope: Construct, construct_id: str, *, cluster: SlurmCluster) -> None:
         super().__init__(scope, construct_id)
@@ -44,7 +46,8 @@ class Network(Construct):
                 self,
                 "S3Endpoint",
                 vpc_id=self.vpc.vpc_id,
-                route_table_ids=[subnet.route_table.route_table_id for subnet in self._subnets.values()],
+                route_table_ids=[subnet.route_table.route_table_id for subnet in self.private_subnets],
+                closed=closed,
             )
         if network.interface_endpoints:
             InterfaceEndpoints(
@@ -52,9 +55,18 @@ class Network(Construct):
                 "InterfaceEndpoints",
                 vpc=self.vpc,
                 subnet=self.subnet(None),
-                clients=self.security_group,
+                clients=[
+                    self.security_group,
+                    # Their private names are the whole VPC's from then on, also for what is there already.
+                    *([ec2.Peer.ipv4(network.cidr)] if isinstance(network, ExistingVpc) else []),
+                ],
                 prometheus=cluster.prometheus,
             )
+
+    @property
+    def private_subnets(self) -> list[ec2.ISubnet]:
+        """One per zone, in the file's order."""
+        return list(self._subnets.values())
 
     def subnet(self, zone_id: str | None) -> ec2.ISubnet:
         """The private subnet of one of the network's zones; None is the first zone."""
@@ -93,9 +105,8 @@ class Network(Construct):
             )
             for index, subnet in enumerate(network.private_subnets)
         }
-        subnets = list(self._subnets.values())
-        self.database_subnets = subnets[:2] if cluster.accounting_database is not None else []
-        self.vpc = _imported_vpc(self, network.vpc_id, network.cidr, subnets)
+        self.database_subnets = self.private_subnets[:2] if cluster.accounting_database is not None else []
+        self.vpc = _imported_vpc(self, network.vpc_id, network.cidr, self.private_subnets)
 
 
 def _imported_vpc(scope: Construct, vpc_id: str, cidr: str, subnets: list[ec2.ISubnet]) -> ec2.IVpc:

@@ -54,9 +54,25 @@ def node_statements(stack: Stack, resources: NodeResources) -> list[Statement]:
     if resources.workspace:
         statements.append(Statement("WriteMetrics", ["aps:RemoteWrite"], [resources.workspace.attr_arn]))
     if resources.key:
-        # Scripts and code in S3, and the sessions that Session Manager encrypts.
-        statements.append(Statement("Decrypt", ["kms:Decrypt"], [resources.key.key_arn]))
+        statements += _key_statements(stack, resources.key.key_arn)
     return statements
+
+
+def _key_statements(stack: Stack, key_arn: str) -> list[Statement]:
+    """What HyperPod's page on customer managed keys asks for, and what scripts and sessions need."""
+    via_sagemaker = {"kms:ViaService": f"sagemaker.{stack.region}.amazonaws.com"}
+    return [
+        # Scripts and code in S3, and the sessions that Session Manager encrypts.
+        Statement("Decrypt", ["kms:Decrypt"], [key_arn]),
+        # The nodes' volumes. The service passes no encryption context that a condition could ask for.
+        Statement(
+            "GrantVolumesTheKey",
+            ["kms:CreateGrant"],
+            [key_arn],
+            {"Bool": {"kms:GrantIsForAWSResource": "true"}, "StringEquals": via_sagemaker},
+        ),
+        Statement("DescribeKeyOfVolumes", ["kms:DescribeKey"], [key_arn], {"StringEquals": via_sagemaker}),
+    ]
 
 
 def _service_statements(stack: Stack, cluster_name: str) -> list[Statement]:
@@ -104,7 +120,7 @@ def _network_statements(stack: Stack, resources: NodeResources) -> list[Statemen
     ec2_arn = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}"
     interfaces = f"{ec2_arn}:network-interface/*"
     subnets = [f"{ec2_arn}:subnet/{subnet.subnet_id}" for subnet in resources.subnets]
-    vpc = f"{ec2_arn}:vpc/{resources.vpc.vpc_id}"
+    vpc = {"ec2:Vpc": f"{ec2_arn}:vpc/{resources.vpc.vpc_id}"}
     unknown = "the service makes interfaces for nodes that come and go"
     return [
         Statement(
@@ -115,24 +131,34 @@ def _network_statements(stack: Stack, resources: NodeResources) -> list[Statemen
         ),
         Statement(
             "ManageInterfaces",
-            [
-                "ec2:CreateNetworkInterfacePermission",
-                "ec2:DeleteNetworkInterface",
-                "ec2:DeleteNetworkInterfacePermission",
-            ],
+            ["ec2:CreateNetworkInterfacePermission", "ec2:DeleteNetworkInterface"],
             [interfaces],
-            {"ArnEquals": {"ec2:Vpc": vpc}},
-            f"{unknown}; the condition names the VPC",
+            {"ArnEquals": {"ec2:Subnet": subnets}},
+            f"{unknown}; the condition names the subnets",
         ),
-        # Also authorised on the instance, which is the service's own and carries no VPC of ours.
+        # IfExists, here and below: EC2 says which VPC an interface lies in, but not of a permission, which
+        # has an id of its own, nor of an instance, which is the service's, nor of what is tagged at birth.
+        Statement(
+            "DeleteInterfacePermissions",
+            ["ec2:DeleteNetworkInterfacePermission"],
+            ["*"],
+            {"ArnEqualsIfExists": vpc},
+            "permissions have ids but no ARN; the condition names the VPC",
+        ),
         Statement(
             "DetachInterfaces",
             ["ec2:DetachNetworkInterface"],
             [interfaces, f"arn:{stack.partition}:ec2:{stack.region}:*:instance/*"],
-            {"ArnEqualsIfExists": {"ec2:Vpc": vpc}},
+            {"ArnEqualsIfExists": vpc},
             f"{unknown}, on instances of its own account; the condition names the VPC",
         ),
-        Statement("TagInterfaces", ["ec2:CreateTags"], [interfaces], why_wildcard=unknown),
+        Statement(
+            "TagInterfaces",
+            ["ec2:CreateTags"],
+            [interfaces],
+            {"ArnEqualsIfExists": vpc},
+            f"{unknown}; the condition names the VPC",
+        ),
         Statement(
             "DescribeNetwork",
             [

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import cast
 
-from aws_cdk import Duration, RemovalPolicy, Stack
-from aws_cdk import aws_iam as iam
+from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 
 from constructs import Construct
 from constructs.checkov import skip_check
+from constructs.removal import KEEP
 
 ACCESS_LOG_DAYS = 90
 UPLOAD_DAYS = 7
@@ -40,9 +40,9 @@ def access_log_bucket(scope: Construct, construct_id: str) -> s3.Bucket:
                 noncurrent_version_expiration=Duration.days(30),
             )
         ],
-        removal_policy=RemovalPolicy.RETAIN,
+        removal_policy=KEEP,
     )
-    _keep_policy(bucket, RemovalPolicy.RETAIN)
+    _keep_policy(bucket, KEEP)
     skip_check(
         cast(s3.CfnBucket, bucket.node.default_child), "CKV_AWS_18", "A log of its own reading has no end."
     )
@@ -87,29 +87,11 @@ def private_bucket(
                 id="AbortUploads", abort_incomplete_multipart_upload_after=Duration.days(UPLOAD_DAYS)
             ),
         ],
+        server_access_logs_bucket=access_logs,
+        server_access_logs_prefix=f"{construct_id}/",
         removal_policy=removal,
     )
     _keep_policy(bucket, removal)
-    # The library's own way to log writes an access control list, which an enforced owner forbids, unless
-    # each app that uses it sets a feature flag.
-    prefix = f"{construct_id}/"
-    cast(
-        s3.CfnBucket, bucket.node.default_child
-    ).logging_configuration = s3.CfnBucket.LoggingConfigurationProperty(
-        destination_bucket_name=access_logs.bucket_name, log_file_prefix=prefix
-    )
-    access_logs.add_to_resource_policy(
-        iam.PolicyStatement(
-            sid=f"AccessLogsOf{construct_id}",
-            principals=[iam.ServicePrincipal("logging.s3.amazonaws.com")],
-            actions=["s3:PutObject"],
-            resources=[access_logs.arn_for_objects(f"{prefix}*")],
-            conditions={
-                "ArnEquals": {"aws:SourceArn": bucket.bucket_arn},
-                "StringEquals": {"aws:SourceAccount": Stack.of(scope).account},
-            },
-        )
-    )
     return bucket
 
 

@@ -6,9 +6,12 @@ from aws_cdk import CfnDeletionPolicy, CfnResource, RemovalPolicy
 
 from config.cluster import Removal
 
+KEEP = RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
+"""Not what a first deployment that fails has made: it holds nothing, and nobody would know that it bills."""
+
 
 def removal_policy(removal: Removal) -> RemovalPolicy:
-    return RemovalPolicy.RETAIN if removal == "retain" else RemovalPolicy.DESTROY
+    return KEEP if removal == "retain" else RemovalPolicy.DESTROY
 
 
 def apply_to_file_system(file_system: CfnResource, removal: Removal) -> None:
@@ -18,6 +21,6 @@ def apply_to_file_system(file_system: CfnResource, removal: Removal) -> None:
     whatever was written about the end of the stack.
     """
     file_system.cfn_options.deletion_policy = (
-        CfnDeletionPolicy.RETAIN if removal == "retain" else CfnDeletionPolicy.DELETE
+        CfnDeletionPolicy.RETAIN_EXCEPT_ON_CREATE if removal == "retain" else CfnDeletionPolicy.DELETE
     )
     file_system.cfn_options.update_replace_policy = CfnDeletionPolicy.RETAIN

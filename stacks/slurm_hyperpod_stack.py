@@ -43,11 +43,11 @@ class SlurmHyperPodStack(Stack):
         files = NodeFiles(
             self, "NodeFiles", cluster=cluster, artifact_bucket=storage.artifact_bucket, key=key
         )
-        zones = {group.availability_zone_id for group in cluster.instance_groups}
         resources = NodeResources(
             cluster_name=cluster.name,
             vpc=network.vpc,
-            subnets=list({network.subnet(zone).subnet_id: network.subnet(zone) for zone in zones}.values()),
+            # All, not those in use: nodes leave a zone after their role has learned of the next one.
+            subnets=network.private_subnets,
             security_group=network.security_group,
             artifact_bucket_name=files.bucket_name,
             repository=storage.image_repository.repository,
@@ -83,7 +83,9 @@ class SlurmHyperPodStack(Stack):
         session = RunAsDocument(self, "Session", cluster_name=cluster.name, key=key)
         if cluster.budget:
             CostBudget(self, "Budget", cluster_name=cluster.name, tag=CLUSTER_TAG, budget=cluster.budget)
+        metrics = {"PrometheusRemoteWriteUrl": storage.metrics.remote_write_url} if storage.metrics else {}
         self._outputs(
+            **metrics,
             ClusterName=cluster.name,
             ClusterArn=hyperpod.resource.attr_cluster_arn,
             ConnectCommand=self._make("connect"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aws_cdk import CfnOutput, Stack
+from aws_cdk import CfnOutput, RemovalPolicy, Stack
 
 from config.cluster import Removal, SlurmCluster
 from constructs import Construct
@@ -60,14 +60,13 @@ class StorageStack(Stack):
             )
 
         access_logs = access_log_bucket(self, "AccessLogs")
-        bucket_removal = removal_policy(storage.data_bucket.removal)
         self.data_bucket = private_bucket(
             self,
             "Data",
             key=self.key,
             access_logs=access_logs,
             noncurrent_days=storage.data_bucket.noncurrent_days,
-            removal=bucket_removal,
+            removal=removal_policy(storage.data_bucket.removal),
         )
         self.artifact_bucket = private_bucket(
             self,
@@ -77,7 +76,8 @@ class StorageStack(Stack):
             key=self.key,
             access_logs=access_logs,
             noncurrent_days=ARTIFACT_NONCURRENT_DAYS,
-            removal=bucket_removal,
+            # It holds copies of this repository's files, and kept it would collide with the next one by name.
+            removal=RemovalPolicy.DESTROY,
         )
         if storage.data_bucket.lustre_path is not None:
             DataAssociation(

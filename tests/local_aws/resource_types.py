@@ -49,6 +49,11 @@ def _policy(properties: Properties, _: Context) -> Properties:
     return {"RoleName": role, **{k: properties[k] for k in ("PolicyName", "PolicyDocument")}}
 
 
+def _budget(properties: Properties, context: Context) -> Properties:
+    named = {"BudgetName": context.generated_name(), **properties["Budget"]}
+    return {**properties, "AccountId": context.account_id, "Budget": named}
+
+
 RESOURCE_TYPES: dict[str, ResourceType] = {
     **EC2_TYPES,
     **STORAGE_TYPES,
@@ -147,7 +152,7 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
         "create_budget",
         "Budget.BudgetName",
         deleting("delete_budget", AccountId="AccountId", BudgetName="Ref"),
-        prepare=lambda p, context: {"AccountId": context.account_id, **p},
+        prepare=_budget,
     ),
     "AWS::SageMaker::Cluster": ApiResource(
         "sagemaker",

@@ -30,6 +30,9 @@ _ATTRIBUTE = {
     ("AWS::FSx::FileSystem", "DNSName"): "fs-0123456789abcdef0.fsx.{region}.amazonaws.com",
     ("AWS::FSx::FileSystem", "LustreMountName"): "abcdefgh",
     ("AWS::RDS::DBInstance", "Endpoint.Address"): "accounting.c0ffee.{region}.rds.amazonaws.com",
+    ("AWS::APS::Workspace", "PrometheusEndpoint"): (
+        "https://aps-workspaces.{region}.amazonaws.com/workspaces/ws-0123/"
+    ),
     ("AWS::SageMaker::Cluster", "ClusterArn"): "arn:aws:sagemaker:{region}:{account}:cluster/abcdefghij12",
 }
 

@@ -22,7 +22,7 @@ def test_database_is_closed_encrypted_and_backed_up() -> None:
     expected = {
         "PubliclyAccessible": False,
         "StorageEncrypted": True,
-        "DeletionProtection": True,
+        "DeleteAutomatedBackups": False,
         "MultiAZ": True,
         "BackupRetentionPeriod": 7,
         "EnableCloudwatchLogsExports": ["error", "slowquery"],
@@ -32,8 +32,18 @@ def test_database_is_closed_encrypted_and_backed_up() -> None:
     assert "KmsKeyId" in database
 
 
-def test_connections_need_tls() -> None:
-    assert only(storage(), "AWS::RDS::DBParameterGroup")["Parameters"]["require_secure_transport"] == "1"
+def test_a_client_without_tls_can_log_in() -> None:
+    """As HyperPod's slurmdbd may be; MySQL's accounts would need TLS even if the server did not force it."""
+    group = only(storage(), "AWS::RDS::DBParameterGroup")
+    assert group["Parameters"]["require_secure_transport"] == "0"
+    assert only(storage(), DATABASE)["Engine"] == "mariadb"
+
+
+def test_a_first_creation_that_fails_leaves_no_database() -> None:
+    """Deletion protection would hold it, whatever the policy says."""
+    (database,) = resources(storage(), DATABASE).values()
+    assert database["DeletionPolicy"] == "RetainExceptOnCreate"
+    assert database["Properties"]["DeletionProtection"] is False
 
 
 def test_password_is_generated_and_in_no_template() -> None:
@@ -75,7 +85,7 @@ def test_all_parts_stay_or_go_together(removal: str) -> None:
         not in ("AWS::EC2::SecurityGroupIngress", "AWS::SecretsManager::SecretTargetAttachment")
     }
     assert len(parts) == 5
-    policy = "Retain" if removal == "retain" else "Delete"
+    policy = "RetainExceptOnCreate" if removal == "retain" else "Delete"
     # A security group and a parameter group go when nothing is said.
     assert {part.get("DeletionPolicy", "Delete") for part in parts.values()} == {policy}
 

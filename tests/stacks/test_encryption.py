@@ -50,9 +50,10 @@ def test_one_key_encrypts_everything() -> None:
     created, given, services = (storage_template(name) for name in ("slurm-p5", "given-key", "slurm"))
     (key,) = created.resources(KEY)
 
-    assert keys_in_use(created) == [{"Fn::GetAtt": [key, "Arn"]}] * 5
-    assert keys_in_use(given) == [EXISTING_KEY] * 5
-    assert keys_in_use(services) == [None] * 4
+    # Two file systems, two log groups, two buckets; the default cluster has one file system.
+    assert keys_in_use(created) == [{"Fn::GetAtt": [key, "Arn"]}] * 6
+    assert keys_in_use(given) == [EXISTING_KEY] * 6
+    assert keys_in_use(services) == [None] * 5
     assert not given.resources(KEY) and not services.resources(KEY)
     for made in created.properties(BUCKET):
         (rule,) = made["BucketEncryption"]["ServerSideEncryptionConfiguration"]
@@ -63,12 +64,14 @@ def test_one_key_encrypts_everything() -> None:
 
 def test_the_key_lets_in_the_services_that_come_by_themselves() -> None:
     (key,) = storage_template("slurm-p5").properties(KEY)
-    account, logs, lustre = key["KeyPolicy"]["Statement"]
+    account, logs, lustre, secrets = key["KeyPolicy"]["Statement"]
 
     assert key["EnableKeyRotation"] is True
     assert account["Principal"] != {"AWS": "*"}
     assert logs["Principal"] == {"Service": "logs.us-east-1.amazonaws.com"}
     assert list(logs["Condition"]) == ["ArnLike"]
+    via = {"kms:ViaService": "secretsmanager.us-east-1.amazonaws.com"}
+    assert secrets["Condition"] == {"StringEquals": via}, "of the database's password"
     assert "kms:GenerateDataKey*" in lustre["Action"] and "kms:*" not in lustre["Action"]
     assert lustre["Condition"]["StringEquals"] == {
         "kms:CallerAccount": {"Ref": "AWS::AccountId"},

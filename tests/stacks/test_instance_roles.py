@@ -11,7 +11,11 @@ from tests.stacks.synthesized import CLUSTER_FILES, load, resources, templates
 from tests.stacks.variants import variant_templates
 
 EC2 = f"arn:aws:ec2:us-east-1:{ACCOUNT}"
-VPC = {"ec2:Vpc": f"{EC2}:vpc/vpc-0123456789abcdef0"}
+IN_VPC = {"ArnEqualsIfExists": {"ec2:Vpc": f"{EC2}:vpc/vpc-0123456789abcdef0"}}
+# The cluster has two, which the evaluation of references calls the same.
+SUBNETS = [f"{EC2}:subnet/subnet-0123456789abcdef0"] * 2
+KEY = f"arn:aws:kms:us-east-1:{ACCOUNT}:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+VIA_SAGEMAKER = {"kms:ViaService": "sagemaker.us-east-1.amazonaws.com"}
 LOGS = f"arn:aws:logs:us-east-1:{ACCOUNT}:log-group:/aws/sagemaker/Clusters/esm2-p5/*"
 BUCKET = f"arn:aws:s3:::sagemaker-esm2-p5-{ACCOUNT}-us-east-1"
 SECRET = f"arn:aws:secretsmanager:us-east-1:{ACCOUNT}:secret:accounting-AbCdEf"
@@ -43,26 +47,23 @@ EVERY_NODE = {
         "ec2:CreateNetworkInterface",
         [
             f"{EC2}:network-interface/*",
-            f"{EC2}:subnet/subnet-0123456789abcdef0",
+            *SUBNETS,
             f"{EC2}:security-group/sg-0123456789abcdef0",
         ],
         None,
     ),
     "ManageInterfaces": (
-        [
-            "ec2:CreateNetworkInterfacePermission",
-            "ec2:DeleteNetworkInterface",
-            "ec2:DeleteNetworkInterfacePermission",
-        ],
+        ["ec2:CreateNetworkInterfacePermission", "ec2:DeleteNetworkInterface"],
         f"{EC2}:network-interface/*",
-        {"ArnEquals": VPC},
+        {"ArnEquals": {"ec2:Subnet": SUBNETS}},
     ),
+    "DeleteInterfacePermissions": ("ec2:DeleteNetworkInterfacePermission", "*", IN_VPC),
     "DetachInterfaces": (
         "ec2:DetachNetworkInterface",
         [f"{EC2}:network-interface/*", "arn:aws:ec2:us-east-1:*:instance/*"],
-        {"ArnEqualsIfExists": VPC},
+        IN_VPC,
     ),
-    "TagInterfaces": ("ec2:CreateTags", f"{EC2}:network-interface/*", None),
+    "TagInterfaces": ("ec2:CreateTags", f"{EC2}:network-interface/*", IN_VPC),
     "DescribeNetwork": (
         [
             "ec2:DescribeDhcpOptions",
@@ -87,11 +88,15 @@ EVERY_NODE = {
         None,
     ),
     "WriteMetrics": ("aps:RemoteWrite", f"arn:aws:aps:us-east-1:{ACCOUNT}:workspace/ws-0123", None),
-    "Decrypt": (
-        "kms:Decrypt",
-        f"arn:aws:kms:us-east-1:{ACCOUNT}:key/1234abcd-12ab-34cd-56ef-1234567890ab",
-        None,
+}
+WITH_KEY = {
+    "Decrypt": ("kms:Decrypt", KEY, None),
+    "GrantVolumesTheKey": (
+        "kms:CreateGrant",
+        KEY,
+        {"Bool": {"kms:GrantIsForAWSResource": "true"}, "StringEquals": VIA_SAGEMAKER},
     ),
+    "DescribeKeyOfVolumes": ("kms:DescribeKey", KEY, {"StringEquals": VIA_SAGEMAKER}),
 }
 CONTROLLER_ONLY = {"ReadDatabaseSecret": ("secretsmanager:GetSecretValue", SECRET, None)}
 
@@ -120,7 +125,7 @@ def test_statements_are_exactly_these(node_type: str) -> None:
         role for name, role in node_roles("clusters/slurm-p5.yaml").items() if name.startswith(node_type)
     )
     assert "ManagedPolicyArns" not in role
-    expected = EVERY_NODE | (CONTROLLER_ONLY if node_type == "Controller" else {})
+    expected = EVERY_NODE | WITH_KEY | (CONTROLLER_ONLY if node_type == "Controller" else {})
     found = {
         statement.pop("Sid"): (
             statement.pop("Action"),
@@ -137,7 +142,7 @@ def test_without_key_database_and_metrics_their_statements_are_gone() -> None:
     """The default cluster has neither a key nor a database; its one difference is the metrics workspace."""
     for role in node_roles("clusters/slurm.yaml").values():
         found = {statement["Sid"] for statement in statements(role)}
-        assert found == set(EVERY_NODE) - {"Decrypt"}
+        assert found == set(EVERY_NODE)
 
 
 def test_there_is_a_role_for_each_node_type_and_no_more() -> None:
@@ -168,10 +173,12 @@ def test_nothing_but_the_role_itself_grants_it_something(file: str) -> None:
                 assert roles.isdisjoint(attached)
 
 
-def test_subnets_of_all_zones_in_use_are_named() -> None:
+def test_interfaces_are_made_and_deleted_in_every_subnet_of_the_cluster_and_nowhere_else() -> None:
     stack = variant_templates("existing_vpc")["SlurmHyperPodStack"]
     for role in resources(stack, "AWS::IAM::Role").values():
         for policy in role["Properties"].get("Policies", []):
-            (create,) = (s for s in policy["PolicyDocument"]["Statement"] if s["Sid"] == "CreateInterfaces")
-            subnets = [text for text in map(str, create["Resource"]) if ":subnet/" in text]
-            assert len(subnets) == len(set(subnets)) == 6
+            named = {s["Sid"]: s for s in policy["PolicyDocument"]["Statement"]}
+            made_in = [text for text in map(str, named["CreateInterfaces"]["Resource"]) if ":subnet/" in text]
+            assert len(made_in) == len(set(made_in)) == 6
+            deleted_in = named["ManageInterfaces"]["Condition"]["ArnEquals"]["ec2:Subnet"]
+            assert list(map(str, deleted_in)) == made_in

@@ -60,15 +60,12 @@ def test_role_policies_stay_below_iam_s_limit(name: str) -> None:
 def test_names_are_as_long_as_their_services_allow(name: str) -> None:
     stacks = variant_templates(name)
     evaluate = Evaluator(stacks, REGIONS[name])
-    stack = stacks["SlurmHyperPodStack"]
     longest = {
-        "AWS::ECR::Repository": ("RepositoryName", 256),
-        "AWS::SSM::Document": ("Name", 128),
-        "AWS::APS::Workspace": ("Alias", 100),
+        "AWS::ECR::Repository": ("SlurmStorageStack", "RepositoryName", 256),
+        "AWS::SSM::Document": ("SlurmHyperPodStack", "Name", 128),
+        "AWS::APS::Workspace": ("SlurmStorageStack", "Alias", 100),
     }
-    for kind, (key, limit) in longest.items():
-        assert len(evaluate(only(stack, kind)[key])) <= limit
+    for kind, (stack, key, limit) in longest.items():
+        assert len(evaluate(only(stacks[stack], kind)[key])) <= limit
     for bucket in resources(stacks["SlurmStorageStack"], "AWS::S3::Bucket").values():
         assert len(evaluate(bucket["Properties"].get("BucketName", ""))) <= 63
-    budget = only(stack, "AWS::Budgets::Budget")["Budget"]["BudgetName"]
-    assert len(budget) <= 100

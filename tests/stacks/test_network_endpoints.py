@@ -35,8 +35,11 @@ def test_interface_endpoints_are_all_there(name: str, without: set[str]) -> None
     assert sorted(services) == sorted(f"com.amazonaws.{region}.{service}" for service in ENDPOINTS - without)
 
 
-@pytest.mark.parametrize("name", ["closed", "existing", "slurm-p5"])
-def test_interface_endpoints_answer_the_cluster_only(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "others"), [("closed", set()), ("slurm-p5", set()), ("existing", {"172.16.0.0/16"})]
+)
+def test_interface_endpoints_answer_whom_their_names_are_given_to(name: str, others: set[str]) -> None:
+    """The cluster; in a VPC that was there before, everyone in it: private names are the whole VPC's."""
     template = network_template(name)
     made = endpoints(template, "Interface")
     groups = {group["Fn::GetAtt"][0] for endpoint in made for group in endpoint["SecurityGroupIds"]}
@@ -49,9 +52,12 @@ def test_interface_endpoints_answer_the_cluster_only(name: str) -> None:
 
     assert all(endpoint["PrivateDnsEnabled"] is True for endpoint in made)
     assert all(len(endpoint["SubnetIds"]) == 1 for endpoint in made)
-    assert [(rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) for rule in ingress] == [("tcp", 443, 443)]
-    assert ingress[0]["SourceSecurityGroupId"]["Fn::GetAtt"][0] == cluster_group(template)
-    assert "SecurityGroupIngress" not in template.resources()[group]["Properties"]
+    (rule,) = ingress
+    assert rule["SourceSecurityGroupId"]["Fn::GetAtt"][0] == cluster_group(template)
+    inline = template.resources()[group]["Properties"].get("SecurityGroupIngress", [])
+    assert {found["CidrIp"] for found in inline} == others
+    ports = {(found["IpProtocol"], found["FromPort"], found["ToPort"]) for found in [rule, *inline]}
+    assert ports == {("tcp", 443, 443)}
 
 
 def test_endpoints_are_an_option_of_an_open_network() -> None:
@@ -74,7 +80,13 @@ def test_s3_is_reached_through_the_gateway_endpoint(name: str) -> None:
     assert len(endpoint["RouteTableIds"]) == len(tables)
 
 
-def test_only_this_accounts_identities_write_through_the_s3_endpoint() -> None:
+@pytest.mark.parametrize("name", ["slurm", "slurm-p5", "existing"])
+def test_an_s3_endpoint_of_an_open_or_shared_network_binds_nobody(name: str) -> None:
+    (endpoint,) = endpoints(network_template(name), "Gateway")
+    assert "PolicyDocument" not in endpoint
+
+
+def test_only_this_accounts_identities_write_out_of_a_closed_network() -> None:
     (endpoint,) = endpoints(network_template("closed"), "Gateway")
     own, foreign = endpoint["PolicyDocument"]["Statement"]
 

@@ -88,7 +88,7 @@ def test_a_closed_network_has_no_way_out() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", list(clusters()))
 def test_nothing_is_reachable_from_an_address(name: str, kind: str) -> None:
-    """Sources are security groups only, in every template."""
+    """Sources are security groups, in every template; but an existing VPC's own range at its endpoints."""
     template = templates()[name, kind]
     rules = template.properties("AWS::EC2::SecurityGroupIngress") + [
         rule
@@ -96,8 +96,15 @@ def test_nothing_is_reachable_from_an_address(name: str, kind: str) -> None:
         for rule in group.get("SecurityGroupIngress", [])
     ]
 
-    assert not [rule for rule in rules if "SourceSecurityGroupId" not in rule]
-    assert not [rule for rule in rules if rule.keys() & {"CidrIp", "CidrIpv6", "SourcePrefixListId"}]
+    ranges = [rule for rule in rules if "SourceSecurityGroupId" not in rule]
+    network = clusters()[name].network
+    if isinstance(network, ExistingVpc) and network.interface_endpoints and kind == "network":
+        assert [(rule["CidrIp"], rule["FromPort"], rule["ToPort"]) for rule in ranges] == [
+            (network.cidr, 443, 443)
+        ]
+    else:
+        assert ranges == []
+    assert not [rule for rule in rules if rule.keys() & {"CidrIpv6", "SourcePrefixListId"}]
 
 
 @pytest.mark.parametrize("name", list(clusters()))

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 
 from stacks.remaining_costs import remaining_costs
 from stacks.slurm_hyperpod_stack import DEFAULT_CLUSTER
@@ -170,7 +171,12 @@ def test_outputs_are_what_people_need(file: str) -> None:
         "ImageUri",
         "SessionDocumentName",
         "BillsUntilTeardown",
+        "PrometheusRemoteWriteUrl",
     }
+    url = found["PrometheusRemoteWriteUrl"]
+    assert (
+        url == f"https://aps-workspaces.{cluster.region}.amazonaws.com/workspaces/ws-0123/api/v1/remote_write"
+    )
     assert found["ClusterName"] == cluster.name
     which = "" if file == DEFAULT_CLUSTER else f" CLUSTER={file}"
     assert found["ConnectCommand"] == f"make connect{which}"
@@ -196,6 +202,15 @@ def test_budget_counts_what_carries_the_cluster_s_tag() -> None:
     assert budget["Budget"]["BudgetLimit"] == {"Amount": 250000, "Unit": "USD"}
     kinds = {n["Notification"]["NotificationType"] for n in budget["NotificationsWithSubscribers"]}
     assert kinds == {"ACTUAL", "FORECASTED"}
+
+
+def test_budget_can_be_replaced() -> None:
+    """Subscribers are create-only: another one is another budget, made while the first still has its name."""
+    (budget,) = resources(hyperpod("clusters/slurm-p5.yaml"), "AWS::Budgets::Budget").values()
+    schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", "AWS::Budgets::Budget").schema
+    assert "/properties/NotificationsWithSubscribers" in schema["createOnlyProperties"]
+    assert "BudgetName" not in budget["Properties"]["Budget"]
+    assert "BudgetName" not in schema["definitions"]["BudgetData"]["required"]
 
 
 def test_image_tags_do_not_move() -> None:

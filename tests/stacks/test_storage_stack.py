@@ -41,7 +41,11 @@ def test_lustre_is_what_the_default_file_says() -> None:
     assert (lustre["StorageCapacity"], lustre["StorageType"]) == (1200, "SSD")
     assert lustre["FileSystemTypeVersion"] == "2.15"
     configuration = dict(lustre["LustreConfiguration"])
-    (events,) = storage_template("slurm").resources("AWS::Logs::LogGroup")
+    (events,) = (
+        logical_id
+        for logical_id, found in storage_template("slurm").resources("AWS::Logs::LogGroup").items()
+        if found["Properties"]["LogGroupName"].startswith("/aws/fsx/")
+    )
     destination = ["arn:aws:logs:us-west-2:", {"Ref": "AWS::AccountId"}, ":log-group:", {"Ref": events}]
     assert configuration.pop("LogConfiguration") == {
         "Level": "WARN_ERROR",
@@ -85,7 +89,7 @@ def test_a_file_system_without_a_bucket_is_backed_up() -> None:
 
 
 @pytest.mark.parametrize("name", LINKED)
-def test_the_data_bucket_and_lustre_mirror_each_other(name: str) -> None:
+def test_the_data_bucket_and_lustre_follow_each_other(name: str) -> None:
     template = storage_template(name)
     (lustre,) = (
         logical_id
@@ -94,14 +98,16 @@ def test_the_data_bucket_and_lustre_mirror_each_other(name: str) -> None:
     )
     data, _ = bucket(template, "Data")
     association = template.only(ASSOCIATION)
-    both_ways = {"Events": ["NEW", "CHANGED", "DELETED"]}
+    exported = {"Events": ["NEW", "CHANGED", "DELETED"]}
+    # What goes from the bucket stays in a file system that the file may keep.
+    imported = {"Events": ["NEW", "CHANGED"]}
 
     assert association["Properties"] == {
         "FileSystemId": {"Ref": lustre},
         "FileSystemPath": clusters()[name].storage.data_bucket.lustre_path,
         "DataRepositoryPath": {"Fn::Join": ["", ["s3://", {"Ref": data}]]},
         "BatchImportMetaDataOnCreate": True,
-        "S3": {"AutoImportPolicy": both_ways, "AutoExportPolicy": both_ways},
+        "S3": {"AutoImportPolicy": imported, "AutoExportPolicy": exported},
     }
     (policy,) = association["DependsOn"]
     assert template.resources()[policy]["Properties"]["Bucket"] == {"Ref": data}
@@ -146,6 +152,7 @@ def test_buckets_are_private_versioned_and_take_tls_only(name: str) -> None:
 def test_use_of_the_buckets_is_on_record(name: str) -> None:
     template = storage_template(name)
     logs, _ = bucket(template, "AccessLogs")
+    statements = policy_of(template, logs)["Properties"]["PolicyDocument"]["Statement"]
     for construct_id in ("Data", "Artifacts"):
         source, made = bucket(template, construct_id)
         assert made["Properties"]["LoggingConfiguration"] == {
@@ -154,11 +161,13 @@ def test_use_of_the_buckets_is_on_record(name: str) -> None:
         }
         (statement,) = (
             statement
-            for statement in policy_of(template, logs)["Properties"]["PolicyDocument"]["Statement"]
-            if statement.get("Sid") == f"AccessLogsOf{construct_id}"
+            for statement in statements
+            if statement["Effect"] == "Allow" and f"/{construct_id}/*" in str(statement["Resource"])
         )
         assert statement["Principal"] == {"Service": "logging.s3.amazonaws.com"}
-        assert statement["Condition"]["ArnEquals"] == {"aws:SourceArn": {"Fn::GetAtt": [source, "Arn"]}}
+        assert statement["Action"] == "s3:PutObject"
+        assert statement["Condition"]["ArnLike"] == {"aws:SourceArn": {"Fn::GetAtt": [source, "Arn"]}}
+        assert statement["Condition"]["StringEquals"] == {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}
 
 
 def test_old_versions_and_abandoned_uploads_expire() -> None:
@@ -173,10 +182,23 @@ def test_old_versions_and_abandoned_uploads_expire() -> None:
 
 def test_what_the_file_keeps_is_kept() -> None:
     template = storage_template("slurm-p5")
-    kept = template.resources(FILE_SYSTEM, ASSOCIATION, BUCKET, POLICY, KEY)
+    kept = template.resources(FILE_SYSTEM, ASSOCIATION, BUCKET, KEY)
+    artifacts, _ = bucket(template, "Artifacts")
+    del kept[artifacts]
 
-    assert len(kept) == 2 + 1 + 3 + 3 + 1
-    assert {resource["DeletionPolicy"] for resource in kept.values()} == {"Retain"}
+    assert len(kept) == 2 + 1 + 2 + 1
+    policies = [policy_of(template, name) for name in kept if kept[name]["Type"] == BUCKET]
+    found = {resource["DeletionPolicy"] for resource in [*kept.values(), *policies]}
+    # What a first deployment that fails has made holds nothing yet, but bills.
+    assert found == {"RetainExceptOnCreate"}
+
+
+@pytest.mark.parametrize("name", list(clusters()))
+def test_the_artifact_bucket_goes_so_that_its_name_is_free(name: str) -> None:
+    template = storage_template(name)
+    artifacts, made = bucket(template, "Artifacts")
+
+    assert made["DeletionPolicy"] == policy_of(template, artifacts)["DeletionPolicy"] == "Delete"
 
 
 def test_what_the_file_destroys_is_destroyed_but_never_by_a_replacement() -> None:
@@ -187,7 +209,8 @@ def test_what_the_file_destroys_is_destroyed_but_never_by_a_replacement() -> Non
 
     assert len(destroyed) == 2 + 1 + 2 + 1
     assert {resource["DeletionPolicy"] for resource in destroyed.values()} == {"Delete"}
-    assert log_bucket["DeletionPolicy"] == policy_of(template, logs)["DeletionPolicy"] == "Retain"
+    assert log_bucket["DeletionPolicy"] == policy_of(template, logs)["DeletionPolicy"]
+    assert log_bucket["DeletionPolicy"] == "RetainExceptOnCreate"
     for name in clusters():
         replaced = storage_template(name).resources(FILE_SYSTEM).values()
         assert {resource["UpdateReplacePolicy"] for resource in replaced} == {"Retain"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from botocore.exceptions import ClientError
-from config.instance_catalogue import instance_type
 
 from config.cluster import SlurmCluster
+from config.instance_catalogue import instance_type
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
 

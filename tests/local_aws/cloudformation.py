@@ -150,7 +150,9 @@ def deploy(backend: CloudFormationBackend, change_set: ChangeSet) -> None:
             stack.report_stack("UPDATE_ROLLBACK_FAILED", str(error))
         else:
             stack.report_stack("ROLLBACK_IN_PROGRESS", str(error))
-            stack.resource_map.delete()
+            resources = stack.resource_map
+            assert isinstance(resources, Resources)
+            resources.delete(created=False)
             stack.report_stack("ROLLBACK_COMPLETE", str(error))
     else:
         stack.report_stack(f"{kind}_COMPLETE")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlparse
 
@@ -65,9 +66,32 @@ class HyperPodCluster(Cluster):
             key = f"{source.path.strip('/')}/{script}"
             if s3_backends[self.account_id]["aws"].get_object(source.netloc, key) is None:
                 raise ValidationError(f"{name}: no object s3://{source.netloc}/{key} for its nodes to run")
-            script, role = f"{source.netloc}/{key}", group["ExecutionRole"]
-            if not is_permitted(self.account_id, role, "s3:GetObject", f"arn:aws:s3:::{script}"):
-                raise ValidationError(f"{name}: {role} may not s3:GetObject {script}")
+        for action, resource, context in self._needed(group):
+            if not is_permitted(self.account_id, group["ExecutionRole"], action, resource, context):
+                raise ValidationError(f"{name}: {group['ExecutionRole']} may not {action} {resource}")
+
+    def _needed(self, group: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, str]]]:
+        """Action, resource and condition keys of what happens with the role until a node is in service."""
+        via = {"kms:ViaService": f"sagemaker.{self.region_name}.amazonaws.com"}
+        for storage in group.get("InstanceStorageConfigs", []):
+            key = storage.get("EbsVolumeConfig", {}).get("VolumeKmsKeyId")
+            if key:
+                yield "kms:CreateGrant", key, via | {"kms:GrantIsForAWSResource": "true"}
+                yield "kms:DescribeKey", key, via
+        if "LifeCycleConfig" in group:
+            config = group["LifeCycleConfig"]
+            source = urlparse(config["SourceS3Uri"])
+            bucket, prefix = f"arn:aws:s3:::{source.netloc}", source.path.strip("/") + "/"
+            yield "s3:ListBucket", bucket, {"s3:prefix": prefix}
+            yield "s3:GetObject", f"{bucket}/{prefix}{config.get('OnInitComplete') or config['OnCreate']}", {}
+            backend = s3_backends[self.account_id]["aws"]
+            rule = (backend.get_bucket(source.netloc).encryption or {}).get("Rule", {})
+            key = rule.get("ApplyServerSideEncryptionByDefault", {}).get("KMSMasterKeyID")
+            if key:
+                yield "kms:Decrypt", key, {"kms:ViaService": f"s3.{self.region_name}.amazonaws.com"}
+        database = self.settings.get("Orchestrator", {}).get("Slurm", {}).get("AccountingDatabase")
+        if database and group["SlurmConfig"]["NodeType"] == "Controller":
+            yield "secretsmanager:GetSecretValue", database["SecretArn"], {}
 
     def _resize(self, group: dict[str, Any], count: int) -> None:
         name = group["InstanceGroupName"]

@@ -3,18 +3,51 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from moto.iam.access_control import IAMPolicy, PermissionResult
 from moto.iam.models import iam_backends
 from moto.s3.models import FakeBucket
 
+OPERATORS: dict[str, Callable[[str, str], bool]] = {
+    "ArnEquals": fnmatchcase,
+    "ArnLike": fnmatchcase,
+    "Bool": str.__eq__,
+    "StringEquals": str.__eq__,
+    "StringLike": fnmatchcase,
+}
 
-def is_permitted(account_id: str, role_arn: str, action: str, resource_arn: str) -> bool:
-    """Whether a policy of the role allows the action and none denies it."""
+
+def holds(condition: Mapping[str, Mapping[str, str | list[str]]], context: Mapping[str, str]) -> bool:
+    """Whether a request with these condition keys fulfils the condition; other operators are a KeyError."""
+    for operator, keys in condition.items():
+        matches = OPERATORS[operator.removesuffix("IfExists")]
+        for key, wanted in keys.items():
+            if key not in context:
+                if operator.endswith("IfExists"):
+                    continue
+                return False
+            values = [wanted] if isinstance(wanted, str) else wanted
+            if not any(matches(context[key], value) for value in values):
+                return False
+    return True
+
+
+def is_permitted(
+    account_id: str, role_arn: str, action: str, resource_arn: str, context: Mapping[str, str] | None = None
+) -> bool:
+    """Whether a statement of the role allows the action and none denies it, by their conditions too."""
     role = iam_backends[account_id]["aws"].get_role_by_arn(role_arn)
-    policies = [*role.policies.values(), *role.managed_policies.values()]
-    results = {IAMPolicy(policy).is_action_permitted(action, resource_arn) for policy in policies}
+    results = set()
+    for policy in [*role.policies.values(), *role.managed_policies.values()]:
+        statements = IAMPolicy(policy)._policy_json["Statement"]
+        for statement in statements if isinstance(statements, list) else [statements]:
+            condition = statement.pop("Condition", {})
+            if holds(condition, context or {}):
+                alone = IAMPolicy(json.dumps({"Statement": [statement]}))
+                results.add(alone.is_action_permitted(action, resource_arn))
     return PermissionResult.PERMITTED in results and PermissionResult.DENIED not in results
 
 

@@ -81,10 +81,13 @@ class Resources(ResourceMap):
         for logical_id in reversed([name for name in self.previous if name not in self.deployed]):
             self._remove(self.previous[logical_id], declared_before[logical_id])
 
-    def delete(self) -> None:
-        """Delete the resources, dependants first, except those with ``DeletionPolicy: Retain``."""
+    def delete(self, *, created: bool = True) -> None:
+        """Delete the resources, dependants first, except those that their policies retain.
+
+        ``created`` is false while a first deployment that failed is rolled back.
+        """
         for logical_id in reversed(list(self.deployed)):
-            self._remove(self.deployed[logical_id], self._resource_json_map[logical_id])
+            self._remove(self.deployed[logical_id], self._resource_json_map[logical_id], created=created)
             del self.deployed[logical_id]
 
     def _deploy(self, logical_id: str, declaration: dict[str, Any]) -> Resource | None:
@@ -116,9 +119,11 @@ class Resources(ResourceMap):
             self.report(logical_id, declaration["Type"], f"{verb}_COMPLETE", resource.physical_resource_id)
         return resource
 
-    def _remove(self, resource: Resource, declaration: dict[str, Any]) -> None:
+    def _remove(self, resource: Resource, declaration: dict[str, Any], *, created: bool = True) -> None:
         logical_id, physical_id = resource.logical_resource_id, resource.physical_resource_id
         policy = declaration.get("DeletionPolicy", "Delete")
+        if policy == "RetainExceptOnCreate":
+            policy = "Retain" if created else "Delete"
         if policy == "Retain":
             self.report(logical_id, resource.type, "DELETE_SKIPPED", physical_id)
             return

@@ -12,44 +12,14 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.local_aws.deployment import ACCOUNT, LocalAws
+from tests.local_aws.template_stacks import REGION, Resources, Stacks
 
-REGION = "eu-west-1"  # apart from the regions of the shipped cluster files
 ASSETS, SCRIPTS = "assets-of-tests", "sagemaker-scripts-of-tests"
+READS = ("s3:GetObject", "s3:ListBucket")
 NOBODY = {
     "Version": "2012-10-17",
     "Statement": [{"Effect": "Deny", "Principal": "*", "Action": "sts:AssumeRole"}],
 }
-
-Resources = dict[str, dict[str, Any]]
-
-
-class Stacks:
-    """Stacks by their templates, without the command line."""
-
-    def __init__(self, aws: LocalAws) -> None:
-        self.cloudformation = aws.client("cloudformation", REGION)
-
-    def deploy(self, name: str, resources: Resources, *, kind: str = "CREATE", outputs: Any = None) -> str:
-        """Returns the status."""
-        template = {"Resources": resources, "Outputs": outputs or {}}
-        change_set = self.cloudformation.create_change_set(
-            StackName=name, ChangeSetName="change", ChangeSetType=kind, TemplateBody=json.dumps(template)
-        )
-        self.cloudformation.execute_change_set(ChangeSetName=change_set["Id"])
-        self.cloudformation.delete_change_set(ChangeSetName=change_set["Id"])
-        return self.status(name)
-
-    def delete(self, name: str) -> str:
-        stack_id = self.cloudformation.describe_stacks(StackName=name)["Stacks"][0]["StackId"]
-        self.cloudformation.delete_stack(StackName=name)
-        return self.status(stack_id)
-
-    def status(self, name: str) -> str:
-        return str(self.cloudformation.describe_stacks(StackName=name)["Stacks"][0]["StackStatus"])
-
-    def reasons(self, name: str) -> str:
-        events = self.cloudformation.describe_stack_events(StackName=name)["StackEvents"]
-        return "\n".join(event.get("ResourceStatusReason", "") for event in events)
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +42,8 @@ def network() -> Resources:
 
 
 def role(*actions: str) -> dict[str, Any]:
-    """A role that may do these on any object."""
-    statement = {"Effect": "Allow", "Action": list(actions), "Resource": "arn:aws:s3:::*/*"}
+    """A role that may do these on anything."""
+    statement = {"Effect": "Allow", "Action": list(actions), "Resource": "*"}
     policy = {"PolicyName": "Objects", "PolicyDocument": {"Version": "2012-10-17", "Statement": [statement]}}
     properties = {"AssumeRolePolicyDocument": NOBODY, "Policies": [policy] if actions else []}
     return {"Type": "AWS::IAM::Role", "Properties": properties}
@@ -175,11 +145,27 @@ def test_properties_that_are_not_modelled_fail_and_roll_back(
 
 
 def test_deletion_honours_retention(stacks: Stacks, s3: Any) -> None:
-    resources = {"Kept": bucket("kept-bucket", DeletionPolicy="Retain"), "Gone": bucket("gone-bucket")}
+    resources = {
+        "Kept": bucket("kept-bucket", DeletionPolicy="Retain"),
+        "Deployed": bucket("deployed-bucket", DeletionPolicy="RetainExceptOnCreate"),
+        "Gone": bucket("gone-bucket"),
+    }
     assert stacks.deploy("retention", resources) == "CREATE_COMPLETE"
     assert stacks.delete("retention") == "DELETE_COMPLETE"
     left = {item["Name"] for item in s3.list_buckets()["Buckets"]}
-    assert "kept-bucket" in left and "gone-bucket" not in left
+    assert {"kept-bucket", "deployed-bucket"} <= left and "gone-bucket" not in left
+
+
+def test_failed_creation_keeps_only_what_is_retained_always(stacks: Stacks, s3: Any) -> None:
+    resources = {
+        "Always": bucket("always-kept", DeletionPolicy="Retain"),
+        "Deployed": bucket("never-deployed", DeletionPolicy="RetainExceptOnCreate"),
+        "Broken": bucket("broken", Properties={"NoSuch": 1}, DependsOn=["Always", "Deployed"]),
+    }
+    assert stacks.deploy("failing", resources) == "ROLLBACK_COMPLETE"
+    left = {item["Name"] for item in s3.list_buckets()["Buckets"]}
+    assert "always-kept" in left and "never-deployed" not in left
+    assert stacks.delete("failing") == "DELETE_COMPLETE"
 
 
 def test_upload_unpacks_prunes_and_retains_as_told(stacks: Stacks, s3: Any) -> None:
@@ -225,11 +211,11 @@ def test_cluster_whose_script_is_not_there_yet_fails(stacks: Stacks, s3: Any) ->
         "DestinationBucketKeyPrefix": "late",
         "RetainOnDelete": False,
     }
-    resources = upload(["files.zip"], **to) | cluster(1, "late", "s3:GetObject")
+    resources = upload(["files.zip"], **to) | cluster(1, "late", *READS)
     assert stacks.deploy("hasty", resources) == "ROLLBACK_COMPLETE"
     assert f"no object s3://{SCRIPTS}/late/a.txt" in stacks.reasons("hasty")
     stacks.delete("hasty")
-    resources = upload(["files.zip"], **to) | cluster(1, "late", "s3:GetObject", DependsOn=["Upload"])
+    resources = upload(["files.zip"], **to) | cluster(1, "late", *READS, DependsOn=["Upload"])
     assert stacks.deploy("patient", resources) == "CREATE_COMPLETE"
     assert stacks.delete("patient") == "DELETE_COMPLETE"
 
@@ -237,7 +223,22 @@ def test_cluster_whose_script_is_not_there_yet_fails(stacks: Stacks, s3: Any) ->
 def test_cluster_whose_nodes_may_not_read_their_script_fails(stacks: Stacks, s3: Any) -> None:
     s3.put_object(Bucket=SCRIPTS, Key="there/a.txt", Body=b"")
     assert stacks.deploy("barred", cluster(1, "there", "s3:ListBucket")) == "ROLLBACK_COMPLETE"
-    assert f"may not s3:GetObject {SCRIPTS}/there/a.txt" in stacks.reasons("barred")
+    assert f"may not s3:GetObject arn:aws:s3:::{SCRIPTS}/there/a.txt" in stacks.reasons("barred")
+    stacks.delete("barred")
+
+
+@pytest.mark.parametrize("missing", ["kms:CreateGrant", "kms:DescribeKey"])
+def test_cluster_whose_nodes_may_not_use_the_key_of_their_volumes_fails(
+    stacks: Stacks, s3: Any, missing: str
+) -> None:
+    s3.put_object(Bucket=SCRIPTS, Key="there/a.txt", Body=b"")
+    key = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+    resources = cluster(1, "there", *READS, *({"kms:CreateGrant", "kms:DescribeKey"} - {missing}))
+    (group,) = resources["Cluster"]["Properties"]["InstanceGroups"]
+    group["InstanceStorageConfigs"] = [{"EbsVolumeConfig": {"RootVolume": True, "VolumeKmsKeyId": key}}]
+    assert stacks.deploy("keyless", resources) == "ROLLBACK_COMPLETE"
+    assert f"may not {missing} {key}" in stacks.reasons("keyless")
+    stacks.delete("keyless")
 
 
 def test_cluster_follows_its_count(empty_aws: LocalAws, stacks: Stacks, s3: Any) -> None:
@@ -246,12 +247,12 @@ def test_cluster_follows_its_count(empty_aws: LocalAws, stacks: Stacks, s3: Any)
         return [node["InstanceId"] for node in found["ClusterNodeSummaries"]]
 
     s3.put_object(Bucket=SCRIPTS, Key="there/a.txt", Body=b"")
-    assert stacks.deploy("counted", cluster(2, "there", "s3:GetObject")) == "CREATE_COMPLETE"
+    assert stacks.deploy("counted", cluster(2, "there", *READS)) == "CREATE_COMPLETE"
     first = nodes()
-    grown = cluster(3, "there", "s3:GetObject")
+    grown = cluster(3, "there", *READS)
     assert stacks.deploy("counted", grown, kind="UPDATE") == "UPDATE_COMPLETE"
     assert nodes()[:2] == first and len(nodes()) == 3
-    shrunk = cluster(1, "there", "s3:GetObject")
+    shrunk = cluster(1, "there", *READS)
     assert stacks.deploy("counted", shrunk, kind="UPDATE") == "UPDATE_COMPLETE"
     assert nodes() == first[:1]
     assert stacks.delete("counted") == "DELETE_COMPLETE"

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Lets root alone reach the instance metadata service, which hands out the node's credentials to whoever asks.
-# Users' jobs need none: data come through Lustre. Run at every boot; rules that are there already stay.
+# This keeps them from users without privileges; whoever may use sudo, or is in the group docker, is root. Training
+# needs none, since data come through Lustre. What does, such as reading s3:// or pulling an image from ECR on a
+# node, is done by root, or with credentials of the user's own.
+# Run at every boot; rules that are there already stay.
 set -euo pipefail
 
 # OUTPUT sees the processes of this network namespace, enroot's and host-network containers included: the owner is
@@ -8,7 +11,12 @@ set -euo pipefail
 # before the rules that Docker puts on top of FORWARD whenever it starts, and can drop but not reject.
 block() {
     local command="$1" address="$2"
-    ensure "${command}" filter OUTPUT --destination "${address}" --match owner ! --uid-owner 0 --jump REJECT
+    local from_users=(filter OUTPUT --destination "${address}" --match owner ! --uid-owner 0)
+    ensure "${command}" "${from_users[@]}" --jump REJECT
+    # Inserted before it: the kernel's log names the user, at most ten times a minute. Refusal needs no log.
+    ensure "${command}" "${from_users[@]}" --match limit --limit 10/minute \
+        --jump LOG --log-prefix "instance-credentials: " --log-uid ||
+        printf 'attempts on %s are refused but not logged\n' "${address}" >&2
     ensure "${command}" mangle PREROUTING --destination "${address}" --jump DROP
 }
 

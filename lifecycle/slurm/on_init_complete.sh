@@ -12,7 +12,9 @@ readonly log_file="${destdir}/var/log/provision/provisioning.log"
 readonly mount_tries=30
 readonly seconds_between_tries=10
 readonly seconds_per_try=30
+# curl's statuses for a refused and for an unanswered connection.
 readonly curl_could_not_connect=7
+readonly curl_timed_out=28
 # The service ships the log in intervals; a node that fails at once leaves none behind.
 readonly seconds_to_ship_log=60
 
@@ -20,12 +22,23 @@ log() {
     printf '%s on_init_complete: %s\n' "$(date --utc +%Y-%m-%dT%H:%M:%SZ)" "$*"
 }
 
-# Fails unless the path is a mount of this type that takes a file and gives it back. A server that does not answer
-# would block for ever, hence the timeout.
+# A server that does not answer would block for ever. Killed at once, with all its children: one that outlived a
+# request to end would hold the log open, and this script with it.
+bounded() {
+    timeout --signal=KILL "${seconds_per_try}" "$@"
+}
+
+# Fails unless the path is a mount of this type that takes a file and gives it back. Of mounts stacked on one path,
+# such as an automount and what it has mounted, the last one listed is on top.
 is_writable_mount() {
-    local type="$1" path="$2"
-    [[ "$(findmnt --noheadings --output FSTYPE --mountpoint "${path}")" == "${type}" ]] || return 1
-    timeout "${seconds_per_try}" bash "${here}/write_and_read_back.sh" "${path}/.probe-$(hostname)-$$"
+    local type="$1" path="$2" status=0 probe mounts
+    probe="${path}/.probe-$(hostname)-$$"
+    mounts="$(bounded findmnt --noheadings --output FSTYPE --mountpoint "${path}")" || return 1
+    [[ "${mounts##*$'\n'}" == "${type}" ]] || return 1
+    bounded bash "${here}/write_and_read_back.sh" "${probe}" || status=$?
+    # Here, because what was killed cannot tidy up. A probe left behind is no reason to fail.
+    bounded rm --force "${probe}" || log "could not remove ${probe}"
+    return "${status}"
 }
 
 verify_mount() {
@@ -52,9 +65,11 @@ block_instance_credentials() {
     systemctl enable block-instance-credentials.service
     systemctl restart block-instance-credentials.service
     local status=0
-    runuser --user nobody -- curl --silent --output /dev/null --max-time 5 http://169.254.169.254/ || status=$?
-    if ((status != curl_could_not_connect)); then
-        log "ERROR: user nobody must not reach the instance's credentials at 169.254.169.254: curl ended with ${status}, not ${curl_could_not_connect}"
+    # Through a proxy the answer would be another machine's.
+    runuser --user nobody -- curl --silent --output /dev/null --noproxy '*' --max-time 5 http://169.254.169.254/ ||
+        status=$?
+    if ((status != curl_could_not_connect && status != curl_timed_out)); then
+        log "ERROR: user nobody must not reach the instance's credentials at 169.254.169.254: curl ended with ${status}, not ${curl_could_not_connect} (refused) or ${curl_timed_out} (no answer)"
         return 1
     fi
     log "instance credentials: root only"

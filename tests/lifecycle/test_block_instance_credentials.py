@@ -8,21 +8,25 @@ import pytest
 
 from tests.lifecycle.node import Node
 
-# A table in a file: -C succeeds for a rule that was inserted.
+# A table in a file, last inserted first: -C succeeds for a rule that is there.
 TABLE = r"""
 rules="{rules}"; touch "$rules"
 [[ "$1 $2 $3" == "--wait 60 --table" ]] || exit 2
 chain="$4 $6"; action="$5"; shift 6
 case "$action" in
     --check) grep --quiet --line-regexp --fixed-strings -- "$chain $*" "$rules" ;;
-    --insert) [[ "$1" == 1 ]] && shift && echo "$chain $*" >> "$rules" ;;
+    --insert) [[ "$1" == 1 ]] && shift && printf '%s\n' "$chain $*" "$(<"$rules")" > "$rules" ;;
     *) exit 2 ;;
 esac
 """
-V4 = [
-    "filter OUTPUT --destination 169.254.169.254/32 --match owner ! --uid-owner 0 --jump REJECT",
+USERS = "filter OUTPUT --destination 169.254.169.254/32 --match owner ! --uid-owner 0"
+LOGGED = f"{USERS} --match limit --limit 10/minute --jump LOG --log-prefix instance-credentials:  --log-uid"
+REFUSED = [
+    f"{USERS} --jump REJECT",
     "mangle PREROUTING --destination 169.254.169.254/32 --jump DROP",
 ]
+V4 = [REFUSED[1], LOGGED, REFUSED[0]]
+"""From the top: what is logged is refused next."""
 V6 = [rule.replace("169.254.169.254/32", "fd00:ec2::254/128") for rule in V4]
 
 
@@ -36,7 +40,7 @@ def node(tmp_path: Path) -> Node:
 
 def rules(folder: Path, table: str) -> list[str]:
     path = folder / f"{table}.rules"
-    return path.read_text().splitlines() if path.exists() else []
+    return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
 def test_root_alone_and_no_bridged_container(node: Node, tmp_path: Path) -> None:
@@ -56,6 +60,15 @@ def test_a_node_without_ipv6_has_no_rules_for_it(node: Node, tmp_path: Path) -> 
     (node.root / "proc/sys/net/ipv6").rmdir()
     assert node.run("block_instance_credentials.sh").status == 0
     assert rules(tmp_path, "ip6tables") == []
+
+
+def test_a_kernel_that_cannot_log_refuses_all_the_same(node: Node, tmp_path: Path) -> None:
+    table = TABLE.format(rules=tmp_path / "iptables.rules")
+    node.command("iptables", f'[[ "$*" != *LOG* ]] || exit 4\n{table}')
+    result = node.run("block_instance_credentials.sh")
+    assert result.status == 0
+    assert rules(tmp_path, "iptables") == REFUSED[::-1]
+    assert "attempts on 169.254.169.254/32 are refused but not logged" in result.output
 
 
 def test_a_rule_that_cannot_be_made_is_an_error(node: Node) -> None:

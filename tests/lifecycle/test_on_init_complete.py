@@ -70,6 +70,36 @@ def test_a_file_system_that_loses_data_fails_the_node(node: Node) -> None:
     assert list(node.lustre.iterdir()) == []
 
 
+def test_of_stacked_mounts_the_one_on_top_counts(node: Node) -> None:
+    node.command("findmnt", r"printf 'autofs\nlustre\n'")
+    assert node.run("on_init_complete.sh").status == 0
+    node.command("findmnt", r"printf 'lustre\nautofs\n'")
+    assert node.run("on_init_complete.sh").status != 0
+
+
+def test_a_server_that_hangs_is_left_after_its_time(node: Node) -> None:
+    """The first write ignores the request to end; the second one succeeds."""
+    first = node.root / "first"
+    hang = f'[[ -e "{first}" ]] || {{ touch "{first}"; trap "" TERM; exec tail --follow /dev/null; }}'
+    node.command("sync", hang)
+    # The script's bound, a hundredth as long.
+    node.command(
+        "timeout",
+        '[[ "$1 $2" == "--signal=KILL 30" ]] || exit 125\nexec /usr/bin/timeout "$1" 0.3 "${@:3}"',
+    )
+    result = node.run("on_init_complete.sh")
+    assert result.status == 0, result.output
+    assert f"{node.lustre}: lustre, writable (try 2)" in result.output
+    assert list(node.lustre.iterdir()) == []
+
+
+def test_a_probe_that_cannot_be_removed_fails_no_node(node: Node) -> None:
+    node.command("rm", "exit 1")
+    result = node.run("on_init_complete.sh")
+    assert result.status == 0, result.output
+    assert "could not remove" in result.output
+
+
 def test_a_server_that_refuses_to_write_fails_the_node(node: Node) -> None:
     node.command("sync", "exit 1")
     assert node.run("on_init_complete.sh").status != 0
@@ -87,16 +117,23 @@ def test_home_is_checked_where_there_is_one(node: Node, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("status", "why"), [(0, "an answer"), (22, "another error"), (127, "no curl")])
 def test_credentials_that_users_may_reach_fail_the_node(node: Node, status: int, why: str) -> None:
-    """Only a refused connection (7) proves that the rules work."""
+    """Only a connection that is refused (7) or dropped (28) proves that the rules work."""
     node.command("runuser", f"exit {status}")
     result = node.run("on_init_complete.sh")
     assert result.status != 0, why
-    assert f"curl ended with {status}, not 7" in result.output
+    assert f"curl ended with {status}, not 7 (refused) or 28 (no answer)" in result.output
+
+
+@pytest.mark.parametrize("status", [7, 28])
+def test_credentials_that_users_cannot_reach_pass(node: Node, status: int) -> None:
+    node.command("runuser", f"exit {status}")
+    assert node.run("on_init_complete.sh").status == 0
 
 
 def test_the_check_asks_as_a_user_without_rights(node: Node) -> None:
     (call,) = (call for call in node.run("on_init_complete.sh").calls if call.startswith("runuser"))
     assert call.startswith("runuser --user nobody -- curl ")
+    assert " --noproxy * " in call
     assert call.endswith(" http://169.254.169.254/")
 
 

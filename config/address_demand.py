@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from math import ceil
 
 from config.cluster import InstanceGroup, LustreFileSystem, NewVpc, SlurmCluster
@@ -39,24 +39,30 @@ def zone_of(cluster: SlurmCluster, group: InstanceGroup) -> str:
     return group.availability_zone_id or zone_ids(cluster)[0]
 
 
-def address_demand(cluster: SlurmCluster) -> Counter[str]:
-    """Addresses taken in the private subnet of each zone id, without the five that AWS reserves.
+def address_takers(cluster: SlurmCluster) -> dict[str, Counter[str]]:
+    """Addresses taken in the private subnet of each zone id, by the place in the file that asks for them.
 
     Nodes of a type that is not in the catalogue count as one address.
     """
-    first = zone_ids(cluster)[0]
-    demand: Counter[str] = Counter()
-    demand[first] += _lustre_addresses(cluster.storage.lustre)
+    takers: dict[str, Counter[str]] = defaultdict(Counter)
+    first = takers[zone_ids(cluster)[0]]
+    first["storage.lustre.capacity_gib"] = _lustre_addresses(cluster.storage.lustre)
     if cluster.storage.home:
-        demand[first] += _HOME_ADDRESSES
+        first["storage.home"] = _HOME_ADDRESSES
     if cluster.network.interface_endpoints:
-        demand[first] += NUM_ENDPOINTS + cluster.prometheus
+        first["network.interface_endpoints"] = NUM_ENDPOINTS + cluster.prometheus
     if cluster.accounting_database and not isinstance(cluster.network, NewVpc):
         for zone in list(dict.fromkeys(zone_ids(cluster)))[:2]:
-            demand[zone] += _DATABASE_ADDRESSES
+            takers[zone]["accounting_database"] = _DATABASE_ADDRESSES
     for group in cluster.instance_groups:
-        demand[zone_of(cluster, group)] += group.num_instances * _node_addresses(group)
-    return demand
+        place = f"instance_groups[{group.name}].num_instances"
+        takers[zone_of(cluster, group)][place] += group.num_instances * _node_addresses(group)
+    return takers
+
+
+def address_demand(cluster: SlurmCluster) -> Counter[str]:
+    """Addresses taken in the private subnet of each zone id, without the five that AWS reserves."""
+    return Counter({zone: taken.total() for zone, taken in address_takers(cluster).items()})
 
 
 def _lustre_addresses(lustre: LustreFileSystem) -> int:

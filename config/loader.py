@@ -9,8 +9,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from config.cluster import SlurmCluster
-from config.field_errors import field_violations, without_wrong_values
+from config.field_errors import field_violations
+from config.places import below
 from config.rules import violations
+from config.stand_ins import StandIns, repaired, with_stand_ins
 from config.violation import Violation
 from config.yaml_document import read_document
 
@@ -25,7 +27,7 @@ def load_cluster(path: Path) -> SlurmCluster:
     document = read_document(path)
     _require_slurm(path, document)
     cluster, found = _checked(document)
-    if cluster is None or found:
+    if found:
         raise ValueError("\n".join(f"{path}: {violation}" for violation in found))
     return cluster
 
@@ -36,31 +38,49 @@ def _require_slurm(path: Path, document: dict[str, Any]) -> None:
         raise ValueError(f"{path}: scheduler: got eks; only slurm is available yet; set slurm")
 
 
-def _checked(document: dict[str, Any]) -> tuple[SlurmCluster | None, list[Violation]]:
-    """The cluster as far as it can be made, and everything that is wrong.
+def _checked(document: dict[str, Any]) -> tuple[SlurmCluster, list[Violation]]:
+    """The cluster, and everything that is wrong with it; a wrong one has stand-ins and is not to be used.
 
-    A wrong value is left out, so that its default stands in for it while the rules run; they stay silent on
-    its place. Without a default there is no cluster, and no rules. The second round is for the values of
-    mistyped keys, which the first one brings to light; the third for what is then without a default.
+    Each round brings to light what the one before put in its place: the values of mistyped keys, and the keys
+    of a network without its kind. Stand-ins are right, so there is an end.
     """
     found: list[Violation] = []
-    rest = document
-    for _ in range(3):
+    rest, stand_ins = document, StandIns()
+    while True:
         try:
-            cluster = SlurmCluster.model_validate(rest)
+            SlurmCluster.model_validate(rest)
         except ValidationError as error:
             found += _news(found, field_violations(error, document))
-            rest = without_wrong_values(error, rest)
+            rest, more = repaired(error, rest)
+            stand_ins |= more
         else:
-            return cluster, found + _news(found, violations(cluster))
-    return None, found
+            break
+    num_clusters = max(map(len, stand_ins.values()), default=1)
+    clusters = [
+        _with_names(SlurmCluster.model_validate(with_stand_ins(rest, stand_ins, index)), document, stand_ins)
+        for index in range(num_clusters)
+    ]
+    first, *others = [violations(cluster) for cluster in clusters]
+    certain = [violation for violation in first if all(violation in other for other in others)]
+    return clusters[0], found + _news(found, certain)
+
+
+def _with_names(cluster: SlurmCluster, document: dict[str, Any], stand_ins: StandIns) -> SlurmCluster:
+    """With the file's own names of groups, wrong as they are, since the rules name places by them."""
+    groups = list(cluster.instance_groups)
+    for index, group in enumerate(groups):
+        place = ("instance_groups", index)
+        if place in stand_ins or (*place, "name") in stand_ins:
+            name = below(document, (*place, "name"))
+            groups[index] = group.model_copy(update={"name": name if isinstance(name, str) else str(index)})
+    return cluster.model_copy(update={"instance_groups": groups})
 
 
 def _news(found: list[Violation], more: list[Violation]) -> list[Violation]:
-    """Those of ``more`` about places of which ``found`` says nothing, nor of anything inside them."""
+    """Those of ``more`` about places of which ``found`` says nothing, nor of what they are in."""
     places = [violation.path for violation in found]
     return [
         violation
         for violation in more
-        if not any(re.match(rf"{re.escape(violation.path)}([.[]|$)", place) for place in places)
+        if not any(re.match(rf"{re.escape(place)}([.[]|$)", violation.path) for place in places)
     ]

@@ -15,21 +15,22 @@ from pydantic import Field
 class Form:
     pattern: str
     meaning: str
-    example: str
+    examples: tuple[str, ...]
+    """Two, unlike each other."""
 
 
 FORMS: dict[str, Form] = {}
 """By pattern, which is what a validation error carries."""
 
 
-def _form(pattern: str, meaning: str, example: str) -> Form:
-    FORMS[pattern] = Form(pattern, meaning, example)
+def _form(pattern: str, meaning: str, *examples: str) -> Form:
+    FORMS[pattern] = Form(pattern, meaning, examples)
     return FORMS[pattern]
 
 
 def field(form: Form, *, max_length: int | None = None) -> Any:
     """The pydantic field of a text in this form; ``max_length`` in characters."""
-    return Field(pattern=form.pattern, max_length=max_length, examples=[form.example])
+    return Field(pattern=form.pattern, max_length=max_length, examples=list(form.examples))
 
 
 # Stricter than SageMaker's own [a-zA-Z0-9](-*[a-zA-Z0-9])*: buckets and repositories want lower case, and
@@ -38,46 +39,78 @@ CLUSTER_NAME = _form(
     r"^[a-z](-?[a-z0-9])*$",
     "lower-case letters, digits and single hyphens between them are allowed, a letter first",
     "esm2-slurm",
+    "team-a",
 )
 GROUP_NAME = _form(
     r"^[a-z0-9](-*[a-z0-9])*$",
     "lower-case letters, digits and hyphens between them are allowed",
     "workers",
+    "p5",
 )
 PARTITION = _form(
     r"^[a-zA-Z0-9](-*[a-zA-Z0-9])*$",
     "letters, digits and hyphens between them are allowed",
     "gpu",
+    "cpu",
 )
 ZONE_ID = _form(
     r"^[a-z]{3,4}\d-([a-z]{3}\d-)?az\d$",
     "zones are given by id, since a name means another zone in another account",
     "usw2-az2",
+    "use1-az6",
 )
 CIDR = _form(
     r"^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$",
     "a range is an IPv4 address and a prefix length",
     "10.0.0.0/16",
+    "172.20.0.0/20",
 )
 MOUNT_PATH = _form(
     r"^/[a-z0-9_-]+(/[a-z0-9_-]+)*$",
     "a path is absolute, of lower-case letters, digits, _ and -, without a slash at its end",
     "/fsx",
+    "/data",
 )
-VPC_ID = _form(r"^vpc-[0-9a-f]{8,17}$", "a VPC is given by its id", "vpc-0123456789abcdef0")
-SUBNET_ID = _form(r"^subnet-[0-9a-f]{8,17}$", "a subnet is given by its id", "subnet-0123456789abcdef0")
-ROUTE_TABLE_ID = _form(r"^rtb-[0-9a-f]{8,17}$", "a route table is given by its id", "rtb-0123456789abcdef0")
+VPC_ID = _form(
+    r"^vpc-[0-9a-f]{8,17}$", "a VPC is given by its id", "vpc-0123456789abcdef0", "vpc-0fedcba9876543210"
+)
+SUBNET_ID = _form(
+    r"^subnet-[0-9a-f]{8,17}$",
+    "a subnet is given by its id",
+    "subnet-0123456789abcdef0",
+    "subnet-0fedcba9876543210",
+)
+ROUTE_TABLE_ID = _form(
+    r"^rtb-[0-9a-f]{8,17}$",
+    "a route table is given by its id",
+    "rtb-0123456789abcdef0",
+    "rtb-0fedcba9876543210",
+)
 # ARNs are those of the partition aws: it has all the regions of config/regions.py.
 KMS = _form(
     r"^(aws|create|arn:aws:kms:[a-z0-9-]+:\d{12}:key/(mrk-[0-9a-f]{32}|[0-9a-f-]{36}))$",
     "aws (service keys), create (a key of its own) or a key's ARN (not an alias's) is allowed",
     "aws",
+    "create",
 )
 TRAINING_PLAN_ARN = _form(
     r"^arn:aws:sagemaker:[a-z0-9-]+:\d{12}:training-plan/[a-zA-Z0-9](-*[a-zA-Z0-9]){0,63}$",
     "a plan is given by its ARN, which `aws sagemaker list-training-plans` prints",
     "arn:aws:sagemaker:us-east-1:123456789012:training-plan/esm2-p5",
+    "arn:aws:sagemaker:us-west-2:123456789012:training-plan/esm2-trn2",
 )
-IMAGE_ID = _form(r"^ami-[0-9a-fA-F]{8,17}$", "an image is given by its id", "ami-0123456789abcdef0")
-DATABASE_CLASS = _form(r"^db\.[a-z0-9]+\.[a-z0-9]+$", "classes of RDS begin with db.", "db.t4g.medium")
-EMAIL = _form(r"^[^@\s]+@[^@\s]+\.[^@\s]+$", "one mail address is allowed", "hpc-budget@example.com")
+IMAGE_ID = _form(
+    r"^ami-[0-9a-fA-F]{8,17}$",
+    "an image is given by its id",
+    "ami-0123456789abcdef0",
+    "ami-0fedcba9876543210",
+)
+DATABASE_CLASS = _form(
+    r"^db\.[a-z0-9]+\.[a-z0-9]+$", "classes of RDS begin with db.", "db.t4g.medium", "db.m6g.large"
+)
+EMAIL = _form(
+    r"^[^@\s]+@[^@\s]+\.[^@\s]+$",
+    "one mail address is allowed",
+    "hpc-budget@example.com",
+    "platform@example.com",
+)

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 # What YAML would not take for a text without quotes.
-_NOT_A_TEXT = re.compile(r"|[\d.]+|true|false|yes|no|on|off|null|~", re.IGNORECASE)
+_NOT_A_TEXT = re.compile(r"|(0|[1-9]\d*)(\.\d*)?|\.\d+|true|false|null|~", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

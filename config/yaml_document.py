@@ -2,27 +2,64 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+_TAG_PREFIX = "tag:yaml.org,2002:"
+
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML takes the last of two equal keys in silence; here the second one is an error."""
+    """YAML as its version 1.2 has it and editors show it, of which PyYAML's 1.1 differs.
+
+    There ``on`` is true, ``1:30`` is 90 and ``2026-08-30`` is no text. Only numbers, true, false and null are
+    other than texts here. A number with a leading zero is a text as well, since the versions disagree about
+    its value; what wants a number then refuses it. Keys are texts whatever they look like, and PyYAML's
+    silent choice of the last of two equal keys is an error.
+    """
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012 (PyYAML's own way)
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()
+        tag = getattr(event, "tag", None)
+        if tag:
+            raise ValueError(
+                f"line {event.start_mark.line + 1}: got the tag {tag.replace(_TAG_PREFIX, '!!')};"
+                " a cluster file has none; remove it, and set a text in quotes"
+            )
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: dict[str, int] = {}
-        for key_node, _ in node.value:
+        lines: dict[str, int] = {}
+        made: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                continue
-            key, line = key_node.value, key_node.start_mark.line + 1
-            if key in seen:
+                kind = "a list" if isinstance(key_node, yaml.SequenceNode) else "a mapping"
+                raise ValueError(f"line {line}: got {kind} for a key; keys are texts; set a text")
+            key = key_node.value
+            if key in lines:
                 raise ValueError(
-                    f"line {line}: got {key} again; it was set in line {seen[key]}; remove one of the two"
+                    f"line {line}: got {key} again; it was set in line {lines[key]}; remove one of the two"
                 )
-            seen[key] = line
-        return super().construct_mapping(node, deep)
+            lines[key] = line
+            made[key] = self.construct_object(value_node, deep=deep)
+        return made
+
+
+for _kind, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("null", r"null|Null|NULL|~|", ["n", "N", "~", ""]),
+    # Longer ones fit nowhere.
+    ("int", r"[-+]?(0|[1-9][0-9]{0,17})", "-+0123456789"),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", "-+.0123456789"),
+):
+    _StrictLoader.add_implicit_resolver(
+        f"{_TAG_PREFIX}{_kind}", re.compile(f"^(?:{_pattern})$"), list(_first)
+    )
 
 
 def read_document(path: Path) -> dict[str, Any]:

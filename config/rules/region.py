@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterator
 
 from config.cluster import NewVpc, SlurmCluster
@@ -12,15 +13,22 @@ from config.violation import Violation
 
 
 def region_is_supported(cluster: SlurmCluster) -> Iterator[Violation]:
-    if cluster.region not in ZONE_ID_PREFIXES:
-        area = [region for region in ZONE_ID_PREFIXES if region[:3] == cluster.region[:3]]
-        near = difflib.get_close_matches(cluster.region, area, n=1)
-        yield Violation(
-            "region",
-            cluster.region,
-            f"HyperPod is deployed in {', '.join(ZONE_ID_PREFIXES)}",
-            f"set {near[0]}" if near else "set one of these",
-        )
+    """Another region is another place and price: none is proposed but where one letter is wrong."""
+    if cluster.region in ZONE_ID_PREFIXES:
+        return
+    area = [region for region in ZONE_ID_PREFIXES if region[:3] == cluster.region[:3]]
+    slips = [region for region in area if _one_letter_apart(region, cluster.region)]
+    near = difflib.get_close_matches(cluster.region, area, n=3)
+    yield Violation(
+        "region",
+        cluster.region,
+        f"HyperPod is deployed in {', '.join(ZONE_ID_PREFIXES)}",
+        f"set {slips[0]}"
+        if len(slips) == 1
+        else f"choose one of these; the most alike are {', '.join(near)}"
+        if near
+        else "choose one of these",
+    )
 
 
 def zones_lie_in_the_region(cluster: SlurmCluster) -> Iterator[Violation]:
@@ -47,6 +55,17 @@ def key_lies_in_the_region(cluster: SlurmCluster) -> Iterator[Violation]:
             f"a key encrypts in its own region only, and the cluster is in {cluster.region}",
             f"set the ARN of a key in {cluster.region}, or create",
         )
+
+
+def _one_letter_apart(one: str, other: str) -> bool:
+    """Whether a letter that is changed, missing or too much makes the one of the other."""
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    start = sum(1 for _ in same)
+    return (
+        one[start + 1 :] == other[start + 1 :]
+        or one[start:] == other[start + 1 :]
+        or one[start + 1 :] == other[start:]
+    )
 
 
 def _zones(cluster: SlurmCluster) -> Iterator[tuple[str, str]]:

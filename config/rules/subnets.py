@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations
 
-from config.address_demand import RESERVED_ADDRESSES, address_demand, zone_ids
+from config.address_demand import RESERVED_ADDRESSES, address_takers, zone_ids
 from config.cluster import ExistingVpc, NewVpc, SlurmCluster
 from config.rules.ranges import LARGEST_PREFIX, parsed
 from config.violation import Violation
@@ -36,40 +37,38 @@ def new_subnets_fit(cluster: SlurmCluster) -> Iterator[Violation]:
 
 
 def new_subnets_hold_the_addresses(cluster: SlurmCluster) -> Iterator[Violation]:
-    network, demand = cluster.network, address_demand(cluster)
+    network, takers = cluster.network, address_takers(cluster)
     if not isinstance(network, NewVpc):
         return
     # All have the same size, so the fullest zone decides.
-    zone_id = max(dict.fromkeys(zone_ids(cluster)), key=lambda zone: demand[zone])
-    needed, size = demand[zone_id] + RESERVED_ADDRESSES, _size(network.private_prefix_length)
-    if needed > size:
-        prefix = _prefix(needed)
+    zone_id = max(dict.fromkeys(zone_ids(cluster)), key=lambda zone: takers[zone].total())
+    taken, got = takers[zone_id], network.private_prefix_length
+    if _needed(taken) > _size(got):
+        prefix = _prefix(_needed(taken))
+        larger = [f"set {prefix}"] if prefix >= _LARGEST_PRIVATE_PREFIX else []
         yield Violation(
             "network.private_prefix_length",
-            network.private_prefix_length,
-            _too_small(zone_id, needed, size),
-            f"set {prefix}, or fewer instances"
-            if prefix >= _LARGEST_PRIVATE_PREFIX
-            else "set fewer instances",
+            got,
+            _too_small(zone_id, taken, _size(got)),
+            ", or ".join([*larger, _less(taken)]),
         )
 
 
 def existing_subnets_hold_the_addresses(cluster: SlurmCluster) -> Iterator[Violation]:
-    network, demand = cluster.network, address_demand(cluster)
+    network, takers = cluster.network, address_takers(cluster)
     if not isinstance(network, ExistingVpc):
         return
     for index, subnet in enumerate(network.private_subnets):
         zone_id, cidr = subnet.availability_zone_id, parsed(subnet.cidr)
-        needed = demand.pop(zone_id, 0) + RESERVED_ADDRESSES
-        if cidr and needed > cidr.num_addresses:
-            prefix = _prefix(needed)
+        taken = takers.pop(zone_id, Counter())
+        if cidr and _needed(taken) > cidr.num_addresses:
+            prefix = _prefix(_needed(taken))
+            larger = [f"use a subnet of /{prefix}"] if prefix >= LARGEST_PREFIX else []
             yield Violation(
                 f"network.private_subnets[{index}].cidr",
                 subnet.cidr,
-                _too_small(zone_id, needed, cidr.num_addresses),
-                f"use a subnet of /{prefix}, or fewer instances"
-                if prefix >= LARGEST_PREFIX
-                else "set fewer instances",
+                _too_small(zone_id, taken, cidr.num_addresses),
+                ", or ".join([*larger, _less(taken)]),
             )
 
 
@@ -109,11 +108,21 @@ def _prefix(num_addresses: int) -> int:
     return 32 - (num_addresses - 1).bit_length()
 
 
-def _too_small(zone_id: str, needed: int, size: int) -> str:
+def _needed(taken: Counter[str]) -> int:
+    return taken.total() + RESERVED_ADDRESSES
+
+
+def _too_small(zone_id: str, taken: Counter[str], size: int) -> str:
     return (
-        f"nodes, file systems and endpoints in {zone_id} need {needed} addresses"
+        f"nodes, file systems and endpoints in {zone_id} need {_needed(taken)} addresses"
         f" with the {RESERVED_ADDRESSES} that AWS keeps, its subnet has {size}"
     )
+
+
+def _less(taken: Counter[str]) -> str:
+    """What takes most, as it is what helps."""
+    [(place, num_addresses)] = taken.most_common(1)
+    return f"reduce {place}, which takes {num_addresses}"
 
 
 RULES = (

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from config.loader import load_cluster
+from config.yaml_document import read_document
 
 FILES = {
     "": "the file is empty; start from clusters/slurm.yaml",
@@ -22,9 +23,16 @@ FILES = {
         "line 1, column 1: found character '\\t' that cannot start any token; correct the YAML there"
     ),
     "name: !!python/object:os.system a\n": (
-        "line 1, column 7: could not determine a constructor for the tag"
-        " 'tag:yaml.org,2002:python/object:os.system'; correct the YAML there"
+        "line 1: got the tag !!python/object:os.system; a cluster file has none; remove it, and set a text in"
+        " quotes"
     ),
+    "name: a\ntags: !!set {a, b}\n": (
+        "line 2: got the tag !!set; a cluster file has none; remove it, and set a text in quotes"
+    ),
+    "name: !my a\n": "line 1: got the tag !my; a cluster file has none; remove it, and set a text in quotes",
+    "name: a\n? [b]\n: c\n": "line 2: got a list for a key; keys are texts; set a text",
+    "storage:\n  {a: b}: c\n": "line 2: got a mapping for a key; keys are texts; set a text",
+    "7: a\n'7': b\n": "line 2: got 7 again; it was set in line 1; remove one of the two",
 }
 
 
@@ -35,6 +43,46 @@ def test_text_that_is_no_cluster_file(text: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError) as caught:
         load_cluster(path)
     assert str(caught.value) == f"{path}: {FILES[text]}"
+
+
+VALUES = {
+    "12": 12,
+    "-1": -1,
+    "0": 0,
+    "2.50": 2.5,
+    "1e3": 1000.0,
+    "true": True,
+    "False": False,
+    "null": None,
+    "~": None,
+    "": None,
+    "010": "010",
+    "0x10": "0x10",
+    "0o7": "0o7",
+    "1_000": "1_000",
+    "1:30": "1:30",
+    "on": "on",
+    "no": "no",
+    "y": "y",
+    "2026-08-30": "2026-08-30",
+    "=": "=",
+    "'12'": "12",
+    "9999999999999999999": "9999999999999999999",
+}
+
+
+@pytest.mark.parametrize("text", VALUES)
+def test_values_are_those_of_yaml_1_2(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(f"key: {text}\n")
+    value = read_document(path)["key"]
+    assert (value, type(value)) == (VALUES[text], type(VALUES[text]))
+
+
+def test_keys_are_texts(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("{1: a, true: b, <<: {c: d}, '': e}\n")
+    assert read_document(path) == {"1": "a", "true": "b", "<<": {"c": "d"}, "": "e"}
 
 
 def test_no_file(tmp_path: Path) -> None:

@@ -1,0 +1,121 @@
+"""One wrong value hides no other, and is not blamed on the rest of the file."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from config.loader import load_cluster
+from tests.config.cluster_documents import document
+
+# Independent of every other value.
+FAULT = {"aws:owner": "lab"}
+TOLD = "tags.aws:owner: got lab; AWS keeps keys that begin with aws: to itself; set another key"
+# Of no type that a cluster file has anywhere.
+NOTHING_LIKE_IT = 1.5
+
+WITH_EVERYTHING = {
+    "name": "everything",
+    "network.internet": "nat",
+    "network.flow_logs_days": 30,
+    "network.cidr": "10.0.0.0/16",
+    "storage.lustre.compression": "lz4",
+    "storage.lustre.backup_days": 0,
+    "storage.lustre.mount_path": "/lustre",
+    "storage.data_bucket": {"lustre_path": "/data", "noncurrent_days": 30, "removal": "retain"},
+    "storage.home.backup_days": 7,
+    "instance_groups[login].availability_zone_id": "use1-az4",
+    "instance_groups[login].image_id": "ami-0123456789abcdef0",
+    "instance_groups[p5].min_instances": 4,
+    "instance_groups[p5].ebs_gib": 1000,
+    "instance_groups[p5].threads_per_core": 1,
+    "instance_groups[p5].efa_only": False,
+    "instance_groups[p5].capacity": "on_demand",
+    "instance_groups[p5].auto_patch": "when_idle",
+    "node_recovery": "automatic",
+    "continuous_provisioning": True,
+    "slurm_config_strategy": "merge",
+    "prometheus": True,
+}
+DOCUMENTS = {
+    "p5": document("p5", {"tags": FAULT, **WITH_EVERYTHING}),
+    "existing": document("existing", {"tags": FAULT, "accounting_database": {}}),
+}
+
+Place = tuple[int | str, ...]
+
+
+def places(value: Any, place: Place = ()) -> Iterator[Place]:
+    """Every key and item, sections as well."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for part, below in inner:
+        if (*place, part) != ("tags",) and place != ("tags",):
+            yield (*place, part)
+            yield from places(below, (*place, part))
+
+
+PLACES = [(base, place) for base, made in DOCUMENTS.items() for place in places(made)]
+
+
+def errors(made: dict[str, Any], tmp_path: Path) -> list[str]:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(yaml.safe_dump(made))
+    with pytest.raises(ValueError) as caught:
+        load_cluster(path)
+    return [line.removeprefix(f"{path}: ") for line in str(caught.value).splitlines()]
+
+
+def holder_of(made: dict[str, Any], place: Place) -> Any:
+    holder: Any = made
+    for part in place[:-1]:
+        holder = holder[part]
+    return holder
+
+
+def shown(base: str, place: Place) -> str:
+    """As errors name it; a group whose name is the wrong value has its number."""
+    path, value = "", DOCUMENTS[base]
+    for depth, part in enumerate(place):
+        value = value[part]  # type: ignore[index]
+        if isinstance(part, int):
+            has_name = (
+                isinstance(value, dict) and "name" in value and place[depth + 1 :] not in ((), ("name",))
+            )
+            path += f"[{value['name'] if has_name else part}]"
+        else:
+            path += f".{part}" if path else part
+    return path
+
+
+def test_the_documents_are_wrong_in_one_thing(tmp_path: Path) -> None:
+    assert [errors(made, tmp_path) for made in DOCUMENTS.values()] == [[TOLD]] * len(DOCUMENTS)
+
+
+@pytest.mark.parametrize(("base", "place"), PLACES, ids=lambda part: part if isinstance(part, str) else None)
+def test_a_wrong_value_is_the_only_other_error(base: str, place: Place, tmp_path: Path) -> None:
+    made = copy.deepcopy(DOCUMENTS[base])
+    holder_of(made, place)[place[-1]] = NOTHING_LIKE_IT
+    [wrong, other] = errors(made, tmp_path)
+    assert wrong.startswith(f"{shown(base, place)}: got {NOTHING_LIKE_IT}; ")
+    assert other == TOLD
+
+
+# Without the kind of network, what else is wrong in it is told as far as its other keys tell the kind.
+MISSING = [
+    (base, place) for base, place in PLACES if isinstance(place[-1], str) and place != ("network", "vpc")
+]
+
+
+@pytest.mark.parametrize(("base", "place"), MISSING, ids=lambda part: part if isinstance(part, str) else None)
+def test_a_mistyped_key_is_the_only_other_error(base: str, place: Place, tmp_path: Path) -> None:
+    made = copy.deepcopy(DOCUMENTS[base])
+    holder = holder_of(made, place)
+    holder[f"{place[-1]}x"] = holder.pop(place[-1])
+    [mistyped, other] = errors(made, tmp_path)
+    assert mistyped.endswith(f"; there is no such key; set {place[-1]}")
+    assert other == TOLD

@@ -31,6 +31,7 @@ EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
 UNKNOWN_KEY = {"InvalidClientTokenId", "UnrecognizedClientException", "AuthFailure", "SignatureDoesNotMatch"}
 ABSENT = {
     "404",
+    "DataRepositoryAssociationNotFound",
     "InvalidDocument",
     "NoSuchResourceException",
     "NotFoundException",

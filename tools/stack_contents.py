@@ -10,6 +10,8 @@ from botocore.exceptions import ClientError
 from tools.aws_session import is_absent
 from tools.deployed_templates import deployed_template
 
+NEVER_DEPLOYED = "REVIEW_IN_PROGRESS"
+"""An empty stack whose change set nobody executed: the state has no end, and the stack can be deleted."""
 SNAPSHOT_BY_DEFAULT = {"AWS::RDS::DBInstance", "AWS::RDS::DBCluster"}
 """Without a DeletionPolicy CloudFormation takes a snapshot of these (DeletionPolicy attribute reference)."""
 
@@ -53,6 +55,8 @@ def read_stack(cloudformation: Any, name: str) -> StackContents | None:
         if is_absent(error):
             return None
         raise
+    if stack["StackStatus"] == NEVER_DEPLOYED:
+        return StackContents(name, stack["StackId"], NEVER_DEPLOYED, ())
     template = deployed_template(cloudformation, name) or {"Resources": {}}
     pages = cloudformation.get_paginator("list_stack_resources").paginate(StackName=name)
     resources = [

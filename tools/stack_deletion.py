@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from tools.stack_contents import StackContents
 
 POLL_SECONDS = 10.0
+LIMIT_SECONDS = 3 * 3600.0
+"""A large cluster or file system takes well under an hour; CloudFormation itself gives up after 36."""
 BATCH = 1000
 """Most objects that one DeleteObjects takes."""
 
@@ -41,32 +44,45 @@ def delete_stack(cloudformation: Any, stack: StackContents) -> None:
     """Delete a stack and wait until it is gone, printing each resource as it goes.
 
     Raises:
-        ValueError: if something in it cannot be deleted, with CloudFormation's reasons.
+        ValueError: if something in it cannot be deleted, with CloudFormation's reasons, or takes too long.
     """
-    seen = {event["EventId"] for event in _events(cloudformation, stack)}
+    last = next((event["EventId"] for event in _events(cloudformation, stack, until=None)), None)
     cloudformation.delete_stack(StackName=stack.name)
     failures: list[str] = []
+    deadline = time.monotonic() + LIMIT_SECONDS
+    # The first look may still show the state of before.
+    going_on = {"DELETE_IN_PROGRESS", stack.status}
     while True:
-        fresh = [event for event in _events(cloudformation, stack) if event["EventId"] not in seen]
-        for event in reversed(fresh):  # the newest come first
-            seen.add(event["EventId"])
-            failures += _report(event)
-        # By id: a deleted stack has no name any more.
+        # The state first: the events that are then read explain it. By id: a deleted stack has no name.
         status = cloudformation.describe_stacks(StackName=stack.stack_id)["Stacks"][0]["StackStatus"]
+        fresh = list(_events(cloudformation, stack, until=last))
+        for event in reversed(fresh):
+            failures += _report(event)
+        last = fresh[0]["EventId"] if fresh else last
         if status == "DELETE_COMPLETE":
             return
-        if status == "DELETE_FAILED":
-            reasons = "; ".join(failures) or "see its events in the CloudFormation console"
+        if status not in going_on:
+            reasons = "; ".join(failures) or f"it is {status}; see its events in the CloudFormation console"
             raise ValueError(
                 f"stack {stack.name} could not be deleted: {reasons}. Remove what is in the way and run "
                 "`make teardown` again"
             )
+        if time.monotonic() > deadline:
+            raise ValueError(
+                f"stack {stack.name} is still being deleted after {LIMIT_SECONDS / 3600:.0f} h; run "
+                "`make teardown` again when that has ended"
+            )
+        going_on = {"DELETE_IN_PROGRESS"}
         time.sleep(POLL_SECONDS)
 
 
-def _events(cloudformation: Any, stack: StackContents) -> list[dict[str, Any]]:
-    pages = cloudformation.get_paginator("describe_stack_events").paginate(StackName=stack.stack_id)
-    return [event for page in pages for event in page["StackEvents"]]
+def _events(cloudformation: Any, stack: StackContents, *, until: str | None) -> Iterator[dict[str, Any]]:
+    """Events after that one, the newest first; no more pages are read than that takes."""
+    for page in cloudformation.get_paginator("describe_stack_events").paginate(StackName=stack.stack_id):
+        for event in page["StackEvents"]:
+            if event["EventId"] == until:
+                return
+            yield event
 
 
 def _report(event: dict[str, Any]) -> list[str]:

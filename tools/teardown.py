@@ -12,6 +12,7 @@ import boto3
 from config.loader import load_cluster
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
+from tools.data_links import unlink_buckets
 from tools.stack_deletion import delete_stack, empty_bucket
 from tools.teardown_plan import TeardownPlan, buckets_to_empty, describe_plan, describe_remains, make_plan
 
@@ -49,7 +50,10 @@ def _delete(session: boto3.Session, plan: TeardownPlan) -> None:
     cloudformation = aws_client(session, "cloudformation")
     for stack in plan.stacks:
         print(f"\n{stack.name}")
-        for bucket in buckets_to_empty(stack):
+        buckets = buckets_to_empty(stack)
+        for association_id in unlink_buckets(aws_client(session, "fsx"), buckets) if buckets else []:
+            print(f"  unlinked {association_id}: the file system keeps its files", flush=True)
+        for bucket in buckets:
             count = empty_bucket(aws_client(session, "s3"), bucket)
             print(f"  emptied {bucket} ({count} objects and versions)", flush=True)
         delete_stack(cloudformation, stack)

@@ -9,8 +9,8 @@ import boto3
 from config.cluster import SlurmCluster
 from tools.aws_session import aws_client
 from tools.network_holders import kept_holders, live_holders
-from tools.remaining_bills import bill_of, deletion_of, network_bill
-from tools.stack_contents import StackContents, StackResource, read_stack
+from tools.remaining_bills import DATA_LINK, bill_of, deletion_of, network_bill
+from tools.stack_contents import NEVER_DEPLOYED, StackContents, StackResource, read_stack
 from tools.stack_names import stack_names
 
 HOLDS_DATA = {
@@ -51,7 +51,9 @@ class TeardownPlan:
             resource
             for stack in self.stacks
             for resource in stack.resources
-            if resource.physical_id and not resource.is_kept and resource.resource_type in HOLDS_DATA
+            if resource.physical_id
+            and not (resource.is_kept or resource.leaves_snapshot)
+            and resource.resource_type in HOLDS_DATA
         ]
 
 
@@ -61,7 +63,7 @@ def make_plan(session: boto3.Session, cluster: SlurmCluster) -> TeardownPlan:
     names = stack_names(cluster)
     network, storage, hyperpod = (read_stack(cloudformation, name) for name in names)
     for stack in (network, storage, hyperpod):
-        if stack and stack.status.endswith("_IN_PROGRESS"):
+        if stack and stack.status.endswith("_IN_PROGRESS") and stack.status != NEVER_DEPLOYED:
             raise ValueError(
                 f"stack {stack.name} is being changed ({stack.status}); wait until that has ended"
             )
@@ -107,14 +109,19 @@ def describe_remains(plan: TeardownPlan) -> str:
     lines: list[str] = []
     if plan.kept or plan.service_logs:
         lines.append("Kept in the account, outside of any stack:")
-        for resource in sorted(plan.kept, key=lambda kept: not bill_of(kept)):
+        for resource in sorted(plan.kept, key=_order_of_deletion):
             lines += _describe_kept(resource)
         for name in plan.service_logs:
-            lines += [f"  {name}: HyperPod's log of the nodes, bills about $0.03 a month per GB"]
+            lines += [f"  {name}: HyperPod's log of the nodes, bills by the GB and month"]
             lines += [f"      aws logs delete-log-group --log-group-name {name}"]
     if plan.network_held:
         lines += [*([""] if lines else []), *_describe_network(plan, plan.network_held)]
     return "\n".join(lines)
+
+
+def _order_of_deletion(resource: StackResource) -> tuple[bool, bool]:
+    """A link before its bucket, which must not be emptied while it is there; then what bills."""
+    return resource.resource_type != DATA_LINK, not bill_of(resource)
 
 
 def _describe_kept(resource: StackResource) -> list[str]:
@@ -128,7 +135,7 @@ def _describe_network(plan: TeardownPlan, network: StackContents) -> list[str]:
     bill = network_bill(network)
     return [
         f"Stack {network.name} stays, because a network in use cannot be deleted: "
-        f"{', '.join(plan.holders)} would lose their addresses.",
+        f"{', '.join(plan.holders)} use it.",
         f"  It bills {bill}." if bill else "  It bills nothing.",
         "  Delete what holds it (above), then run `make teardown` again.",
     ]

@@ -21,6 +21,10 @@ class DeployedStacks:
         self.deleted: list[str] = []
         self.stuck: dict[str, str] = {}
         """Logical ids that cannot be deleted, and why."""
+        self.after_deletion = "DELETE_COMPLETE"
+        """The state in which a deletion ends."""
+        self.event_pages: list[str] = []
+        """The stack of each page of events that was read."""
         self._events: dict[str, list[dict[str, Any]]] = {name: [] for name in templates}
         for name in templates:
             self._event(name, name, "AWS::CloudFormation::Stack", "CREATE_COMPLETE")
@@ -50,7 +54,7 @@ class DeployedStacks:
         status = self.status[name]
         if status == "DELETE_IN_PROGRESS":
             stuck = any(logical_id in self.stuck for logical_id in self.templates[name]["Resources"])
-            self.status[name] = "DELETE_FAILED" if stuck else "DELETE_COMPLETE"
+            self.status[name] = "DELETE_FAILED" if stuck else self.after_deletion
         stack_id = f"arn:aws:cloudformation:us-west-2:{ACCOUNT}:stack/{name}/0a1b"
         stack = {"StackName": name, "StackId": stack_id, "CreationTime": STARTED, "StackStatus": status}
         return {"Stacks": [stack]}
@@ -74,7 +78,16 @@ class DeployedStacks:
         }
 
     def _list_events(self, parameters: Parameters) -> dict[str, Any]:
-        return {"StackEvents": self._events[self._name(parameters)][::-1]}
+        """Two events a page, the newest first."""
+        name = self._name(parameters)
+        start, events = int(parameters.get("NextToken", 0)), self._events[name][::-1]
+        self.event_pages.append(name)
+        more = {"NextToken": str(start + 2)} if start + 2 < len(events) else {}
+        return {"StackEvents": events[start : start + 2]} | more
+
+    def add_old_events(self, name: str, number: int) -> None:
+        for _ in range(number):
+            self._event(name, name, "AWS::CloudFormation::Stack", "UPDATE_COMPLETE")
 
     def _delete(self, parameters: Parameters) -> dict[str, Any]:
         name = self._name(parameters)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.tools.accounts import cluster_description
-from tests.tools.answering_aws import AnsweringAws, Parameters
+from tests.tools.answering_aws import AnsweringAws
 
 LAUNCHED = datetime(2026, 11, 1, 8, tzinfo=UTC)
 
@@ -40,17 +40,10 @@ def running_cluster(
     *,
     status: str = "InService",
     failure: str = "",
-    page_size: int = 2,
 ) -> AnsweringAws:
-    """SageMaker with this cluster, whose nodes are listed in pages."""
+    """SageMaker with this cluster."""
     aws = AnsweringAws("us-west-2")
     described = cluster_description(name, groups, status=status)
     aws.answer("sagemaker", "DescribeCluster", described | ({"FailureMessage": failure} if failure else {}))
-
-    def page(parameters: Parameters) -> dict[str, Any]:
-        start = int(parameters.get("NextToken", 0))
-        answer: dict[str, Any] = {"ClusterNodeSummaries": nodes[start : start + page_size]}
-        return answer | ({"NextToken": str(start + page_size)} if start + page_size < len(nodes) else {})
-
-    aws.answer("sagemaker", "ListClusterNodes", page)
+    aws.answer("sagemaker", "ListClusterNodes", {"ClusterNodeSummaries": nodes})
     return aws

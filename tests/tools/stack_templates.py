@@ -71,6 +71,17 @@ def storage() -> Template:
                 "DeletionPolicy": "Delete",
                 "UpdateReplacePolicy": "Delete",
             },
+            "Link": {
+                "Type": "AWS::FSx::DataRepositoryAssociation",
+                "Properties": {
+                    "FileSystemId": {"Ref": "Lustre"},
+                    "FileSystemPath": "/data",
+                    "DataRepositoryPath": "s3://esm2-data",
+                    "S3": {"AutoImportPolicy": {"Events": ["NEW", "CHANGED", "DELETED"]}},
+                },
+                "DeletionPolicy": "Delete",
+                "UpdateReplacePolicy": "Delete",
+            },
             "Database": {
                 "Type": "AWS::RDS::DBInstance",
                 "Properties": {

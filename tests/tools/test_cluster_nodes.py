@@ -82,7 +82,7 @@ def test_an_unknown_node_is_answered_with_those_there_are() -> None:
 
 def test_long_lists_are_cut() -> None:
     nodes = [node("workers", index) for index in range(1, 15)]
-    found = read(running_cluster("esm2-slurm", [CONTROLLER, WORKERS], nodes, page_size=5))
+    found = read(running_cluster("esm2-slurm", [CONTROLLER, WORKERS], nodes))
     with pytest.raises(ValueError, match=r"workers-10 and 4 more \(--list\)$"):
         choose_node(found, "gpu")
 

@@ -16,6 +16,7 @@ from tests.tools.cluster_files import shipped
 from tools import resource_names
 from tools.network_holders import HOLDING
 from tools.remaining_bills import bill_of, deletion_of
+from tools.replacements import KEPT
 from tools.stack_contents import StackResource
 from tools.stack_names import stack_names
 from tools.template_diff import find_precious_losses
@@ -110,7 +111,7 @@ def test_everything_that_is_kept_and_costs_has_a_price_and_a_way_to_delete_it(na
         )
         for stack in templates(FILES[name]).values()
         for logical_id, resource in stack["Resources"].items()
-        if resource.get("DeletionPolicy") == "Retain"
+        if resource.get("DeletionPolicy") in KEPT
     }
     free = {
         "AWS::S3::BucketPolicy",

@@ -23,15 +23,16 @@ def add_stacks(app: App, cluster: SlurmCluster) -> None:
 
     The account is that of the credentials at deployment, so that templates do not depend on who synthesizes.
     """
-    tags, env = tags_of(cluster), Environment(region=cluster.region)
 
     def common(part: str) -> dict[str, Any]:
-        return {"cluster": cluster, "env": env, "tags": tags, "stack_name": f"{cluster.name}-slurm-{part}"}
+        env = Environment(region=cluster.region)
+        return {"cluster": cluster, "env": env, "stack_name": f"{cluster.name}-slurm-{part}"}
 
     network = NetworkStack(app, "SlurmNetworkStack", **common("network")).network
     storage = StorageStack(app, "SlurmStorageStack", network=network, **common("storage"))
     SlurmHyperPodStack(app, "SlurmHyperPodStack", network=network, storage=storage, **common("hyperpod"))
-    for key, value in tags.items():
+    # In the templates, where they can be read and tested, rather than left to the stacks to hand on.
+    for key, value in tags_of(cluster).items():
         Tags.of(app).add(key, value)
     Validations.of(app).add_plugins(AwsSolutionsChecks(app, verbose=True))
 

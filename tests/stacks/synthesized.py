@@ -31,18 +31,21 @@ def load(file: str, **changes: Any) -> SlurmCluster:
     return SlurmCluster.model_validate(yaml.safe_load((REPOSITORY / file).read_text()) | changes)
 
 
-def synthesize(cluster: SlurmCluster, file: str | None = None) -> Path:
-    """The folder of the cloud assembly; cdk-nag's findings raise."""
+def new_app(file: str | None = None) -> App:
+    """An app that writes to a folder of its own, with what the command line would give it."""
     context = json.loads((REPOSITORY / "cdk.json").read_text())["context"]
     # What the command line adds by itself.
     context |= {"aws:cdk:enable-path-metadata": True, "aws:cdk:enable-asset-metadata": True}
     if file:
         context["cluster"] = file
-    folder = tempfile.mkdtemp(prefix="cdk-")
-    app = App(context=context, outdir=folder, analytics_reporting=False)
+    return App(context=context, outdir=tempfile.mkdtemp(prefix="cdk-"), analytics_reporting=False)
+
+
+def synthesize(cluster: SlurmCluster, file: str | None = None) -> Path:
+    """The folder of the cloud assembly; cdk-nag's findings raise."""
+    app = new_app(file)
     add_stacks(app, cluster)
-    app.synth()
-    return Path(folder)
+    return Path(app.synth().directory)
 
 
 def read_templates(folder: Path) -> Templates:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from functools import cache
@@ -11,11 +12,19 @@ from typing import Any
 
 import pytest
 import yaml
-from aws_cdk import App, RemovalPolicy, Stack, Validations
+from aws_cdk import RemovalPolicy, Stack
 from aws_cdk import aws_s3 as s3
-from cdk_nag import AwsSolutionsChecks
 
-from tests.stacks.synthesized import CLUSTER_FILES, REPOSITORY, STACKS, assembly, synthesize
+from app import add_stacks
+from tests.stacks.synthesized import (
+    CLUSTER_FILES,
+    REPOSITORY,
+    STACKS,
+    assembly,
+    load,
+    new_app,
+    synthesize,
+)
 from tests.stacks.variants import EVERY_OPTION, EXISTING_VPC
 
 BIN = Path(sys.executable).parent
@@ -51,12 +60,11 @@ def test_cfn_lint_finds_nothing() -> None:
 
 def test_cdk_nag_is_attached() -> None:
     """Synthesis raises on a finding, which is why every other test passes only without any."""
-    app = App()
-    Validations.of(app).add_plugins(AwsSolutionsChecks(app))
+    app = new_app()
+    add_stacks(app, load("clusters/slurm.yaml"))
     s3.Bucket(Stack(app, "Careless"), "Bucket", removal_policy=RemovalPolicy.DESTROY)
     with pytest.raises(RuntimeError, match="AwsSolutions-S1"):
         app.synth()
-    assert "AwsSolutionsChecks(app" in (REPOSITORY / "app.py").read_text()
 
 
 @cache
@@ -84,6 +92,20 @@ def checkov_findings() -> set[str]:
 
 def skipped() -> set[str]:
     return set(yaml.safe_load((REPOSITORY / ".checkov.yaml").read_text())["skip-check"])
+
+
+def test_make_test_never_skips_checkov() -> None:
+    """Its environment is made, or made anew, before the tests are run."""
+    done = subprocess.run(
+        ["make", "--dry-run", "--what-if=requirements-checkov.txt", "test"],
+        cwd=REPOSITORY,
+        env={"PATH": os.environ["PATH"]},  # without what an outer make hands on
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    made, tested = done.stdout.index(".venv-checkov/bin/pip install"), done.stdout.index("-m pytest")
+    assert made < tested
 
 
 @needs_checkov

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from config.cluster import SlurmCluster
 from config.field_errors import field_violations
-from config.places import below
+from config.places import below, item_label
 from config.rules import violations
 from config.stand_ins import StandIns, repaired, with_stand_ins
 from config.violation import Violation
@@ -71,8 +71,8 @@ def _with_names(cluster: SlurmCluster, document: dict[str, Any], stand_ins: Stan
     for index, group in enumerate(groups):
         place = ("instance_groups", index)
         if place in stand_ins or (*place, "name") in stand_ins:
-            name = below(document, (*place, "name"))
-            groups[index] = group.model_copy(update={"name": name if isinstance(name, str) else str(index)})
+            label = item_label(below(document, place), index)
+            groups[index] = group.model_copy(update={"name": label})
     return cluster.model_copy(update={"instance_groups": groups})
 
 

@@ -41,16 +41,18 @@ def below(value: Any, location: Sequence[int | str]) -> Any:
 
 
 def path_of(location: Location, document: dict[str, Any]) -> str:
-    """As ``instance_groups[workers].ebs_gib``; items without a usable name are numbered from 0."""
+    """As ``instance_groups[workers].ebs_gib``."""
     path, value = "", document
     for part in location:
         value = below(value, [part])
-        if isinstance(part, int):
-            name = value.get("name") if isinstance(value, dict) else None
-            path += f"[{name if isinstance(name, str) else part}]"
-        else:
-            path = key_path(path, part)
+        path = f"{path}[{item_label(value, part)}]" if isinstance(part, int) else key_path(path, part)
     return path
+
+
+def item_label(item: Any, index: int) -> str:
+    """An item's name; its number, from 0, if it has none that can be shown on a line."""
+    name = item.get("name") if isinstance(item, dict) else None
+    return name if isinstance(name, str) and name and name.isprintable() else str(index)
 
 
 def key_meant(details: ErrorDetails) -> str | None:

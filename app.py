@@ -31,8 +31,7 @@ def add_stacks(app: App, cluster: SlurmCluster) -> None:
     network = NetworkStack(app, "SlurmNetworkStack", **common("network")).network
     storage = StorageStack(app, "SlurmStorageStack", network=network, **common("storage"))
     SlurmHyperPodStack(app, "SlurmHyperPodStack", network=network, storage=storage, **common("hyperpod"))
-    # In the templates, where they can be read and tested, rather than left to the stacks to hand on.
-    for key, value in tags_of(cluster).items():
+    for key, value in tags_of(cluster).items():  # in the templates, not left to the stacks to hand on
         Tags.of(app).add(key, value)
     Validations.of(app).add_plugins(AwsSolutionsChecks(app, verbose=True))
 

@@ -30,6 +30,14 @@ LONGEST = 400
 EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
 UNKNOWN_KEY = {"InvalidClientTokenId", "UnrecognizedClientException", "AuthFailure", "SignatureDoesNotMatch"}
 ABSENT = {
+    "InvalidAMIID.Malformed",
+    "InvalidAMIID.NotFound",
+    "InvalidAMIID.Unavailable",
+    "InvalidSubnetID.Malformed",
+    "InvalidSubnetID.NotFound",
+    "InvalidSubnetId.Malformed",
+    "InvalidVpcID.NotFound",
+    "InvalidVpcId.Malformed",
     "404",
     "DataRepositoryAssociationNotFound",
     "InvalidDocument",
@@ -78,6 +86,13 @@ def is_absent(error: ClientError) -> bool:
     return code in ABSENT or (
         code in ("ValidationError", "ValidationException") and bool(SAYS_ABSENT.search(message))
     )
+
+
+def has_expired(error: BotoCoreError | ClientError) -> bool:
+    """Whether the credentials have run out, so that no later call can succeed."""
+    if isinstance(error, ClientError):
+        return error_code(error) in EXPIRED
+    return isinstance(error, SSOError | TokenRetrievalError)
 
 
 def explain(error: BotoCoreError | ClientError) -> str:

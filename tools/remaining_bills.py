@@ -58,9 +58,8 @@ def deletion_of(resource: StackResource) -> str:
             return "aws rds describe-db-snapshots, then aws rds delete-db-snapshot"
         case "AWS::RDS::DBInstance":
             return (
-                f"aws rds modify-db-instance --db-instance-identifier {physical_id} "
-                "--no-deletion-protection --apply-immediately, then aws rds delete-db-instance "
-                f"--db-instance-identifier {physical_id} --final-db-snapshot-identifier {physical_id}-final"
+                f"aws rds delete-db-instance --db-instance-identifier {physical_id} "
+                f"--final-db-snapshot-identifier {physical_id}-final"
             )
         case "AWS::RDS::DBSubnetGroup":
             return f"aws rds delete-db-subnet-group --db-subnet-group-name {physical_id}"

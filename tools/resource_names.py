@@ -28,3 +28,8 @@ def lustre_log_group(cluster: SlurmCluster) -> str:
 
 def metrics_log_group(cluster: SlurmCluster) -> str:
     return f"/aws/vendedlogs/prometheus/{cluster.name}"
+
+
+def key_alias(cluster: SlurmCluster) -> str:
+    """Of the key that ``storage.kms: create`` makes."""
+    return f"alias/{cluster.name}-storage"

@@ -32,6 +32,7 @@ QUOTAS_BY_CODE = {
     "L-A4707A72": 5.0,
     "L-0263D0A3": 5.0,
     "L-DF5E4CA3": 5000.0,
+    "L-FE5A380F": 5.0,
 }
 OTHER_ZONE = {"us-west-2": "usw2-az9", "us-east-1": "use1-az9"}
 """A zone of the region that no shipped file names."""
@@ -58,6 +59,7 @@ def empty_account(cluster: SlurmCluster) -> AnsweringAws:
     aws.answer("s3", "HeadBucket", Refusal("404", "Not Found", 404))
     aws.answer("ecr", "DescribeRepositories", Refusal("RepositoryNotFoundException"))
     aws.answer("logs", "DescribeLogGroups", {"logGroups": []})
+    aws.answer("kms", "ListAliases", {"Aliases": []})
     aws.answer("fsx", "DescribeFileSystems", {"FileSystems": []})
     aws.answer("sagemaker", "DescribeTrainingPlan", training_plan())
     _answer_quotas(aws)
@@ -104,6 +106,8 @@ def _answer_network(aws: AnsweringAws, region: str, zone_ids: list[str]) -> None
         "ec2", "DescribeInternetGateways", {"InternetGateways": [{"InternetGatewayId": "igw-0d00dd00"}]}
     )
     aws.answer("ec2", "DescribeAddresses", {"Addresses": []})
+    aws.answer("ec2", "DescribeSubnets", {"Subnets": []})
+    aws.answer("ec2", "DescribeNatGateways", {"NatGateways": []})
     aws.answer("ec2", "DescribeNetworkInterfaces", {"NetworkInterfaces": []})
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from botocore.exceptions import BotoCoreError, ClientError
 
 from config.cluster import SlurmCluster
-from tools.aws_session import explain
+from tools.aws_session import explain, has_expired
 from tools.preflight import (
     account,
     encryption,
@@ -25,7 +25,7 @@ from tools.preflight import (
     training_plans,
     zones,
 )
-from tools.preflight.finding import Finding, warn
+from tools.preflight.finding import Finding, fail, unknown
 from tools.preflight.read_only_aws import PermissionMissing, ReadOnlyAws
 
 Check = Callable[[ReadOnlyAws, SlurmCluster], Iterator[Finding]]
@@ -49,6 +49,7 @@ CHECKS: dict[str, Check] = {
     "name of the bucket": names.check_bucket,
     "name of the image repository": names.check_repository,
     "name of the shell document": names.check_document,
+    "name of the KMS alias": names.check_key_alias,
     "names of log groups": names.check_log_groups,
     "KMS key": encryption.check_key,
     "images": images.check_images,
@@ -66,8 +67,11 @@ def run_checks(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
         try:
             yield from check(aws, cluster)
         except PermissionMissing as missing:
-            yield warn(
-                title, "could not be checked", f"allow {missing.action} to who runs this, and run it again"
-            )
+            yield unknown(title, "", f"allow {missing.action} to who runs this, and run it again")
         except (BotoCoreError, ClientError) as error:
-            yield warn(title, f"could not be checked: {explain(error)}", "run it again, or look by hand")
+            if has_expired(error):
+                yield fail(
+                    "credentials", explain(error), "sign in and run it again; nothing more was checked"
+                )
+                return
+            yield unknown(title, explain(error), "run it again, or look by hand")

@@ -1,4 +1,7 @@
-"""``python -m tools.preflight --cluster clusters/slurm.yaml``: exit status 1 if anything would fail."""
+"""``python -m tools.preflight --cluster clusters/slurm.yaml``: exit status 1 if anything would fail.
+
+Exit status 3 if nothing that was checked would fail, but something could not be checked.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,9 @@ from tools.command_line import cluster_parser, run_command
 from tools.preflight import run_checks
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
+
+NOT_CHECKED = 3
+"""Exit status; 2 is that of wrong usage."""
 
 
 def main() -> int:
@@ -29,18 +35,24 @@ def main() -> int:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         print(_summary(findings))
-    return int(any(finding.level == "FAIL" for finding in findings))
+    levels = {finding.level for finding in findings}
+    return 1 if "FAIL" in levels else NOT_CHECKED if "UNKNOWN" in levels else 0
 
 
 def _line(finding: Finding) -> str:
-    line = f"{finding.level:4}  {finding.subject}: {finding.message}"
-    return f"{line}\n      -> {finding.action}" if finding.action else line
+    line = f"{finding.level:7}  {finding.subject}: {finding.message}"
+    return f"{line}\n         -> {finding.action}" if finding.action else line
 
 
 def _summary(findings: list[Finding]) -> str:
     count = Counter(finding.level for finding in findings)
-    verdict = "not ready to deploy" if count["FAIL"] else "ready to deploy"
-    return f"\n{count['OK']} OK, {count['WARN']} WARN, {count['FAIL']} FAIL: {verdict}"
+    shown = ", ".join(f"{count[level]} {level}" for level in ("OK", "WARN", "FAIL"))
+    if count["FAIL"]:
+        return f"\n{shown}: not ready to deploy"
+    if number := count["UNKNOWN"]:
+        checks = "1 check" if number == 1 else f"{number} checks"
+        return f"\n{shown}: {checks} could not be made, so whether it is ready to deploy is not known"
+    return f"\n{shown}: ready to deploy"
 
 
 if __name__ == "__main__":

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 from botocore.exceptions import ClientError
 
-from config.address_demand import address_demand
 from config.cluster import ExistingSubnet, ExistingVpc, SlurmCluster
+from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.stacks import is_deployed
-from tools.stack_names import stack_names
+from tools.preflight.still_missing import missing_addresses
 
 
 def check_existing_vpc(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
@@ -22,6 +21,8 @@ def check_existing_vpc(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Find
     try:
         vpc = aws.call("ec2", "describe_vpcs", VpcIds=[network.vpc_id])["Vpcs"][0]
     except ClientError as error:
+        if not is_absent(error):
+            raise
         yield fail(subject, str(error), "set network.vpc_id to a VPC of this account and region")
         return
     cidrs = [block["CidrBlock"] for block in vpc.get("CidrBlockAssociationSet", [])]
@@ -54,6 +55,8 @@ def _check_subnet(
     try:
         found = aws.call("ec2", "describe_subnets", SubnetIds=[subnet.subnet_id])["Subnets"][0]
     except ClientError as error:
+        if not is_absent(error):
+            raise
         yield fail(subject, str(error), "set network.private_subnets to subnets of the VPC")
         return
     for field, key, told in (
@@ -70,9 +73,7 @@ def _check_subnet(
 
 def _addresses(aws: ReadOnlyAws, cluster: SlurmCluster, subnet: ExistingSubnet, *, free: int) -> Finding:
     subject = f"subnet {subnet.subnet_id}"
-    needed = address_demand(cluster)[subnet.availability_zone_id]
-    if is_deployed(aws, stack_names(cluster).hyperpod):
-        return ok(subject, f"{free} addresses free beside this cluster's own")
+    needed = missing_addresses(aws, cluster)[subnet.availability_zone_id]
     if free < needed:
         return fail(
             subject,

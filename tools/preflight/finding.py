@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Level = Literal["OK", "WARN", "FAIL"]
+Level = Literal["OK", "WARN", "UNKNOWN", "FAIL"]
 
 
 @dataclass(frozen=True)
 class Finding:
     """One line of the report.
 
-    FAIL: the deployment would fail, or bill for something that cannot work. WARN: it may, or it could not
-    be checked.
+    FAIL: the deployment would fail, or bill for something that cannot work. WARN: it may. UNKNOWN: that
+    could not be checked.
     """
 
     level: Level
@@ -29,6 +29,10 @@ def ok(subject: str, message: str) -> Finding:
 
 def warn(subject: str, message: str, action: str) -> Finding:
     return Finding("WARN", subject, message, action)
+
+
+def unknown(subject: str, reason: str, action: str) -> Finding:
+    return Finding("UNKNOWN", subject, f"could not be checked{': ' if reason else ''}{reason}", action)
 
 
 def fail(subject: str, message: str, action: str) -> Finding:

@@ -8,6 +8,7 @@ from botocore.exceptions import ClientError
 
 from config.cluster import SlurmCluster
 from config.instance_catalogue import instance_type
+from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
 
@@ -20,6 +21,8 @@ def check_images(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
         try:
             images = aws.call("ec2", "describe_images", ImageIds=[group.image_id])["Images"]
         except ClientError as error:
+            if not is_absent(error):
+                raise
             yield fail(subject, str(error), "set image_id to a HyperPod image of this region, or remove it")
             continue
         needed = instance_type(group.instance_type).architecture

@@ -98,8 +98,8 @@ def check_volume_size(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Findi
     if value is not None and largest_gib > value:
         yield fail(
             subject,
-            f"{largest_gib} GiB asked for, the quota is {value:g}",
-            f"set ebs_gib to {value:g} or less, or request {largest_gib} for '{VOLUME_SIZE}'",
+            f"{largest_gib:,} GiB asked for, the quota is {value:,.0f}",
+            f"set ebs_gib to {value:,.0f} or less, or request {largest_gib:,} for '{VOLUME_SIZE}'",
         )
     elif value is not None:
-        yield ok(subject, f"{largest_gib} GiB asked for, the quota is {value:g}")
+        yield ok(subject, f"{largest_gib:,} GiB asked for, the quota is {value:,.0f}")

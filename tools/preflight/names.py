@@ -15,6 +15,7 @@ from tools.preflight.stacks import is_deployed
 from tools.resource_names import (
     artifact_bucket,
     image_repository,
+    key_alias,
     lustre_log_group,
     metrics_log_group,
     shell_document,
@@ -66,8 +67,8 @@ def check_repository(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Findin
     yield _judge(
         f"image repository {name}",
         exists=_exists(lambda: aws.call("ecr", "describe_repositories", repositoryNames=[name])),
-        own=is_deployed(aws, stack_names(cluster).hyperpod),
-        action=f"change `name`, or `aws ecr delete-repository --force --repository-name {name}`",
+        own=is_deployed(aws, stack_names(cluster).storage),
+        action="change `name`; or, if nobody needs its images (look into it), delete it",
     )
 
 
@@ -85,7 +86,7 @@ def check_log_groups(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Findin
     stacks = stack_names(cluster)
     claimed = [(lustre_log_group(cluster), stacks.storage)]
     if cluster.prometheus:
-        claimed.append((metrics_log_group(cluster), stacks.hyperpod))
+        claimed.append((metrics_log_group(cluster), stacks.storage))
     for name, stack in claimed:
         groups = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=name)
         yield _judge(
@@ -94,3 +95,17 @@ def check_log_groups(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Findin
             own=is_deployed(aws, stack),
             action=f"`aws logs delete-log-group --log-group-name {name}`",
         )
+
+
+def check_key_alias(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+    if cluster.storage.kms != "create":
+        return
+    name = key_alias(cluster)
+    aliases = aws.items("kms", "list_aliases", "Aliases")
+    yield _judge(
+        f"KMS {name}",
+        exists=any(alias["AliasName"] == name for alias in aliases),
+        own=is_deployed(aws, stack_names(cluster).storage),
+        action="the key may still be needed to read what it encrypted; "
+        f"`aws kms delete-alias --alias-name {name}` frees the name and leaves the key",
+    )

@@ -10,13 +10,14 @@ from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.service_quotas import judge, quota_by_code
 from tools.preflight.stacks import is_deployed
+from tools.preflight.still_missing import missing_nodes
 from tools.stack_names import stack_names
 
 VPC, EC2 = "Amazon Virtual Private Cloud (Amazon VPC)", "Amazon Elastic Compute Cloud (Amazon EC2)"
 
 
 def check_network_quotas(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
-    """Nothing to check once the network is deployed, or when it is given."""
+    """Of the network nothing once it is deployed, or when it is given; of the nodes those to come."""
     names = stack_names(cluster)
     network = cluster.network
     if isinstance(network, NewVpc) and not is_deployed(aws, names.network):
@@ -27,8 +28,21 @@ def check_network_quotas(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Fi
             yield _judge(aws, "vpc", "L-A4707A72", "Internet gateways per Region", VPC, len(gateways))
             addresses = aws.call("ec2", "describe_addresses")["Addresses"]
             yield _judge(aws, "ec2", "L-0263D0A3", "EC2-VPC Elastic IPs", EC2, len(addresses))
-    if not is_deployed(aws, names.hyperpod):
-        yield _network_interfaces(aws, cluster)
+            yield _nat_gateways(aws, network.availability_zone_ids[0])
+    yield _network_interfaces(aws, missing_nodes(aws, cluster))
+
+
+def _nat_gateways(aws: ReadOnlyAws, zone_id: str) -> Finding:
+    in_zone = [{"Name": "availability-zone-id", "Values": [zone_id]}]
+    subnets = {
+        subnet["SubnetId"] for subnet in aws.items("ec2", "describe_subnets", "Subnets", Filters=in_zone)
+    }
+    used = [
+        gateway
+        for gateway in aws.items("ec2", "describe_nat_gateways", "NatGateways")
+        if gateway["SubnetId"] in subnets and gateway["State"] in ("pending", "available")
+    ]
+    return _judge(aws, "vpc", "L-FE5A380F", "NAT gateways per Availability Zone", VPC, len(used))
 
 
 def _network_interfaces(aws: ReadOnlyAws, cluster: SlurmCluster) -> Finding:

@@ -36,7 +36,7 @@ def judge(
     *, subject: str, quota_name: str, service: str, value: float | None, needed: float, used: float, unit: str
 ) -> Finding:
     """Compare a quota with what is in use and what the cluster adds to it."""
-    need = f"{needed:g} {unit} needed".replace("  ", " ") + (f", {used:g} in use" if used else "")
+    need = f"{needed:,.10g} {unit} needed".replace("  ", " ") + (f", {used:,.10g} in use" if used else "")
     if value is None:
         return warn(
             subject, f"no quota '{quota_name}' here; {need}", f"look for it in Service Quotas, {service}"
@@ -44,7 +44,7 @@ def judge(
     if used + needed > value:
         return fail(
             subject,
-            f"{need}, the quota is {value:g}",
-            f"request {used + needed:g} for '{quota_name}' in Service Quotas, {service}",
+            f"{need}, the quota is {value:,.10g}",
+            f"request {used + needed:,.10g} for '{quota_name}' in Service Quotas, {service}",
         )
-    return ok(subject, f"{need}, the quota is {value:g}")
+    return ok(subject, f"{need}, the quota is {value:,.10g}")

@@ -107,6 +107,12 @@ def _capacity(
                 f"reserves {', '.join(sorted(types))}, group {group.name} is {group.instance_type}",
                 "set the group's instance_type to the plan's",
             )
+        elif reserved and not zones:
+            yield warn(
+                subject,
+                f"it names no zone of its {group.instance_type}; group {group.name} is in {zone}",
+                "make sure that the plan's zone is this one: `aws sagemaker describe-training-plan`",
+            )
         elif zones and zone not in zones:
             yield fail(
                 subject,

@@ -58,6 +58,15 @@ def test_a_plan_that_fits_is_in_order() -> None:
             "reserves ml.p5e.48xlarge, group p5 is ml.p5.48xlarge",
         ),
         (
+            {
+                "ReservedCapacitySummaries": [
+                    {key: value for key, value in reserved()[0].items() if key != "AvailabilityZoneId"}
+                ]
+            },
+            "WARN",
+            "it names no zone of its ml.p5.48xlarge; group p5 is in use1-az6",
+        ),
+        (
             {"ReservedCapacitySummaries": reserved(AvailabilityZoneId="use1-az4")},
             "FAIL",
             "its capacity is in use1-az4, group p5 is in use1-az6",

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from config.cluster import SlurmCluster
-from tests.tools.accounts import deployed_stacks, empty_account
+from tests.tools.accounts import cluster_description, deployed_stacks, empty_account
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
-from tests.tools.cluster_files import shipped
+from tests.tools.cluster_files import shipped, with_group
 from tests.tools.preflight.report import findings, problems
 
 SUBNET = {
@@ -171,13 +171,40 @@ def test_a_deployed_clusters_own_addresses_are_not_asked_for_again() -> None:
     vpc = Vpc()
     vpc.subnet["AvailableIpAddressCount"] = 2
     aws = vpc.account(cluster())
+    groups = [
+        {"InstanceGroupName": name, "InstanceType": kind, "CurrentCount": count}
+        for name, kind, count in (("controller", "ml.m5.12xlarge", 1), ("workers", "ml.g5.8xlarge", 2))
+    ]
+    aws.answer("sagemaker", "DescribeCluster", cluster_description("esm2-slurm", groups))
     names = ("network", "storage", "hyperpod")
     deployed_stacks(aws, {f"esm2-slurm-slurm-{name}": "CREATE_COMPLETE" for name in names})
     assert problems(aws, cluster()) == []
+    # Two more are, and the third has no address left.
+    for num_workers, expected in ((4, []), (5, ["3 addresses needed, 2 free"])):
+        grown = with_group(cluster(), "workers", num_instances=num_workers)
+        found = [message for level, _, message in problems(aws, grown) if "address" in message]
+        assert found == expected
 
 
 @pytest.mark.parametrize("operation", ["DescribeVpcs", "DescribeSubnets"])
-def test_what_is_not_there_is_named(operation: str) -> None:
+def test_a_throttled_question_is_not_an_answer(operation: str) -> None:
     aws = Vpc().account(cluster())
-    aws.answer("ec2", operation, Refusal("InvalidID.NotFound", "The ID does not exist"))
+    aws.answer("ec2", operation, Refusal("RequestLimitExceeded", "Request limit exceeded."))
+    assert {level for level, _, _ in problems(aws, cluster())} == {"UNKNOWN"}
+
+
+@pytest.mark.parametrize(
+    ("operation", "code"),
+    [("DescribeVpcs", "InvalidVpcID.NotFound"), ("DescribeSubnets", "InvalidSubnetID.NotFound")],
+)
+def test_what_is_not_there_is_named(operation: str, code: str) -> None:
+    aws = Vpc().account(cluster())
+    aws.answer(
+        "ec2",
+        operation,
+        Refusal(
+            {"DescribeVpcs": "InvalidVpcID.NotFound"}.get(operation, "InvalidSubnetID.NotFound"),
+            "The ID does not exist",
+        ),
+    )
     assert any("The ID does not exist" in message for _, _, message in problems(aws, cluster()))

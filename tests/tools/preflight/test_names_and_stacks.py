@@ -35,9 +35,38 @@ def test_a_taken_name_fails_unless_it_is_the_clusters_own(
     aws.answer(service, operation, answer)
     assert problems(aws, SLURM) == [("FAIL", subject, "taken, and not by this cluster's stacks")]
     deployed_stacks(aws, ALL)
+    aws.answer("sagemaker", "DescribeCluster", cluster_description("esm2-slurm", []))
     assert problems(aws, SLURM) == []
     (found,) = [finding for finding in findings(aws, SLURM) if finding.subject == subject]
     assert found.message == "this cluster's own"
+
+
+def test_after_the_cluster_is_destroyed_what_is_kept_does_not_stand_in_the_way() -> None:
+    aws = empty_account(SLURM)
+    for service, operation, answer, subject in TAKEN:
+        if "image" in subject or "bucket" in subject:
+            aws.answer(service, operation, answer)
+    aws.answer("logs", "DescribeLogGroups", log_groups)
+    deployed_stacks(aws, {name: status for name, status in ALL.items() if not name.endswith("hyperpod")})
+    assert problems(aws, SLURM) == []
+
+
+def test_nobody_is_told_to_delete_images() -> None:
+    aws = empty_account(SLURM)
+    aws.answer("ecr", "DescribeRepositories", {"repositories": []})
+    (found,) = [finding for finding in findings(aws, SLURM) if finding.level == "FAIL"]
+    assert "change `name`" in found.action
+    assert "delete-repository" not in found.action
+
+
+def test_an_alias_of_others() -> None:
+    p5 = shipped("slurm-p5")
+    aws = empty_account(p5)
+    aws.answer("kms", "ListAliases", {"Aliases": [{"AliasName": "alias/esm2-p5-storage"}]})
+    assert [subject for _, subject, _ in problems(aws, p5)] == ["KMS alias/esm2-p5-storage"]
+    deployed_stacks(aws, {f"esm2-p5-slurm-{name}": "CREATE_COMPLETE" for name in NAMES})
+    aws.answer("sagemaker", "DescribeCluster", cluster_description("esm2-p5", []))
+    assert problems(aws, p5) == []
 
 
 def test_log_groups_are_compared_by_their_whole_name() -> None:
@@ -63,6 +92,8 @@ def test_log_groups_are_compared_by_their_whole_name() -> None:
 )
 def test_stacks_that_cannot_be_updated(status: str, message: str, action: str) -> None:
     aws = empty_account(SLURM)
+    if status != "ROLLBACK_COMPLETE":
+        aws.answer("sagemaker", "DescribeCluster", cluster_description("esm2-slurm", []))
     deployed_stacks(aws, ALL | {"esm2-slurm-slurm-hyperpod": status})
     (found,) = [finding for finding in findings(aws, SLURM) if finding.level != "OK"]
     assert (found.level, found.subject) == ("FAIL", "stack esm2-slurm-slurm-hyperpod")
@@ -74,6 +105,9 @@ def test_stacks_that_cannot_be_updated(status: str, message: str, action: str) -
 def test_stacks_that_can(status: str) -> None:
     aws = empty_account(SLURM)
     deployed_stacks(aws, dict.fromkeys(ALL, status))
+    aws.answer("sagemaker", "DescribeCluster", cluster_description("esm2-slurm", []))
+    if status == "REVIEW_IN_PROGRESS":
+        aws.answer("sagemaker", "DescribeCluster", Refusal("ResourceNotFound"))
     assert problems(aws, SLURM) == []
 
 
@@ -106,7 +140,7 @@ def test_a_bucket_of_another_account_is_not_taken_for_free() -> None:
     aws = empty_account(SLURM)
     aws.answer("s3", "HeadBucket", Refusal("403", status=403))
     ((level, subject, _),) = problems(aws, SLURM)
-    assert (level, subject) == ("WARN", "name of the bucket")
+    assert (level, subject) == ("UNKNOWN", "name of the bucket")
 
 
 def test_the_endpoints_that_are_checked_are_those_that_are_made() -> None:

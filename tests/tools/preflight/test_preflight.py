@@ -61,7 +61,7 @@ def test_every_missing_permission_is_named_and_stops_no_other_check() -> None:
         denied = "UnauthorizedOperation" if service == "ec2" else "AccessDeniedException"
         aws.answer(service, operation, Refusal("403" if service == "s3" else denied, status=403))
     found = [finding for finding in findings(aws, SLURM) if finding.level != "OK"]
-    assert {finding.level for finding in found} == {"WARN"}
+    assert {finding.level for finding in found} == {"UNKNOWN"}
     named = " ".join(finding.action for finding in found)
     for action in (
         "ssm:GetParameter",
@@ -97,10 +97,36 @@ def test_a_region_that_is_not_enabled_refuses_the_credentials() -> None:
 
 def test_throttling_is_reported_as_not_checked() -> None:
     aws = empty_account(SLURM)
-    aws.answer("fsx", "DescribeFileSystems", Refusal("BadRequest", "try later"))
+    for code in ("RequestLimitExceeded", "ThrottlingException"):
+        aws.answer("fsx", "DescribeFileSystems", Refusal(code, "Rate exceeded"))
+        ((level, subject, message),) = problems(aws, SLURM)
+        assert (level, subject) == ("UNKNOWN", "quotas of file systems")
+        assert "Rate exceeded" in message
+
+
+def test_credentials_that_run_out_on_the_way_end_it() -> None:
+    aws = empty_account(SLURM)
+    aws.answer("ssm", "GetParameter", Refusal("ExpiredTokenException"))
     ((level, subject, message),) = problems(aws, SLURM)
-    assert (level, subject) == ("WARN", "quotas of file systems")
-    assert "try later" in message
+    assert (level, subject) == ("FAIL", "credentials")
+    assert "expired" in message
+    assert aws.calls[-1] == ("ssm", "GetParameter")
+
+
+@pytest.mark.parametrize("num_denied", [1, 2])
+def test_what_could_not_be_checked_is_not_called_ready(
+    num_denied: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws = empty_account(SLURM)
+    for service, operation in [("ssm", "GetParameter"), ("ecr", "DescribeRepositories")][:num_denied]:
+        aws.answer(service, operation, Refusal("AccessDeniedException"))
+    monkeypatch.setattr(command, "open_session", lambda region, profile: aws.session)
+    monkeypatch.setattr(sys, "argv", ["preflight"])
+    monkeypatch.chdir(Path(__file__).parents[3])
+    assert command.main() == 3
+    summary = capsys.readouterr().out.splitlines()[-1]
+    checks = "1 check" if num_denied == 1 else "2 checks"
+    assert f"0 FAIL: {checks} could not be made" in summary
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from config.address_demand import zone_ids
 from config.cluster import HomeFileSystem
 from tests.tools.accounts import STARTED, cluster_description, deployed_stacks, empty_account
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
@@ -142,7 +143,7 @@ def test_homes_count_capacity_and_throughput() -> None:
     throughput = only(aws, cluster, "quota OpenZFS throughput capacity")
     assert (throughput.level, throughput.message) == (
         "FAIL",
-        "160 MB/s needed, 10240 in use, the quota is 10240",
+        "160 MB/s needed, 10,240 in use, the quota is 10,240",
     )
 
 
@@ -157,6 +158,22 @@ def test_a_full_region_takes_no_new_network(deployed: bool) -> None:
     assert subjects == (set() if deployed else {"quota VPCs per Region", "quota EC2-VPC Elastic IPs"})
 
 
+@pytest.mark.parametrize(("zone", "level"), [(0, "FAIL"), (1, "OK")])
+def test_nat_gateways_are_counted_in_their_zone(zone: int, level: str) -> None:
+    aws = empty_account(SLURM)
+
+    def subnets(parameters: Parameters) -> dict[str, Any]:
+        (asked,) = parameters["Filters"]
+        here = asked["Values"] == [zone_ids(SLURM)[0]] and zone == 0
+        return {"Subnets": [{"SubnetId": "subnet-0a"}] if here else []}
+
+    gateways = [{"SubnetId": "subnet-0a", "State": "available"} for _ in range(5)]
+    aws.answer("ec2", "DescribeSubnets", subnets)
+    deleted = {"SubnetId": "subnet-0a", "State": "deleted"}
+    aws.answer("ec2", "DescribeNatGateways", {"NatGateways": [*gateways, deleted]})
+    assert only(aws, SLURM, "quota NAT gateways per Availability Zone").level == level
+
+
 def test_a_value_of_the_accounts_own_comes_before_the_default() -> None:
     aws = empty_account(SLURM)
     aws.answer("ec2", "DescribeVpcs", {"Vpcs": [{"VpcId": f"vpc-{index}"} for index in range(5)]})
@@ -167,4 +184,4 @@ def test_a_value_of_the_accounts_own_comes_before_the_default() -> None:
 def test_a_p5_takes_an_interface_for_each_network_card() -> None:
     found = only(empty_account(P5), P5, "quota Network interfaces per Region")
     # 8 of 32, and three nodes with one each
-    assert found.message == "259 needed, the quota is 5000"
+    assert found.message == "259 needed, the quota is 5,000"

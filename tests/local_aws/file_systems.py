@@ -10,6 +10,7 @@ import secrets
 from typing import Any
 from urllib.parse import urlparse
 
+from moto.core.exceptions import JsonRESTError
 from moto.ec2.exceptions import DependencyViolationError
 from moto.ec2.models import EC2Backend, ec2_backends
 from moto.ec2.models.nat_gateways import NatGateway
@@ -94,12 +95,20 @@ def create_data_repository_association(self: FSxResponse) -> str:
 
 def describe_data_repository_associations(self: FSxResponse) -> str:
     wanted = json.loads(self.body).get("AssociationIds") or list(ASSOCIATIONS)
-    return json.dumps({"Associations": [ASSOCIATIONS[key] for key in wanted]})
+    return json.dumps({"Associations": [_known_association(key) for key in wanted]})
 
 
 def delete_data_repository_association(self: FSxResponse) -> str:
-    association = ASSOCIATIONS.pop(json.loads(self.body)["AssociationId"])
-    return json.dumps({"AssociationId": association["AssociationId"], "Lifecycle": "DELETING"})
+    association_id = json.loads(self.body)["AssociationId"]
+    _known_association(association_id)
+    del ASSOCIATIONS[association_id]
+    return json.dumps({"AssociationId": association_id, "Lifecycle": "DELETING"})
+
+
+def _known_association(association_id: str) -> dict[str, Any]:
+    if association_id not in ASSOCIATIONS:
+        raise JsonRESTError("DataRepositoryAssociationNotFound", f"{association_id} does not exist")
+    return ASSOCIATIONS[association_id]
 
 
 def install() -> None:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import boto3
 import jmespath  # type: ignore[import-untyped]
+from botocore.exceptions import ClientError
 from botocore.model import ListShape, MapShape, Shape, StructureShape
 
 Properties = dict[str, Any]
@@ -215,4 +216,9 @@ class ApiResource:
     def delete(self, resource: Resource, policy: str) -> None:
         if policy != "Delete":
             raise ValueError(f"DeletionPolicy {policy} of {resource.type} is not modelled")
-        self.delete_by(client(self.service, resource.context.region), resource.known)
+        try:
+            self.delete_by(client(self.service, resource.context.region), resource.known)
+        except ClientError as error:
+            # What someone else has deleted is deleted, as CloudFormation sees it.
+            if not error.response["Error"]["Code"].endswith("NotFound"):
+                raise

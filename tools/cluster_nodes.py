@@ -12,6 +12,8 @@ from tools.tables import format_table
 
 HEAD = "head"
 """Names the first login node, or the controller where there is no login group."""
+UNREACHABLE = {"Pending", "ShuttingDown", "NotFound"}
+"""States in which no session can start; in the others the agent may well run."""
 NUM_SHOWN = 10
 """Nodes listed in an error message."""
 
@@ -114,8 +116,10 @@ def _nodes(summaries: list[dict[str, Any]]) -> list[Node]:
 def choose_node(cluster: ClusterNodes, wanted: str = HEAD) -> Node:
     """The node that a person means: head, a group's only node, a node's name, host name or instance id.
 
+    A node that is unwell is taken where no other is meant: one looks into it by a shell.
+
     Raises:
-        ValueError: if none is meant, more than one, or one that is not running.
+        ValueError: if none is meant, more than one, or one that is not there yet or any more.
     """
     if not cluster.nodes:
         failure = f" ({cluster.failure})" if cluster.failure else ""
@@ -129,7 +133,8 @@ def choose_node(cluster: ClusterNodes, wanted: str = HEAD) -> Node:
             f"no node {wanted} in cluster {cluster.cluster_name}; there are {_list(cluster.nodes)}"
         )
     running = [node for node in found if node.status == "Running"]
-    if not running:
+    reachable = running or [node for node in found if node.status not in UNREACHABLE]
+    if not reachable:
         node = found[0]
         reason = f" ({node.message})" if node.message else ""
         raise ValueError(
@@ -138,7 +143,7 @@ def choose_node(cluster: ClusterNodes, wanted: str = HEAD) -> Node:
         )
     if wanted != HEAD and len(found) > 1:
         raise ValueError(f"{wanted} has {len(found)} nodes; name one of {_list(found)}")
-    return running[0]
+    return reachable[0]
 
 
 def _matching(cluster: ClusterNodes, wanted: str) -> tuple[Node, ...]:

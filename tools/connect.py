@@ -55,6 +55,8 @@ def main() -> int:
         return 0
     if found.status != "InService":
         print(f"note: the cluster is {found.status} {found.failure}".rstrip(), file=sys.stderr)
+    if node.status != "Running":
+        print(f"warning: {node.name} is {node.status} {node.message}".rstrip(), file=sys.stderr)
     print(f"{node.name} ({node.instance_id}, {node.instance_type}) ...", file=sys.stderr, flush=True)
     _become([*command, "--document-name", shell_document(cluster)])
 

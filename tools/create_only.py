@@ -21,6 +21,8 @@ FSX_DOCUMENTED = frozenset(
     }
 )
 """Missing in the registry's schema; "Update requires: Replacement" in CloudFormation's template reference."""
+MARIADB_IN_PLACE = frozenset({("MultiAZ",), ("BackupRetentionPeriod",)})
+"""Conditional in the schema for other engines' sake."""
 FSX_BY_OTHER_CALLS = {"Options", "RootVolumeConfiguration", "RouteTableIds"}
 """Properties of OpenZFS that are changed, but not by UpdateFileSystem's parameter of that name."""
 
@@ -40,6 +42,8 @@ def create_only(resource_type: str, region: str) -> CreateOnly:
         return CreateOnly(frozenset(), frozenset())
     always = frozenset(map(_path, schema.get("createOnlyProperties", [])))
     sometimes = frozenset(map(_path, schema.get("conditionalCreateOnlyProperties", [])))
+    if resource_type == "AWS::RDS::DBInstance":
+        sometimes -= MARIADB_IN_PLACE
     if resource_type == FSX:
         always |= FSX_DOCUMENTED
         sometimes |= _not_updatable_in_fsx(schema) - always

@@ -18,7 +18,9 @@ from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
 from tools.deployed_templates import deployed_template
 from tools.replacements import Loss, Template, exports_of, find_losses
+from tools.service_limits import CLUSTER, describe_notice, find_notices
 from tools.stack_names import stack_names
+from tools.template_references import imported_exports
 
 ASSEMBLY = Path("cdk.out")
 CDK = Path("node_modules/aws-cdk/bin/cdk")
@@ -50,13 +52,22 @@ def main() -> int:
     else:
         _show_cdk_diff(options.cluster, options.profile)
         pairs = _deployed_and_new(cluster, options.profile)
+    if not pairs:
+        print(
+            f"note: {cluster.region} has no stack of cluster {cluster.name}. If you changed `name` or `region`, "
+            "the former cluster goes on running and billing: `make teardown` with the former file."
+        )
     losses = find_precious_losses(pairs, region=cluster.region)
-    for loss in losses:
-        print(describe(loss))
-    certain = [loss for loss in losses if loss.is_certain]
-    if not certain:
-        print("The cluster, file systems, database, buckets and keys survive this change.")
-    return int(bool(certain))
+    notices = [notice for stack, old, new in pairs for notice in find_notices(stack, old, new)]
+    refused = find_exports_in_use(pairs, region=cluster.region)
+    paragraphs = [*map(describe, losses), *map(describe_notice, notices), *refused]
+    print(
+        "\n".join(paragraphs) or "The cluster, file systems, database, buckets and keys survive this change."
+    )
+    certain = bool(refused) or any(found.is_certain for found in [*losses, *notices])
+    if paragraphs and not certain:
+        print("Nothing is certain to be lost; read the notes.")
+    return int(certain)
 
 
 def _read(path: Path) -> Template:
@@ -120,6 +131,26 @@ def find_precious_losses(pairs: list[tuple[str, Template, Template]], *, region:
     return found
 
 
+def find_exports_in_use(pairs: list[tuple[str, Template, Template]], *, region: str) -> list[str]:
+    """Sentences about replacements that CloudFormation refuses, since deployed stacks import the old ids."""
+    sentences = []
+    for stack, old, new in pairs:
+        losses = find_losses(old, new, region=region, changed_exports=set())
+        changed = exports_of(old, {loss.logical_id for loss in losses if loss.kind != "may be replaced"})
+        users = [
+            other
+            for other, template, _ in pairs
+            if other != stack and imported_exports(template["Resources"]) & changed
+        ]
+        if users:
+            command = "make destroy" if all(user.endswith("-hyperpod") for user in users) else "make teardown"
+            sentences.append(
+                f"!!! WARNING: CloudFormation will refuse to update {stack}: {', '.join(users)} use what is "
+                f"replaced; run `{command}` first"
+            )
+    return sentences
+
+
 def _keeps_name(loss: Loss, new: Template) -> bool:
     before = loss.old.get("Properties", {})
     after = new["Resources"].get(loss.logical_id, {}).get("Properties", {})
@@ -130,6 +161,7 @@ def describe(precious: PreciousLoss) -> str:
     """A paragraph: what is lost, why, and what that means."""
     loss = precious.loss
     what, consequence = PRECIOUS[loss.resource_type]
+    on_cluster = loss.resource_type == CLUSTER
     mark = "!!! WARNING" if precious.is_certain else "note"
     lines = [
         f"{mark}: {what} {loss.kind}: {loss.logical_id} ({loss.resource_type}) in {precious.stack}",
@@ -143,8 +175,8 @@ def describe(precious: PreciousLoss) -> str:
         lines.append("the old one is DELETED, with what is in it")
     if precious.is_certain and precious.keeps_name:
         lines.append(
-            "it keeps its name, which CloudFormation cannot give to a second one: the deployment fails; "
-            "undo the change, or `make teardown` first"
+            "it keeps its name, which CloudFormation cannot give to a second one: CloudFormation will refuse; "
+            f"undo the change, or run `{'make destroy' if on_cluster else 'make teardown'}` first"
         )
     return "\n    ".join(lines)
 

@@ -87,11 +87,17 @@ def test_long_lists_are_cut() -> None:
         choose_node(found, "gpu")
 
 
-def test_a_node_that_is_not_running_says_why() -> None:
-    nodes = [node("controller", 1, status="Failure", message="Lifecycle scripts did not run successfully")]
+@pytest.mark.parametrize("status", ["Failure", "SystemUpdating", "DeepHealthCheckInProgress"])
+def test_a_node_that_is_unwell_can_be_looked_into(status: str) -> None:
+    nodes = [node("controller", 1, status=status)]
+    assert choose_node(read(running_cluster("esm2-slurm", [CONTROLLER], nodes))).name == "controller-1"
+
+
+def test_a_node_that_is_not_there_says_why() -> None:
+    nodes = [node("controller", 1, status="Pending", message="Lifecycle scripts did not run successfully")]
     found = read(running_cluster("esm2-slurm", [CONTROLLER], nodes, status="Creating"))
     with pytest.raises(
-        ValueError, match=r"is Failure \(Lifecycle scripts did not .*\); cluster esm2-slurm is Creating"
+        ValueError, match=r"is Pending \(Lifecycle scripts did not .*\); cluster esm2-slurm is Creating"
     ):
         choose_node(found)
 

@@ -13,7 +13,7 @@ START = [
     "--region",
     "us-west-2",
 ]
-OTHERS = "Host *\n    Compression yes\n"
+OTHERS = "Host *\n    Compression yes\n    User somebody\n"
 
 
 def block(instance_id: str = "i-0123") -> str:
@@ -41,10 +41,11 @@ def test_ssh_itself_reads_the_block(tmp_path: Path) -> None:
 def test_the_rest_of_the_file_stays_and_the_former_one_is_kept(tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(OTHERS)
+    config.chmod(0o640)
     write_block(config, host="esm2", block=block())
-    assert config.read_text().startswith(OTHERS)
+    assert config.read_text().endswith(f"\n\n{OTHERS}")
     assert (tmp_path / "config.bak").read_text() == OTHERS
-    assert stat.S_IMODE(config.stat().st_mode) == 0o600
+    assert stat.S_IMODE(config.stat().st_mode) == 0o640
 
 
 def test_the_same_block_twice_changes_nothing(tmp_path: Path) -> None:

@@ -90,6 +90,8 @@ UPDATED = [
     ("storage", "Lustre", "LustreConfiguration.DataCompressionType", "NONE"),
     ("storage", "Data", "VersioningConfiguration.Status", "Suspended"),
     ("storage", "Database", "AllocatedStorage", "40"),
+    ("storage", "Database", "BackupRetentionPeriod", 14),
+    ("storage", "Database", "MultiAZ", True),
     ("storage", "Key", "EnableKeyRotation", False),
     ("network", "Subnet", "MapPublicIpOnLaunch", True),
 ]
@@ -104,7 +106,6 @@ def test_other_properties_do_not(stack: str, logical_id: str, path: str, value: 
     ("stack", "logical_id", "path", "value"),
     [
         ("storage", "Lustre", "LustreConfiguration.EfaEnabled", True),
-        ("storage", "Database", "BackupRetentionPeriod", 14),
     ],
 )
 def test_what_only_may_replace_is_a_note(stack: str, logical_id: str, path: str, value: Any) -> None:

@@ -34,6 +34,7 @@ PRECIOUS = {
     "AWS::RDS::DBInstance": ("the accounting database", "the new one is empty"),
     "AWS::S3::Bucket": ("a bucket", "the new one is empty"),
     "AWS::KMS::Key": ("an encryption key", "what is encrypted with the old one cannot be read without it"),
+    "AWS::APS::Workspace": ("the metrics workspace", "the new one is empty"),
     "AWS::ECR::Repository": ("the image repository", "the new one is empty"),
 }
 NAME_PROPERTIES = ("ClusterName", "BucketName", "RepositoryName", "DBInstanceIdentifier")
@@ -54,8 +55,8 @@ def main() -> int:
         pairs = _deployed_and_new(cluster, options.profile)
     if not pairs:
         print(
-            f"note: {cluster.region} has no stack of cluster {cluster.name}. If you changed `name` or `region`, "
-            "the former cluster goes on running and billing: `make teardown` with the former file."
+            f"note: {cluster.region} has no stack of cluster {cluster.name}. If you changed `name` or "
+            "`region`, the former cluster goes on running and billing: `make teardown` with the former file."
         )
     losses = find_precious_losses(pairs, region=cluster.region)
     notices = [notice for stack, old, new in pairs for notice in find_notices(stack, old, new)]
@@ -64,7 +65,9 @@ def main() -> int:
     print(
         "\n".join(paragraphs) or "The cluster, file systems, database, buckets and keys survive this change."
     )
-    certain = bool(refused) or any(found.is_certain for found in [*losses, *notices])
+    certain = bool(refused) or any(
+        [*(loss.is_certain for loss in losses), *(notice.is_certain for notice in notices)]
+    )
     if paragraphs and not certain:
         print("Nothing is certain to be lost; read the notes.")
     return int(certain)
@@ -175,7 +178,7 @@ def describe(precious: PreciousLoss) -> str:
         lines.append("the old one is DELETED, with what is in it")
     if precious.is_certain and precious.keeps_name:
         lines.append(
-            "it keeps its name, which CloudFormation cannot give to a second one: CloudFormation will refuse; "
+            "it keeps its name, which cannot be given to a second one: CloudFormation will refuse; "
             f"undo the change, or run `{'make destroy' if on_cluster else 'make teardown'}` first"
         )
     return "\n    ".join(lines)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import botocore.session
 import pytest
@@ -16,6 +18,9 @@ from tests.tools.cluster_files import shipped, with_group
 from tests.tools.preflight.report import findings
 from tests.tools.preflight.test_existing_vpc import Vpc
 from tests.tools.preflight.test_existing_vpc import cluster as in_existing_vpc
+from tests.tools.slurm_nodes import group, node, running_cluster
+from tests.tools.teardown_account import Account, everything
+from tools.cluster_nodes import read_cluster_nodes
 from tools.preflight.read_only_aws import DIFFERENTLY_NAMED
 
 REPOSITORY = Path(__file__).parents[2]
@@ -38,7 +43,21 @@ def code() -> list[str]:
     return [line for line in lines if line] + re.findall(r"`([^`\n]+)`", TEXT)
 
 
-AWS_COMMANDS = sorted({command for command in code() if command.startswith("aws ")})
+def printed() -> list[str]:
+    """Commands in the strings of the tools, to the end of the string, with its fields as they stand."""
+    strings = []
+    for path in (REPOSITORY / "tools").rglob("*.py"):
+        for found in ast.walk(ast.parse(path.read_text())):
+            if isinstance(found, ast.JoinedStr | ast.Constant):
+                text = ast.unparse(found)
+                strings += re.findall(r"aws [a-z0-9]+ [a-z-]+(?: --[a-z-]+(?: (?!--)[^\s`,;'\"]+)?)*", text)
+    return strings
+
+
+COMMANDS = [command for command in code() if command.startswith("aws ")]
+AWS_COMMANDS = sorted(
+    {command for command in [*COMMANDS, *printed()] if not command.startswith("aws command")}
+)
 
 
 @pytest.mark.parametrize("command", AWS_COMMANDS)
@@ -46,16 +65,21 @@ def test_aws_commands_exist_with_their_options(command: str) -> None:
     _, service, operation, *arguments = shlex.split(command.replace("<", "'<").replace(">", ">'"))
     if service in HIGH_LEVEL:
         return
-    model = MODELS.get_service_model(service)
+    model = MODELS.get_service_model({"s3api": "s3"}.get(service, service))
     name = next(n for n in model.operation_names if xform_name(n, "-") == operation)
     shape = model.operation_model(name).input_shape
-    members = {xform_name(member, "-") for member in (shape.members if shape else {})}
+    known = shape.members if shape else {}
+    members = {xform_name(member, "-") for member in known}
     options = {argument.removeprefix("--") for argument in arguments if argument.startswith("--")}
-    assert options <= members
+    # Of a member that is true or false the command line has the opposite, too.
+    flags = [member for member in known if known[member].type_name == "boolean"]
+    assert options <= members | {f"no-{xform_name(flag, '-')}" for flag in flags}
 
 
 def test_there_are_aws_commands_to_check() -> None:
-    assert len(AWS_COMMANDS) > 8
+    assert len(COMMANDS) > 8
+    assert any("delete-data-repository-association" in command for command in printed())
+    assert any("delete-stack" in command for command in printed())
 
 
 def test_make_targets_exist() -> None:
@@ -103,3 +127,18 @@ def test_preflight_needs_exactly_the_permissions_that_are_listed() -> None:
             used.add(DIFFERENTLY_NAMED.get(action, action))
     # Nobody needs a permission to ask who they are; make diff reads the templates.
     assert used - {"sts:GetCallerIdentity"} == policy("Preflight") - {"cloudformation:GetTemplate"}
+
+
+def test_teardown_needs_no_more_than_is_listed(run_teardown: Any) -> None:
+    account = Account(everything(policy="Retain"))
+    run_teardown(account, "--yes", "esm2-slurm")
+    names = {"s3:ListObjectVersions": "s3:ListBucketVersions", "s3:DeleteObjects": "s3:DeleteObjectVersion"}
+    used = {f"{MODELS.get_service_model(s).signing_name}:{operation}" for s, operation in account.aws.calls}
+    assert {names.get(action, action) for action in used} <= policy("Preflight", "Teardown")
+
+
+def test_connect_needs_no_more_than_is_listed() -> None:
+    aws = running_cluster("esm2-slurm", [group("controller", "Controller", 1)], [node("controller", 1)])
+    read_cluster_nodes(aws.session.client("sagemaker"), "esm2-slurm")
+    used = {f"{service}:{operation}" for service, operation in aws.calls}
+    assert used | {"ssm:StartSession", "kms:GenerateDataKey"} <= policy("Preflight", "Connect")

@@ -280,6 +280,14 @@ def test_a_first_deployment_loses_nothing(checkout: Path, monkeypatch: pytest.Mo
     assert run([], monkeypatch) == 0
 
 
+def test_a_name_that_no_stack_has_is_told(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deployed({}, monkeypatch)
+    assert run([], monkeypatch) == 0
+    assert "us-west-2 has no stack of cluster esm2-slurm" in capsys.readouterr().out
+
+
 def test_a_failed_cdk_diff_ends_the_command(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_STATUS", "1")
     with pytest.raises(ValueError, match=r"bin/cdk diff .* ended with status 1"):

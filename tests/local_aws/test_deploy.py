@@ -65,7 +65,19 @@ def changed(aws: LocalAws, checkout: Path, beside: Seen) -> Seen:
 
 
 @pytest.fixture(scope="module")
-def destroyed(aws: LocalAws, checkout: Path, changed: Seen) -> Seen:
+def compared(aws: LocalAws, checkout: Path, changed: Seen) -> tuple[str, str]:
+    """What `make diff` says of the file that is deployed, and of one that moves it to another zone."""
+    diff = (sys.executable, "-m", "tools.template_diff", "--cluster")
+    same = aws.run(*diff, "clusters/slurm.yaml", cwd=checkout)
+    assert isinstance(SMALL.network, NewVpc)
+    (zone,) = SMALL.network.availability_zone_ids
+    text = (checkout / "clusters" / "slurm.yaml").read_text()
+    (checkout / "clusters" / "moved.yaml").write_text(text.replace(zone, "usw2-az1"))
+    return same, aws.run(*diff, "clusters/moved.yaml", cwd=checkout, succeeds=False)
+
+
+@pytest.fixture(scope="module")
+def destroyed(aws: LocalAws, checkout: Path, changed: Seen, compared: tuple[str, str]) -> Seen:
     return see(aws, SMALL.region, aws.cdk("destroy", "SlurmHyperPodStack", "--force", cwd=checkout))
 
 
@@ -206,6 +218,19 @@ def test_changed_script_replaces_no_node_and_says_how_to_run_it(deployed: Seen, 
     assert changed.nodes[SMALL.name] == deployed.nodes[SMALL.name]
     assert changed.file_systems >= deployed.file_systems
     assert re.search(r"ApplyLifecycleCommand = make apply-lifecycle\b", changed.output)
+
+
+def test_diff_of_what_is_deployed_is_empty(compared: tuple[str, str]) -> None:
+    same, _ = compared
+    assert same.count("There were no differences") == len(PARTS)
+    assert "survive this change" in same
+
+
+def test_diff_warns_of_what_a_move_would_replace(compared: tuple[str, str]) -> None:
+    _, moved = compared
+    assert "usw2-az1" in moved
+    warnings = [line for line in moved.splitlines() if line.startswith("!!! WARNING")]
+    assert any("file system" in line for line in warnings) and any("cluster" in line for line in warnings)
 
 
 def test_destroy_ends_the_cluster_and_keeps_its_data(changed: Seen, destroyed: Seen) -> None:

@@ -104,8 +104,8 @@ MUTATIONS: dict[str, Callable[[Properties], Any]] = {
     "training plan that is no ARN": _group(lambda g: g.update(TrainingPlanArn="esm2-p5")),
     "three threads per core": _group(lambda g: g.update(ThreadsPerCore=3)),
     "image that is no AMI": _group(lambda g: g.update(ImageId="latest")),
-    "patching that only EKS has": _group(
-        lambda g: g["AutoPatchConfig"].update(PatchingStrategy="DrainFirst")
+    "patching that only EKS has": lambda p: p["InstanceGroups"][-2]["AutoPatchConfig"].update(
+        PatchingStrategy="DrainFirst"
     ),
     "interface type unknown": _group(lambda g: g["NetworkInterface"].update(InterfaceType="ena")),
 }

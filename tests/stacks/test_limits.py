@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from config import rules
+from config.cluster import SlurmCluster
 from tests.stacks.intrinsics import Evaluator
 from tests.stacks.shapes import create_cluster_shape, violations
 from tests.stacks.synthesized import only, resources
@@ -37,6 +39,11 @@ def test_cluster_stays_below_sagemaker_s_limits(name: str) -> None:
     stacks = variant_templates(name)
     cluster = Evaluator(stacks, REGIONS[name])(only(stacks["SlurmHyperPodStack"], "AWS::SageMaker::Cluster"))
     assert list(violations(create_cluster_shape(), cluster)) == []
+
+
+@pytest.mark.parametrize("cluster", [EVERY_OPTION, LARGEST, EXISTING_VPC], ids=lambda cluster: cluster.name)
+def test_a_file_may_ask_for_them(cluster: SlurmCluster) -> None:
+    assert rules.violations(cluster) == []
 
 
 def test_largest_is_as_large_as_allowed() -> None:

@@ -105,7 +105,7 @@ def test_volumes_are_encrypted_with_the_cluster_s_key() -> None:
 
 def test_options_reach_the_cluster() -> None:
     stack = variant_templates("every_option")["SlurmHyperPodStack"]
-    controller, login, spot, plan = groups(stack)
+    controller, login, spot, patched, plan = groups(stack)
     assert controller["SlurmConfig"] == {"NodeType": "Controller"}
     assert login["SlurmConfig"] == {"NodeType": "Login"}
     assert not any("VolumeSizeInGB" in c.get("EbsVolumeConfig", {}) for c in login["InstanceStorageConfigs"])
@@ -114,6 +114,7 @@ def test_options_reach_the_cluster() -> None:
     assert (
         spot["OverrideVpcConfig"]["SecurityGroupIds"] == only(stack, CLUSTER)["VpcConfig"]["SecurityGroupIds"]
     )
+    assert patched["AutoPatchConfig"] == {"PatchingStrategy": "WhenIdle"}
     worker = EVERY_OPTION.instance_groups[-1]
     expected = {
         "InstanceCount": 8,
@@ -123,7 +124,6 @@ def test_options_reach_the_cluster() -> None:
         "NetworkInterface": {"InterfaceType": "efa-only"},
         "OnStartDeepHealthChecks": ["InstanceStress", "InstanceConnectivity"],
         "ImageId": worker.image_id,
-        "AutoPatchConfig": {"PatchingStrategy": "WhenIdle"},
         "SlurmConfig": {"NodeType": "Compute", "PartitionNames": ["plan"]},
     }
     assert {name: plan.get(name) for name in expected} == expected

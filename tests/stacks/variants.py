@@ -45,7 +45,8 @@ EVERY_OPTION = load(
             "num_instances": 1,
             "ebs_gib": None,
         },
-        _worker("spot", instance_type="ml.g5.8xlarge", capacity="spot", availability_zone_id="use1-az4"),
+        _worker("spot", instance_type="ml.m5.12xlarge", capacity="spot", availability_zone_id="use1-az4"),
+        _worker("patched", auto_patch="when_idle"),
         _worker(
             "plan",
             training_plan_arn=_PLAN,
@@ -54,12 +55,12 @@ EVERY_OPTION = load(
             efa_only=True,
             deep_health_checks=["InstanceStress", "InstanceConnectivity"],
             image_id="ami-0123456789abcdef0",
-            auto_patch="when_idle",
         ),
     ],
 )
 
 # 100 groups, the service's limit, of names as long as they may be; 24 characters is the longest cluster name.
+# Accelerated ones stand in the zone of the file system, others in other zones.
 LARGEST = load(
     _P5,
     name="n" * 24,
@@ -76,15 +77,27 @@ LARGEST = load(
         *(
             _worker(
                 f"{'g' * 60}{number:03d}",
-                num_instances=6758,
-                availability_zone_id=f"apse2-az{1 + number % 3}",
+                num_instances=300,
+                min_instances=300,
+                availability_zone_id="apse2-az1",
                 threads_per_core=1,
                 efa_only=True,
                 deep_health_checks=["InstanceStress", "InstanceConnectivity"],
                 image_id="ami-0123456789abcdef0",
+            )
+            for number in range(49)
+        ),
+        *(
+            _worker(
+                f"{'g' * 60}{number:03d}",
+                num_instances=300,
+                min_instances=300,
+                instance_type="ml.m5.12xlarge",
+                availability_zone_id=f"apse2-az{2 + number % 2}",
+                threads_per_core=1,
                 auto_patch="when_all_idle",
             )
-            for number in range(98)
+            for number in range(49, 98)
         ),
     ],
 )
@@ -99,14 +112,18 @@ _SUBNETS = [
     for number in range(6)
 ]
 
-# A group in each of six zones, as many as a region has: the longest list of subnets in a role's statements.
+# Groups in six zones, as many as a region has: the longest list of subnets in a role's statements.
 EXISTING_VPC = load(
     _P5,
     name="existing-vpc",
     network={"vpc": "existing", "vpc_id": "vpc-01234567", "cidr": "10.0.0.0/16", "private_subnets": _SUBNETS},
     instance_groups=[
         _CONTROLLER,
-        *(_worker(f"w{zone}", availability_zone_id=f"use1-az{zone}") for zone in range(1, 7)),
+        _worker("w1", num_instances=1, availability_zone_id="use1-az1"),
+        *(
+            _worker(f"w{zone}", instance_type="ml.m5.12xlarge", availability_zone_id=f"use1-az{zone}")
+            for zone in range(2, 7)
+        ),
     ],
 )
 

@@ -143,10 +143,10 @@ def test_killed_run_resumes_bit_for_bit(
     mode: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    options = (f"parallel.mode={mode}", "train.save_every_steps=4", "train.max_steps=40")
+    options = (f"parallel.mode={mode}", "train.save_every_steps=4", "train.max_steps=30")
     runs = run_file.parent / "runs"
     train(run_file, "name=whole", *options, processes=2)
-    step = random.randint(9, 30)
+    step = random.randint(9, 22)
     for name in ("killed", "shrunk"):
         with monkeypatch.context() as patch:
             patch.setenv("HOLD_SECONDS", "0.05")

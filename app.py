@@ -10,27 +10,25 @@ from aws_cdk import App, Environment, Tags, Validations
 from cdk_nag import AwsSolutionsChecks
 
 from config.cluster import SlurmCluster
+from config.cluster_tags import tags_of
 from config.loader import load_cluster
+from config.stack_names import stack_names
 from stacks.network_stack import NetworkStack
 from stacks.remaining_costs import remaining_costs
 from stacks.slurm_hyperpod_stack import DEFAULT_CLUSTER, SlurmHyperPodStack
 from stacks.storage_stack import StorageStack
-from stacks.tags import tags_of
 
 
 def add_stacks(app: App, cluster: SlurmCluster) -> None:
-    """Network, storage and cluster, each a stack of its own because each has a lifetime of its own.
+    """A stack for each lifetime; the account is that of the credentials at deployment, not of synthesis."""
 
-    The account is that of the credentials at deployment, so that templates do not depend on who synthesizes.
-    """
+    def common(stack_name: str) -> dict[str, Any]:
+        return {"cluster": cluster, "env": Environment(region=cluster.region), "stack_name": stack_name}
 
-    def common(part: str) -> dict[str, Any]:
-        env = Environment(region=cluster.region)
-        return {"cluster": cluster, "env": env, "stack_name": f"{cluster.name}-slurm-{part}"}
-
-    network = NetworkStack(app, "SlurmNetworkStack", **common("network")).network
-    storage = StorageStack(app, "SlurmStorageStack", network=network, **common("storage"))
-    SlurmHyperPodStack(app, "SlurmHyperPodStack", network=network, storage=storage, **common("hyperpod"))
+    names = stack_names(cluster)
+    network = NetworkStack(app, "SlurmNetworkStack", **common(names.network)).network
+    storage = StorageStack(app, "SlurmStorageStack", network=network, **common(names.storage))
+    SlurmHyperPodStack(app, "SlurmHyperPodStack", network=network, storage=storage, **common(names.hyperpod))
     for key, value in tags_of(cluster).items():  # in the templates, not left to the stacks to hand on
         Tags.of(app).add(key, value)
     Validations.of(app).add_plugins(AwsSolutionsChecks(app, verbose=True))

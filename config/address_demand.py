@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from math import ceil
 
 from config.cluster import InstanceGroup, LustreFileSystem, NewVpc, SlurmCluster
+from config.endpoint_services import endpoint_services
 from config.instance_catalogue import INSTANCE_TYPES
 
 RESERVED_ADDRESSES = 5
@@ -21,8 +22,6 @@ _IOPS_PER_METADATA_SERVER = 12000  # the same page
 _AUTOMATIC_GIB_PER_METADATA_SERVER = 24000
 # An OpenZFS pair: an interface for each of the two servers, and room for the address that moves between them.
 _HOME_ADDRESSES = 4
-NUM_ENDPOINTS = 13
-"""Interface endpoints, one address each in the first zone; Prometheus has one more."""
 # The instance, its standby, and the one that takes over from it.
 _DATABASE_ADDRESSES = 3
 
@@ -50,7 +49,7 @@ def address_takers(cluster: SlurmCluster) -> dict[str, Counter[str]]:
     if cluster.storage.home:
         first["storage.home"] = _HOME_ADDRESSES
     if cluster.network.interface_endpoints:
-        first["network.interface_endpoints"] = NUM_ENDPOINTS + cluster.prometheus
+        first["network.interface_endpoints"] = len(endpoint_services(cluster))
     if cluster.accounting_database and not isinstance(cluster.network, NewVpc):
         for zone in list(dict.fromkeys(zone_ids(cluster)))[:2]:
             takers[zone]["accounting_database"] = _DATABASE_ADDRESSES

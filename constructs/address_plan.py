@@ -9,11 +9,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 
 from config.cluster import NewVpc
-
-SMALL_PREFIX = 28
-"""16 addresses, the smallest subnet a VPC takes; a NAT gateway needs one, a database at most three."""
-NUM_SMALL = 3
-"""One subnet for the NAT gateway and two for a database: kept free even when nothing stands in them yet."""
+from config.rules.subnets import NUM_SMALL_SUBNETS, SMALL_PREFIX
 
 
 @dataclass(frozen=True)
@@ -30,10 +26,12 @@ def address_plan(network: NewVpc) -> AddressPlan:
     num_zones = len(network.availability_zone_ids)
     size_private = 2 ** (32 - network.private_prefix_length)
     size_small = 2 ** (32 - SMALL_PREFIX)
-    assert num_zones * size_private + NUM_SMALL * size_small <= vpc.num_addresses
+    assert num_zones * size_private + NUM_SMALL_SUBNETS * size_small <= vpc.num_addresses
     first, end = int(vpc.network_address), int(vpc.network_address) + vpc.num_addresses
     private = tuple(
         IPv4Network((first + i * size_private, network.private_prefix_length)) for i in range(num_zones)
     )
-    nat, *database = (IPv4Network((end - (i + 1) * size_small, SMALL_PREFIX)) for i in range(NUM_SMALL))
+    nat, *database = (
+        IPv4Network((end - (i + 1) * size_small, SMALL_PREFIX)) for i in range(NUM_SMALL_SUBNETS)
+    )
     return AddressPlan(private=private, nat=nat, database=(database[0], database[1]))

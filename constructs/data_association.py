@@ -10,6 +10,7 @@ from aws_cdk import aws_s3 as s3
 
 from constructs import Construct
 from constructs.checkov import skip_check
+from constructs.encryption_key import USE_OF_KEY
 from constructs.lustre_file_system import LustreFileSystem
 
 EXPORTED = ["NEW", "CHANGED", "DELETED"]
@@ -68,13 +69,7 @@ class DataAssociation(Construct):
             iam.PolicyStatement(
                 sid="LustreToS3",
                 principals=[iam.AnyPrincipal()],
-                actions=[
-                    "kms:Encrypt",
-                    "kms:Decrypt",
-                    "kms:ReEncrypt*",
-                    "kms:GenerateDataKey*",
-                    "kms:DescribeKey",
-                ],
+                actions=[*USE_OF_KEY],
                 resources=["*"],
                 conditions={
                     "ArnLike": {

@@ -7,6 +7,9 @@ from aws_cdk import aws_kms as kms
 
 from constructs import Construct
 
+USE_OF_KEY = ("kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataKey*", "kms:DescribeKey")
+"""What a service needs that writes and reads under a key."""
+
 
 def encryption_key(
     scope: Construct, construct_id: str, *, setting: str, alias: str, removal: RemovalPolicy

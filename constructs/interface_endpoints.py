@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from aws_cdk import aws_ec2 as ec2
 
 from constructs import Construct
 
-SERVICES = {
-    "EcrApi": "ecr.api",
-    "EcrDocker": "ecr.dkr",
-    "Ssm": "ssm",
-    "SsmMessages": "ssmmessages",
-    "Ec2Messages": "ec2messages",
-    "Ec2": "ec2",
-    "Sts": "sts",
-    "Kms": "kms",
-    "Logs": "logs",
-    "Monitoring": "monitoring",
-    "SecretsManager": "secretsmanager",
-    "SageMakerApi": "sagemaker.api",
-    "Fsx": "fsx",
-}
-"""What a node calls from boot to the end of a job, beside S3. Construct id and endpoint name."""
-PROMETHEUS = {"PrometheusWorkspaces": "aps-workspaces"}
-"""Only for clusters with a workspace: the service is not offered in every region."""
-
 
 class InterfaceEndpoints(Construct):
-    """One endpoint per service, open to ``clients`` only.
+    """One endpoint per service, open to ``clients`` only; ``services`` by construct id.
 
     They stand in one zone, the file systems': endpoints bill per zone, and without that zone there is no
     cluster to serve. Their policies are the services' default, since agents on the nodes call with
@@ -44,7 +25,7 @@ class InterfaceEndpoints(Construct):
         vpc: ec2.IVpc,
         subnet: ec2.ISubnet,
         clients: Sequence[ec2.IPeer],
-        prometheus: bool,
+        services: Mapping[str, str],
     ) -> None:
         super().__init__(scope, construct_id)
         group = ec2.SecurityGroup(
@@ -56,7 +37,7 @@ class InterfaceEndpoints(Construct):
         )
         for client in clients:
             group.add_ingress_rule(client, ec2.Port.tcp(443), "HTTPS")
-        for service_id, name in (SERVICES | (PROMETHEUS if prometheus else {})).items():
+        for service_id, name in services.items():
             ec2.InterfaceVpcEndpoint(
                 self,
                 service_id,

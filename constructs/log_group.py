@@ -8,6 +8,7 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_logs as logs
 
 from constructs import Construct
+from constructs.encryption_key import USE_OF_KEY
 
 
 def log_group(
@@ -29,13 +30,7 @@ def log_group(
             iam.PolicyStatement(
                 sid="CloudWatchLogs",
                 principals=[iam.ServicePrincipal(f"logs.{stack.region}.amazonaws.com")],
-                actions=[
-                    "kms:Encrypt",
-                    "kms:Decrypt",
-                    "kms:ReEncrypt*",
-                    "kms:GenerateDataKey*",
-                    "kms:DescribeKey",
-                ],
+                actions=[*USE_OF_KEY],
                 resources=["*"],
                 conditions={
                     "ArnLike": {

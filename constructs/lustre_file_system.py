@@ -28,7 +28,7 @@ class LustreFileSystem(Construct):
         construct_id: str,
         *,
         settings: LustreSettings,
-        name: str,
+        log_group_name: str,
         subnet: ec2.ISubnet,
         security_group: ec2.ISecurityGroup,
         key: kms.IKey | None,
@@ -38,9 +38,7 @@ class LustreFileSystem(Construct):
         self.mount_path = settings.mount_path
         # A file that cannot be imported or exported is reported here and nowhere else. FSx accepts only
         # groups below /aws/fsx/.
-        events = log_group(
-            self, "Events", key=key, retention_days=LOG_DAYS, log_group_name=f"/aws/fsx/{name}-lustre"
-        )
+        events = log_group(self, "Events", key=key, retention_days=LOG_DAYS, log_group_name=log_group_name)
         file_system = fsx.CfnFileSystem(
             self,
             "FileSystem",

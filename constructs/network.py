@@ -6,6 +6,7 @@ from aws_cdk import RemovalPolicy
 from aws_cdk import aws_ec2 as ec2
 
 from config.cluster import ExistingVpc, NewVpc, SlurmCluster
+from config.endpoint_services import endpoint_services
 from constructs import Construct
 from constructs.cluster_security_group import cluster_security_group
 from constructs.cluster_vpc import ClusterVpc
@@ -60,7 +61,7 @@ class Network(Construct):
                     # Their private names are the whole VPC's from then on, also for what is there already.
                     *([ec2.Peer.ipv4(network.cidr)] if isinstance(network, ExistingVpc) else []),
                 ],
-                prometheus=cluster.prometheus,
+                services=endpoint_services(cluster),
             )
 
     @property

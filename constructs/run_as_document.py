@@ -7,6 +7,8 @@ from typing import Any
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_ssm as ssm
 
+from config.cluster import SlurmCluster
+from config.resource_names import shell_document
 from constructs import Construct
 
 NODE_USER = "ubuntu"
@@ -21,7 +23,7 @@ class RunAsDocument(Construct):
     """
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, cluster_name: str, key: kms.IKey | None
+        self, scope: Construct, construct_id: str, *, cluster: SlurmCluster, key: kms.IKey | None
     ) -> None:
         super().__init__(scope, construct_id)
         inputs: dict[str, Any] = {
@@ -32,7 +34,7 @@ class RunAsDocument(Construct):
         }
         if key:
             inputs["kmsKeyId"] = key.key_arn
-        self.name = f"{cluster_name}-shell"
+        self.name = shell_document(cluster)
         ssm.CfnDocument(
             self,
             "Document",
@@ -40,7 +42,7 @@ class RunAsDocument(Construct):
             document_type="Session",
             content={
                 "schemaVersion": "1.0",
-                "description": f"Shell on a node of HyperPod cluster {cluster_name} as {NODE_USER}",
+                "description": f"Shell on a node of HyperPod cluster {cluster.name} as {NODE_USER}",
                 "sessionType": "Standard_Stream",
                 "inputs": inputs,
             },

@@ -6,6 +6,8 @@ from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_kms as kms
 
+from config.cluster import SlurmCluster
+from config.resource_names import image_repository
 from constructs import Construct
 
 KEPT_IMAGES = 20
@@ -20,13 +22,13 @@ class TrainingImageRepository(Construct):
     """
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, cluster_name: str, key: kms.IKey | None
+        self, scope: Construct, construct_id: str, *, cluster: SlurmCluster, key: kms.IKey | None
     ) -> None:
         super().__init__(scope, construct_id)
         self.repository = ecr.Repository(
             self,
             "Repository",
-            repository_name=f"{cluster_name}/training",
+            repository_name=image_repository(cluster),
             image_tag_mutability=ecr.TagMutability.IMMUTABLE,
             image_scan_on_push=True,
             encryption=ecr.RepositoryEncryption.KMS if key else ecr.RepositoryEncryption.AES_256,

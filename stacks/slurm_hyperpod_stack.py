@@ -7,6 +7,7 @@ from typing import Any
 from aws_cdk import CfnOutput, Stack
 
 from config.cluster import SlurmCluster as Settings
+from config.cluster_tags import CLUSTER_TAG
 from constructs import Construct
 from constructs.cost_budget import CostBudget
 from constructs.instance_role import InstanceRole
@@ -17,7 +18,6 @@ from constructs.run_as_document import RunAsDocument
 from constructs.slurm_cluster import Mounts, SlurmCluster
 from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
-from stacks.tags import CLUSTER_TAG
 
 DEFAULT_CLUSTER = "clusters/slurm.yaml"
 """The file that app and make take when none is named."""
@@ -80,7 +80,7 @@ class SlurmHyperPodStack(Stack):
             database=database,
             depends_on=[files.lifecycle],
         )
-        session = RunAsDocument(self, "Session", cluster_name=cluster.name, key=key)
+        session = RunAsDocument(self, "Session", cluster=cluster, key=key)
         if cluster.budget:
             CostBudget(self, "Budget", cluster_name=cluster.name, tag=CLUSTER_TAG, budget=cluster.budget)
         metrics = {"PrometheusRemoteWriteUrl": storage.metrics.remote_write_url} if storage.metrics else {}

@@ -6,6 +6,7 @@ from typing import Any
 
 from aws_cdk import CfnOutput, RemovalPolicy, Stack
 
+from config import resource_names
 from config.cluster import Removal, SlurmCluster
 from constructs import Construct
 from constructs.accounting_database import AccountingDatabase
@@ -33,7 +34,7 @@ class StorageStack(Stack):
             self,
             "Key",
             setting=storage.kms,
-            alias=f"{cluster.name}-storage",
+            alias=resource_names.key_name(cluster),
             removal=removal_policy(_removal_of_key(cluster)),
         )
 
@@ -42,7 +43,7 @@ class StorageStack(Stack):
             self,
             "Lustre",
             settings=storage.lustre,
-            name=cluster.name,
+            log_group_name=resource_names.lustre_log_group(cluster),
             subnet=subnet,
             security_group=network.security_group,
             key=self.key,
@@ -72,7 +73,7 @@ class StorageStack(Stack):
             self,
             "Artifacts",
             # HyperPod's managed policy lets nodes read scripts from buckets of this prefix.
-            bucket_name=f"sagemaker-{cluster.name}-{self.account}-{cluster.region}",
+            bucket_name=resource_names.artifact_bucket(cluster, self.account),
             key=self.key,
             access_logs=access_logs,
             noncurrent_days=ARTIFACT_NONCURRENT_DAYS,
@@ -94,12 +95,10 @@ class StorageStack(Stack):
                     else "destroy"
                 ),
             )
-        self.image_repository = TrainingImageRepository(
-            self, "TrainingImage", cluster_name=cluster.name, key=self.key
-        )
+        self.image_repository = TrainingImageRepository(self, "TrainingImage", cluster=cluster, key=self.key)
         self.metrics = None
         if cluster.prometheus:
-            self.metrics = MetricsWorkspace(self, "Metrics", cluster_name=cluster.name, key=self.key)
+            self.metrics = MetricsWorkspace(self, "Metrics", cluster=cluster, key=self.key)
         self.accounting_database = None
         if cluster.accounting_database:
             self.accounting_database = AccountingDatabase(

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from config.loader import load_cluster
+from config.resource_names import shell_document
 from tools.aws_session import aws_client, open_session
 from tools.cluster_nodes import HEAD, ClusterNodes, Node, choose_node, nodes_table, read_cluster_nodes
 from tools.command_line import cluster_parser, run_command
-from tools.resource_names import shell_document
 from tools.ssh_config import host_block, write_block
 
 DEFAULT_SSH_CONFIG = Path("~/.ssh/config")

@@ -1,6 +1,7 @@
 """Links between Lustre and S3, which have to go before a bucket is emptied.
 
-As long as a link imports deletions, an object that is deleted from the bucket takes its file with it.
+Ours import no deletions. One that someone else made or changed may, and then an object that is deleted from
+the bucket takes its file with it.
 """
 
 from __future__ import annotations

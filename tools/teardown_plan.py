@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import boto3
 
 from config.cluster import SlurmCluster
+from config.stack_names import stack_names
 from tools.aws_session import aws_client
 from tools.network_holders import kept_holders, live_holders
 from tools.remaining_bills import DATA_LINK, bill_of, deletion_of, network_bill
 from tools.stack_contents import NEVER_DEPLOYED, StackContents, StackResource, read_stack
-from tools.stack_names import stack_names
 
 HOLDS_DATA = {
     "AWS::SageMaker::Cluster": "the cluster, with all its nodes and what is on their disks",

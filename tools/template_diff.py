@@ -14,12 +14,12 @@ from pathlib import Path
 
 from config.cluster import SlurmCluster
 from config.loader import load_cluster
+from config.stack_names import stack_names
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
 from tools.deployed_templates import deployed_template
 from tools.replacements import Loss, Template, exports_of, find_losses
 from tools.service_limits import CLUSTER, describe_notice, find_notices
-from tools.stack_names import stack_names
 from tools.template_references import imported_exports
 
 ASSEMBLY = Path("cdk.out")

@@ -14,7 +14,9 @@ from config.violation import Violation
 # What private_prefix_length can be.
 _LARGEST_PRIVATE_PREFIX, _SMALLEST_PRIVATE_PREFIX = 17, 26
 NUM_SMALL_SUBNETS, SMALL_PREFIX = 3, 28
-"""For which a new VPC keeps room beside the private ones: the NAT gateway's and a database's two."""
+"""A new VPC keeps room for these beside the private ones, even while nothing stands in them: the NAT
+gateway's and a database's two. 16 addresses are the smallest subnet of a VPC; a database needs three of
+them."""
 
 
 def new_subnets_fit(cluster: SlurmCluster) -> Iterator[Violation]:

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator
 
 from config.cluster import SlurmCluster
+from config.cluster_tags import CLUSTER_TAG, PROJECT_TAG
 from config.violation import Violation, key_path
 
 MAX_TAGS = 40
 """AWS takes 50 on a resource; the rest is for the tags that the stacks and the CDK add."""
-OUR_TAGS = ("project", "hyperpod-cluster", "Name")
+OUR_TAGS = (PROJECT_TAG, CLUSTER_TAG, "Name")
 
 # In characters. ECR's limits are the narrowest (CloudFormation schema of AWS::ECR::Repository); SSM documents
 # take no empty value either.

@@ -5,24 +5,25 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from config.address_demand import NUM_ENDPOINTS
+from config.address_demand import address_takers, zone_ids
 from config.cluster import SlurmCluster
-from config.rules import subnets
+from config.cluster_tags import tags_of
+from config.loader import load_cluster
 from config.rules.tags import MAX_TAGS, OUR_TAGS
-from constructs import address_plan
-from constructs.interface_endpoints import PROMETHEUS, SERVICES
-from stacks.tags import tags_of
 from tests.config.cluster_documents import document
 
 
 def test_endpoints_take_as_many_addresses_as_there_are() -> None:
-    assert len(SERVICES) == NUM_ENDPOINTS
-    assert len(PROMETHEUS) == 1
-
-
-def test_a_new_vpc_keeps_the_same_room() -> None:
-    assert address_plan.NUM_SMALL == subnets.NUM_SMALL_SUBNETS
-    assert address_plan.SMALL_PREFIX == subnets.SMALL_PREFIX
+    template = json.loads(Path("tests/golden/slurm-p5/SlurmNetworkStack.json").read_text())
+    endpoints = [
+        resource
+        for resource in template["Resources"].values()
+        if resource["Type"] == "AWS::EC2::VPCEndpoint"
+        and resource["Properties"]["VpcEndpointType"] == "Interface"
+    ]
+    cluster = load_cluster(Path("clusters/slurm-p5.yaml"))
+    taken = address_takers(cluster)[zone_ids(cluster)[0]]
+    assert taken["network.interface_endpoints"] == len(endpoints)
 
 
 def test_our_tags_are_kept_from_users() -> None:

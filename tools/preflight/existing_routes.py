@@ -6,27 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from config.cluster import ExistingVpc, SlurmCluster
+from config.endpoint_services import endpoint_services
+from config.stack_names import stack_names
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed
-from tools.stack_names import stack_names
-
-NEEDED_SERVICES = (
-    "ecr.api",
-    "ecr.dkr",
-    "ssm",
-    "ssmmessages",
-    "ec2messages",
-    "ec2",
-    "sts",
-    "kms",
-    "logs",
-    "monitoring",
-    "secretsmanager",
-    "sagemaker.api",
-    "fsx",
-)
-"""What nodes call; the same list as in constructs/interface_endpoints.py, which a test compares."""
 
 
 def check_routes(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
@@ -77,7 +61,7 @@ def check_endpoints(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding
         for endpoint in _in_vpc(aws, network, "vpc_endpoints", "VpcEndpoints")
         if endpoint["VpcEndpointType"] == "Interface"
     }
-    needed = [*NEEDED_SERVICES, *(["aps-workspaces"] if cluster.prometheus else [])]
+    needed = list(endpoint_services(cluster).values())
     twice = [name for name in needed if present.get(name, {}).get("PrivateDnsEnabled")]
     if network.interface_endpoints and twice:
         yield fail(

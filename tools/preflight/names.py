@@ -8,11 +8,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from config.cluster import SlurmCluster
-from tools.aws_session import is_absent
-from tools.preflight.finding import Finding, fail, ok
-from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.stacks import is_deployed
-from tools.resource_names import (
+from config.resource_names import (
     artifact_bucket,
     image_repository,
     key_alias,
@@ -20,7 +16,11 @@ from tools.resource_names import (
     metrics_log_group,
     shell_document,
 )
-from tools.stack_names import stack_names
+from config.stack_names import stack_names
+from tools.aws_session import is_absent
+from tools.preflight.finding import Finding, fail, ok
+from tools.preflight.read_only_aws import ReadOnlyAws
+from tools.preflight.stacks import is_deployed
 
 
 def _exists(read: Callable[[], Any]) -> bool:

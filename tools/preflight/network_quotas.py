@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from config.cluster import NewVpc, SlurmCluster
 from config.instance_catalogue import instance_type
+from config.stack_names import stack_names
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.service_quotas import judge, quota_by_code
 from tools.preflight.stacks import is_deployed
 from tools.preflight.still_missing import missing_nodes
-from tools.stack_names import stack_names
 
 VPC, EC2 = "Amazon Virtual Private Cloud (Amazon VPC)", "Amazon Elastic Compute Cloud (Amazon EC2)"
 

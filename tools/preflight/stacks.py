@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from botocore.exceptions import ClientError
 
 from config.cluster import SlurmCluster
+from config.stack_names import stack_names
 from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.stack_names import stack_names
 
 NEVER_CREATED = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED"}
 """The first creation failed: CloudFormation takes nothing but a deletion."""

@@ -6,9 +6,9 @@ from collections import Counter
 
 from config.address_demand import address_takers
 from config.cluster import SlurmCluster
+from config.stack_names import stack_names
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed
-from tools.stack_names import stack_names
 
 
 def missing_nodes(aws: ReadOnlyAws, cluster: SlurmCluster) -> SlurmCluster:

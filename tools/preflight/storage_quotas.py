@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from config.cluster import SlurmCluster
+from config.stack_names import stack_names
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.service_quotas import judge, quota_by_code
-from tools.stack_names import stack_names
 
 SERVICE = "Amazon FSx"
 LUSTRE_CAPACITY = ("L-8F1B9C74", "Lustre Persistent_2 storage capacity")

@@ -2,12 +2,10 @@ from typing import Any
 
 import pytest
 
-from constructs.interface_endpoints import PROMETHEUS, SERVICES
 from tests.tools.accounts import cluster_description, deployed_stacks, empty_account
 from tests.tools.answering_aws import Parameters, Refusal
 from tests.tools.cluster_files import shipped
 from tests.tools.preflight.report import findings, problems
-from tools.preflight.existing_routes import NEEDED_SERVICES
 
 SLURM = shipped("slurm")
 NAMES = ("network", "storage", "hyperpod")
@@ -141,8 +139,3 @@ def test_a_bucket_of_another_account_is_not_taken_for_free() -> None:
     aws.answer("s3", "HeadBucket", Refusal("403", status=403))
     ((level, subject, _),) = problems(aws, SLURM)
     assert (level, subject) == ("UNKNOWN", "name of the bucket")
-
-
-def test_the_endpoints_that_are_checked_are_those_that_are_made() -> None:
-    assert tuple(SERVICES.values()) == NEEDED_SERVICES
-    assert list(PROMETHEUS.values()) == ["aps-workspaces"]

@@ -1,4 +1,4 @@
-"""CloudFormation names of a cluster's stacks, as app.py gives them."""
+"""CloudFormation names of a cluster's stacks, for the app and the tools."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Names that the constructs give to resources, for tools that look for them before or beside the stacks.
-
-A test compares each with the synthesized templates.
-"""
+"""Names of resources, for the constructs that give them and the tools that look for them."""
 
 from __future__ import annotations
 
@@ -30,6 +27,10 @@ def metrics_log_group(cluster: SlurmCluster) -> str:
     return f"/aws/vendedlogs/prometheus/{cluster.name}"
 
 
+def key_name(cluster: SlurmCluster) -> str:
+    return f"{cluster.name}-storage"
+
+
 def key_alias(cluster: SlurmCluster) -> str:
     """Of the key that ``storage.kms: create`` makes."""
-    return f"alias/{cluster.name}-storage"
+    return f"alias/{key_name(cluster)}"

@@ -1,0 +1,30 @@
+"""The AWS services that nodes call, beside S3: what a closed network needs an endpoint for."""
+
+from __future__ import annotations
+
+from config.cluster import SlurmCluster
+
+_ALWAYS = {
+    "EcrApi": "ecr.api",
+    "EcrDocker": "ecr.dkr",
+    "Ssm": "ssm",
+    "SsmMessages": "ssmmessages",
+    "Ec2Messages": "ec2messages",
+    "Ec2": "ec2",
+    "Sts": "sts",
+    "Kms": "kms",
+    "Logs": "logs",
+    "Monitoring": "monitoring",
+    "SecretsManager": "secretsmanager",
+    "SageMakerApi": "sagemaker.api",
+    "Fsx": "fsx",
+}
+_WITH_PROMETHEUS = {"PrometheusWorkspaces": "aps-workspaces"}
+
+
+def endpoint_services(cluster: SlurmCluster) -> dict[str, str]:
+    """Construct id and endpoint name, from boot to the end of a job.
+
+    Prometheus only for clusters with a workspace: the service is not offered in every region.
+    """
+    return _ALWAYS | (_WITH_PROMETHEUS if cluster.prometheus else {})

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from math import ceil
 
-from config.cluster import InstanceGroup, LustreFileSystem, NewVpc, SlurmCluster
+from config.cluster import InstanceGroup, NewVpc, SlurmCluster
 from config.endpoint_services import endpoint_services
 from config.instance_catalogue import INSTANCE_TYPES
+from config.storage import LustreFileSystem
 
 RESERVED_ADDRESSES = 5
 """What AWS keeps of every subnet (VPC user guide, "Subnet CIDR blocks")."""

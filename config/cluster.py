@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from config import text_forms as forms
+from config.access import Access
+from config.node_setup import NodeSetup
+from config.section import Section
+from config.storage import Removal, Storage
 
 ClusterName = Annotated[str, forms.field(forms.CLUSTER_NAME, max_length=24)]
 """24 characters, so that ``sagemaker-<name>-<account>-<region>`` is a bucket's name (63 at most)."""
@@ -18,16 +22,10 @@ GroupName = Annotated[str, forms.field(forms.GROUP_NAME, max_length=63)]
 PartitionName = Annotated[str, forms.field(forms.PARTITION, max_length=64)]
 AvailabilityZoneId = Annotated[str, forms.field(forms.ZONE_ID)]
 Cidr = Annotated[str, forms.field(forms.CIDR)]
-MountPath = Annotated[str, forms.field(forms.MOUNT_PATH, max_length=64)]
-Removal = Literal["retain", "destroy"]
 LogDays = Literal[
     1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653
 ]
 """What CloudWatch Logs' PutRetentionPolicy takes."""
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
 class NewVpc(Section):
@@ -79,68 +77,6 @@ class ExistingVpc(Section):
 Network = Annotated[NewVpc | ExistingVpc, Field(discriminator="vpc")]
 
 
-class LustreFileSystem(Section):
-    """FSx for Lustre, PERSISTENT_2, SSD."""
-
-    capacity_gib: int = 1200
-    """1200, 2400, or a multiple of 2400; it can grow, never shrink."""
-    throughput_mbps_per_tib: Literal[125, 250, 500, 1000] = 250
-    """MB/s for each TiB of capacity; with EFA fixed at creation."""
-    compression: Literal["lz4", "none"] = "lz4"
-    """lz4 stores more in the same capacity, and costs no throughput."""
-    metadata_iops: int | None = None
-    """1500, 3000, 6000 or a multiple of 12000 up to 192000; null lets FSx set it from the capacity."""
-    efa: bool = False
-    """Nodes reach the file system over EFA (and GPUDirect Storage); fixed at creation. The capacity is then a
-    multiple of 38400, 19200, 9600 or 4800, for a throughput of 125, 250, 500 or 1000."""
-    backup_days: Annotated[int, Field(ge=0, le=90)] = 0
-    """How long daily backups are kept; 0 makes none. FSx makes none of a file system linked to a bucket: what
-    must outlast the file system belongs below ``data_bucket.lustre_path``, from where it is exported."""
-    mount_path: MountPath = "/fsx"
-    """Where the nodes see it: a directory of its own, outside those of the operating system."""
-    removal: Removal = "retain"
-    """What `cdk destroy` of the storage stack does to it."""
-
-
-class HomeFileSystem(Section):
-    """FSx for OpenZFS at /home: small files and permissions, where Lustre is slow."""
-
-    capacity_gib: Annotated[int, Field(ge=64, le=524288)] = 256
-    """SSD; it can grow."""
-    throughput_mbps: Literal[160, 320, 640, 1280, 2560, 3840, 5120, 7680, 10240] = 160
-    """MB/s of the whole file system."""
-    backup_days: Annotated[int, Field(ge=0, le=90)] = 7
-    """How long daily backups are kept; 0 makes none."""
-    removal: Removal = "retain"
-    """What `cdk destroy` of the storage stack does to it."""
-
-
-class DataBucket(Section):
-    """S3 bucket with the data; its objects appear below the Lustre mount, new files are exported to it."""
-
-    lustre_path: MountPath | None = "/data"
-    """Directory of the Lustre file system that mirrors the bucket, seen at /fsx/data; null links nothing."""
-    noncurrent_days: Annotated[int, Field(ge=1, le=3650)] = 30
-    """How long overwritten and deleted objects can be brought back."""
-    removal: Removal = "retain"
-    """What `cdk destroy` of the storage stack does to it and its objects."""
-
-
-class Storage(Section):
-    """What outlives the cluster: file systems and buckets."""
-
-    lustre: LustreFileSystem = LustreFileSystem()
-    """The shared file system of all nodes."""
-    home: HomeFileSystem | None = None
-    """FSx for OpenZFS at /home. Null leaves home directories on each node's root volume: every node has its
-    own, and they are lost with it."""
-    data_bucket: DataBucket = DataBucket()
-    """The S3 bucket of the data."""
-    kms: Annotated[str, forms.field(forms.KMS)] = "aws"
-    """Key of everything at rest: ``aws`` (service keys), ``create`` (a key of its own), or an ARN. All but
-    aws need continuous provisioning."""
-
-
 class InstanceGroup(Section):
     """Nodes of one type and role."""
 
@@ -167,7 +103,7 @@ class InstanceGroup(Section):
     """1 turns hyper-threading off; null leaves the instance type's default."""
     efa_only: bool = False
     """EFA interfaces without an address each: a P5 takes 1 address instead of 32."""
-    deep_health_checks: list[Literal["InstanceStress", "InstanceConnectivity"]] = []
+    deep_health_checks: list[Literal["InstanceStress", "InstanceConnectivity"]] = Field(default=[])
     """Run on accelerated nodes before they take jobs; up to two hours."""
     training_plan_arn: Annotated[str, forms.field(forms.TRAINING_PLAN_ARN)] | None = None
     """Reserved capacity (`aws sagemaker create-training-plan`), billed by the plan."""
@@ -217,7 +153,7 @@ class SlurmCluster(Section):
     """Every stack, bucket and repository carries it; fixed at creation."""
     region: str
     """Where everything is, as us-west-2; config/regions.py lists the regions with HyperPod."""
-    tags: dict[str, str] = {}
+    tags: dict[str, str] = Field(default={})
     """On every resource, beside the project's own; 40 at most, with values of 1 to 255 characters. Keys that
     differ only in case are the same."""
     network: Network
@@ -226,6 +162,10 @@ class SlurmCluster(Section):
     """File systems, data bucket and their key."""
     instance_groups: Annotated[list[InstanceGroup], Field(min_length=1, max_length=100)]
     """One controller group, worker groups, and a login group if wanted."""
+    access: Access = Access()
+    """Who uses the cluster: users, their groups and Slurm accounts."""
+    node_setup: NodeSetup = NodeSetup()
+    """What our scripts set up on the nodes, beside what HyperPod's image does."""
     node_recovery: Literal["automatic", "none"] = "automatic"
     """Automatic replaces or reboots nodes with hardware faults."""
     continuous_provisioning: bool = True

@@ -8,7 +8,8 @@ from typing import Any, get_args
 
 from pydantic_core import ErrorDetails
 
-from config.cluster import ExistingVpc, NewVpc, Section, SlurmCluster
+from config.cluster import ExistingVpc, NewVpc, SlurmCluster
+from config.section import Section
 from config.violation import key_path
 
 Location = tuple[int | str, ...]

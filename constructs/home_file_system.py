@@ -6,7 +6,7 @@ from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_fsx as fsx
 from aws_cdk import aws_kms as kms
 
-from config.cluster import HomeFileSystem as HomeSettings
+from config.storage import HomeFileSystem as HomeSettings
 from constructs import Construct
 from constructs.removal import apply_to_file_system
 

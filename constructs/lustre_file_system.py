@@ -7,7 +7,7 @@ from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_fsx as fsx
 from aws_cdk import aws_kms as kms
 
-from config.cluster import LustreFileSystem as LustreSettings
+from config.storage import LustreFileSystem as LustreSettings
 from constructs import Construct
 from constructs.log_group import log_group
 from constructs.removal import apply_to_file_system

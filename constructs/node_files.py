@@ -9,10 +9,10 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
 
 from config.cluster import SlurmCluster
+from config.node_settings import HOME_MOUNT_PATH
 from constructs import Construct
 from constructs.hashed_upload import HashedUpload
 from constructs.log_group import log_group
-from constructs.slurm_cluster import HOME_MOUNT_PATH
 
 REPOSITORY = Path(__file__).parents[1]
 LOG_DAYS = 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aws_cdk import CfnDeletionPolicy, CfnResource, RemovalPolicy
 
-from config.cluster import Removal
+from config.storage import Removal
 
 KEEP = RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
 """Not what a first deployment that fails has made: it holds nothing, and nobody would know that it bills."""

@@ -10,6 +10,7 @@ from aws_cdk import aws_sagemaker as sagemaker
 
 from config.cluster import InstanceGroup
 from config.cluster import SlurmCluster as Settings
+from config.node_settings import HOME_MOUNT_PATH
 from constructs import Construct, IDependable
 from constructs.accounting_database import PORT, AccountingDatabase
 from constructs.instance_role import InstanceRole
@@ -17,7 +18,7 @@ from constructs.network import Network
 
 ON_INIT_COMPLETE = "on_init_complete.sh"
 """Runs once on each new node, after the image has set up Slurm and the mounts."""
-HOME_MOUNT_PATH = "/home"
+
 
 _NODE_TYPES = {"controller": "Controller", "login": "Login", "worker": "Compute"}
 _PATCHING = {"when_idle": "WhenIdle", "when_all_idle": "WhenAllIdle"}

@@ -7,7 +7,8 @@ from typing import Any
 from aws_cdk import CfnOutput, RemovalPolicy, Stack
 
 from config import resource_names
-from config.cluster import Removal, SlurmCluster
+from config.cluster import SlurmCluster
+from config.storage import Removal
 from constructs import Construct
 from constructs.accounting_database import AccountingDatabase
 from constructs.data_association import DataAssociation

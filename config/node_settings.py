@@ -1,0 +1,70 @@
+"""The settings that the scripts on the nodes read: one JSON, rendered from the cluster file alone.
+
+``lifecycle/slurm/node_setup/settings.py`` reads it. What only a deployment knows is not in it, since the text
+is a part of the hash that names the scripts' place in S3.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from config.access import Access
+from config.cluster import InstanceGroup, SlurmCluster
+from config.instance_catalogue import instance_type
+
+HOME_MOUNT_PATH = "/home"
+"""Where nodes see the OpenZFS file system, if there is one."""
+
+
+def node_settings(cluster: SlurmCluster) -> dict[str, Any]:
+    """What the scripts must know of the cluster file.
+
+    Raises:
+        ValueError: if HyperPod does not offer a group's instance type, which ``load_cluster`` refuses.
+    """
+    setup = cluster.node_setup
+    return {
+        "cluster_name": cluster.name,
+        "region": cluster.region,
+        "lustre_mount_path": cluster.storage.lustre.mount_path,
+        "home_mount_path": HOME_MOUNT_PATH if cluster.storage.home else None,
+        "instance_groups": {group.name: _instance_group(group) for group in cluster.instance_groups},
+        **_access(cluster.access),
+        "external_accounting": cluster.accounting_database is not None,
+        "container_storage": setup.container_storage,
+        "pam_slurm_adopt": setup.pam_slurm_adopt,
+        "metrics": cluster.prometheus,
+        "cloudwatch_agent": setup.cloudwatch_agent,
+        "health_check_prolog": setup.health_check_prolog,
+        "workload_code": setup.workload_code,
+        "downloads": setup.downloads,
+    }
+
+
+def node_settings_text(cluster: SlurmCluster) -> str:
+    """The same bytes for the same cluster file, whatever the order of its keys."""
+    return json.dumps(node_settings(cluster), indent=2, sort_keys=True) + "\n"
+
+
+def _instance_group(group: InstanceGroup) -> dict[str, Any]:
+    hardware = instance_type(group.instance_type)
+    neuron = (hardware.accelerator or "").startswith("Trainium")
+    return {
+        "role": group.role,
+        "instance_type": group.instance_type,
+        "partition": group.partition,
+        "num_gpus": 0 if neuron else hardware.num_accelerators,
+        "num_neuron_devices": hardware.num_accelerators if neuron else 0,
+        "num_efa_interfaces": hardware.num_efa,
+    }
+
+
+def _access(access: Access) -> dict[str, list[dict[str, Any]]]:
+    """A user's own group is written out, so that nodes make it as they make the others."""
+    own = [{"name": user.name, "gid": user.uid} for user in access.users if user.group is None]
+    return {
+        "groups": [group.model_dump() for group in access.groups] + own,
+        "users": [{**user.model_dump(), "group": user.group or user.name} for user in access.users],
+        "accounts": [account.model_dump() for account in access.accounts],
+    }

@@ -1,0 +1,25 @@
+"""The node_setup of a cluster file: what our scripts do on nodes, beside what HyperPod's image does."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from config.section import Section
+
+
+class NodeSetup(Section):
+    container_storage: Literal["local_disk", "unchanged"] = "local_disk"
+    """Where images and containers of enroot and Docker go. local_disk is the node's largest: NVMe, else the
+    volume of ``ebs_gib``; their place on the root volume's 100 GiB fills up. ``unchanged`` leaves them where
+    the image has them."""
+    pam_slurm_adopt: bool = False
+    """Users log in by ssh only to workers on which they have a job, and the login is counted to the job."""
+    cloudwatch_agent: bool = False
+    """Sends the nodes' system log, Slurm's logs, memory and disks to CloudWatch, which bills for them."""
+    health_check_prolog: bool = True
+    """Looks at GPUs, disks and mounts before each job; a node that is not well takes no job."""
+    workload_code: bool = True
+    """Keeps the training code of this repository below the Lustre mount, by its content's hash."""
+    downloads: Literal["internet", "artifact_bucket"] = "internet"
+    """Where nodes get what the image lacks, such as metric exporters. ``artifact_bucket`` is for networks
+    without a way to the internet: `make mirror-downloads` puts the files there first."""

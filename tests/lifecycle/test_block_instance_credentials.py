@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.lifecycle.node import Node
+from tests.lifecycle.node import SCRIPTS, Result, StandIns
 
 # A table in a file, last inserted first: -C succeeds for a rule that is there.
 TABLE = r"""
@@ -31,11 +33,23 @@ V6 = [rule.replace("169.254.169.254/32", "fd00:ec2::254/128") for rule in V4]
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    made = Node(tmp_path)
+def commands(stand_ins: StandIns, tmp_path: Path) -> StandIns:
     for name in ("iptables", "ip6tables"):
-        made.command(name, TABLE.format(rules=tmp_path / f"{name}.rules"))
-    return made
+        stand_ins.command(name, TABLE.format(rules=tmp_path / f"{name}.rules"))
+    (tmp_path / "root/proc/sys/net/ipv6").mkdir(parents=True)
+    return stand_ins
+
+
+def block(tmp_path: Path) -> Result:
+    done = subprocess.run(
+        ["bash", SCRIPTS / "block_instance_credentials.sh"],
+        env={**os.environ, "DESTDIR": str(tmp_path / "root")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
+    return Result(done.returncode, done.stdout)
 
 
 def rules(folder: Path, table: str) -> list[str]:
@@ -43,34 +57,34 @@ def rules(folder: Path, table: str) -> list[str]:
     return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
-def test_root_alone_and_no_bridged_container(node: Node, tmp_path: Path) -> None:
-    result = node.run("block_instance_credentials.sh")
+def test_root_alone_and_no_bridged_container(commands: StandIns, tmp_path: Path) -> None:
+    result = block(tmp_path)
     assert result.status == 0, result.output
     assert rules(tmp_path, "iptables") == V4
     assert rules(tmp_path, "ip6tables") == V6
 
 
-def test_a_second_run_adds_nothing(node: Node, tmp_path: Path) -> None:
-    node.run("block_instance_credentials.sh")
-    assert node.run("block_instance_credentials.sh").status == 0
+def test_a_second_run_adds_nothing(commands: StandIns, tmp_path: Path) -> None:
+    block(tmp_path)
+    assert block(tmp_path).status == 0
     assert rules(tmp_path, "iptables") == V4
 
 
-def test_a_node_without_ipv6_has_no_rules_for_it(node: Node, tmp_path: Path) -> None:
-    (node.root / "proc/sys/net/ipv6").rmdir()
-    assert node.run("block_instance_credentials.sh").status == 0
+def test_a_node_without_ipv6_has_no_rules_for_it(commands: StandIns, tmp_path: Path) -> None:
+    (tmp_path / "root/proc/sys/net/ipv6").rmdir()
+    assert block(tmp_path).status == 0
     assert rules(tmp_path, "ip6tables") == []
 
 
-def test_a_kernel_that_cannot_log_refuses_all_the_same(node: Node, tmp_path: Path) -> None:
+def test_a_kernel_that_cannot_log_refuses_all_the_same(commands: StandIns, tmp_path: Path) -> None:
     table = TABLE.format(rules=tmp_path / "iptables.rules")
-    node.command("iptables", f'[[ "$*" != *LOG* ]] || exit 4\n{table}')
-    result = node.run("block_instance_credentials.sh")
+    commands.command("iptables", f'[[ "$*" != *LOG* ]] || exit 4\n{table}')
+    result = block(tmp_path)
     assert result.status == 0
     assert rules(tmp_path, "iptables") == REFUSED[::-1]
     assert "attempts on 169.254.169.254/32 are refused but not logged" in result.output
 
 
-def test_a_rule_that_cannot_be_made_is_an_error(node: Node) -> None:
-    node.command("iptables", "exit 4")
-    assert node.run("block_instance_credentials.sh").status == 4
+def test_a_rule_that_cannot_be_made_is_an_error(commands: StandIns, tmp_path: Path) -> None:
+    commands.command("iptables", "exit 4")
+    assert block(tmp_path).status == 4

@@ -1,159 +1,151 @@
-"""What a new node does after the image's own set-up, and that it fails when it should."""
+"""What runs the steps: their order, the log, the exit status, and what a failure says."""
 
 from __future__ import annotations
 
-import configparser
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.lifecycle.node import Node
+from tests.lifecycle.node import Bundle, settings_document
+
+STEPS = """
+from node_setup.failure import SetupError
+from node_setup.step import Step
+
+def first(node):
+    node.install("/etc/first", f"{node.facts.group} {node.facts.hardware.instance_type}")
+
+def second(node):
+    %s
+
+STEPS = (
+    Step("first", first),
+    Step("workers-only", lambda node: node.changed("never"), roles=("worker",)),
+    Step("switched-off", lambda node: node.changed("never"), switched_on=lambda settings: settings.metrics),
+    Step("second", second),
+    Step("third", lambda node: node.warn("the third is slow")),
+)
+"""
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path)
+def bundle(folder: Path, second: str = "pass") -> Bundle:
+    return Bundle(folder, STEPS % second)
 
 
-def sleeps(calls: list[str]) -> list[str]:
-    return [call.removeprefix("sleep ") for call in calls if call.startswith("sleep ")]
+def state(node: Bundle) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((node.root / "var/lib/node-setup/state.json").read_text())
+    return document
 
 
-def test_a_healthy_node_passes_at_once(node: Node) -> None:
-    result = node.run("on_init_complete.sh")
+def test_steps_of_the_role_run_in_order(tmp_path: Path) -> None:
+    node = bundle(tmp_path)
+    result = node.run()
     assert result.status == 0, result.output
-    assert sleeps(result.calls) == []
-    assert f"{node.lustre}: lustre, writable (try 1)" in result.output
-    assert "instance credentials: root only" in result.output
+    assert (node.root / "etc/first").read_text() == "login ml.m5.4xlarge"
+    for line in (
+        "esm2-slurm: login ip-node (10.0.0.20) of group login",
+        "step 1/3 first: ok, 1 change, ",
+        "step 2/3 second: ok, 0 changes, ",
+        "WARNING: the third is slow",
+        "done: 3 steps, 1 changes, 1 warnings",
+    ):
+        assert line in result.output
+    assert "never" not in result.output
     assert node.log == result.output
-    assert list(node.lustre.iterdir()) == []
+    assert node.stand_ins.calls == ["hostname --all-ip-addresses", "hostname --short"]
 
 
-def test_it_can_be_run_again(node: Node) -> None:
-    first = node.run("on_init_complete.sh")
-    second = node.run("on_init_complete.sh")
-    assert second.status == 0
+def test_a_second_run_changes_nothing_and_adds_to_the_log(tmp_path: Path) -> None:
+    node = bundle(tmp_path)
+    first, second = node.run(), node.run()
+    assert "done: 3 steps, 0 changes" in second.output
     assert node.log == first.output + second.output
 
 
-def test_a_mount_that_comes_late_is_waited_for(node: Node) -> None:
-    count = node.root / "count"
-    node.command("findmnt", f'echo >> "{count}"; [[ $(wc -l < "{count}") -lt 3 ]] || echo lustre')
-    result = node.run("on_init_complete.sh")
-    assert result.status == 0, result.output
-    assert "writable (try 3)" in result.output
-    assert sleeps(result.calls) == ["10", "10"]
+def test_the_outcome_is_kept_for_people(tmp_path: Path) -> None:
+    node = bundle(tmp_path)
+    node.run()
+    kept = state(node)
+    assert (kept["bundle"], kept["group"], kept["role"]) == ("bundle", "login", "login")
+    assert kept["failed_step"] is None
+    assert [step["name"] for step in kept["steps"]] == ["first", "second", "third"]
+    assert kept["steps"][0]["changes"] == ["/etc/first"]
+    assert kept["steps"][2]["warnings"] == ["the third is slow"]
 
 
-def test_a_mount_that_never_comes_fails_the_node(node: Node) -> None:
-    node.command("findmnt", "exit 1")
-    result = node.run("on_init_complete.sh")
-    assert result.status != 0
-    # 30 tries, then the time in which the service ships the log.
-    assert sleeps(result.calls) == ["10"] * 30 + ["60"]
-    assert f"ERROR: {node.lustre} is no writable lustre mount after 30 tries" in node.log
-    assert "failed; see" in node.log
-    assert "done" not in node.log
+def test_a_failed_step_is_named_with_what_to_do(tmp_path: Path) -> None:
+    node = bundle(tmp_path, 'raise SetupError("the disk is full", "empty it")')
+    result = node.run()
+    assert result.status == 1
+    assert "ERROR: step second failed: the disk is full. What to do: empty it" in result.output
+    assert "step 3/3" not in result.output
+    assert "on_init_complete: failed;" in node.log
+    # The time in which the service ships the log.
+    assert node.stand_ins.calls[-1] == "sleep 60"
+    assert state(node)["failed_step"] == "second"
+    assert state(node)["steps"][-1]["error"] == "the disk is full. What to do: empty it"
 
 
-def test_another_file_system_in_its_place_is_no_mount(node: Node) -> None:
-    """What is written to the root volume looks well until the node is replaced."""
-    node.command("findmnt", "echo ext4")
-    assert node.run("on_init_complete.sh").status != 0
+def test_a_fault_of_the_script_itself_fails_the_node_with_its_traceback(tmp_path: Path) -> None:
+    node = bundle(tmp_path, "{}['nothing']")
+    result = node.run()
+    assert result.status == 1
+    assert "ERROR: step second failed: KeyError: 'nothing'" in result.output
+    assert "Traceback (most recent call last)" in node.log
 
 
-def test_a_file_system_that_loses_data_fails_the_node(node: Node) -> None:
-    node.command("cat", "echo something else")
-    result = node.run("on_init_complete.sh")
-    assert result.status != 0
-    assert "is no writable lustre mount" in result.output
-    assert list(node.lustre.iterdir()) == []
+def test_after_the_repair_the_same_run_succeeds(tmp_path: Path) -> None:
+    node = bundle(tmp_path, 'node.host.run("false")')
+    assert node.run().status == 1
+    node.stand_ins.command("false")
+    assert node.run().status == 0
+    assert state(node)["failed_step"] is None
 
 
-def test_of_stacked_mounts_the_one_on_top_counts(node: Node) -> None:
-    node.command("findmnt", r"printf 'autofs\nlustre\n'")
-    assert node.run("on_init_complete.sh").status == 0
-    node.command("findmnt", r"printf 'lustre\nautofs\n'")
-    assert node.run("on_init_complete.sh").status != 0
-
-
-def test_a_server_that_hangs_is_left_after_its_time(node: Node) -> None:
-    """The first write ignores the request to end; the second one succeeds."""
-    first = node.root / "first"
-    hang = f'[[ -e "{first}" ]] || {{ touch "{first}"; trap "" TERM; exec tail --follow /dev/null; }}'
-    node.command("sync", hang)
-    # The script's bound, a hundredth as long.
-    node.command(
-        "timeout",
-        '[[ "$1 $2" == "--signal=KILL 30" ]] || exit 125\nexec /usr/bin/timeout "$1" 0.3 "${@:3}"',
+def test_a_command_that_fails_is_shown_with_what_it_said(tmp_path: Path) -> None:
+    node = bundle(tmp_path, 'node.host.run("grep", "--no-such")')
+    assert (
+        "ERROR: step second failed: `grep --no-such` ended with 2: grep: unrecognized option"
+        in node.run().output
     )
-    result = node.run("on_init_complete.sh")
-    assert result.status == 0, result.output
-    assert f"{node.lustre}: lustre, writable (try 2)" in result.output
-    assert list(node.lustre.iterdir()) == []
 
 
-def test_a_probe_that_cannot_be_removed_fails_no_node(node: Node) -> None:
-    node.command("rm", "exit 1")
-    result = node.run("on_init_complete.sh")
-    assert result.status == 0, result.output
-    assert "could not remove" in result.output
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"metrics": "yes"}, "settings.json: metrics: got 'yes'; expected bool"),
+        ({"surprise": 1}, "settings.json: the file: got ["),
+        ({"downloads": "ftp"}, "downloads: got 'ftp'; expected 'internet' or 'artifact_bucket'"),
+        ({"groups": [{"name": "a", "gid": "1"}]}, "groups[0].gid: got '1'; expected int"),
+    ],
+)
+def test_settings_of_another_version_are_refused(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    node = bundle(tmp_path)
+    (node.folder / "settings.json").write_text(json.dumps(settings_document(**change)))
+    result = node.run()
+    assert result.status == 1
+    assert "ERROR: step facts failed: " in result.output
+    assert message in result.output
+    assert "upload scripts and settings together" in result.output
 
 
-def test_a_server_that_refuses_to_write_fails_the_node(node: Node) -> None:
-    node.command("sync", "exit 1")
-    assert node.run("on_init_complete.sh").status != 0
+@pytest.mark.parametrize(("text", "why"), [("{", "is no JSON"), (None, "cannot be read")])
+def test_settings_that_are_not_there_are_refused(tmp_path: Path, text: str | None, why: str) -> None:
+    node = bundle(tmp_path)
+    path = node.folder / "deployment.json"
+    path.unlink() if text is None else path.write_text(text)
+    result = node.run()
+    assert result.status == 1
+    assert "deployment.json" in result.output and why in result.output
 
 
-def test_home_is_checked_where_there_is_one(node: Node, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    node.settings(home=home)
-    node.command("findmnt", f'[[ "$*" == *{home}* ]] && echo nfs4 || echo lustre')
-    result = node.run("on_init_complete.sh")
-    assert result.status == 0, result.output
-    assert f"{home}: nfs4, writable (try 1)" in result.output
-
-
-@pytest.mark.parametrize(("status", "why"), [(0, "an answer"), (22, "another error"), (127, "no curl")])
-def test_credentials_that_users_may_reach_fail_the_node(node: Node, status: int, why: str) -> None:
-    """Only a connection that is refused (7) or dropped (28) proves that the rules work."""
-    node.command("runuser", f"exit {status}")
-    result = node.run("on_init_complete.sh")
-    assert result.status != 0, why
-    assert f"curl ended with {status}, not 7 (refused) or 28 (no answer)" in result.output
-
-
-@pytest.mark.parametrize("status", [7, 28])
-def test_credentials_that_users_cannot_reach_pass(node: Node, status: int) -> None:
-    node.command("runuser", f"exit {status}")
-    assert node.run("on_init_complete.sh").status == 0
-
-
-def test_the_check_asks_as_a_user_without_rights(node: Node) -> None:
-    (call,) = (call for call in node.run("on_init_complete.sh").calls if call.startswith("runuser"))
-    assert call.startswith("runuser --user nobody -- curl ")
-    assert " --noproxy * " in call
-    assert call.endswith(" http://169.254.169.254/")
-
-
-def test_rules_are_a_service_that_starts_before_the_network(node: Node) -> None:
-    result = node.run("on_init_complete.sh")
-    systemctl = [call for call in result.calls if call.startswith("systemctl")]
-    name = "block-instance-credentials.service"
-    assert systemctl == ["systemctl daemon-reload", f"systemctl enable {name}", f"systemctl restart {name}"]
-    unit = configparser.ConfigParser(strict=False)
-    unit.optionxform = str  # type: ignore[assignment, method-assign]
-    unit.read(node.root / "etc/systemd/system" / name)
-    assert "network-pre.target" in unit["Unit"]["Before"]
-    assert unit["Install"]["WantedBy"] == "multi-user.target"
-    command = node.root / unit["Service"]["ExecStart"].lstrip("/")
-    assert command.stat().st_mode & 0o777 == 0o755
-    assert command.read_bytes() == (node.bundle / "block_instance_credentials.sh").read_bytes()
-
-
-def test_a_service_that_does_not_start_fails_the_node(node: Node) -> None:
-    node.command("systemctl", '[[ "$1" != restart ]]')
-    result = node.run("on_init_complete.sh")
-    assert result.status != 0
-    assert "done" not in result.output
+def test_nothing_is_left_in_the_bundle(tmp_path: Path) -> None:
+    """Compiled files would change what the next one reads there."""
+    node = bundle(tmp_path)
+    before = sorted(node.folder.rglob("*"))
+    node.run()
+    assert sorted(node.folder.rglob("*")) == before

@@ -1,0 +1,69 @@
+"""Set this node up: read what it is and what is asked of it, and run the steps for its role.
+
+``on_init_complete.sh`` runs it as root on each new node; `make apply-lifecycle` again on existing ones.
+Its exit status is 0 if every step succeeded, 1 if one failed, which is named in the last lines.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from node_setup.facts import NodeFacts, read_facts
+from node_setup.failure import SetupError
+from node_setup.host import Host
+from node_setup.node import FILES, Node, log
+from node_setup.settings import read_deployment, read_settings
+from node_setup.state import StepResult, write_state
+from node_setup.step import run_steps, steps_for
+from node_setup.steps import STEPS
+from node_setup.steps.hold import keep_held
+
+SLURM_PROGRAMS = "/opt/slurm/bin:/opt/slurm/sbin"
+"""Where HyperPod's image has Slurm; not on the path of the scripts that the platform runs."""
+
+
+def main() -> int:
+    os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}:{SLURM_PROGRAMS}"
+    host = Host(
+        root=Path(os.environ.get("DESTDIR") or "/"), patience=float(os.environ.get("LIFECYCLE_PATIENCE", "1"))
+    )
+    try:
+        settings = read_settings(FILES / "settings.json")
+        deployment = read_deployment(FILES / "deployment.json")
+        facts = read_facts(host, settings)
+    except SetupError as error:
+        log(f"ERROR: step facts failed: {error}")
+        return 1
+    log(f"{settings.cluster_name}: {facts.role} {facts.host_name} ({facts.address}) of group {facts.group}")
+    node = Node(host=host, facts=facts, settings=settings, deployment=deployment)
+    results: list[StepResult] = []
+    steps = steps_for(STEPS, facts.role, settings)
+    try:
+        run_steps(steps, node, results)
+    except Exception as error:
+        # A fault of the script's own ends like any other failure, with all that helps to find it.
+        if not isinstance(error, SetupError):
+            log(traceback.format_exc())
+        log(f"ERROR: step {results[-1].name} failed: {results[-1].error}")
+        keep_held(node, failed_step=results[-1].name)
+        _remember(host, facts, results)
+        return 1
+    _remember(host, facts, results)
+    changes = sum(len(result.changes) for result in results)
+    log(f"done: {len(results)} steps, {changes} changes, {len(node.warnings)} warnings")
+    return 0
+
+
+def _remember(host: Host, facts: NodeFacts, results: list[StepResult]) -> None:
+    try:
+        write_state(host, bundle=FILES.name, group=facts.group, role=facts.role, results=results)
+    except OSError as error:
+        # A full disk: the log has it all, and the steps' own outcome is what counts.
+        log(f"WARNING: the outcome could not be kept for the message of the day: {error}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

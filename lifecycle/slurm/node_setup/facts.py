@@ -1,0 +1,167 @@
+"""What this node is, from the files that the platform writes on it before any script runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from node_setup.failure import SetupError
+from node_setup.host import Host
+from node_setup.settings import InstanceGroup, Role, Settings
+
+RESOURCE_CONFIG = "/opt/ml/config/resource_config.json"
+PROVISIONING_PARAMETERS = "/opt/ml/config/provisioning_parameters.json"
+SECONDS_FOR_PLATFORM_FILES = 300
+"""Copies on workers lag behind the controller's; a node's own entry comes within minutes."""
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    group: str
+    role: Role
+    hardware: InstanceGroup
+    instance_id: str
+    address: str
+    """IPv4 address in the cluster's network."""
+    host_name: str
+    """Short; also the node's name in Slurm."""
+    controller_addresses: tuple[str, ...]
+    """The primary one first. A worker's copy may be stale, and name a controller that has been replaced."""
+
+    @property
+    def is_primary_controller(self) -> bool:
+        return self.role == "controller" and self.address == self.controller_addresses[0]
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One entry of resource_config.json."""
+
+    group: str
+    instance_id: str
+    address: str
+
+
+def read_facts(host: Host, settings: Settings) -> NodeFacts:
+    """Find this node among those that the platform lists, by address, and its role by its group.
+
+    Not by what runs on it: scripts may run before, or beside, the start of Slurm.
+
+    Raises:
+        SetupError: if the platform's files stay unreadable or without this node, or contradict the settings.
+    """
+    addresses = host.run("hostname", "--all-ip-addresses").split()
+    config, this = host.wait_for(
+        lambda: _find(host, addresses),
+        timeout_seconds=SECONDS_FOR_PLATFORM_FILES,
+        what="the platform's files do not say what this node is",
+        remedy=f"look at {RESOURCE_CONFIG}; replace the node if it stays so",
+    )
+    group = settings.instance_groups.get(this.group)
+    if group is None:
+        raise SetupError(
+            f"group {this.group} of this node is unknown; the cluster file has "
+            f"{', '.join(sorted(settings.instance_groups))}",
+            "these scripts are of another cluster file: `make deploy` with the one that has the group",
+        )
+    _cross_check(host, this.group, group.role)
+    return NodeFacts(
+        group=this.group,
+        role=group.role,
+        hardware=group,
+        instance_id=this.instance_id,
+        address=this.address,
+        host_name=host.run("hostname", "--short").strip(),
+        controller_addresses=_controllers(config, settings),
+    )
+
+
+def _find(host: Host, addresses: list[str]) -> tuple[dict[str, Any], Instance]:
+    path = os.environ.get("SAGEMAKER_RESOURCE_CONFIG_PATH", RESOURCE_CONFIG)
+    config = _read_json(host, path)
+    try:
+        found = [instance for instance in _instances(config) if instance.address in addresses]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise SetupError(
+            f"{path} has another shape than HyperPod's: {type(error).__name__} {error}",
+            "these scripts are older than the platform: update this repository, and `make deploy`",
+        ) from None
+    groups = sorted({instance.group for instance in found})
+    if len(groups) > 1:
+        raise SetupError(
+            f"{path} lists this node's address {found[0].address} in several groups: {', '.join(groups)}",
+            "one entry is of a node that is gone; the platform's next copy of the file drops it",
+        )
+    if not found:
+        raise SetupError(
+            f"{path} has none of this node's addresses {', '.join(addresses)}",
+            "the copy is stale, or the node has left the cluster: replace it if it stays so",
+        )
+    # Of several entries the last: a replaced node's address may have gone to its successor.
+    return config, found[-1]
+
+
+def _read_json(host: Host, path: str) -> dict[str, Any]:
+    file = host.path(path)
+    remedy = "the platform writes it before this script runs: replace the node if it stays so"
+    try:
+        value = json.loads(file.read_text())
+    except OSError as error:
+        raise SetupError(f"{path} cannot be read: {error.strerror}", remedy) from None
+    except ValueError as error:
+        raise SetupError(f"{path} is truncated or no JSON: {error}", remedy) from None
+    if not isinstance(value, dict):
+        raise SetupError(f"{path} holds no object but {type(value).__name__}", remedy)
+    return value
+
+
+def _instances(config: dict[str, Any]) -> Iterator[Instance]:
+    # Null is what the platform writes for a group of no nodes.
+    for group in config.get("InstanceGroups") or []:
+        for instance in group.get("Instances") or []:
+            yield Instance(
+                group=group["Name"],
+                instance_id=instance.get("InstanceId") or "",
+                address=instance.get("CustomerIpAddress") or "",
+            )
+
+
+def _cross_check(host: Host, group: str, role: Role) -> None:
+    """Compare the role with the platform's own; clusters made through the API may have no such file."""
+    if not host.path(PROVISIONING_PARAMETERS).exists():
+        return
+    parameters = _read_json(host, PROVISIONING_PARAMETERS)
+    if parameters.get("controller_group") == group:
+        platforms: Role | None = "controller"
+    elif parameters.get("login_group") == group:
+        platforms = "login"
+    elif any(worker.get("instance_group_name") == group for worker in parameters.get("worker_groups") or []):
+        platforms = "worker"
+    else:
+        return
+    if platforms != role:
+        raise SetupError(
+            f"group {group} is {role} in the cluster file and {platforms} in {PROVISIONING_PARAMETERS}",
+            "a group's role cannot change: give the group another name in the cluster file, and deploy",
+        )
+
+
+def _controllers(config: dict[str, Any], settings: Settings) -> tuple[str, ...]:
+    slurm = config.get("SlurmConfig") or {}
+    secondary = slurm.get("SecondaryControllerIps") or []
+    if isinstance(secondary, str):
+        secondary = secondary.replace(",", " ").split()
+    named = [address for address in (slurm.get("PrimaryControllerIp"), *secondary) if address]
+    if named:
+        return tuple(named)
+    roles = {name: group.role for name, group in settings.instance_groups.items()}
+    listed = [i.address for i in _instances(config) if roles.get(i.group) == "controller" and i.address]
+    if not listed:
+        raise SetupError(
+            f"{RESOURCE_CONFIG} names no controller",
+            "the controller comes first: replace this node once the controller is Running",
+        )
+    return tuple(listed)

@@ -1,0 +1,162 @@
+"""The machine that a step works on: its files, its commands, and waiting for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from node_setup.failure import SetupError
+
+Found = TypeVar("Found")
+SHOWN_CHARACTERS = 600
+"""Of a failed command's output, its end: where programs say why."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that has ended."""
+
+    status: int
+    output: str
+    """What it wrote to its standard output."""
+    errors: str
+    """What it wrote to its standard error."""
+
+    @property
+    def said(self) -> str:
+        """The end of what it wrote, on one line, for a message."""
+        return " ".join((self.errors.strip() or self.output.strip()).split())[-SHOWN_CHARACTERS:]
+
+
+@dataclass(frozen=True)
+class Host:
+    """Absolute paths are below ``root``, and waiting takes ``patience`` times as long; both for tests."""
+
+    root: Path = Path("/")
+    patience: float = 1.0
+
+    def path(self, absolute: str | Path) -> Path:
+        return self.root / str(absolute).lstrip("/")
+
+    def try_run(
+        self,
+        *command: str | Path,
+        timeout_seconds: float = 60,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+    ) -> Finished:
+        """Run a command to its end, killing it and what it started when the time is over.
+
+        Raises:
+            SetupError: if there is no such command, or it did not end in time.
+        """
+        words = [str(word) for word in command]
+        try:
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                env={**os.environ, **(env or {})},
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            raise SetupError(
+                f"there is no command {words[0]} on this node",
+                "HyperPod's image brings it: use one of its images",
+            ) from None
+        try:
+            output, errors = process.communicate(stdin, timeout=timeout_seconds)
+        except subprocess.TimeoutExpired:
+            # The whole session: a child that lives on would hold the pipes, and this script with them.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, 9)
+            process.kill()
+            raise SetupError(
+                f"`{' '.join(words)}` did not end within {timeout_seconds:g} s",
+                "what it asks does not answer, or the node is overloaded: run it by hand on the node",
+            ) from None
+        return Finished(process.returncode, output, errors)
+
+    def run(
+        self,
+        *command: str | Path,
+        timeout_seconds: float = 60,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+        remedy: str = "run it by hand on the node to see more",
+    ) -> str:
+        """Run a command that must succeed; returns its standard output.
+
+        Raises:
+            SetupError: if it fails, with what it said and ``remedy``.
+        """
+        done = self.try_run(*command, timeout_seconds=timeout_seconds, stdin=stdin, env=env)
+        if done.status != 0:
+            words = " ".join(str(word) for word in command)
+            raise SetupError(f"`{words}` ended with {done.status}: {done.said or 'it said nothing'}", remedy)
+        return done.output
+
+    def write_text(self, path: str | Path, text: str, mode: int = 0o644) -> bool:
+        """Make a file with this text and mode, whole or not at all; returns whether anything changed."""
+        target = self.path(path)
+        if target.is_file() and not target.is_symlink() and target.read_text(errors="replace") == text:
+            changed = (target.stat().st_mode & 0o7777) != mode
+            target.chmod(mode)
+            return changed
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(partial, mode)
+            os.replace(partial, target)
+        except BaseException:
+            Path(partial).unlink(missing_ok=True)
+            raise
+        return True
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds * self.patience)
+
+    def wait_for(
+        self,
+        look: Callable[[], Found | None],
+        *,
+        timeout_seconds: float,
+        what: str,
+        remedy: str,
+        every_seconds: float = 5,
+    ) -> Found:
+        """Look until there is something; one look at least, and one when the time is over.
+
+        A look that raises SetupError has found nothing yet; the last one's message is the one that is told.
+
+        Raises:
+            SetupError: if nothing has come in time.
+        """
+        deadline = time.monotonic() + timeout_seconds * self.patience
+        while True:
+            last_look = time.monotonic() >= deadline
+            reason = ""
+            try:
+                found = look()
+            except SetupError as error:
+                found, reason = None, f": {error.problem}"
+                remedy = error.remedy or remedy
+            if found is not None:
+                return found
+            if last_look:
+                raise SetupError(f"{what} after {timeout_seconds:g} s{reason}", remedy)
+            self.sleep(every_seconds)

@@ -1,0 +1,144 @@
+"""What the cluster file asks of the nodes, as ``settings.json`` beside the scripts brings it.
+
+The file is rendered and checked where the cluster file is (config/node_settings.py); here a key that is
+missing, unknown or of another type means that scripts and settings are of different versions.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from node_setup.failure import SetupError
+
+Role = Literal["controller", "login", "worker"]
+Section = TypeVar("Section")
+
+
+@dataclass(frozen=True)
+class InstanceGroup:
+    role: Role
+    instance_type: str
+    partition: str | None
+    num_gpus: int
+    num_neuron_devices: int
+    num_efa_interfaces: int
+
+
+@dataclass(frozen=True)
+class UserGroup:
+    name: str
+    gid: int
+
+
+@dataclass(frozen=True)
+class User:
+    name: str
+    uid: int
+    group: str
+    """Primary group; one of the settings' groups."""
+    groups: tuple[str, ...]
+    """Further groups, of the settings."""
+    ssh_keys: tuple[str, ...]
+    account: str | None
+    """Slurm account that jobs are charged to."""
+    admin: bool
+    """May become root with sudo, and administers Slurm."""
+
+
+@dataclass(frozen=True)
+class Account:
+    name: str
+    parent: str | None
+    """Null is Slurm's root account."""
+    fairshare: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    cluster_name: str
+    region: str
+    lustre_mount_path: str
+    home_mount_path: str | None
+    """Where FSx for OpenZFS is mounted; null without one."""
+    instance_groups: dict[str, InstanceGroup]
+    groups: tuple[UserGroup, ...]
+    users: tuple[User, ...]
+    accounts: tuple[Account, ...]
+    external_accounting: bool
+    """Slurm's accounting is in a database on RDS rather than on the controller."""
+    container_storage: Literal["local_disk", "unchanged"]
+    pam_slurm_adopt: bool
+    metrics: bool
+    cloudwatch_agent: bool
+    health_check_prolog: bool
+    workload_code: bool
+    downloads: Literal["internet", "artifact_bucket"]
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What is known only once the stacks are deployed, as ``deployment.json`` brings it."""
+
+    artifact_bucket: str
+    workload_s3_uri: str
+    """Training code, below a prefix that names its contents."""
+    remote_write_url: str | None
+    """Where metrics go: Amazon Managed Prometheus; null without a workspace."""
+
+
+def read_settings(path: Path) -> Settings:
+    return read_section(path, Settings)
+
+
+def read_deployment(path: Path) -> Deployment:
+    return read_section(path, Deployment)
+
+
+def read_section(path: Path, kind: type[Section]) -> Section:
+    """Read a JSON file into a dataclass.
+
+    Raises:
+        SetupError: naming the file and the key, if it does not hold exactly that.
+    """
+    remedy = "upload scripts and settings together: `make deploy`, then `make apply-lifecycle` for this node"
+    try:
+        return typing.cast(Section, _typed(json.loads(path.read_text()), kind, where=""))
+    except OSError as error:
+        raise SetupError(f"{path} cannot be read: {error.strerror}", remedy) from None
+    except json.JSONDecodeError as error:
+        raise SetupError(f"{path} is no JSON: {error}", remedy) from None
+    except ValueError as error:
+        raise SetupError(f"{path}: {error}", remedy) from None
+
+
+def _typed(value: Any, kind: Any, where: str) -> Any:
+    """Give back ``value`` as ``kind``, or raise ValueError."""
+    if is_dataclass(kind):
+        return _section(value, kind, where)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal and value in arguments:
+        return value
+    if origin in (Union, types.UnionType):
+        return None if value is None else _typed(value, arguments[0], where)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_typed(item, arguments[0], f"{where}[{index}]") for index, item in enumerate(value))
+    if origin is dict and isinstance(value, dict):
+        return {key: _typed(item, arguments[1], f"{where}.{key}") for key, item in value.items()}
+    if origin is None and type(value) is kind:
+        return value
+    wanted = " or ".join(map(repr, arguments)) if origin is Literal else getattr(kind, "__name__", str(kind))
+    raise ValueError(f"{where.lstrip('.')}: got {value!r}; expected {wanted}")
+
+
+def _section(value: Any, kind: Any, where: str) -> Any:
+    names = [field.name for field in fields(kind)]
+    if not isinstance(value, dict) or sorted(value) != sorted(names):
+        got = sorted(value) if isinstance(value, dict) else repr(value)
+        raise ValueError(f"{where.lstrip('.') or 'the file'}: got {got}; expected the keys {sorted(names)}")
+    hints = get_type_hints(kind)
+    return kind(**{name: _typed(value[name], hints[name], f"{where}.{name}") for name in names})

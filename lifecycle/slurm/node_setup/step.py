@@ -1,0 +1,69 @@
+"""A step, and running all of them in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from node_setup.failure import SetupError
+from node_setup.node import Node, log
+from node_setup.settings import Role, Settings
+from node_setup.state import StepResult
+
+EVERY_ROLE: tuple[Role, ...] = ("controller", "login", "worker")
+
+
+def always(_: Settings) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that a node needs.
+
+    ``apply`` brings it about, or finds it there, and verifies that it works; what it changed it says by
+    ``node.changed``. It can be run again at any time, on a node that runs jobs.
+    """
+
+    name: str
+    apply: Callable[[Node], None]
+    roles: tuple[Role, ...] = EVERY_ROLE
+    switched_on: Callable[[Settings], bool] = always
+
+
+def steps_for(steps: Sequence[Step], role: Role, settings: Settings) -> list[Step]:
+    return [step for step in steps if role in step.roles and step.switched_on(settings)]
+
+
+def run_steps(steps: Sequence[Step], node: Node, results: list[StepResult]) -> None:
+    """Run steps in order, adding to ``results`` what became of each; a failed one is the last.
+
+    Raises:
+        SetupError: of the step that failed.
+    """
+    for number, step in enumerate(steps, start=1):
+        log(f"step {number}/{len(steps)} {step.name}")
+        node.changes = []
+        before = len(node.warnings)
+        start = time.monotonic()
+        try:
+            step.apply(node)
+        except BaseException as error:
+            what = str(error) if isinstance(error, SetupError) else f"{type(error).__name__}: {error}"
+            results.append(_result(step, node, start, before, error=what))
+            raise
+        result = _result(step, node, start, before, error=None)
+        results.append(result)
+        changes = f"{len(result.changes)} changes" if len(result.changes) != 1 else "1 change"
+        log(f"step {number}/{len(steps)} {step.name}: ok, {changes}, {result.seconds:.1f} s")
+
+
+def _result(step: Step, node: Node, start: float, before: int, *, error: str | None) -> StepResult:
+    return StepResult(
+        name=step.name,
+        seconds=round(time.monotonic() - start, 3),
+        changes=tuple(node.changes),
+        warnings=tuple(node.warnings[before:]),
+        error=error,
+    )

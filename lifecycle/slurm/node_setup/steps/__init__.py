@@ -1,0 +1,15 @@
+"""The steps, in the order in which they run."""
+
+from __future__ import annotations
+
+from node_setup.step import Step
+from node_setup.steps import credentials, hold, mounts
+
+STEPS: tuple[Step, ...] = (
+    # Before anything of a user's can run.
+    Step("instance-credentials", credentials.block),
+    Step("hold-node", hold.hold, roles=("worker",)),
+    Step("lustre-mount", mounts.verify_lustre),
+    Step("home-mount", mounts.verify_home, switched_on=lambda settings: settings.home_mount_path is not None),
+    Step("release-node", hold.release, roles=("worker",)),
+)

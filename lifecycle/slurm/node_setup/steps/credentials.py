@@ -1,0 +1,33 @@
+"""Instance credentials for root alone."""
+
+from __future__ import annotations
+
+from node_setup.failure import SetupError
+from node_setup.node import Node
+
+SCRIPT = "/usr/local/sbin/block-instance-credentials"
+UNIT = "block-instance-credentials.service"
+CURL_COULD_NOT_CONNECT, CURL_TIMED_OUT = 7, 28
+"""What curl ends with when it is refused, and when nobody answers: the two proofs that the rules work."""
+
+
+def block(node: Node) -> None:
+    """Install the rules as a service, so that they are there before the network at every boot."""
+    changed = node.install(SCRIPT, (node.files / "block_instance_credentials.sh").read_text(), mode=0o755)
+    changed |= node.install(f"/etc/systemd/system/{UNIT}", (node.files / UNIT).read_text())
+    if changed:
+        node.host.run("systemctl", "daemon-reload")
+    # Always: rules that were flushed come back, rules that are there stay.
+    node.host.run("systemctl", "enable", "--quiet", UNIT)
+    node.host.run("systemctl", "restart", UNIT)
+    # Through a proxy the answer would be another machine's.
+    probe = node.host.try_run(
+        *("runuser", "--user", "nobody", "--", "curl", "--silent", "--output", "/dev/null"),
+        *("--noproxy", "*", "--max-time", "5", "http://169.254.169.254/"),
+    )
+    if probe.status not in (CURL_COULD_NOT_CONNECT, CURL_TIMED_OUT):
+        raise SetupError(
+            f"user nobody must not reach the instance's credentials at 169.254.169.254: curl ended with "
+            f"{probe.status}, not {CURL_COULD_NOT_CONNECT} (refused) or {CURL_TIMED_OUT} (no answer)",
+            f"see `systemctl status {UNIT}` and `iptables --list OUTPUT --verbose`",
+        )

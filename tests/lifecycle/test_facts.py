@@ -36,7 +36,7 @@ class Platform:
             "hostname", f'[[ "$1" == --short ]] && echo ip-x || echo "172.17.0.1 {address} "'
         )
         return read_facts(
-            Host(self.folder / "root", patience=0), read_settings(self.folder / "settings.json")
+            Host(self.folder / "root", patience=patience), read_settings(self.folder / "settings.json")
         )
 
     def fails(self, address: str) -> str:

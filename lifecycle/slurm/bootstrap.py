@@ -14,6 +14,7 @@ from pathlib import Path
 from node_setup.facts import NodeFacts, read_facts
 from node_setup.failure import SetupError
 from node_setup.host import Host
+from node_setup.lock import only_run
 from node_setup.node import FILES, Node, log
 from node_setup.settings import read_deployment, read_settings
 from node_setup.state import StepResult, write_state
@@ -31,18 +32,27 @@ def main() -> int:
         root=Path(os.environ.get("DESTDIR") or "/"), patience=float(os.environ.get("LIFECYCLE_PATIENCE", "1"))
     )
     try:
-        settings = read_settings(FILES / "settings.json")
-        deployment = read_deployment(FILES / "deployment.json")
-        facts = read_facts(host, settings)
+        with only_run(host):
+            return set_up(host)
     except SetupError as error:
         log(f"ERROR: step facts failed: {error}")
         return 1
+
+
+def set_up(host: Host) -> int:
+    """Run the steps; returns the exit status.
+
+    Raises:
+        SetupError: if it cannot be found out what this node is, or what is asked of it.
+    """
+    settings = read_settings(FILES / "settings.json")
+    deployment = read_deployment(FILES / "deployment.json")
+    facts = read_facts(host, settings)
     log(f"{settings.cluster_name}: {facts.role} {facts.host_name} ({facts.address}) of group {facts.group}")
     node = Node(host=host, facts=facts, settings=settings, deployment=deployment)
     results: list[StepResult] = []
-    steps = steps_for(STEPS, facts.role, settings)
     try:
-        run_steps(steps, node, results)
+        run_steps(steps_for(STEPS, facts.role, settings), node, results)
     except Exception as error:
         # A fault of the script's own ends like any other failure, with all that helps to find it.
         if not isinstance(error, SetupError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,18 @@ def test_settings_that_are_not_there_are_refused(tmp_path: Path, text: str | Non
     result = node.run()
     assert result.status == 1
     assert "deployment.json" in result.output and why in result.output
+
+
+def test_a_run_beside_another_waits_and_says_for_whom(tmp_path: Path) -> None:
+    node = bundle(tmp_path)
+    lock = node.root / "run/node-setup.lock"
+    lock.parent.mkdir()
+    with lock.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        result = node.run()
+    assert result.status == 1
+    assert "another run of this script still holds /run/node-setup.lock after 1800 s" in result.output
+    assert node.run().status == 0
 
 
 def test_nothing_is_left_in_the_bundle(tmp_path: Path) -> None:

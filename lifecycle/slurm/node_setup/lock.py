@@ -1,0 +1,41 @@
+"""One run at a time: the platform's own and `make apply-lifecycle` may meet on a node."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from node_setup.host import Host
+
+LOCK = "/run/node-setup.lock"
+SECONDS_FOR_OTHER_RUN = 1800
+"""More than a run takes that waits for a mount and for Slurm."""
+
+
+@contextmanager
+def only_run(host: Host) -> Iterator[None]:
+    """Hold the lock, which goes with the process however it ends.
+
+    Raises:
+        SetupError: if another run does not end in time.
+    """
+    path = host.path(LOCK)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        host.wait_for(
+            lambda: _taken(file),
+            timeout_seconds=SECONDS_FOR_OTHER_RUN,
+            what=f"another run of this script still holds {LOCK}",
+            remedy=f"`fuser {LOCK}` shows its process: see in the log what it waits for",
+        )
+        yield
+
+
+def _taken(file: TextIO) -> bool | None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+    return True

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from config import text_forms as forms
+from config.public_key import EXAMPLES, PATTERN
 from config.section import Section
 
 # 1000 is the image's user ubuntu, 200001 is SageMaker Studio's; below 1000 is the system's. Debian's adduser
@@ -16,10 +17,11 @@ MAX_FAIRSHARE = 2**31 - 2
 """The next number is Slurm's own for ``fairshare=parent`` (SLURMDB_FS_USE_PARENT)."""
 
 Id = Annotated[int, Field(ge=FIRST_ID, le=LAST_ID)]
-UserName = Annotated[str, forms.field(forms.USER_NAME, max_length=32)]
+UserName = Annotated[str, forms.field(forms.LOWER_CASE_NAME, max_length=32)]
 """32 characters is what useradd takes."""
-AccountName = Annotated[str, forms.field(forms.ACCOUNT_NAME, max_length=64)]
-PublicKey = str
+AccountName = Annotated[str, forms.field(forms.LOWER_CASE_NAME, max_length=64)]
+PublicKey = Annotated[str, Field(examples=list(EXAMPLES), json_schema_extra={"pattern": PATTERN})]
+"""Editors know the form alone; the rules look into the key."""
 
 
 class UserGroup(Section):

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from config.cluster import SlurmCluster
 from config.field_errors import field_violations
-from config.places import below, item_label
+from config.places import Location, below, item_label
 from config.rules import violations
+from config.section import Section
 from config.stand_ins import StandIns, repaired, with_stand_ins
 from config.violation import Violation
 from config.yaml_document import read_document
+
+Named = TypeVar("Named", bound=Section)
 
 
 def load_cluster(path: Path) -> SlurmCluster:
@@ -66,14 +69,26 @@ def _checked(document: dict[str, Any]) -> tuple[SlurmCluster, list[Violation]]:
 
 
 def _with_names(cluster: SlurmCluster, document: dict[str, Any], stand_ins: StandIns) -> SlurmCluster:
-    """With the file's own names of groups, wrong as they are, since the rules name places by them."""
-    groups = list(cluster.instance_groups)
-    for index, group in enumerate(groups):
-        place = ("instance_groups", index)
-        if place in stand_ins or (*place, "name") in stand_ins:
-            label = item_label(below(document, place), index)
-            groups[index] = group.model_copy(update={"name": label})
-    return cluster.model_copy(update={"instance_groups": groups})
+    """With the file's own names of groups and users, wrong as they are, since rules name places by them."""
+
+    def named(items: list[Named], *place: str) -> list[Named]:
+        made = list(items)
+        for index, item in enumerate(made):
+            here: Location = (*place, index)
+            if here in stand_ins or (*here, "name") in stand_ins:
+                made[index] = item.model_copy(update={"name": item_label(below(document, here), index)})
+        return made
+
+    access = cluster.access
+    groups = named(access.groups, "access", "groups")
+    users = named(access.users, "access", "users")
+    accounts = named(access.accounts, "access", "accounts")
+    return cluster.model_copy(
+        update={
+            "instance_groups": named(cluster.instance_groups, "instance_groups"),
+            "access": access.model_copy(update={"groups": groups, "users": users, "accounts": accounts}),
+        }
+    )
 
 
 def _news(found: list[Violation], more: list[Violation]) -> list[Violation]:

@@ -114,15 +114,9 @@ EMAIL = _form(
     "hpc-budget@example.com",
     "platform@example.com",
 )
-USER_NAME = _form(
+LOWER_CASE_NAME = _form(
     r"^[a-z][a-z0-9_-]*$",
     "lower-case letters, digits, _ and - are allowed, a letter first",
     "ada",
     "proteins",
-)
-ACCOUNT_NAME = _form(
-    r"^[a-z][a-z0-9_-]*$",
-    "lower-case letters, digits, _ and - are allowed, a letter first",
-    "esm2",
-    "structure",
 )

@@ -6,6 +6,8 @@ import json
 import re
 from dataclasses import dataclass
 
+from config.public_key import is_private_key
+
 # What YAML would not take for a text without quotes.
 _NOT_A_TEXT = re.compile(r"|(0|[1-9]\d*)(\.\d*)?|\.\d+|true|false|null|~", re.IGNORECASE)
 
@@ -33,13 +35,18 @@ def key_path(path: str, key: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as YAML writes it on one line; mappings and inner lists are only named, as they may be long."""
+    """A value as YAML writes it on one line; mappings and inner lists are only named, as they may be long.
+
+    A private key is named too, wherever it was pasted: what is printed ends in logs.
+    """
     if value is None:
         return "nothing"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
         return "a mapping"
+    if isinstance(value, str) and is_private_key(value):
+        return "a private key"
     if isinstance(value, list):
         return f"[{', '.join('a list' if isinstance(item, list) else shown(item) for item in value)}]"
     if isinstance(value, str) and (

@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator
 
 from config.cluster import SlurmCluster
 from config.rules import (
+    access,
     groups,
     hardware,
+    node_setup,
     provisioning,
     ranges,
     region,
     services,
+    ssh_keys,
     storage,
     subnets,
     tags,
@@ -36,6 +39,9 @@ RULES: tuple[Rule, ...] = (
     *storage.RULES,
     *groups.RULES,
     *hardware.RULES,
+    *access.RULES,
+    *ssh_keys.RULES,
+    *node_setup.RULES,
 )
 
 

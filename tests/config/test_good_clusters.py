@@ -10,17 +10,53 @@ import yaml
 
 from config.cluster import SlurmCluster
 from config.loader import load_cluster
+from config.public_key import NUM_PARTS
 from config.regions import ZONE_ID_PREFIXES
 from tests.config.cluster_documents import DELETED, document
 
 SHIPPED = sorted(Path("clusters").glob("*.yaml"))
+
+_CLOSED = {"network.internet": "none", "network.interface_endpoints": True}
+KEYS = Path(__file__).with_name("public_keys.txt").read_text().splitlines()
+"""One of each type, as ssh-keygen made it, or would with a security key; their private halves are gone."""
 
 EDGES: dict[str, tuple[str, dict[str, Any]]] = {
     "existing VPC": ("existing", {}),
     "existing VPC with a database": ("existing", {"accounting_database": {}}),
     "longest name": ("small", {"name": "a23456789-123456789-1234"}),
     "forty tags": ("small", {"tags": {f"tag{index}": "x" * 255 for index in range(40)}}),
-    "closed network": ("small", {"network.internet": "none", "network.interface_endpoints": True}),
+    "closed network with a mirror": ("small", _CLOSED | {"node_setup.downloads": "artifact_bucket"}),
+    "closed network without downloads": ("small", _CLOSED | {"prometheus": False}),
+    "users and groups at the limits": (
+        "small",
+        {
+            "access.groups": [{"name": "g" * 32, "gid": 2000}, {"name": "b", "gid": 59999}],
+            "access.users": [
+                {"name": "u" * 32, "uid": 59999, "group": "b", "groups": ["g" * 32, "b"]},
+                # The number of a group that others have.
+                {"name": "b", "uid": 2000, "group": "b", "ssh_keys": KEYS},
+            ],
+        },
+    ),
+    "accounts deep below one another, and not in order": (
+        "small",
+        {
+            "access.accounts": [
+                {"name": "c", "parent": "b", "fairshare": 2**31 - 2},
+                {"name": "b", "parent": "a"},
+                {"name": "a", "parent": None},
+            ]
+        },
+    ),
+    "users with homes of their own beside an exported /home": (
+        "p5",
+        {"storage.data_bucket.lustre_path": "/home"},
+    ),
+    "exported directory whose name begins like that of homes": (
+        "small",
+        {"storage.data_bucket.lustre_path": "/homes", "access.users": [{"name": "ada", "uid": 2001}]},
+    ),
+    "logins adopted by jobs": ("p5", {"node_setup.pam_slurm_adopt": True}),
     "key of the region": (
         "small",
         {"storage.kms": "arn:aws:kms:us-west-2:123456789012:key/mrk-0123456789abcdef0123456789abcdef"},
@@ -83,6 +119,10 @@ def test_edges_are_allowed(edge: str, tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(yaml.safe_dump(document(base, changes)))
     assert isinstance(load_cluster(path), SlurmCluster)
+
+
+def test_there_is_a_key_of_every_type() -> None:
+    assert {key.split()[0] for key in KEYS} == NUM_PARTS.keys()
 
 
 def test_two_worker_groups_share_a_partition(tmp_path: Path) -> None:

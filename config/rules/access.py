@@ -1,0 +1,190 @@
+"""Which names and numbers users, groups and accounts may have, and that all they refer to is there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from config.access import FIRST_ID, LAST_ID, Access, Account, User, UserGroup
+from config.cluster import SlurmCluster
+from config.system_names import SYSTEM_NAMES
+from config.text_forms import LOWER_CASE_NAME
+from config.violation import Violation
+
+
+def names_are_distinct(cluster: SlurmCluster) -> Iterator[Violation]:
+    access = cluster.access
+    for kind, items in (("groups", access.groups), ("users", access.users), ("accounts", access.accounts)):
+        names = [item.name for item in items]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                yield Violation(
+                    f"access.{kind}[{index}].name",
+                    name,
+                    f"it is the name of an earlier one of access.{kind}",
+                    "set another name, or remove one of the two",
+                )
+
+
+def names_are_free(cluster: SlurmCluster) -> Iterator[Violation]:
+    """Names of users too are kept from those of groups: a user may have a group of the same name."""
+    named: list[tuple[str, UserGroup | User]] = [
+        *(("groups", group) for group in cluster.access.groups),
+        *(("users", user) for user in cluster.access.users),
+    ]
+    for kind, item in named:
+        if item.name in SYSTEM_NAMES or item.name.startswith("systemd-"):
+            yield Violation(
+                f"access.{kind}[{item.name}].name",
+                item.name,
+                "it is a user or group of the operating system, or of what runs on the nodes",
+                "set another name",
+            )
+    for account in cluster.access.accounts:
+        if account.name == "root":
+            yield Violation(
+                "access.accounts[root].name",
+                "root",
+                "Slurm has that account already, above all others",
+                "set another name",
+            )
+
+
+def numbers_are_distinct(cluster: SlurmCluster) -> Iterator[Violation]:
+    """What files on a shared file system belong to is a number."""
+    access = cluster.access
+    owners: dict[int, str] = {}
+    for user in access.users:
+        if user.uid in owners:
+            yield Violation(
+                f"access.users[{user.name}].uid",
+                user.uid,
+                f"it is the number of the user {owners[user.uid]}",
+                f"set another, as {_free_number(access)}",
+            )
+        owners.setdefault(user.uid, user.name)
+    groups: dict[int, str] = {}
+    for group in access.groups:
+        if group.gid in groups:
+            yield Violation(
+                f"access.groups[{group.name}].gid",
+                group.gid,
+                f"it is the number of the group {groups[group.gid]}",
+                f"set another, as {_free_number(access)}",
+            )
+        groups.setdefault(group.gid, group.name)
+
+
+def own_groups_are_free(cluster: SlurmCluster) -> Iterator[Violation]:
+    access = cluster.access
+    by_number = {group.gid: group.name for group in access.groups}
+    for user in access.users:
+        if user.group is not None:
+            continue
+        if user.name in by_number.values():
+            yield Violation(
+                f"access.users[{user.name}].group",
+                None,
+                f"a group of the user's own would be called {user.name}, as one of access.groups is",
+                f"set {user.name}, or give that group another name",
+            )
+        elif user.uid in by_number:
+            yield Violation(
+                f"access.users[{user.name}].uid",
+                user.uid,
+                f"a group of the user's own would have it too, and it is the number of the group"
+                f" {by_number[user.uid]}",
+                f"set another, as {_free_number(access)}, or set group",
+            )
+
+
+def groups_of_users_exist(cluster: SlurmCluster) -> Iterator[Violation]:
+    groups = [group.name for group in cluster.access.groups]
+    if not _have_form(groups):
+        return
+    there = _there(groups, "access.groups")
+    for user in cluster.access.users:
+        path = f"access.users[{user.name}]"
+        if user.group is not None and user.group not in groups:
+            yield Violation(
+                f"{path}.group",
+                user.group,
+                there,
+                "add the group, or set null for one of the user's own",
+            )
+        for index, name in enumerate(user.groups):
+            if name not in groups:
+                yield Violation(f"{path}.groups[{index}]", name, there, "add the group, or remove it here")
+
+
+def accounts_exist(cluster: SlurmCluster) -> Iterator[Violation]:
+    accounts = [account.name for account in cluster.access.accounts]
+    if not _have_form(accounts):
+        return
+    there = _there(accounts, "access.accounts")
+    for account in cluster.access.accounts:
+        if account.parent is not None and account.parent not in accounts:
+            yield Violation(
+                f"access.accounts[{account.name}].parent",
+                account.parent,
+                there,
+                "add the account, or set null for Slurm's root",
+            )
+    for user in cluster.access.users:
+        if user.account is not None and user.account not in accounts:
+            yield Violation(
+                f"access.users[{user.name}].account",
+                user.account,
+                there,
+                "add the account, or set null for none",
+            )
+
+
+def accounts_have_a_root(cluster: SlurmCluster) -> Iterator[Violation]:
+    accounts = {account.name: account for account in cluster.access.accounts}
+    told: set[str] = set()
+    for account in cluster.access.accounts:
+        circle = _circle(account, accounts)
+        if circle and account.name not in told:
+            told.update(circle)
+            above = ", which is below ".join([*circle[1:], account.name])
+            yield Violation(
+                f"access.accounts[{account.name}].parent",
+                account.parent,
+                f"accounts form a tree, and {account.name} is below {above}",
+                "set another parent, or null for Slurm's root",
+            )
+
+
+def _circle(account: Account, accounts: dict[str, Account]) -> list[str]:
+    """The accounts from this one upwards until it comes again; none if it does not."""
+    passed, above = [account.name], account.parent
+    while above is not None and above in accounts and above not in passed:
+        passed.append(above)
+        above = accounts[above].parent
+    return passed if above == account.name else []
+
+
+def _free_number(access: Access) -> int:
+    taken = {user.uid for user in access.users} | {group.gid for group in access.groups}
+    return next(number for number in range(FIRST_ID, LAST_ID + 1) if number not in taken)
+
+
+def _have_form(names: Sequence[str]) -> bool:
+    """Whether all are names: who means one that is wrong itself is not to blame."""
+    return all(re.search(LOWER_CASE_NAME.pattern, name) for name in names)
+
+
+def _there(names: Sequence[str], place: str) -> str:
+    return f"{place} has {', '.join(names)}" if names else f"there are no {place}"
+
+
+RULES = (
+    names_are_distinct,
+    names_are_free,
+    numbers_are_distinct,
+    own_groups_are_free,
+    groups_of_users_exist,
+    accounts_exist,
+    accounts_have_a_root,
+)

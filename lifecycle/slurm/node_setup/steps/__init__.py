@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from node_setup.step import Step
-from node_setup.steps import credentials, hold, mounts
+from node_setup.steps import container_storage, credentials, hold, mounts
 
 STEPS: tuple[Step, ...] = (
     # Before anything of a user's can run.
@@ -11,5 +11,11 @@ STEPS: tuple[Step, ...] = (
     Step("hold-node", hold.hold, roles=("worker",)),
     Step("lustre-mount", mounts.verify_lustre),
     Step("home-mount", mounts.verify_home, switched_on=lambda settings: settings.home_mount_path is not None),
+    # Before anything that runs containers.
+    Step(
+        "container-storage",
+        container_storage.place,
+        switched_on=lambda settings: settings.container_storage == "local_disk",
+    ),
     Step("release-node", hold.release, roles=("worker",)),
 )

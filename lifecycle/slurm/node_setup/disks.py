@@ -1,0 +1,97 @@
+"""Which disk a path lies on, told by the device and not by the path's name, and the node's local disks."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from node_setup.failure import SetupError
+from node_setup.host import Host
+from node_setup.node import Node
+
+MOUNTS = "/proc/self/mountinfo"
+INSTANCE_STORE, SECOND_VOLUME = "/opt/dlami/nvme", "/opt/sagemaker"
+"""Where HyperPod mounts NVMe drives and the EBS volume that the cluster file asks for (`ebs_gib`)."""
+INSTANCE_STORE_SERVICE = "dlami-nvme.service"
+SECONDS_FOR_INSTANCE_STORE = 300
+"""The image formats the drives of a large node while the scripts are already running."""
+
+
+@dataclass(frozen=True)
+class Mount:
+    device: str
+    """Major and minor number, as in 259:1; two mounts of one file system have the same."""
+    path: str
+
+
+def mount_of(host: Host, path: str) -> Mount:
+    """What is mounted where this path lies, or would lie if it were made."""
+    root = os.path.realpath(host.root)
+    real = os.path.realpath(host.path(path))
+    inside = real[len(root.rstrip("/")) :] or "/" if real.startswith(root) else real
+    # The longest mount point; of several mounts on one path the last is on top.
+    found = Mount(device="", path="")
+    for mount in _mounts(host):
+        below = mount.path.rstrip("/") + "/"
+        if (inside + "/").startswith(below) and len(mount.path) >= len(found.path):
+            found = mount
+    return found
+
+
+def is_on_root_volume(host: Host, path: str) -> bool:
+    return mount_of(host, path).device == mount_of(host, "/").device
+
+
+def largest_local_disk(node: Node) -> str | None:
+    """Where the largest of the local disks is mounted; None on a node that has the root volume alone."""
+    _wait_for_instance_store(node)
+    disks = [
+        path
+        for path in (INSTANCE_STORE, SECOND_VOLUME)
+        # A folder of this name on the root volume is no disk.
+        if mount_of(node.host, path).path == path and not is_on_root_volume(node.host, path)
+    ]
+    return max(disks, key=lambda path: _size_bytes(node.host, path), default=None)
+
+
+def _wait_for_instance_store(node: Node) -> None:
+    try:
+        node.host.wait_for(
+            lambda: True if _instance_store_is_done(node.host) else None,
+            timeout_seconds=SECONDS_FOR_INSTANCE_STORE,
+            what=f"{INSTANCE_STORE_SERVICE} is not done",
+            remedy=f"see `systemctl status {INSTANCE_STORE_SERVICE}`, then apply the scripts again",
+        )
+    except SetupError as error:
+        # The other disk may do, and jobs without containers need none.
+        node.warn(f"the local NVMe drives are left out: {error}")
+
+
+def _instance_store_is_done(host: Host) -> bool:
+    """Whether there is nothing to wait for: no such service, a mount, or a run that has ended."""
+    names = ("LoadState", "ActiveState", "ExecMainExitTimestampMonotonic")
+    shown = host.run("systemctl", "show", f"--property={','.join(names)}", INSTANCE_STORE_SERVICE)
+    state = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+    if state.get("LoadState") != "loaded" or mount_of(host, INSTANCE_STORE).path == INSTANCE_STORE:
+        return True
+    if state.get("ActiveState") in ("active", "failed"):
+        return True
+    # Inactive is also what has not begun yet; a run that has ended left its time.
+    ended = state.get("ExecMainExitTimestampMonotonic", "0") not in ("", "0")
+    return state.get("ActiveState") == "inactive" and ended
+
+
+def _mounts(host: Host) -> list[Mount]:
+    lines = host.path(MOUNTS).read_text().splitlines()
+    # Fields: id, parent, major:minor, root, mount point, ...; blanks in it are written as \040.
+    fields = [line.split(" ") for line in lines]
+    return [Mount(device=line[2], path=_unescaped(line[4])) for line in fields if len(line) > 4]
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
+
+
+def _size_bytes(host: Host, path: str) -> int:
+    return int(host.run("df", "--output=size", "--block-size=1", path).split()[-1])

@@ -1,0 +1,134 @@
+"""Docker's data on a local disk: images and containers, in its own folder or in containerd's."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from node_setup.disks import is_on_root_volume
+from node_setup.failure import SetupError
+from node_setup.node import Node
+
+DAEMON_CONFIG = "/etc/docker/daemon.json"
+CONTAINERD_CONFIG = "/etc/containerd/config.toml"
+SECONDS_TO_START = 120
+LOOK = "see `journalctl --unit docker.service --unit containerd.service` on the node"
+
+
+@dataclass(frozen=True)
+class DockerState:
+    data_root: str
+    images_in_containerd: bool
+    """Docker 29 and later keep images and layers in containerd's folder, unless set otherwise."""
+
+
+def place_docker(node: Node, disk: str) -> None:
+    """Move Docker's data root off the root volume to ``disk``; where it is elsewhere already it stays.
+
+    Raises:
+        SetupError: if Docker does not answer, its configuration is unreadable, or the move has no effect.
+    """
+    state = _running_state(node)
+    if state is None:
+        return
+    config: dict[str, str] = {}
+    if is_on_root_volume(node.host, state.data_root):
+        config["docker"] = f"{disk}/docker"
+    if state.images_in_containerd and is_on_root_volume(node.host, _containerd_root(node)):
+        config["containerd"] = f"{disk}/containerd"
+    if not config or not _may_restart(node, state):
+        return
+    if "containerd" in config:
+        _set_containerd_root(node, config["containerd"])
+        node.host.run(
+            "systemctl", "restart", "containerd.service", timeout_seconds=SECONDS_TO_START, remedy=LOOK
+        )
+    if "docker" in config:
+        _set_data_root(node, config["docker"])
+    node.host.run("systemctl", "restart", "docker.service", timeout_seconds=SECONDS_TO_START, remedy=LOOK)
+    _verify(node, config)
+
+
+def _running_state(node: Node) -> DockerState | None:
+    """What Docker itself says; None where none is installed or it is switched off."""
+    enabled = node.host.try_run("systemctl", "is-enabled", "docker.service")
+    if enabled.output.strip() not in ("enabled", "static"):
+        return None
+    return node.host.wait_for(
+        lambda: _state(node), timeout_seconds=SECONDS_TO_START, what="Docker does not answer", remedy=LOOK
+    )
+
+
+def _state(node: Node) -> DockerState:
+    text = node.host.run(
+        "docker", "info", "--format", "{{json .DockerRootDir}} {{json .DriverStatus}}", remedy=LOOK
+    )
+    root, _, status = text.partition(" ")
+    try:
+        return DockerState(json.loads(root), "io.containerd.snapshotter.v1" in str(json.loads(status)))
+    except ValueError:
+        raise SetupError(f"`docker info` says {text.strip()!r}, which is no JSON", LOOK) from None
+
+
+def _may_restart(node: Node, state: DockerState) -> bool:
+    """Whether Docker can be restarted now; its running containers would end, and its flags would win."""
+    running = node.host.run("docker", "ps", "--format", "{{.Names}}").split()
+    if running:
+        node.warn(
+            f"Docker's data stay on the root volume in {state.data_root} while containers run: "
+            f"{', '.join(running)}. Stop them, and apply the scripts again"
+        )
+        return False
+    command = node.host.run("systemctl", "show", "--property=ExecStart", "docker.service")
+    if re.search(r"\s(--data-root|--graph|-g)[\s=]", command):
+        node.warn(
+            f"Docker's data stay on the root volume: its service names {state.data_root} on its command line"
+        )
+        return False
+    images = node.host.run("docker", "image", "ls", "--quiet").split()
+    if images:
+        node.warn(
+            f"{len(set(images))} Docker images stay behind on the root volume in {state.data_root}: pull "
+            "those in use again, then remove that folder"
+        )
+    return True
+
+
+def _set_data_root(node: Node, path: str) -> None:
+    file = node.host.path(DAEMON_CONFIG)
+    try:
+        config: Any = json.loads(file.read_text()) if file.exists() else {}
+    except ValueError as error:
+        raise SetupError(f"{DAEMON_CONFIG} is no JSON: {error}", "repair it; Docker needs it too") from None
+    if not isinstance(config, dict):
+        raise SetupError(f"{DAEMON_CONFIG} holds no object but {type(config).__name__}", "repair it")
+    # "graph" is the older name of the same; Docker refuses both at once.
+    config.pop("graph", None)
+    node.install(DAEMON_CONFIG, json.dumps({**config, "data-root": path}, indent=4) + "\n")
+
+
+def _containerd_root(node: Node) -> str:
+    found = re.search(
+        r"""^root = ["'](.+)["']$""", node.host.run("containerd", "config", "dump"), re.MULTILINE
+    )
+    return found.group(1) if found else "/var/lib/containerd"
+
+
+def _set_containerd_root(node: Node, path: str) -> None:
+    """Set the key ``root`` of the top level, which ends where the first table begins."""
+    file = node.host.path(CONTAINERD_CONFIG)
+    lines = file.read_text().splitlines() if file.exists() else ["version = 2"]
+    end = next((number for number, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines))
+    top = [line for line in lines[:end] if not re.match(r"\s*root\s*=", line)]
+    node.install(CONTAINERD_CONFIG, "\n".join([*top, f'root = "{path}"', *lines[end:]]) + "\n")
+
+
+def _verify(node: Node, config: dict[str, str]) -> None:
+    state = _running_state(node)
+    assert state is not None
+    if "docker" in config and state.data_root != config["docker"]:
+        raise SetupError(f"Docker's data root is {state.data_root} still, not {config['docker']}", LOOK)
+    if "containerd" in config and not any(node.host.path(config["containerd"]).glob("io.containerd.*")):
+        raise SetupError(f"containerd does not use {config['containerd']}", LOOK)

@@ -1,0 +1,140 @@
+"""enroot's folders on a local disk, one for each user below parents that all may write to."""
+
+from __future__ import annotations
+
+import re
+
+from node_setup.disks import INSTANCE_STORE, SECOND_VOLUME, is_on_root_volume
+from node_setup.failure import SetupError
+from node_setup.node import Node
+
+CONFIG, DROP_INS = "/etc/enroot/enroot.conf", "/etc/enroot/enroot.conf.d"
+UNIT = "container-folders.service"
+PLACES = {
+    "ENROOT_RUNTIME_PATH": "runtime/user-$(id -u)",
+    "ENROOT_CACHE_PATH": "cache/user-$(id -u)",
+    "ENROOT_DATA_PATH": "data/user-$(id -u)",
+    "ENROOT_TEMP_PATH": "tmp",
+}
+"""enroot makes the first three for whoever calls it, for that user alone; the last one it takes as it is.
+
+A cache of all users together would let one of them plant layers for the others.
+"""
+# As a user without privileges, because that is who enroot runs as, also in pyxis' clean-up after a job: where
+# it may not write, Slurm drains the node. enroot evaluates values as a shell does, so they are asked of one.
+EVALUATE = 'for value; do eval "echo $value"; done'
+USE = (
+    'enroot list && for folder; do [[ -w $folder ]] || { echo "cannot write to $folder" >&2; exit 1; }; done'
+)
+_SETTING = re.compile(r"^(\s*)(ENROOT_[A-Z]+_PATH)[\s=]+(.*)$")
+
+
+def place_enroot(node: Node, disk: str) -> None:
+    """Move those of enroot's folders to ``disk`` that are unset, on the root volume or of no use to users.
+
+    Raises:
+        SetupError: if users cannot use enroot afterwards.
+    """
+    if not node.host.path(CONFIG).exists():
+        return
+    misplaced = _misplaced(node)
+    if misplaced and _jobs_run(node):
+        node.warn(
+            f"enroot keeps {', '.join(misplaced)} on the root volume while jobs run, whose containers are "
+            "there: apply the scripts again when the node is idle"
+        )
+        return
+    _move(node, misplaced, disk)
+    problem = _use(node)
+    if problem and not _jobs_run(node):
+        _move(node, list(PLACES), disk)
+        problem = _use(node)
+    if problem:
+        raise SetupError(
+            f"user nobody cannot use enroot: {problem}",
+            f"the folders above those that {CONFIG} names must exist, with mode 1777",
+        )
+
+
+def _misplaced(node: Node) -> list[str]:
+    settings = _settings(node)
+    return [key for key in PLACES if key not in settings or _any_on_root_volume(node, settings[key])]
+
+
+def _any_on_root_volume(node: Node, values: list[str]) -> bool:
+    return any(is_on_root_volume(node.host, path) for path in _evaluate(node, values))
+
+
+def _settings(node: Node) -> dict[str, list[str]]:
+    """Every value of each key, of all files: which of two wins has changed between versions of enroot."""
+    settings: dict[str, list[str]] = {}
+    for file in _files(node):
+        for line in node.host.path(file).read_text().splitlines():
+            if (match := _SETTING.match(line)) and match.group(2) in PLACES:
+                settings.setdefault(match.group(2), []).append(match.group(3))
+    return settings
+
+
+def _files(node: Node) -> list[str]:
+    drop_ins = sorted(file.name for file in node.host.path(DROP_INS).glob("*.conf"))
+    return [CONFIG, *(f"{DROP_INS}/{name}" for name in drop_ins)]
+
+
+def _move(node: Node, keys: list[str], disk: str) -> None:
+    wanted = {key: f"{disk}/enroot/{PLACES[key]}" for key in keys}
+    for file in _files(node):
+        text = node.host.path(file).read_text()
+        lines = [_with(line, wanted) for line in text.splitlines()]
+        if file == CONFIG:
+            known = _settings(node)
+            lines += [f"{key} {value}" for key, value in wanted.items() if key not in known]
+        if lines != text.splitlines():
+            node.install(file, "\n".join(lines) + "\n")
+    _make_folders(node)
+
+
+def _with(line: str, wanted: dict[str, str]) -> str:
+    match = _SETTING.match(line)
+    return f"{match.group(2)} {wanted[match.group(2)]}" if match and match.group(2) in wanted else line
+
+
+def _make_folders(node: Node) -> None:
+    """Make the parents now and at every boot: instance store comes up empty after some of them."""
+    values = [value for values in _settings(node).values() for value in values]
+    ours = [
+        disk
+        for disk in (INSTANCE_STORE, SECOND_VOLUME)
+        if any(v.startswith(f"{disk}/enroot/") for v in values)
+    ]
+    if not ours:
+        return
+    folders = [f"{disk}/enroot/{place.split('/')[0]}" for disk in ours for place in PLACES.values()]
+    parents = " ".join(f"{disk}/enroot" for disk in ours)
+    changed = node.install_unit(
+        UNIT, lambda text: text.replace("@PARENTS@", parents).replace("@FOLDERS@", " ".join(folders))
+    )
+    if changed:
+        node.host.run("systemctl", "daemon-reload")
+    node.host.run("systemctl", "enable", "--quiet", UNIT)
+    node.host.run("systemctl", "restart", UNIT)
+
+
+def _use(node: Node) -> str:
+    """What keeps user nobody from using enroot; nothing if all is well."""
+    paths = _evaluate(node, [value for values in _settings(node).values() for value in values])
+    done = node.host.try_run(*_as_nobody(USE, [str(node.host.path(path)) for path in paths]))
+    return "" if done.status == 0 else done.said or f"`enroot list` ended with {done.status}"
+
+
+def _evaluate(node: Node, values: list[str]) -> list[str]:
+    return node.host.run(*_as_nobody(EVALUATE, values)).splitlines()
+
+
+def _as_nobody(script: str, arguments: list[str]) -> list[str]:
+    # A home like those of the image's own user; nobody has none.
+    environment = ["env", "--unset=XDG_RUNTIME_DIR", "HOME=/home/nobody"]
+    return ["runuser", "--user", "nobody", "--", *environment, "bash", "-c", script, "enroot", *arguments]
+
+
+def _jobs_run(node: Node) -> bool:
+    return node.host.try_run("pgrep", "--exact", "slurmstepd").status == 0

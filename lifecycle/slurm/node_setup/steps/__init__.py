@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from node_setup.step import Step
-from node_setup.steps import container_storage, credentials, hold, mounts
+from node_setup.steps import container_storage, credentials, hold, mounts, workload_code
 
 STEPS: tuple[Step, ...] = (
     # Before anything of a user's can run.
@@ -16,6 +16,12 @@ STEPS: tuple[Step, ...] = (
         "container-storage",
         container_storage.place,
         switched_on=lambda settings: settings.container_storage == "local_disk",
+    ),
+    Step(
+        "workload-code",
+        workload_code.sync,
+        roles=("controller",),
+        switched_on=lambda settings: settings.workload_code,
     ),
     Step("release-node", hold.release, roles=("worker",)),
 )

@@ -1,0 +1,148 @@
+"""The training code on the shared file system, one folder for each version, whole or not there at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from fnmatch import fnmatch
+from pathlib import Path
+
+from node_setup.failure import SetupError
+from node_setup.node import Node, log
+
+FOLDER = "workloads"
+"""Below the mount point of Lustre."""
+CURRENT = "current"
+KEPT_VERSIONS = 10
+KEPT_DAYS = 30
+"""After a version has been replaced: jobs that were submitted with it may wait or run for long."""
+SECONDS_FOR_DOWNLOAD = 600
+SECONDS_OF_RETRIES = 300
+IGNORED = ("__pycache__", "*.pyc")
+"""What running the code leaves beside it; no part of a version."""
+
+
+def sync(node: Node) -> None:
+    """Have the version that was deployed there, and ``current`` lead to it; earlier ones stay for a while.
+
+    A version's name is the hash of its contents, which is what is verified.
+    """
+    if not node.facts.is_primary_controller:
+        # One node writes what all of them read.
+        log("  left to the primary controller")
+        return
+    folder = node.host.path(node.settings.lustre_mount_path) / FOLDER
+    version = folder / node.deployment.workload_s3_uri.rstrip("/").rsplit("/", 1)[-1]
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o755)
+    if not version.is_dir() or content_hash(version) != version.name:
+        _fetch(node, version)
+    _lead_to(node, folder / CURRENT, version)
+    _remove_old(node, folder, keep=version)
+
+
+def content_hash(folder: Path) -> str:
+    """16 hex digits of relative paths and bytes, in the way in which the upload names its prefix."""
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        if any(fnmatch(part, ignored) for part in name.split("/") for ignored in IGNORED):
+            continue
+        data = files[name].read_bytes()
+        digest.update(f"{len(name)} {len(data)} {name}".encode() + data)
+    return digest.hexdigest()[:16]
+
+
+def _fetch(node: Node, version: Path) -> None:
+    """Download beside the final name, and rename: nobody ever sees a part of a version."""
+    partial = version.with_name(f".{version.name}.partial-{os.getpid()}")
+    try:
+        node.host.wait_for(
+            lambda: _download(node, partial, version.name),
+            timeout_seconds=SECONDS_OF_RETRIES,
+            what=f"the training code is not to be had from {node.deployment.workload_s3_uri}",
+            remedy="`make deploy` uploads it; the node's role must be allowed to read it",
+            every_seconds=15,
+        )
+        _make_readable(partial)
+        if version.exists():
+            # Someone has changed it by hand: their files are kept, under a name that says so.
+            aside = version.with_name(f"{version.name}.changed-{int(time.time())}")
+            version.rename(aside)
+            node.warn(f"{version} had been changed; it is {aside.name} now, and the original is back")
+        partial.rename(version)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    node.changed(str(version))
+
+
+def _download(node: Node, partial: Path, expected: str) -> bool:
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    node.host.run(
+        *("aws", "s3", "cp", "--recursive", "--only-show-errors", "--region", node.settings.region),
+        *(node.deployment.workload_s3_uri.rstrip("/") + "/", partial),
+        timeout_seconds=SECONDS_FOR_DOWNLOAD,
+        env={"AWS_RETRY_MODE": "standard", "AWS_MAX_ATTEMPTS": "10"},
+        remedy="",
+    )
+    found = content_hash(partial)
+    if not any(partial.iterdir()):
+        raise SetupError("nothing is there", "")
+    if found != expected:
+        raise SetupError(
+            f"what came has the hash {found}", "files are missing or changed: `make deploy` again"
+        )
+    return True
+
+
+def _make_readable(folder: Path) -> None:
+    """S3 keeps no modes: all may read; what begins with #! runs."""
+    folder.chmod(0o755)
+    for path in folder.rglob("*"):
+        if path.is_dir():
+            path.chmod(0o755)
+        else:
+            with path.open("rb") as file:
+                path.chmod(0o755 if file.read(2) == b"#!" else 0o644)
+
+
+def _lead_to(node: Node, link: Path, version: Path) -> None:
+    before = os.readlink(link) if link.is_symlink() else None
+    if before == version.name:
+        return
+    if before and (link.parent / before).is_dir():
+        # Its days count from now, when it is replaced.
+        os.utime(link.parent / before)
+    new = link.with_name(f".{link.name}-{os.getpid()}")
+    new.unlink(missing_ok=True)
+    new.symlink_to(version.name)
+    try:
+        os.replace(new, link)
+    except OSError as error:
+        new.unlink()
+        raise SetupError(
+            f"{link} cannot be made to lead to {version.name}: {error.strerror}",
+            f"move {link} away: it is a folder or file of somebody's",
+        ) from None
+    node.changed(f"{link} leads to {version.name}")
+
+
+def _remove_old(node: Node, folder: Path, keep: Path) -> None:
+    """Remove what is beyond the number kept and has not been current for long; and halves of downloads."""
+    oldest_kept = time.time() - KEPT_DAYS * 24 * 3600
+    found = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink() and path != keep]
+    versions = [path for path in found if _is_version(path.name)]
+    versions.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    partials = [path for path in found if ".partial-" in path.name]
+    for path in [*versions[KEPT_VERSIONS - 1 :], *partials]:
+        if path.stat().st_mtime < oldest_kept:
+            shutil.rmtree(path)
+            node.changed(f"removed {path}, not in use for {KEPT_DAYS} days")
+
+
+def _is_version(name: str) -> bool:
+    """Whether this step made it: other people's folders stay."""
+    return len(name) == 16 and all(character in "0123456789abcdef" for character in name)

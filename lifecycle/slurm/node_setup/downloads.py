@@ -1,0 +1,233 @@
+"""Files from elsewhere: from the internet or this cluster's bucket, never in use before their checksum holds.
+
+``downloads.json`` beside the scripts is the one table of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from node_setup import transfer
+from node_setup.failure import SetupError
+from node_setup.node import Node, log
+
+CACHE = "/var/cache/node-setup"
+RECORDS = "/var/lib/node-setup/downloads"
+"""What was installed from which archive, one file a name."""
+TRIES = 5
+FIRST_PAUSE_SECONDS = 5
+"""Doubled after each try: 75 s in all, for a network or a proxy that comes up beside this script."""
+CHUNK_BYTES = 1 << 20
+DOWNLOADS_PREFIX = "downloads"
+"""Of the artifact bucket; ``make mirror-downloads`` fills it."""
+
+
+@dataclass(frozen=True)
+class Download:
+    name: str
+    version: str
+    architecture: str
+    """As ``uname --machine`` says it."""
+    url: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        return self.url.rsplit("/", 1)[1]
+
+
+@dataclass(frozen=True)
+class Image:
+    """A container image."""
+
+    name: str
+    version: str
+    architectures: tuple[str, ...]
+    reference: str
+    """Registry, repository and the digest of its contents."""
+
+    @property
+    def digest(self) -> str:
+        return self.reference.rsplit("@", 1)[1]
+
+    @property
+    def mirror_tag(self) -> str:
+        """Its tag in this cluster's image repository, which has one repository for all."""
+        return f"{self.name}-{self.version}"
+
+
+def find_download(node: Node, name: str) -> Download:
+    """Raise SetupError unless there is one for this node's architecture."""
+    machine = platform.machine()
+    found = [Download(**entry) for entry in _table(node)["files"] if entry["name"] == name]
+    for download in found:
+        if download.architecture == machine:
+            return download
+    known = ", ".join(download.architecture for download in found) or "no architecture"
+    raise SetupError(
+        f"downloads.json has {name} for {known}, and this node is {machine}",
+        "use an instance type of a listed architecture, or add its URL and checksum to downloads.json",
+    )
+
+
+def find_image(node: Node, name: str) -> Image:
+    """Raise SetupError unless the image is made for this node's architecture."""
+    entry = next(entry for entry in _table(node)["images"] if entry["name"] == name)
+    image = Image(**{**entry, "architectures": tuple(entry["architectures"])})
+    if platform.machine() not in image.architectures:
+        raise SetupError(
+            f"image {image.reference} is for {', '.join(image.architectures)}, and this node is "
+            f"{platform.machine()}",
+            "use an instance type of a listed architecture",
+        )
+    return image
+
+
+def fetch(node: Node, name: str) -> Path:
+    """A file of the table with the right checksum; the caller deletes it when it has what it wants.
+
+    Raises:
+        SetupError: if it cannot be had, or is another one than the table says.
+    """
+    download = find_download(node, name)
+    kept = node.host.path(CACHE) / download.file_name
+    if kept.is_file() and sha256_of(kept) == download.sha256:
+        return kept
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    partial = kept.with_name(f"{kept.name}.partial")
+    try:
+        _transfer(node, download, partial)
+        _check(node, download, partial)
+        os.replace(partial, kept)
+    finally:
+        # It is there only after a failure, and then of no use: each try starts from its beginning.
+        partial.unlink(missing_ok=True)
+    return kept
+
+
+def install_binaries(node: Node, name: str, binaries: tuple[str, ...]) -> bool:
+    """Have these programs of an archive in /usr/local/bin, of the table's version; whether they changed.
+
+    Raises:
+        SetupError: as ``fetch`` does, or if the archive lacks one of them.
+    """
+    download = find_download(node, name)
+    record = node.host.path(f"{RECORDS}/{name}.json")
+    if _recorded(record) == _installed(node, download, binaries):
+        return False
+    archive = fetch(node, name)
+    try:
+        for binary in binaries:
+            _extract(archive, binary, node.host.path(f"/usr/local/bin/{binary}"))
+    except tarfile.TarError as error:
+        raise SetupError(
+            f"{download.file_name} has the right checksum but is no tar archive: {error}",
+            "downloads.json names a file of another kind: correct its URL",
+        ) from None
+    except OSError as error:
+        raise transfer.disk_error(error, "/usr/local/bin") from None
+    finally:
+        archive.unlink(missing_ok=True)
+    node.host.write_text(
+        f"{RECORDS}/{name}.json", json.dumps(_installed(node, download, binaries), indent=2) + "\n"
+    )
+    node.changed(f"{name} {download.version}")
+    return True
+
+
+def sha256_of(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _table(node: Node) -> dict[str, Any]:
+    table: dict[str, Any] = json.loads((node.files / "downloads.json").read_text())
+    return table
+
+
+def _transfer(node: Node, download: Download, partial: Path) -> None:
+    """Raise SetupError of the last try, or of the first one that another cannot mend."""
+    pause = FIRST_PAUSE_SECONDS
+    for attempt in range(1, TRIES + 1):
+        try:
+            if node.settings.downloads == "internet":
+                transfer.from_internet(download.url, partial)
+            else:
+                bucket = node.deployment.artifact_bucket
+                uri = f"s3://{bucket}/{DOWNLOADS_PREFIX}/{download.file_name}"
+                transfer.from_s3(node.host, uri, partial, region=node.settings.region)
+            return
+        except transfer.PassingFault as fault:
+            if attempt == TRIES:
+                raise SetupError(f"{fault.problem}; tried {TRIES} times", fault.remedy) from None
+            log(f"  {fault.problem}; trying again in {pause} s")
+        node.host.sleep(pause)
+        pause *= 2
+
+
+def _check(node: Node, download: Download, partial: Path) -> None:
+    found = sha256_of(partial)
+    if found == download.sha256:
+        return
+    source = download.url
+    remedy = "something between the node and its source, such as a proxy, changes files; or the release was "
+    remedy += "replaced: find out before correcting downloads.json"
+    if node.settings.downloads != "internet":
+        source = f"{download.file_name} in bucket {node.deployment.artifact_bucket}"
+        remedy = "somebody changed the copy: delete it there, and run `make mirror-downloads` again"
+    raise SetupError(
+        f"{source} has another SHA-256 than downloads.json says: {found}, expected {download.sha256}; "
+        "it was not installed",
+        remedy,
+    )
+
+
+def _recorded(record: Path) -> Any:
+    try:
+        return json.loads(record.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _installed(node: Node, download: Download, binaries: tuple[str, ...]) -> dict[str, Any]:
+    """The archive and what is in place of its programs, whoever put it there."""
+    places = {binary: node.host.path(f"/usr/local/bin/{binary}") for binary in binaries}
+    sums = {binary: sha256_of(place) if place.is_file() else None for binary, place in places.items()}
+    return {"version": download.version, "archive": download.sha256, "programs": sums}
+
+
+def _extract(archive: Path, binary: str, target: Path) -> None:
+    """Read one program, by its name in the archive's top folder; the archive's paths are never written to."""
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            parts = member.name.removeprefix("./").split("/")
+            if len(parts) == 2 and parts[1] == binary and member.isreg():
+                content = tar.extractfile(member)
+                assert content is not None
+                target.parent.mkdir(parents=True, exist_ok=True)
+                handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{binary}.")
+                try:
+                    with os.fdopen(handle, "wb") as file:
+                        while chunk := content.read(CHUNK_BYTES):
+                            file.write(chunk)
+                    os.chmod(partial, 0o755)
+                    os.replace(partial, target)
+                finally:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(partial)
+                return
+    raise SetupError(
+        f"{archive.name} has no program {binary}", "downloads.json names another file: correct its URL"
+    )

@@ -120,15 +120,17 @@ def _copy(response: Any, target: Path, url: str) -> None:
     expected = response.headers.get("Content-Length")
     received = 0
     try:
-        file = target.open("wb")
+        # Without a buffer, whose last bytes would fail again when it is closed.
+        file = target.open("wb", buffering=0)
     except OSError as error:
         raise disk_error(error, str(target.parent)) from None
     with file:
         while chunk := response.read1(CHUNK_BYTES):
             received += len(chunk)
             try:
-                file.write(chunk)
-                file.flush()
+                rest = memoryview(chunk)
+                while rest:
+                    rest = rest[file.write(rest) :]
             except OSError as error:
                 raise disk_error(error, str(target.parent)) from None
             if time.monotonic() > deadline:

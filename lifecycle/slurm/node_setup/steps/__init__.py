@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from node_setup.step import Step
-from node_setup.steps import container_storage, credentials, hold, mounts, workload_code
+from node_setup.steps import container_storage, credentials, health_prolog, hold, mounts, workload_code
 
 STEPS: tuple[Step, ...] = (
     # Before anything of a user's can run.
@@ -22,6 +22,12 @@ STEPS: tuple[Step, ...] = (
         workload_code.sync,
         roles=("controller",),
         switched_on=lambda settings: settings.workload_code,
+    ),
+    Step(
+        "health-prolog",
+        health_prolog.install,
+        roles=("worker",),
+        switched_on=lambda settings: settings.health_check_prolog,
     ),
     Step("release-node", hold.release, roles=("worker",)),
 )

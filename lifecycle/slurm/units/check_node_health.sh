@@ -1,0 +1,98 @@
+#!/bin/bash
+# Quick checks of a worker. Says what it finds, and ends with 86 if there is a fault: one that is there again
+# when it looks for a second time. A check that cannot be made, or does not end in time, is no fault.
+# shellcheck disable=SC2329 # The checks are called by name.
+set -uo pipefail
+
+readonly lustre="@LUSTRE@" num_gpus="@NUM_GPUS@"
+readonly seconds_to_answer=4 seconds_between_looks=2
+readonly least_mib_on_root=512
+# What only a reset or another machine cures (NVIDIA's Xid catalogue): double-bit ECC error, no row left to
+# remap, GPU off the bus, uncontained ECC error.
+readonly fatal_xids='48|64|79|95'
+# For whoever has reset the GPUs: touch it, and earlier Xids do not count.
+readonly gpus_were_reset=/run/gpus-were-reset
+readonly status_of_a_fault=86
+
+# A check prints what is wrong and returns 1; 0 is well, and another status says that it could not be made.
+
+lustre_is_mounted() {
+    findmnt --noheadings --output FSTYPE --mountpoint "${lustre}" >/dev/null && return 0
+    (($? == 1)) || return 2
+    echo "${lustre} is not mounted"
+    return 1
+}
+
+# A process that waits for a server can neither be killed nor waited for: it is left behind.
+lustre_answers() {
+    local tenths process
+    stat --file-system "${lustre}" >/dev/null 2>&1 </dev/null &
+    process=$!
+    for ((tenths = 0; tenths < seconds_to_answer * 10; tenths++)); do
+        kill -0 "${process}" 2>/dev/null || break
+        sleep 0.1
+    done
+    if kill -KILL "${process}" 2>/dev/null; then
+        echo "${lustre} has not answered for ${seconds_to_answer} s"
+        return 1
+    fi
+    wait "${process}"
+    case $? in 0) return 0 ;; 126 | 127 | 137) return 2 ;; esac
+    echo "${lustre} is mounted and cannot be read"
+    return 1
+}
+
+root_volume_has_room() {
+    local free_mib
+    free_mib="$(df --output=avail --block-size=1M / | tail --lines=1 | tr --delete ' ')" || return 2
+    [[ "${free_mib}" =~ ^[0-9]+$ ]] || return 2
+    ((free_mib < least_mib_on_root)) || return 0
+    echo "the root volume has ${free_mib} MiB left; logs and jobs need ${least_mib_on_root}"
+    return 1
+}
+
+gpus_are_there() {
+    local listed count
+    listed="$(timeout --signal=KILL "${seconds_to_answer}" nvidia-smi --list-gpus 2>&1)"
+    # Where it fails it has listed the GPUs that it can reach; missing or killed it says nothing of them.
+    case $? in 124 | 126 | 127 | 137) return 2 ;; esac
+    count="$(grep --count '^GPU [0-9]' <<<"${listed}")"
+    ((count < num_gpus)) || return 0
+    echo "nvidia-smi lists ${count} GPUs of ${num_gpus}"
+    return 1
+}
+
+no_fatal_xid() {
+    local since=0 kernel xid
+    [[ ! -e "${gpus_were_reset}" ]] || since="$(stat --format=%Y "${gpus_were_reset}")" || return 2
+    # The kernel's own lines: a user's cannot look like them.
+    kernel="$(timeout --signal=KILL "${seconds_to_answer}" \
+        journalctl --dmesg --boot --since="@${since}" --no-pager --quiet --output=cat)" || return 2
+    xid="$(grep --extended-regexp --max-count=1 "NVRM: Xid \(.*\): (${fatal_xids})," <<<"${kernel}")" ||
+        return 0
+    echo "the kernel has logged ${xid:0:100}; after a reset of the GPU: touch ${gpus_were_reset}"
+    return 1
+}
+
+checks=(lustre_is_mounted lustre_answers root_volume_has_room)
+((num_gpus == 0)) || checks+=(gpus_are_there no_fatal_xid)
+for check in "${checks[@]}"; do
+    for look in first second; do
+        fault="$("${check}")"
+        case $? in
+        0) break ;;
+        1)
+            if [[ "${look}" == second ]]; then
+                echo "${fault}"
+                exit "${status_of_a_fault}"
+            fi
+            sleep "${seconds_between_looks}"
+            ;;
+        *)
+            echo "${check} could not be checked"
+            break
+            ;;
+        esac
+    done
+done
+exit 0

@@ -1,0 +1,115 @@
+"""Rotation of the logs that the image leaves to grow: the set-up's, and those of Slurm's daemons."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from fnmatch import fnmatch
+from pathlib import Path
+
+from node_setup.failure import SetupError
+from node_setup.node import Node, log
+
+FOLDER, NAME = "/etc/logrotate.d", "cluster-logs"
+PROVISIONING = "/var/log/provision/provisioning.log"
+
+# Weekly, or earlier for one that fills the root volume; what is older than two months helps nobody.
+_ROTATED = """\
+{path} {{
+    {su}weekly
+    maxsize 100M
+    rotate 8
+    compress
+    delaycompress
+    missingok
+    notifempty
+    nocreate
+{postrotate}}}
+"""
+# Slurm's daemons reopen their logs on SIGUSR2; on SIGHUP they would read their configuration again, too.
+# pkill rather than systemctl: with `su` the script runs as the log's owner, who runs the daemon.
+_REOPEN = """\
+    postrotate
+        pkill --signal USR2 --exact {daemon} || true
+    endscript
+"""
+
+
+def install(node: Node) -> None:
+    """Install one file for those logs that no other file rotates.
+
+    Raises:
+        SetupError: if logrotate does not accept it.
+    """
+    if not shutil.which("logrotate"):
+        node.warn("logs grow without end: there is no logrotate on this node")
+        return
+    rotated_already = _patterns(node)
+    sections = [
+        _section(node, path, daemon)
+        for path, daemon in _logs(node).items()
+        # Two sections for one log are an error, and neither would count.
+        if not any(fnmatch(path, pattern) for pattern in rotated_already)
+    ]
+    file = node.host.path(FOLDER) / NAME
+    if not sections:
+        if file.exists():
+            file.unlink()
+            node.changed(f"removed {file}")
+        return
+    node.install(f"{FOLDER}/{NAME}", "\n".join(sections))
+    checked = node.host.try_run("logrotate", "--debug", file)
+    if checked.status != 0 or "error:" in checked.errors:
+        raise SetupError(
+            f"logrotate does not accept {FOLDER}/{NAME}: {checked.said}",
+            f"see `logrotate --debug {FOLDER}/{NAME}`; other files in that folder may contradict it",
+        )
+
+
+def _logs(node: Node) -> dict[str, str | None]:
+    """Paths of logs, and the daemon that writes each; None is a script, which opens its log each time."""
+    logs: dict[str, str | None] = {PROVISIONING: None}
+    shown = node.host.try_run("scontrol", "show", "config")
+    if shown.status != 0:
+        log(f"  Slurm does not say where its logs are: {shown.said}")
+        return logs
+    config = dict(re.findall(r"^(\w+)\s*=\s*(\S.*?)\s*$", shown.output, re.MULTILINE))
+    if node.facts.role == "controller":
+        logs[config.get("SlurmctldLogFile", "")] = "slurmctld"
+        logs[_database_log(node, config.get("SLURM_CONF", ""))] = "slurmdbd"
+    else:
+        # %h and %n stand for names of the node (slurm.conf).
+        logs[re.sub("%.", "*", config.get("SlurmdLogFile", ""))] = "slurmd"
+    # "(null)" is syslog, which the system rotates.
+    return {path: daemon for path, daemon in logs.items() if path.startswith("/")}
+
+
+def _database_log(node: Node, slurm_conf: str) -> str:
+    file = node.host.path(slurm_conf).with_name("slurmdbd.conf") if slurm_conf else Path()
+    if not file.is_file():
+        return ""
+    found = re.search(r"^\s*LogFile\s*=\s*(\S+)", file.read_text(), re.MULTILINE | re.IGNORECASE)
+    return found.group(1) if found else ""
+
+
+def _patterns(node: Node) -> list[str]:
+    """What other files rotate: paths, of which some have wildcards."""
+    files = [node.host.path("/etc/logrotate.conf"), *node.host.path(FOLDER).glob("*")]
+    texts = [file.read_text(errors="replace") for file in files if file.is_file() and file.name != NAME]
+    lines = [line for text in texts for line in text.splitlines() if not line.lstrip().startswith("#")]
+    return [word.strip('"{') for line in lines for word in line.split() if word.startswith(("/", '"/'))]
+
+
+def _section(node: Node, path: str, daemon: str | None) -> str:
+    return _ROTATED.format(
+        path=path,
+        su=_su(node.host.path(path).parent),
+        postrotate=_REOPEN.format(daemon=daemon) if daemon else "",
+    )
+
+
+def _su(folder: Path) -> str:
+    """Whom logrotate is to become: it refuses to work as root where others than root may write."""
+    if not folder.is_dir() or (folder.stat().st_uid == 0 and not folder.stat().st_mode & 0o022):
+        return ""
+    return f"su {folder.owner()} {folder.group()}\n    "

@@ -1,0 +1,54 @@
+"""What people see at log-in: which node this is, how its set-up went, where things are."""
+
+from __future__ import annotations
+
+import json
+
+from node_setup.failure import SetupError
+from node_setup.node import Node
+from node_setup.state import STATE
+
+# Two digits above those of the system, so that it comes last and stays in view.
+FOLDER, NAME = "/etc/update-motd.d", "99-cluster"
+LOG = "/var/log/provision/provisioning.log"
+
+
+def install(node: Node) -> None:
+    """Install the script that the system runs at log-in, and run it once.
+
+    Raises:
+        SetupError: if it does not show this cluster's name.
+    """
+    text = (node.files / "units/message_of_the_day.py").read_text()
+    # JSON within a Python string: backslashes would be read twice.
+    facts = json.dumps(_facts(node), indent=1).replace("\\", "\\\\")
+    text = text.replace("@FACTS@", facts).replace("@STATE@", str(node.host.path(STATE)))
+    node.install(f"{FOLDER}/{NAME}", text, mode=0o755)
+    listed = node.host.run("run-parts", "--test", node.host.path(FOLDER))
+    shown = node.host.run(node.host.path(FOLDER) / NAME)
+    if NAME not in listed or node.settings.cluster_name not in shown:
+        raise SetupError(
+            f"log-ins do not show {FOLDER}/{NAME}", f"run it, and `run-parts --test {FOLDER}`, to see why"
+        )
+
+
+def _facts(node: Node) -> dict[str, object]:
+    settings = node.settings
+    partitions = {group.partition for group in settings.instance_groups.values() if group.partition}
+    home = settings.home_mount_path or f"{settings.lustre_mount_path}/home"
+    places = [("Shared", f"{settings.lustre_mount_path} (fast; outlives nodes), homes in {home}")]
+    if settings.workload_code:
+        places.append(("Code", f"{settings.lustre_mount_path}/workloads/current"))
+    partition = " or ".join(sorted(partitions)) or "<partition>"
+    places += [
+        ("Local disks", "/opt/dlami/nvme, /opt/sagemaker: what is there is lost when the node is replaced"),
+        ("Jobs", f"sinfo; sbatch --partition={partition} <script>; squeue --me"),
+        ("Log", f"{LOG} (set-up of this node)"),
+    ]
+    return {
+        "cluster": settings.cluster_name,
+        "role": node.facts.role,
+        "group": node.facts.group,
+        "log": LOG,
+        "places": places,
+    }

@@ -1,0 +1,86 @@
+"""Whoever logs in sees whether the node is well; a broken state keeps nobody out."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from node_setup.failure import SetupError
+from node_setup.node import Node
+from node_setup.state import STATE, StepResult, write_state
+from node_setup.steps import message_of_the_day
+from tests.lifecycle.node import StandIns, node_of
+
+
+@pytest.fixture
+def node(tmp_path: Path, stand_ins: StandIns) -> Node:
+    return node_of(tmp_path, "login", workload_code=True)
+
+
+def shown(node: Node) -> str:
+    script = node.host.path("/etc/update-motd.d/99-cluster")
+    done = subprocess.run([str(script)], capture_output=True, text=True, timeout=30, env={})
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def result(name: str, warnings: tuple[str, ...] = (), error: str | None = None) -> StepResult:
+    return StepResult(name=name, seconds=0.1, changes=(), warnings=warnings, error=error)
+
+
+def test_it_says_what_the_node_is_and_where_things_are(node: Node) -> None:
+    message_of_the_day.install(node)
+    write_state(node.host, bundle="b", group="login", role="login", results=[result("one"), result("two")])
+    text = shown(node)
+    assert "esm2-slurm: login of group login\n  Set-up: 2 steps, finished 20" in text
+    assert "/fsx (fast; outlives nodes), homes in /fsx/home" in text
+    assert "/fsx/workloads/current" in text
+    assert "sbatch --partition=gpu <script>" in text
+    assert "Warnings" not in text
+
+
+def test_it_shows_a_failure_with_its_remedy_and_all_warnings(node: Node) -> None:
+    message_of_the_day.install(node)
+    results = [
+        result("storage", warnings=("containers stay", "second")),
+        result("mount", error='"/fsx" is gone. What to do: look'),
+    ]
+    write_state(node.host, bundle="b", group="login", role="login", results=results)
+    text = shown(node)
+    assert "Set-up FAILED" in text
+    assert 'in step mount: "/fsx" is gone. What to do: look' in text
+    assert "/var/log/provision/provisioning.log" in text
+    assert "storage: containers stay\n" in text and "storage: second\n" in text
+
+
+@pytest.mark.parametrize("state", [None, "", "{", "[]", "{}", '{"steps": 3}', '{"steps": [{}]}', "null"])
+def test_a_state_that_is_missing_or_broken_is_told(node: Node, state: str | None) -> None:
+    message_of_the_day.install(node)
+    path = node.host.path(STATE)
+    path.parent.mkdir(parents=True)
+    if state is not None:
+        path.write_text(state)
+    text = shown(node)
+    assert "Set-up: no result of it in" in text and "Jobs:" in text
+
+
+def test_it_is_installed_once_and_runs(node: Node) -> None:
+    message_of_the_day.install(node)
+    assert node.changes == ["/etc/update-motd.d/99-cluster"]
+    node.changes = []
+    message_of_the_day.install(node)
+    assert node.changes == []
+
+
+def test_texts_that_python_would_read_otherwise_stay_as_they_are(tmp_path: Path, stand_ins: StandIns) -> None:
+    node = node_of(tmp_path, "login", cluster_name='a\\"b\\n"""c')
+    message_of_the_day.install(node)
+    assert 'a\\"b\\n"""c: login' in shown(node)
+
+
+def test_a_system_that_would_not_run_it_fails(node: Node, stand_ins: StandIns) -> None:
+    stand_ins.command("run-parts", "echo 00-header")
+    with pytest.raises(SetupError, match=r"log-ins do not show /etc/update-motd\.d/99-cluster"):
+        message_of_the_day.install(node)

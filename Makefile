@@ -20,7 +20,7 @@ NODE_HERE = PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
 .PHONY: help env data train-ddp train-fsdp evaluate report bench bench-data \
-	synth deploy diff preflight connect destroy teardown schema golden test lint format clean
+	synth deploy diff preflight connect destroy teardown schema golden test test-cluster lint format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -99,11 +99,15 @@ golden: $(READY) ## write the expected templates again
 test: $(READY) $(CDK_READY) $(CHECKOV_READY) ## every test that needs neither root nor cloud nor GPU
 	$(NODE_HERE) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
+test-cluster: $(READY) ## lifecycle scripts on a real Slurm of five machines, made of namespaces (root, Debian 12)
+	tests/cluster/install_packages.sh
+	$(BIN)/python -m pytest tests/cluster $(ARGS)
+
 lint: $(READY) ## ruff, mypy, shellcheck
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/shellcheck .ci/run $(wildcard lifecycle/slurm/*.sh)
+	$(BIN)/shellcheck .ci/run $$(find lifecycle tests -name '*.sh')
 
 format: $(READY) ## rewrite the code in the house's format
 	$(BIN)/ruff check --fix .

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # HyperPod runs this as root, once on each new node, after its image has set up Slurm and the mounts. A non-zero
 # status fails the node. It may be run again at any time (make apply-lifecycle): every step can be repeated.
-# DESTDIR is set by tests alone.
+# DESTDIR and LIFECYCLE_PATIENCE, by which waiting times are multiplied, are set by tests alone.
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 readonly here
 readonly log_file="${DESTDIR:-}/var/log/provision/provisioning.log"
-# The service ships the log in intervals; a node that fails at once leaves none behind.
-readonly seconds_to_ship_log=60
+# The service ships the log in intervals; a node that fails at once leaves none behind. apply_to_cluster.py reads
+# what is printed, and sets this to 0.
+seconds_to_ship_log="$(awk "BEGIN { print ${SECONDS_TO_SHIP_LOG:-60} * ${LIFECYCLE_PATIENCE:-1} }")"
+readonly seconds_to_ship_log
 
 mkdir -p "$(dirname "${log_file}")"
 trap 'echo "on_init_complete: failed; the lines above say which step, and what to do; log: ${log_file}" | tee --append "${log_file}"

@@ -1,0 +1,94 @@
+"""The cluster's AWS: S3 (moto's server), and the service that hands out instances' credentials.
+
+Run in the cluster's network: ``python -m tests.cluster.aws_services FOLDER``. Each file
+``FOLDER/<bucket>/<key>`` becomes an object. Prints a line when all of it answers.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import boto3
+from moto.server import ThreadedMotoServer
+
+from tests.cluster.island import GATEWAY, METADATA_ADDRESS, METADATA_ADDRESS_6
+
+PORT = 5000
+REGION = "us-west-2"
+READY = "AWS answers"
+TOKEN = "AQAEAstandintoken"
+ROLE = "nodes"
+CREDENTIALS = {
+    "Code": "Success",
+    "LastUpdated": "2026-01-01T00:00:00Z",
+    "Type": "AWS-HMAC",
+    "AccessKeyId": "ASIAEXAMPLEEXAMPLE00",
+    "SecretAccessKey": "not-a-secret",
+    "Token": "not-a-token",
+    "Expiration": "2099-01-01T00:00:00Z",
+}
+_CREDENTIALS_PATH = "/latest/meta-data/iam/security-credentials/"
+_ANSWERS = {
+    _CREDENTIALS_PATH: ROLE,
+    _CREDENTIALS_PATH + ROLE: json.dumps(CREDENTIALS),
+    "/latest/meta-data/placement/region": REGION,
+}
+
+
+class InstanceMetadata(BaseHTTPRequestHandler):
+    """Version 2 of the service: a token first, which every other request must carry."""
+
+    def do_PUT(self) -> None:
+        self._answer(200 if self.path == "/latest/api/token" else 404, TOKEN)
+
+    def do_GET(self) -> None:
+        if self.headers.get("X-aws-ec2-metadata-token") != TOKEN:
+            self._answer(401, "")
+        else:
+            self._answer(200 if self.path in _ANSWERS else 404, _ANSWERS.get(self.path, ""))
+
+    def _answer(self, status: int, text: str) -> None:
+        self.send_response(status)
+        self.send_header("X-aws-ec2-metadata-token-ttl-seconds", "21600")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: who asks is in the tests."""
+
+
+class MetadataServer6(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+
+
+def main(folder: Path) -> None:
+    for server in (
+        ThreadingHTTPServer((METADATA_ADDRESS, 80), InstanceMetadata),
+        MetadataServer6((METADATA_ADDRESS_6, 80), InstanceMetadata),
+    ):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    ThreadedMotoServer(ip_address=GATEWAY, port=PORT, verbose=False).start()
+    s3 = boto3.client(
+        "s3",
+        region_name=REGION,
+        endpoint_url=f"http://{GATEWAY}:{PORT}",
+        aws_access_key_id="uploads",
+        aws_secret_access_key="uploads",
+    )
+    for bucket in folder.iterdir():
+        s3.create_bucket(Bucket=bucket.name, CreateBucketConfiguration={"LocationConstraint": REGION})
+        for file in sorted(bucket.rglob("*")):
+            if file.is_file():
+                s3.upload_file(str(file), bucket.name, str(file.relative_to(bucket)))
+    print(READY, flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

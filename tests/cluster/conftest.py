@@ -1,0 +1,64 @@
+"""One cluster for all tests of this folder: brought up from nothing, then set up by the lifecycle scripts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config.loader import load_cluster
+from config.node_settings import node_settings
+from tests.cluster.artifact_bucket import ArtifactBucket
+from tests.cluster.cluster import Cluster
+from tests.cluster.island import Island
+from tests.cluster.lifecycle import Lifecycle
+
+NUM_WORKERS = 3
+
+
+@pytest.fixture(scope="session")
+def island() -> Iterator[Island]:
+    assert os.geteuid() == 0, "machines need root: make test-cluster"
+    with Island() as island:
+        yield island
+
+
+@pytest.fixture(scope="session")
+def settings() -> dict[str, Any]:
+    """What the scripts are told, from the cluster file beside these tests."""
+    return node_settings(load_cluster(Path(__file__).with_name("cluster.yaml")))
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Consoles and logs, which stay when all else is gone."""
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="session")
+def bucket(island: Island, folder: Path) -> ArtifactBucket:
+    return ArtifactBucket(island, folder)
+
+
+@pytest.fixture(scope="session")
+def cluster(island: Island, folder: Path, settings: dict[str, Any]) -> Iterator[Cluster]:
+    """Slurm runs on all nodes; no script has."""
+    cluster = Cluster(island, settings, folder)
+    try:
+        cluster.start(num_workers=NUM_WORKERS)
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def lifecycle(cluster: Cluster, bucket: ArtifactBucket, settings: dict[str, Any]) -> Lifecycle:
+    """The scripts have run once on every node, as on a new cluster."""
+    prefix = bucket.start(settings)
+    bucket.wait_until_ready()
+    lifecycle = Lifecycle(prefix)
+    lifecycle.first_runs = lifecycle.run_on_all(cluster)
+    return lifecycle

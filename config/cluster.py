@@ -178,7 +178,7 @@ class SlurmCluster(Section):
     """In the storage stack. Null keeps accounting in a database on the controller, which is lost with it; one
     that was added cannot be removed from a cluster that exists."""
     prometheus: bool = True
-    """An Amazon Managed Prometheus workspace, in the storage stack, that nodes may write to; nothing on them
-    does by itself yet."""
+    """An Amazon Managed Prometheus workspace, in the storage stack, and on the nodes what measures machines,
+    GPUs, EFA and Slurm and writes to it. It bills by samples."""
     budget: Budget | None = None
     """Null sets no alarm."""

@@ -15,11 +15,12 @@ class NodeSetup(Section):
     pam_slurm_adopt: bool = False
     """Users log in by ssh only to workers on which they have a job, and the login is counted to the job."""
     cloudwatch_agent: bool = False
-    """Sends the nodes' system log, Slurm's logs, memory and disks to CloudWatch, which bills for them."""
+    """Sends the system's and Slurm's logs, memory and disks to CloudWatch, which bills for them; kept 30
+    days."""
     health_check_prolog: bool = True
     """Looks at GPUs, disks and mounts before each job; a node that is not well takes no job."""
     workload_code: bool = True
     """Keeps the training code of this repository below the Lustre mount, by its content's hash."""
     downloads: Literal["internet", "artifact_bucket"] = "internet"
-    """Where nodes get what the image lacks, such as metric exporters. ``artifact_bucket`` is for networks
-    without a way to the internet: `make mirror-downloads` puts the files there first."""
+    """Where nodes get what ``prometheus`` needs and the image lacks. ``artifact_bucket`` is for networks
+    without a way to the internet: deploy SlurmStorageStack, then `make mirror-downloads`, then the rest."""

@@ -23,6 +23,11 @@ def lustre_log_group(cluster: SlurmCluster) -> str:
     return f"/aws/fsx/{cluster.name}-lustre"
 
 
+def node_log_group(cluster: SlurmCluster) -> str:
+    """Beside the service's own group, which is named by the cluster's id: nodes may write to both."""
+    return f"/aws/sagemaker/Clusters/{cluster.name}/nodes"
+
+
 def metrics_log_group(cluster: SlurmCluster) -> str:
     return f"/aws/vendedlogs/prometheus/{cluster.name}"
 

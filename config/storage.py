@@ -69,8 +69,8 @@ class Storage(Section):
     lustre: LustreFileSystem = LustreFileSystem()
     """The shared file system of all nodes."""
     home: HomeFileSystem | None = None
-    """FSx for OpenZFS at /home. Null leaves home directories on each node's root volume: every node has its
-    own, and they are lost with it."""
+    """FSx for OpenZFS at /home. Null puts the homes of ``access.users`` into the directory home of Lustre;
+    ubuntu's is then on each node's root volume, and lost with the node."""
     data_bucket: DataBucket = DataBucket()
     """The S3 bucket of the data."""
     kms: Annotated[str, forms.field(forms.KMS)] = "aws"

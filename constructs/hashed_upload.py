@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 
-from aws_cdk import Acknowledgment, Stack, Validations
+from aws_cdk import Acknowledgment, Stack, Token, Validations
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_s3_deployment as s3_deployment
@@ -37,6 +37,9 @@ def content_hash(folder: Path, extra_files: Mapping[str, str]) -> str:
 class HashedUpload(Construct):
     """A folder's files, and small extra ones, below ``<prefix>/<hash of their contents>/``.
 
+    ``deployment_files`` have values in them that only the deployment knows. They lie beside the others, are
+    no part of the hash, and are overwritten when such a value changes.
+
     A change makes a new prefix and leaves earlier ones where they are: a cluster that rolls back, and a node
     that is replaced meanwhile, still find the files that they were given.
     """
@@ -51,12 +54,15 @@ class HashedUpload(Construct):
         folder: Path,
         log_group: logs.ILogGroup,
         extra_files: Mapping[str, str] | None = None,
+        deployment_files: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
         # BucketDeployment tags the bucket it is given with the prefix: the storage stack would change with
         # every change of a script. An imported bucket it leaves alone.
         assert not isinstance(bucket, s3.Bucket), "give the bucket by its name"
         extra = dict(extra_files or {})
+        # A token stands for another text in each synthesis.
+        assert not any(Token.is_unresolved(text) for text in extra.values())
         key_prefix = f"{prefix}/{content_hash(folder, extra)}"
         self.s3_uri = f"s3://{bucket.bucket_name}/{key_prefix}"
         deployment = s3_deployment.BucketDeployment(
@@ -67,6 +73,7 @@ class HashedUpload(Construct):
             sources=[
                 s3_deployment.Source.asset(str(folder), exclude=[f"**/{name}" for name in IGNORED]),
                 *(s3_deployment.Source.data(name, text) for name, text in extra.items()),
+                *(s3_deployment.Source.data(name, text) for name, text in (deployment_files or {}).items()),
             ],
             prune=False,
             retain_on_delete=True,

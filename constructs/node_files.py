@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from aws_cdk import aws_kms as kms
@@ -9,17 +10,20 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
 
 from config.cluster import SlurmCluster
-from config.node_settings import HOME_MOUNT_PATH
+from config.node_settings import node_settings_text
 from constructs import Construct
 from constructs.hashed_upload import HashedUpload
 from constructs.log_group import log_group
 
 REPOSITORY = Path(__file__).parents[1]
 LOG_DAYS = 30
+SETTINGS = "settings.json"
+"""Of the cluster file, and so a part of the scripts' hash."""
+DEPLOYMENT = "deployment.json"
 
 
 class NodeFiles(Construct):
-    """Lifecycle scripts with the settings of the cluster file, and ``workloads/``, in the artifact bucket."""
+    """Lifecycle scripts with what they must know, and ``workloads/``, in the artifact bucket."""
 
     def __init__(
         self,
@@ -29,6 +33,7 @@ class NodeFiles(Construct):
         cluster: SlurmCluster,
         artifact_bucket: s3.IBucket,
         key: kms.IKey | None,
+        remote_write_url: str | None,
     ) -> None:
         super().__init__(scope, construct_id)
         resource = artifact_bucket.node.default_child
@@ -40,15 +45,6 @@ class NodeFiles(Construct):
         )
         log = log_group(self, "Log", key=key, retention_days=LOG_DAYS)
         log_reference = logs.LogGroup.from_log_group_arn(self, "LogReference", log.attr_arn)
-        self.lifecycle = HashedUpload(
-            self,
-            "Lifecycle",
-            bucket=bucket,
-            prefix="lifecycle",
-            folder=REPOSITORY / "lifecycle" / "slurm",
-            extra_files={"settings.env": _settings(cluster)},
-            log_group=log_reference,
-        )
         self.workloads = HashedUpload(
             self,
             "Workloads",
@@ -57,9 +53,24 @@ class NodeFiles(Construct):
             folder=REPOSITORY / "workloads",
             log_group=log_reference,
         )
+        self.lifecycle = HashedUpload(
+            self,
+            "Lifecycle",
+            bucket=bucket,
+            prefix="lifecycle",
+            folder=REPOSITORY / "lifecycle" / "slurm",
+            extra_files={SETTINGS: node_settings_text(cluster)},
+            deployment_files={
+                DEPLOYMENT: _deployment(
+                    artifact_bucket=self.bucket_name,
+                    workload_s3_uri=self.workloads.s3_uri,
+                    remote_write_url=remote_write_url,
+                )
+            },
+            log_group=log_reference,
+        )
 
 
-def _settings(cluster: SlurmCluster) -> str:
-    """What the scripts must know of the cluster file. Values of the deployment would have no hash."""
-    home = HOME_MOUNT_PATH if cluster.storage.home else ""
-    return f"LUSTRE_MOUNT_PATH={cluster.storage.lustre.mount_path}\nHOME_MOUNT_PATH={home}\n"
+def _deployment(**values: str | None) -> str:
+    """What the scripts must know of the deployment: tokens, which are texts without quotes or backslashes."""
+    return json.dumps(values, indent=2, sort_keys=True) + "\n"

@@ -13,6 +13,8 @@ from aws_cdk import aws_kms as kms
 
 ARTIFACT_PREFIXES = ("lifecycle", "workloads")
 """Of the artifact bucket: what nodes read."""
+MIRROR_PREFIX = "downloads"
+"""Of the artifact bucket: what nodes read where they fetch nothing from the internet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,8 @@ class NodeResources:
     subnets: Sequence[ec2.ISubnet]
     security_group: ec2.ISecurityGroup
     artifact_bucket_name: str
+    mirrored_downloads: bool
+    """Whether nodes find in the artifact bucket what others fetch from the internet."""
     repository: ecr.IRepository
     key: kms.IKey | None
     workspace: aps.CfnWorkspace | None
@@ -177,17 +181,18 @@ def _network_statements(stack: Stack, resources: NodeResources) -> list[Statemen
 def _artifact_statements(stack: Stack, resources: NodeResources) -> list[Statement]:
     """Lifecycle scripts, workload code and the training image."""
     bucket = f"arn:{stack.partition}:s3:::{resources.artifact_bucket_name}"
+    prefixes = (*ARTIFACT_PREFIXES, MIRROR_PREFIX) if resources.mirrored_downloads else ARTIFACT_PREFIXES
     return [
         Statement(
             "ListArtifacts",
             ["s3:ListBucket"],
             [bucket],
-            {"StringLike": {"s3:prefix": [f"{prefix}/*" for prefix in ARTIFACT_PREFIXES]}},
+            {"StringLike": {"s3:prefix": [f"{prefix}/*" for prefix in prefixes]}},
         ),
         Statement(
             "ReadArtifacts",
             ["s3:GetObject"],
-            [f"{bucket}/{prefix}/*" for prefix in ARTIFACT_PREFIXES],
+            [f"{bucket}/{prefix}/*" for prefix in prefixes],
             why_wildcard="replaced nodes and rollbacks read earlier contents, each below a hash of its own",
         ),
         Statement(

@@ -8,9 +8,11 @@ from aws_cdk import CfnOutput, Stack
 
 from config.cluster import SlurmCluster as Settings
 from config.cluster_tags import CLUSTER_TAG
-from constructs import Construct
+from config.resource_names import node_log_group
+from constructs import Construct, IDependable
 from constructs.cost_budget import CostBudget
 from constructs.instance_role import InstanceRole
+from constructs.log_group import log_group
 from constructs.network import Network
 from constructs.node_files import NodeFiles
 from constructs.node_statements import NodeResources
@@ -19,6 +21,7 @@ from constructs.slurm_cluster import Mounts, SlurmCluster
 from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
 
+NODE_LOG_DAYS = 30
 DEFAULT_CLUSTER = "clusters/slurm.yaml"
 """The file that app and make take when none is named."""
 
@@ -41,7 +44,12 @@ class SlurmHyperPodStack(Stack):
         self.add_stack_dependency(storage)
         key, database = storage.key, storage.accounting_database
         files = NodeFiles(
-            self, "NodeFiles", cluster=cluster, artifact_bucket=storage.artifact_bucket, key=key
+            self,
+            "NodeFiles",
+            cluster=cluster,
+            artifact_bucket=storage.artifact_bucket,
+            key=key,
+            remote_write_url=storage.metrics.remote_write_url if storage.metrics else None,
         )
         resources = NodeResources(
             cluster_name=cluster.name,
@@ -50,6 +58,7 @@ class SlurmHyperPodStack(Stack):
             subnets=network.private_subnets,
             security_group=network.security_group,
             artifact_bucket_name=files.bucket_name,
+            mirrored_downloads=cluster.node_setup.downloads == "artifact_bucket",
             repository=storage.image_repository.repository,
             key=key,
             workspace=storage.metrics.workspace if storage.metrics else None,
@@ -78,7 +87,7 @@ class SlurmHyperPodStack(Stack):
             ),
             key=key,
             database=database,
-            depends_on=[files.lifecycle],
+            depends_on=[files.lifecycle, files.workloads, *self._node_log(cluster, storage)],
         )
         session = RunAsDocument(self, "Session", cluster=cluster, key=key)
         if cluster.budget:
@@ -100,6 +109,15 @@ class SlurmHyperPodStack(Stack):
             SessionDocumentName=session.name,
             BillsUntilTeardown=", ".join(remaining_costs(cluster)),
         )
+
+    def _node_log(self, cluster: Settings, storage: StorageStack) -> list[IDependable]:
+        """Made before the nodes: the agent would make it without key and without end."""
+        if not cluster.node_setup.cloudwatch_agent:
+            return []
+        name = node_log_group(cluster)
+        return [
+            log_group(self, "NodeLog", key=storage.key, retention_days=NODE_LOG_DAYS, log_group_name=name)
+        ]
 
     def _make(self, target: str) -> str:
         """The command for this cluster; the default file need not be named."""

@@ -12,24 +12,16 @@ HOMES = "/home"
 
 
 def closed_network_has_a_mirror(cluster: SlurmCluster) -> Iterator[Violation]:
-    """Nothing else is fetched: the image has Slurm, pyxis, Docker and the AWS command line."""
+    """Only what metrics need is fetched: all else is on the image, CloudWatch's agent too."""
     network = cluster.network
-    wanting = [
-        path
-        for path, wanted in (
-            ("prometheus", cluster.prometheus),
-            ("node_setup.cloudwatch_agent", cluster.node_setup.cloudwatch_agent),
-        )
-        if wanted
-    ]
     closed = isinstance(network, NewVpc) and network.internet == "none"
-    if closed and wanting and cluster.node_setup.downloads == "internet":
+    if closed and cluster.prometheus and cluster.node_setup.downloads == "internet":
         yield Violation(
             "node_setup.downloads",
             "internet",
-            f"nodes in a closed network (network.internet: none) get the files for {' and '.join(wanting)}"
-            " from the artifact bucket alone",
-            f"set artifact_bucket, or {' and '.join(wanting)} to false",
+            "nodes in a closed network (network.internet: none) get what prometheus needs, exporters and"
+            " collector, from the artifact bucket alone",
+            "set artifact_bucket, and run `make mirror-downloads` before nodes start; or prometheus to false",
         )
 
 

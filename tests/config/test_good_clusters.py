@@ -26,7 +26,10 @@ EDGES: dict[str, tuple[str, dict[str, Any]]] = {
     "longest name": ("small", {"name": "a23456789-123456789-1234"}),
     "forty tags": ("small", {"tags": {f"tag{index}": "x" * 255 for index in range(40)}}),
     "closed network with a mirror": ("small", _CLOSED | {"node_setup.downloads": "artifact_bucket"}),
-    "closed network without downloads": ("small", _CLOSED | {"prometheus": False}),
+    "closed network without downloads": (
+        "small",
+        _CLOSED | {"prometheus": False, "node_setup.cloudwatch_agent": True},
+    ),
     "users and groups at the limits": (
         "small",
         {

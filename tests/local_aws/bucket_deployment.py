@@ -49,13 +49,18 @@ def _remove(s3: Client, bucket: str, prefix: str, *, but: set[str] | None = None
                 s3.delete_object(Bucket=bucket, Key=item["Key"])
 
 
-def _unpack(s3: Client, source: str, key: str, bucket: str, prefix: str) -> set[str]:
-    """Store the files of a zipped asset; returns their keys."""
-    archive = s3.get_object(Bucket=source, Key=key)["Body"].read()
+def _unpack(
+    s3: Client, source: tuple[str, str], markers: dict[str, str], bucket: str, prefix: str
+) -> set[str]:
+    """Store the files of a zipped asset with values in place of the markers; returns their keys."""
+    archive = s3.get_object(Bucket=source[0], Key=source[1])["Body"].read()
     with zipfile.ZipFile(io.BytesIO(archive)) as files:
         names = [name for name in files.namelist() if not name.endswith("/")]
         for name in names:
-            s3.put_object(Bucket=bucket, Key=prefix + name, Body=files.read(name))
+            body = files.read(name)
+            for marker, value in markers.items():
+                body = body.replace(marker.encode(), value.encode())
+            s3.put_object(Bucket=bucket, Key=prefix + name, Body=body)
     return {prefix + name for name in names}
 
 
@@ -83,7 +88,8 @@ class BucketDeployment:
 
     def _copy(self, context: Context, properties: Properties) -> None:
         unknown: Any = sorted(properties.keys() - MODELLED)
-        unknown = unknown or [marker for marker in properties.get("SourceMarkers", []) if marker]
+        # Of which the one setting there is escapes values.
+        unknown = unknown or [config for config in properties.get("SourceMarkersConfig", []) if config]
         if unknown:
             raise ValueError(f"{context.logical_id}: {unknown} is not modelled")
         s3, (bucket, prefix) = client("s3", context.region), _destination(properties)
@@ -96,7 +102,10 @@ class BucketDeployment:
                 *(("s3:GetObject", "/".join(item)) for item in sources),
             ],
         )
-        written: set[str] = set().union(*(_unpack(s3, *source, bucket, prefix) for source in sources))
+        markers = properties.get("SourceMarkers") or [{}] * len(sources)
+        written: set[str] = set()
+        for source, values in zip(sources, markers, strict=True):
+            written |= _unpack(s3, source, values, bucket, prefix)
         if _flag(properties, "Prune"):
             _remove(s3, bucket, prefix, but=written)
 

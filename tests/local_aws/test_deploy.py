@@ -15,7 +15,9 @@ import yaml
 
 from config.cluster import NewVpc, SlurmCluster
 from config.loader import load_cluster
-from tests.local_aws.deployment import REPOSITORY, LocalAws, Seen, copy_checkout, see
+from config.node_settings import node_settings_text
+from node_setup.settings import read_deployment
+from tests.local_aws.deployment import ACCOUNT, REPOSITORY, LocalAws, Seen, copy_checkout, see
 
 SMALL = load_cluster(REPOSITORY / "clusters" / "slurm.yaml")
 LARGE = load_cluster(REPOSITORY / "clusters" / "slurm-p5.yaml")
@@ -141,11 +143,25 @@ def test_nodes_find_their_scripts_where_the_cluster_says(
     (source,) = {config["SourceS3Uri"] for config in configs}
     assert source == outputs(seen, cluster)["LifecycleSourceS3Uri"]
     stored = lifecycle_objects(seen, source)
-    scripts = {path.name: path.read_bytes() for path in SCRIPTS.iterdir() if path.is_file()}
+    paths = [path for path in SCRIPTS.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    scripts = {path.relative_to(SCRIPTS).as_posix(): path.read_bytes() for path in paths}
     assert {name: stored[name] for name in scripts} == scripts
-    assert stored.keys() - scripts.keys() == {"settings.env"}
-    assert cluster.storage.lustre.mount_path in stored["settings.env"].decode()
+    assert stored.keys() - scripts.keys() == {"settings.json", "deployment.json"}
+    assert stored["settings.json"].decode() == node_settings_text(cluster)
     assert {config["OnInitComplete"] for config in configs} <= scripts.keys()
+
+
+@pytest.mark.parametrize(("stage", "cluster"), [("deployed", SMALL), ("large", LARGE)])
+def test_nodes_are_told_what_only_the_deployment_knows(
+    stage: str, cluster: SlurmCluster, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    seen: Seen = request.getfixturevalue(stage)
+    shown, path = outputs(seen, cluster), tmp_path / "deployment.json"
+    path.write_bytes(lifecycle_objects(seen, shown["LifecycleSourceS3Uri"])["deployment.json"])
+    told = read_deployment(path)
+    assert told.artifact_bucket == f"sagemaker-{cluster.name}-{ACCOUNT}-{cluster.region}"
+    assert "esm2/train.py" in lifecycle_objects(seen, told.workload_s3_uri)
+    assert told.remote_write_url == shown["PrometheusRemoteWriteUrl"]
 
 
 def test_file_system_is_mounted_and_linked_to_the_data_bucket(aws: LocalAws, deployed: Seen) -> None:

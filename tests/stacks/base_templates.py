@@ -75,6 +75,7 @@ def clusters() -> dict[str, SlurmCluster]:
             network=NEW_VPC | {"internet": "none", "interface_endpoints": True},
             accounting_database=DATABASE,
             storage={"kms": "create"},
+            node_setup={"downloads": "artifact_bucket"},
         ),
         "existing": cluster_of(
             network=EXISTING_VPC | {"s3_gateway_endpoint": True, "interface_endpoints": True},

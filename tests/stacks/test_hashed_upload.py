@@ -5,10 +5,18 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aws_cdk import App, Aws, Stack
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_s3 as s3
+from aws_cdk.assertions import Template
 
-from constructs.hashed_upload import content_hash
+from config.node_settings import node_settings_text
+from constructs.hashed_upload import HashedUpload, content_hash
+from node_setup.settings import Deployment, read_deployment
+from tests.stacks.intrinsics import ACCOUNT, Evaluator
 from tests.stacks.synthesized import (
     CLUSTER_FILES,
     REPOSITORY,
@@ -67,33 +75,79 @@ def test_extra_files_count_like_the_folder_s(tmp_path: Path) -> None:
     assert content_hash(whole, {}) == content_hash(rest, {"lib/b.py": "b\n"})
 
 
-@pytest.mark.parametrize("file", CLUSTER_FILES)
-def test_settings_hold_no_value_of_the_deployment(file: str) -> None:
-    """Markers would be filled in at deployment, when the hash is long written."""
-    for upload in resources(templates(file)["SlurmHyperPodStack"], "Custom::CDKBucketDeployment").values():
-        assert all(markers == {} for markers in upload["Properties"].get("SourceMarkers", []))
+def upload_of(folder: Path, **files: dict[str, str]) -> tuple[str, list[dict[str, Any]]]:
+    """Prefix and markers of an upload."""
+    stack = Stack(App(analytics_reporting=False), "Stack")
+    log = logs.LogGroup(stack, "Log")
+    bucket = s3.Bucket.from_bucket_name(stack, "Bucket", "artifacts")
+    upload = HashedUpload(
+        stack, "Upload", bucket=bucket, prefix="scripts", folder=folder, log_group=log, **files
+    )
+    (found,) = resources(Template.from_stack(stack).to_json(), "Custom::CDKBucketDeployment").values()
+    prefix = found["Properties"]["DestinationBucketKeyPrefix"]
+    assert upload.s3_uri == f"s3://artifacts/{prefix}"
+    return prefix, found["Properties"]["SourceMarkers"]
 
 
-@pytest.mark.parametrize("file", CLUSTER_FILES)
-def test_settings_and_scripts_are_what_is_uploaded(file: str) -> None:
+def test_what_the_deployment_knows_is_no_part_of_the_hash(tmp_path: Path) -> None:
+    folder, settings = folder_with(tmp_path, FILES), {"settings.json": "{}"}
+    usual, _ = upload_of(folder, extra_files=settings, deployment_files={"deployment.json": "1"})
+    other = {"deployment.json": f"{Aws.ACCOUNT_ID}, {Aws.STACK_NAME}"}
+    prefix, markers = upload_of(folder, extra_files=settings, deployment_files=other)
+    assert prefix == usual
+    assert markers[:-1] == [{}, {}]
+    assert list(markers[-1].values()) == [{"Ref": "AWS::AccountId"}, {"Ref": "AWS::StackName"}]
+
+
+def test_what_is_a_part_of_the_hash_has_no_value_of_the_deployment(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        upload_of(folder_with(tmp_path, FILES), extra_files={"settings.json": Aws.ACCOUNT_ID})
+
+
+def uploaded_files(file: str) -> dict[str, Path]:
     folder = assembly(file)
     assets = json.loads((folder / "SlurmHyperPodStack.assets.json").read_text())["files"]
-    uploaded = {
+    return {
         path.relative_to(folder / asset["source"]["path"]).as_posix(): path
         for asset in assets.values()
         if asset["source"]["packaging"] == "zip" and (folder / asset["source"]["path"]).is_dir()
         for path in (folder / asset["source"]["path"]).rglob("*")
         if path.is_file()
     }
-    cluster = load(file)
-    assert uploaded["settings.env"].read_text() == (
-        f"LUSTRE_MOUNT_PATH={cluster.storage.lustre.mount_path}\n"
-        f"HOME_MOUNT_PATH={'/home' if cluster.storage.home else ''}\n"
-    )
-    for script in (REPOSITORY / "lifecycle" / "slurm").iterdir():
-        assert uploaded[script.name].read_bytes() == script.read_bytes()
+
+
+@pytest.mark.parametrize("file", CLUSTER_FILES)
+def test_settings_scripts_and_code_are_what_is_uploaded(file: str) -> None:
+    uploaded = uploaded_files(file)
+    assert uploaded["settings.json"].read_text() == node_settings_text(load(file))
+    scripts = REPOSITORY / "lifecycle" / "slurm"
+    below = [path for path in scripts.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert any(path.parent.parent.parent == scripts for path in below)
+    for script in below:
+        assert uploaded[script.relative_to(scripts).as_posix()].read_bytes() == script.read_bytes()
     assert "esm2/train.py" in uploaded
     assert not [name for name in uploaded if "__pycache__" in name]
+
+
+@pytest.mark.parametrize("file", CLUSTER_FILES)
+def test_nodes_read_what_the_deployment_knows(file: str, tmp_path: Path) -> None:
+    stack, cluster = templates(file)["SlurmHyperPodStack"], load(file)
+    uploads = [upload["Properties"] for upload in resources(stack, "Custom::CDKBucketDeployment").values()]
+    prefixes = {upload["DestinationBucketKeyPrefix"].split("/")[0]: upload for upload in uploads}
+    *others, markers = Evaluator(templates(file), cluster.region)(prefixes["lifecycle"]["SourceMarkers"])
+    assert others == [{}, {}]
+    text = uploaded_files(file)["deployment.json"].read_text()
+    for marker, value in markers.items():
+        text = text.replace(marker, value)
+    path = tmp_path / "deployment.json"
+    path.write_text(text)
+    bucket = f"sagemaker-{cluster.name}-{ACCOUNT}-{cluster.region}"
+    metrics = f"https://aps-workspaces.{cluster.region}.amazonaws.com/workspaces/ws-0123/api/v1/remote_write"
+    assert read_deployment(path) == Deployment(
+        artifact_bucket=bucket,
+        workload_s3_uri=f"s3://{bucket}/{prefixes['workloads']['DestinationBucketKeyPrefix']}",
+        remote_write_url=metrics,
+    )
 
 
 def test_a_setting_of_the_file_changes_the_scripts_prefix_alone() -> None:

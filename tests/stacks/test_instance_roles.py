@@ -145,6 +145,28 @@ def test_without_key_database_and_metrics_their_statements_are_gone() -> None:
         assert found == set(EVERY_NODE)
 
 
+def test_mirrored_downloads_and_no_other_prefix_may_be_read_too() -> None:
+    """What CloudWatch's agent writes needs no statement: log group and namespace are those of the service."""
+    stacks = variant_templates("every_option")
+    evaluate = Evaluator(stacks, "us-east-1")
+    bucket = f"arn:aws:s3:::sagemaker-every-option-{ACCOUNT}-us-east-1"
+    roles = [
+        evaluate(role["Properties"])
+        for name, role in resources(stacks["SlurmHyperPodStack"], "AWS::IAM::Role").items()
+        if name.startswith(("Controller", "Login", "Worker"))
+    ]
+    assert len(roles) == 3
+    for role in roles:
+        named = {statement["Sid"]: statement for statement in statements(role)}
+        assert named.keys() - CONTROLLER_ONLY.keys() == EVERY_NODE.keys() | WITH_KEY.keys()
+        assert named["ReadArtifacts"]["Resource"] == [
+            f"{bucket}/{prefix}/*" for prefix in ("lifecycle", "workloads", "downloads")
+        ]
+        assert named["ListArtifacts"]["Condition"] == {
+            "StringLike": {"s3:prefix": ["lifecycle/*", "workloads/*", "downloads/*"]}
+        }
+
+
 def test_there_is_a_role_for_each_node_type_and_no_more() -> None:
     assert len(node_roles("clusters/slurm-p5.yaml")) == 3
     assert len(node_roles("clusters/slurm.yaml")) == 2

@@ -30,14 +30,26 @@ def groups(stack: dict[str, Any]) -> list[dict[str, Any]]:
 def test_cluster_waits_for_its_scripts_and_roles(file: str) -> None:
     stack = hyperpod(file)
     (cluster,) = resources(stack, CLUSTER).values()
+    # Of scripts, and of the code that they fetch.
     uploads = resources(stack, "Custom::CDKBucketDeployment")
-    (lifecycle,) = (
-        name
-        for name, upload in uploads.items()
-        if upload["Properties"]["DestinationBucketKeyPrefix"].startswith("lifecycle/")
-    )
     roles = {group["ExecutionRole"]["Fn::GetAtt"][0] for group in groups(stack)}
-    assert {lifecycle, *roles} <= set(cluster["DependsOn"])
+    assert {*uploads, *roles} <= set(cluster["DependsOn"])
+
+
+def test_cluster_waits_for_the_log_of_its_nodes() -> None:
+    stack = variant_templates("every_option")["SlurmHyperPodStack"]
+    (cluster,) = resources(stack, CLUSTER).values()
+    named = {
+        group["Properties"].get("LogGroupName"): name
+        for name, group in resources(stack, "AWS::Logs::LogGroup").items()
+    }
+    assert named["/aws/sagemaker/Clusters/every-option/nodes"] in cluster["DependsOn"]
+
+
+@pytest.mark.parametrize("file", CLUSTER_FILES)
+def test_without_the_agent_nodes_have_no_log_of_their_own(file: str) -> None:
+    logs = resources(hyperpod(file), "AWS::Logs::LogGroup").values()
+    assert all("LogGroupName" not in log["Properties"] for log in logs)
 
 
 @pytest.mark.parametrize("file", CLUSTER_FILES)

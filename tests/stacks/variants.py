@@ -36,6 +36,7 @@ EVERY_OPTION = load(
     name="every-option",
     tags={"team": "proteins"},
     slurm_config_strategy="merge",
+    node_setup={"cloudwatch_agent": True, "downloads": "artifact_bucket", "pam_slurm_adopt": True},
     instance_groups=[
         _CONTROLLER,
         {

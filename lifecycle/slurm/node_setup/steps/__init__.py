@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from node_setup.step import Step
 from node_setup.steps import (
+    cloudwatch_agent,
     container_storage,
     credentials,
+    efa_metrics,
+    gpu_exporter,
     health_prolog,
     hold,
     log_rotation,
     message_of_the_day,
+    metrics_collector,
     mounts,
+    node_exporter,
+    slurm_metrics,
     workload_code,
 )
 
@@ -39,6 +45,37 @@ STEPS: tuple[Step, ...] = (
         health_prolog.install,
         roles=("worker",),
         switched_on=lambda settings: settings.health_check_prolog,
+    ),
+    # Slurm's own steps come first: its metrics are asked for here.
+    Step("node-exporter", node_exporter.run_exporter, switched_on=lambda settings: settings.metrics),
+    Step(
+        "gpu-exporter",
+        gpu_exporter.run_exporter,
+        roles=("worker",),
+        switched_on=lambda settings: settings.metrics,
+    ),
+    Step(
+        "efa-metrics",
+        efa_metrics.run_collector_of_efa,
+        roles=("worker",),
+        switched_on=lambda settings: settings.metrics,
+    ),
+    Step(
+        "slurm-metrics",
+        slurm_metrics.run_collector_of_slurm,
+        roles=("controller",),
+        switched_on=lambda settings: settings.metrics,
+    ),
+    Step(
+        "metrics-collector",
+        metrics_collector.run_collector,
+        roles=("controller",),
+        switched_on=lambda settings: settings.metrics,
+    ),
+    Step(
+        "cloudwatch-agent",
+        cloudwatch_agent.append_configuration,
+        switched_on=lambda settings: settings.cloudwatch_agent,
     ),
     # After everything that writes logs.
     Step("log-rotation", log_rotation.install),

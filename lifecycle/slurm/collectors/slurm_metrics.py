@@ -1,0 +1,227 @@
+"""Writes metrics of Slurm for node_exporter to add to its own: nodes, GPUs, jobs, waiting, the scheduler.
+
+The exporters that there are have no maintainers, and Slurm's own metrics begin with 25.11. These three
+commands and their formats are the same from 22.05 to 25.11; each is one short question to slurmctld.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+
+SECONDS_PER_COMMAND = 25
+"""slurmctld's own clients wait 10 s for each message."""
+NODE_STATES = ("allocated", "down", "drained", "draining", "idle", "mixed")
+"""Told also when no node is in them, so that a graph falls to zero instead of ending."""
+UNUSABLE = ("down", "drained", "draining", "fail", "unknown")
+NOT_WAITING = ("BeginTime", "Dependency", "JobArrayTaskLimit", "JobHeldAdmin", "JobHeldUser")
+"""Reasons of pending jobs that more nodes would not help."""
+JOB_EVENTS = ("submitted", "started", "completed", "canceled", "failed")
+Sample = tuple[str, dict[str, str], float]
+"""Name, labels, value."""
+
+
+def ask(*command: str) -> str:
+    """A command's output.
+
+    Raises:
+        OSError, subprocess.SubprocessError: if there is no such command, it fails, or takes too long.
+    """
+    # Times in UTC, and none of an administrator's own formats.
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "SQUEUE_"))
+    }
+    environment |= {"TZ": "UTC", "LC_ALL": "C"}
+    return subprocess.run(
+        command,
+        check=True,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=SECONDS_PER_COMMAND,
+        env=environment,
+    ).stdout
+
+
+def node_samples() -> list[Sample]:
+    nodes: Counter[str] = Counter(dict.fromkeys(NODE_STATES, 0))
+    amounts: Counter[tuple[str, str]] = Counter()
+    in_partition: Counter[tuple[str, str, str]] = Counter()
+    for line in ask("scontrol", "--details", "--oneliner", "show", "nodes").splitlines():
+        if not line.startswith("NodeName="):
+            continue
+        state = node_state(value_of(line, "State"))
+        nodes[state] += 1
+        partitions = [name for name in value_of(line, "Partitions").split(",") if name]
+        for partition in partitions:
+            in_partition["nodes", partition, state] += 1
+        for kind, used, total in (
+            ("gpus", gpus(value_of(line, "GresUsed")), gpus(value_of(line, "Gres"))),
+            ("cpus", int(value_of(line, "CPUAlloc") or 0), int(value_of(line, "CPUTot") or 0)),
+        ):
+            rest = "unavailable" if state in UNUSABLE else "idle"
+            for use, amount in (("allocated", used), (rest, total - used)):
+                amounts[kind, use] += amount
+                for partition in partitions:
+                    in_partition[kind, partition, use] += amount
+    samples: list[Sample] = [("slurm_nodes", {"state": state}, count) for state, count in nodes.items()]
+    for kind in ("gpus", "cpus"):
+        for use in ("allocated", "idle", "unavailable"):
+            samples.append((f"slurm_{kind}", {"state": use}, amounts[kind, use]))
+    samples += [
+        (f"slurm_partition_{kind}", {"partition": partition, "state": state}, count)
+        for (kind, partition, state), count in in_partition.items()
+    ]
+    return samples
+
+
+def value_of(line: str, key: str) -> str:
+    """A field of a line of scontrol's; empty for what it calls (null) or does not print."""
+    found = re.search(rf"(?:^| ){key}=(\S*)", line)
+    return "" if not found or found[1] in ("(null)", "N/A") else found[1]
+
+
+def node_state(text: str) -> str:
+    """One word for a state with flags, such as IDLE*+DRAIN."""
+    base, *flags = [part.strip("*~#!%$@^-").lower() for part in text.split("+")]
+    if base in ("down", "unknown", ""):
+        return base or "unknown"
+    if "fail" in flags or "failing" in flags:
+        return "fail"
+    if "drain" in flags:
+        return "drained" if base == "idle" else "draining"
+    return base
+
+
+def gpus(gres: str) -> int:
+    """How many GPUs a Gres or GresUsed field holds: gpu:2, gpu:h100:8(S:0-1), gpu:(null):1(IDX:0)."""
+    plain = re.sub(r"\([^)]*\)", "", gres)
+    return sum(int(count) for count in re.findall(r"(?:^|,)gpu(?::[^:,]*)?:(\d+)(?=,|$)", plain))
+
+
+def job_samples() -> list[Sample]:
+    """Jobs by state, partition and account, and how long the first in each partition has been waiting."""
+    jobs: Counter[tuple[str, str, str]] = Counter()
+    oldest: dict[str, float] = {}
+    now = time.time()
+    # An array that waits is one line, however long.
+    for line in ask("squeue", "--all", "--noheader", "--format", "%T|%P|%a|%V|%r").splitlines():
+        fields = line.split("|", 4)
+        if len(fields) != 5:
+            continue
+        state, partition, account, submitted, reason = fields
+        jobs[state.lower(), partition, account] += 1
+        if state == "PENDING" and reason not in NOT_WAITING:
+            since = datetime.fromisoformat(submitted).replace(tzinfo=timezone.utc).timestamp()
+            oldest[partition] = max(oldest.get(partition, 0), now - since)
+    samples: list[Sample] = [
+        ("slurm_jobs", {"state": state, "partition": partition, "account": account}, count)
+        for (state, partition, account), count in jobs.items()
+    ]
+    samples += [
+        ("slurm_queue_longest_wait_seconds", {"partition": partition}, round(seconds))
+        for partition, seconds in oldest.items()
+    ]
+    return samples
+
+
+def scheduler_samples() -> list[Sample]:
+    main, _, backfill = ask("sdiag").partition("Backfilling stats")
+    samples: list[Sample] = []
+    for scheduler, text in (("main", main), ("backfill", backfill)):
+        numbers = {
+            name.strip(): int(value) for name, value in re.findall(r"^\s*([\w ]+):\s+(\d+)$", text, re.M)
+        }
+        of = {"scheduler": scheduler}
+        for key, metric, scale in (
+            ("Last cycle", "slurm_scheduler_last_cycle_seconds", 1e-6),
+            ("Mean cycle", "slurm_scheduler_mean_cycle_seconds", 1e-6),
+            ("Last queue length", "slurm_scheduler_queue_length", 1),
+        ):
+            if key in numbers:
+                samples.append((metric, of, numbers[key] * scale))
+        for key, metric in (
+            ("Server thread count", "slurm_scheduler_threads"),
+            ("Agent queue size", "slurm_scheduler_agent_queue_size"),
+        ):
+            if key in numbers:
+                samples.append((metric, {}, numbers[key]))
+        # Since midnight UTC or slurmctld's start, whichever was last: a counter that begins again.
+        samples += [
+            ("slurm_scheduler_jobs_total", {"event": event}, numbers[f"Jobs {event}"])
+            for event in JOB_EVENTS
+            if f"Jobs {event}" in numbers
+        ]
+    return samples
+
+
+SOURCES: dict[str, Callable[[], list[Sample]]] = {
+    "nodes": node_samples,
+    "jobs": job_samples,
+    "scheduler": scheduler_samples,
+}
+
+
+def collect() -> str:
+    """The whole text. A source that fails has no numbers in it, old or new, but says that it failed."""
+    samples: list[Sample] = []
+    for source, read in SOURCES.items():
+        try:
+            found, success = read(), 1
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            said = (getattr(error, "stderr", None) or "").strip()
+            print(f"{source}: {error} {said}".strip(), file=sys.stderr, flush=True)
+            found, success = [], 0
+        samples += [*found, ("slurm_collector_success", {"source": source}, success)]
+    samples.append(("slurm_collector_last_run_timestamp_seconds", {}, round(time.time())))
+    return format_samples(samples)
+
+
+def format_samples(samples: list[Sample]) -> str:
+    """Prometheus' text format, samples of a metric together as it demands."""
+    lines: dict[str, list[str]] = {}
+    for name, labels, value in samples:
+        inner = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
+        lines.setdefault(name, []).append(
+            f"{name}{{{inner}}} {value:.10g}" if inner else f"{name} {value:.10g}"
+        )
+    text = []
+    for name, values in sorted(lines.items()):
+        text += [f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}", *sorted(values)]
+    return "\n".join(text) + "\n"
+
+
+def _escape(label: str) -> str:
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def write(path: Path, text: str) -> None:
+    """Replace the file at once: a reader sees the old one or the new one, whole."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text)
+    partial.chmod(0o644)
+    os.replace(partial, path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--every-seconds", type=float, help="go on until stopped; once without it")
+    arguments = parser.parse_args()
+    while True:
+        write(arguments.output, collect())
+        if arguments.every_seconds is None:
+            return
+        time.sleep(arguments.every_seconds)
+
+
+if __name__ == "__main__":
+    main()

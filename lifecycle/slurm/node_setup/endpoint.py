@@ -1,0 +1,65 @@
+"""Asking a service of this cluster over HTTP."""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+
+from node_setup.failure import SetupError
+from node_setup.node import Node
+
+LONGEST_ANSWER_BYTES = 64 << 20
+SECONDS_PER_REQUEST = 10
+
+
+def http_get(url: str) -> str:
+    """What it answers, as text; never through a proxy.
+
+    Raises:
+        SetupError: if it does not answer, or refuses.
+    """
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=SECONDS_PER_REQUEST) as response:
+            answer: bytes = response.read(LONGEST_ANSWER_BYTES)
+            return answer.decode(errors="replace")
+    except urllib.error.HTTPError as error:
+        raise SetupError(f"{url} answers {error.code} {error.reason}", "") from None
+    except OSError as error:
+        # URLError is one too, and wraps another.
+        raise SetupError(f"{url} does not answer: {getattr(error, 'reason', error)}", "") from None
+
+
+def wait_for_metric(node: Node, url: str, pattern: str, *, unit: str, timeout_seconds: float) -> str:
+    """Wait for an answer with a line that begins with the regular expression; returns the answer.
+
+    Raises:
+        SetupError: if none comes in time.
+    """
+
+    def look() -> str:
+        answer = http_get(url)
+        if not re.search(f"^(?:{pattern})", answer, re.MULTILINE):
+            raise SetupError(f"{url} has no metric {pattern}", "")
+        return answer
+
+    return node.host.wait_for(
+        look,
+        timeout_seconds=timeout_seconds,
+        what=f"{unit} gives no metrics",
+        remedy=f"see `journalctl --unit {unit}` and `curl {url}` on the node",
+    )
+
+
+def require_free_port(node: Node, port: int, what: str) -> None:
+    """Raise SetupError if somebody listens on the TCP port already, naming the program."""
+    listeners = node.host.run(
+        *("ss", "--no-header", "--listening", "--tcp", "--numeric", "--processes"), f"sport = :{port}"
+    ).splitlines()
+    if listeners:
+        raise SetupError(
+            f"port {port}, for {what}, is taken: {' '.join(listeners[0].split())}",
+            "another exporter runs here, perhaps one that was set up by hand: find it with `docker ps` and "
+            "`systemctl list-units`, stop and disable it; or set prometheus: false in the cluster file",
+        )

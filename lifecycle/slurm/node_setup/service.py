@@ -1,0 +1,41 @@
+"""Services that steps install."""
+
+from __future__ import annotations
+
+from node_setup.failure import SetupError
+from node_setup.node import Node
+
+
+def keep_running(node: Node, unit: str, *, changed: bool) -> None:
+    """Have a unit start at every boot and run now, of its newest version if ``changed``.
+
+    Raises:
+        SetupError: if it does not start, with the end of its log.
+    """
+    if changed:
+        node.host.run("systemctl", "daemon-reload")
+    if node.host.try_run("systemctl", "is-enabled", "--quiet", unit).status != 0:
+        node.host.run("systemctl", "enable", "--quiet", unit)
+        node.changed(f"{unit} enabled")
+    running = is_running(node, unit)
+    if running and not changed:
+        return
+    done = node.host.try_run("systemctl", "restart", unit, timeout_seconds=300)
+    if done.status != 0:
+        raise SetupError(
+            f"{unit} does not start: {done.said}; its log ends with: {last_log_lines(node, unit)}",
+            f"see `journalctl --unit {unit}`, repair it, and run these scripts again",
+        )
+    node.changed(f"{unit} {'restarted' if running else 'started'}")
+
+
+def is_running(node: Node, unit: str) -> bool:
+    return node.host.try_run("systemctl", "is-active", "--quiet", unit).status == 0
+
+
+def last_log_lines(node: Node, unit: str, lines: int = 5) -> str:
+    """The end of a unit's log, on one line."""
+    done = node.host.try_run(
+        "journalctl", "--unit", unit, "--lines", str(lines), "--no-pager", "--output", "cat"
+    )
+    return done.said or "nothing"

@@ -1,0 +1,172 @@
+"""Slurm's logs, memory and disks of each node in CloudWatch, by the agent that HyperPod's image brings.
+
+The agent ships HyperPod's own logs too, so its configuration is added to and never replaced, and what is
+added is taken back if the agent does not run with it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from node_setup.failure import SetupError
+from node_setup.node import Node
+
+AGENT = "/opt/aws/amazon-cloudwatch-agent"
+CONTROL = f"{AGENT}/bin/amazon-cloudwatch-agent-ctl"
+CONFIG = "/etc/node-setup/cloudwatch-agent.json"
+APPLIED = f"{AGENT}/etc/amazon-cloudwatch-agent.d/file_{Path(CONFIG).name}"
+"""Where the agent keeps its copy of what was appended; docs: multiple configuration files."""
+NAMESPACE = "/aws/sagemaker/Clusters"
+"""The one that the nodes' roles may write to."""
+SECONDS_BETWEEN_METRICS = 60
+SECONDS_TO_RUN = 90
+DISKS = ("/", "/opt/sagemaker", "/opt/dlami/nvme")
+SLURM_LOGS = {"controller": ("SlurmctldLogFile", "slurmctld"), "worker": ("SlurmdLogFile", "slurmd")}
+
+
+def append_configuration(node: Node) -> None:
+    """Have the agent ship this node's logs and metrics, beside what it ships already.
+
+    Raises:
+        SetupError: if the image has no agent, or the agent does not run with what was added.
+    """
+    if not node.host.path(CONTROL).exists():
+        raise SetupError(
+            f"this image has no CloudWatch agent ({CONTROL})",
+            "use one of HyperPod's images, or set node_setup.cloudwatch_agent: false in the cluster file",
+        )
+    text = json.dumps(_configuration(node), indent=2) + "\n"
+    changed = node.install(CONFIG, text)
+    applied = node.host.path(APPLIED)
+    if not changed and applied.exists() and _status(node) == "running":
+        return
+    added = _control(node, "append-config")
+    if added is None:
+        try:
+            _wait_until_running(node)
+        except SetupError as error:
+            added = error.problem
+    if added is not None:
+        _take_back(node)
+        raise SetupError(
+            f"the CloudWatch agent does not run with {CONFIG}, which was taken back: {added}",
+            f"see {AGENT}/logs/amazon-cloudwatch-agent.log, and `{CONTROL} -a status`",
+        )
+    node.changed("CloudWatch agent configured")
+
+
+def _configuration(node: Node) -> dict[str, Any]:
+    """What is added; nothing that another part of the agent's configuration has already."""
+    others = _other_configurations(node)
+    shipped = {
+        entry.get("file_path")
+        for config in others
+        for entry in config.get("logs", {}).get("logs_collected", {}).get("files", {}).get("collect_list", [])
+    }
+    group = f"{NAMESPACE}/{node.settings.cluster_name}/nodes"
+    stream = f"{node.facts.group}/{node.facts.host_name}"
+    files = [
+        {"file_path": path, "log_group_name": group, "log_stream_name": f"{stream}/{name}", "timezone": "UTC"}
+        for path, name in _logs(node)
+        if path not in shipped
+    ]
+    config: dict[str, Any] = {"logs": {"logs_collected": {"files": {"collect_list": files}}}}
+    namespaces = {config["metrics"].get("namespace", "CWAgent") for config in others if "metrics" in config}
+    if namespaces <= {NAMESPACE}:
+        config["metrics"] = _metrics(node)
+    else:
+        # The agent has one namespace for all its files, and does not start with two.
+        node.warn(
+            f"no metrics of memory and disks in CloudWatch: the agent writes to namespace "
+            f"{', '.join(namespaces)} already, and this node's role may write to {NAMESPACE} alone"
+        )
+    return config
+
+
+def _metrics(node: Node) -> dict[str, Any]:
+    dimensions = {"ClusterName": node.settings.cluster_name, "InstanceGroup": node.facts.group}
+    common = {"metrics_collection_interval": SECONDS_BETWEEN_METRICS, "append_dimensions": dimensions}
+    return {
+        "namespace": NAMESPACE,
+        "metrics_collected": {
+            "mem": {"measurement": ["mem_used_percent"], **common},
+            "disk": {
+                "measurement": ["used_percent", "inodes_free"],
+                "resources": [path for path in DISKS if node.host.path(path).exists()],
+                "drop_device": True,
+                **common,
+            },
+        },
+    }
+
+
+def _logs(node: Node) -> list[tuple[str, str]]:
+    """Paths, and what each is called in CloudWatch."""
+    logs = [("/var/log/syslog", "syslog"), ("/var/log/provision/provisioning.log", "provisioning")]
+    if node.facts.role in SLURM_LOGS:
+        key, name = SLURM_LOGS[node.facts.role]
+        done = node.host.try_run("scontrol", "show", "config")
+        found = re.search(rf"^{key}\s*=\s*(/\S+)", done.output, re.MULTILINE)
+        path = found[1] if found else f"/var/log/slurm/{name}.log"
+        # Slurm fills in the node's name and host name (slurm.conf, SlurmdLogFile).
+        logs.append((path.replace("%n", node.facts.host_name).replace("%h", node.facts.host_name), name))
+    return logs
+
+
+def _other_configurations(node: Node) -> list[dict[str, Any]]:
+    """All that the agent reads already, but for ours. What is no JSON is not ours to judge."""
+    folder = node.host.path(f"{AGENT}/etc")
+    files = [
+        folder / "amazon-cloudwatch-agent.json",
+        *sorted((folder / "amazon-cloudwatch-agent.d").glob("*")),
+    ]
+    configs = []
+    for file in files:
+        if file == node.host.path(APPLIED) or not file.is_file():
+            continue
+        try:
+            config = json.loads(file.read_text())
+        except (OSError, ValueError):
+            continue
+        if isinstance(config, dict):
+            configs.append(config)
+    return configs
+
+
+def _control(node: Node, action: str) -> str | None:
+    """Change the agent's configuration and restart it; what it complains of, or None."""
+    done = node.host.try_run(
+        *(node.host.path(CONTROL), "-a", action, "-m", "auto", "-s", "-c"),
+        f"file:{node.host.path(CONFIG)}",
+        timeout_seconds=180,
+    )
+    return None if done.status == 0 else done.said or f"it ended with {done.status}"
+
+
+def _status(node: Node) -> str:
+    done = node.host.try_run(node.host.path(CONTROL), "-a", "status", timeout_seconds=60)
+    try:
+        return str(json.loads(done.output)["status"])
+    except (ValueError, KeyError, TypeError):
+        return f"unknown: {done.said}"
+
+
+def _wait_until_running(node: Node) -> None:
+    def look() -> bool:
+        status = _status(node)
+        if status != "running":
+            raise SetupError(f"its status is {status}", "")
+        return True
+
+    node.host.wait_for(look, timeout_seconds=SECONDS_TO_RUN, what="it does not run", remedy="see its log")
+
+
+def _take_back(node: Node) -> None:
+    complaint = _control(node, "remove-config")
+    # A next run must not take it for applied.
+    node.host.path(CONFIG).unlink(missing_ok=True)
+    if complaint is not None:
+        node.warn(f"the CloudWatch agent may be down, and HyperPod's own logs with it: {complaint}")

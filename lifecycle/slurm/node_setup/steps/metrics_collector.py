@@ -1,0 +1,221 @@
+"""Sends all nodes' metrics to Amazon Managed Service for Prometheus, from the primary controller.
+
+Prometheus itself, as an agent: it signs with the node's role, keeps what could not be sent yet, and needs no
+container. One for the cluster rather than one a node: workers keep CPUs and memory for jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from node_setup.collector import install_program
+from node_setup.downloads import install_binaries
+from node_setup.endpoint import http_get
+from node_setup.facts import RESOURCE_CONFIG
+from node_setup.failure import SetupError
+from node_setup.node import Node, log
+from node_setup.service import keep_running
+from node_setup.steps.node_exporter import PORT as NODE_PORT
+
+UNIT, DISCOVERY_UNIT = "prometheus-agent.service", "discover-nodes.service"
+CONFIG = "/etc/prometheus-agent/prometheus.yml"
+NODE_LIST = "/var/lib/discover-nodes/nodes.json"
+URL = "http://127.0.0.1:9090"
+SECONDS_TO_DISCOVER = 90
+SECONDS_TO_START = 120
+SECONDS_TO_SCRAPE = 150
+"""A list is read again after a minute, and a target is first asked within half a minute."""
+SECONDS_TO_SEND = 120
+SHOWN_TARGETS = 5
+SLURM_ENDPOINTS = ("jobs", "nodes", "partitions", "scheduler")
+"""Of slurmctld 25.11 and later. Not jobs-users-accts, whose series have no bound (Slurm's Metrics Guide)."""
+
+ADVICE = (
+    (
+        r"AccessDenied|not authorized|\b403\b",
+        "the controller's role lacks aps:RemoteWrite on this workspace, or the clock is wrong: `make "
+        "deploy`, then `timedatectl` on the node",
+    ),
+    (
+        r"IMDS|NoCredentialProviders|failed to get credentials",
+        "Prometheus finds no credentials: see `sudo aws sts get-caller-identity` on the node",
+    ),
+    (r"\b429\b", "the workspace's quota of samples or series is used up: raise it in Service Quotas"),
+    (
+        r"no such host|timeout|refused|deadline|i/o",
+        "the network does not reach the workspace: it needs a NAT gateway, or the endpoint aps-workspaces",
+    ),
+)
+"""By what Prometheus complains of."""
+
+
+def run_collector(node: Node) -> None:
+    """Install Prometheus and the list of nodes that it asks, and see that metrics arrive.
+
+    A workspace that does not take them is a warning: the cluster works without.
+
+    Raises:
+        SetupError: if Prometheus does not run, or cannot ask this node.
+    """
+    if not node.facts.is_primary_controller:
+        return
+    url = node.deployment.remote_write_url
+    if url is None:
+        node.warn(
+            "metrics are collected on the nodes and sent nowhere: the deployment has no Prometheus "
+            "workspace; set prometheus: true in the cluster file and `make deploy`"
+        )
+        return
+    changed = install_binaries(node, "prometheus", ("prometheus", "promtool"))
+    _run_discovery(node)
+    changed |= _install_config(node, url)
+    changed |= node.install_unit(UNIT)
+    keep_running(node, UNIT, changed=changed)
+    remedy = f"see `journalctl --unit {UNIT}` on the controller"
+    node.host.wait_for(
+        lambda: http_get(f"{URL}/-/ready"),
+        timeout_seconds=SECONDS_TO_START,
+        what=f"{UNIT} is not ready",
+        remedy=remedy,
+    )
+    _verify_targets(node, remedy)
+    _verify_sending(node, url)
+
+
+def _run_discovery(node: Node) -> None:
+    groups = {
+        name: {"role": group.role, "num_gpus": group.num_gpus}
+        for name, group in node.settings.instance_groups.items()
+    }
+    config = {"resource_config": RESOURCE_CONFIG, "instance_groups": groups}
+    changed = install_program(node, "discover_nodes")
+    changed |= node.install(
+        "/etc/node-setup/discover_nodes.json", json.dumps(config, indent=2, sort_keys=True) + "\n"
+    )
+    changed |= node.install_unit(DISCOVERY_UNIT)
+    keep_running(node, DISCOVERY_UNIT, changed=changed)
+    nodes = node.host.path(NODE_LIST)
+    own = f'"{node.facts.address}:{NODE_PORT}"'
+    node.host.wait_for(
+        lambda: True if nodes.is_file() and own in nodes.read_text() else None,
+        timeout_seconds=SECONDS_TO_DISCOVER,
+        what=f"{NODE_LIST} does not list this node ({node.facts.address})",
+        remedy=f"see `journalctl --unit {DISCOVERY_UNIT}`, and whether {RESOURCE_CONFIG} has the address",
+    )
+
+
+def _install_config(node: Node, url: str) -> bool:
+    """Put the configuration in place if Prometheus accepts it; whether it is another one than before."""
+    values = {
+        "@CLUSTER@": json.dumps(node.settings.cluster_name),
+        "@HOST_NAME@": json.dumps(node.facts.host_name),
+        "@REGION@": json.dumps(node.settings.region),
+        "@URL@": json.dumps(url),
+        "@SLURM@": _native_slurm_jobs(node),
+    }
+    text = (node.files / "units/prometheus.yml").read_text()
+    for mark, value in values.items():
+        text = text.replace(mark, value)
+    candidate = node.host.path(f"{CONFIG}.candidate")
+    node.host.write_text(f"{CONFIG}.candidate", text)
+    try:
+        node.host.run(
+            *(node.host.path("/usr/local/bin/promtool"), "check", "config", "--agent", candidate),
+            remedy="the template units/prometheus.yml, or a value of this deployment, is not what Prometheus "
+            "takes: correct it and `make deploy`",
+        )
+    finally:
+        candidate.unlink(missing_ok=True)
+    return node.install(CONFIG, text)
+
+
+def _native_slurm_jobs(node: Node) -> str:
+    """Scrape configurations of Slurm's own metrics, if the running slurmctld has them; else nothing."""
+    done = node.host.try_run("scontrol", "show", "config")
+    values = dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", done.output, re.MULTILINE))
+    if values.get("MetricsType") != "metrics/openmetrics":
+        return ""
+    # A range of ports is one port for each slurmctld thread; each serves all.
+    port = values.get("SlurmctldPort", "6817").split("-")[0]
+    target = json.dumps(f"{node.facts.address}:{port}")
+    lines = ["  # Slurm's own, asked for once a minute: each answer takes slurmctld's locks."]
+    for endpoint in SLURM_ENDPOINTS:
+        lines += [
+            f"  - job_name: slurm-{endpoint}",
+            f"    metrics_path: /metrics/{endpoint}",
+            "    scrape_interval: 1m",
+            "    static_configs:",
+            f"      - targets: [{target}]",
+            "        labels:",
+            f"          instance: {json.dumps(node.facts.host_name)}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _verify_targets(node: Node, remedy: str) -> None:
+    own = f"//{node.facts.address}:{NODE_PORT}/"
+
+    def look() -> list[dict[str, str]]:
+        targets = json.loads(http_get(f"{URL}/api/v1/targets?state=active"))["data"]["activeTargets"]
+        mine = next((target for target in targets if own in target["scrapeUrl"]), None)
+        if mine is None:
+            raise SetupError("this node is not among its targets yet", "")
+        if mine["health"] != "up":
+            raise SetupError(
+                f"this node's target is {mine['health']}: {mine['lastError'] or 'not asked yet'}", ""
+            )
+        return targets
+
+    targets = node.host.wait_for(
+        look, timeout_seconds=SECONDS_TO_SCRAPE, what=f"{UNIT} gets no metrics of this node", remedy=remedy
+    )
+    # Workers are set up after the controller: those that come later are no fault.
+    down = [target["scrapeUrl"] for target in targets if target["health"] == "down"]
+    if down:
+        shown = ", ".join(down[:SHOWN_TARGETS]) + (", ..." if len(down) > SHOWN_TARGETS else "")
+        log(f"  {len(down)} of {len(targets)} targets do not answer now: {shown}")
+
+
+def _verify_sending(node: Node, url: str) -> None:
+    """Warn unless the workspace takes what it is sent."""
+
+    def look() -> bool | None:
+        failed, settled = _remote_write("samples_failed_total"), _remote_write("bytes_total")
+        return None if not failed and not settled else failed == 0
+
+    try:
+        taken = node.host.wait_for(
+            look,
+            timeout_seconds=SECONDS_TO_SEND,
+            what=f"{url} has taken no metrics",
+            remedy="look again later",
+        )
+        # A batch that is refused counts as sent a moment before it counts as failed.
+        node.host.sleep(5)
+        taken = taken and _remote_write("samples_failed_total") == 0
+    except SetupError as error:
+        node.warn(f"{error.problem}: {_last_complaint(node)}; {_advice(node)}")
+        return
+    if not taken:
+        node.warn(f"{url} refuses metrics: {_last_complaint(node)}; {_advice(node)}")
+
+
+def _remote_write(name: str) -> float:
+    answer = http_get(f"{URL}/metrics")
+    metric = f"prometheus_remote_storage_{name}"
+    return sum(float(value) for value in re.findall(rf"^{metric}(?:\{{.*\}})? (\S+)$", answer, re.MULTILINE))
+
+
+def _last_complaint(node: Node) -> str:
+    lines = node.host.try_run(
+        *("journalctl", "--unit", UNIT, "--lines", "200", "--no-pager", "--output", "cat")
+    ).output.splitlines()
+    complaints = [line for line in lines if "remote" in line and re.search(r"level=(?i:warn|error)", line)]
+    return complaints[-1][-400:] if complaints else "its log says nothing of it"
+
+
+def _advice(node: Node) -> str:
+    complaint = _last_complaint(node)
+    found = (advice for pattern, advice in ADVICE if re.search(pattern, complaint))
+    return next(found, f"see `journalctl --unit {UNIT}` on the controller")

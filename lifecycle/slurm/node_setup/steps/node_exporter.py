@@ -1,0 +1,32 @@
+"""Metrics of the operating system: CPU, memory, disks, network, and what other steps leave as text files."""
+
+from __future__ import annotations
+
+from node_setup.collector import TEXT_FILES
+from node_setup.downloads import find_download, install_binaries
+from node_setup.endpoint import require_free_port, wait_for_metric
+from node_setup.node import Node
+from node_setup.service import is_running, keep_running
+
+UNIT = "node-exporter.service"
+PORT = 9100
+SECONDS_TO_ANSWER = 60
+
+
+def run_exporter(node: Node) -> None:
+    """Install Prometheus' node_exporter, and see that it answers on the cluster's network."""
+    node.host.path(TEXT_FILES).mkdir(parents=True, exist_ok=True)
+    if not is_running(node, UNIT):
+        require_free_port(node, PORT, "metrics of the node")
+    changed = install_binaries(node, "node_exporter", ("node_exporter",))
+    listen = f"{node.facts.address}:{PORT}"
+    changed |= node.install_unit(UNIT, lambda text: text.replace("@LISTEN@", listen))
+    keep_running(node, UNIT, changed=changed)
+    version = find_download(node, "node_exporter").version
+    wait_for_metric(
+        node,
+        f"http://{listen}/metrics",
+        rf'node_exporter_build_info{{.*version="{version}"',
+        unit=UNIT,
+        timeout_seconds=SECONDS_TO_ANSWER,
+    )

@@ -1,0 +1,30 @@
+"""Metrics of Slurm, from the primary controller."""
+
+from __future__ import annotations
+
+import re
+
+from node_setup.collector import run_collector
+from node_setup.node import Node
+
+SECONDS_TO_WRITE = 120
+"""slurmctld may be starting again after another step has changed its configuration."""
+
+
+def run_collector_of_slurm(node: Node) -> None:
+    """Have Slurm's metrics written for node_exporter, on the one controller that answers for the cluster.
+
+    Raises:
+        SetupError: if Slurm answers none of the collector's questions.
+    """
+    if not node.facts.is_primary_controller:
+        return
+    text = run_collector(
+        node,
+        "slurm_metrics",
+        timeout_seconds=SECONDS_TO_WRITE,
+        is_good=lambda text: bool(re.search(r"^slurm_collector_success\{.*\} 1$", text, re.MULTILINE)),
+    )
+    failed = re.findall(r'^slurm_collector_success\{source="(\w+)"\} 0$', text, re.MULTILINE)
+    if failed:
+        node.warn(f"no metrics of Slurm's {', '.join(failed)}: see `journalctl --unit slurm-metrics.service`")

@@ -1,0 +1,150 @@
+"""Who is asked for metrics: the nodes that the platform lists, and those that Slurm knows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collectors import discover_nodes
+from tests.lifecycle.node import StandIns, resource_config
+
+GROUPS = {
+    "controller": {"role": "controller", "num_gpus": 0},
+    "login": {"role": "login", "num_gpus": 0},
+    "workers": {"role": "worker", "num_gpus": 1},
+}
+
+
+class Cluster:
+    """Both lists, and the folder that Prometheus reads."""
+
+    def __init__(self, folder: Path, stand_ins: StandIns) -> None:
+        self.output = folder / "lists"
+        self.output.mkdir()
+        self.text_file = folder / "discover.prom"
+        self.config = {"resource_config": str(folder / "resource_config.json"), "instance_groups": GROUPS}
+        self._stand_ins, self._folder = stand_ins, folder
+        self.platform(resource_config())
+        self.slurm("NodeName=ip-10-0-0-31 NodeAddr=10.0.0.31 NodeHostName=ip-10-0-0-31 State=IDLE")
+
+    def platform(self, document: dict[str, Any]) -> None:
+        Path(str(self.config["resource_config"])).write_text(json.dumps(document))
+
+    def slurm(self, *lines: str) -> None:
+        (self._folder / "nodes").write_text("\n".join(lines) + "\n")
+        self._stand_ins.command("scontrol", f'cat "{self._folder / "nodes"}"')
+
+    def slurm_is_down(self) -> None:
+        self._stand_ins.command("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
+
+    def run(self) -> bool:
+        return discover_nodes.run_once(self.config, self.output, self.text_file)
+
+    def listed(self, name: str = "nodes") -> dict[str, dict[str, str]]:
+        """Labels by target."""
+        entries = json.loads((self.output / f"{name}.json").read_text())
+        return {target: entry["labels"] for entry in entries for target in entry["targets"]}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, stand_ins: StandIns) -> Cluster:
+    return Cluster(tmp_path, stand_ins)
+
+
+def test_all_nodes_are_listed_with_what_they_are(cluster: Cluster) -> None:
+    assert cluster.run()
+    assert list(cluster.listed()) == ["10.0.0.10:9100", "10.0.0.20:9100", "10.0.0.31:9100"]
+    assert cluster.listed()["10.0.0.31:9100"] == {
+        "instance": "ip-10-0-0-31",
+        "group": "workers",
+        "role": "worker",
+        "instance_type": "ml.m5.4xlarge",
+        "instance_id": "i-00000000000000003",
+    }
+    assert cluster.text_file.read_text().startswith("node_discovery_last_success_timestamp_seconds 1")
+
+
+def test_gpus_are_asked_for_where_they_are(cluster: Cluster) -> None:
+    cluster.run()
+    assert list(cluster.listed("gpus")) == ["10.0.0.31:9400"]
+
+
+def test_a_replaced_node_has_its_new_name_and_address(cluster: Cluster) -> None:
+    cluster.run()
+    document = resource_config()
+    document["InstanceGroups"][2]["Instances"][0] |= {"CustomerIpAddress": "10.0.0.77", "InstanceId": "i-7"}
+    cluster.platform(document)
+    cluster.slurm("NodeName=ip-10-0-0-77 NodeAddr=10.0.0.77 NodeHostName=ip-10-0-0-77 State=IDLE")
+    cluster.run()
+    assert list(cluster.listed()) == ["10.0.0.10:9100", "10.0.0.20:9100", "10.0.0.77:9100"]
+    assert cluster.listed()["10.0.0.77:9100"]["instance_id"] == "i-7"
+
+
+def test_a_node_that_is_down_stays_listed(cluster: Cluster) -> None:
+    cluster.slurm("NodeName=ip-10-0-0-31 NodeAddr=10.0.0.31 NodeHostName=ip-10-0-0-31 State=DOWN*+DRAIN")
+    cluster.run()
+    assert "10.0.0.31:9100" in cluster.listed()
+
+
+def test_a_worker_that_the_platform_does_not_list_yet(cluster: Cluster) -> None:
+    document = resource_config()
+    document["InstanceGroups"][2]["Instances"] = None
+    cluster.platform(document)
+    cluster.run()
+    assert cluster.listed()["10.0.0.31:9100"] == {"instance": "ip-10-0-0-31", "role": "worker"}
+    assert "10.0.0.31:9400" in cluster.listed("gpus")
+
+
+def test_a_node_that_slurm_knows_by_name_is_listed_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discover_nodes.socket, "gethostbyname", lambda name: "10.0.0.31")
+    cluster.slurm("NodeName=worker-1 NodeAddr=worker-1 NodeHostName=worker-1 State=IDLE")
+    cluster.run()
+    assert len(cluster.listed()) == 3
+    assert cluster.listed()["10.0.0.31:9100"]["instance"] == "worker-1"
+
+
+def test_places_for_nodes_that_never_were_are_not_nodes(cluster: Cluster) -> None:
+    cluster.slurm(
+        "NodeName=later-1 NodeAddr=10.0.0.88 NodeHostName=later-1 State=FUTURE",
+        "NodeName=later-2 NodeAddr=10.0.0.89 NodeHostName=later-2 State=IDLE+CLOUD+POWERED_DOWN",
+    )
+    cluster.run()
+    assert list(cluster.listed()) == ["10.0.0.10:9100", "10.0.0.20:9100", "10.0.0.31:9100"]
+
+
+def test_slurm_that_is_down_leaves_the_platforms_list(cluster: Cluster) -> None:
+    cluster.slurm_is_down()
+    assert cluster.run()
+    assert len(cluster.listed()) == 3
+
+
+def test_a_platform_file_that_is_half_written_leaves_slurms_list(cluster: Cluster) -> None:
+    Path(str(cluster.config["resource_config"])).write_text('{"InstanceGroups": [')
+    assert cluster.run()
+    assert list(cluster.listed()) == ["10.0.0.31:9100"]
+
+
+def test_without_an_answer_the_former_lists_stay(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.run()
+    before = cluster.listed()
+    cluster.text_file.unlink()
+    cluster.slurm_is_down()
+    Path(str(cluster.config["resource_config"])).unlink()
+    assert not cluster.run()
+    assert cluster.listed() == before and not cluster.text_file.exists()
+    said = capsys.readouterr().err
+    assert "resource_config.json: FileNotFoundError" in said and "Unable to contact slurm controller" in said
+
+
+def test_lists_that_say_the_same_are_not_written_again(cluster: Cluster) -> None:
+    cluster.run()
+    before = (cluster.output / "nodes.json").stat().st_mtime_ns
+    cluster.run()
+    assert (cluster.output / "nodes.json").stat().st_mtime_ns == before

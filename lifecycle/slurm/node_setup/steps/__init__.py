@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from node_setup.step import Step
 from node_setup.steps import (
+    accounting,
     cloudwatch_agent,
     container_storage,
     credentials,
@@ -16,7 +17,13 @@ from node_setup.steps import (
     metrics_collector,
     mounts,
     node_exporter,
+    pam_adopt,
+    slurm_accounts,
+    slurm_client,
+    slurm_controller,
     slurm_metrics,
+    slurm_worker,
+    users,
     workload_code,
 )
 
@@ -28,6 +35,15 @@ STEPS: tuple[Step, ...] = (
     Step("hold-node", hold.hold, roles=("worker",)),
     Step("lustre-mount", mounts.verify_lustre),
     Step("home-mount", mounts.verify_home, switched_on=lambda settings: settings.home_mount_path is not None),
+    Step("slurm-controller", slurm_controller.verify, roles=("controller",)),
+    Step("slurm-worker", slurm_worker.verify, roles=("worker",)),
+    Step("slurm-client", slurm_client.verify, roles=("login",)),
+    Step("accounting", accounting.verify, roles=("controller",)),
+    # Homes are on the file systems; accounts in Slurm are of users who exist.
+    Step("users", users.apply),
+    Step("slurm-accounts", slurm_accounts.apply, roles=("controller",)),
+    # Switched off it takes back what it wrote.
+    Step("pam-adopt", pam_adopt.apply, roles=("worker",)),
     # Before anything that runs containers.
     Step(
         "container-storage",

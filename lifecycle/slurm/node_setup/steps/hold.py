@@ -1,17 +1,106 @@
-"""No jobs for a worker that is not set up: drained while the steps run, and given back by the last one."""
+"""No jobs for a worker that is not set up: drained while the steps run, and given back by the last one.
+
+A drained node keeps the jobs it has, so that steps may also run inside one. Whether to give it back is told
+by the reason that Slurm keeps with the state: whoever drained it for another one gives it back.
+"""
 
 from __future__ import annotations
 
-from node_setup.node import Node
+from node_setup.failure import SetupError
+from node_setup.node import Node, log
+from node_setup.slurm import SlurmNode, show_node, submission_problem, wait_for_controller
+
+OURS = "node-setup: "
+IN_PROGRESS = f"{OURS}in progress"
+LOG = "/var/log/provision/provisioning.log"
+SECONDS_TO_BE_KNOWN = 600
+SECONDS_TO_TAKE_JOBS = 300
+"""slurmctld asks a node that is back within a minute; the service needs a few for a new node's topology."""
 
 
 def hold(node: Node) -> None:
-    """See the module."""
+    """Drain this node, unless it is drained or down for another's reason.
+
+    Raises:
+        SetupError: if slurmctld does not answer, or does not know this node.
+    """
+    wait_for_controller(node.host)
+    name = node.facts.host_name
+    state = node.host.wait_for(
+        lambda: show_node(node.host, name),
+        timeout_seconds=SECONDS_TO_BE_KNOWN,
+        what=f"Slurm's controller does not know {name}",
+        remedy="",
+    )
+    if _is_anothers(state):
+        log(f"  {name} is {state.state} already, and left so: {state.reason}")
+    elif state.reason != IN_PROGRESS or "DRAIN" not in state.flags:
+        _drain(node, IN_PROGRESS)
 
 
 def release(node: Node) -> None:
-    """See the module."""
+    """Give the node back, if it is held by these steps, and verify that it takes jobs.
+
+    Raises:
+        SetupError: if it does not.
+    """
+    name = node.facts.host_name
+    state = show_node(node.host, name)
+    if _is_anothers(state):
+        node.warn(
+            f"{name} stays {state.state}: {state.reason or 'no reason given'}; once that is over: "
+            f"sudo scontrol update nodename={name} state=resume"
+        )
+        return
+    if state.flags & {"DRAIN", "DOWN"}:
+        node.host.run("scontrol", "update", f"nodename={name}", "state=resume")
+    node.host.wait_for(
+        lambda: _takes_jobs(node),
+        timeout_seconds=SECONDS_TO_TAKE_JOBS,
+        what=f"{name} takes no jobs",
+        remedy=f"see `scontrol show node {name}` and, on the node, `systemctl status slurmd`",
+    )
 
 
 def keep_held(node: Node, *, failed_step: str) -> None:
-    """See the module."""
+    """After a failure: say in the node's reason which step it was. Never raises."""
+    if node.facts.role != "worker":
+        return
+    try:
+        if not _is_anothers(show_node(node.host, node.facts.host_name)):
+            _drain(node, f"{OURS}step {failed_step} failed; see {LOG}")
+    except (SetupError, OSError) as error:
+        log(f"WARNING: {node.facts.host_name} could not be drained, and may get jobs: {error}")
+
+
+def _drain(node: Node, reason: str) -> None:
+    node.host.run("scontrol", "update", f"nodename={node.facts.host_name}", "state=drain", f"reason={reason}")
+
+
+def _is_anothers(state: SlurmNode) -> bool:
+    """Whether the node is out of service for a reason that is not these steps'.
+
+    Not responding is no such reason: that is a new node whose slurmd starts at this moment, or the entry of
+    the node that it replaces. Slurm would bring it back by itself, before it is set up.
+    """
+    if not state.flags & {"DRAIN", "DOWN", "FAIL"}:
+        return False
+    return not state.reason.startswith((OURS, "Not responding")) and not (
+        "DOWN" in state.flags and "DRAIN" not in state.flags and not state.reason
+    )
+
+
+def _takes_jobs(node: Node) -> bool:
+    state = show_node(node.host, node.facts.host_name)
+    if state.unavailable:
+        raise SetupError(f"Slurm has it {state.state}{': ' if state.reason else ''}{state.reason}", "")
+    partition = node.facts.hardware.partition
+    problem = submission_problem(node.host, partition, node.facts.host_name) if partition else None
+    if problem:
+        raise SetupError(
+            f"jobs on it are rejected for the topology: {problem}",
+            "on the controller see `scontrol show topology`: it must have this node, or slurm.conf no "
+            "TopologyPlugin; "
+            "then `sudo scontrol reconfigure`",
+        )
+    return True

@@ -1,0 +1,97 @@
+"""A user's home on the shared file system, which many nodes make at the same moment.
+
+Root works in the folder of all homes alone, in which users cannot make anything; what is inside of a home is
+done as the user, who could put symbolic links there that lead anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import stat
+from pathlib import Path
+
+from node_setup.failure import SetupError
+from node_setup.host import Host
+
+HOME_MODE = 0o700
+"""For the first time; the owner may open it for others."""
+SKELETON = "/etc/skel"
+
+
+def make_homes_folder(host: Host, path: str) -> None:
+    """Have a folder for homes that root alone can change.
+
+    Raises:
+        SetupError: if what is there is something else, or can be changed by users.
+    """
+    folder = host.path(path)
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise SetupError(
+            f"{path} must be a folder of root's that no one else can write to, since homes are made in it: "
+            "it is "
+            f"{stat.filemode(found.st_mode)} of uid {found.st_uid}",
+            f"look at what is in it; then `sudo chown root:root {path} && sudo chmod 755 {path}`",
+        )
+
+
+def make_home(host: Host, path: str, uid: int, gid: int) -> bool:
+    """Have a home of this user's with the skeleton's files; returns whether it was made by this call.
+
+    Raises:
+        SetupError: if it belongs to somebody else, is no folder, or cannot be given to the user.
+    """
+    home = host.path(path)
+    if not os.path.lexists(home):
+        try:
+            return _make(host, home, uid, gid)
+        except OSError as error:
+            raise SetupError(
+                f"{path} cannot be made: {error.strerror}: {error.filename}",
+                "the file system is full or read-only, or does not let root of the nodes be root "
+                "(no_root_squash)",
+            ) from None
+    found = home.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid:
+        raise SetupError(
+            f"{path} must be a folder of uid {uid}: it is {stat.filemode(found.st_mode)} of "
+            f"{_owner(found.st_uid)}",
+            "give the user another name or that uid in the cluster file, or move what is there away",
+        )
+    return False
+
+
+def _make(host: Host, home: Path, uid: int, gid: int) -> bool:
+    """Make it whole beside its place, and put it there unless another node was first."""
+    partial = home.parent / f".{home.name}.{os.uname().nodename}.{os.getpid()}"
+    try:
+        skeleton = host.path(SKELETON)
+        if skeleton.is_dir():
+            shutil.copytree(skeleton, partial, symlinks=True)
+        else:
+            partial.mkdir()
+        for folder, _, files in os.walk(partial, topdown=False):
+            for name in (*files, "."):
+                os.chown(Path(folder) / name, uid, gid, follow_symlinks=False)
+        partial.chmod(HOME_MODE)
+        try:
+            partial.rename(home)
+        except OSError:
+            # Another node's is there, which is as good; a folder is not put over one that holds files.
+            if not home.is_dir():
+                raise
+            return False
+        return True
+    finally:
+        if partial.exists():
+            shutil.rmtree(partial)
+
+
+def _owner(uid: int) -> str:
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"

@@ -1,0 +1,140 @@
+"""Users and groups of the operating system, with numbers that are the same on every node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from node_setup.failure import SetupError
+from node_setup.host import Host
+from node_setup.node import Node
+from node_setup.settings import User, UserGroup
+
+EXPIRED = "1"
+"""A day after 1970-01-01, in days: long over. What getent shows of such an account in its eighth field."""
+NOT_FOUND = 2
+"""getent's status for a key that is not there."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """A line of the user database."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+
+
+def find_user(host: Host, key: str | int) -> Account | None:
+    """The user of this name or number, whichever database has it."""
+    found = _entry(host, "passwd", key)
+    return Account(found[0], int(found[2]), int(found[3]), found[5]) if found else None
+
+
+def _entry(host: Host, database: str, key: str | int) -> list[str] | None:
+    done = host.try_run("getent", database, str(key))
+    if done.status == NOT_FOUND:
+        return None
+    if done.status != 0:
+        raise SetupError(
+            f"`getent {database} {key}` ended with {done.status}: {done.said}", "see nsswitch.conf"
+        )
+    return done.output.splitlines()[0].split(":")
+
+
+def bring_group(node: Node, group: UserGroup) -> None:
+    """Have this group.
+
+    Raises:
+        SetupError: if its name or its number is another group's.
+    """
+    named, numbered = _entry(node.host, "group", group.name), _entry(node.host, "group", group.gid)
+    if named and int(named[2]) != group.gid:
+        raise SetupError(
+            f"group {group.name} has gid {named[2]} on this node, and {group.gid} in the cluster file",
+            f"write gid {named[2]} or another name into the cluster file; a group's number cannot change, "
+            "since files "
+            "have it",
+        )
+    if numbered and numbered[0] != group.name:
+        raise SetupError(
+            f"gid {group.gid} of group {group.name} is group {numbered[0]}'s on this node",
+            "give the group another gid in the cluster file",
+        )
+    if not named:
+        node.host.run("groupadd", "--gid", str(group.gid), group.name)
+        node.changed(f"group {group.name} ({group.gid})")
+
+
+def check_user(host: Host, user: User) -> None:
+    """Raise SetupError if the user's name or number is another user's on this node."""
+    named, numbered = find_user(host, user.name), find_user(host, user.uid)
+    if named and named.uid != user.uid:
+        raise SetupError(
+            f"user {user.name} has uid {named.uid} on this node, and {user.uid} in the cluster file",
+            f"write uid {named.uid} or another name into the cluster file; a user's number cannot change, "
+            "since files "
+            "have it",
+        )
+    if numbered and numbered.name != user.name:
+        raise SetupError(
+            f"uid {user.uid} of user {user.name} is user {numbered.name}'s on this node",
+            "give the user another uid in the cluster file",
+        )
+
+
+def bring_user(node: Node, user: User, gid: int, home: str) -> None:
+    """Have this user with these groups, able to log in; the home itself is made elsewhere."""
+    host = node.host
+    found = find_user(host, user.name)
+    if found is None:
+        host.run(
+            *("useradd", "--uid", str(user.uid), "--gid", str(gid), "--home-dir", home),
+            *("--no-create-home", "--shell", "/bin/bash", user.name),
+        )
+        node.changed(f"user {user.name} ({user.uid})")
+        found = Account(user.name, user.uid, gid, home)
+    if found.gid != gid:
+        # usermod gives all files of the home to the new group, on every node, which takes hours in a large
+        # one. It looks for them in the home that it knows.
+        host.run("usermod", "--home", "/nonexistent", user.name)
+        host.run("usermod", "--gid", str(gid), user.name)
+        host.run("usermod", "--home", home, user.name)
+        node.changed(f"user {user.name}: group {user.group} ({gid})")
+    elif found.home != home:
+        host.run("usermod", "--home", home, user.name)
+        node.changed(f"user {user.name}: home {home}")
+    if further_groups(host, user.name, gid) != set(user.groups) - {user.group}:
+        # All of them, so that docker and sudo, which are root, are not among them.
+        host.run("usermod", "--groups", ",".join(user.groups), user.name)
+        node.changed(f"user {user.name}: groups {', '.join(user.groups) or 'none'} beside {user.group}")
+    if is_expired(host, user.name):
+        host.run("usermod", "--expiredate", "", user.name)
+        node.changed(f"user {user.name}: may log in again")
+
+
+def further_groups(host: Host, name: str, gid: int) -> set[str]:
+    """The user's groups beside the primary one."""
+    names = host.run("id", "--name", "--groups", name).split()
+    primary = _entry(host, "group", gid)
+    return set(names) - {primary[0] if primary else str(gid)}
+
+
+def is_expired(host: Host, name: str) -> bool:
+    found = _entry(host, "shadow", name)
+    return bool(found and len(found) > 7 and found[7] == EXPIRED)
+
+
+def shut_out(node: Node, name: str) -> None:
+    """Keep a user from logging in, by key too, and from what groups allow; all that he has stays."""
+    host = node.host
+    found = find_user(host, name)
+    if found is None:
+        return
+    if not is_expired(host, name):
+        # Not only locked: a locked password does not keep a key out.
+        host.run("usermod", "--lock", "--expiredate", EXPIRED, name)
+        node.changed(f"user {name}: locked, no longer in the cluster file")
+    if further_groups(host, name, found.gid):
+        host.run("usermod", "--groups", "", name)
+        node.changed(f"user {name}: out of all further groups")

@@ -1,0 +1,71 @@
+"""Why slurmctld is not up: what its log says, for the faults that are known to keep it down."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from node_setup.failure import SetupError
+from node_setup.host import Host
+
+# HyperPod's, then Debian's and Ubuntu's packages'.
+CONFIGURATIONS = ("/opt/slurm/etc/slurm.conf", "/etc/slurm/slurm.conf")
+LOGS = ("/var/log/slurm/slurmctld.log", "/var/log/slurmctld.log")
+TAIL_BYTES = 65536
+
+
+def why_controller_is_down(host: Host) -> SetupError | None:
+    """A diagnosis, if slurmctld's log on this node has one; other nodes have no such log."""
+    settings = _settings(host)
+    told = _log(host, settings.get("slurmctldlogfile"))
+    # What came before the last start is over.
+    told = told[max(0, told.rfind("slurmctld version ")) :]
+    if "CLUSTER ID MISMATCH" in told:
+        folder = settings.get("statesavelocation", "the StateSaveLocation of slurm.conf")
+        return SetupError(
+            f"slurmctld ends with CLUSTER ID MISMATCH: {folder} and the accounting database know this "
+            "cluster by "
+            "different numbers. Accounting was set up after slurmctld's first start, or the database was "
+            "another "
+            "cluster's",
+            "make sure that no other controller uses this folder or this cluster name in the database; then "
+            "on the "
+            f"controller `sudo systemctl stop slurmctld`, `sudo mv {folder}/clustername "
+            f"{folder}/clustername.old`, "
+            "`sudo systemctl start slurmctld`; jobs and nodes are kept",
+        )
+    if re.search(r"(cannot stat|read|open).*topology\.(conf|yaml)", told, re.IGNORECASE):
+        return SetupError(
+            "slurmctld waits for a topology file that does not exist: slurm.conf names a TopologyPlugin",
+            "on the controller comment TopologyPlugin out in slurm.conf and `sudo systemctl restart "
+            "slurmctld`; the "
+            "service writes both for instance types that have a topology",
+        )
+    fatal = re.findall(r"fatal: (.*)", told)
+    if fatal:
+        return SetupError(
+            f"slurmctld ends with: {fatal[-1]}",
+            "see its log on the controller, and `systemctl status slurmctld`",
+        )
+    return None
+
+
+def _settings(host: Host) -> dict[str, str]:
+    """slurm.conf where it is one ``Name=value`` a line; names in lower case, since Slurm ignores case."""
+    for path in CONFIGURATIONS:
+        file = host.path(path)
+        if file.is_file():
+            lines = file.read_text(errors="replace").splitlines()
+            pairs = re.findall(r"^\s*(\w+)\s*=\s*(\S+)\s*(?:#.*)?$", "\n".join(lines), re.MULTILINE)
+            return {name.lower(): value for name, value in pairs}
+    return {}
+
+
+def _log(host: Host, configured: str | None) -> str:
+    for path in (configured, *LOGS):
+        file = host.path(path) if path else Path()
+        if file.is_file():
+            with file.open("rb") as log:
+                log.seek(max(0, file.stat().st_size - TAIL_BYTES))
+                return log.read().decode(errors="replace")
+    return ""

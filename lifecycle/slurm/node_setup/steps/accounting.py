@@ -1,0 +1,80 @@
+"""Slurm's accounting: verified, never configured. The platform sets it up before slurmctld's first start."""
+
+from __future__ import annotations
+
+from node_setup.failure import SetupError
+from node_setup.node import Node
+from node_setup.slurm import configuration
+from node_setup.slurm_logs import why_controller_is_down
+
+SECONDS_FOR_REGISTRATION = 300
+"""slurmctld tries again every few minutes where slurmdbd was late."""
+SLURMDBD = (
+    "see `systemctl status slurmdbd` and its log on the controller; with a database on RDS, also that it is "
+)
+"available and its security group lets the nodes in"
+
+
+def verify(node: Node) -> None:
+    """Check that jobs are recorded, where the cluster file says.
+
+    Raises:
+        SetupError: if they are not.
+    """
+    config = configuration(node.host)
+    kind = config.get("AccountingStorageType", "")
+    if kind != "accounting_storage/slurmdbd":
+        raise SetupError(
+            f"jobs are not recorded: AccountingStorageType is {kind or 'not set'}, not "
+            "accounting_storage/slurmdbd",
+            "HyperPod sets accounting up on the controller; do not add it to a slurmctld that has run: "
+            "replace the "
+            "controller, and look in its log for why slurmdbd was not set up",
+        )
+    name = config.get("ClusterName", "")
+    try:
+        node.host.wait_for(
+            lambda: _registered(node, name),
+            timeout_seconds=SECONDS_FOR_REGISTRATION,
+            what=f"cluster {name} is not registered with Slurm's accounting",
+            remedy=SLURMDBD,
+        )
+    except SetupError as error:
+        raise (why_controller_is_down(node.host) or error) from None
+    _verify_place(node)
+
+
+def _registered(node: Node, name: str) -> bool:
+    """Whether slurmdbd answers, and has this cluster with a controller that has come to it."""
+    shown = node.host.run(
+        *("sacctmgr", "--parsable2", "--noheader", "show", "cluster", "format=cluster,controlhost"),
+        remedy=SLURMDBD,
+    )
+    # Slurm keeps cluster names in lower case.
+    clusters = dict(line.split("|")[:2] for line in shown.splitlines() if "|" in line)
+    if name.lower() not in clusters:
+        raise SetupError(f"it has {', '.join(clusters) or 'none'}", "")
+    if not clusters[name.lower()]:
+        raise SetupError("slurmctld has not connected to slurmdbd", "")
+    return True
+
+
+def _verify_place(node: Node) -> None:
+    """The database is where the cluster file has it: slurmdbd tells its own configuration."""
+    shown = node.host.run("sacctmgr", "show", "configuration", remedy=SLURMDBD)
+    pairs = (line.partition("=") for line in shown.splitlines() if line.startswith("StorageHost"))
+    host = next((value.strip() for _, _, value in pairs), "")
+    local = host in ("localhost", "127.0.0.1", "::1", node.facts.host_name, node.facts.address)
+    if node.settings.external_accounting and (local or not host):
+        raise SetupError(
+            "the cluster file has the accounting on RDS, and slurmdbd keeps it on "
+            f"{host or 'an unknown host'}, where "
+            "it is lost with this node",
+            "the cluster was made without accounting_database, which cannot be added to it: make a new "
+            "cluster, or "
+            "take it out of the cluster file",
+        )
+    if not node.settings.external_accounting and not local:
+        node.warn(
+            f"slurmdbd keeps the accounting on {host}, and the cluster file names no accounting_database"
+        )

@@ -1,0 +1,185 @@
+"""By ssh to a worker come those alone who have a job there, and their sessions are counted to it.
+
+Root, ubuntu, members of sudo and the cluster file's administrators are let in always. With the switch off the
+step takes back what it wrote.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from node_setup.failure import SetupError
+from node_setup.node import Node
+from node_setup.slurm import configuration
+
+SSHD = "/etc/pam.d/sshd"
+ACCESS = "/etc/security/access-slurm-adopt.conf"
+SESSION = "/etc/pam.d/slurm-adopt-session"
+COMMON_SESSION = "/etc/pam.d/common-session"
+MODULE = "pam_slurm_adopt.so"
+# Where PAM finds modules by name, then where Slurm's own installation may leave it.
+PAM_FOLDERS = (
+    "usr/lib/*-linux-gnu/security",
+    "lib/*-linux-gnu/security",
+    "lib/security",
+    "usr/lib/security",
+    "lib64/security",
+)
+OTHER_FOLDERS = ("opt/slurm/lib/security", "opt/slurm/lib64/security", "usr/local/lib/security")
+ACCOUNT_INCLUDE, SESSION_INCLUDE = "@include common-account", "@include common-session"
+BEGIN, END = "# BEGIN node-setup: pam_slurm_adopt", "# END node-setup: pam_slurm_adopt"
+REPLACED = "# node-setup replaces: "
+ALWAYS = ("root", "ubuntu", "(sudo)")
+"""Of access.conf: users, and in brackets groups."""
+STRANGER = "nobody"
+"""A user without jobs, whom PAM has to refuse."""
+ALLOWED, REFUSED = 0, 6
+"""PAM's PAM_SUCCESS and PAM_PERM_DENIED; any other answer is of rules that do not work."""
+
+
+def apply(node: Node) -> None:
+    """Bring sshd's PAM rules in line with the switch, and verify whom they let in.
+
+    Raises:
+        SetupError: if Slurm or the image lacks something, or the rules do not work; then they are taken back.
+    """
+    if not node.settings.pam_slurm_adopt:
+        _take_back(node)
+        return
+    module = _find_module(node)
+    _check_slurm(node)
+    text = _read(node, SSHD)
+    admins = [user.name for user in node.settings.users if user.admin]
+    access = f"+:{' '.join([*ALWAYS, *admins])}:ALL\n-:ALL:ALL\n"
+    node.install(ACCESS, "# Who may come without a job; see pam.d/sshd.\n" + access)
+    node.install(SESSION, _without_systemd(_read(node, COMMON_SESSION)))
+    node.install(SSHD, with_adoption(without_adoption(text), module))
+    _verify(node)
+
+
+def with_adoption(text: str, module: str) -> str:
+    """The rules of sshd with the adoption, which has to be the last account rule; sessions without logind.
+
+    Raises:
+        SetupError: if they are not in the form of Debian's and Ubuntu's.
+    """
+    lines = text.splitlines()
+    for wanted in (ACCOUNT_INCLUDE, SESSION_INCLUDE):
+        if wanted not in lines:
+            raise SetupError(
+                f"{SSHD} has no line `{wanted}`",
+                "it has been changed: restore it from the package openssh-server, or set "
+                "node_setup.pam_slurm_adopt: "
+                "false",
+            )
+    account = [
+        BEGIN,
+        # nodefgroup: groups are those in brackets, so that a user named sudo is nobody special.
+        f"account [success=1 default=ignore] pam_access.so nodefgroup accessfile={ACCESS}",
+        # The hyphen: without the file, say while it is updated, nobody is kept out.
+        f"-account required {module}",
+        END,
+    ]
+    position = max(
+        index for index, line in enumerate(lines) if line.lstrip("-").startswith(("account", ACCOUNT_INCLUDE))
+    )
+    lines[position + 1 : position + 1] = account
+    session = lines.index(SESSION_INCLUDE)
+    lines[session : session + 1] = [
+        BEGIN,
+        f"{REPLACED}{SESSION_INCLUDE}",
+        f"@include {Path(SESSION).name}",
+        END,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def without_adoption(text: str) -> str:
+    """The same rules without what ``with_adoption`` wrote."""
+    kept: list[str] = []
+    ours = False
+    for line in text.splitlines():
+        if line in (BEGIN, END):
+            ours = line == BEGIN
+        elif not ours:
+            kept.append(line)
+        elif line.startswith(REPLACED):
+            kept.append(line.removeprefix(REPLACED))
+    return "\n".join(kept) + "\n"
+
+
+def _without_systemd(common_session: str) -> str:
+    """pam_systemd moves a session into a group of processes of logind's own, out of the job's."""
+    lines = [line for line in common_session.splitlines() if "pam_systemd.so" not in line]
+    return "\n".join([f"# {COMMON_SESSION} without pam_systemd; made by node-setup.", *lines]) + "\n"
+
+
+def _take_back(node: Node) -> None:
+    sshd = node.host.path(SSHD)
+    if sshd.is_file() and BEGIN in (text := sshd.read_text()):
+        node.install(SSHD, without_adoption(text))
+    for path in (ACCESS, SESSION):
+        if node.host.path(path).exists():
+            node.host.path(path).unlink()
+            node.changed(f"{path}: removed")
+
+
+def _find_module(node: Node) -> str:
+    """What PAM is to load: the name, if it stands where PAM looks, else the path."""
+    for folder in PAM_FOLDERS:
+        if any(True for _ in node.host.root.glob(f"{folder}/{MODULE}")):
+            return MODULE
+    for folder in OTHER_FOLDERS:
+        if (node.host.root / folder / MODULE).is_file():
+            return f"/{folder}/{MODULE}"
+    raise SetupError(
+        f"node_setup.pam_slurm_adopt is true, and {MODULE} is not on this node, in "
+        f"{', '.join('/' + folder for folder in (*PAM_FOLDERS, *OTHER_FOLDERS))}",
+        "it must be of the same version as Slurm: build it from contribs/pam_slurm_adopt of Slurm's source "
+        "into an "
+        "image of your own, or set node_setup.pam_slurm_adopt: false",
+    )
+
+
+def _check_slurm(node: Node) -> None:
+    config = configuration(node.host)
+    wanted = {"PrologFlags": "contain", "ProctrackType": "proctrack/cgroup"}
+    for name, value in wanted.items():
+        got = config.get(name, "")
+        if value not in got.lower().split(","):
+            raise SetupError(
+                f"node_setup.pam_slurm_adopt is true, and {name} of Slurm's configuration is "
+                f"{got or 'not set'}, "
+                f"without {value}",
+                f"add {name}={value} to slurm.conf on the controller and restart slurmctld and every slurmd, "
+                "while no "
+                "jobs run; or set node_setup.pam_slurm_adopt: false",
+            )
+    if "usepam yes" not in node.host.run("sshd", "-T").splitlines():
+        raise SetupError(
+            "sshd does not ask PAM, so that anyone may come in", "set `UsePAM yes` in /etc/ssh/sshd_config"
+        )
+
+
+def _read(node: Node, path: str) -> str:
+    try:
+        return node.host.path(path).read_text()
+    except OSError as error:
+        raise SetupError(
+            f"{path} cannot be read: {error.strerror}", "reinstall openssh-server and libpam-runtime"
+        ) from None
+
+
+def _verify(node: Node) -> None:
+    """Ask PAM itself; rules that keep administrators out, or let everyone in, do not stay."""
+    for user, wanted in (("root", ALLOWED), ("ubuntu", ALLOWED), (STRANGER, REFUSED)):
+        if node.host.try_run("getent", "passwd", user).status != 0:
+            continue
+        answer = node.host.try_run("python3", "-I", node.files / "pam_account.py", "sshd", user)
+        if answer.status != wanted:
+            _take_back(node)
+            raise SetupError(
+                f"with {MODULE} PAM should {'let in' if wanted == ALLOWED else 'refuse'} {user}, and says: "
+                f"{answer.said} ({answer.status}); the rules have been taken back",
+                "see /var/log/auth.log on the node, or set node_setup.pam_slurm_adopt: false",
+            )

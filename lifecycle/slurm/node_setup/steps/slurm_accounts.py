@@ -1,0 +1,184 @@
+"""Slurm's accounts and their users, as the cluster file has them; on the primary controller.
+
+What the file does not name, and never named on this node, is left alone. Who is no longer named loses the
+right to submit jobs, not the record of those that ran.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from node_setup.failure import SetupError
+from node_setup.node import Node
+from node_setup.settings import Account, User
+from node_setup.slurm import configuration
+
+RECORD = "/var/lib/node-setup/slurm_accounts.json"
+"""User to account, as the last run left it: whom to look for when the file no longer names him."""
+REMEDY = "see `sacctmgr show assoc` and the log of slurmdbd on the controller"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What Slurm's database has of this cluster."""
+
+    accounts: dict[str, tuple[str, str]]
+    """Name to parent and fairshare."""
+    users: dict[str, set[str]]
+    """Name to accounts."""
+    defaults: dict[str, tuple[str, str]]
+    """Name to default account and administrator's level."""
+
+
+def apply(node: Node) -> None:
+    """Bring accounts and users in line with the cluster file; only on the controller that is in charge.
+
+    Raises:
+        SetupError: if sacctmgr refuses, or what it shows afterwards is something else.
+    """
+    if not node.facts.is_primary_controller:
+        return
+    config = configuration(node.host)
+    cluster = config.get("ClusterName", "").lower()
+    known = _known(node, cluster)
+    for account in _parents_first(node.settings.accounts):
+        _bring_account(node, cluster, account, known)
+    users = {user.name: user for user in node.settings.users if user.account}
+    for user in users.values():
+        _bring_user(node, cluster, user, known)
+    _remove_old(node, cluster, users)
+    _verify(node, cluster, users)
+    _warn_of_enforcement(node, config)
+
+
+def _known(node: Node, cluster: str) -> Known:
+    accounts: dict[str, tuple[str, str]] = {}
+    users: dict[str, set[str]] = {}
+    rows = _show(node, "assoc", "where", f"cluster={cluster}", "format=account,user,parentname,share")
+    for account, user, parent, share in rows:
+        if user:
+            users.setdefault(user, set()).add(account)
+        else:
+            accounts[account] = (parent, share)
+    levels = _show(node, "user", "format=user,defaultaccount,adminlevel")
+    return Known(accounts, users, {user: (default, level) for user, default, level in levels})
+
+
+def _show(node: Node, *what: str) -> list[list[str]]:
+    shown = node.host.run("sacctmgr", "--parsable2", "--noheader", "show", *what, remedy=REMEDY)
+    return [line.split("|") for line in shown.splitlines() if line]
+
+
+def _change(node: Node, *what: str) -> None:
+    node.host.run("sacctmgr", "--immediate", *what, remedy=REMEDY)
+    node.changed(f"sacctmgr {' '.join(what)}")
+
+
+def _parents_first(accounts: tuple[Account, ...]) -> list[Account]:
+    ordered: list[Account] = []
+    names = {account.name for account in accounts}
+    while len(ordered) < len(accounts):
+        placed = {account.name for account in ordered}
+        ready = [
+            a for a in accounts if a.name not in placed and (a.parent in placed or a.parent not in names)
+        ]
+        if not ready:
+            circle = ", ".join(sorted(names - placed))
+            raise SetupError(f"accounts are each other's parents: {circle}", "correct the cluster file")
+        ordered += ready
+    return ordered
+
+
+def _bring_account(node: Node, cluster: str, account: Account, known: Known) -> None:
+    parent, share = account.parent or "root", str(account.fairshare)
+    here = (f"name={account.name}", f"cluster={cluster}")
+    if account.name not in known.accounts:
+        text = (f"description={account.name}", "organization=cluster-file")
+        _change(node, "add", "account", *here, f"parent={parent}", f"fairshare={share}", *text)
+        return
+    if known.accounts[account.name][0] != parent:
+        _change(node, "modify", "account", "where", *here, "set", f"parent={parent}")
+    if known.accounts[account.name][1] != share:
+        _change(node, "modify", "account", "where", *here, "set", f"fairshare={share}")
+
+
+def _bring_user(node: Node, cluster: str, user: User, known: Known) -> None:
+    assert user.account
+    if user.account not in known.users.get(user.name, set()):
+        _change(node, "add", "user", f"name={user.name}", f"account={user.account}", f"cluster={cluster}")
+    default, level = known.defaults.get(user.name, (user.account, "None"))
+    where = ("modify", "user", "where", f"name={user.name}")
+    if default != user.account:
+        _change(node, *where, f"cluster={cluster}", "set", f"defaultaccount={user.account}")
+    wanted = "Administrator" if user.admin else "None"
+    if level != wanted:
+        _change(node, *where, "set", f"adminlevel={wanted}")
+
+
+def _remove_old(node: Node, cluster: str, users: dict[str, User]) -> None:
+    """Take from earlier users, and from users who have moved, the accounts that this step gave them."""
+    path = node.host.path(RECORD)
+    before: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    record = {name: user.account for name, user in users.items()}
+    known = _known(node, cluster)
+    for name, account in before.items():
+        if name in users and users[name].account == account:
+            continue
+        gone = known.users.get(name, set()) if name not in users else known.users.get(name, set()) & {account}
+        default, level = known.defaults.get(name, ("", "None"))
+        if name not in users and level != "None":
+            _change(node, "modify", "user", "where", f"name={name}", "set", "adminlevel=None")
+        if not _remove(node, cluster, name, gone, default):
+            # Looked for again next time.
+            record.setdefault(name, account)
+    node.host.write_text(RECORD, json.dumps(record, indent=2, sort_keys=True) + "\n", mode=0o600)
+
+
+def _remove(node: Node, cluster: str, name: str, accounts: set[str], default: str) -> bool:
+    """Remove a user from accounts; whether it worked. Slurm refuses while his jobs in them run or wait."""
+    # The default account is the last one: Slurm refuses to leave a user without a default.
+    for account in sorted(accounts, key=lambda account: (account == default, account)):
+        what = ("remove", "user", "where", f"name={name}", f"account={account}", f"cluster={cluster}")
+        done = node.host.try_run("sacctmgr", "--immediate", *what)
+        if done.status != 0 and "active" in done.output + done.errors:
+            node.warn(
+                f"user {name} is no longer in account {account} of the cluster file, and keeps it while his "
+                "jobs run "
+                f"or wait: `sudo scancel --user={name}`, then apply the scripts again"
+            )
+            return False
+        if done.status != 0:
+            raise SetupError(f"`sacctmgr {' '.join(what)}` ended with {done.status}: {done.said}", REMEDY)
+        node.changed(f"sacctmgr {' '.join(what)}")
+    return True
+
+
+def _verify(node: Node, cluster: str, users: dict[str, User]) -> None:
+    known = _known(node, cluster)
+    for account in node.settings.accounts:
+        wanted = (account.parent or "root", str(account.fairshare))
+        if known.accounts.get(account.name) != wanted:
+            got = known.accounts.get(account.name)
+            raise SetupError(
+                f"account {account.name} must have parent and fairshare {wanted}: got {got}", REMEDY
+            )
+    for user in users.values():
+        if user.account not in known.users.get(user.name, set()):
+            raise SetupError(f"user {user.name} is not in account {user.account} after it was added", REMEDY)
+
+
+def _warn_of_enforcement(node: Node, config: dict[str, str]) -> None:
+    if node.settings.accounts and "associations" not in config.get("AccountingStorageEnforce", ""):
+        node.warn(
+            "Slurm does not insist on accounts: users without one may submit jobs, until "
+            "AccountingStorageEnforce in "
+            "slurm.conf has associations"
+        )
+    unequal = len({account.fairshare for account in node.settings.accounts}) > 1
+    if unequal and config.get("PriorityWeightFairShare", "0") == "0":
+        node.warn(
+            "the accounts' fairshare has no effect: slurm.conf has no PriorityType=priority/multifactor with "
+            "a "
+            "PriorityWeightFairShare"
+        )

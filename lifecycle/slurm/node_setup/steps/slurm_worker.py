@@ -1,0 +1,145 @@
+"""Slurm on a worker: registered, in its partition, with all its accelerators, and srun with pyxis.
+
+Runs while the node is held. slurmd is the platform's; it is restarted here only to have it fetch Slurm's
+configuration again, and only without jobs.
+"""
+
+from __future__ import annotations
+
+from node_setup import pyxis
+from node_setup.failure import SetupError
+from node_setup.node import Node
+from node_setup.slurm import SlurmNode, runs_jobs, show_node
+
+SECONDS_TO_REGISTER = 300
+SECONDS_TO_FETCH = 60
+REPLACE = 'sudo scontrol update nodename={name} state=fail reason="Action:Replace"'
+
+
+def verify(node: Node) -> None:
+    """Check what jobs on this node will need of Slurm.
+
+    Raises:
+        SetupError: saying what is missing.
+    """
+    state = _registered(node)
+    _verify_devices(node, state)
+    _verify_partition(node, state)
+    verify_pyxis(node)
+    # Again: slurmd may have been restarted.
+    _registered(node)
+
+
+def _registered(node: Node) -> SlurmNode:
+    def look() -> SlurmNode:
+        active = node.host.try_run("systemctl", "is-active", "slurmd").output.strip()
+        if active != "active":
+            raise SetupError(
+                f"slurmd is {active or 'not there'}",
+                "see `journalctl --unit=slurmd` on the node: it says why",
+            )
+        state = show_node(node.host, node.facts.host_name)
+        if state.flags & {"NOT_RESPONDING", "UNKNOWN", "FUTURE"}:
+            raise SetupError(f"it is {state.state} there", "")
+        return state
+
+    return node.host.wait_for(
+        look,
+        timeout_seconds=SECONDS_TO_REGISTER,
+        what=f"{node.facts.host_name} has not registered with Slurm's controller",
+        remedy="see `journalctl --unit=slurmd` on the node; ports 6817 and 6818 must be open between the "
+        "nodes",
+    )
+
+
+def _verify_devices(node: Node, state: SlurmNode) -> None:
+    hardware = node.facts.hardware
+    name = node.facts.host_name
+    replace = f"if a device is lost, replace the node: {REPLACE.format(name=name)}"
+    for kind, expected, found in (
+        ("GPU", hardware.num_gpus, _count_gpus(node) if hardware.num_gpus else 0),
+        (
+            "Neuron device",
+            hardware.num_neuron_devices,
+            len(list(node.host.path("/dev").glob("neuron[0-9]*"))),
+        ),
+    ):
+        if expected and found != expected:
+            raise SetupError(
+                f"{hardware.instance_type} has {_number(expected, kind)}, and the driver shows {found}",
+                f"see `dmesg` for the driver's errors; {replace}",
+            )
+    configured = state.num_devices("gpu")
+    if hardware.num_gpus and configured != hardware.num_gpus:
+        raise SetupError(
+            f"Slurm's configuration gives {name} {_number(configured, 'GPU')} "
+            f"(Gres={state.gres or '(null)'}), and it "
+            f"has {hardware.num_gpus}",
+            "on the controller correct Gres of its NodeName in slurm.conf, and gres.conf; then `sudo "
+            "scontrol "
+            "reconfigure`",
+        )
+    if state.flags & {"INVAL", "INVALID_REG"}:
+        # Its reason may be ours by now; slurmctld's log has Slurm's own.
+        raise SetupError(
+            f"Slurm refuses {name} as it registered ({state.state}: {state.reason}); its configuration has "
+            f"Gres={state.gres or '(null)'}, the node {_number(hardware.num_gpus, 'GPU')}",
+            "compare `slurmd -C` and `slurmd -G` on the node with its NodeName in slurm.conf; after a repair "
+            f"`sudo systemctl restart slurmd` on the node; {replace}",
+        )
+
+
+def _count_gpus(node: Node) -> int:
+    listed = node.host.try_run("nvidia-smi", "--list-gpus")
+    if listed.status != 0:
+        raise SetupError(
+            f"nvidia-smi fails on {node.facts.hardware.instance_type}: {listed.said}",
+            f"the driver does not work; replace the node: {REPLACE.format(name=node.facts.host_name)}",
+        )
+    return sum(line.startswith("GPU ") for line in listed.output.splitlines())
+
+
+def _number(number: int, kind: str) -> str:
+    return f"{number} {kind}" if number == 1 else f"{number} {kind}s"
+
+
+def _verify_partition(node: Node, state: SlurmNode) -> None:
+    partition = node.facts.hardware.partition
+    if partition and partition not in state.partitions:
+        raise SetupError(
+            f"{node.facts.host_name} is in partition {', '.join(state.partitions) or 'none'}, not in "
+            f"{partition} "
+            "of the cluster file",
+            "on the controller see `scontrol show partition` and slurm.conf; a group's partition cannot "
+            "change: give "
+            "the group another name in the cluster file, and deploy",
+        )
+
+
+def verify_pyxis(node: Node) -> None:
+    """Have srun know pyxis, if the image brings it; used on login nodes too.
+
+    Raises:
+        SetupError: if it does not, even after slurmd has fetched the configuration again, or that cannot be.
+    """
+    if pyxis.srun_knows(node.host):
+        return
+    if not pyxis.is_installed(node.host) and not pyxis.is_configured(node.host):
+        node.warn(f"this image has no pyxis: srun has no {pyxis.OPTION}, and jobs run outside containers")
+        return
+    remedy = (
+        "on the controller `sudo scontrol reconfigure`, which has all nodes fetch plugstack.conf again; it "
+        "must name "
+        f"pyxis there: `srun --help | grep -e {pyxis.OPTION}` on the controller"
+    )
+    problem = f"srun on {node.facts.host_name} has no option {pyxis.OPTION}"
+    if runs_jobs(node.host, node.facts.host_name):
+        raise SetupError(f"{problem}, and jobs run here, so that slurmd is not restarted", remedy)
+    node.host.run("systemctl", "restart", "slurmd", remedy=remedy)
+    node.changed("slurmd: restarted, to fetch plugstack.conf again")
+    node.host.wait_for(
+        lambda: pyxis.srun_knows(node.host) or None,
+        timeout_seconds=SECONDS_TO_FETCH,
+        what=f"{problem}, even with slurmd restarted,",
+        remedy=remedy,
+    )

@@ -1,0 +1,114 @@
+"""Users and groups of the cluster file, the same on every node: numbers, homes, ssh keys, sudo."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from node_setup.failure import SetupError
+from node_setup.home import make_home, make_homes_folder
+from node_setup.identities import bring_group, bring_user, check_user, shut_out
+from node_setup.node import Node
+from node_setup.settings import User
+
+RECORD = "/var/lib/node-setup/users.json"
+"""Users that the cluster file has named on this node: nobody else is ever shut out."""
+SUDOERS = "/etc/sudoers.d/50-cluster-administrators"
+SUDOERS_MODE = 0o440
+SECONDS_FOR_SSH = 30
+SUDOERS_HEAD = "# Administrators of the cluster file. Replaced by node-setup: changes here are lost.\n"
+
+
+def apply(node: Node) -> None:
+    """Bring users and groups in line with the cluster file; who is no longer in it is shut out.
+
+    Raises:
+        SetupError: if a name or number is taken, or a home cannot be made or used.
+    """
+    users = node.settings.users
+    for user in users:
+        check_user(node.host, user)
+    recorded = _record(node)
+    named = {user.name for user in users}
+    # Before they are made, so that nobody is forgotten if this run ends in between.
+    _write_record(node, recorded | named)
+    for group in node.settings.groups:
+        bring_group(node, group)
+    gids = {group.name: group.gid for group in node.settings.groups}
+    for user in users:
+        bring_user(node, user, gids[user.group], home_of(node, user))
+    _allow_sudo(node)
+    for name in sorted(recorded - named):
+        shut_out(node, name)
+    if users:
+        make_homes_folder(node.host, homes_folder(node))
+    for user in users:
+        home = home_of(node, user)
+        if make_home(node.host, home, user.uid, gids[user.group]):
+            node.changed(f"{home}: made")
+        _bring_ssh(node, user, home, gids[user.group])
+
+
+def homes_folder(node: Node) -> str:
+    return node.settings.home_mount_path or f"{node.settings.lustre_mount_path}/home"
+
+
+def home_of(node: Node, user: User) -> str:
+    return f"{homes_folder(node)}/{user.name}"
+
+
+def _record(node: Node) -> set[str]:
+    path = node.host.path(RECORD)
+    return set(json.loads(path.read_text())) if path.exists() else set()
+
+
+def _write_record(node: Node, names: set[str]) -> None:
+    if names or node.host.path(RECORD).exists():
+        node.host.write_text(RECORD, json.dumps(sorted(names)) + "\n", mode=0o600)
+
+
+def _allow_sudo(node: Node) -> None:
+    """Administrators by name: Ubuntu's group sudo asks for a password, which nobody here has."""
+    admins = sorted(user.name for user in node.settings.users if user.admin)
+    path = node.host.path(SUDOERS)
+    if not admins:
+        if path.exists():
+            path.unlink()
+            node.changed(f"{SUDOERS}: removed")
+        return
+    text = SUDOERS_HEAD + "".join(f"{name} ALL=(ALL:ALL) NOPASSWD: ALL\n" for name in admins)
+    # A file with a mistake in it ends all sudo on the node.
+    handle, candidate = tempfile.mkstemp()
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        node.host.run("visudo", "--check", "--quiet", f"--file={candidate}")
+    finally:
+        Path(candidate).unlink()
+    node.install(SUDOERS, text, SUDOERS_MODE)
+
+
+def _bring_ssh(node: Node, user: User, home: str, gid: int) -> None:
+    """As the user, never as root: see home.py. A failure is a warning: no user can keep nodes from coming."""
+    path = str(node.host.path(home))
+    script = (node.files / "user_ssh.py").read_text()
+    try:
+        done = node.host.try_run(
+            *("setpriv", f"--reuid={user.uid}", f"--regid={gid}", "--clear-groups", "--reset-env", "--"),
+            # As an argument: the folder of the scripts may be closed to users.
+            *("python3", "-I", "-c", script, path),
+            stdin=json.dumps(list(user.ssh_keys)),
+            timeout_seconds=SECONDS_FOR_SSH,
+        )
+    except SetupError:
+        node.warn(f"{home}/.ssh of {user.name} does not answer within {SECONDS_FOR_SSH} s; see what is in it")
+        return
+    if done.status != 0:
+        node.warn(
+            f"{home}/.ssh of {user.name} is not as it should be: {done.said}; as this user see `ls -la "
+            f"{home}/.ssh`"
+        )
+    for line in done.output.splitlines():
+        node.changed(line)

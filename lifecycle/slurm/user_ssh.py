@@ -1,0 +1,102 @@
+"""Sets up ~/.ssh of the user who runs it: user_ssh.py HOME; the cluster file's keys come on standard input.
+
+Not run by root: users may put links into their homes. The keys are a JSON list of lines. Prints one line for
+each change. Many nodes run it at the same moment, so that every file appears whole, or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+BEGIN = "# BEGIN keys of the cluster file: lines up to END are replaced; add your own below"
+END = "# END keys of the cluster file"
+KEY_NAME = "id_ed25519"
+
+
+def main() -> int:
+    home = Path(sys.argv[1])
+    keys: list[str] = json.loads(sys.stdin.read())
+    os.umask(0o077)
+    folder = home / ".ssh"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    # sshd ignores keys in a folder that others can write to.
+    if folder.stat().st_mode & 0o022:
+        folder.chmod(0o700)
+        print(f"{folder}: mode 0700")
+    try:
+        own = _own_key(folder, f"{os.environ.get('USER', 'user')}@cluster")
+    except subprocess.CalledProcessError as error:
+        # Such as a key with a passphrase, made by the user, without its public half.
+        print(f"{folder / KEY_NAME}: {error.stderr.strip()}", file=sys.stderr)
+        own = ""
+    _authorize(folder / "authorized_keys", [*keys, own] if own else keys)
+    return 0 if own else 1
+
+
+def _own_key(folder: Path, comment: str) -> str:
+    """The user's own key, with which he gets from node to node; made once. Returns its public half."""
+    private, public = folder / KEY_NAME, folder / f"{KEY_NAME}.pub"
+    if not private.exists():
+        with tempfile.TemporaryDirectory(dir=folder, prefix=f".{socket.gethostname()}.") as name:
+            made = Path(name) / KEY_NAME
+            _keygen("-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(made))
+            try:
+                # Fails where another node was first; a rename would put a second key over the first.
+                os.link(made, private)
+            except FileExistsError:
+                pass
+            else:
+                print(f"{private}: made")
+    if not public.exists():
+        _replace(public, _keygen("-y", "-P", "", "-f", str(private)))
+    return public.read_text().strip()
+
+
+def _keygen(*arguments: str) -> str:
+    return subprocess.run(["ssh-keygen", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def _authorize(path: Path, keys: list[str]) -> None:
+    text = path.read_text() if path.exists() else ""
+    wanted = with_block(text, keys)
+    if wanted != text:
+        _replace(path, wanted)
+        print(f"{path}: keys of the cluster file")
+    elif path.stat().st_mode & 0o022:
+        path.chmod(0o600)
+        print(f"{path}: mode 0600")
+
+
+def with_block(text: str, keys: list[str]) -> str:
+    """The file's text with these keys alone between the marks, at its top, and all other lines kept."""
+    lines = text.splitlines()
+    if BEGIN in lines and END in lines[lines.index(BEGIN) :]:
+        begin = lines.index(BEGIN)
+        del lines[begin : lines.index(END, begin) + 1]
+    # Half a block: keys are not taken for the cluster file's if that is not certain.
+    others = [line for line in lines if line not in (BEGIN, END)]
+    return "\n".join([BEGIN, *keys, END, *others]) + "\n"
+
+
+def _replace(path: Path, text: str) -> None:
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.replace(partial, path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except OSError as error:
+        sys.exit(str(error))

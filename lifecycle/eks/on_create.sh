@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# HyperPod runs this as root, once on each new node of an EKS cluster, before the node joins. A status other
+# than 0 fails the node. It may be run again at any time. It puts what containers write on the local disk, and
+# does nothing that an add-on of the cluster does. Amazon Linux 2 and 2023. DESTDIR is set by tests alone.
+set -euo pipefail
+
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+readonly here
+readonly log_file="${DESTDIR:-}/var/log/provision/provisioning.log"
+readonly unit=container-storage.service
+# The service ships the log in intervals; a node that fails at once leaves none behind.
+readonly seconds_to_ship_log=60
+
+log() {
+    printf '%s on_create: %s\n' "$(date --utc +%Y-%m-%dT%H:%M:%SZ)" "$*"
+}
+
+# Containers that run would lose the files that they have open.
+containers_run() {
+    [[ -n "$(ctr --namespace k8s.io tasks list --quiet 2>/dev/null)" ]]
+}
+
+main() {
+    log "start on $(hostname)"
+    install -D --mode=0755 "${here}/place_container_storage.sh" \
+        "${DESTDIR:-}/usr/local/sbin/place-container-storage"
+    install -D --mode=0644 "${here}/${unit}" "${DESTDIR:-}/etc/systemd/system/${unit}"
+    systemctl daemon-reload
+    # At every boot before containerd and kubelet; instance store may come up empty.
+    systemctl enable "${unit}"
+    if "${DESTDIR:-}/usr/local/sbin/place-container-storage" --check; then
+        log "container storage is where it belongs"
+    elif containers_run; then
+        log "WARNING: containers run, their storage stays on the root volume. Replace the node to move it"
+    else
+        move
+    fi
+    log "done"
+}
+
+move() {
+    local active="" service
+    # Kubelet first, which would start containerd again; it is not there yet when the node is new.
+    for service in kubelet containerd; do
+        if systemctl is-active --quiet "${service}"; then
+            systemctl stop "${service}"
+            active="${service} ${active}"
+        fi
+    done
+    # By systemd, so that the mounts are made where all of the system sees them.
+    systemctl restart "${unit}"
+    for service in ${active}; do
+        systemctl start "${service}"
+    done
+    if ! "${DESTDIR:-}/usr/local/sbin/place-container-storage" --check; then
+        log "ERROR: container storage is still on the root volume. See: journalctl --unit ${unit}"
+        return 1
+    fi
+}
+
+mkdir -p "$(dirname "${log_file}")"
+# As the last command its status is the script's, and -e stays in force in main; `if ! main` would lift it.
+trap 'log "failed; the lines above say where; log: ${log_file}" | tee --append "${log_file}"
+    sleep "${seconds_to_ship_log}"' ERR
+main 2>&1 | tee --append "${log_file}"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Mounts folders of a local disk over containerd's and kubelet's: images, layers and pods' files leave the root
-# volume of 100 GB. Mounts, because the configuration is another file on each Amazon Linux, which the node's own
-# start writes anew. `--check` says by its status whether all is done. Without a local disk things stay as they
-# are. DESTDIR is set by tests alone.
+# Mounts folders of a local disk over containerd's and kubelet's: images, layers and pods' files leave the
+# root volume of 100 GB. Mounts, because the configuration is another file on each Amazon Linux, which the
+# node's own start writes anew. `--check` says by its status whether all is done. Without a local disk things
+# stay as they are. DESTDIR is set by tests alone.
 set -euo pipefail
 
 readonly root="${DESTDIR:-}"

@@ -79,6 +79,17 @@ def read_facts(host: Host, settings: Settings) -> NodeFacts:
     )
 
 
+def addresses_of_role(host: Host, settings: Settings, *roles: Role) -> frozenset[str]:
+    """Addresses of the nodes that the platform lists in groups of these roles; the controller's list is new.
+
+    Raises:
+        SetupError: if the platform's file cannot be read.
+    """
+    groups = {name for name, group in settings.instance_groups.items() if group.role in roles}
+    config = _read_json(host, os.environ.get("SAGEMAKER_RESOURCE_CONFIG_PATH", RESOURCE_CONFIG))
+    return frozenset(i.address for i in _instances(config) if i.group in groups and i.address)
+
+
 def _find(host: Host, addresses: list[str]) -> tuple[dict[str, Any], Instance]:
     path = os.environ.get("SAGEMAKER_RESOURCE_CONFIG_PATH", RESOURCE_CONFIG)
     config = _read_json(host, path)

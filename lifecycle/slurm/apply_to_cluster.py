@@ -1,0 +1,186 @@
+"""Run the scripts again on a cluster that exists: on this controller, then on every worker through Slurm.
+
+``apply_to_cluster.py --source S3_URI`` is run as root on the controller by `make apply-lifecycle`, out of a
+copy of the same scripts. Its exit status is 0 if all nodes are done, 1 if some are not, which it names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from bootstrap import SLURM_PROGRAMS
+from node_setup.facts import addresses_of_role, read_facts
+from node_setup.failure import SetupError
+from node_setup.host import Host
+from node_setup.node import FILES
+from node_setup.settings import Settings, read_settings
+from workers.held_workers import reserved, run_held
+from workers.progress import Progress
+from workers.slurm_node import SlurmNode, read_nodes
+from workers.worker_run import Outcome, Source, run_on_worker
+
+LOCK = "/run/node-setup-apply.lock"
+LOG = "/var/log/provision/apply-lifecycle.log"
+
+
+def main() -> int:
+    options = _options()
+    os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}:{SLURM_PROGRAMS}"
+    host = Host(
+        root=Path(os.environ.get("DESTDIR") or "/"), patience=float(os.environ.get("LIFECYCLE_PATIENCE", "1"))
+    )
+    for path in (LOG, LOCK):
+        host.path(path).parent.mkdir(parents=True, exist_ok=True)
+    with host.path(LOG).open("a") as log, host.path(LOCK).open("a") as lock:
+        progress = Progress(log, sys.stdout)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress.say(
+                f"ERROR: another one is at work. What to do: wait for its end; `tail --follow {LOG}` here"
+            )
+            return 1
+        try:
+            settings = read_settings(FILES / "settings.json")
+            return _apply(host, settings, options, progress)
+        except SetupError as error:
+            progress.say(f"ERROR: {error}")
+            return 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Run the scripts on the controller, then on every worker.")
+    parser.add_argument("--source", required=True, metavar="S3_URI", help="where workers fetch the scripts")
+    parser.add_argument("--nodes", default="", help="only these workers, by host name, with commas between")
+    parser.add_argument(
+        "--wait-minutes",
+        type=float,
+        default=10,
+        help="how long a node's jobs may keep ours waiting (%(default)s)",
+    )
+    parser.add_argument("--parallel", type=int, default=32, help="nodes at the same time (%(default)s)")
+    return parser.parse_args()
+
+
+def _apply(host: Host, settings: Settings, options: argparse.Namespace, progress: Progress) -> int:
+    """Returns the exit status.
+
+    Raises:
+        SetupError: if it cannot begin: this is no primary controller, or Slurm does not answer.
+    """
+    facts = read_facts(host, settings)
+    if not facts.is_primary_controller:
+        raise SetupError(
+            f"this is {facts.host_name}, of group {facts.group}; the primary controller is "
+            f"{facts.controller_addresses[0]}",
+            "run it there",
+        )
+    progress.say("controller: begun")
+    if _run_here(progress) != 0:
+        raise SetupError(
+            "the controller is not done, and no worker was begun",
+            "see its failed step above; repair that, and repeat this command",
+        )
+    progress.say("controller: done")
+    workers = _workers(host, settings, [name for name in options.nodes.split(",") if name])
+    source = Source(settings.region, options.source.rstrip("/"), (FILES / "run_from_s3.sh").read_text())
+    wait_seconds = options.wait_minutes * 60 * host.patience
+    with progress.alive("still at work"):
+        outcomes = _run_all(host, workers, source, wait_seconds, options.parallel, progress)
+    return _conclude(outcomes, progress)
+
+
+def _run_here(progress: Progress) -> int:
+    command = ["bash", str(FILES / "on_init_complete.sh")]
+    environment = {**os.environ, "SECONDS_TO_SHIP_LOG": "0"}
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            progress.pass_on(line.rstrip("\n"))
+    return process.returncode
+
+
+def _workers(host: Host, settings: Settings, wanted: Sequence[str]) -> list[SlurmNode]:
+    """Slurm's nodes without login nodes, which may be in Slurm as well, those with room first.
+
+    Raises:
+        SetupError: if one of those wanted is none of them.
+    """
+    others = addresses_of_role(host, settings, "controller", "login")
+    host_names = {f"ip-{address.replace('.', '-')}" for address in others}
+    nodes = {
+        node.name: node
+        for node in read_nodes(host)
+        if node.address not in others and node.name not in host_names
+    }
+    unknown = [name for name in wanted if name not in nodes]
+    if unknown:
+        raise SetupError(
+            f"no worker {', '.join(unknown)} in Slurm; there are {', '.join(nodes) or 'none'}",
+            "name those that `sinfo --Node` shows",
+        )
+    chosen = [nodes[name] for name in wanted] or list(nodes.values())
+    # Nodes that make us wait would keep the others waiting as well.
+    return sorted(chosen, key=lambda node: node.is_busy)
+
+
+def _run_all(
+    host: Host,
+    workers: Sequence[SlurmNode],
+    source: Source,
+    wait_seconds: float,
+    parallel: int,
+    progress: Progress,
+) -> list[Outcome]:
+    absent = [Outcome(node.name, False, 1, why) for node in workers if (why := node.why_unreachable)]
+    reachable = [node for node in workers if node.why_unreachable is None]
+    progress.say(f"{len(reachable)} workers to do, {len(absent)} that cannot be reached")
+    held = [node for node in reachable if node.is_held_by_us]
+    with reserved(host, held, wait_seconds=wait_seconds) as reservation:
+
+        def run(node: SlurmNode) -> Outcome:
+            through = reservation if node.is_held_by_us else None
+            once = partial(run_on_worker, host, node, source, wait_seconds, through, progress.say)
+            try:
+                outcome = run_held(host, node, once) if node.is_held_by_us else once()
+            except SetupError as error:
+                outcome = Outcome(node.name, False, 1, str(error))
+            progress.say(f"{node.name}: {'done' if outcome.is_done else 'NOT DONE'}: {outcome.summary}")
+            return outcome
+
+        with ThreadPoolExecutor(max_workers=parallel) as pool:
+            return absent + list(pool.map(run, reachable))
+
+
+def _conclude(outcomes: Sequence[Outcome], progress: Progress) -> int:
+    """Say once more, at the end, what is not done, with the output of those that failed."""
+    missing = [outcome for outcome in outcomes if not outcome.is_done]
+    for outcome in missing:
+        if outcome.output:
+            progress.say(f"{outcome.node}, the end of its output:")
+            for line in outcome.output:
+                progress.pass_on(f"    {line}")
+    progress.say(f"done: the controller and {len(outcomes) - len(missing)} of {len(outcomes)} workers")
+    for outcome in missing:
+        progress.say(f"NOT DONE: {outcome.node}: {outcome.summary}")
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

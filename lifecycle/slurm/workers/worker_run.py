@@ -1,0 +1,135 @@
+"""Running the scripts on one worker, as a job of root's beside the others."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from node_setup.host import Host
+from workers.slurm_node import SlurmNode
+
+SCRIPT_MEMORY_MIB = 1024
+"""Enough for the scripts; of a node that has, or says it has, less, all of it."""
+MINUTES_FOR_SCRIPT = 90
+"""More than a run takes that waits for a mount, for Slurm and for another run; then Slurm ends it."""
+KEPT_LINES = 15
+"""Of the output of a run that fails."""
+BEGUN = "run_from_s3: "
+"""First words of run_from_s3.sh."""
+ERROR = "ERROR: "
+"""What comes after it says what failed, and what to do."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The scripts in S3, and what fetches them."""
+
+    region: str
+    s3_uri: str
+    fetch_script: str
+    """Text of run_from_s3.sh."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    node: str
+    begun: bool
+    """Whether a job has started there; false if its wait was too long."""
+    status: int
+    summary: str
+    """One line: what was done, or why not."""
+    output: tuple[str, ...] = ()
+    """The last lines of a run that failed."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.begun and self.status == 0
+
+
+def run_on_worker(
+    host: Host,
+    node: SlurmNode,
+    source: Source,
+    wait_seconds: float,
+    reservation: str | None,
+    say: Callable[[str], None],
+) -> Outcome:
+    """Have Slurm run the scripts on a node, waiting for room on it for at most ``wait_seconds``."""
+    process = subprocess.Popen(
+        _command(node, source, reservation),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    begun = threading.Event()
+    jobs: list[str] = []
+
+    def give_up() -> None:
+        if not begun.is_set():
+            jobs.append(_jobs_on(host, node.name))
+            process.terminate()
+
+    waiting = threading.Timer(wait_seconds, give_up)
+    waiting.start()
+    lines: deque[str] = deque(maxlen=KEPT_LINES)
+    error = ""
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            line = line.rstrip("\n")
+            if line.startswith(BEGUN):
+                begun.set()
+                say(f"{node.name}: begun")
+            error = line.partition(ERROR)[2] or error
+            lines.append(line)
+        status = process.wait()
+    finally:
+        waiting.cancel()
+    if jobs and not begun.is_set():
+        return Outcome(node.name, False, status, _no_room(wait_seconds, jobs[0]))
+    last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+    if status == 0 and begun.is_set():
+        return Outcome(node.name, True, 0, last.rpartition("done: ")[2])
+    summary = error or f"`srun` ended with {status}: {last}"
+    return Outcome(node.name, begun.is_set(), status or 1, summary, tuple(lines))
+
+
+def _command(node: SlurmNode, source: Source, reservation: str | None) -> list[str]:
+    """One core and little memory, before other jobs that wait, so that it fits beside those that run."""
+    return [
+        "srun",
+        f"--nodelist={node.name}",
+        f"--partition={node.partition}",
+        *([f"--reservation={reservation}"] if reservation else []),
+        *("--nodes=1", "--ntasks=1", "--cpus-per-task=1"),
+        f"--mem={min(SCRIPT_MEMORY_MIB, node.memory_mib)}M",
+        f"--time={MINUTES_FOR_SCRIPT}",
+        "--priority=TOP",
+        "--job-name=node-setup",
+        # The default may be one that the image lacks, and there is nothing parallel in it.
+        "--mpi=none",
+        "--input=none",
+        "--chdir=/",
+        *("bash", "-c", source.fetch_script, "run_from_s3.sh", source.region, source.s3_uri),
+        # What it prints is read here: nothing has to be shipped before a failure.
+        *("env", "SECONDS_TO_SHIP_LOG=0", "bash", "on_init_complete.sh"),
+    ]
+
+
+def _jobs_on(host: Host, name: str) -> str:
+    """The jobs that run on a node, as ``12 (ada), 14 (ada)``."""
+    found = host.try_run("squeue", "--noheader", f"--nodelist={name}", "--states=R", "--format=%i (%u)")
+    return ", ".join(found.output.split("\n")).strip(", ") if found.status == 0 else ""
+
+
+def _no_room(wait_seconds: float, jobs: str) -> str:
+    because = f"; jobs on it: {jobs}" if jobs else ""
+    return (
+        f"no room for a job of one core within {wait_seconds / 60:g} minutes{because}; repeat this command "
+        "when there is, or let it wait longer (--wait-minutes)"
+    )

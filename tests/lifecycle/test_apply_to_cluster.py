@@ -1,0 +1,208 @@
+"""Scripts applied to a cluster that runs: the controller, then each worker through Slurm.
+
+Slurm is played by stand-ins; tests/cluster does the same with a real one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.lifecycle.applied_cluster import HASH, SOURCE, Cluster
+from tests.lifecycle.node import ADDRESSES, resource_config
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+def test_the_controller_comes_first_then_all_workers(cluster: Cluster) -> None:
+    result = cluster.apply()
+    assert result.status == 0, result.output
+    assert cluster.visits[0] == "controller"
+    assert sorted(cluster.visits[1:]) == ["ip-10-0-0-31", "ip-10-0-0-32"]
+    assert "ip-10-0-0-31: done: 1 steps, 0 changes" in result.output
+    assert result.output.endswith("apply: done: the controller and 2 of 2 workers\n")
+
+
+def test_each_worker_fetches_the_scripts_to_a_folder_of_roots_alone(cluster: Cluster) -> None:
+    cluster.apply()
+    for line in (cluster.root / "visits").read_text().splitlines()[1:]:
+        _, bundle, mode = line.split()
+        assert bundle == HASH and int(mode) == 0o700
+    fetches = [call for call in cluster.bundle.stand_ins.calls if call.startswith("aws ")]
+    assert len(fetches) == 2
+    for call in fetches:
+        words = call.split()
+        assert words[1:7] == ["s3", "cp", "--region", "us-west-2", "--recursive", "--only-show-errors"]
+        assert words[7] == f"{SOURCE}/"
+        # Nothing is left of it.
+        assert not Path(words[8]).exists() and not Path(words[8]).parent.exists()
+
+
+def test_jobs_are_small_and_for_one_node(cluster: Cluster) -> None:
+    cluster.apply("--nodes", "ip-10-0-0-31")
+    (call,) = (call for call in cluster.bundle.stand_ins.calls if call.startswith("srun "))
+    for option in ("--nodelist=ip-10-0-0-31", "--partition=gpu", "--nodes=1", "--ntasks=1", "--mem=512M"):
+        assert f" {option} " in call
+    assert "--reservation" not in call
+
+
+def test_a_controller_that_fails_stops_all(cluster: Cluster) -> None:
+    cluster.set("broken-controller")
+    result = cluster.apply()
+    assert result.status == 1
+    assert cluster.visits == ["controller"]
+    assert "ERROR: step touch failed: it is broken. What to do: mend it" in result.output
+    assert "the controller is not done, and no worker was begun" in result.output
+
+
+def test_a_worker_that_fails_is_named_with_its_step_and_output(cluster: Cluster) -> None:
+    cluster.set("broken-ip-10-0-0-31")
+    result = cluster.apply()
+    assert result.status == 1
+    assert "ip-10-0-0-32: done" in result.output
+    assert "    run_from_s3: " in result.output
+    last = result.output.splitlines()[-2:]
+    assert last[0].endswith("done: the controller and 1 of 2 workers")
+    assert last[1].endswith("NOT DONE: ip-10-0-0-31: step touch failed: it is broken. What to do: mend it")
+
+
+def test_scripts_that_cannot_be_fetched(cluster: Cluster) -> None:
+    cluster.set("no-s3")
+    result = cluster.apply()
+    assert result.status == 1 and cluster.visits == ["controller"]
+    assert (
+        f"NOT DONE: ip-10-0-0-31: the scripts could not be fetched from {SOURCE}. What to do: "
+        in result.output
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "why"),
+    [
+        (
+            "DOWN+DRAIN",
+            "bad disk",
+            "it is down+drain (bad disk); a node that is replaced gets the new scripts",
+        ),
+        (
+            "IDLE+DRAIN",
+            "RAM: a b",
+            "somebody else has drained it (RAM: a b); give it back (`sudo scontrol update",
+        ),
+        ("DOWN*", "Not responding", "it is down (Not responding)"),
+        ("IDLE+CLOUD+POWERED_DOWN", "", "it is cloud+idle+powered_down; repeat this command when it is up"),
+    ],
+)
+def test_nodes_that_cannot_be_reached_are_named(cluster: Cluster, state: str, reason: str, why: str) -> None:
+    cluster.node("ip-10-0-0-32", state, reason)
+    before = cluster.state("ip-10-0-0-32")
+    result = cluster.apply()
+    assert result.status == 1
+    assert cluster.visits == ["controller", "ip-10-0-0-31"]
+    assert f"NOT DONE: ip-10-0-0-32: {why}" in result.output
+    assert cluster.state("ip-10-0-0-32") == before
+
+
+def test_a_node_without_room_is_waited_for_and_left(cluster: Cluster) -> None:
+    cluster.node("ip-10-0-0-31", "ALLOCATED")
+    cluster.set("busy-ip-10-0-0-31")
+    result = cluster.apply("--wait-minutes", "0.005")
+    assert result.status == 1
+    assert "ip-10-0-0-32: done" in result.output
+    assert "no room for a job of one core within 0.005 minutes; jobs on it: 12 (ada); repeat" in result.output
+
+
+def test_a_node_of_a_failed_run_is_reached_through_a_reservation(cluster: Cluster) -> None:
+    cluster.node("ip-10-0-0-31", "IDLE+DRAIN", "node-setup: step users failed; see the log")
+    result = cluster.apply()
+    assert result.status == 0, result.output
+    calls = cluster.bundle.stand_ins.calls
+    order = [
+        next(index for index, call in enumerate(calls) if words in call)
+        for words in (
+            "scontrol create reservation",
+            "scontrol update NodeName=ip-10-0-0-31 State=UNDRAIN",
+            "srun --nodelist=ip-10-0-0-31 --partition=gpu --reservation=node-setup-",
+            "scontrol delete ReservationName=node-setup-",
+        )
+    ]
+    assert order == sorted(order)
+    created = calls[order[0]]
+    assert created.endswith(" Nodes=ip-10-0-0-31")
+    assert " Users=root " in created and " Flags=MAINT,IGNORE_JOBS,OVERLAP " in created
+
+
+@pytest.mark.parametrize("flag", ["no-s3", "busy-ip-10-0-0-31"])
+def test_it_is_drained_again_if_the_scripts_do_not_get_that_far(cluster: Cluster, flag: str) -> None:
+    cluster.node("ip-10-0-0-31", "IDLE+DRAIN", "node-setup: step users failed; see the log")
+    before = cluster.state("ip-10-0-0-31")
+    cluster.set(flag)
+    assert cluster.apply("--wait-minutes", "0.005").status == 1
+    assert cluster.state("ip-10-0-0-31") == before
+    assert any(call.startswith("scontrol delete") for call in cluster.bundle.stand_ins.calls)
+
+
+def test_login_nodes_that_are_in_slurm_are_no_workers(cluster: Cluster) -> None:
+    cluster.node("ip-10-0-0-20")
+    cluster.node(ADDRESSES["login"])
+    assert cluster.apply().status == 0
+    assert len(cluster.visits) == 3
+
+
+def test_only_nodes_that_are_there_can_be_chosen(cluster: Cluster) -> None:
+    result = cluster.apply("--nodes", "ip-10-0-0-31,ip-10-9-9-9")
+    assert result.status == 1 and cluster.visits == ["controller"]
+    assert "no worker ip-10-9-9-9 in Slurm; there are ip-10-0-0-31, ip-10-0-0-32" in result.output
+
+
+def test_it_runs_on_the_primary_controller_alone(cluster: Cluster) -> None:
+    config = resource_config()
+    config["SlurmConfig"]["PrimaryControllerIp"] = "10.0.0.99"
+    cluster.bundle.write_resource_config(json.dumps(config))
+    result = cluster.apply()
+    assert result.status == 1 and cluster.visits == []
+    assert "the primary controller is 10.0.0.99. What to do: run it there" in result.output
+
+
+def test_one_at_a_time(cluster: Cluster) -> None:
+    lock = cluster.root / "run/node-setup-apply.lock"
+    lock.parent.mkdir(exist_ok=True)
+    with lock.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        result = cluster.apply()
+    assert result.status == 1 and cluster.visits == []
+    assert "ERROR: another one is at work. What to do: wait for its end" in result.output
+
+
+def test_it_goes_on_when_nobody_watches_any_more(cluster: Cluster) -> None:
+    """As when the session with the node breaks: its log has all of it."""
+    command = f'"{sys.executable}" -s -B "{cluster.bundle.folder}/apply_to_cluster.py" --source {SOURCE}'
+    done = subprocess.run(
+        ["bash", "-c", f"{command} > >(head --lines 1)"],
+        env={"PATH": cluster.bundle.stand_ins.path, "DESTDIR": str(cluster.root)},
+        stdout=subprocess.DEVNULL,
+        timeout=120,
+    )
+    assert done.returncode == 0
+    assert len(cluster.visits) == 3
+    log = (cluster.root / "var/log/provision/apply-lifecycle.log").read_text()
+    assert log.endswith("done: the controller and 2 of 2 workers\n")
+
+
+def test_the_bundle_stays_as_it_is(cluster: Cluster) -> None:
+    copy = cluster.root.parent / "copy"
+    shutil.copytree(cluster.bundle.folder, copy)
+    cluster.apply()
+    before, after = (
+        sorted(path.relative_to(f) for path in f.rglob("*")) for f in (copy, cluster.bundle.folder)
+    )
+    assert before == after

@@ -20,7 +20,8 @@ NODE_HERE = PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
 .PHONY: help env data train-ddp train-fsdp evaluate report bench bench-data \
-	synth deploy diff preflight connect destroy teardown schema golden test test-cluster lint format clean
+	synth deploy diff preflight mirror-downloads connect destroy teardown \
+	schema golden test test-cluster lint format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +81,9 @@ diff: $(CDK_READY) ## what a deployment would change; warns when data or the clu
 
 preflight: $(READY) ## live checks before money is spent: quotas, zones, training plan, names
 	$(BIN)/python -m tools.preflight --cluster $(CLUSTER) $(ARGS)
+
+mirror-downloads: $(READY) ## for a network without internet: copy what nodes fetch to the cluster's bucket
+	$(BIN)/python -m tools.mirror_downloads --cluster $(CLUSTER) $(ARGS)
 
 connect: $(READY) ## a shell on the head node, or on NODE=<group>-<n>
 	$(BIN)/python -m tools.connect --cluster $(CLUSTER) $(NODE) $(ARGS)

@@ -1,3 +1,4 @@
 from tests.lifecycle.node import stand_ins
+from tests.lifecycle.slurm_commands import slurm
 
-__all__ = ["stand_ins"]
+__all__ = ["slurm", "stand_ins"]

@@ -1,0 +1,64 @@
+"""A stand-in for sacctmgr, with its database in a JSON file: sacctmgr.py DATABASE ARGUMENT..."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+
+def sacctmgr(path: Path, words: list[str]) -> int:
+    """The part of sacctmgr that the steps use; a user with jobs (``busy``) keeps his accounts."""
+    database = json.loads(path.read_text())
+    accounts, users, admins = database["accounts"], database["users"], database["admins"]
+    plain = [word for word in words if "=" not in word and not word.startswith("--")]
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    name = given.get("name", "")
+    match plain:
+        case ["show", "assoc", "where"]:
+            rows = [[account, "", *rest] for account, rest in accounts.items()]
+            rows += [[account, user, "", "1"] for user, mine in users.items() for account in mine]
+        case ["show", "user"]:
+            rows = [
+                [user, mine[0], "Administrator" if user in admins else "None"]
+                for user, mine in users.items()
+                if mine
+            ]
+        case ["show", "cluster"]:
+            rows = [["hyperpod", "10.0.0.10"]]
+        case ["show", "configuration"]:
+            print("AccountingStorageHost  = localhost\nStorageHost            = localhost")
+            rows = []
+        case ["add", "account"]:
+            accounts[name] = [given["parent"], given["fairshare"]]
+        case ["add", "user"]:
+            users.setdefault(name, []).append(given["account"])
+        case ["modify", "account", "where", "set"]:
+            old = accounts[name]
+            accounts[name] = [given.get("parent", old[0]), given.get("fairshare", old[1])]
+        case ["modify", "user", "where", "set"] if "adminlevel" in given:
+            admins[:] = [admin for admin in admins if admin != name]
+            admins += [name] if given["adminlevel"] == "Administrator" else []
+        case ["modify", "user", "where", "set"]:
+            users[name].sort(key=lambda account: account != given["defaultaccount"])
+        case ["remove", "user", "where"]:
+            if name in database["busy"]:
+                print(" Error with request: Job(s) active, cancel job(s) before remove")
+                return 1
+            if len(users[name]) > 1 and users[name][0] == given["account"]:
+                print(" Error with request: You can not remove the default account of a user")
+                return 1
+            users[name].remove(given["account"])
+        case _:
+            print(f"unexpected: {words}", file=sys.stderr)
+            return 64
+    if plain[0] == "show":
+        print("".join("|".join(row) + "\n" for row in rows), end="")
+    elif given.get("cluster") not in (None, "hyperpod"):
+        return 64
+    path.write_text(json.dumps(database))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(sacctmgr(Path(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,152 @@
+"""A controller whose Slurm serves passes; what keeps slurmctld down is told from its log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from node_setup.failure import SetupError
+from node_setup.node import Node
+from node_setup.steps import accounting, slurm_controller
+from tests.lifecycle.node import StandIns, node_of, settings_document
+from tests.lifecycle.slurm_commands import SlurmCommands
+
+# As slurmctld of 22.05 to 24.11 writes it.
+MISMATCH = """[2026-11-21T15:00:00.000] slurmctld version 24.11.5 started on cluster hyperpod
+[2026-11-21T15:00:00.100] fatal: CLUSTER ID MISMATCH.
+slurmctld has been started with "ClusterID=4018"  from the state files in StateSaveLocation, but the DBD
+thinks it should be "3073".
+Running multiple clusters from a shared StateSaveLocation WILL CAUSE CORRUPTION.
+Remove /var/spool/slurm/clustername to override this safety check if this is intentional.
+"""
+
+
+@pytest.fixture
+def node(tmp_path: Path, slurm: SlurmCommands) -> Node:
+    return node_of(tmp_path, "controller")
+
+
+def write(node: Node, path: str, text: str) -> None:
+    node.host.path(path).parent.mkdir(parents=True, exist_ok=True)
+    node.host.path(path).write_text(text)
+
+
+def down(node: Node, slurm: SlurmCommands, log: str) -> str:
+    slurm.answers("ping", "Slurmctld(primary) at ip-10-0-0-10 is DOWN\n")
+    write(
+        node,
+        "/opt/slurm/etc/slurm.conf",
+        "ClusterName=hyperpod # the service's\nSlurmctldLogFile=/var/log/slurm/ctld.log\n"
+        "StateSaveLocation=/var/spool/slurm\nNodeName=a CPUs=4\n",
+    )
+    write(node, "/var/log/slurm/ctld.log", log)
+    with pytest.raises(SetupError) as caught:
+        slurm_controller.verify(node)
+    return str(caught.value)
+
+
+def test_a_controller_as_it_should_be_passes(node: Node) -> None:
+    slurm_controller.verify(node)
+    assert node.changes == node.warnings == []
+
+
+def test_a_partition_that_is_missing_is_a_warning(node: Node, tmp_path: Path) -> None:
+    groups = settings_document()["instance_groups"]
+    groups["workers"]["partition"] = "p5"
+    other = node_of(tmp_path, "controller", instance_groups=groups)
+    slurm_controller.verify(other)
+    assert "Slurm has no partition p5, only all, gpu" in other.warnings[0]
+
+
+def test_no_pyxis_at_all_is_one_warning(node: Node, slurm: SlurmCommands) -> None:
+    slurm.answers("help", "  --usage\n")
+    slurm_controller.verify(node)
+    (warning,) = node.warnings
+    assert "has no pyxis" in warning
+
+
+def test_pyxis_that_is_named_and_does_not_load_fails(node: Node, slurm: SlurmCommands) -> None:
+    slurm.answers("help", "  --usage\n")
+    write(node, "/opt/slurm/etc/plugstack.conf", "include /opt/slurm/etc/plugstack.conf.d/*\n")
+    write(node, "/opt/slurm/etc/plugstack.conf.d/pyxis.conf", "required /usr/lib/slurm/spank_pyxis.so\n")
+    with pytest.raises(SetupError, match="names pyxis, and srun has no option --container-image"):
+        slurm_controller.verify(node)
+
+
+@pytest.mark.parametrize(("shown", "warned"), [("", True), ("SwitchName=s1 Level=0 Nodes=a\n", False)])
+def test_a_plugin_without_a_topology_is_a_warning(
+    node: Node, slurm: SlurmCommands, shown: str, warned: bool
+) -> None:
+    slurm.configure(TopologyPlugin="topology/tree")
+    slurm.answers("topology", shown)
+    slurm_controller.verify(node)
+    assert [("topology/tree and no topology" in text) for text in node.warnings] == [True] * warned
+
+
+def test_a_cluster_id_mismatch_says_which_file_to_move(node: Node, slurm: SlurmCommands) -> None:
+    message = down(node, slurm, MISMATCH)
+    assert "slurmctld ends with CLUSTER ID MISMATCH: /var/spool/slurm and the accounting database" in message
+    assert "`sudo mv /var/spool/slurm/clustername /var/spool/slurm/clustername.old`" in message
+
+
+def test_a_mismatch_before_the_last_start_is_over(node: Node, slurm: SlurmCommands) -> None:
+    later = "[2026-11-21T15:01:00] slurmctld version 24.11.5 started on cluster hyperpod\n"
+    message = down(node, slurm, MISMATCH + later)
+    assert "does not answer after 600 s" in message
+
+
+def test_a_topology_file_that_is_missing_is_told(node: Node, slurm: SlurmCommands) -> None:
+    log = "error: s_p_parse_file: cannot stat file /opt/slurm/etc/topology.conf: No such file, retrying\n"
+    assert "waits for a topology file" in down(node, slurm, log)
+
+
+def test_any_other_end_is_quoted(node: Node, slurm: SlurmCommands) -> None:
+    message = down(node, slurm, "fatal: Unable to determine this slurmd's NodeName\n")
+    assert "slurmctld ends with: Unable to determine this slurmd's NodeName" in message
+
+
+def test_accounting_as_it_should_be_passes(node: Node) -> None:
+    accounting.verify(node)
+    assert node.changes == node.warnings == []
+
+
+def test_jobs_that_are_not_recorded_fail(node: Node, slurm: SlurmCommands) -> None:
+    slurm.configure(AccountingStorageType="accounting_storage/none")
+    with pytest.raises(SetupError, match="AccountingStorageType is accounting_storage/none, not"):
+        accounting.verify(node)
+
+
+@pytest.mark.parametrize(
+    ("shown", "why"),
+    [
+        ("other|10.0.0.9", "it has other"),
+        ("hyperpod|", "slurmctld has not connected to slurmdbd"),
+        ("", "it has none"),
+    ],
+)
+def test_a_cluster_that_is_not_registered_fails(
+    node: Node, stand_ins: StandIns, shown: str, why: str
+) -> None:
+    stand_ins.command("sacctmgr", f"echo '{shown}'")
+    with pytest.raises(SetupError, match=rf"cluster HyperPod is not registered .*: {why}.*slurmdbd"):
+        accounting.verify(node)
+
+
+def test_slurmdbd_that_does_not_answer_fails(node: Node, stand_ins: StandIns) -> None:
+    stand_ins.command("sacctmgr", "echo 'sacctmgr: error: Sending PersistInit msg' >&2; exit 1")
+    with pytest.raises(SetupError, match=r"Sending PersistInit msg.*systemctl status slurmdbd"):
+        accounting.verify(node)
+
+
+def test_accounting_on_rds_must_not_be_on_the_controller(tmp_path: Path, slurm: SlurmCommands) -> None:
+    node = node_of(tmp_path, "controller", external_accounting=True)
+    with pytest.raises(SetupError, match="on RDS, and slurmdbd keeps it on localhost"):
+        accounting.verify(node)
+
+
+def test_a_database_elsewhere_that_nobody_asked_for_is_a_warning(node: Node, stand_ins: StandIns) -> None:
+    place = 'echo "StorageHost  = db.rds"'
+    stand_ins.command("sacctmgr", f'[[ "$*" != *configuration ]] && echo "hyperpod|10.0.0.10" || {place}')
+    accounting.verify(node)
+    assert "keeps the accounting on db.rds" in node.warnings[0]

@@ -1,0 +1,212 @@
+"""Users and groups are the same on every node; who leaves the cluster file is shut out and loses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node_setup.failure import SetupError
+from node_setup.node import Node
+from node_setup.steps import users
+from tests.lifecycle.node import StandIns, node_of
+
+DATABASE = Path(__file__).parent / "user_database.py"
+UID, GID = os.getuid(), os.getgid()
+"""Homes are given to whoever runs the tests; the stand-in's own users are of other numbers."""
+RESEARCH = {"name": "research", "gid": GID}
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5 ada@laptop"
+# The command after the options, as who runs the tests.
+AS_USER = 'while [[ "$1" != -- ]]; do shift; done; shift; exec env USER=ada "$@"'
+
+
+def ada(**changes: Any) -> dict[str, Any]:
+    return {
+        **{"name": "ada", "uid": UID, "group": "research", "groups": [], "ssh_keys": [KEY]},
+        **{"account": None, "admin": False},
+        **changes,
+    }
+
+
+class Machine:
+    def __init__(self, folder: Path, stand_ins: StandIns) -> None:
+        self.folder, self.stand_ins = folder, stand_ins
+        self.database = {
+            "passwd": [["daemon", "x", "70001", "70001", "", "/", "/bin/false"]],
+            "group": [["docker", "x", "998", ""], ["sudo", "x", "27", ""]],
+            "shadow": [],
+            "homes_given": [],
+        }
+        for name in ("getent", "id", "groupadd", "useradd", "usermod"):
+            stand_ins.command(name, f'exec {sys.executable} -I -S {DATABASE} {folder}/database {name} "$@"')
+        stand_ins.command("setpriv", AS_USER)
+        stand_ins.command("visudo")
+        self.home = folder / "root/fsx/home/ada"
+
+    @property
+    def database(self) -> dict[str, Any]:
+        return json.loads((self.folder / "database").read_text())
+
+    @database.setter
+    def database(self, value: dict[str, Any]) -> None:
+        (self.folder / "database").write_text(json.dumps(value))
+
+    def entry(self, table: str, name: str) -> list[str]:
+        return next(entry for entry in self.database[table] if entry[0] == name)
+
+    def apply(self, *wanted: dict[str, Any], groups: tuple[dict[str, Any], ...] = (RESEARCH,)) -> Node:
+        node = node_of(self.folder, "login", users=list(wanted), groups=list(groups))
+        users.apply(node)
+        return node
+
+    def fails(self, *wanted: dict[str, Any], groups: tuple[dict[str, Any], ...] = (RESEARCH,)) -> str:
+        with pytest.raises(SetupError) as caught:
+            self.apply(*wanted, groups=groups)
+        return str(caught.value)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, stand_ins: StandIns) -> Machine:
+    return Machine(tmp_path, stand_ins)
+
+
+def test_a_user_is_made_with_number_group_home_and_keys(machine: Machine) -> None:
+    node = machine.apply(ada())
+    assert machine.entry("passwd", "ada")[2:] == [str(UID), str(GID), "", "/fsx/home/ada", "/bin/bash"]
+    assert KEY in (machine.home / ".ssh/authorized_keys").read_text()
+    assert machine.home.stat().st_mode & 0o777 == 0o700
+    assert node.warnings == []
+
+
+def test_a_second_run_changes_nothing(machine: Machine) -> None:
+    machine.apply(ada(admin=True))
+    assert machine.apply(ada(admin=True)).changes == []
+
+
+def test_without_users_nothing_is_made(machine: Machine) -> None:
+    assert machine.apply(groups=()).changes == []
+    assert not machine.home.parent.exists()
+    assert not machine.home.parents[2].joinpath(users.RECORD.lstrip("/")).exists()
+
+
+def test_homes_are_on_openzfs_where_there_is_one(machine: Machine) -> None:
+    node = node_of(machine.folder, "login", users=[ada()], groups=[RESEARCH], home_mount_path="/home")
+    users.apply(node)
+    assert (machine.folder / "root/home/ada/.ssh").is_dir()
+    assert machine.entry("passwd", "ada")[5] == "/home/ada"
+
+
+@pytest.mark.parametrize(
+    ("users_entry", "message"),
+    [
+        (["ada", "x", "70002", "1", "", "/", ""], f"user ada has uid 70002 on this node, and {UID} in"),
+        (["eve", "x", str(UID), "1", "", "/", ""], f"uid {UID} of user ada is user eve's on this node"),
+    ],
+)
+def test_a_number_or_name_that_is_taken_names_both(
+    machine: Machine, users_entry: list[str], message: str
+) -> None:
+    machine.database = {**machine.database, "passwd": [users_entry]}
+    assert message in machine.fails(ada())
+    assert len(machine.database["passwd"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("groups_entry", "message"),
+    [
+        (["research", "x", "70002", ""], f"group research has gid 70002 on this node, and {GID} in"),
+        (["others", "x", str(GID), ""], f"gid {GID} of group research is group others's on this node"),
+    ],
+)
+def test_a_group_that_is_taken_names_both(machine: Machine, groups_entry: list[str], message: str) -> None:
+    machine.database = {**machine.database, "group": [groups_entry]}
+    assert message in machine.fails()
+
+
+def test_groups_are_exactly_those_of_the_file(machine: Machine) -> None:
+    gpu = {"name": "gpu", "gid": 70003}
+    machine.apply(ada(groups=["gpu"]), groups=(RESEARCH, gpu))
+    database = machine.database
+    database["group"][0][3] = "ada"
+    machine.database = database
+    machine.apply(ada(groups=["gpu"]), groups=(RESEARCH, gpu))
+    assert machine.entry("group", "docker")[3] == ""
+    assert machine.entry("group", "gpu")[3] == "ada"
+
+
+def test_another_primary_group_does_not_walk_through_the_home(machine: Machine) -> None:
+    machine.apply(ada())
+    machine.apply(ada(group="gpu"), groups=(RESEARCH, {"name": "gpu", "gid": 70003}))
+    assert machine.entry("passwd", "ada")[3] == "70003"
+    assert machine.entry("passwd", "ada")[5] == "/fsx/home/ada"
+    assert machine.database["homes_given"] == ["/nonexistent"]
+
+
+def test_administrators_use_sudo_by_name(machine: Machine, stand_ins: StandIns) -> None:
+    machine.apply(ada(admin=True))
+    sudoers = machine.folder / "root" / users.SUDOERS.lstrip("/")
+    assert sudoers.read_text().splitlines()[1:] == ["ada ALL=(ALL:ALL) NOPASSWD: ALL"]
+    assert sudoers.stat().st_mode & 0o777 == 0o440
+    machine.apply(ada())
+    assert not sudoers.exists()
+
+
+def test_a_sudo_file_that_sudo_refuses_is_not_installed(machine: Machine, stand_ins: StandIns) -> None:
+    stand_ins.command("visudo", "echo 'syntax error' >&2; exit 1")
+    assert "syntax error" in machine.fails(ada(admin=True))
+    assert not (machine.folder / "root" / users.SUDOERS.lstrip("/")).exists()
+
+
+def test_who_left_the_file_is_shut_out_and_keeps_his_home(machine: Machine) -> None:
+    machine.apply(ada(admin=True))
+    database = machine.database
+    database["group"][1][3] = "ada"
+    machine.database = database
+    machine.apply()
+    assert machine.entry("shadow", "ada")[7] == "1"
+    assert machine.entry("group", "sudo")[3] == ""
+    assert not (machine.folder / "root" / users.SUDOERS.lstrip("/")).exists()
+    assert (machine.home / ".ssh/authorized_keys").exists()
+    assert machine.apply().changes == []
+
+
+def test_who_comes_back_may_log_in_again(machine: Machine) -> None:
+    machine.apply(ada())
+    machine.apply()
+    machine.apply(ada())
+    assert machine.entry("shadow", "ada")[7] == ""
+    assert machine.apply(ada()).changes == []
+
+
+def test_nobody_else_is_ever_shut_out(machine: Machine, stand_ins: StandIns) -> None:
+    machine.apply(ada())
+    stand_ins.forget_calls()
+    machine.apply()
+    assert [call.split()[-1] for call in stand_ins.calls if call.startswith("usermod")] == ["ada"]
+
+
+def test_a_user_cannot_keep_a_node_from_coming(machine: Machine) -> None:
+    machine.apply(ada())
+    folder = machine.home / ".ssh"
+    (folder / "authorized_keys").unlink()
+    (folder / "authorized_keys").mkdir()
+    node = machine.apply(ada())
+    assert "/fsx/home/ada/.ssh of ada is not as it should be" in node.warnings[0]
+
+
+def test_a_home_that_does_not_answer_is_a_warning(
+    machine: Machine, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(users, "SECONDS_FOR_SSH", 0.2)
+    stand_ins.command("setpriv", "exec tail --follow /dev/null")
+    assert "does not answer within 0.2 s" in machine.apply(ada()).warnings[0]
+
+
+def test_inside_a_home_root_does_nothing(machine: Machine, stand_ins: StandIns) -> None:
+    machine.apply(ada())
+    (call,) = (call for call in stand_ins.calls if call.startswith("setpriv"))
+    assert call.startswith(f"setpriv --reuid={UID} --regid={GID} --clear-groups --reset-env -- python3 -I -c")

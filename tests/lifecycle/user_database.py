@@ -1,0 +1,70 @@
+"""A stand-in for the commands that keep users: user_database.py DATABASE COMMAND ARGUMENT...
+
+The database is JSON: passwd, group and shadow, each a list of lines as lists of fields.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+NOT_FOUND = 2
+
+
+def getent(database: dict[str, Any], name: str, key: str) -> int:
+    number = 2 if name != "shadow" else 0
+    for entry in database[name]:
+        if key in (entry[0], entry[number]):
+            print(":".join(entry))
+            return 0
+    return NOT_FOUND
+
+
+def id_groups(database: dict[str, Any], name: str) -> int:
+    gid = next(entry[3] for entry in database["passwd"] if entry[0] == name)
+    groups = [e[0] for e in database["group"] if e[2] == gid or name in e[3].split(",")]
+    print(" ".join(groups))
+    return 0
+
+
+def usermod(database: dict[str, Any], options: dict[str, str], name: str) -> None:
+    entry = next(entry for entry in database["passwd"] if entry[0] == name)
+    shadow = next(entry for entry in database["shadow"] if entry[0] == name)
+    entry[5] = options.get("--home", entry[5])
+    entry[3] = options.get("--gid", entry[3])
+    shadow[7] = options.get("--expiredate", shadow[7])
+    if "--gid" in options:
+        # usermod gives the files of the home that it knows to the new group.
+        database["homes_given"].append(entry[5])
+    if "--groups" in options:
+        for group in database["group"]:
+            members = [m for m in group[3].split(",") if m and m != name]
+            group[3] = ",".join(members + [name] * (group[0] in options["--groups"].split(",")))
+
+
+def main() -> int:
+    path, command, words = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    database = json.loads(path.read_text())
+    if command == "getent":
+        return getent(database, *words)
+    if command == "id":
+        return id_groups(database, words[-1])
+    flags = ("--lock", "--no-create-home")
+    words = [word for word in words if word not in flags]
+    options, name = dict(zip(words[:-1:2], words[1:-1:2], strict=True)), words[-1]
+    if command == "groupadd":
+        database["group"].append([name, "x", options["--gid"], ""])
+    elif command == "useradd":
+        uid, gid = options["--uid"], options["--gid"]
+        database["passwd"].append([name, "x", uid, gid, "", options["--home-dir"], options["--shell"]])
+        database["shadow"].append([name, "!", "1", "0", "9", "7", "", "", ""])
+    else:
+        usermod(database, options, name)
+    path.write_text(json.dumps(database))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

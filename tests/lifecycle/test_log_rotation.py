@@ -120,16 +120,20 @@ def test_a_slurm_that_does_not_answer_leaves_the_set_ups_log(worker: Node, stand
     assert list(sections(worker)) == ["/var/log/provision/provisioning.log"]
 
 
-def test_logrotate_becomes_the_owner_of_a_folder_that_others_write_to(controller: Node) -> None:
+def test_logrotate_becomes_the_owner_of_a_log_in_a_folder_that_others_write_to(controller: Node) -> None:
     """As root it refuses there: "parent directory has insecure permissions"."""
     folder = controller.host.path("/var/log/slurm")
     folder.mkdir(parents=True)
     folder.chmod(0o775)
+    (folder / "slurmdbd.log").touch()
     log_rotation.install(controller)
-    assert (
-        f"su {getpass.getuser()} {folder.group()}\n" in sections(controller)["/var/log/slurm/slurmctld.log"]
-    )
-    assert "su " not in sections(controller)["/var/log/provision/provisioning.log"]
+    found = sections(controller)
+    user = f"su {getpass.getuser()} {folder.group()}\n"
+    assert user in found["/var/log/slurm/slurmctld.log"] and user in found["/var/log/slurm/slurmdbd.log"]
+    assert "su " not in found["/var/log/provision/provisioning.log"]
+    folder.chmod(0o755)
+    log_rotation.install(controller)
+    assert "su " not in sections(controller)["/var/log/slurm/slurmctld.log"]
 
 
 @pytest.mark.parametrize("body", ["exit 1", "echo 'error: /etc/x:1 duplicate log entry' >&2"])

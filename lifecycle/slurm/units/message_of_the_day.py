@@ -34,7 +34,7 @@ def outcome() -> list[str]:
 
 
 def places() -> list[str]:
-    return [f"{what + ':':<12}{where}" for what, where in FACTS["places"]]
+    return [f"{what + ':':<13}{where}" for what, where in FACTS["places"]]
 
 
 if __name__ == "__main__":

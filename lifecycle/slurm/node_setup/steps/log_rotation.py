@@ -27,7 +27,6 @@ _ROTATED = """\
 {postrotate}}}
 """
 # Slurm's daemons reopen their logs on SIGUSR2; on SIGHUP they would read their configuration again, too.
-# pkill rather than systemctl: with `su` the script runs as the log's owner, who runs the daemon.
 _REOPEN = """\
     postrotate
         pkill --signal USR2 --exact {daemon} || true
@@ -103,13 +102,16 @@ def _patterns(node: Node) -> list[str]:
 def _section(node: Node, path: str, daemon: str | None) -> str:
     return _ROTATED.format(
         path=path,
-        su=_su(node.host.path(path).parent),
+        su=_su(node.host.path(path)),
         postrotate=_REOPEN.format(daemon=daemon) if daemon else "",
     )
 
 
-def _su(folder: Path) -> str:
-    """Whom logrotate is to become: it refuses to work as root where others than root may write."""
-    if not folder.is_dir() or (folder.stat().st_uid == 0 and not folder.stat().st_mode & 0o022):
+def _su(file: Path) -> str:
+    """Whom logrotate is to become: as root, untold, it refuses where others than root may write."""
+    folder = file.parent
+    if not folder.is_dir() or not folder.stat().st_mode & 0o022:
         return ""
-    return f"su {folder.owner()} {folder.group()}\n    "
+    # The log's owner can read it, to compress it later; the folder's may not.
+    owned = file if file.exists() else folder
+    return f"su {owned.owner()} {owned.group()}\n    "

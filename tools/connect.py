@@ -7,8 +7,6 @@ name as Slurm shows it, or an instance id.
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -16,8 +14,9 @@ from typing import NoReturn
 from config.loader import load_cluster
 from config.resource_names import shell_document
 from tools.aws_session import aws_client, open_session
-from tools.cluster_nodes import HEAD, ClusterNodes, Node, choose_node, nodes_table, read_cluster_nodes
+from tools.cluster_nodes import HEAD, choose_node, nodes_table, read_cluster_nodes
 from tools.command_line import cluster_parser, run_command
+from tools.session_command import check_programs, start_session
 from tools.ssh_config import host_block, write_block
 
 DEFAULT_SSH_CONFIG = Path("~/.ssh/config")
@@ -47,7 +46,7 @@ def main() -> int:
         print(nodes_table(found))
         return 0
     node = choose_node(found, options.node)
-    command = _start_session(found, node, region=cluster.region, profile=options.profile)
+    command = start_session(found, node, region=cluster.region, profile=options.profile)
     if options.ssh_config:
         host = cluster.name if options.node == HEAD else f"{cluster.name}-{node.name}"
         block = host_block(host=host, user=options.user, instance_id=node.instance_id, start_session=command)
@@ -59,11 +58,6 @@ def main() -> int:
         print(f"warning: {node.name} is {node.status} {node.message}".rstrip(), file=sys.stderr)
     print(f"{node.name} ({node.instance_id}, {node.instance_type}) ...", file=sys.stderr, flush=True)
     _become([*command, "--document-name", shell_document(cluster)])
-
-
-def _start_session(cluster: ClusterNodes, node: Node, *, region: str, profile: str | None) -> list[str]:
-    command = ["aws", "ssm", "start-session", "--target", cluster.target(node), "--region", region]
-    return [*command, "--profile", profile] if profile else command
 
 
 def _configure_ssh(path: Path, host: str, block: str) -> None:
@@ -80,21 +74,8 @@ def _configure_ssh(path: Path, host: str, block: str) -> None:
 
 def _become(command: list[str]) -> NoReturn:
     """Turn into the aws command, which then owns the terminal and its signals."""
-    _check_programs()
+    check_programs()
     os.execvp(command[0], command)
-
-
-def _check_programs() -> None:
-    """Raise ValueError unless the two programs behind a session are installed."""
-    if shutil.which("aws") is None:
-        raise ValueError("the aws command is missing; install AWS CLI version 2 (docs/deploy.md)")
-    version = subprocess.run(["aws", "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    if not version.startswith("aws-cli/2."):
-        raise ValueError(
-            f"the aws command is {version}; HyperPod sessions need AWS CLI version 2 (docs/deploy.md)"
-        )
-    if shutil.which("session-manager-plugin") is None:
-        raise ValueError("session-manager-plugin is missing; the aws command starts it (docs/deploy.md)")
 
 
 if __name__ == "__main__":

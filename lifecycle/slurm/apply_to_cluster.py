@@ -1,7 +1,8 @@
 """Run the scripts again on a cluster that exists: on this controller, then on every worker through Slurm.
 
 ``apply_to_cluster.py --source S3_URI`` is run as root on the controller by `make apply-lifecycle`, out of a
-copy of the same scripts. Its exit status is 0 if all nodes are done, 1 if some are not, which it names.
+copy of the same scripts. Its exit status is 0 if all nodes are done; 3 if some workers are not, which it
+names; 1 if the controller is not, so that no worker was begun.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from workers.slurm_node import SlurmNode, read_nodes
 from workers.worker_run import Outcome, Source, run_on_worker
 
 LOCK = "/run/node-setup-apply.lock"
+WORKERS_UNDONE = 3
+"""Exit status; tools/apply_lifecycle.py goes on with login nodes then."""
 LOG = "/var/log/provision/apply-lifecycle.log"
 
 
@@ -179,7 +182,7 @@ def _conclude(outcomes: Sequence[Outcome], progress: Progress) -> int:
     progress.say(f"done: the controller and {len(outcomes) - len(missing)} of {len(outcomes)} workers")
     for outcome in missing:
         progress.say(f"NOT DONE: {outcome.node}: {outcome.summary}")
-    return 1 if missing else 0
+    return WORKERS_UNDONE if missing else 0
 
 
 if __name__ == "__main__":

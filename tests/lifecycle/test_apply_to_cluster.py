@@ -67,7 +67,7 @@ def test_a_controller_that_fails_stops_all(cluster: Cluster) -> None:
 def test_a_worker_that_fails_is_named_with_its_step_and_output(cluster: Cluster) -> None:
     cluster.set("broken-ip-10-0-0-31")
     result = cluster.apply()
-    assert result.status == 1
+    assert result.status == 3
     assert "ip-10-0-0-32: done" in result.output
     assert "    run_from_s3: " in result.output
     last = result.output.splitlines()[-2:]
@@ -78,7 +78,7 @@ def test_a_worker_that_fails_is_named_with_its_step_and_output(cluster: Cluster)
 def test_scripts_that_cannot_be_fetched(cluster: Cluster) -> None:
     cluster.set("no-s3")
     result = cluster.apply()
-    assert result.status == 1 and cluster.visits == ["controller"]
+    assert result.status == 3 and cluster.visits == ["controller"]
     assert (
         f"NOT DONE: ip-10-0-0-31: the scripts could not be fetched from {SOURCE}. What to do: "
         in result.output
@@ -106,7 +106,7 @@ def test_nodes_that_cannot_be_reached_are_named(cluster: Cluster, state: str, re
     cluster.node("ip-10-0-0-32", state, reason)
     before = cluster.state("ip-10-0-0-32")
     result = cluster.apply()
-    assert result.status == 1
+    assert result.status == 3
     assert cluster.visits == ["controller", "ip-10-0-0-31"]
     assert f"NOT DONE: ip-10-0-0-32: {why}" in result.output
     assert cluster.state("ip-10-0-0-32") == before
@@ -116,7 +116,7 @@ def test_a_node_without_room_is_waited_for_and_left(cluster: Cluster) -> None:
     cluster.node("ip-10-0-0-31", "ALLOCATED")
     cluster.set("busy-ip-10-0-0-31")
     result = cluster.apply("--wait-minutes", "0.005")
-    assert result.status == 1
+    assert result.status == 3
     assert "ip-10-0-0-32: done" in result.output
     assert "no room for a job of one core within 0.005 minutes; jobs on it: 12 (ada); repeat" in result.output
 
@@ -146,7 +146,7 @@ def test_it_is_drained_again_if_the_scripts_do_not_get_that_far(cluster: Cluster
     cluster.node("ip-10-0-0-31", "IDLE+DRAIN", "node-setup: step users failed; see the log")
     before = cluster.state("ip-10-0-0-31")
     cluster.set(flag)
-    assert cluster.apply("--wait-minutes", "0.005").status == 1
+    assert cluster.apply("--wait-minutes", "0.005").status == 3
     assert cluster.state("ip-10-0-0-31") == before
     assert any(call.startswith("scontrol delete") for call in cluster.bundle.stand_ins.calls)
 

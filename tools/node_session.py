@@ -1,0 +1,130 @@
+"""Running a script as root on a node through Session Manager, whose sessions say nothing of its exit status.
+
+Run Command does not reach HyperPod's nodes. AWS-StartNonInteractiveCommand keeps what a command says until it
+has ended (the agent's source has it so), by when a session in which nothing was said may have been ended.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import pty
+import re
+import secrets
+import shlex
+import signal
+import subprocess
+import tty
+from collections.abc import Callable, Iterator, Sequence
+
+DOCUMENT = "AWS-StartInteractiveCommand"
+ENDED = "session-script-ended"
+"""First word of the line with the script's status; a random word follows, which no other text has."""
+SESSION_STARTED = re.compile(r"Starting session with SessionId: (\S+)")
+AROUND = re.compile(r"(?:Starting|Exiting) session with SessionId: ", re.IGNORECASE)
+CONTROL_SEQUENCES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+SECONDS_TO_END = 5.0
+
+
+class BrokenSession(ValueError):
+    """A session that has ended before the script has."""
+
+
+def remote_command(script: str, arguments: Sequence[str], token: str) -> str:
+    """One command for the node, of characters that mean nothing to any shell outside of its single quotes.
+
+    The agent gives it to `sh -c` or splits it into words itself, by the kind of agent. The script gets a
+    session of its own, deaf to the terminal's hanging up, since it is to go on when the connection breaks.
+    """
+    whole = (
+        f"set -- {shlex.join(arguments)}\n({script}\n) < /dev/null\nstatus=$?\n"
+        f"printf '\\n{ENDED} {token} %s\\n' $status\n"
+    )
+    encoded = base64.b64encode(whole.encode()).decode()
+    return f'sudo setsid --fork --wait bash -c \'trap "" HUP; eval "$(echo {encoded} | base64 --decode)"\''
+
+
+def run_on_node(
+    start_session: Sequence[str], script: str, arguments: Sequence[str], say: Callable[[str], None]
+) -> int:
+    """Run a bash script as root, telling each line that it says; returns its exit status.
+
+    ``start_session`` is the aws command with its target, without a document.
+
+    Raises:
+        BrokenSession: if the session ends without the script's status; what has begun may go on.
+    """
+    token = secrets.token_hex(8)
+    parameters = json.dumps({"command": [remote_command(script, arguments, token)]})
+    command = [*start_session, "--document-name", DOCUMENT, "--parameters", parameters]
+    status: int | None = None
+    session_id = ""
+    last = ""
+    with _in_terminal(command) as lines:
+        try:
+            for line in lines:
+                started = SESSION_STARTED.search(line)
+                session_id = started[1] if started else session_id
+                if line.startswith(f"{ENDED} {token} "):
+                    status = int(line.split()[2])
+                elif line and not AROUND.match(line):
+                    last = line
+                    say(line)
+        except KeyboardInterrupt:
+            _end_session(start_session, session_id)
+            raise
+    if status is None:
+        raise BrokenSession(
+            f"the session ended before the script did{f'; its last words: {last}' if last else ''}"
+        )
+    return status
+
+
+@contextlib.contextmanager
+def _in_terminal(command: Sequence[str]) -> Iterator[Iterator[str]]:
+    """A command's lines, from a terminal of its own: session-manager-plugin loses the last ones without."""
+    ours, its = pty.openpty()
+    tty.setraw(its)
+    process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, start_new_session=True)
+    os.close(its)
+    try:
+        yield _lines(ours)
+        process.wait()
+    finally:
+        if process.poll() is None:
+            _stop(process)
+        os.close(ours)
+
+
+def _lines(descriptor: int) -> Iterator[str]:
+    rest = b""
+    while True:
+        try:
+            received = os.read(descriptor, 65536)
+        except OSError:  # How Linux tells that nobody has the terminal open any more.
+            received = b""
+        *whole, rest = (rest + received).split(b"\n")
+        for line in whole if received else [*whole, rest]:
+            yield CONTROL_SEQUENCES.sub("", line.decode(errors="replace")).strip("\r")
+        if not received:
+            return
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """With the plugin that the aws command has started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(SECONDS_TO_END)
+            return
+
+
+def _end_session(start_session: Sequence[str], session_id: str) -> None:
+    """Tidy up; Session Manager ends it by itself when nobody has asked for 20 minutes."""
+    if session_id:
+        options = start_session[start_session.index("--region") :]
+        command = ["aws", "ssm", "terminate-session", "--session-id", session_id, *options]
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30)

@@ -118,6 +118,15 @@ def test_images_in_containerd_move_too(machine: ContainerNode) -> None:
     assert machine.node.changes == []
 
 
+def test_containerd_without_a_configuration_gets_one(machine: ContainerNode, stand_ins: StandIns) -> None:
+    machine.docker(CONTAINERD_IMAGES)
+    config = machine.root / "etc/containerd/config.toml"
+    script = (machine.folder / "stand_ins/bin/containerd").read_text().split("\n", 2)[2]
+    stand_ins.command("containerd", f'[[ -e "{config}" ]] || exit 1\n{script}')
+    container_storage.place(machine.node)
+    assert config.read_text() == 'version = 2\nroot = "/opt/dlami/nvme/containerd"\n'
+
+
 def test_enroots_folders_of_the_root_volume_move(machine: ContainerNode, stand_ins: StandIns) -> None:
     """An image that found no disk leaves them in /opt/sagemaker all the same, which then is a mere folder."""
     machine.mount({"/opt/dlami/nvme": "253:0"})

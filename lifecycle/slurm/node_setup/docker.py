@@ -110,9 +110,9 @@ def _set_data_root(node: Node, path: str) -> None:
 
 
 def _containerd_root(node: Node) -> str:
-    found = re.search(
-        r"""^root = ["'](.+)["']$""", node.host.run("containerd", "config", "dump"), re.MULTILINE
-    )
+    # Before version 2 it cannot say without a configuration file, and uses the default.
+    said = node.host.try_run("containerd", "config", "dump").output
+    found = re.search(r"""^root = ["'](.+)["']$""", said, re.MULTILINE)
     return found.group(1) if found else "/var/lib/containerd"
 
 

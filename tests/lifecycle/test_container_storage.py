@@ -68,6 +68,13 @@ def test_docker_with_running_containers_is_left_alone(machine: ContainerNode, st
     assert "while containers run: db. Stop them" in machine.node.warnings[0]
 
 
+def test_a_container_of_ours_is_no_hindrance(machine: ContainerNode, stand_ins: StandIns) -> None:
+    script = (machine.folder / "stand_ins/bin/docker").read_text().split("\n", 2)[2]
+    stand_ins.command("docker", f"[[ $1 != ps ]] || echo gpu-exporter\n{script}")
+    container_storage.place(machine.node)
+    assert restarts(machine) == ["docker.service"] and machine.node.warnings == []
+
+
 def test_images_that_stay_behind_are_told(machine: ContainerNode, stand_ins: StandIns) -> None:
     script = (machine.folder / "stand_ins/bin/docker").read_text().split("\n", 2)[2]
     stand_ins.command("docker", f"[[ $1 != image ]] || printf 'aaa\\nbbb\\naaa\\n'\n{script}")

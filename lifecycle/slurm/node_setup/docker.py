@@ -14,6 +14,8 @@ from node_setup.node import Node
 DAEMON_CONFIG = "/etc/docker/daemon.json"
 CONTAINERD_CONFIG = "/etc/containerd/config.toml"
 SECONDS_TO_START = 120
+OURS = frozenset({"gpu-exporter"})
+"""Containers that come back by themselves: units that require Docker are restarted with it."""
 LOOK = "see `journalctl --unit docker.service --unit containerd.service` on the node"
 
 
@@ -74,11 +76,11 @@ def _state(node: Node) -> DockerState:
 
 def _may_restart(node: Node, state: DockerState) -> bool:
     """Whether Docker can be restarted now; its running containers would end, and its flags would win."""
-    running = node.host.run("docker", "ps", "--format", "{{.Names}}").split()
+    running = set(node.host.run("docker", "ps", "--format", "{{.Names}}").split()) - OURS
     if running:
         node.warn(
             f"Docker's data stay on the root volume in {state.data_root} while containers run: "
-            f"{', '.join(running)}. Stop them, and apply the scripts again"
+            f"{', '.join(sorted(running))}. Stop them, and apply the scripts again"
         )
         return False
     command = node.host.run("systemctl", "show", "--property=ExecStart", "docker.service")

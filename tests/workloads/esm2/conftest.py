@@ -1,27 +1,25 @@
-"""A prepared data set, a tiny ESM-2 and a way to start real training processes."""
+"""A prepared data set, a tiny ESM-2 and a run of it."""
 
 from __future__ import annotations
 
-import os
-import resource
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from transformers import EsmConfig, EsmForMaskedLM
 
+from tests.workloads.esm2.training_runs import write_run_file
 from workloads.esm2.alphabet import STANDARD_RESIDUES
 from workloads.esm2.data.prepare import prepare
 from workloads.esm2.model import published_config
 from workloads.esm2.pretrained import save_model
 
-REPOSITORY = Path(__file__).parents[3]
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """As in the processes that torchrun starts; test processes with more of them get in each other's way."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -60,67 +58,4 @@ def tiny_model(tiny_config: EsmConfig, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def run_file(prepared: Path, tiny_model: Path, tmp_path: Path) -> Path:
-    """A run of 30 fp32 steps of 4 packs, one line of the log a step."""
-    settings = {
-        "name": "run",
-        "runs": str(tmp_path / "runs"),
-        "model": {"init_from": str(tiny_model), "max_residues": 126},
-        "data": {"path": str(prepared)},
-        "optim": {"lr": 1e-3, "warmup_steps": 5},
-        "train": {
-            "max_steps": 30,
-            "tokens_per_pack": 256,
-            "tokens_per_step": 1024,
-            "precision": "fp32",
-            "log_every_steps": 1,
-            "eval_every_steps": 1000,
-            "save_every_steps": 1000,
-        },
-        "tracking": {"mlflow_uri": (tmp_path / "mlruns").as_uri()},
-    }
-    path = tmp_path / "run.yaml"
-    path.write_text(yaml.safe_dump(settings))
-    return path
-
-
-Start = Callable[..., "subprocess.Popen[str]"]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Start:
-    """Start ``torchrun -m workloads.esm2.train`` (or another module) as a user's shell would."""
-
-    def start_training(
-        config: Path,
-        *overrides: str,
-        processes: int = 1,
-        module: str = "workloads.esm2.train",
-        limits: Mapping[int, tuple[int, int]] = MappingProxyType({}),
-    ) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += [f"--nproc-per-node={processes}", "-m", module, "--config", str(config), *overrides]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-        return subprocess.Popen(
-            command,
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            preexec_fn=lambda: [resource.setrlimit(*limit) for limit in limits.items()] and None,
-        )
-
-    return start_training
-
-
-@pytest.fixture
-def train(start: Start) -> Callable[..., None]:
-    """Train to the end."""
-
-    def train_to_the_end(config: Path, *overrides: str, processes: int = 1) -> None:
-        process = start(config, *overrides, processes=processes)
-        output, _ = process.communicate(timeout=240)
-        assert process.returncode == 0, output
-
-    return train_to_the_end
+    return write_run_file(tmp_path, prepared, tiny_model)

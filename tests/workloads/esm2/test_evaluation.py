@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
+import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from transformers import EsmForMaskedLM
 
+from tests.workloads.esm2.training_runs import REPOSITORY, train_here
 from workloads.esm2.alphabet import CLS, EOS, MASK
-from workloads.esm2.config import ModelConfig
+from workloads.esm2.config import ModelConfig, load_config
 from workloads.esm2.data.prepare import prepare
+from workloads.esm2.evaluate import main
 from workloads.esm2.evaluation import EVALUATION_SEED, pseudo_perplexity, score, unigram_perplexity
 from workloads.esm2.masking import mask_pack
 from workloads.esm2.packing import PackShape, PackStream
@@ -25,6 +32,14 @@ from workloads.esm2.pretrained import starting_config, starting_weights, with_we
 from workloads.esm2.proteins import ProteinSplit
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def no_process_group_stays() -> Iterator[None]:
+    """An error leaves it behind, as it should: the process would end."""
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @pytest.fixture
@@ -131,47 +146,51 @@ def test_unigram_perplexity(prepared: Path) -> None:
     assert unigram_perplexity(split) == pytest.approx(np.exp(-(frequencies * np.log(frequencies)).sum()))
 
 
-def written_to(output: str) -> str:
-    return output.rpartition("written to")[2].strip()
+def scores_of(config: Path, *overrides: str) -> dict[str, object]:
+    """What ``evaluate`` writes, called in this process."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        main(load_config(config, overrides))
+    path = said.getvalue().rpartition("written to")[2].strip()
+    scores: dict[str, object] = json.loads(Path(path).read_text())
+    return scores
 
 
-def evaluate(config: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "workloads.esm2.evaluate", "--config", str(config), *overrides]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[3])
-
-
-def test_command_scores_a_run_its_checkpoint_and_a_folder_alike(
-    train: Callable[..., None], run_file: Path, tiny_model: Path
-) -> None:
-    train(run_file, "train.max_steps=6")
+def test_a_run_its_checkpoint_and_a_folder_score_alike(run_file: Path, tiny_model: Path) -> None:
+    train_here(run_file, "train.max_steps=6")
     run_dir = run_file.parent / "runs" / "run"
     results = json.loads((run_dir / "all_results.json").read_text())
-    scores = []
     for source in ("null", run_dir / "checkpoints" / "step-00000006", run_dir / "model"):
-        done = evaluate(run_file, f"model.init_from={source}")
-        assert done.returncode == 0, done.stderr
-        scores.append(json.loads(Path(written_to(done.stdout)).read_text()))
-    assert [s["eval_loss"] for s in scores] == pytest.approx([results["eval_loss"]] * 3, rel=1e-6)
+        scores = scores_of(run_file, f"model.init_from={source}")
+        assert scores["eval_loss"] == pytest.approx(results["eval_loss"], rel=1e-6), source
     assert (run_dir / "evaluation-validation.json").exists()
-    done = evaluate(run_file, "evaluate.split=test", "evaluate.pseudo_perplexity_proteins=1")
-    assert done.returncode == 0, done.stderr
-    scored = json.loads(Path(written_to(done.stdout)).read_text())
-    assert scored["model"] == str(tiny_model) and scored["pseudo_perplexity"] > 1
+    scores = scores_of(run_file, "evaluate.split=test", "evaluate.pseudo_perplexity_proteins=1")
+    assert scores["model"] == str(tiny_model) and scores["pseudo_perplexity"] > 1
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
         ("model.init_from=null", "the run run has not finished"),
-        ("model.init_from=nobody/no-such-model", "is neither a model folder nor one that the hub has"),
         ("model.init_from=.", "holds neither config.json (transformers) nor checkpoint.json"),
         ("data.path=nowhere", "nowhere holds no prepared data"),
     ],
 )
-def test_command_says_what_is_wrong(
-    run_file: Path, override: str, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    done = evaluate(run_file, override)
+def test_what_is_wrong_is_said(run_file: Path, override: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        scores_of(run_file, override)
+
+
+def test_command_says_what_is_wrong(run_file: Path) -> None:
+    command = [sys.executable, "-m", "workloads.esm2.evaluate", "--config", str(run_file)]
+    done = subprocess.run(
+        [*command, "model.init_from=nobody/no-such-model"],
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=REPOSITORY,
+    )
     assert done.returncode == 2
-    assert message in done.stderr and "Traceback" not in done.stderr
+    assert "is neither a model folder nor one that the hub has" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -36,20 +36,8 @@ def launch(run_file: Path, tmp_path: Path) -> Launch:
     return start
 
 
-def test_from_fasta_to_model_and_a_mistake_is_told_once(launch: Launch, tmp_path: Path) -> None:
-    output, errors = (process := launch("train.max_steps=6")).communicate(timeout=120)
-    assert process.returncode == 0, errors
-    expected = torch.cuda.device_count() or 2
-    assert f"processes {expected}," in errors
-    assert str(tmp_path / "runs" / "run" / "report.html") in output
-    _, errors = (process := launch("train.max_steps=8", "train.seed=5")).communicate(timeout=120)
-    assert process.returncode == 2
-    assert errors.count("train.seed: checkpoint 0, now 5") == 1
-    assert errors.rstrip().endswith("to start a new run"), "the message comes last"
-    assert "Traceback" not in errors
-
-
-def test_sigterm_is_a_graceful_stop(launch: Launch, tmp_path: Path) -> None:
+def test_graceful_stop_and_a_mistake_is_told_once(launch: Launch, tmp_path: Path) -> None:
+    """From FASTA, as ``make train-ddp`` starts it; the run to the end is the README's own command's."""
     process = launch("train.max_steps=1000000")
     log = tmp_path / "runs" / "run" / "metrics.jsonl"
     deadline = time.monotonic() + 120
@@ -59,5 +47,12 @@ def test_sigterm_is_a_graceful_stop(launch: Launch, tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 143
+    assert f"processes {torch.cuda.device_count() or 2}," in errors
     assert "is saved in" in errors.splitlines()[-1] and "Traceback" not in errors
     assert list((tmp_path / "runs" / "run" / "checkpoints").glob("step-????????"))
+
+    _, errors = (process := launch("train.max_steps=1000000", "train.seed=5")).communicate(timeout=120)
+    assert process.returncode == 2
+    assert errors.count("train.seed: checkpoint 0, now 5") == 1
+    assert errors.rstrip().endswith("to start a new run"), "the message comes last"
+    assert "Traceback" not in errors

@@ -1,0 +1,71 @@
+"""A run that is started again: it goes on where it may, and is told why where it may not."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.workloads.esm2.training_runs import losses, train_here
+from workloads.esm2.train import NonFiniteLossError
+
+
+@pytest.fixture
+def run_dir(run_file: Path) -> Path:
+    return run_file.parent / "runs" / "run"
+
+
+def test_damaged_checkpoint_falls_back(
+    run_file: Path, run_dir: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train_here(run_file, "name=whole", "train.max_steps=31")
+    train_here(run_file, "train.save_every_steps=10", "train.max_steps=31")
+    newest, older = sorted((run_dir / "checkpoints").iterdir(), reverse=True)
+    assert (newest.name, older.name) == ("step-00000031", "step-00000030")
+    data = newest / "__0_0.distcp"
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+    train_here(run_file, "train.save_every_steps=10", "train.max_steps=31")
+    said = capfd.readouterr().out
+    assert "checksum of __0_0.distcp is wrong; falling back to the checkpoint before it" in said
+    assert newest.with_name(newest.name + ".damaged").exists(), "nothing is deleted"
+    assert losses(run_dir) == losses(run_dir.parent / "whole")
+    for path in (run_dir / "checkpoints").glob("step-????????"):
+        (path / ".metadata").unlink()
+    with pytest.raises(ValueError, match="every checkpoint of this run is damaged"):
+        train_here(run_file, "train.save_every_steps=10", "train.max_steps=32")
+
+
+def test_changed_run_is_refused(run_file: Path, run_dir: Path) -> None:
+    train_here(run_file, "train.max_steps=6")
+    for change, message in (
+        ("train.seed=1", "train.seed: checkpoint 0, now 1"),
+        ("model.max_residues=100", "model.max_residues: checkpoint 126, now 100"),
+        ("train.tokens_per_step=512", "train.tokens_per_step: checkpoint 1024, now 512"),
+    ):
+        with pytest.raises(
+            ValueError, match=f"belongs to another run:\n  {message}\n.*choose another 'name'"
+        ):
+            train_here(run_file, "train.max_steps=8", change)
+        assert len(losses(run_dir)) == 6, "the record of the run is untouched"
+
+
+def test_longer_run_goes_on_and_a_finished_one_is_left_alone(run_file: Path, run_dir: Path) -> None:
+    train_here(run_file, "train.max_steps=6")
+    first = losses(run_dir)
+    train_here(run_file, "train.max_steps=6")
+    assert losses(run_dir) == first
+    with pytest.raises(ValueError, match=r"train\.max_steps: got 5, but .* has come to step 6"):
+        train_here(run_file, "train.max_steps=5", "optim.warmup_steps=4")
+    train_here(run_file, "train.max_steps=9", "optim.schedule=constant")
+    longer = losses(run_dir)
+    assert len(longer) == 9 and {step: longer[step] for step in first} == first
+
+
+def test_non_finite_loss_stops_before_the_weights_change(run_file: Path, run_dir: Path) -> None:
+    with pytest.raises(NonFiniteLossError, match=r"the weights were not touched\. Lower optim\.lr"):
+        train_here(run_file, "optim.lr=0.9", "optim.clip_norm=0", "optim.weight_decay=1e30")
+    assert all(math.isfinite(loss) for loss in losses(run_dir).values())
+    assert not (run_dir / "model").exists()

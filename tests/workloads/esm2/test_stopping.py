@@ -1,0 +1,124 @@
+"""Training processes that are killed, stopped or fail: nothing is lost, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import random
+import resource
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.workloads.esm2.training_runs import (
+    HINDERED,
+    NUM_STEPS,
+    events,
+    largest_difference,
+    losses,
+    start_training,
+    train_here,
+    train_in_turn,
+)
+from workloads.esm2.tracking import read_metrics
+
+
+def wait_for_step(run_dir: Path, step: int, process: Any) -> None:
+    """Until the log of a running training has reached a step."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[0]
+        path = run_dir / "metrics.jsonl"
+        if path.exists() and any(line["step"] >= step for line in read_metrics(path)):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"step {step} was not reached")
+
+
+def kill_at(step: int, run_dir: Path, process: Any) -> None:
+    wait_for_step(run_dir, step, process)
+    # As when a machine dies: torchrun's workers are sessions of their own and would outlive it.
+    everyone = [*psutil.Process(process.pid).children(recursive=True), process]
+    for member in everyone:
+        member.kill()
+    psutil.wait_procs(everyone[:-1], timeout=30)
+    process.communicate()
+
+
+def test_killed_runs_resume_bit_for_bit(run_file: Path) -> None:
+    runs = run_file.parent / "runs"
+    saving = "train.save_every_steps=4"
+    killed = {mode: random.randint(9, 22) for mode in ("ddp", "fsdp")}
+    for mode, step in killed.items():
+        arguments = (f"name=killed-{mode}", f"parallel.mode={mode}", saving)
+        process = start_training(
+            "--config", str(run_file), *arguments, processes=2, module=HINDERED, HOLD_SECONDS="0.05"
+        )
+        kill_at(step, runs / f"killed-{mode}", process)
+        shutil.copytree(runs / f"killed-{mode}", runs / f"shrunk-{mode}")
+    settings = [
+        f"name={name}-{mode} parallel.mode={mode} {saving}" for name in ("killed", "whole") for mode in killed
+    ]
+    train_in_turn(run_file, *settings, processes=2)
+    for mode, step in killed.items():
+        assert "resumed" in events(runs / f"killed-{mode}"), f"{mode} killed at step {step}"
+        whole = losses(runs / f"whole-{mode}")
+        assert losses(runs / f"killed-{mode}") == whole, f"{mode} killed at step {step}"
+        # Two processes become one, and FSDP becomes DDP, from the same kind of checkpoint.
+        train_here(run_file, f"name=shrunk-{mode}", "parallel.mode=ddp", saving)
+        assert "resumed" in events(runs / f"shrunk-{mode}"), f"{mode} killed at step {step}"
+        assert largest_difference(losses(runs / f"shrunk-{mode}"), whole) < 1e-5
+
+
+def test_sigterm_saves_and_the_same_command_goes_on(run_file: Path) -> None:
+    """Meanwhile a second training of the same run is refused."""
+    run_dir = run_file.parent / "runs" / "stopped"
+    command = ("--config", str(run_file), "name=stopped")
+    process = start_training(*command, processes=2, module=HINDERED, HOLD_SECONDS="0.2")
+    wait_for_step(run_dir, 7, process)
+    with pytest.raises(ValueError, match="is being trained by another process"):
+        train_here(run_file, "name=stopped")
+    process.send_signal(signal.SIGTERM)  # torchrun hands it on to its workers
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "is saved in" in output and "goes on from there" in output
+    step = max(losses(run_dir))
+    assert 7 <= step < NUM_STEPS
+    assert [path.name for path in (run_dir / "checkpoints").iterdir()] == [f"step-{step:08d}"]
+    assert not (run_dir / "all_results.json").exists()
+    again = start_training(*command, processes=2)
+    output, _ = again.communicate(timeout=240)
+    assert again.returncode == 0, output
+    assert min(losses(run_dir)) == 1 and "stopped by SIGTERM" in events(run_dir)
+    train_here(run_file, "name=whole")
+    assert largest_difference(losses(run_dir), losses(run_dir.parent / "whole")) < 1e-5
+
+
+def test_one_failing_process_ends_the_run(run_file: Path) -> None:
+    """With a save under way, none of the others may wait for the one that is gone."""
+    arguments = ("--config", str(run_file), "train.save_every_steps=5")
+    process = start_training(*arguments, processes=2, module=HINDERED, FAIL_RANK="1", FAIL_AFTER="11")
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode != 0 and "only this process ran out of memory" in output
+
+
+def test_checkpoint_that_cannot_be_written_says_so(run_file: Path) -> None:
+    message = run_file.parent / "message"
+    process = start_training(
+        *("--config", str(run_file), "train.save_every_steps=5"),
+        processes=2,
+        limits={resource.RLIMIT_FSIZE: (100_000, 100_000)},  # reached by the checkpoint, not by the log
+        ESM2_ERROR_FILE=str(message),
+    )
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    text = message.read_text()
+    assert "could not be written" in text and "Earlier checkpoints are intact; free disk space" in text, (
+        output
+    )
+    assert list((run_file.parent / "runs" / "run" / "checkpoints").iterdir()) == [], (
+        "nothing half-written stays"
+    )

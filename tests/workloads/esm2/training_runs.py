@@ -1,0 +1,115 @@
+"""Runs for tests: their file, real training processes, and what they leave in their log."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch.distributed as dist
+import yaml
+
+from workloads.esm2.config import load_config
+from workloads.esm2.tracking import read_metrics
+from workloads.esm2.train import main
+
+REPOSITORY = Path(__file__).parents[3]
+IN_TURN = "tests.workloads.esm2.trainings_in_turn"
+HINDERED = "tests.workloads.esm2.hindered_training"
+NUM_STEPS, PACKS_PER_STEP = 30, 4
+
+Losses = dict[int, float]
+
+
+def write_run_file(folder: Path, data: Path, model: Path) -> Path:
+    """A run of 30 fp32 steps of 4 packs, one line of the log a step; all it writes is in the folder."""
+    settings = {
+        "name": "run",
+        "runs": str(folder / "runs"),
+        "model": {"init_from": str(model), "max_residues": 126},
+        "data": {"path": str(data)},
+        "optim": {"lr": 1e-3, "warmup_steps": 5},
+        "train": {
+            "max_steps": NUM_STEPS,
+            "tokens_per_pack": 256,
+            "tokens_per_step": PACKS_PER_STEP * 256,
+            "precision": "fp32",
+            "log_every_steps": 1,
+            "eval_every_steps": 1000,
+            "save_every_steps": 1000,
+        },
+        "tracking": {"mlflow_uri": (folder / "mlruns").as_uri()},
+    }
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+def train_here(run_file: Path, *overrides: str) -> None:
+    """Train as a run of one process, this one: a fresh interpreter takes seconds to start."""
+    try:
+        main(load_config(run_file, overrides))
+    finally:
+        if dist.is_initialized():  # left behind by an error
+            dist.destroy_process_group()
+
+
+def start_training(
+    *arguments: str,
+    processes: int,
+    module: str = "workloads.esm2.train",
+    limits: Mapping[int, tuple[int, int]] = MappingProxyType({}),
+    **environment: str,
+) -> subprocess.Popen[str]:
+    """Start ``torchrun -m workloads.esm2.train`` (or another module) as a user's shell would.
+
+    Args:
+        arguments: of the module.
+        processes: how many torchrun starts.
+        module: what they run.
+        limits: soft and hard limit of a resource (``resource.RLIMIT_...``).
+        environment: variables that are set besides those of this process.
+    """
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={processes}", "-m", module, *arguments]
+    return subprocess.Popen(
+        command,
+        cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: [resource.setrlimit(*limit) for limit in limits.items()] and None,
+    )
+
+
+def train_in_turn(run_file: Path, *runs: str, processes: int) -> None:
+    """Train several runs to their ends in the same processes; each is given by its overrides."""
+    process = start_training(str(run_file), *runs, processes=processes, module=IN_TURN)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+
+
+def losses(run_dir: Path) -> Losses:
+    steps = [(line["step"], line["loss"]) for line in lines(run_dir, "train")]
+    assert len(dict(steps)) == len(steps), "a step is logged twice"
+    return dict(steps)
+
+
+def events(run_dir: Path) -> list[str]:
+    return [line["event"] for line in lines(run_dir, "event")]
+
+
+def lines(run_dir: Path, kind: str) -> list[dict[str, Any]]:
+    return [line for line in read_metrics(run_dir / "metrics.jsonl") if line["kind"] == kind]
+
+
+def largest_difference(a: Losses, b: Losses) -> float:
+    assert a.keys() == b.keys() and len(a) >= NUM_STEPS
+    return max(abs(a[step] - b[step]) for step in a)

@@ -79,19 +79,6 @@ def test_speed_of_every_arm(
     assert arms["A"]["fill"] < arms["B"]["fill"]
 
 
-def test_quality_of_every_arm(
-    data: Path, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    result = run(data, model, tmp_path / "quality.json", "--quality", "--residues", "60000")["quality"]
-    assert [run["arm"] for run in result["runs"]] == ["A", "A'", "B"]
-    for one in result["runs"]:
-        residues = [point["residues"] for point in one["points"]]
-        assert residues == sorted(residues)
-        assert residues[-1] == pytest.approx(60_000, rel=0.2)
-        assert all(point["loss"] == pytest.approx(math.log(33), abs=0.7) for point in one["points"])
-    assert "loss of B over A'" in capfd.readouterr().out
-
-
 def test_wrong_data_is_one_line(model: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(SystemExit, match="empty"):

@@ -20,11 +20,11 @@ NODE_HERE = PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
 .PHONY: help env data train-ddp train-fsdp evaluate report bench bench-data \
-	synth deploy diff preflight mirror-downloads connect destroy teardown \
+	synth deploy diff preflight mirror-downloads connect logs apply-lifecycle destroy teardown \
 	schema golden test test-cluster lint format clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo '  CONFIG=workloads/esm2/configs/<run>.yaml picks a run, ARGS="optim.lr=2e-4 ..." changes it'
 	@echo '  CLUSTER=clusters/<cluster>.yaml picks a cluster'
 
@@ -87,6 +87,12 @@ mirror-downloads: $(READY) ## for a network without internet: copy what nodes fe
 
 connect: $(READY) ## a shell on the head node, or on NODE=<group>-<n>
 	$(BIN)/python -m tools.connect --cluster $(CLUSTER) $(NODE) $(ARGS)
+
+logs: $(READY) ## what the set-up of nodes said: of all, or of NODE=<group>-<n>; ARGS=--follow
+	$(BIN)/python -m tools.logs --cluster $(CLUSTER) $(NODE) $(ARGS)
+
+apply-lifecycle: $(READY) ## run the deployed scripts again on the nodes that are there
+	$(BIN)/python -m tools.apply_lifecycle --cluster $(CLUSTER) $(ARGS)
 
 destroy: $(CDK_READY) ## stop compute; storage and network stay, and bill
 	$(CDK) destroy SlurmHyperPodStack $(ARGS)

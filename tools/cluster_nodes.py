@@ -127,7 +127,7 @@ def choose_node(cluster: ClusterNodes, wanted: str = HEAD) -> Node:
             f"cluster {cluster.cluster_name} has no nodes yet; it is {cluster.status}{failure}; "
             f"see `aws sagemaker describe-cluster --cluster-name {cluster.cluster_name}`"
         )
-    found = _matching(cluster, wanted)
+    found = nodes_meant(cluster, wanted)
     if not found:
         raise ValueError(
             f"no node {wanted} in cluster {cluster.cluster_name}; there are {_list(cluster.nodes)}"
@@ -146,7 +146,8 @@ def choose_node(cluster: ClusterNodes, wanted: str = HEAD) -> Node:
     return reachable[0]
 
 
-def _matching(cluster: ClusterNodes, wanted: str) -> tuple[Node, ...]:
+def nodes_meant(cluster: ClusterNodes, wanted: str) -> tuple[Node, ...]:
+    """Those of a name, host name, instance id or group, in whatever state; none if it means none."""
     if wanted == HEAD:
         return tuple(node for node in cluster.nodes if node.group in cluster.head_groups)
     named = tuple(node for node in cluster.nodes if wanted in (node.name, node.instance_id, node.host_name))

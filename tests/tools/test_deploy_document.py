@@ -20,7 +20,9 @@ from tests.tools.preflight.test_existing_vpc import Vpc
 from tests.tools.preflight.test_existing_vpc import cluster as in_existing_vpc
 from tests.tools.slurm_nodes import group, node, running_cluster
 from tests.tools.teardown_account import Account, everything
+from tests.tools.test_logs import Logs
 from tools.cluster_nodes import read_cluster_nodes
+from tools.lifecycle_log import find_log_group, list_streams, read_events
 from tools.preflight.read_only_aws import DIFFERENTLY_NAMED
 
 REPOSITORY = Path(__file__).parents[2]
@@ -28,8 +30,6 @@ TEXT = (REPOSITORY / "docs/deploy.md").read_text()
 MODELS = botocore.session.get_session()
 HIGH_LEVEL = {"s3", "configure", "sso"}
 """Commands of the aws command line that are no operations of a service."""
-ANNOUNCED = {"apply-lifecycle"}
-"""Targets that the text says do not exist."""
 
 
 def code() -> list[str]:
@@ -87,8 +87,7 @@ def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     named = {target for command in code() for target in re.findall(r"^make ([a-z-]+)", command)}
     assert {"preflight", "deploy", "connect", "diff", "destroy", "teardown"} <= named
-    assert named - targets == ANNOUNCED - targets
-    assert ("**that target does not exist yet.**" in TEXT) == bool(ANNOUNCED - targets)
+    assert named <= targets
 
 
 def test_files_exist() -> None:
@@ -140,5 +139,11 @@ def test_teardown_needs_no_more_than_is_listed(run_teardown: Any) -> None:
 def test_connect_needs_no_more_than_is_listed() -> None:
     aws = running_cluster("esm2-slurm", [group("controller", "Controller", 1)], [node("controller", 1)])
     read_cluster_nodes(aws.session.client("sagemaker"), "esm2-slurm")
+    cloud = Logs(aws)
+    cloud.say("controller", "i-0123456789abcdef0", "a line")
+    log_group = find_log_group(aws.session.client("logs"), "esm2-slurm", "abc123def456")
+    streams = list_streams(aws.session.client("logs"), log_group)
+    assert list(read_events(aws.session.client("logs"), log_group, streams, since_ms=0))
     used = {f"{service}:{operation}" for service, operation in aws.calls}
+    assert {"logs:FilterLogEvents", "logs:DescribeLogStreams"} <= used
     assert used | {"ssm:StartSession", "kms:GenerateDataKey"} <= policy("Preflight", "Connect")

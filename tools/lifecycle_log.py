@@ -1,0 +1,118 @@
+"""What the set-up of nodes said, as HyperPod ships it to CloudWatch: a stream a node, which outlives it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from tools.aws_session import is_absent
+
+PREFIX = "LifecycleConfig/"
+STREAMS_PER_CALL = 100
+"""As many as FilterLogEvents takes."""
+RUN_ENDS = re.compile(r" bootstrap: done: \d+ steps|^on_init_complete: failed")
+ERROR = "ERROR: "
+
+
+@dataclass(frozen=True)
+class NodeStream:
+    name: str
+    group: str
+    instance_id: str
+    last_event_ms: int
+    """Since 1970. The service may be an hour late with it; never before the stream's creation."""
+
+
+@dataclass(frozen=True)
+class Event:
+    stream: str
+    id: str
+    time_ms: int
+    text: str
+
+
+def find_log_group(logs: Any, cluster_name: str, cluster_id: str | None) -> str:
+    """The log group of a cluster; of one that is gone, the last one of that name.
+
+    Raises:
+        ValueError: if there is none yet.
+    """
+    prefix = f"/aws/sagemaker/Clusters/{cluster_name}/"
+    pages = logs.get_paginator("describe_log_groups").paginate(logGroupNamePrefix=prefix)
+    groups = {group["logGroupName"]: group["creationTime"] for page in pages for group in page["logGroups"]}
+    if cluster_id is not None:
+        groups = {name: time for name, time in groups.items() if name == prefix + cluster_id}
+    if not groups:
+        raise ValueError(
+            f"there is no log group {prefix}{cluster_id or '<id>'} yet; it comes with the first node whose "
+            "set-up says something, some minutes after the node: see `make connect ARGS=--list` and "
+            f"`aws sagemaker describe-cluster --cluster-name {cluster_name}`"
+        )
+    return max(groups, key=lambda name: groups[name])
+
+
+def list_streams(logs: Any, log_group: str) -> list[NodeStream]:
+    """Streams of all nodes that there have been, by their names."""
+    pages = logs.get_paginator("describe_log_streams").paginate(
+        logGroupName=log_group, logStreamNamePrefix=PREFIX
+    )
+    try:
+        found = [stream for page in pages for stream in page["logStreams"]]
+    except ClientError as error:
+        if is_absent(error):
+            return []
+        raise
+    return [_stream(stream) for stream in found]
+
+
+def _stream(stream: dict[str, Any]) -> NodeStream:
+    group, _, instance_id = stream["logStreamName"].removeprefix(PREFIX).rpartition("/")
+    return NodeStream(
+        name=stream["logStreamName"],
+        group=group,
+        instance_id=instance_id,
+        last_event_ms=max(stream.get("creationTime", 0), stream.get("lastEventTimestamp", 0)),
+    )
+
+
+def read_events(
+    logs: Any, log_group: str, streams: Sequence[NodeStream], *, since_ms: int
+) -> Iterator[Event]:
+    """Events of these streams from a time on, in the order of their times within each hundred streams."""
+    for start in range(0, len(streams), STREAMS_PER_CALL):
+        pages = logs.get_paginator("filter_log_events").paginate(
+            logGroupName=log_group,
+            logStreamNames=[stream.name for stream in streams[start : start + STREAMS_PER_CALL]],
+            startTime=since_ms,
+        )
+        for page in pages:
+            for event in page["events"]:
+                yield Event(
+                    stream=event["logStreamName"],
+                    id=event["eventId"],
+                    time_ms=event["timestamp"],
+                    text=event["message"].rstrip("\n"),
+                )
+
+
+def newest_run(events: Sequence[Event]) -> list[Event]:
+    """A node's events from where its last run began; the first run has what the image said before it."""
+    start, ended = 0, False
+    for index, event in enumerate(events):
+        if ended and " bootstrap: " in event.text:
+            start, ended = index, False
+        ended = ended or bool(RUN_ENDS.search(event.text))
+    return list(events[start:])
+
+
+def outcome(events: Sequence[Event]) -> str:
+    """What became of a run, in a line."""
+    errors = [event.text for event in events if ERROR in event.text]
+    if errors:
+        return errors[-1][errors[-1].index(ERROR) :]
+    ends = [event.text for event in events if RUN_ENDS.search(event.text)]
+    return ends[-1].partition("bootstrap: ")[2] if ends else "not at its end yet"

@@ -3,49 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
-
-import pytest
 
 from stacks.remaining_costs import remaining_costs
 from tests.golden.normalised import GOLDEN, normalised
+from tests.local_aws.deployment import LocalAws
 from tests.stacks.synthesized import REPOSITORY, STACKS, load
 
-CDK = REPOSITORY / "node_modules" / ".bin" / "cdk"
-pytestmark = pytest.mark.skipif(not CDK.exists(), reason="the CDK command line is missing: npm ci")
+NOBODY = LocalAws("http://localhost:9")
+"""Whatever the command line would ask of AWS finds a closed port."""
 
 
-def cdk(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line; whatever it would ask of AWS finds a closed port."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "CDK_"))}
-    return subprocess.run(
-        [str(CDK), "--no-notices", *arguments],
-        cwd=REPOSITORY,
-        env=environment
-        | {
-            # Node.js from the environment, if it brings one.
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "AWS_ACCESS_KEY_ID": "nobody",
-            "AWS_SECRET_ACCESS_KEY": "nothing",
-            "AWS_ENDPOINT_URL": "http://localhost:9",
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "CDK_DISABLE_CLI_TELEMETRY": "true",
-        },
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+def cdk(*arguments: str, succeeds: bool = True) -> str:
+    """What the command line prints, in the repository itself."""
+    return NOBODY.cdk(*arguments, cwd=REPOSITORY, succeeds=succeeds)
 
 
 def test_synth_writes_the_golden_templates(tmp_path: Path) -> None:
     """What the tests look at is what the command line makes, flags of cdk.json and all."""
-    done = cdk("synth", "--quiet", "--output", str(tmp_path), "-c", "cluster=clusters/slurm-p5.yaml")
-    assert done.returncode == 0, done.stderr
+    cdk("synth", "--quiet", "--output", str(tmp_path), "-c", "cluster=clusters/slurm-p5.yaml")
     for stack in STACKS:
         template = json.loads((tmp_path / f"{stack}.template.json").read_text())
         assert normalised(template) == (GOLDEN / "slurm-p5" / f"{stack}.json").read_text()
@@ -53,11 +30,11 @@ def test_synth_writes_the_golden_templates(tmp_path: Path) -> None:
 
 def test_destroy_says_what_still_bills() -> None:
     """Before the question whether to destroy, and of the small cluster when no file is named."""
-    done = cdk("destroy", "SlurmHyperPodStack")
+    output = cdk("destroy", "SlurmHyperPodStack", succeeds=False)
     costs = ", ".join(remaining_costs(load("clusters/slurm.yaml")))
     line = f"esm2-slurm: billed until `make teardown`, nodes or not: {costs}"
-    assert line in done.stderr
-    assert done.stderr.index(line) < done.stderr.index("irreversible")
+    assert line in output
+    assert output.index(line) < output.index("irreversible")
 
 
 def test_bad_file_ends_with_its_faults(tmp_path: Path) -> None:
@@ -65,19 +42,17 @@ def test_bad_file_ends_with_its_faults(tmp_path: Path) -> None:
     text = (REPOSITORY / "clusters" / "slurm.yaml").read_text()
     text = text.replace("capacity_gib: 1200", "capacity_gib: 1000")
     path.write_text(text.replace("num_instances: 1", "num_instances: 2"))
-    done = cdk("synth", "--quiet", "-c", f"cluster={path}")
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    faults = [line for line in done.stderr.splitlines() if line.startswith(f"{path}: ")]
+    output = cdk("synth", "--quiet", "-c", f"cluster={path}", succeeds=False)
+    assert "Traceback" not in output
+    faults = [line for line in output.splitlines() if line.startswith(f"{path}: ")]
     assert len(faults) == 2
     assert any("storage.lustre.capacity_gib: got 1000" in fault for fault in faults)
 
 
 def test_missing_file_is_named() -> None:
-    done = cdk("synth", "--quiet", "-c", "cluster=clusters/none.yaml")
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert "clusters/none.yaml" in done.stderr
+    output = cdk("synth", "--quiet", "-c", "cluster=clusters/none.yaml", succeeds=False)
+    assert "Traceback" not in output
+    assert "clusters/none.yaml" in output
 
 
 def test_app_is_short() -> None:

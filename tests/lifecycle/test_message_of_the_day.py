@@ -68,10 +68,35 @@ def test_a_state_that_is_missing_or_broken_is_told(node: Node, state: str | None
 
 def test_it_is_installed_once_and_runs(node: Node) -> None:
     message_of_the_day.install(node)
-    assert node.changes == ["/etc/update-motd.d/99-cluster"]
+    assert node.changes == ["/etc/update-motd.d/99-cluster", "/etc/profile.d/cluster-message.sh"]
     node.changes = []
     message_of_the_day.install(node)
     assert node.changes == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "terminal", "is_shown"),
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22"}, True, False),
+        ({"SUDO_USER": "ubuntu"}, True, False),
+        ({"SLURM_JOB_ID": "7"}, True, False),
+    ],
+)
+def test_login_shells_without_pam_show_it(
+    node: Node, environment: dict[str, str], terminal: bool, is_shown: bool
+) -> None:
+    """Sessions of Systems Manager; ssh shows it already, and programs that read a shell's output want none."""
+    message_of_the_day.install(node)
+    profile = node.host.path("/etc/profile.d/cluster-message.sh").read_text()
+    profile = profile.replace("/etc/", f"{node.host.path('/etc')}/").replace("-t 1", str(terminal).lower())
+    profile = profile.replace("[ true ]", "true").replace("[ false ]", "false")
+    done = subprocess.run(
+        ["/bin/sh", "-eu", "-c", profile], capture_output=True, text=True, timeout=30, env=environment
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("esm2-slurm: login" in done.stdout) == is_shown
 
 
 def test_texts_that_python_would_read_otherwise_stay_as_they_are(tmp_path: Path, stand_ins: StandIns) -> None:

@@ -10,6 +10,7 @@ from node_setup.state import STATE
 
 # Two digits above those of the system, so that it comes last and stays in view.
 FOLDER, NAME = "/etc/update-motd.d", "99-cluster"
+FOR_LOGIN_SHELLS = "/etc/profile.d/cluster-message.sh"
 LOG = "/var/log/provision/provisioning.log"
 
 
@@ -24,6 +25,7 @@ def install(node: Node) -> None:
     facts = json.dumps(_facts(node), indent=1).replace("\\", "\\\\")
     text = text.replace("@FACTS@", facts).replace("@STATE@", str(node.host.path(STATE)))
     node.install(f"{FOLDER}/{NAME}", text, mode=0o755)
+    node.install(FOR_LOGIN_SHELLS, (node.files / "units/message_of_the_day.sh").read_text())
     listed = node.host.run("run-parts", "--test", node.host.path(FOLDER))
     shown = node.host.run(node.host.path(FOLDER) / NAME)
     if NAME not in listed or node.settings.cluster_name not in shown:

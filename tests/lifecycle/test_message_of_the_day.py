@@ -87,7 +87,7 @@ def test_it_is_installed_once_and_runs(node: Node) -> None:
 def test_login_shells_without_pam_show_it(
     node: Node, environment: dict[str, str], terminal: bool, is_shown: bool
 ) -> None:
-    """Sessions of Systems Manager; ssh shows it already, and programs that read a shell's output want none."""
+    """Sessions of Systems Manager; ssh shows it already, and programs that read the output want none."""
     message_of_the_day.install(node)
     profile = node.host.path("/etc/profile.d/cluster-message.sh").read_text()
     profile = profile.replace("/etc/", f"{node.host.path('/etc')}/").replace("-t 1", str(terminal).lower())

@@ -28,7 +28,11 @@ class Cluster:
         self.config = {"resource_config": str(folder / "resource_config.json"), "instance_groups": GROUPS}
         self._stand_ins, self._folder = stand_ins, folder
         self.platform(resource_config())
-        self.slurm("NodeName=ip-10-0-0-31 NodeAddr=10.0.0.31 NodeHostName=ip-10-0-0-31 State=IDLE")
+        # HyperPod's login nodes are in Slurm's default partition.
+        self.slurm(
+            "NodeName=ip-10-0-0-20 NodeAddr=10.0.0.20 NodeHostName=ip-10-0-0-20 State=IDLE",
+            "NodeName=ip-10-0-0-31 NodeAddr=10.0.0.31 NodeHostName=ip-10-0-0-31 State=IDLE",
+        )
 
     def platform(self, document: dict[str, Any]) -> None:
         Path(str(self.config["resource_config"])).write_text(json.dumps(document))
@@ -64,6 +68,7 @@ def test_all_nodes_are_listed_with_what_they_are(cluster: Cluster) -> None:
         "instance_type": "ml.m5.4xlarge",
         "instance_id": "i-00000000000000003",
     }
+    assert cluster.listed()["10.0.0.20:9100"]["role"] == "login"
     assert cluster.text_file.read_text().startswith("node_discovery_last_success_timestamp_seconds 1")
 
 
@@ -126,7 +131,7 @@ def test_slurm_that_is_down_leaves_the_platforms_list(cluster: Cluster) -> None:
 def test_a_platform_file_that_is_half_written_leaves_slurms_list(cluster: Cluster) -> None:
     Path(str(cluster.config["resource_config"])).write_text('{"InstanceGroups": [')
     assert cluster.run()
-    assert list(cluster.listed()) == ["10.0.0.31:9100"]
+    assert list(cluster.listed()) == ["10.0.0.20:9100", "10.0.0.31:9100"]
 
 
 def test_without_an_answer_the_former_lists_stay(

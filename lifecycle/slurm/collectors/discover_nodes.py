@@ -46,7 +46,7 @@ def platform_nodes(resource_config: Path, groups: dict[str, Any]) -> Nodes:
 
 
 def slurm_nodes() -> Nodes:
-    """The workers, from slurmctld.
+    """The names of workers and login nodes, from slurmctld.
 
     Raises:
         OSError, subprocess.SubprocessError: if it does not answer.
@@ -69,7 +69,7 @@ def slurm_nodes() -> Nodes:
         if "NodeName" not in fields or "FUTURE" in state or "POWERED_DOWN" in state:
             continue
         address = _address(fields.get("NodeAddr", fields["NodeName"]))
-        nodes[address] = {"instance": fields.get("NodeHostName", fields["NodeName"]), "role": "worker"}
+        nodes[address] = {"instance": fields.get("NodeHostName", fields["NodeName"])}
     return nodes
 
 
@@ -92,7 +92,8 @@ def discover(resource_config: Path, groups: dict[str, Any]) -> Nodes | None:
         failures += 1
     try:
         for address, labels in slurm_nodes().items():
-            nodes[address] = {"group": "", "instance_type": "", **nodes.get(address, {}), **labels}
+            # A login node is one of Slurm's too; what the platform calls it holds. Its name is Slurm's.
+            nodes[address] = {"role": "worker", **nodes.get(address, {}), **labels}
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", None) or "").strip()
         print(f"scontrol: {error} {said}".strip(), file=sys.stderr, flush=True)

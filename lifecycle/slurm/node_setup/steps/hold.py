@@ -6,12 +6,15 @@ by the reason that Slurm keeps with the state: whoever drained it for another on
 
 from __future__ import annotations
 
+import re
+
 from node_setup.failure import SetupError
 from node_setup.node import Node, log
 from node_setup.slurm import SlurmNode, show_node, submission_problem, wait_for_controller
 
 OURS = "node-setup: "
 IN_PROGRESS = f"{OURS}in progress"
+FEWER_DEVICES = re.compile(r"gres/\S+ count reported lower than configured")
 LOG = "/var/log/provision/provisioning.log"
 SECONDS_TO_BE_KNOWN = 600
 SECONDS_TO_TAKE_JOBS = 300
@@ -80,14 +83,15 @@ def _drain(node: Node, reason: str) -> None:
 def _is_anothers(state: SlurmNode) -> bool:
     """Whether the node is out of service for a reason that is not these steps'.
 
-    Not responding is no such reason: that is a new node whose slurmd starts at this moment, or the entry of
-    the node that it replaces. Slurm would bring it back by itself, before it is set up.
+    Two of Slurm's own are no such reasons. Not responding is a new node whose slurmd starts at this moment, or
+    the entry of the node that it replaces: Slurm would bring it back by itself, before it is set up. Too few
+    devices are what a step checks; Slurm would leave the node drained when all of them are there.
     """
     if not state.flags & {"DRAIN", "DOWN", "FAIL"}:
         return False
-    return not state.reason.startswith((OURS, "Not responding")) and not (
-        "DOWN" in state.flags and "DRAIN" not in state.flags and not state.reason
-    )
+    if "DRAIN" not in state.flags and not state.reason:
+        return "FAIL" in state.flags
+    return not state.reason.startswith((OURS, "Not responding")) and not FEWER_DEVICES.match(state.reason)
 
 
 def _takes_jobs(node: Node) -> bool:

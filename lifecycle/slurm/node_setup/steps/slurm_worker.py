@@ -13,6 +13,8 @@ from node_setup.slurm import SlurmNode, runs_jobs, show_node
 
 SECONDS_TO_REGISTER = 300
 SECONDS_TO_FETCH = 60
+REFUSED = frozenset({"INVAL", "INVALID_REG"})
+"""Flags of a node that registered with fewer devices, cores or memory than its configuration has."""
 REPLACE = 'sudo scontrol update nodename={name} state=fail reason="Action:Replace"'
 
 
@@ -39,7 +41,8 @@ def _registered(node: Node) -> SlurmNode:
                 "see `journalctl --unit=slurmd` on the node: it says why",
             )
         state = show_node(node.host, node.facts.host_name)
-        if state.flags & {"NOT_RESPONDING", "UNKNOWN", "FUTURE"}:
+        # What slurmctld has refused has registered, though its state may stay unknown.
+        if state.flags & {"NOT_RESPONDING", "UNKNOWN", "FUTURE"} and not state.flags & REFUSED:
             raise SetupError(f"it is {state.state} there", "")
         return state
 
@@ -79,7 +82,7 @@ def _verify_devices(node: Node, state: SlurmNode) -> None:
             "scontrol "
             "reconfigure`",
         )
-    if state.flags & {"INVAL", "INVALID_REG"}:
+    if state.flags & REFUSED:
         # Its reason may be ours by now; slurmctld's log has Slurm's own.
         raise SetupError(
             f"Slurm refuses {name} as it registered ({state.state}: {state.reason}); its configuration has "

@@ -5,16 +5,20 @@ from __future__ import annotations
 import ast
 import json
 import re
-import shlex
-from pathlib import Path
 from typing import Any
 
 import botocore.session
 import pytest
-from botocore import xform_name
 
 from tests.tools.accounts import empty_account
 from tests.tools.cluster_files import shipped, with_group
+from tests.tools.document_commands import (
+    REPOSITORY,
+    commands,
+    existing_targets,
+    make_targets,
+    unknown_options,
+)
 from tests.tools.preflight.report import findings
 from tests.tools.preflight.test_existing_vpc import Vpc
 from tests.tools.preflight.test_existing_vpc import cluster as in_existing_vpc
@@ -25,22 +29,8 @@ from tools.cluster_nodes import read_cluster_nodes
 from tools.lifecycle_log import find_log_group, list_streams, read_events
 from tools.preflight.read_only_aws import DIFFERENTLY_NAMED
 
-REPOSITORY = Path(__file__).parents[2]
 TEXT = (REPOSITORY / "docs/deploy.md").read_text()
 MODELS = botocore.session.get_session()
-HIGH_LEVEL = {"s3", "configure", "sso"}
-"""Commands of the aws command line that are no operations of a service."""
-
-
-def code() -> list[str]:
-    """Commands in backticks and in blocks, continued lines joined."""
-    blocks = re.findall(r"```bash\n(.*?)```", TEXT, re.DOTALL)
-    lines = [
-        line.partition(" # ")[0].strip()
-        for block in blocks
-        for line in block.replace("\\\n", " ").split("\n")
-    ]
-    return [line for line in lines if line] + re.findall(r"`([^`\n]+)`", TEXT)
 
 
 def printed() -> list[str]:
@@ -54,7 +44,7 @@ def printed() -> list[str]:
     return strings
 
 
-COMMANDS = [command for command in code() if command.startswith("aws ")]
+COMMANDS = [command for command in commands(TEXT) if command.startswith("aws ")]
 AWS_COMMANDS = sorted(
     {command for command in [*COMMANDS, *printed()] if not command.startswith("aws command")}
 )
@@ -62,18 +52,7 @@ AWS_COMMANDS = sorted(
 
 @pytest.mark.parametrize("command", AWS_COMMANDS)
 def test_aws_commands_exist_with_their_options(command: str) -> None:
-    _, service, operation, *arguments = shlex.split(command.replace("<", "'<").replace(">", ">'"))
-    if service in HIGH_LEVEL:
-        return
-    model = MODELS.get_service_model({"s3api": "s3"}.get(service, service))
-    name = next(n for n in model.operation_names if xform_name(n, "-") == operation)
-    shape = model.operation_model(name).input_shape
-    known = shape.members if shape else {}
-    members = {xform_name(member, "-") for member in known}
-    options = {argument.removeprefix("--") for argument in arguments if argument.startswith("--")}
-    # Of a member that is true or false the command line has the opposite, too.
-    flags = [member for member in known if known[member].type_name == "boolean"]
-    assert options <= members | {f"no-{xform_name(flag, '-')}" for flag in flags}
+    assert not unknown_options(command)
 
 
 def test_there_are_aws_commands_to_check() -> None:
@@ -83,11 +62,9 @@ def test_there_are_aws_commands_to_check() -> None:
 
 
 def test_make_targets_exist() -> None:
-    makefile = (REPOSITORY / "Makefile").read_text()
-    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
-    named = {target for command in code() for target in re.findall(r"^make ([a-z-]+)", command)}
-    assert {"preflight", "deploy", "connect", "diff", "destroy", "teardown"} <= named
-    assert named <= targets
+    named = make_targets(TEXT)
+    assert {"preflight", "deploy", "connect", "diff", "destroy", "teardown", "apply-lifecycle"} <= named
+    assert named <= existing_targets()
 
 
 def test_files_exist() -> None:

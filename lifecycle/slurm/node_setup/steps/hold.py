@@ -83,8 +83,8 @@ def _drain(node: Node, reason: str) -> None:
 def _is_anothers(state: SlurmNode) -> bool:
     """Whether the node is out of service for a reason that is not these steps'.
 
-    Two of Slurm's own are no such reasons. Not responding is a new node whose slurmd starts at this moment, or
-    the entry of the node that it replaces: Slurm would bring it back by itself, before it is set up. Too few
+    Two of Slurm's own are no such reasons. Not responding is a new node whose slurmd starts just now, or the
+    entry of the node that it replaces: Slurm would bring it back by itself, before it is set up. Too few
     devices are what a step checks; Slurm would leave the node drained when all of them are there.
     """
     if not state.flags & {"DRAIN", "DOWN", "FAIL"}:

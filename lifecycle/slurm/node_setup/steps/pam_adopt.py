@@ -155,7 +155,11 @@ def _check_slurm(node: Node) -> None:
                 "while no "
                 "jobs run; or set node_setup.pam_slurm_adopt: false",
             )
-    if "usepam yes" not in node.host.run("sshd", "-T").splitlines():
+    # sshd insists on the folder, which is not there before the first log-in where systemd listens for it.
+    # Older versions insist on a connection too.
+    node.host.path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
+    connection = f"user={STRANGER},host=localhost,addr=127.0.0.1"
+    if "usepam yes" not in node.host.run("sshd", "-T", "-C", connection).splitlines():
         raise SetupError(
             "sshd does not ask PAM, so that anyone may come in", "set `UsePAM yes` in /etc/ssh/sshd_config"
         )

@@ -13,6 +13,8 @@ from node_setup.slurm import SlurmNode, runs_jobs, show_node
 
 SECONDS_TO_REGISTER = 300
 SECONDS_TO_FETCH = 60
+SECONDS_FOR_DRIVER = 180
+"""The driver starts with the first question, one GPU after the other."""
 REFUSED = frozenset({"INVAL", "INVALID_REG"})
 """Flags of a node that registered with fewer devices, cores or memory than its configuration has."""
 REPLACE = 'sudo scontrol update nodename={name} state=fail reason="Action:Replace"'
@@ -93,7 +95,7 @@ def _verify_devices(node: Node, state: SlurmNode) -> None:
 
 
 def _count_gpus(node: Node) -> int:
-    listed = node.host.try_run("nvidia-smi", "--list-gpus")
+    listed = node.host.try_run("nvidia-smi", "--list-gpus", timeout_seconds=SECONDS_FOR_DRIVER)
     if listed.status != 0:
         raise SetupError(
             f"nvidia-smi fails on {node.facts.hardware.instance_type}: {listed.said}",

@@ -18,7 +18,7 @@ from tests.workloads.esm2.training_runs import (
     train_in_turn,
     write_run_file,
 )
-from tests.workloads.esm2.trainings_in_turn import recorded_packs
+from tests.workloads.esm2.trainings_in_turn import main, recorded_packs
 
 TOLERANCE = {"adamw": 1e-5, "muon": 1e-4}
 """Largest difference of a step's loss to that of the same optimizer under DDP with one process."""
@@ -42,7 +42,7 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def runs(prepared: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of all ``RUNS``."""
+    """The folder of all ``RUNS``; those of one process are trained in this one."""
     folder = tmp_path_factory.mktemp("modes")
     run_file = write_run_file(folder, prepared, tiny_model)
     for processes in (1, 2, 3, 4):
@@ -51,7 +51,10 @@ def runs(prepared: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFact
             for name, (number, settings) in RUNS.items()
             if number == processes
         ]
-        train_in_turn(run_file, *overrides, processes=processes)
+        if processes == 1:
+            main(run_file, overrides)
+        else:
+            train_in_turn(run_file, *overrides, processes=processes)
     return folder / "runs"
 
 

@@ -43,6 +43,8 @@ def start_and_stall(folder: Path, source: Path) -> tuple[subprocess.Popen[str], 
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
+        # A shell's background job ignores Ctrl-C, and so would what it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     sending = os.open(pipe, os.O_WRONLY)  # returns when the run opens the pipe, so after the first file
     deadline = time.monotonic() + 30

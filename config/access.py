@@ -49,10 +49,11 @@ class User(Section):
     """OpenSSH public keys, each one line as in ~/.ssh/id_ed25519.pub. Without any, only an administrator can
     become this user."""
     account: AccountName | None = None
-    """The user's account in Slurm, one of ``access.accounts``. Null leaves it to the image whether the user
-    may run jobs."""
+    """The user's account in Slurm, one of ``access.accounts``. With null the user has none, and may run jobs
+    only while Slurm does not enforce accounts."""
     admin: bool = False
-    """May use sudo without a password, and therefore is root on every node."""
+    """May use sudo without a password, and so is root on every node; with an account also Slurm's
+    administrator."""
 
 
 class Account(Section):
@@ -67,7 +68,10 @@ class Account(Section):
 
 
 class Access(Section):
-    """Who uses the cluster. Whom the file no longer names stays on the nodes until removed by hand."""
+    """Who uses the cluster.
+
+    Whom the file no longer names is shut out by `make apply-lifecycle`; homes and the record of jobs stay.
+    """
 
     groups: list[UserGroup] = Field(default=[])
     """Groups that users share."""

@@ -7,10 +7,9 @@ is a part of the hash that names the scripts' place in S3.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
-from config.access import Access, Account
+from config.access import Access
 from config.cluster import InstanceGroup, SlurmCluster
 from config.instance_catalogue import instance_type
 
@@ -67,15 +66,5 @@ def _access(access: Access) -> dict[str, list[dict[str, Any]]]:
     return {
         "groups": [group.model_dump() for group in access.groups] + own,
         "users": [{**user.model_dump(), "group": user.group or user.name} for user in access.users],
-        "accounts": [account.model_dump() for account in _from_the_root(access.accounts)],
+        "accounts": [account.model_dump() for account in access.accounts],
     }
-
-
-def _from_the_root(accounts: Sequence[Account]) -> list[Account]:
-    """Parents before their parts, as Slurm takes them; else in the file's order."""
-    parents = {account.name: account.parent for account in accounts}
-
-    def depth(name: str | None) -> int:
-        return 0 if name is None else 1 + depth(parents.get(name))
-
-    return sorted(accounts, key=lambda account: depth(account.name))

@@ -12,10 +12,16 @@ from constructs import Construct
 
 KEPT_IMAGES = 20
 """At about 10 GB each; older ones are rebuilt from their commit."""
+MIRRORED_TAGS = "dcgm-exporter-"
+"""How tags of the image begin that `make mirror-downloads` puts here beside the training image."""
+KEPT_MIRRORED = 5
+"""Earlier versions, for nodes that were not set up again since."""
 
 
 class TrainingImageRepository(Construct):
     """ECR repository ``<cluster name>/training``: a tag is never moved, every push is scanned.
+
+    Nodes without a way to the internet find copies of the other images that they run in it.
 
     It goes with its stack, images included: they can be built again, and a repository that was kept would
     collide with the next one by name.
@@ -36,9 +42,14 @@ class TrainingImageRepository(Construct):
             removal_policy=RemovalPolicy.DESTROY,
             empty_on_delete=True,
             lifecycle_rules=[
+                # First: "An image that matches the tagging requirements of a rule cannot be expired by a rule
+                # with a lower priority" (ECR user guide), here for being among the oldest.
                 ecr.LifecycleRule(
-                    rule_priority=1, tag_status=ecr.TagStatus.UNTAGGED, max_image_age=Duration.days(7)
+                    rule_priority=1, tag_prefix_list=[MIRRORED_TAGS], max_image_count=KEPT_MIRRORED
                 ),
-                ecr.LifecycleRule(rule_priority=2, tag_status=ecr.TagStatus.ANY, max_image_count=KEPT_IMAGES),
+                ecr.LifecycleRule(
+                    rule_priority=2, tag_status=ecr.TagStatus.UNTAGGED, max_image_age=Duration.days(7)
+                ),
+                ecr.LifecycleRule(rule_priority=3, tag_status=ecr.TagStatus.ANY, max_image_count=KEPT_IMAGES),
             ],
         )

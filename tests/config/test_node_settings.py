@@ -120,11 +120,6 @@ def test_users_their_groups_and_accounts() -> None:
     ]
 
 
-def test_parents_come_before_their_parts() -> None:
-    made = rendered(*EDGES["accounts deep below one another, and not in order"])
-    assert [account["name"] for account in made["accounts"]] == ["a", "b", "c"]
-
-
 @pytest.mark.parametrize(
     ("instance_type", "gpus", "neuron", "efa"),
     [

@@ -145,3 +145,9 @@ def see(aws: LocalAws, region: str, output: str) -> Seen:
         file_systems={item["FileSystemId"] for item in file_systems},
         vpcs={vpc["VpcId"] for vpc in aws.client("ec2", region).describe_vpcs(Filters=own)["Vpcs"]},
     )
+
+
+def objects_below(seen: Seen, uri: str) -> dict[str, bytes]:
+    """Contents by name, of what is stored there."""
+    folder = uri.rstrip("/") + "/"
+    return {key.removeprefix(folder): body for key, body in seen.objects.items() if key.startswith(folder)}

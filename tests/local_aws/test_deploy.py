@@ -17,13 +17,12 @@ from config.cluster import NewVpc, SlurmCluster
 from config.loader import load_cluster
 from config.node_settings import node_settings_text
 from node_setup.settings import read_deployment
-from tests.local_aws.deployment import ACCOUNT, REPOSITORY, LocalAws, Seen, copy_checkout, see
+from tests.local_aws.deployment import ACCOUNT, REPOSITORY, LocalAws, Seen, copy_checkout, objects_below, see
 
 SMALL = load_cluster(REPOSITORY / "clusters" / "slurm.yaml")
 LARGE = load_cluster(REPOSITORY / "clusters" / "slurm-p5.yaml")
 NEIGHBOUR = "esm2-neighbour"
 NEIGHBOUR_FILE = "clusters/neighbour.yaml"
-SCRIPTS = REPOSITORY / "lifecycle" / "slurm"
 CHANGED_SCRIPT = "on_init_complete.sh"
 DEPLOY = ("deploy", "SlurmHyperPodStack", "--require-approval", "never")
 PARTS = ("network", "storage", "hyperpod")
@@ -40,6 +39,13 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     neighbour["storage"]["data_bucket"] = {"removal": "destroy"}
     (folder / NEIGHBOUR_FILE).write_text(yaml.safe_dump(neighbour))
     return folder
+
+
+@pytest.fixture(scope="module")
+def scripts(checkout: Path) -> dict[str, bytes]:
+    """As they were before one was changed."""
+    folder = checkout / "lifecycle" / "slurm"
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +66,7 @@ def beside(aws: LocalAws, checkout: Path, deployed: Seen) -> Seen:
 
 
 @pytest.fixture(scope="module")
-def changed(aws: LocalAws, checkout: Path, beside: Seen) -> Seen:
+def changed(aws: LocalAws, checkout: Path, beside: Seen, scripts: dict[str, bytes]) -> Seen:
     with (checkout / "lifecycle" / "slurm" / CHANGED_SCRIPT).open("a") as script:
         script.write("echo one line more\n")
     return see(aws, SMALL.region, aws.cdk(*DEPLOY, cwd=checkout))
@@ -106,12 +112,6 @@ def outputs(seen: Seen, cluster: SlurmCluster) -> dict[str, str]:
     return seen.stacks[stack_name(cluster.name, "hyperpod")]
 
 
-def lifecycle_objects(seen: Seen, source: str) -> dict[str, bytes]:
-    """Contents by name, of what is stored below ``source``."""
-    folder = source.rstrip("/") + "/"
-    return {uri.removeprefix(folder): body for uri, body in seen.objects.items() if uri.startswith(folder)}
-
-
 @pytest.mark.parametrize(("stage", "cluster"), [("deployed", SMALL), ("large", LARGE)])
 def test_deploy_makes_the_cluster_of_the_file(
     stage: str, cluster: SlurmCluster, request: pytest.FixtureRequest
@@ -136,15 +136,13 @@ def test_deploy_makes_the_cluster_of_the_file(
 
 @pytest.mark.parametrize(("stage", "cluster"), [("deployed", SMALL), ("large", LARGE)])
 def test_nodes_find_their_scripts_where_the_cluster_says(
-    stage: str, cluster: SlurmCluster, request: pytest.FixtureRequest
+    stage: str, cluster: SlurmCluster, scripts: dict[str, bytes], request: pytest.FixtureRequest
 ) -> None:
     seen: Seen = request.getfixturevalue(stage)
     configs = [group["LifeCycleConfig"] for group in seen.clusters[cluster.name]["InstanceGroups"]]
     (source,) = {config["SourceS3Uri"] for config in configs}
     assert source == outputs(seen, cluster)["LifecycleSourceS3Uri"]
-    stored = lifecycle_objects(seen, source)
-    paths = [path for path in SCRIPTS.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    scripts = {path.relative_to(SCRIPTS).as_posix(): path.read_bytes() for path in paths}
+    stored = objects_below(seen, source)
     assert {name: stored[name] for name in scripts} == scripts
     assert stored.keys() - scripts.keys() == {"settings.json", "deployment.json"}
     assert stored["settings.json"].decode() == node_settings_text(cluster)
@@ -157,10 +155,10 @@ def test_nodes_are_told_what_only_the_deployment_knows(
 ) -> None:
     seen: Seen = request.getfixturevalue(stage)
     shown, path = outputs(seen, cluster), tmp_path / "deployment.json"
-    path.write_bytes(lifecycle_objects(seen, shown["LifecycleSourceS3Uri"])["deployment.json"])
+    path.write_bytes(objects_below(seen, shown["LifecycleSourceS3Uri"])["deployment.json"])
     told = read_deployment(path)
     assert told.artifact_bucket == f"sagemaker-{cluster.name}-{ACCOUNT}-{cluster.region}"
-    assert "esm2/train.py" in lifecycle_objects(seen, told.workload_s3_uri)
+    assert "esm2/train.py" in objects_below(seen, told.workload_s3_uri)
     assert told.remote_write_url == shown["PrometheusRemoteWriteUrl"]
 
 
@@ -225,8 +223,8 @@ def test_changed_script_goes_to_a_new_prefix(deployed: Seen, changed: Seen) -> N
     assert earlier != later
     groups = changed.clusters[SMALL.name]["InstanceGroups"]
     assert {group["LifeCycleConfig"]["SourceS3Uri"] for group in groups} == {later}
-    assert lifecycle_objects(changed, earlier) == lifecycle_objects(deployed, earlier)
-    before, after = lifecycle_objects(changed, earlier), lifecycle_objects(changed, later)
+    assert objects_below(changed, earlier) == objects_below(deployed, earlier)
+    before, after = objects_below(changed, earlier), objects_below(changed, later)
     assert after == before | {CHANGED_SCRIPT: before[CHANGED_SCRIPT] + b"echo one line more\n"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
@@ -20,8 +21,12 @@ from tests.lifecycle.node import StandIns, node_of
 from tests.lifecycle.services import Services, services
 
 __all__ = ["services"]
-SENT = "prometheus_remote_storage_bytes_total{url='x'} 10\n"
-FAILED = "prometheus_remote_storage_samples_failed_total{url='x'} %d\n"
+METRICS = """\
+prometheus_remote_storage_bytes_total{{url="x"}} {sent}
+prometheus_remote_storage_samples_failed_total{{url="x"}} {failed}
+prometheus_remote_storage_queue_highest_sent_timestamp_seconds{{url="x"}} {newest}
+prometheus_remote_storage_samples_retried_total{{url="x"}} 99
+"""
 
 
 class Prometheus:
@@ -29,14 +34,20 @@ class Prometheus:
 
     def __init__(self) -> None:
         self.targets: list[dict[str, Any]] = [target("10.0.0.10", "up")]
-        self.metrics = SENT + FAILED % 0
+        self.sent, self.sent_each_time = 1000, 10
+        self.failed, self.failed_each_time = 7, 0
+        """Some were refused long ago."""
+        self.newest = time.time() - 500
 
     def __call__(self, request: BaseHTTPRequestHandler) -> None:
         answers = {
             "/-/ready": "ready",
             "/api/v1/targets?state=active": json.dumps({"data": {"activeTargets": self.targets}}),
-            "/metrics": self.metrics,
+            "/metrics": METRICS.format(sent=self.sent, failed=self.failed, newest=self.newest),
         }
+        if request.path == "/metrics":
+            self.sent += self.sent_each_time
+            self.failed += self.failed_each_time
         body(answers[request.path].encode())(request)
 
 
@@ -196,7 +207,7 @@ def test_a_workspace_that_refuses_is_a_warning_with_advice(
 ) -> None:
     line = f'time=2026-11-21 level=ERROR msg="non-recoverable error" component=remote err="{complaint}"'
     stand_ins.command("journalctl", f"echo '{line}'; echo 'level=INFO component=remote msg=ok'")
-    prometheus.metrics = SENT + FAILED % 12
+    prometheus.failed_each_time = 12
     metrics_collector.run_collector(node)
     assert len(node.warnings) == 1
     assert "refuses metrics" in node.warnings[0] and complaint in node.warnings[0]
@@ -204,6 +215,12 @@ def test_a_workspace_that_refuses_is_a_warning_with_advice(
 
 
 def test_a_workspace_that_is_slow_is_a_warning(node: Node, prometheus: Prometheus) -> None:
-    prometheus.metrics = FAILED % 0
+    prometheus.sent_each_time = 0
     metrics_collector.run_collector(node)
     assert "has taken no metrics after 120 s: its log says nothing of it" in node.warnings[0]
+
+
+def test_a_workspace_that_takes_all_needs_no_wait_for_more(node: Node, prometheus: Prometheus) -> None:
+    prometheus.sent_each_time, prometheus.failed, prometheus.newest = 0, 0, time.time() - 30
+    metrics_collector.run_collector(node)
+    assert node.warnings == []

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from dataclasses import dataclass
 
 from node_setup.collector import install_program
 from node_setup.downloads import install_binaries
@@ -48,6 +50,16 @@ ADVICE = (
     ),
 )
 """By what Prometheus complains of."""
+
+
+@dataclass(frozen=True)
+class RemoteWrite:
+    """What has become of samples since Prometheus started."""
+
+    refused_samples: float
+    sent_bytes: float
+    newest_sent: float
+    """Time of the newest sample sent, in seconds since 1970; 0 before the first."""
 
 
 def run_collector(node: Node) -> None:
@@ -178,11 +190,16 @@ def _verify_targets(node: Node, remedy: str) -> None:
 
 
 def _verify_sending(node: Node, url: str) -> None:
-    """Warn unless the workspace takes what it is sent."""
+    """Warn unless the workspace takes what it is sent now; what it once refused is over."""
+    before = _remote_write()
 
     def look() -> bool | None:
-        failed, settled = _remote_write("samples_failed_total"), _remote_write("bytes_total")
-        return None if not failed and not settled else failed == 0
+        now = _remote_write()
+        if now.refused_samples > before.refused_samples:
+            return False
+        # Nothing was ever refused, and the last samples sent are new: there is no need to wait for the next.
+        goes_well = now.refused_samples == 0 and time.time() - now.newest_sent < SECONDS_TO_SEND
+        return True if goes_well or now.sent_bytes > before.sent_bytes else None
 
     try:
         taken = node.host.wait_for(
@@ -193,7 +210,7 @@ def _verify_sending(node: Node, url: str) -> None:
         )
         # A batch that is refused counts as sent a moment before it counts as failed.
         node.host.sleep(5)
-        taken = taken and _remote_write("samples_failed_total") == 0
+        taken = taken and _remote_write().refused_samples == before.refused_samples
     except SetupError as error:
         node.warn(f"{error.problem}: {_last_complaint(node)}; {_advice(node)}")
         return
@@ -201,10 +218,19 @@ def _verify_sending(node: Node, url: str) -> None:
         node.warn(f"{url} refuses metrics: {_last_complaint(node)}; {_advice(node)}")
 
 
-def _remote_write(name: str) -> float:
+def _remote_write() -> RemoteWrite:
     answer = http_get(f"{URL}/metrics")
-    metric = f"prometheus_remote_storage_{name}"
-    return sum(float(value) for value in re.findall(rf"^{metric}(?:\{{.*\}})? (\S+)$", answer, re.MULTILINE))
+
+    def total(name: str) -> float:
+        metric = f"prometheus_remote_storage_{name}"
+        samples = re.findall(rf"^{metric}(?:\{{.*\}})? (\S+)$", answer, re.MULTILINE)
+        return sum(float(value) for value in samples)
+
+    return RemoteWrite(
+        refused_samples=total("samples_failed_total"),
+        sent_bytes=total("bytes_total"),
+        newest_sent=total("queue_highest_sent_timestamp_seconds"),
+    )
 
 
 def _last_complaint(node: Node) -> str:

@@ -17,6 +17,7 @@ CONFIGURATION = """Configuration data as of 2026-11-21T15:36:39
 AccountingStorageEnforce = associations,limits
 AccountingStorageHost   = localhost
 AccountingStorageType   = accounting_storage/slurmdbd
+BOOT_TIME               = 2026-11-21T15:36:17
 ClusterName             = HyperPod
 PrologFlags             = Alloc,Contain
 ProctrackType           = proctrack/cgroup
@@ -32,6 +33,7 @@ case "$*" in
     ping) cat ping ;;
     "show config") cat configuration ;;
     "show topology") cat topology ;;
+    reconfigure) ;;
     "--oneliner show node "*)
         [[ -s state ]] || {{ echo "Node ${{!#}} not found" >&2; exit 1; }}
         echo "NodeName=${{!#}} Arch=x86_64 CPUTot=4 Gres=$(<gres) NodeAddr=10.0.0.31 State=$(<state)" \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,31 @@ def test_pyxis_that_is_named_and_does_not_load_fails(node: Node, slurm: SlurmCom
         slurm_controller.verify(node)
 
 
+def test_pyxis_that_came_after_slurmctlds_start_is_handed_out_once(
+    node: Node, slurm: SlurmCommands, stand_ins: StandIns
+) -> None:
+    write(node, "/opt/slurm/etc/plugstack.conf", "include /opt/slurm/etc/plugstack.conf.d/*\n")
+    write(node, "/opt/slurm/etc/plugstack.conf.d/pyxis.conf", "required spank_pyxis.so\n")
+    slurm.configure(BOOT_TIME="2020-01-01T00:00:00")
+    slurm_controller.verify(node)
+    slurm_controller.verify(node)
+    assert stand_ins.calls.count("scontrol reconfigure") == 1
+    assert node.changes == ["slurmctld: has read plugstack.conf again, and handed it out"]
+    write(node, "/opt/slurm/etc/plugstack.conf.d/other.conf", "optional other.so\n")
+    os.utime(node.host.path("/opt/slurm/etc/plugstack.conf.d/other.conf"), (2**32, 2**32))
+    slurm_controller.verify(node)
+    assert stand_ins.calls.count("scontrol reconfigure") == 2
+
+
+def test_pyxis_that_slurmctld_has_read_is_not_handed_out(
+    node: Node, slurm: SlurmCommands, stand_ins: StandIns
+) -> None:
+    write(node, "/opt/slurm/etc/plugstack.conf", "required spank_pyxis.so\n")
+    slurm.configure(BOOT_TIME="2099-01-01T00:00:00")
+    slurm_controller.verify(node)
+    assert "scontrol reconfigure" not in stand_ins.calls
+
+
 @pytest.mark.parametrize(("shown", "warned"), [("", True), ("SwitchName=s1 Level=0 Nodes=a\n", False)])
 def test_a_plugin_without_a_topology_is_a_warning(
     node: Node, slurm: SlurmCommands, shown: str, warned: bool
@@ -102,8 +128,11 @@ def test_a_topology_file_that_is_missing_is_told(node: Node, slurm: SlurmCommand
 
 
 def test_any_other_end_is_quoted(node: Node, slurm: SlurmCommands) -> None:
-    message = down(node, slurm, "fatal: Unable to determine this slurmd's NodeName\n")
-    assert "slurmctld ends with: Unable to determine this slurmd's NodeName" in message
+    log = "[15:00] fatal: CLUSTER NAME MISMATCH.\nslurmctld has been started with\n[15:01] error: mpi/pmix: no\n"
+    message = down(node, slurm, log)
+    assert (
+        "slurmctld ends with: CLUSTER NAME MISMATCH. slurmctld has been started with. What to do" in message
+    )
 
 
 def test_accounting_as_it_should_be_passes(node: Node) -> None:

@@ -32,8 +32,7 @@ def make_homes_folder(host: Host, path: str) -> None:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise SetupError(
             f"{path} must be a folder of root's that no one else can write to, since homes are made in it: "
-            "it is "
-            f"{stat.filemode(found.st_mode)} of uid {found.st_uid}",
+            f"it is {stat.filemode(found.st_mode)} of uid {found.st_uid}",
             f"look at what is in it; then `sudo chown root:root {path} && sudo chmod 755 {path}`",
         )
 

@@ -53,8 +53,7 @@ def bring_group(node: Node, group: UserGroup) -> None:
         raise SetupError(
             f"group {group.name} has gid {named[2]} on this node, and {group.gid} in the cluster file",
             f"write gid {named[2]} or another name into the cluster file; a group's number cannot change, "
-            "since files "
-            "have it",
+            "since files have it",
         )
     if numbered and numbered[0] != group.name:
         raise SetupError(
@@ -73,8 +72,7 @@ def check_user(host: Host, user: User) -> None:
         raise SetupError(
             f"user {user.name} has uid {named.uid} on this node, and {user.uid} in the cluster file",
             f"write uid {named.uid} or another name into the cluster file; a user's number cannot change, "
-            "since files "
-            "have it",
+            "since files have it",
         )
     if numbered and numbered.name != user.name:
         raise SetupError(

@@ -6,7 +6,6 @@ has the plugin in plugstack.conf keeps a copy without it: srun says `unrecognize
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from node_setup.host import Host
@@ -33,27 +32,32 @@ def is_installed(host: Host) -> bool:
     return any(True for folder in PLUGIN_FOLDERS for _ in host.root.glob(f"{folder}/{PLUGIN}"))
 
 
-def is_configured(host: Host) -> bool:
-    """Whether a plugstack.conf on this node, or a file that it includes, names pyxis."""
-    return any(
-        _names_pyxis(host, host.path(folder) / "plugstack.conf", set()) for folder in CONFIGURATION_FOLDERS
-    )
+def configured_at(host: Host) -> float | None:
+    """When the files that name pyxis on this node were last changed, in seconds since 1970; None without any.
+
+    These are a plugstack.conf and what it includes.
+    """
+    files: set[Path] = set()
+    for folder in CONFIGURATION_FOLDERS:
+        read: set[Path] = set()
+        if _names_pyxis(host, host.path(folder) / "plugstack.conf", read):
+            files |= read
+    return max((file.stat().st_mtime for file in files), default=None)
 
 
-def _names_pyxis(host: Host, file: Path, seen: set[Path]) -> bool:
-    if file in seen or not file.is_file():
+def _names_pyxis(host: Host, file: Path, read: set[Path]) -> bool:
+    if file in read or not file.is_file():
         return False
-    seen.add(file)
+    read.add(file)
+    named = False
     for line in file.read_text(errors="replace").splitlines():
         words = line.split("#")[0].split()
         if len(words) >= 2 and words[0].lower() == "include":
             # A relative pattern counts from the file's folder.
-            pattern = words[1]
-            folder, pattern = (
-                (host.root, pattern.lstrip("/")) if pattern.startswith("/") else (file.parent, pattern)
-            )
-            if any(_names_pyxis(host, included, seen) for included in sorted(folder.glob(pattern))):
-                return True
-        elif any(re.search("pyxis", word) for word in words):
-            return True
-    return False
+            absolute = words[1].startswith("/")
+            folder, pattern = (host.root, words[1].lstrip("/")) if absolute else (file.parent, words[1])
+            # All of them are read: a change in any one is a change.
+            named |= any([_names_pyxis(host, included, read) for included in sorted(folder.glob(pattern))])
+        else:
+            named |= any("pyxis" in word for word in words)
+    return named

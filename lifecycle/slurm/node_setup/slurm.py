@@ -66,8 +66,7 @@ def wait_for_controller(host: Host) -> None:
             timeout_seconds=SECONDS_FOR_CONTROLLER,
             what="Slurm's controller does not answer",
             remedy="on the controller see `systemctl status slurmctld` and its log; between the nodes the "
-            "security "
-            "group must allow all traffic",
+            "security group must allow all traffic",
         )
     except SetupError as error:
         raise (why_controller_is_down(host) or error) from None
@@ -89,8 +88,7 @@ def show_node(host: Host, name: str) -> SlurmNode:
     shown = host.run(
         *("scontrol", "--oneliner", "show", "node", name),
         remedy=f"on the controller look for {name} in `sinfo` and slurm.conf; the service adds a node before "
-        "its "
-        "scripts run: replace the node if it stays unknown",
+        "its scripts run: replace the node if it stays unknown",
     )
     state = re.search(r" State=(\S+)", shown)
     if not state:

@@ -24,27 +24,23 @@ def why_controller_is_down(host: Host) -> SetupError | None:
         folder = settings.get("statesavelocation", "the StateSaveLocation of slurm.conf")
         return SetupError(
             f"slurmctld ends with CLUSTER ID MISMATCH: {folder} and the accounting database know this "
-            "cluster by "
-            "different numbers. Accounting was set up after slurmctld's first start, or the database was "
-            "another "
-            "cluster's",
-            "make sure that no other controller uses this folder or this cluster name in the database; then "
-            "on the "
-            f"controller `sudo systemctl stop slurmctld`, `sudo mv {folder}/clustername "
-            f"{folder}/clustername.old`, "
-            "`sudo systemctl start slurmctld`; jobs and nodes are kept",
+            "cluster by different numbers. Accounting was set up after slurmctld's first start, or the "
+            "database was another cluster's",
+            "make sure that no other controller uses this folder or this cluster name in the database; "
+            f"then on the controller `sudo systemctl stop slurmctld`, `sudo mv {folder}/clustername "
+            f"{folder}/clustername.old`, `sudo systemctl start slurmctld`; jobs and nodes are kept",
         )
     if re.search(r"(cannot stat|read|open).*topology\.(conf|yaml)", told, re.IGNORECASE):
         return SetupError(
             "slurmctld waits for a topology file that does not exist: slurm.conf names a TopologyPlugin",
             "on the controller comment TopologyPlugin out in slurm.conf and `sudo systemctl restart "
-            "slurmctld`; the "
-            "service writes both for instance types that have a topology",
+            "slurmctld`; the service writes both for instance types that have a topology",
         )
-    fatal = re.findall(r"fatal: (.*)", told)
+    # To the next entry, which begins with its time; some messages have several lines.
+    fatal = re.findall(r"fatal: (.*?)(?=\n\[|\Z)", told, re.DOTALL)
     if fatal:
         return SetupError(
-            f"slurmctld ends with: {fatal[-1]}",
+            f"slurmctld ends with: {' '.join(fatal[-1].split())}",
             "see its log on the controller, and `systemctl status slurmctld`",
         )
     return None

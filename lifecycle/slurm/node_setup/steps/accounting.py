@@ -28,8 +28,7 @@ def verify(node: Node) -> None:
             f"jobs are not recorded: AccountingStorageType is {kind or 'not set'}, not "
             "accounting_storage/slurmdbd",
             "HyperPod sets accounting up on the controller; do not add it to a slurmctld that has run: "
-            "replace the "
-            "controller, and look in its log for why slurmdbd was not set up",
+            "replace the controller, and look in its log for why slurmdbd was not set up",
         )
     name = config.get("ClusterName", "")
     try:
@@ -68,11 +67,9 @@ def _verify_place(node: Node) -> None:
     if node.settings.external_accounting and (local or not host):
         raise SetupError(
             "the cluster file has the accounting on RDS, and slurmdbd keeps it on "
-            f"{host or 'an unknown host'}, where "
-            "it is lost with this node",
+            f"{host or 'an unknown host'}, where it is lost with this node",
             "the cluster was made without accounting_database, which cannot be added to it: make a new "
-            "cluster, or "
-            "take it out of the cluster file",
+            "cluster, or take it out of the cluster file",
         )
     if not node.settings.external_accounting and not local:
         node.warn(

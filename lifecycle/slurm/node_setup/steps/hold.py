@@ -51,8 +51,8 @@ def release(node: Node) -> None:
     state = show_node(node.host, name)
     if _is_anothers(state):
         node.warn(
-            f"{name} stays {state.state}: {state.reason or 'no reason given'}; once that is over: "
-            f"sudo scontrol update nodename={name} state=resume"
+            f"{name} stays {state.state}: {state.reason or 'no reason given'}; once that is over: sudo "
+            f"scontrol update nodename={name} state=resume"
         )
         return
     if state.flags & {"DRAIN", "DOWN"}:
@@ -104,7 +104,6 @@ def _takes_jobs(node: Node) -> bool:
         raise SetupError(
             f"jobs on it are rejected for the topology: {problem}",
             "on the controller see `scontrol show topology`: it must have this node, or slurm.conf no "
-            "TopologyPlugin; "
-            "then `sudo scontrol reconfigure`",
+            "TopologyPlugin; then `sudo scontrol reconfigure`",
         )
     return True

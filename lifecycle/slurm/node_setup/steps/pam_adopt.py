@@ -69,8 +69,7 @@ def with_adoption(text: str, module: str) -> str:
             raise SetupError(
                 f"{SSHD} has no line `{wanted}`",
                 "it has been changed: restore it from the package openssh-server, or set "
-                "node_setup.pam_slurm_adopt: "
-                "false",
+                "node_setup.pam_slurm_adopt: false",
             )
     account = [
         BEGIN,
@@ -136,8 +135,7 @@ def _find_module(node: Node) -> str:
         f"node_setup.pam_slurm_adopt is true, and {MODULE} is not on this node, in "
         f"{', '.join('/' + folder for folder in (*PAM_FOLDERS, *OTHER_FOLDERS))}",
         "it must be of the same version as Slurm: build it from contribs/pam_slurm_adopt of Slurm's source "
-        "into an "
-        "image of your own, or set node_setup.pam_slurm_adopt: false",
+        "into an image of your own, or set node_setup.pam_slurm_adopt: false",
     )
 
 
@@ -149,11 +147,9 @@ def _check_slurm(node: Node) -> None:
         if value not in got.lower().split(","):
             raise SetupError(
                 f"node_setup.pam_slurm_adopt is true, and {name} of Slurm's configuration is "
-                f"{got or 'not set'}, "
-                f"without {value}",
-                f"add {name}={value} to slurm.conf on the controller and restart slurmctld and every slurmd, "
-                "while no "
-                "jobs run; or set node_setup.pam_slurm_adopt: false",
+                f"{got or 'not set'}, without {value}",
+                f"add {name}={value} to slurm.conf on the controller and restart slurmctld and every "
+                "slurmd, while no jobs run; or set node_setup.pam_slurm_adopt: false",
             )
     # sshd insists on the folder, which is not there before the first log-in where systemd listens for it.
     # Older versions insist on a connection too.

@@ -144,8 +144,7 @@ def _remove(node: Node, cluster: str, name: str, accounts: set[str], default: st
         if done.status != 0 and "active" in done.output + done.errors:
             node.warn(
                 f"user {name} is no longer in account {account} of the cluster file, and keeps it while his "
-                "jobs run "
-                f"or wait: `sudo scancel --user={name}`, then apply the scripts again"
+                f"jobs run or wait: `sudo scancel --user={name}`, then apply the scripts again"
             )
             return False
         if done.status != 0:
@@ -172,13 +171,11 @@ def _warn_of_enforcement(node: Node, config: dict[str, str]) -> None:
     if node.settings.accounts and "associations" not in config.get("AccountingStorageEnforce", ""):
         node.warn(
             "Slurm does not insist on accounts: users without one may submit jobs, until "
-            "AccountingStorageEnforce in "
-            "slurm.conf has associations"
+            "AccountingStorageEnforce in slurm.conf has associations"
         )
     unequal = len({account.fairshare for account in node.settings.accounts}) > 1
     if unequal and config.get("PriorityWeightFairShare", "0") == "0":
         node.warn(
-            "the accounts' fairshare has no effect: slurm.conf has no PriorityType=priority/multifactor with "
-            "a "
-            "PriorityWeightFairShare"
+            "the accounts' fairshare has no effect: slurm.conf has no PriorityType=priority/multifactor "
+            "with a PriorityWeightFairShare"
         )

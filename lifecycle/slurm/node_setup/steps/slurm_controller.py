@@ -1,21 +1,26 @@
 """Slurm on a controller: up, with the cluster file's partitions, pyxis and a topology that lets jobs run.
 
-All of it is the platform's own work, and only looked at. What workers need is an error on the workers.
+All of it is the platform's own work, and only looked at, but for one thing: slurmctld is told to read
+plugstack.conf again if that is younger than itself. What workers need is an error on the workers.
 """
 
 from __future__ import annotations
+
+from datetime import datetime
 
 from node_setup import pyxis
 from node_setup.failure import SetupError
 from node_setup.node import Node
 from node_setup.slurm import configuration, wait_for_controller
 
+HANDED_OUT = "/var/lib/node-setup/plugstack_handed_out"
+"""When the plugstack.conf was changed that slurmctld has read since, in seconds."""
 # Plugins for which slurmctld needs a description of the network.
 TOPOLOGIES = ("topology/tree", "topology/block", "topology/3d_torus")
 
 
 def verify(node: Node) -> None:
-    """Check that slurmctld serves; warn of what workers will miss.
+    """Check that slurmctld serves, with pyxis for all nodes; warn of what workers will miss.
 
     Raises:
         SetupError: if slurmctld does not answer, or pyxis is configured and does not load.
@@ -24,6 +29,7 @@ def verify(node: Node) -> None:
     config = configuration(node.host)
     _warn_of_partitions(node)
     _verify_pyxis(node)
+    _hand_out_pyxis(node, config.get("BOOT_TIME", ""))
     _warn_of_topology(node, config.get("TopologyPlugin", ""))
 
 
@@ -34,15 +40,14 @@ def _warn_of_partitions(node: Node) -> None:
     for name in sorted(wanted - set(shown)):
         node.warn(
             f"Slurm has no partition {name}, only {', '.join(sorted(set(shown))) or 'none'}; once the "
-            "group's nodes "
-            "are there, `sinfo` must show it"
+            "group's nodes are there, `sinfo` must show it"
         )
 
 
 def _verify_pyxis(node: Node) -> None:
     if pyxis.srun_knows(node.host):
         return
-    if pyxis.is_configured(node.host):
+    if pyxis.configured_at(node.host) is not None:
         raise SetupError(
             f"plugstack.conf names pyxis, and srun has no option {pyxis.OPTION}",
             "the plugin does not load: see `srun -vv --help`, and that its file exists",
@@ -53,6 +58,28 @@ def _verify_pyxis(node: Node) -> None:
     )
 
 
+def _hand_out_pyxis(node: Node, started: str) -> None:
+    """Have slurmctld read plugstack.conf again and send it to all nodes, if it changed since its start.
+
+    It hands out what it read, and nodes without pyxis would stay so. Once for a change: the time of the file
+    that was handed out is kept.
+    """
+    changed_at = pyxis.configured_at(node.host)
+    try:
+        started_at = datetime.strptime(started, "%Y-%m-%dT%H:%M:%S").timestamp()
+    except ValueError:
+        started_at = 0.0
+    record = node.host.path(HANDED_OUT)
+    known = record.read_text() if record.exists() else ""
+    if changed_at is None or changed_at <= started_at or known == str(changed_at):
+        return
+    node.host.run("scontrol", "reconfigure")
+    # From 23.11 on it starts anew for that.
+    wait_for_controller(node.host)
+    node.host.write_text(HANDED_OUT, str(changed_at))
+    node.changed("slurmctld: has read plugstack.conf again, and handed it out")
+
+
 def _warn_of_topology(node: Node, plugin: str) -> None:
     """A warning: the service writes the topology when nodes are there; they come after the controller."""
     if plugin not in TOPOLOGIES:
@@ -61,8 +88,6 @@ def _warn_of_topology(node: Node, plugin: str) -> None:
     if shown.status != 0 or not shown.output.strip() or "No topology" in shown.output + shown.errors:
         node.warn(
             f"Slurm has {plugin} and no topology: until the service writes one, jobs are rejected with "
-            "`Requested "
-            "topology configuration is not available`; if it stays so, take TopologyPlugin out of slurm.conf "
-            "and "
-            "restart slurmctld"
+            "`Requested topology configuration is not available`; if it stays so, take TopologyPlugin out "
+            "of slurm.conf and restart slurmctld"
         )

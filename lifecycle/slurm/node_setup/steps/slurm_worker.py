@@ -12,7 +12,8 @@ from node_setup.node import Node
 from node_setup.slurm import SlurmNode, runs_jobs, show_node
 
 SECONDS_TO_REGISTER = 300
-SECONDS_TO_FETCH = 60
+SECONDS_TO_FETCH = 300
+"""The controller, which comes up at the same time, may hand the configuration out in a while."""
 SECONDS_FOR_DRIVER = 180
 """The driver starts with the first question, one GPU after the other."""
 REFUSED = frozenset({"INVAL", "INVALID_REG"})
@@ -78,19 +79,17 @@ def _verify_devices(node: Node, state: SlurmNode) -> None:
     if hardware.num_gpus and configured != hardware.num_gpus:
         raise SetupError(
             f"Slurm's configuration gives {name} {_number(configured, 'GPU')} "
-            f"(Gres={state.gres or '(null)'}), and it "
-            f"has {hardware.num_gpus}",
+            f"(Gres={state.gres or '(null)'}), and it has {hardware.num_gpus}",
             "on the controller correct Gres of its NodeName in slurm.conf, and gres.conf; then `sudo "
-            "scontrol "
-            "reconfigure`",
+            "scontrol reconfigure`",
         )
     if state.flags & REFUSED:
         # Its reason may be ours by now; slurmctld's log has Slurm's own.
         raise SetupError(
             f"Slurm refuses {name} as it registered ({state.state}: {state.reason}); its configuration has "
             f"Gres={state.gres or '(null)'}, the node {_number(hardware.num_gpus, 'GPU')}",
-            "compare `slurmd -C` and `slurmd -G` on the node with its NodeName in slurm.conf; after a repair "
-            f"`sudo systemctl restart slurmd` on the node; {replace}",
+            "compare `slurmd -C` and `slurmd -G` on the node with its NodeName in slurm.conf; after a "
+            f"repair `sudo systemctl restart slurmd` on the node; {replace}",
         )
 
 
@@ -113,11 +112,9 @@ def _verify_partition(node: Node, state: SlurmNode) -> None:
     if partition and partition not in state.partitions:
         raise SetupError(
             f"{node.facts.host_name} is in partition {', '.join(state.partitions) or 'none'}, not in "
-            f"{partition} "
-            "of the cluster file",
+            f"{partition} of the cluster file",
             "on the controller see `scontrol show partition` and slurm.conf; a group's partition cannot "
-            "change: give "
-            "the group another name in the cluster file, and deploy",
+            "change: give the group another name in the cluster file, and deploy",
         )
 
 
@@ -129,13 +126,12 @@ def verify_pyxis(node: Node) -> None:
     """
     if pyxis.srun_knows(node.host):
         return
-    if not pyxis.is_installed(node.host) and not pyxis.is_configured(node.host):
+    if not pyxis.is_installed(node.host) and pyxis.configured_at(node.host) is None:
         node.warn(f"this image has no pyxis: srun has no {pyxis.OPTION}, and jobs run outside containers")
         return
     remedy = (
         "on the controller `sudo scontrol reconfigure`, which has all nodes fetch plugstack.conf again; it "
-        "must name "
-        f"pyxis there: `srun --help | grep -e {pyxis.OPTION}` on the controller"
+        f"must name pyxis there: `srun --help | grep -e {pyxis.OPTION}` on the controller"
     )
     problem = f"srun on {node.facts.host_name} has no option {pyxis.OPTION}"
     if runs_jobs(node.host, node.facts.host_name):

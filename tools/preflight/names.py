@@ -14,6 +14,7 @@ from config.resource_names import (
     key_alias,
     lustre_log_group,
     metrics_log_group,
+    node_log_group,
     shell_document,
 )
 from config.stack_names import stack_names
@@ -87,6 +88,8 @@ def check_log_groups(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Findin
     claimed = [(lustre_log_group(cluster), stacks.storage)]
     if cluster.prometheus:
         claimed.append((metrics_log_group(cluster), stacks.storage))
+    if cluster.node_setup.cloudwatch_agent:
+        claimed.append((node_log_group(cluster), stacks.hyperpod))
     for name, stack in claimed:
         groups = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=name)
         yield _judge(

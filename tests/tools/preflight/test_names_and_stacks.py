@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from config.node_setup import NodeSetup
 from tests.tools.accounts import cluster_description, deployed_stacks, empty_account
 from tests.tools.answering_aws import Parameters, Refusal
 from tests.tools.cluster_files import shipped
@@ -77,6 +78,17 @@ def test_log_groups_are_compared_by_their_whole_name() -> None:
         "log group /aws/fsx/esm2-slurm-lustre",
         "log group /aws/vendedlogs/prometheus/esm2-slurm",
     ]
+
+
+def test_the_nodes_log_group_is_claimed_with_the_agent_that_writes_to_it() -> None:
+    """Nodes make it again when the agent outlives its switch; the stack could then not make it."""
+    cluster = shipped("slurm", node_setup=NodeSetup(cloudwatch_agent=True))
+    aws = empty_account(cluster)
+    aws.answer("logs", "DescribeLogGroups", log_groups)
+    deployed_stacks(aws, {name: status for name, status in ALL.items() if not name.endswith("hyperpod")})
+    (found,) = [finding for finding in findings(aws, cluster) if finding.level == "FAIL"]
+    assert found.subject == "log group /aws/sagemaker/Clusters/esm2-slurm/nodes"
+    assert "delete-log-group --log-group-name /aws/sagemaker/Clusters/esm2-slurm/nodes" in found.action
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,8 @@ class Services:
         stand_ins.command("systemctl", _SYSTEMCTL.format(state=self._state))
         stand_ins.command("journalctl", "echo the last line")
         stand_ins.command("ss", "exit 0")
+        stand_ins.command("id", f'[[ -e "{self._state}/user-$2" ]]')
+        stand_ins.command("useradd", f'touch "{self._state}/user-${{@: -1}}"')
 
     def break_starts(self) -> None:
         (self._state / "broken").touch()

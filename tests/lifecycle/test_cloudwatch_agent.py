@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from config.loader import load_cluster
+from config.resource_names import node_log_group
 from node_setup.failure import SetupError
 from node_setup.node import Node
 from node_setup.steps import cloudwatch_agent
@@ -75,7 +77,9 @@ def test_logs_and_metrics_go_where_the_role_may_write(agent: Path, tmp_path: Pat
     config = applied(agent)
     logs = config["logs"]["logs_collected"]["files"]["collect_list"]
     assert [log["file_path"] for log in logs] == ["/var/log/syslog", "/var/log/slurm/ctl.log"]
-    assert {log["log_group_name"] for log in logs} == {"/aws/sagemaker/Clusters/esm2-slurm/nodes"}
+    cluster = load_cluster(Path("clusters/slurm.yaml"))
+    assert cluster.name == node.settings.cluster_name
+    assert {log["log_group_name"] for log in logs} == {node_log_group(cluster)}
     assert logs[1]["log_stream_name"] == "controller/ip-10-0-0-10/slurmctld"
     assert config["metrics"]["namespace"] == "/aws/sagemaker/Clusters"
     assert node.warnings == [] and "CloudWatch agent configured" in node.changes

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from config.cluster import SlurmCluster
 from config.loader import load_cluster
 from config.resource_names import image_repository
 from node_setup.failure import SetupError
@@ -99,7 +98,6 @@ def test_in_a_closed_network_it_comes_from_the_clusters_repository(
 
 def test_the_repository_is_the_clusters() -> None:
     cluster = load_cluster(Path("clusters/slurm.yaml"))
-    assert isinstance(cluster, SlurmCluster)
     assert image_repository(cluster) == f"{cluster.name}/training"
 
 

@@ -29,6 +29,14 @@ def keep_running(node: Node, unit: str, *, changed: bool) -> None:
     node.changed(f"{unit} {'restarted' if running else 'started'}")
 
 
+def have_system_user(node: Node, name: str) -> None:
+    """Have a user without a home or a shell, for a service to run as."""
+    if node.host.try_run("id", "--user", name).status != 0:
+        shape = ("--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent")
+        node.host.run("useradd", *shape, "--shell", "/usr/sbin/nologin", name)
+        node.changed(f"user {name}")
+
+
 def is_running(node: Node, unit: str) -> bool:
     return node.host.try_run("systemctl", "is-active", "--quiet", unit).status == 0
 

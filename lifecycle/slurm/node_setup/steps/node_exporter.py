@@ -6,7 +6,7 @@ from node_setup.collector import TEXT_FILES
 from node_setup.downloads import find_download, install_binaries
 from node_setup.endpoint import require_free_port, wait_for_metric
 from node_setup.node import Node
-from node_setup.service import is_running, keep_running
+from node_setup.service import have_system_user, is_running, keep_running
 
 UNIT = "node-exporter.service"
 PORT = 9100
@@ -16,6 +16,7 @@ SECONDS_TO_ANSWER = 60
 def run_exporter(node: Node) -> None:
     """Install Prometheus' node_exporter, and see that it answers on the cluster's network."""
     node.host.path(TEXT_FILES).mkdir(parents=True, exist_ok=True)
+    have_system_user(node, "node_exporter")
     if not is_running(node, UNIT):
         require_free_port(node, PORT, "metrics of the node")
     changed = install_binaries(node, "node_exporter", ("node_exporter",))

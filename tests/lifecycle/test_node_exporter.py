@@ -100,13 +100,22 @@ def test_one_that_does_not_start_shows_its_log(node: Node, services: Services) -
         node_exporter.run_exporter(node)
 
 
-def test_a_port_that_somebody_else_has_is_named(node: Node, services: Services, stand_ins: StandIns) -> None:
-    stand_ins.command("ss", """echo 'LISTEN 0 4096 *:9100 *:* users:(("node_exporter",pid=7,fd=3))'""")
+@pytest.mark.parametrize("address", ["*", "0.0.0.0", "[::]", "127.0.0.1"])
+def test_a_port_that_somebody_else_has_is_named(
+    node: Node, services: Services, stand_ins: StandIns, address: str
+) -> None:
+    line = f'LISTEN 0 4096 {address}:9100 *:* users:(("node_exporter",pid=7,fd=3))'
+    stand_ins.command("ss", f"echo '{line}'")
     with pytest.raises(SetupError) as caught:
         node_exporter.run_exporter(node)
-    assert 'is taken: LISTEN 0 4096 *:9100 *:* users:(("node_exporter",pid=7,fd=3))' in str(caught.value)
+    assert f"is taken: {line}" in str(caught.value)
     assert "stop and disable it" in str(caught.value)
     assert services.restarts == []
+
+
+def test_a_port_of_another_address_is_free(node: Node, stand_ins: StandIns, exporter: list[bytes]) -> None:
+    stand_ins.command("ss", "echo 'LISTEN 0 4096 127.0.0.53%lo:9100 *:*'")
+    node_exporter.run_exporter(node)
 
 
 def test_the_version_that_is_waited_for_is_the_tables(node: Node) -> None:

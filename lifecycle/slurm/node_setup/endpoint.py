@@ -53,10 +53,17 @@ def wait_for_metric(node: Node, url: str, pattern: str, *, unit: str, timeout_se
 
 
 def require_free_port(node: Node, port: int, what: str) -> None:
-    """Raise SetupError if somebody listens on the TCP port already, naming the program."""
-    listeners = node.host.run(
+    """Raise SetupError if somebody listens on this TCP port of the node's address, naming the program."""
+    listening = node.host.run(
         *("ss", "--no-header", "--listening", "--tcp", "--numeric", "--processes"), f"sport = :{port}"
-    ).splitlines()
+    )
+    # State, two queues, local address and port, the other side's, processes.
+    ours = (node.facts.address, "0.0.0.0", "*", "[::]")
+    listeners = [
+        line
+        for line in listening.splitlines()
+        if line.split()[3].rpartition(":")[0].partition("%")[0] in ours
+    ]
     if listeners:
         raise SetupError(
             f"port {port}, for {what}, is taken: {' '.join(listeners[0].split())}",

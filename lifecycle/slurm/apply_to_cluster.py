@@ -23,9 +23,10 @@ from node_setup.failure import SetupError
 from node_setup.host import Host
 from node_setup.node import FILES
 from node_setup.settings import Settings, read_settings
+from node_setup.slurm import SlurmNode, show_nodes
 from workers.held_workers import reserved, run_held
 from workers.progress import Progress
-from workers.slurm_node import SlurmNode, read_nodes
+from workers.reach import is_busy, is_held_by_us, why_unreachable
 from workers.worker_run import Outcome, Source, run_on_worker
 
 LOCK = "/run/node-setup-apply.lock"
@@ -129,7 +130,7 @@ def _workers(host: Host, settings: Settings, wanted: Sequence[str]) -> list[Slur
     host_names = {f"ip-{address.replace('.', '-')}" for address in others}
     nodes = {
         node.name: node
-        for node in read_nodes(host)
+        for node in show_nodes(host)
         if node.address not in others and node.name not in host_names
     }
     unknown = [name for name in wanted if name not in nodes]
@@ -140,7 +141,7 @@ def _workers(host: Host, settings: Settings, wanted: Sequence[str]) -> list[Slur
         )
     chosen = [nodes[name] for name in wanted] or list(nodes.values())
     # Nodes that make us wait would keep the others waiting as well.
-    return sorted(chosen, key=lambda node: node.is_busy)
+    return sorted(chosen, key=is_busy)
 
 
 def _run_all(
@@ -151,17 +152,17 @@ def _run_all(
     parallel: int,
     progress: Progress,
 ) -> list[Outcome]:
-    absent = [Outcome(node.name, False, 1, why) for node in workers if (why := node.why_unreachable)]
-    reachable = [node for node in workers if node.why_unreachable is None]
+    absent = [Outcome(node.name, False, 1, why) for node in workers if (why := why_unreachable(node))]
+    reachable = [node for node in workers if why_unreachable(node) is None]
     progress.say(f"{len(reachable)} workers to do, {len(absent)} that cannot be reached")
-    held = [node for node in reachable if node.is_held_by_us]
+    held = [node for node in reachable if is_held_by_us(node)]
     with reserved(host, held, wait_seconds=wait_seconds) as reservation:
 
         def run(node: SlurmNode) -> Outcome:
-            through = reservation if node.is_held_by_us else None
+            through = reservation if is_held_by_us(node) else None
             once = partial(run_on_worker, host, node, source, wait_seconds, through, progress.say)
             try:
-                outcome = run_held(host, node, once) if node.is_held_by_us else once()
+                outcome = run_held(host, node, once) if is_held_by_us(node) else once()
             except SetupError as error:
                 outcome = Outcome(node.name, False, 1, str(error))
             progress.say(f"{node.name}: {'done' if outcome.is_done else 'NOT DONE'}: {outcome.summary}")

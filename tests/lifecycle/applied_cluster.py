@@ -32,9 +32,8 @@ SCONTROL = r"""
 nodes="{nodes}"
 show() {{ sed 's/^/NodeName='"$1"' NodeAddr='"$1"' /' "$nodes/$1"; }}
 case "$1 $2" in
-"show node")
-    [[ "$3" == --oneliner ]] || {{ show "$3"; exit; }}
-    for node in $(ls "$nodes"); do show "$node"; done ;;
+"--oneliner show")
+    for node in ${{4:-$(ls "$nodes")}}; do show "$node"; done ;;
 "update NodeName="*)
     name="${{2#*=}}" reason="${{4#*=}}"
     state=IDLE because=

@@ -91,15 +91,15 @@ def test_scripts_that_cannot_be_fetched(cluster: Cluster) -> None:
         (
             "DOWN+DRAIN",
             "bad disk",
-            "it is down+drain (bad disk); a node that is replaced gets the new scripts",
+            "it is DOWN+DRAIN (bad disk); a node that is replaced gets the new scripts",
         ),
         (
             "IDLE+DRAIN",
             "RAM: a b",
             "somebody else has drained it (RAM: a b); give it back (`sudo scontrol update",
         ),
-        ("DOWN*", "Not responding", "it is down (Not responding)"),
-        ("IDLE+CLOUD+POWERED_DOWN", "", "it is cloud+idle+powered_down; repeat this command when it is up"),
+        ("DOWN*", "Not responding", "it is DOWN+NOT_RESPONDING (Not responding)"),
+        ("IDLE+CLOUD+POWERED_DOWN", "", "it is CLOUD+IDLE+POWERED_DOWN; repeat this command when it is up"),
     ],
 )
 def test_nodes_that_cannot_be_reached_are_named(cluster: Cluster, state: str, reason: str, why: str) -> None:

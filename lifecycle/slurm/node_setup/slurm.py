@@ -25,6 +25,10 @@ UNAVAILABLE = frozenset(
 
 @dataclass(frozen=True)
 class SlurmNode:
+    name: str
+    address: str
+    memory_mib: int
+    """As configured; 1 where nobody has."""
     flags: frozenset[str]
     """State and its flags, such as {"IDLE", "DRAIN"}."""
     reason: str
@@ -90,22 +94,41 @@ def show_node(host: Host, name: str) -> SlurmNode:
         remedy=f"on the controller look for {name} in `sinfo` and slurm.conf; the service adds a node before "
         "its scripts run: replace the node if it stays unknown",
     )
-    state = re.search(r" State=(\S+)", shown)
-    if not state:
-        raise SetupError(
-            f"scontrol shows node {name} without a state: {shown[:200]!r}", "check Slurm's version there"
-        )
-    # An asterisk is how older versions write that a node does not respond.
-    flags = state[1].replace("*", "+NOT_RESPONDING").split("+")
+    return _node(shown.strip())
+
+
+def show_nodes(host: Host) -> list[SlurmNode]:
+    """All nodes that slurmctld knows, in its order.
+
+    Raises:
+        SetupError: if slurmctld does not answer.
+    """
+    shown = host.run(
+        *("scontrol", "--oneliner", "show", "node"),
+        remedy="see `systemctl status slurmctld` on the controller",
+    )
+    # A cluster without any answers "No nodes in the system", successfully.
+    return [_node(line) for line in shown.splitlines() if line.startswith("NodeName=")]
+
+
+def _node(shown: str) -> SlurmNode:
     # The brackets say who set it, and when; other fields may follow.
-    reason = re.search(r" Reason=(.*?)(?: \[[^\[\]]*@[^\[\]]*\]|$)", shown.strip())
-    partitions = re.search(r" Partitions=(\S+)", shown)
-    gres = re.search(r" Gres=(\S+)", shown)
+    reason = re.search(r" Reason=(.*?)(?: \[[^\[\]]*@[^\[\]]*\]|$)", shown)
+    # Without the reason, which is free text and may look like a field.
+    fields = dict(re.findall(r"(?:^| )(\w+)=(\S+)", shown[: reason.start()] if reason else shown))
+    if "State" not in fields:
+        raise SetupError(
+            f"scontrol shows a node without a state: {shown[:200]!r}", "check Slurm's version there"
+        )
     return SlurmNode(
-        flags=frozenset(flags),
+        name=fields.get("NodeName", ""),
+        address=fields.get("NodeAddr", ""),
+        memory_mib=int(fields.get("RealMemory", 1)),
+        # An asterisk is how older versions write that a node does not respond.
+        flags=frozenset(fields["State"].replace("*", "+NOT_RESPONDING").split("+")),
         reason=reason[1].strip() if reason else "",
-        partitions=tuple(partitions[1].split(",")) if partitions else (),
-        gres=gres[1] if gres else "",
+        partitions=tuple(fields["Partitions"].split(",")) if "Partitions" in fields else (),
+        gres=fields.get("Gres", ""),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from node_setup.host import Host
-from workers.slurm_node import SlurmNode, read_node
+from node_setup.slurm import SlurmNode, show_node
 from workers.worker_run import MINUTES_FOR_SCRIPT, Outcome
 
 
@@ -56,5 +56,5 @@ def run_held(host: Host, node: SlurmNode, run: Callable[[], Outcome]) -> Outcome
         done = outcome.is_done
         return outcome
     finally:
-        if not done and "DRAIN" not in read_node(host, node.name).states:
+        if not done and "DRAIN" not in show_node(host, node.name).flags:
             host.run("scontrol", "update", f"NodeName={node.name}", "State=DRAIN", f"Reason={node.reason}")

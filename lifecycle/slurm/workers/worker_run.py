@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from node_setup.host import Host
-from workers.slurm_node import SlurmNode
+from node_setup.slurm import SlurmNode
 
 SCRIPT_MEMORY_MIB = 1024
 """Enough for the scripts; of a node that has, or says it has, less, all of it."""
@@ -104,7 +104,7 @@ def _command(node: SlurmNode, source: Source, reservation: str | None) -> list[s
     return [
         "srun",
         f"--nodelist={node.name}",
-        f"--partition={node.partition}",
+        f"--partition={node.partitions[0]}",
         *([f"--reservation={reservation}"] if reservation else []),
         *("--nodes=1", "--ntasks=1", "--cpus-per-task=1"),
         f"--mem={min(SCRIPT_MEMORY_MIB, node.memory_mib)}M",

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# The Python packages of docker/requirements.lock that the base image lacks, and nothing else:
+# install_python_packages.sh FOLDER-OF-THESE-FILES
+set -euo pipefail
+
+readonly here="$1"
+work="$(mktemp --directory)"
+readonly work
+trap 'rm -rf "${work}"' EXIT
+
+python3 -B "${here}/python_lock.py" lacking "${here}/requirements.lock" "${here}/versions.json" \
+    "${work}/requirements.txt" "${work}/shipped.json"
+# The base's PIP_CONSTRAINT forbids other versions of what it ships. The list holds nothing of that but the
+# packages to replace, which it would refuse; the check below is stricter: nothing else may have changed.
+PIP_CONSTRAINT="" PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-deps --require-hashes \
+    --only-binary :all: --no-cache-dir --disable-pip-version-check --no-input --progress-bar off \
+    --root-user-action ignore --requirement "${work}/requirements.txt"
+python3 -B "${here}/python_lock.py" check "${here}/requirements.lock" "${here}/versions.json" \
+    "${here}/requirements.in" "${work}/shipped.json"

@@ -21,7 +21,7 @@ NODE_HERE = PATH="$(CURDIR)/$(BIN):$$PATH"
 .DEFAULT_GOAL := help
 .PHONY: help env data train-ddp train-fsdp evaluate report bench bench-data \
 	synth deploy diff preflight mirror-downloads connect logs apply-lifecycle destroy teardown \
-	schema golden test test-cluster lint format clean
+	schema golden image push test test-cluster test-image lint format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,6 +106,12 @@ schema: $(READY) ## the cluster file's JSON schema, which editors complete from
 golden: $(READY) ## write the expected templates again
 	$(NODE_HERE) $(BIN)/python -m tests.golden.write
 
+image: $(READY) ## build the training image of the commit that is checked out
+	$(BIN)/python -m tools.image $(ARGS)
+
+push: $(READY) ## push it to the cluster's repository and print its reference by digest
+	@$(BIN)/python -m tools.push --cluster $(CLUSTER) $(ARGS)
+
 test: $(READY) $(CDK_READY) $(CHECKOV_READY) ## every test that needs neither root nor cloud nor GPU
 	$(NODE_HERE) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
@@ -113,11 +119,18 @@ test-cluster: $(READY) ## lifecycle scripts on a real Slurm of five machines, ma
 	tests/cluster/install_packages.sh
 	$(BIN)/python -m pytest tests/cluster $(ARGS)
 
-lint: $(READY) ## ruff, mypy, shellcheck
+# Its name keeps it out of make test, which needs no root.
+test-image: $(READY) ## the Dockerfile built by buildah on a base that stands in for NVIDIA's (root, Debian/Ubuntu)
+	@[ "$$(id -u)" = 0 ] || { echo "buildah needs root here: sudo make test-image" >&2; exit 1; }
+	@command -v buildah >/dev/null || { apt-get update --quiet --quiet && apt-get install --yes --quiet --quiet --no-install-recommends buildah; }
+	$(BIN)/python -m pytest tests/docker/image_build.py $(ARGS)
+
+lint: $(READY) ## ruff, mypy, shellcheck, hadolint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/shellcheck .ci/run $$(find lifecycle tests -name '*.sh')
+	$(BIN)/shellcheck .ci/run $$(find docker lifecycle tests -name '*.sh')
+	$(BIN)/hadolint workloads/esm2/Dockerfile
 
 format: $(READY) ## rewrite the code in the house's format
 	$(BIN)/ruff check --fix .

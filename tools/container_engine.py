@@ -1,0 +1,106 @@
+"""docker, buildah or podman, whichever is there, behind the five things that images need of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ENGINES = ("docker", "buildah", "podman")
+"""In the order in which they are looked for."""
+PLATFORM = "linux/amd64"
+"""That of the nodes, also where the image is built on a Mac with Apple's processor."""
+
+
+@dataclass(frozen=True)
+class ContainerEngine:
+    name: str
+
+    def build(
+        self,
+        *,
+        context: Path,
+        dockerfile: Path,
+        arguments: Mapping[str, str],
+        tag: str,
+        timestamp_seconds: int,
+        options: Sequence[str] = (),
+    ) -> None:
+        """Build; the engine's own messages go to the terminal.
+
+        Raises:
+            ValueError: if the build fails.
+        """
+        command = [self.name, "build", "--platform", PLATFORM, "--file", str(dockerfile), "--tag", tag]
+        arguments = {**arguments, "SOURCE_DATE_EPOCH": str(timestamp_seconds)}
+        for name, value in arguments.items():
+            command += ["--build-arg", f"{name}={value}"]
+        if self.name == "docker":
+            # Attestations make an index of the image, with an entry for no platform: enroot cannot read that.
+            command += ["--provenance=false", "--sbom=false"]
+        else:
+            # Docker's format: OCI's has no place for the shell, and enroot's older releases do not read it.
+            command += ["--format", "docker", "--timestamp", str(timestamp_seconds)]
+        environment = {**os.environ, "DOCKER_BUILDKIT": "1"}
+        if subprocess.run([*command, *options, str(context)], env=environment).returncode:
+            raise ValueError(f"{self.name} could not build {tag}; its last lines above say at which step")
+
+    def has_image(self, tag: str) -> bool:
+        kind = ["--type", "image"] if self.name == "buildah" else []
+        verb = ["inspect"] if self.name == "buildah" else ["image", "inspect"]
+        return subprocess.run([self.name, *verb, *kind, tag], capture_output=True).returncode == 0
+
+    def push(self, tag: str, target: str) -> None:
+        """Give an image its name in a registry and push it; the registry must be logged in to.
+
+        Raises:
+            ValueError: if the registry does not take it.
+        """
+        subprocess.run([self.name, "tag", tag, target], check=True)
+        if subprocess.run([self.name, "push", target]).returncode:
+            raise ValueError(f"{self.name} could not push {target}; its last lines above say why")
+
+    @contextmanager
+    def logged_in(self, registry: str, *, user: str, password: str) -> Iterator[None]:
+        """Logged in to a registry for as long as it takes: no password stays on this machine.
+
+        Raises:
+            ValueError: if the registry refuses the login.
+        """
+        login = [self.name, "login", "--username", user, "--password-stdin", registry]
+        done = subprocess.run(login, input=password, text=True, capture_output=True)
+        if done.returncode:
+            raise ValueError(f"{self.name} could not log in to {registry}: {done.stderr.strip()}")
+        try:
+            yield
+        finally:
+            subprocess.run([self.name, "logout", registry], capture_output=True)
+
+
+def find_engine(wanted: str | None = None) -> ContainerEngine:
+    """The engine that is asked for, or the first one that works.
+
+    Raises:
+        ValueError: if there is none, with what to install.
+    """
+    installed = [name for name in ENGINES if shutil.which(name)]
+    if wanted:
+        if wanted not in installed:
+            raise ValueError(f"{wanted} is not installed; there are: {', '.join(installed) or 'none'}")
+        return ContainerEngine(wanted)
+    for name in installed:
+        if name != "docker" or _docker_answers():
+            return ContainerEngine(name)
+    stopped = "docker is installed, but its daemon does not answer: start it, or " if installed else ""
+    raise ValueError(
+        f"{stopped}install docker, buildah or podman (Debian/Ubuntu: apt-get install buildah; macOS: Docker "
+        "Desktop, or brew install podman). An image needs about 60 GB of free disk"
+    )
+
+
+def _docker_answers() -> bool:
+    return subprocess.run(["docker", "version"], capture_output=True).returncode == 0

@@ -1,0 +1,111 @@
+"""The cluster's image repository in ECR: login, what is there, and what its scan found."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+SCAN_WAIT_SECONDS = 300.0
+"""Basic scans of images of this size take a few minutes; after that the findings come without us."""
+SCAN_POLL_SECONDS = 10.0
+UNFINISHED = {"IN_PROGRESS", "PENDING"}
+SCANNED = {"COMPLETE", "ACTIVE"}
+"""ACTIVE: enhanced scanning, which goes on as long as the image is there."""
+SEVERITIES = ("CRITICAL", "HIGH", "MEDIUM", "LOW", "INFORMATIONAL", "UNDEFINED", "UNTRIAGED")
+
+
+@dataclass(frozen=True)
+class RegistryLogin:
+    registry: str
+    """Host name."""
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        """Without the password, wherever it may be printed."""
+        return f"RegistryLogin({self.registry}, {self.user})"
+
+
+@dataclass(frozen=True)
+class Repository:
+    name: str
+    uri: str
+    """Without a tag."""
+    scans_on_push: bool
+
+
+def find_repository(ecr: Any, name: str) -> Repository:
+    """Where the repository is.
+
+    Raises:
+        ValueError: if it does not exist yet.
+    """
+    try:
+        found = ecr.describe_repositories(repositoryNames=[name])["repositories"][0]
+    except ecr.exceptions.RepositoryNotFoundException:
+        raise ValueError(
+            f"image repository {name} does not exist in {ecr.meta.region_name}; it comes with the cluster's "
+            "storage: make deploy"
+        ) from None
+    scanning = found.get("imageScanningConfiguration", {})
+    return Repository(name, found["repositoryUri"], bool(scanning.get("scanOnPush")))
+
+
+def registry_login(ecr: Any) -> RegistryLogin:
+    """Credentials for pushes, good for 12 hours."""
+    data = ecr.get_authorization_token()["authorizationData"][0]
+    user, _, password = base64.b64decode(data["authorizationToken"]).decode().partition(":")
+    return RegistryLogin(data["proxyEndpoint"].removeprefix("https://"), user, password)
+
+
+def digest_of(ecr: Any, repository: Repository, tag: str) -> str | None:
+    """The digest that a tag names, None if there is no such tag."""
+    try:
+        answer = ecr.describe_images(repositoryName=repository.name, imageIds=[{"imageTag": tag}])
+    except ecr.exceptions.ImageNotFoundException:
+        return None
+    return str(answer["imageDetails"][0]["imageDigest"])
+
+
+def scan_summary(
+    ecr: Any,
+    repository: Repository,
+    digest: str,
+    *,
+    pause: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> str:
+    """What the scan of an image found, in a line; waits for it, with a bound."""
+    deadline = clock() + SCAN_WAIT_SECONDS
+    while True:
+        answer = _scan(ecr, repository, digest)
+        if answer is None and not repository.scans_on_push:
+            return "image scan: none, scanning is off for this repository"
+        if answer and answer["imageScanStatus"]["status"] not in UNFINISHED:
+            return _findings(answer)
+        if clock() >= deadline:
+            return f"image scan: not finished after {SCAN_WAIT_SECONDS:.0f} s; make push shows it later"
+        pause(SCAN_POLL_SECONDS)
+
+
+def _scan(ecr: Any, repository: Repository, digest: str) -> dict[str, Any] | None:
+    """The state of the scan; None if there is none, as in the first moments after a push."""
+    try:
+        answer: dict[str, Any] = ecr.describe_image_scan_findings(
+            repositoryName=repository.name, imageId={"imageDigest": digest}, maxResults=1
+        )
+    except ecr.exceptions.ScanNotFoundException:
+        return None
+    return answer
+
+
+def _findings(answer: dict[str, Any]) -> str:
+    state = answer["imageScanStatus"]
+    if state["status"] not in SCANNED:
+        return f"image scan: {state['status']}: {state.get('description', 'no reason given')}"
+    counts = answer.get("imageScanFindings", {}).get("findingSeverityCounts", {})
+    found = [f"{severity} {counts[severity]}" for severity in SEVERITIES if counts.get(severity)]
+    return f"image scan: {', '.join(found) or 'no findings'}"

@@ -1,0 +1,53 @@
+"""Push the training image to the cluster's repository and print its reference: ``python -m tools.push``.
+
+Standard output is the reference by digest alone, which is what runs name: it never comes to mean another
+image. What there is to know besides goes to standard error.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from config.loader import load_cluster
+from config.resource_names import image_repository
+from tools.aws_session import aws_client, open_session
+from tools.command_line import cluster_parser, run_command
+from tools.container_engine import ENGINES, find_engine
+from tools.image import REPOSITORY, local_tag
+from tools.image_registry import digest_of, find_repository, registry_login, scan_summary
+from tools.source_revision import read_revision, require_clean
+
+
+def main() -> int:
+    parser = cluster_parser("Push the training image of the commit that is checked out.")
+    parser.add_argument("--engine", choices=ENGINES, help="the first one that works, if not given")
+    options = parser.parse_args()
+    cluster = load_cluster(options.cluster)
+    revision = read_revision(REPOSITORY)
+    require_clean(revision, instead="check out a commit: only committed images are pushed")
+    ecr = aws_client(open_session(region=cluster.region, profile=options.profile), "ecr")
+    repository = find_repository(ecr, image_repository(cluster))
+    uri = repository.uri
+    digest = digest_of(ecr, repository, revision.sha)
+    if digest:
+        # Tags are immutable: a second push of the same commit would be refused.
+        print(f"{uri}:{revision.sha} is there already", file=sys.stderr)
+    else:
+        engine = find_engine(options.engine)
+        tag = local_tag(revision)
+        if not engine.has_image(tag):
+            raise ValueError(f"{engine.name} has no image {tag}; run make image first")
+        login = registry_login(ecr)
+        with engine.logged_in(login.registry, user=login.user, password=login.password):
+            engine.push(tag, f"{uri}:{revision.sha}")
+        digest = digest_of(ecr, repository, revision.sha)
+    if not digest:
+        raise ValueError(f"{uri}:{revision.sha} was pushed, but the repository does not show it; try again")
+    print(scan_summary(ecr, repository, digest), file=sys.stderr)
+    print(f"for docker/enroot_import.sh: {uri}:{revision.sha}@{digest}", file=sys.stderr)
+    print(f"{uri}@{digest}")
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,93 @@
+"""Which commit a working tree is at, and a folder with exactly the files of it that go into an image."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+IMAGE_PATHS = (".dockerignore", "LICENSE", "docker", "workloads")
+"""What images are built from; changes elsewhere do not make one another image."""
+NUM_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Revision:
+    sha: str
+    committed_at_seconds: int
+    """Since 1970; what reproducible builds take for the time of everything."""
+    changes: tuple[str, ...]
+    """Files below ``IMAGE_PATHS`` that are not as committed, as git's short status shows them."""
+
+    @property
+    def tag(self) -> str:
+        """Of the image: the commit's, and one that is never pushed for what is not committed."""
+        return f"{self.sha}-dirty" if self.changes else self.sha
+
+    @property
+    def committed_at(self) -> str:
+        """RFC 3339, in UTC."""
+        return datetime.fromtimestamp(self.committed_at_seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def read_revision(repository: Path) -> Revision:
+    """Ask git.
+
+    Raises:
+        ValueError: if the folder is not in a git repository, or has no commit yet.
+    """
+    sha, seconds = _git(repository, "log", "-1", "--format=%H %ct").split()
+    # Index times that only differ are no change, and what ignores say is none either.
+    status = _git(repository, "status", "--porcelain", "--untracked-files=all", "--", *IMAGE_PATHS)
+    return Revision(sha, int(seconds), tuple(status.splitlines()))
+
+
+def require_clean(revision: Revision, *, instead: str) -> None:
+    """Raise ValueError naming what is not committed."""
+    if not revision.changes:
+        return
+    more = len(revision.changes) - NUM_SHOWN
+    shown = "\n".join(f"  {change}" for change in revision.changes[:NUM_SHOWN])
+    raise ValueError(
+        f"files of the image differ from commit {revision.sha[:12]}, which would be its name:\n{shown}\n"
+        + (f"  and {more} more\n" if more > 0 else "")
+        + f"commit them, or {instead}"
+    )
+
+
+@contextmanager
+def build_context(repository: Path, revision: Revision) -> Iterator[Path]:
+    """The files to build from: those of the commit, with its time, or the working tree if it has changes."""
+    if revision.changes:
+        yield repository
+        return
+    archive = subprocess.run(
+        ["git", "archive", "--format=tar", revision.sha, "--", *IMAGE_PATHS],
+        cwd=repository,
+        capture_output=True,
+        check=True,
+    ).stdout
+    with TemporaryDirectory(prefix="image-") as folder:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            tar.extractall(folder, filter="data")
+        yield Path(folder)
+
+
+def _git(repository: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=repository, capture_output=True, text=True, check=True)
+    except FileNotFoundError:
+        raise ValueError("git is missing; images are named by commit: install git") from None
+    except subprocess.CalledProcessError as error:
+        reason = error.stderr.strip().splitlines()
+        raise ValueError(
+            f"{repository}: git {arguments[0]} failed ({reason[-1] if reason else error.returncode}); images "
+            "are named by commit: build from a clone of the repository"
+        ) from None
+    return done.stdout.rstrip("\n")

@@ -33,6 +33,7 @@ case "$*" in
     ping) cat ping ;;
     "show config") cat configuration ;;
     "show topology") cat topology ;;
+    "show hostnames "*) cat hostnames ;;
     reconfigure) ;;
     "--oneliner show node "*)
         [[ -s state ]] || {{ echo "Node ${{!#}} not found" >&2; exit 1; }}

@@ -92,16 +92,37 @@ def test_a_node_that_takes_no_jobs_afterwards_fails(node: Node, slurm: SlurmComm
         hold.release(node)
 
 
-def test_a_topology_that_rejects_jobs_fails(node: Node, stand_ins: StandIns) -> None:
+def test_a_node_outside_the_topology_is_a_warning(node: Node, slurm: SlurmCommands) -> None:
+    slurm.configure(TopologyPlugin="topology/tree")
+    slurm.answers("topology", "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=ip-10-0-0-[29,32-40]\n")
+    slurm.answers("hostnames", "ip-10-0-0-29\nip-10-0-0-32\n")
+    hold.release(node)
+    assert "ip-10-0-0-31 is not in the topology that topology/tree needs" in node.warnings[0]
+
+
+def test_a_topology_that_rejects_jobs_is_a_warning(
+    node: Node, slurm: SlurmCommands, stand_ins: StandIns
+) -> None:
+    slurm.configure(TopologyPlugin="topology/tree")
+    slurm.answers("topology", "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=ip-10-0-0-[31-32]\n")
+    slurm.answers("hostnames", "ip-10-0-0-31\nip-10-0-0-32\n")
+    hold.release(node)
+    assert node.warnings == []
     refusal = "allocation failure: Requested topology configuration is not available"
     stand_ins.command("sbatch", f"echo '{refusal}' >&2; exit 1")
-    with pytest.raises(SetupError, match=r"rejected for the topology: .*scontrol show topology"):
-        hold.release(node)
-
-
-def test_other_refusals_are_no_fault_of_the_node(node: Node, stand_ins: StandIns) -> None:
-    stand_ins.command("sbatch", "echo 'allocation failure: Access/permission denied' >&2; exit 1")
     hold.release(node)
+    assert f"jobs on this node are rejected: {refusal}" in node.warnings[0]
+
+
+def test_other_refusals_are_no_fault_of_the_node(
+    node: Node, slurm: SlurmCommands, stand_ins: StandIns
+) -> None:
+    slurm.configure(TopologyPlugin="topology/tree")
+    slurm.answers("topology", "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=ip-10-0-0-31\n")
+    slurm.answers("hostnames", "ip-10-0-0-31\n")
+    stand_ins.command("sbatch", "echo 'Requested node configuration is not available' >&2; exit 1")
+    hold.release(node)
+    assert node.warnings == []
 
 
 def test_a_failed_step_is_named_in_the_reason(node: Node, slurm: SlurmCommands) -> None:

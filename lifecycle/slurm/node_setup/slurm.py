@@ -14,6 +14,8 @@ from node_setup.slurm_logs import why_controller_is_down
 
 SECONDS_FOR_CONTROLLER = 600
 """Workers may be there before the controller has set up its database and started slurmctld."""
+TOPOLOGIES = ("topology/tree", "topology/block", "topology/3d_torus")
+"""Plugins for which slurmctld needs a description of the network."""
 # States and flags with which a node gets no jobs; the others say what it does with those it has.
 UNAVAILABLE = frozenset(
     {
@@ -140,12 +142,22 @@ def runs_jobs(host: Host, name: str) -> bool:
     return bool(listed.output.strip())
 
 
-def submission_problem(host: Host, partition: str, name: str) -> str | None:
-    """What Slurm says against a job on this node for its topology; None if nothing.
+def topology_problem(host: Host, partition: str, name: str) -> str | None:
+    """Why Slurm would reject jobs on this node for the topology of the network; None if it would not.
 
-    Other refusals say nothing about the cluster: a partition may be closed to root, or full.
+    Only this is asked of a job that is not run: other refusals say nothing, as a partition may be closed to
+    root, and a node reserved.
     """
+    plugin = configuration(host).get("TopologyPlugin", "")
+    if plugin not in TOPOLOGIES:
+        return None
+    shown = host.try_run("scontrol", "show", "topology").output
+    for group in set(re.findall(r" Nodes=(\S+)", shown)):
+        if name in host.run("scontrol", "show", "hostnames", group).split():
+            break
+    else:
+        return f"{name} is not in the topology that {plugin} needs"
     test = host.try_run(
-        *("sbatch", "--test-only", f"--partition={partition}", f"--nodelist={name}", "--wrap=true"),
+        *("sbatch", "--test-only", f"--partition={partition}", f"--nodelist={name}", "--wrap=true")
     )
     return test.said if test.status != 0 and "topology" in test.said.lower() else None

@@ -10,7 +10,7 @@ import re
 
 from node_setup.failure import SetupError
 from node_setup.node import Node, log
-from node_setup.slurm import SlurmNode, show_node, submission_problem, wait_for_controller
+from node_setup.slurm import SlurmNode, show_node, topology_problem, wait_for_controller
 
 OURS = "node-setup: "
 IN_PROGRESS = f"{OURS}in progress"
@@ -18,7 +18,7 @@ FEWER_DEVICES = re.compile(r"gres/\S+ count reported lower than configured")
 LOG = "/var/log/provision/provisioning.log"
 SECONDS_TO_BE_KNOWN = 600
 SECONDS_TO_TAKE_JOBS = 300
-"""slurmctld asks a node that is back within a minute; the service needs a few for a new node's topology."""
+"""slurmctld asks a node that is back within a minute; more where there are thousands."""
 
 
 def hold(node: Node) -> None:
@@ -63,6 +63,7 @@ def release(node: Node) -> None:
         what=f"{name} takes no jobs",
         remedy=f"see `scontrol show node {name}` and, on the node, `systemctl status slurmd`",
     )
+    _warn_of_topology(node)
 
 
 def keep_held(node: Node, *, failed_step: str) -> None:
@@ -98,12 +99,15 @@ def _takes_jobs(node: Node) -> bool:
     state = show_node(node.host, node.facts.host_name)
     if state.unavailable:
         raise SetupError(f"Slurm has it {state.state}{': ' if state.reason else ''}{state.reason}", "")
-    partition = node.facts.hardware.partition
-    problem = submission_problem(node.host, partition, node.facts.host_name) if partition else None
-    if problem:
-        raise SetupError(
-            f"jobs on it are rejected for the topology: {problem}",
-            "on the controller see `scontrol show topology`: it must have this node, or slurm.conf no "
-            "TopologyPlugin; then `sudo scontrol reconfigure`",
-        )
     return True
+
+
+def _warn_of_topology(node: Node) -> None:
+    """A warning: the service maintains the topology, and may add a node after these steps."""
+    partition = node.facts.hardware.partition
+    problem = topology_problem(node.host, partition, node.facts.host_name) if partition else None
+    if problem:
+        node.warn(
+            f"jobs on this node are rejected: {problem}; if the service does not add it within minutes, on "
+            "the controller take TopologyPlugin out of slurm.conf and restart slurmctld"
+        )

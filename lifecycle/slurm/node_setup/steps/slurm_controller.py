@@ -11,12 +11,10 @@ from datetime import datetime
 from node_setup import pyxis
 from node_setup.failure import SetupError
 from node_setup.node import Node
-from node_setup.slurm import configuration, wait_for_controller
+from node_setup.slurm import TOPOLOGIES, configuration, wait_for_controller
 
 HANDED_OUT = "/var/lib/node-setup/plugstack_handed_out"
 """When the plugstack.conf was changed that slurmctld has read since, in seconds."""
-# Plugins for which slurmctld needs a description of the network.
-TOPOLOGIES = ("topology/tree", "topology/block", "topology/3d_torus")
 
 
 def verify(node: Node) -> None:

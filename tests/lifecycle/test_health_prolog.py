@@ -120,11 +120,12 @@ def test_a_fault_that_is_gone_at_the_second_look_does_not(worker: Worker, comman
     assert mark.exists()
 
 
-def test_a_file_system_that_hangs_is_a_fault_and_is_left_behind(worker: Worker) -> None:
+def test_a_file_system_that_hangs_is_left_behind_and_drains_nothing(worker: Worker) -> None:
+    """All nodes see it: one pause of the server would empty the cluster."""
     worker.commands.command("stat", HANG)
     done = worker.run("prolog")
-    assert done.returncode == 1
-    assert "/fsx has not answered for 1 s" in done.stderr
+    assert done.returncode == 0
+    assert "/fsx has not answered for 1 s: the server's fault, not this node's" in done.stderr
 
 
 @pytest.mark.parametrize("command", FAULTS)

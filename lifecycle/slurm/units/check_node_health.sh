@@ -33,8 +33,9 @@ lustre_answers() {
         sleep 0.1
     done
     if kill -KILL "${process}" 2>/dev/null; then
-        echo "${lustre} has not answered for ${seconds_to_answer} s"
-        return 1
+        # Every node sees a server that pauses, as in its maintenance window: it would drain them all.
+        echo "${lustre} has not answered for ${seconds_to_answer} s: the server's fault, not this node's"
+        return 2
     fi
     wait "${process}"
     case $? in 0) return 0 ;; 126 | 127 | 137) return 2 ;; esac
@@ -89,7 +90,7 @@ for check in "${checks[@]}"; do
             sleep "${seconds_between_looks}"
             ;;
         *)
-            echo "${check} could not be checked"
+            echo "${fault:-${check} could not be checked}"
             break
             ;;
         esac

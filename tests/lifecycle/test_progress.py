@@ -1,0 +1,43 @@
+"""A run that is silent for long says that it goes on: sessions in which nothing is said are ended."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import pytest
+
+from workers import progress
+from workers.progress import Progress
+
+
+class Heard(io.StringIO):
+    """Tells when a text has come."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+        self.came = threading.Event()
+
+    def write(self, text: str) -> int:
+        if self._text in text:
+            self.came.set()
+        return super().write(text)
+
+
+def test_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SECONDS_OF_SILENCE", 0.01)
+    heard = Heard("still at work")
+    with Progress(io.StringIO(), heard).alive("still at work"):
+        assert heard.came.wait(timeout=60)
+
+
+def test_who_speaks_need_not_be_reminded() -> None:
+    log, watcher = io.StringIO(), io.StringIO()
+    told = Progress(log, watcher)
+    with told.alive("still at work"):
+        told.say("begun")
+        told.pass_on("a line of somebody's")
+    assert watcher.getvalue() == log.getvalue()
+    first, second = log.getvalue().splitlines()
+    assert first.endswith("Z apply: begun") and second == "a line of somebody's"

@@ -17,12 +17,11 @@ from tests.cluster.bundle import (
     write_workloads,
 )
 from tests.cluster.island import GATEWAY, Island
+from tests.cluster.metrics_workspace import REMOTE_WRITE_URL
 from tests.cluster.patience import wait_until
 
 ENDPOINT = f"http://{GATEWAY}:{aws_services.PORT}"
 AWS_PROGRAM = Path(sys.executable).with_name("aws")
-# A second Prometheus takes the place of Amazon's.
-REMOTE_WRITE_URL = f"http://{GATEWAY}:9090/api/v1/write"
 
 
 class ArtifactBucket:

@@ -17,10 +17,11 @@ REPOSITORY = Path(__file__).parents[2]
 SCRIPTS = REPOSITORY / "lifecycle" / "slurm"
 BUCKET = "sagemaker-esm2-test-123456789012-us-west-2"
 _UPSTREAM = "https://github.com/prometheus"
+STAND_INS = Path(__file__).with_name("stand_ins")
 # Debian's programs, in archives as the projects themselves publish them: name, version option, files.
 _ARCHIVES = {
     "node_exporter": {"node_exporter": "/usr/bin/prometheus-node-exporter"},
-    "prometheus": {"prometheus": "/usr/bin/prometheus", "promtool": "/usr/bin/promtool"},
+    "prometheus": {"prometheus": f"{STAND_INS}/prometheus", "promtool": "/usr/bin/promtool"},
 }
 
 

@@ -18,7 +18,7 @@ from tests.cluster.machine import Machine
 from tests.cluster.patience import wait_until
 
 CONTROLLER_NUMBER, LOGIN_NUMBER, FIRST_WORKER_NUMBER = 10, 15, 20
-_RESOURCE_CONFIG = "/opt/ml/config/resource_config.json"
+RESOURCE_CONFIG = "/opt/ml/config/resource_config.json"
 _PARAMETERS = "/opt/ml/config/provisioning_parameters.json"
 Answer = TypeVar("Answer")
 
@@ -101,6 +101,7 @@ class Cluster:
         self._write_platform_files()
         agent.write_slurm_files(self.controller, self._settings["cluster_name"], self.slurm_nodes)
         self.controller.run(["systemctl", "restart", "slurmctld.service"])
+        agent.wait_for_slurmctld(self.controller)
         self._start_slurmd(new)
         return new
 
@@ -114,6 +115,15 @@ class Cluster:
             return set(found) == names and set(found.values()) <= set(states)
 
         wait_until(are_so, f"all nodes to be {' or '.join(states)} in Slurm", seconds=60)
+
+    def start_slurmctld(self) -> None:
+        self.controller.run(["systemctl", "start", "slurmctld.service"])
+        agent.wait_for_slurmctld(self.controller)
+
+    @property
+    def shared(self) -> Path:
+        """What all nodes see at /fsx."""
+        return self.island.folder / "fsx"
 
     def _of(self, group: str) -> list[Machine]:
         return [member.machine for member in self.members if member.group == group]
@@ -140,7 +150,7 @@ class Cluster:
         config = resource_config(name, groups, self.members, self.controller.address)
 
         def write(machine: Machine) -> None:
-            machine.write(_RESOURCE_CONFIG, config)
+            machine.write(RESOURCE_CONFIG, config)
             machine.write(_PARAMETERS, provisioning_parameters(groups))
 
         at_once(write, self.machines)

@@ -15,8 +15,15 @@ from tests.cluster.artifact_bucket import ArtifactBucket
 from tests.cluster.cluster import Cluster
 from tests.cluster.island import Island
 from tests.cluster.lifecycle import Lifecycle
+from tests.cluster.metrics_workspace import MetricsWorkspace
 
 NUM_WORKERS = 3
+# Whether there is a cluster comes first, and what does harm to it last, though it is repaired each time.
+FIRST, LAST = ("test_from_nothing.py", "test_second_run.py"), ("test_failures.py", "test_replacement.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: (item.path.name in LAST) - (item.path.name in FIRST))
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +62,17 @@ def cluster(island: Island, folder: Path, settings: dict[str, Any]) -> Iterator[
 
 
 @pytest.fixture(scope="session")
-def lifecycle(cluster: Cluster, bucket: ArtifactBucket, settings: dict[str, Any]) -> Lifecycle:
+def workspace(island: Island, folder: Path) -> MetricsWorkspace:
+    """Where the cluster's metrics arrive."""
+    workspace = MetricsWorkspace(island, folder)
+    workspace.start()
+    return workspace
+
+
+@pytest.fixture(scope="session")
+def lifecycle(
+    cluster: Cluster, bucket: ArtifactBucket, workspace: MetricsWorkspace, settings: dict[str, Any]
+) -> Lifecycle:
     """The scripts have run once on every node, as on a new cluster."""
     prefix = bucket.start(settings)
     bucket.wait_until_ready()

@@ -22,6 +22,8 @@ NETWORK = "10.77.0"
 GATEWAY = f"{NETWORK}.1"
 METADATA_ADDRESS = "169.254.169.254"
 METADATA_ADDRESS_6 = "fd00:ec2::254"
+CGROUPS = (Path("cgroups/unified"), Path("cgroups/freezer"))
+"""In the island's folder: cgroup2, for systemd, and the freezer of the older kind, for Slurm."""
 
 # Ends with the process that started it (setpriv), and everything in the namespaces with it (--kill-child).
 _INIT = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"]
@@ -30,6 +32,9 @@ _SCRIPT = f"""
 set -eu
 mount -t tmpfs -o mode=0755,size=4g tmpfs "$1"
 mount -t proc proc /proc
+mkdir -p "$1/cgroups/unified" "$1/cgroups/freezer"
+mount -t cgroup2 cgroup2 "$1/cgroups/unified"
+mount -t cgroup -o freezer cgroup "$1/cgroups/freezer"
 ip link set lo up
 ip link add bridge0 type bridge
 ip address add {GATEWAY}/24 dev bridge0

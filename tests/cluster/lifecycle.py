@@ -9,12 +9,13 @@ from tests.cluster.bundle import BUCKET
 from tests.cluster.cluster import Cluster
 from tests.cluster.machine import Machine, Result
 
-# Waits of minutes, as for a large file system, are worth seconds here.
-PATIENCE = "0.1"
+# Waits of minutes, as for a large file system, are worth seconds here; the longest that is needed is that for
+# Prometheus to have asked its targets, which it does every 30 s.
+PATIENCE = 0.4
 # The agent's own: Slurm's programs are not on it.
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _RUN = """
-aws s3 cp --recursive --only-show-errors --region us-west-2 "s3://$1/$2" "/tmp/$1/$2"
+[[ -e "/tmp/$1/$2" ]] || aws s3 cp --recursive --only-show-errors --region us-west-2 "s3://$1/$2" "/tmp/$1/$2"
 cd "/tmp/$1/$2"
 exec bash ./on_init_complete.sh
 """
@@ -26,11 +27,11 @@ class Lifecycle:
     """Of the scripts in the bucket that new nodes get."""
     first_runs: dict[str, Result] = field(default_factory=dict)
 
-    def run(self, machine: Machine) -> Result:
-        """Fetch the scripts and run them; their status may be any."""
+    def run(self, machine: Machine, *, patience: float = PATIENCE) -> Result:
+        """Run the scripts, fetched once, whatever their status is. ``patience`` multiplies their waits."""
         return machine.run(
             ["bash", "-euc", _RUN, "agent", BUCKET, self.prefix],
-            environment={"PATH": _PATH, "LIFECYCLE_PATIENCE": PATIENCE},
+            environment={"PATH": _PATH, "LIFECYCLE_PATIENCE": str(patience)},
             check=False,
             seconds=240,
         )

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 
-from tests.cluster.island import NETWORK, Island, child_of
+from tests.cluster.island import CGROUPS, NETWORK, Island, child_of
 from tests.cluster.patience import wait_until
 
 _BOOT = Path(__file__).with_name("boot_machine.sh")
 _NAMESPACES = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
+CGROUP_MOUNT_POINT = "/run/cgroup"
+"""Where a machine has the freezer, of the older kind of cgroups, which Slurm uses."""
 # Paths of the image come first, as for HyperPod's users.
 PATH = "/usr/local/sbin:/usr/local/bin:/opt/slurm/sbin:/opt/slurm/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -48,7 +50,7 @@ class Machine:
         self._mounts: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._init = 0
-        self._cgroup = _cgroup_root() / f"test-cluster-{os.getpid()}" / self.hostname
+        self._cgroups = [path / f"test-cluster-{os.getpid()}" / self.hostname for path in CGROUPS]
         for name in ("upper/etc", "work", "root"):
             (island.folder / self._folder / name).mkdir(parents=True)
         self.upper = island.folder / self._folder / "upper"
@@ -67,11 +69,13 @@ class Machine:
         """Start systemd, also again after ``kill``; ``wait_until_up`` waits for it."""
         folder = self._island.folder / self._folder
         (folder / "mounts").write_text("".join(f"{line}\n" for line in self._mounts))
-        self._cgroup.mkdir(parents=True, exist_ok=True)
+        for cgroup in self._cgroups:
+            (self._island.folder / cgroup).mkdir(parents=True, exist_ok=True)
         inside = self._island.inner_folder / self._folder
         unshared = ["unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child"]
         lower = f"{self._island.inner_folder / self._image}:/"
-        arguments = [str(inside), self.hostname, str(self._cgroup), lower]
+        cgroups = [str(self._island.inner_folder / cgroup) for cgroup in self._cgroups]
+        arguments = [str(inside), self.hostname, lower, *cgroups]
         with self.console.open("ab") as console:
             self._process = subprocess.Popen(
                 self._island.command([*unshared, "bash", str(_BOOT), *arguments]),
@@ -96,6 +100,8 @@ class Machine:
             return state in ("running", "degraded")
 
         wait_until(is_up, f"{self.hostname} to be up; see {self.console}", seconds=60)
+        # What systemd says from now on belongs to its units' logs.
+        self.run(["systemctl", "log-target", "journal"])
 
     def command(
         self,
@@ -158,24 +164,11 @@ class Machine:
         self._remove_cgroups()
 
     def _remove_cgroups(self) -> None:
-        """Remove what systemd made below its cgroup, deepest first; the machine is gone by now."""
-        if self._cgroup.is_dir():
-            for folder, _, _ in os.walk(self._cgroup, topdown=False):
-                Path(folder).rmdir()
-            with contextlib.suppress(OSError):
-                # Other machines may still be in it.
-                self._cgroup.parent.rmdir()
-
-
-def _cgroup_root() -> Path:
-    """Where this computer mounts cgroup2.
-
-    Raises:
-        RuntimeError: nowhere.
-    """
-    for partition in psutil.disk_partitions(all=True):
-        if partition.fstype == "cgroup2":
-            return Path(partition.mountpoint)
-    raise RuntimeError(
-        "this computer mounts no cgroup2, which systemd needs: mount -t cgroup2 cgroup2 <folder>"
-    )
+        """Remove what systemd and Slurm made below its own, deepest first; the machine is gone by now."""
+        for cgroup in (self._island.folder / cgroup for cgroup in self._cgroups):
+            if cgroup.is_dir():
+                for folder, _, _ in os.walk(cgroup, topdown=False):
+                    Path(folder).rmdir()
+                with contextlib.suppress(OSError):
+                    # Other machines may still be in it.
+                    cgroup.parent.rmdir()

@@ -46,11 +46,14 @@ def start_controller(machine: Machine, cluster: str, nodes: list[SlurmNode]) -> 
         seconds=60,
     )
     machine.run(["systemctl", "enable", "--now", "--quiet", "slurmctld.service"])
-    wait_until(
-        lambda: "UP" in machine.run(["scontrol", "ping"], check=False).output,
-        "slurmctld to answer",
-        seconds=60,
-    )
+    wait_for_slurmctld(machine)
+
+
+def wait_for_slurmctld(machine: Machine) -> None:
+    def answers() -> bool:
+        return "UP" in machine.run(["scontrol", "ping"], check=False).output
+
+    wait_until(answers, "slurmctld to answer", seconds=60)
 
 
 def start_slurmd(machine: Machine, *, controller: str, num_gpus: int) -> None:

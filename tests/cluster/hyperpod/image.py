@@ -8,13 +8,19 @@ import subprocess
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-STAND_INS = _HERE.parent / "stand_ins"
+# Where the image has them; findmnt's asks the real one.
+_STAND_INS = (
+    *("usr/bin/docker", "usr/bin/enroot", "usr/bin/nvidia-smi"),
+    *("usr/local/bin/aws", "usr/local/bin/findmnt"),
+)
 
-# Of what Debian has installed here, the image has none of the state, and starts nothing by itself.
+# The image has none of the state of what is installed here, and nothing that Debian has not.
 _EMPTIED = (
     "etc/systemd/system",
     "etc/munge",
     "home",
+    "usr/local/bin",
+    "usr/local/sbin",
     "var/lib/mysql",
     "var/lib/prometheus",
     "var/lib/slurm",
@@ -32,7 +38,7 @@ _MASKED = (
     "systemd-udevd.service",
     "systemd-udev-trigger.service",
 )
-_STARTED = ("ssh.service",)
+_STARTED = ("docker.service", "logrotate.timer", "ssh.service")
 _PROGRAMS = (
     "sacct",
     "sacctmgr",
@@ -54,6 +60,12 @@ for gpu in ${CUDA_VISIBLE_DEVICES//,/ }; do
     %s
 done
 """
+# The first of them is in memory, as enroot has it by default; the others are on the root volume.
+_ENROOT_CONF = """\
+ENROOT_RUNTIME_PATH /run/enroot/user-$(id -u)
+ENROOT_CACHE_PATH /var/cache/enroot/user-$(id -u)
+ENROOT_DATA_PATH /var/lib/enroot/user-$(id -u)
+"""
 
 
 def build_image(folder: Path, *, endpoint: str, aws_program: Path) -> None:
@@ -65,11 +77,12 @@ def build_image(folder: Path, *, endpoint: str, aws_program: Path) -> None:
     _system(folder)
     _slurm(folder)
     _accounts(folder)
+    _containers(folder)
+    _efa_adapter(folder)
     _made(folder / "etc/test-cluster/aws-endpoint").write_text(f"{endpoint}\n")
     _made(folder / "etc/test-cluster/aws-program").write_text(f"{aws_program}\n")
-    for stand_in in STAND_INS.iterdir():
-        if stand_in.suffix == "":
-            shutil.copy(stand_in, _made(folder / "usr/local/bin" / stand_in.name))
+    for stand_in in _STAND_INS:
+        shutil.copy(_HERE.parent / "stand_ins" / Path(stand_in).name, _made(folder / stand_in))
 
 
 def _made(path: Path) -> Path:
@@ -82,7 +95,11 @@ def _system(folder: Path) -> None:
     for unit in _MASKED:
         (units / unit).symlink_to("/dev/null")
     for unit in _STARTED:
-        _made(units / "multi-user.target.wants" / unit).symlink_to(f"/lib/systemd/system/{unit}")
+        own = (_HERE / "units" / unit).exists()
+        target = f"/{'etc' if own else 'lib'}/systemd/system/{unit}"
+        _made(units / "multi-user.target.wants" / unit).symlink_to(target)
+    for file in (_HERE / "units").iterdir():
+        shutil.copy(file, units / file.name)
     (units / "default.target").symlink_to("/lib/systemd/system/multi-user.target")
     nsswitch = "passwd: files systemd\ngroup: files systemd\nshadow: files\nhosts: files\n"
     (folder / "etc/nsswitch.conf").write_text(nsswitch)
@@ -116,8 +133,6 @@ def _slurm(folder: Path) -> None:
         script.chmod(0o755)
     # Debian's programs look for their configuration there.
     (folder / "etc/slurm").symlink_to("/opt/slurm/etc")
-    for unit in (_HERE / "units").iterdir():
-        shutil.copy(unit, folder / "etc/systemd/system" / unit.name)
     (folder / "var/spool/slurmd").mkdir()
     (folder / "var/spool/slurmctld").mkdir()
     shutil.chown(folder / "var/spool/slurmctld", "slurm", "slurm")
@@ -127,6 +142,21 @@ def _slurm(folder: Path) -> None:
         path.chmod(mode)
         shutil.chown(path, "munge", "munge")
     shutil.chown(folder / "var/lib/mysql", "mysql", "mysql")
+
+
+def _containers(folder: Path) -> None:
+    """Docker and enroot as an image leaves them: their data on the root volume."""
+    _made(folder / "etc/docker/daemon.json").write_text('{"log-driver": "json-file"}\n')
+    _made(folder / "etc/enroot/enroot.conf").write_text(_ENROOT_CONF)
+
+
+def _efa_adapter(folder: Path) -> None:
+    """One adapter, in the form in which the kernel's driver shows it: none is here."""
+    device = folder / "etc/test-cluster/sys-class/infiniband/rdmap0s0"
+    for name, text in (("board_id", "EFA"), ("fw_ver", "0.0.0.0"), ("hca_type", "EFA")):
+        _made(device / name).write_text(f"{text}\n")
+    for counter, value in (("rx_bytes", 1024), ("tx_bytes", 2048), ("rdma_read_bytes", 0), ("lifespan", 12)):
+        _made(device / "ports/1/hw_counters" / counter).write_text(f"{value}\n")
 
 
 def _accounts(folder: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# linuxproc and task/none because not every computer that runs these tests has cgroups with all controllers.
-# SlurmdTimeout, and cred_expire, for which a requeued job waits, are shorter than HyperPod's.
+from tests.cluster.machine import CGROUP_MOUNT_POINT
+
+# task/none because not every computer that runs these tests has cgroups with all controllers. SlurmdTimeout,
+# and cred_expire, for which a requeued job waits, are shorter than HyperPod's.
 _SLURM_CONF = """\
 ClusterName={cluster}
 SlurmctldHost={controller}({controller_address})
@@ -23,7 +25,7 @@ SlurmdPidFile=/run/slurmd.pid
 SlurmdParameters=config_overrides
 SlurmdTimeout=10
 ReturnToService=1
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/cgroup
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=5
@@ -41,6 +43,9 @@ _ACCOUNTING_CONF = """\
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost={controller}
 AccountingStorageTRES=gres/gpu
+AccountingStorageEnforce=associations
+PriorityType=priority/multifactor
+PriorityWeightFairShare=1000
 """
 _SLURMDBD_CONF = """\
 AuthType=auth/munge
@@ -53,9 +58,9 @@ StorageHost=localhost
 StorageUser=slurm
 StorageLoc=slurm_acct_db
 """
-# Read at start although nothing above uses cgroups. The plugin for cgroup2 takes a process that is also in
-# groups of the older kind, as on computers that have both, for a fault.
-CGROUP_CONF = "CgroupPlugin=cgroup/v1\n"
+# To keep track of a job's processes the older kind of cgroups needs the freezer alone, which boot_machine.sh
+# mounts. The plugin for cgroup2 refuses to start on computers that have both kinds.
+CGROUP_CONF = f"CgroupPlugin=cgroup/v1\nCgroupMountpoint={CGROUP_MOUNT_POINT}\n"
 
 
 @dataclass(frozen=True)

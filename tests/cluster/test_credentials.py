@@ -1,0 +1,56 @@
+"""The instance's credentials, on a real kernel: for root, and for nobody else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.island import METADATA_ADDRESS, METADATA_ADDRESS_6
+from tests.cluster.lifecycle import Lifecycle
+
+CURL = ("curl", "--silent", "--show-error", "--noproxy", "*", "--max-time", "5", "--output", "/dev/null")
+REFUSED, NO_ANSWER = 7, 28
+# A namespace that is bridged as Docker bridges containers: what it sends is forwarded, and has no owner.
+_CONTAINER = """
+ip netns add container
+ip link add inside type veth peer name outside
+ip link set inside netns container
+ip address add 192.168.77.1/24 dev outside
+ip link set outside up
+ip -n container address add 192.168.77.2/24 dev inside
+ip -n container link set inside up
+ip -n container route add default via 192.168.77.1
+sysctl --quiet --write net.ipv4.ip_forward=1
+iptables --table nat --append POSTROUTING --source 192.168.77.0/24 --jump MASQUERADE
+"""
+
+
+@pytest.mark.parametrize("address", [METADATA_ADDRESS, f"[{METADATA_ADDRESS_6}]"])
+def test_root_reaches_them_and_users_do_not(cluster: Cluster, lifecycle: Lifecycle, address: str) -> None:
+    url = f"http://{address}/latest/meta-data/"
+    for machine in cluster.machines:
+        assert machine.run([*CURL, url], check=False).status == 0
+        for user in ("ubuntu", "nobody", "ben"):
+            assert machine.run([*CURL, url], user=user, check=False).status == REFUSED
+
+
+def test_a_container_of_roots_does_not_reach_them(cluster: Cluster, lifecycle: Lifecycle) -> None:
+    worker = cluster.workers[0]
+    worker.run(["bash", "-euc", _CONTAINER])
+    try:
+        container = ("ip", "netns", "exec", "container")
+        # The way out is there: the bucket answers.
+        worker.run([*container, *CURL, "http://10.77.0.1:5000/"])
+        asked = worker.run([*container, *CURL, f"http://{METADATA_ADDRESS}/"], check=False)
+        assert asked.status == NO_ANSWER
+    finally:
+        worker.run(["ip", "netns", "delete", "container"])
+
+
+def test_the_node_acts_with_them(cluster: Cluster, lifecycle: Lifecycle) -> None:
+    identity = cluster.login.run(["aws", "sts", "get-caller-identity", "--region", "us-west-2"])
+    assert "Account" in identity.output
+    refused = cluster.login.run(
+        ["aws", "s3", "ls", "--region", "us-west-2"], user="ubuntu", environment={"HOME": "/tmp"}, check=False
+    )
+    assert "Unable to locate credentials" in refused.output

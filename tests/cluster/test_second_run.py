@@ -1,0 +1,24 @@
+"""The scripts run again on a cluster that they have set up: nothing changes."""
+
+from __future__ import annotations
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.lifecycle import Lifecycle
+from tests.cluster.snapshot import snapshot
+
+
+def test_a_second_run_changes_nothing(cluster: Cluster, lifecycle: Lifecycle) -> None:
+    """Not a file on any node, however its contents; and it says so."""
+    before = {machine.hostname: snapshot(machine.upper) for machine in cluster.machines}
+    shared = snapshot(cluster.shared)
+    results = lifecycle.run_on_all(cluster)
+    for machine in cluster.machines:
+        result = results[machine.hostname]
+        assert result.status == 0, result.output
+        assert " changed: " not in result.output, result.output
+        assert ", 0 changes, 0 warnings" in result.output
+        after = snapshot(machine.upper)
+        old = before[machine.hostname]
+        assert {path for path in old.keys() | after.keys() if old.get(path) != after.get(path)} == set()
+    assert snapshot(cluster.shared) == shared
+    cluster.wait_for_slurm()

@@ -85,20 +85,20 @@ def value(text: str, sample: str) -> float:
 @pytest.mark.parametrize(
     ("sample", "expected"),
     [
-        ('slurm_nodes{state="mixed"}', 1),
-        ('slurm_nodes{state="drained"}', 1),
-        ('slurm_nodes{state="idle"}', 1),
-        ('slurm_nodes{state="down"}', 0),
-        ('slurm_gpus{state="allocated"}', 3),
-        ('slurm_gpus{state="idle"}', 5),
-        ('slurm_gpus{state="unavailable"}', 8),
-        ('slurm_cpus{state="allocated"}', 4),
-        ('slurm_cpus{state="idle"}', 28),
-        ('slurm_partition_nodes{partition="gpu",state="drained"}', 1),
-        ('slurm_partition_gpus{partition="all",state="allocated"}', 3),
-        ('slurm_partition_gpus{partition="gpu",state="unavailable"}', 8),
-        ('slurm_jobs{state="pending",partition="gpu",account="esm2"}', 3),
-        ('slurm_jobs{state="running",partition="cpu",account="(null)"}', 1),
+        ('slurm_cluster_nodes{state="mixed"}', 1),
+        ('slurm_cluster_nodes{state="drained"}', 1),
+        ('slurm_cluster_nodes{state="idle"}', 1),
+        ('slurm_cluster_nodes{state="down"}', 0),
+        ('slurm_cluster_gpus{state="allocated"}', 3),
+        ('slurm_cluster_gpus{state="idle"}', 5),
+        ('slurm_cluster_gpus{state="unavailable"}', 8),
+        ('slurm_cluster_cpus{state="allocated"}', 4),
+        ('slurm_cluster_cpus{state="idle"}', 28),
+        ('slurm_cluster_partition_nodes{partition="gpu",state="drained"}', 1),
+        ('slurm_cluster_partition_gpus{partition="all",state="allocated"}', 3),
+        ('slurm_cluster_partition_gpus{partition="gpu",state="unavailable"}', 8),
+        ('slurm_cluster_jobs{state="pending",partition="gpu",account="esm2"}', 3),
+        ('slurm_cluster_jobs{state="running",partition="cpu",account="(null)"}', 1),
         ('slurm_scheduler_last_cycle_seconds{scheduler="main"}', 0.0015),
         ('slurm_scheduler_last_cycle_seconds{scheduler="backfill"}', 2.5),
         ('slurm_scheduler_mean_cycle_seconds{scheduler="backfill"}', 2),
@@ -125,7 +125,9 @@ def test_samples_of_a_metric_stand_together_with_their_type(slurm: StandIns) -> 
     types = [line for line in slurm_metrics.collect().splitlines() if line.startswith("#")]
     runs = [name for name, before in zip(names, ["", *names], strict=False) if name != before and name != "#"]
     assert len(runs) == len(set(runs)) == len(types)
-    assert "# TYPE slurm_scheduler_jobs_total counter" in types and "# TYPE slurm_nodes gauge" in types
+    assert (
+        "# TYPE slurm_scheduler_jobs_total counter" in types and "# TYPE slurm_cluster_nodes gauge" in types
+    )
 
 
 def test_a_source_that_fails_has_no_numbers_but_says_so(
@@ -134,8 +136,8 @@ def test_a_source_that_fails_has_no_numbers_but_says_so(
     slurm.command("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     text = slurm_metrics.collect()
     assert value(text, 'slurm_collector_success{source="jobs"}') == 0
-    assert "slurm_jobs{" not in text and "slurm_queue" not in text
-    assert value(text, 'slurm_nodes{state="idle"}') == 1
+    assert "slurm_cluster_jobs{" not in text and "slurm_queue" not in text
+    assert value(text, 'slurm_cluster_nodes{state="idle"}') == 1
     assert "Unable to contact slurm controller" in capsys.readouterr().err
 
 

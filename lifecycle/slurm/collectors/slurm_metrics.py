@@ -1,7 +1,8 @@
 """Writes metrics of Slurm for node_exporter to add to its own: nodes, GPUs, jobs, waiting, the scheduler.
 
 The exporters that there are have no maintainers, and Slurm's own metrics begin with 25.11. These three
-commands and their formats are the same from 22.05 to 25.11; each is one short question to slurmctld.
+commands and their formats are the same from 22.05 to 25.11; each is one short question to slurmctld. Names
+are none of Slurm's own, such as slurm_nodes, which may stand beside them.
 """
 
 from __future__ import annotations
@@ -72,12 +73,14 @@ def node_samples() -> list[Sample]:
                 amounts[kind, use] += amount
                 for partition in partitions:
                     in_partition[kind, partition, use] += amount
-    samples: list[Sample] = [("slurm_nodes", {"state": state}, count) for state, count in nodes.items()]
+    samples: list[Sample] = [
+        ("slurm_cluster_nodes", {"state": state}, count) for state, count in nodes.items()
+    ]
     for kind in ("gpus", "cpus"):
         for use in ("allocated", "idle", "unavailable"):
-            samples.append((f"slurm_{kind}", {"state": use}, amounts[kind, use]))
+            samples.append((f"slurm_cluster_{kind}", {"state": use}, amounts[kind, use]))
     samples += [
-        (f"slurm_partition_{kind}", {"partition": partition, "state": state}, count)
+        (f"slurm_cluster_partition_{kind}", {"partition": partition, "state": state}, count)
         for (kind, partition, state), count in in_partition.items()
     ]
     return samples
@@ -123,7 +126,7 @@ def job_samples() -> list[Sample]:
             since = datetime.fromisoformat(submitted).replace(tzinfo=timezone.utc).timestamp()
             oldest[partition] = max(oldest.get(partition, 0), now - since)
     samples: list[Sample] = [
-        ("slurm_jobs", {"state": state, "partition": partition, "account": account}, count)
+        ("slurm_cluster_jobs", {"state": state, "partition": partition, "account": account}, count)
         for (state, partition, account), count in jobs.items()
     ]
     samples += [

@@ -157,6 +157,8 @@ def _native_slurm_jobs(node: Node) -> str:
             f"  - job_name: slurm-{endpoint}",
             f"    metrics_path: /metrics/{endpoint}",
             "    scrape_interval: 1m",
+            # Prometheus 3 refuses answers that do not say what they are.
+            "    fallback_scrape_protocol: PrometheusText0.0.4",
             "    static_configs:",
             f"      - targets: [{target}]",
             "        labels:",

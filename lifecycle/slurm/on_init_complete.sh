@@ -9,8 +9,7 @@ readonly here
 readonly log_file="${DESTDIR:-}/var/log/provision/provisioning.log"
 # The service ships the log in intervals; a node that fails at once leaves none behind. apply_to_cluster.py reads
 # what is printed, and sets this to 0.
-seconds_to_ship_log="$(awk "BEGIN { print ${SECONDS_TO_SHIP_LOG:-60} * ${LIFECYCLE_PATIENCE:-1} }")"
-readonly seconds_to_ship_log
+readonly seconds_to_ship_log="${SECONDS_TO_SHIP_LOG:-60}"
 
 mkdir -p "$(dirname "${log_file}")"
 trap 'echo "on_init_complete: failed; the lines above say which step, and what to do; log: ${log_file}" | tee --append "${log_file}"

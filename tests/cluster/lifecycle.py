@@ -31,7 +31,7 @@ class Lifecycle:
         """Run the scripts, fetched once, whatever their status is. ``patience`` multiplies their waits."""
         return machine.run(
             ["bash", "-euc", _RUN, "agent", BUCKET, self.prefix],
-            environment={"PATH": _PATH, "LIFECYCLE_PATIENCE": str(patience)},
+            environment={"PATH": _PATH, "LIFECYCLE_PATIENCE": str(patience), "SECONDS_TO_SHIP_LOG": "0"},
             check=False,
             seconds=240,
         )

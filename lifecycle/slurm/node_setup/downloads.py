@@ -59,11 +59,6 @@ class Image:
     def digest(self) -> str:
         return self.reference.rsplit("@", 1)[1]
 
-    @property
-    def mirror_tag(self) -> str:
-        """Its tag in this cluster's image repository, which has one repository for all."""
-        return f"{self.name}-{self.version}"
-
 
 def find_download(node: Node, name: str) -> Download:
     """Raise SetupError unless there is one for this node's architecture."""

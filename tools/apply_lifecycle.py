@@ -31,8 +31,8 @@ FETCH_AND_RUN = SCRIPTS / "run_from_s3.sh"
 SETTINGS = "settings.json"
 SOURCE_OUTPUT = "LifecycleSourceS3Uri"
 SET_UP_ONE_NODE = ("env", "SECONDS_TO_SHIP_LOG=0", "bash", "on_init_complete.sh")
-LOG = "/var/log/provision/apply-lifecycle.log"
-"""On the controller; apply_to_cluster.py writes it."""
+LOG = "/var/log/provision/provisioning.log"
+"""On the controller; apply_to_cluster.py writes to it."""
 WORKERS_UNDONE = 3
 """With which apply_to_cluster.py ends when the controller is done and some workers are not."""
 BROKEN = 255

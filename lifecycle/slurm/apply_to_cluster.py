@@ -24,6 +24,7 @@ from node_setup.host import Host
 from node_setup.node import FILES
 from node_setup.settings import Settings, read_settings
 from node_setup.slurm import SlurmNode, show_nodes
+from node_setup.steps.hold import LOG
 from workers.held_workers import reserved, run_held
 from workers.progress import Progress
 from workers.reach import is_busy, is_held_by_us, why_unreachable
@@ -32,7 +33,6 @@ from workers.worker_run import Outcome, Source, run_on_worker
 LOCK = "/run/node-setup-apply.lock"
 WORKERS_UNDONE = 3
 """Exit status; tools/apply_lifecycle.py goes on with login nodes then."""
-LOG = "/var/log/provision/apply-lifecycle.log"
 
 
 def main() -> int:

@@ -194,7 +194,7 @@ def test_it_goes_on_when_nobody_watches_any_more(cluster: Cluster) -> None:
     )
     assert done.returncode == 0
     assert len(cluster.visits) == 3
-    log = (cluster.root / "var/log/provision/apply-lifecycle.log").read_text()
+    log = (cluster.root / "var/log/provision/provisioning.log").read_text()
     assert log.endswith("done: the controller and 2 of 2 workers\n")
 
 

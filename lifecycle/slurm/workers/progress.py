@@ -1,4 +1,4 @@
-"""What a long run says, to whoever watches and to a log on the node."""
+"""What a long run says, to whoever watches and to the log of the controller."""
 
 from __future__ import annotations
 
@@ -23,21 +23,28 @@ class Progress:
         self._spoken = threading.Event()
 
     def say(self, text: str) -> None:
+        """Say a line to both."""
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self.pass_on(f"{now} apply: {text}")
+        line = f"{now} apply: {text}"
+        with self._turn:
+            print(line, file=self._log, flush=True)
+            self._show(line)
 
     def pass_on(self, line: str) -> None:
-        """Say a line as it is, which has its time already."""
+        """Show a line of a node's own, which is in that node's log already."""
         with self._turn:
-            self._spoken.set()
-            print(line, file=self._log, flush=True)
-            if self._watcher is not None:
-                try:
-                    print(line, file=self._watcher, flush=True)
-                except OSError:
-                    # What is still in the buffer must not fail the end of the program.
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), self._watcher.fileno())
-                    self._watcher = None
+            self._show(line)
+
+    def _show(self, line: str) -> None:
+        self._spoken.set()
+        if self._watcher is None:
+            return
+        try:
+            print(line, file=self._watcher, flush=True)
+        except OSError:
+            # What is still in the buffer must not fail the end of the program.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._watcher.fileno())
+            self._watcher = None
 
     @contextlib.contextmanager
     def alive(self, still: str) -> Iterator[None]:

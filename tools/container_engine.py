@@ -45,6 +45,8 @@ class ContainerEngine:
         else:
             # Docker's format: OCI's has no place for the shell, and enroot's older releases do not read it.
             command += ["--format", "docker", "--timestamp", str(timestamp_seconds)]
+        if self.name == "buildah":
+            command.append("--layers")  # as the others do unasked: a change of the code is pushed alone
         environment = {**os.environ, "DOCKER_BUILDKIT": "1"}
         if subprocess.run([*command, *options, str(context)], env=environment).returncode:
             raise ValueError(f"{self.name} could not build {tag}; its last lines above say at which step")

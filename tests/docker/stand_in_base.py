@@ -53,6 +53,9 @@ SHIPPED = (
     *("kiwisolver", "MarkupSafe", "matplotlib", "mpmath", "networkx", "numpy", "packaging", "pillow", "pip"),
     *("pyparsing", "python-dateutil", "PyYAML", "requests", "setuptools", "six", "sympy", "tqdm"),
     *("typing-extensions", "urllib3"),
+    # Large ones that NVIDIA's image may or may not ship, to have less to fetch and compile.
+    *("botocore", "cryptography", "databricks-sdk", "fastapi", "google-auth", "protobuf", "pydantic"),
+    *("pydantic-core", "starlette"),
 )
 """Packages of the environment that NVIDIA's image ships, too, or that torch needs here."""
 MOUNTED = ("torch", "torchgen", "pyarrow")
@@ -129,7 +132,6 @@ def _python(root: Path) -> None:
             "dist-packages",
             "test",
             "tests",
-            "__pycache__",
             "config-*",
             "idlelib",
             "EXTERNALLY-MANAGED",
@@ -144,12 +146,7 @@ def _python(root: Path) -> None:
 def _copy_package(package: Distribution, site: Path) -> None:
     for file in package.files or []:
         source = Path(str(package.locate_file(file)))
-        if (
-            ".." not in file.parts
-            and source.is_file()
-            and source.suffix != ".pyc"
-            and "tests" not in file.parts
-        ):
+        if ".." not in file.parts and source.is_file() and "tests" not in file.parts:
             (site / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, site / file)
 

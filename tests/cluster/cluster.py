@@ -100,8 +100,7 @@ class Cluster:
         new.wait_until_up()
         self._write_platform_files()
         agent.write_slurm_files(self.controller, self._settings["cluster_name"], self.slurm_nodes)
-        self.controller.run(["systemctl", "restart", "slurmctld.service"])
-        agent.wait_for_slurmctld(self.controller)
+        agent.restart_slurmctld(self.controller)
         self._start_slurmd(new)
         return new
 

@@ -20,9 +20,9 @@ _FORGET_DOWNLOAD = ["rm", "--force", "/usr/local/bin/node_exporter"]
 _S3 = ["--protocol", "tcp", "--destination", "10.77.0.1", "--dport", "5000", "--jump", "REJECT"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def node(cluster: Cluster, lifecycle: Lifecycle) -> Iterator[Machine]:
-    """A worker to do harm to; afterwards the scripts have to succeed on it, and Slurm to give it jobs."""
+    """A worker to do harm to; after all of it the scripts have to succeed, and Slurm to give it jobs."""
     worker = cluster.workers[-1]
     yield worker
     repaired = lifecycle.run(worker)

@@ -11,6 +11,8 @@ def test_a_second_run_changes_nothing(cluster: Cluster, lifecycle: Lifecycle) ->
     """Not a file on any node, however its contents; and it says so."""
     before = {machine.hostname: snapshot(machine.upper) for machine in cluster.machines}
     shared = snapshot(cluster.shared)
+    assert all("usr/local/bin/node_exporter" in files for files in before.values())
+    assert "home/ada/.ssh/authorized_keys" in shared
     results = lifecycle.run_on_all(cluster)
     for machine in cluster.machines:
         result = results[machine.hostname]

@@ -49,6 +49,13 @@ def start_controller(machine: Machine, cluster: str, nodes: list[SlurmNode]) -> 
     wait_for_slurmctld(machine)
 
 
+def restart_slurmctld(machine: Machine) -> None:
+    """So that it takes nodes that are new in its files; all others fetch these again."""
+    machine.run(["systemctl", "restart", "slurmctld.service"])
+    wait_for_slurmctld(machine)
+    machine.run(["scontrol", "reconfigure"])
+
+
 def wait_for_slurmctld(machine: Machine) -> None:
     def answers() -> bool:
         return "UP" in machine.run(["scontrol", "ping"], check=False).output

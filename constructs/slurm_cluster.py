@@ -19,7 +19,6 @@ from constructs.network import Network
 ON_INIT_COMPLETE = "on_init_complete.sh"
 """Runs once on each new node, after the image has set up Slurm and the mounts."""
 
-
 _NODE_TYPES = {"controller": "Controller", "login": "Login", "worker": "Compute"}
 _PATCHING = {"when_idle": "WhenIdle", "when_all_idle": "WhenAllIdle"}
 

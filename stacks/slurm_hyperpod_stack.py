@@ -87,7 +87,7 @@ class SlurmHyperPodStack(Stack):
             ),
             key=key,
             database=database,
-            depends_on=[files.lifecycle, files.workloads, *self._node_log(cluster, storage)],
+            depends_on=[files.lifecycle, files.workloads, self._node_log(cluster, storage)],
         )
         session = RunAsDocument(self, "Session", cluster=cluster, key=key)
         if cluster.budget:
@@ -110,14 +110,13 @@ class SlurmHyperPodStack(Stack):
             BillsUntilTeardown=", ".join(remaining_costs(cluster)),
         )
 
-    def _node_log(self, cluster: Settings, storage: StorageStack) -> list[IDependable]:
-        """Made before the nodes: the agent would make it without key and without end."""
-        if not cluster.node_setup.cloudwatch_agent:
-            return []
+    def _node_log(self, cluster: Settings, storage: StorageStack) -> IDependable:
+        """Where CloudWatch's agent writes, made before nodes: the agent would make it without key and end.
+
+        It is there with the agent switched off, too: nodes that have not been told yet would make it again.
+        """
         name = node_log_group(cluster)
-        return [
-            log_group(self, "NodeLog", key=storage.key, retention_days=NODE_LOG_DAYS, log_group_name=name)
-        ]
+        return log_group(self, "NodeLog", key=storage.key, retention_days=NODE_LOG_DAYS, log_group_name=name)
 
     def _make(self, target: str) -> str:
         """The command for this cluster; the default file need not be named."""

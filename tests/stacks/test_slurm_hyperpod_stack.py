@@ -36,20 +36,19 @@ def test_cluster_waits_for_its_scripts_and_roles(file: str) -> None:
     assert {*uploads, *roles} <= set(cluster["DependsOn"])
 
 
-def test_cluster_waits_for_the_log_of_its_nodes() -> None:
-    stack = variant_templates("every_option")["SlurmHyperPodStack"]
+@pytest.mark.parametrize("agent", [True, False])
+def test_cluster_waits_for_the_log_of_its_nodes(agent: bool) -> None:
+    """With the agent switched off too: nodes that are not told yet would make the group again."""
+    variant = variant_templates("every_option")["SlurmHyperPodStack"]
+    stack, name = (variant, "every-option") if agent else (hyperpod("clusters/slurm.yaml"), "esm2-slurm")
     (cluster,) = resources(stack, CLUSTER).values()
     named = {
-        group["Properties"].get("LogGroupName"): name
-        for name, group in resources(stack, "AWS::Logs::LogGroup").items()
+        group["Properties"].get("LogGroupName"): (logical_id, group["Properties"])
+        for logical_id, group in resources(stack, "AWS::Logs::LogGroup").items()
     }
-    assert named["/aws/sagemaker/Clusters/every-option/nodes"] in cluster["DependsOn"]
-
-
-@pytest.mark.parametrize("file", CLUSTER_FILES)
-def test_without_the_agent_nodes_have_no_log_of_their_own(file: str) -> None:
-    logs = resources(hyperpod(file), "AWS::Logs::LogGroup").values()
-    assert all("LogGroupName" not in log["Properties"] for log in logs)
+    logical_id, properties = named[f"/aws/sagemaker/Clusters/{name}/nodes"]
+    assert logical_id in cluster["DependsOn"]
+    assert properties["RetentionInDays"] == 30
 
 
 @pytest.mark.parametrize("file", CLUSTER_FILES)

@@ -85,11 +85,9 @@ def check_document(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]
 
 def check_log_groups(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
     stacks = stack_names(cluster)
-    claimed = [(lustre_log_group(cluster), stacks.storage)]
+    claimed = [(lustre_log_group(cluster), stacks.storage), (node_log_group(cluster), stacks.hyperpod)]
     if cluster.prometheus:
         claimed.append((metrics_log_group(cluster), stacks.storage))
-    if cluster.node_setup.cloudwatch_agent:
-        claimed.append((node_log_group(cluster), stacks.hyperpod))
     for name, stack in claimed:
         groups = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=name)
         yield _judge(

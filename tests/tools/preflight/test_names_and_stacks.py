@@ -2,7 +2,6 @@ from typing import Any
 
 import pytest
 
-from config.node_setup import NodeSetup
 from tests.tools.accounts import cluster_description, deployed_stacks, empty_account
 from tests.tools.answering_aws import Parameters, Refusal
 from tests.tools.cluster_files import shipped
@@ -11,11 +10,16 @@ from tests.tools.preflight.report import findings, problems
 SLURM = shipped("slurm")
 NAMES = ("network", "storage", "hyperpod")
 ALL = {f"esm2-slurm-slurm-{name}": "UPDATE_COMPLETE" for name in NAMES}
+NODE_LOG = "/aws/sagemaker/Clusters/esm2-slurm/nodes"
 
 
 def log_groups(parameters: Parameters) -> dict[str, Any]:
     prefix = parameters["logGroupNamePrefix"]
     return {"logGroups": [{"logGroupName": prefix}, {"logGroupName": f"{prefix}-other"}]}
+
+
+def log_groups_of_storage(parameters: Parameters) -> dict[str, Any]:
+    return {"logGroups": []} if parameters["logGroupNamePrefix"] == NODE_LOG else log_groups(parameters)
 
 
 TAKEN = [
@@ -45,7 +49,7 @@ def test_after_the_cluster_is_destroyed_what_is_kept_does_not_stand_in_the_way()
     for service, operation, answer, subject in TAKEN:
         if "image" in subject or "bucket" in subject:
             aws.answer(service, operation, answer)
-    aws.answer("logs", "DescribeLogGroups", log_groups)
+    aws.answer("logs", "DescribeLogGroups", log_groups_of_storage)
     deployed_stacks(aws, {name: status for name, status in ALL.items() if not name.endswith("hyperpod")})
     assert problems(aws, SLURM) == []
 
@@ -76,19 +80,18 @@ def test_log_groups_are_compared_by_their_whole_name() -> None:
     aws.answer("logs", "DescribeLogGroups", log_groups)
     assert [subject for _, subject, _ in problems(aws, SLURM)] == [
         "log group /aws/fsx/esm2-slurm-lustre",
+        f"log group {NODE_LOG}",
         "log group /aws/vendedlogs/prometheus/esm2-slurm",
     ]
 
 
-def test_the_nodes_log_group_is_claimed_with_the_agent_that_writes_to_it() -> None:
-    """Nodes make it again when the agent outlives its switch; the stack could then not make it."""
-    cluster = shipped("slurm", node_setup=NodeSetup(cloudwatch_agent=True))
-    aws = empty_account(cluster)
+def test_a_log_group_that_nodes_have_left_stands_in_the_way() -> None:
+    aws = empty_account(SLURM)
     aws.answer("logs", "DescribeLogGroups", log_groups)
     deployed_stacks(aws, {name: status for name, status in ALL.items() if not name.endswith("hyperpod")})
-    (found,) = [finding for finding in findings(aws, cluster) if finding.level == "FAIL"]
-    assert found.subject == "log group /aws/sagemaker/Clusters/esm2-slurm/nodes"
-    assert "delete-log-group --log-group-name /aws/sagemaker/Clusters/esm2-slurm/nodes" in found.action
+    (found,) = [finding for finding in findings(aws, SLURM) if finding.level == "FAIL"]
+    assert found.subject == f"log group {NODE_LOG}"
+    assert f"delete-log-group --log-group-name {NODE_LOG}" in found.action
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ class NodeSetup(Section):
     """Sends the system's and Slurm's logs, memory and disks to CloudWatch, which bills for them; kept 30
     days."""
     health_check_prolog: bool = True
-    """Looks at GPUs, root volume and Lustre's mount before each job; a node with a fault that is seen twice takes
-    no job. A file server that does not answer is no fault of the node's."""
+    """Looks at GPUs, root volume and Lustre's mount before each job; a node with a fault takes no more jobs.
+    A file server that does not answer is no fault of the node's."""
     workload_code: bool = True
     """Keeps the training code of this repository below the Lustre mount, by its content's hash."""
     downloads: Literal["internet", "artifact_bucket"] = "internet"

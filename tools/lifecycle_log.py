@@ -9,6 +9,8 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from config.cluster import SlurmCluster
+from config.resource_names import node_log_group
 from tools.aws_session import is_absent
 
 PREFIX = "LifecycleConfig/"
@@ -35,22 +37,24 @@ class Event:
     text: str
 
 
-def find_log_group(logs: Any, cluster_name: str, cluster_id: str | None) -> str:
-    """The log group of a cluster; of one that is gone, the last one of that name.
+def find_log_group(logs: Any, cluster: SlurmCluster, cluster_id: str | None) -> str:
+    """HyperPod's log group of a cluster; of one that is gone, the last one of that name.
 
     Raises:
         ValueError: if there is none yet.
     """
-    prefix = f"/aws/sagemaker/Clusters/{cluster_name}/"
+    prefix = f"/aws/sagemaker/Clusters/{cluster.name}/"
     pages = logs.get_paginator("describe_log_groups").paginate(logGroupNamePrefix=prefix)
     groups = {group["logGroupName"]: group["creationTime"] for page in pages for group in page["logGroups"]}
+    # What CloudWatch's agent sends is another group's.
+    groups.pop(node_log_group(cluster), None)
     if cluster_id is not None:
         groups = {name: time for name, time in groups.items() if name == prefix + cluster_id}
     if not groups:
         raise ValueError(
             f"there is no log group {prefix}{cluster_id or '<id>'} yet; it comes with the first node whose "
             "set-up says something, some minutes after the node: see `make connect ARGS=--list` and "
-            f"`aws sagemaker describe-cluster --cluster-name {cluster_name}`"
+            f"`aws sagemaker describe-cluster --cluster-name {cluster.name}`"
         )
     return max(groups, key=lambda name: groups[name])
 

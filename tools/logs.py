@@ -44,7 +44,7 @@ def main() -> int:
     read_nodes = partial(_read_nodes, aws_client(session, "sagemaker"), cluster.name)
     nodes = read_nodes()
     logs = aws_client(session, "logs")
-    log_group = find_log_group(logs, cluster.name, nodes.cluster_id if nodes else None)
+    log_group = find_log_group(logs, cluster, nodes.cluster_id if nodes else None)
     streams = choose_streams(list_streams(logs, log_group), nodes, options.node, since_ms=options.since)
     printer = Printer(names_of(nodes), colours=sys.stdout.isatty())
     since_ms = _now_ms() - options.since if options.since else 0

@@ -69,9 +69,9 @@ def make_plan(session: boto3.Session, cluster: SlurmCluster) -> TeardownPlan:
             )
     going = [stack for stack in (hyperpod, storage) if stack]
     resources = [resource for stack in going for resource in stack.resources]
+    deleted = {resource.physical_id for resource in resources if not resource.is_kept}
     holders: list[str] = []
     if network:
-        deleted = {resource.physical_id for resource in resources if not resource.is_kept}
         found = [*kept_holders(resources), *live_holders(session, network)]
         holders = sorted({holder for holder in found if holder not in deleted})
     if network and not holders:
@@ -80,12 +80,15 @@ def make_plan(session: boto3.Session, cluster: SlurmCluster) -> TeardownPlan:
         stacks=tuple(going),
         network_held=network if holders else None,
         holders=tuple(holders),
-        service_logs=_service_logs(session, cluster),
+        service_logs=tuple(name for name in _node_logs(session, cluster) if name not in deleted),
     )
 
 
-def _service_logs(session: boto3.Session, cluster: SlurmCluster) -> tuple[str, ...]:
-    """HyperPod logs its nodes' set-up in a group of its own, which belongs to no stack and never expires."""
+def _node_logs(session: boto3.Session, cluster: SlurmCluster) -> tuple[str, ...]:
+    """HyperPod logs its nodes' set-up in a group of its own, which belongs to no stack and never expires.
+
+    CloudWatch's agent on the nodes writes to one beside it, which is the stack's.
+    """
     logs = aws_client(session, "logs")
     pages = logs.get_paginator("describe_log_groups").paginate(
         logGroupNamePrefix=f"/aws/sagemaker/Clusters/{cluster.name}/"

@@ -32,6 +32,7 @@ class Logs:
     def __init__(self, aws: AnsweringAws) -> None:
         self.streams: dict[str, list[tuple[int, str]]] = {}
         self.groups = {LOG_GROUP: 1}
+        self.asked: set[str] = set()
         for operation, answer in {
             "DescribeLogGroups": self._groups,
             "DescribeLogStreams": self._streams,
@@ -51,6 +52,7 @@ class Logs:
 
     def _streams(self, parameters: Parameters) -> dict[str, Any]:
         assert parameters["logGroupName"] in self.groups
+        self.asked.add(parameters["logGroupName"])
         assert parameters["logStreamNamePrefix"] == "LifecycleConfig/"
         found = [
             {"logStreamName": name, "creationTime": events[0][0], "lastEventTimestamp": events[-1][0]}
@@ -166,9 +168,12 @@ def test_nodes_that_failed_and_are_gone(aws: AnsweringAws, cloud: Logs, show: Sh
 def test_a_cluster_that_is_gone(aws: AnsweringAws, cloud: Logs, show: Show) -> None:
     aws.answer("sagemaker", "DescribeCluster", Refusal("ResourceNotFound"))
     aws.answer("sagemaker", "ListClusters", {"ClusterSummaries": []})
-    cloud.groups = {f"/aws/sagemaker/Clusters/{CLUSTER}/{name}": time for name, time in (("b", 2), ("a", 1))}
+    # The last one is where CloudWatch's agent writes.
+    times = {"b": 2, "a": 1, "nodes": 3}
+    cloud.groups = {f"/aws/sagemaker/Clusters/{CLUSTER}/{name}": time for name, time in times.items()}
     cloud.say("workers", GONE, FAILED)
     assert FAILED in show()
+    assert cloud.asked == {f"/aws/sagemaker/Clusters/{CLUSTER}/b"}
 
 
 def test_no_log_group_yet(cloud: Logs, show: Show) -> None:

@@ -37,16 +37,20 @@ def test_objects_that_s3_keeps_are_an_error(run_teardown: Any) -> None:
     assert account.stacks.deleted == [HYPERPOD]
 
 
-def test_logs_that_hyperpod_made_are_named(run_teardown: Any) -> None:
-    account = Account(everything(policy="Delete"))
-    name = "/aws/sagemaker/Clusters/esm2-slurm/abc123def456"
+def test_logs_that_hyperpod_made_are_named_and_the_stack_s_are_not(run_teardown: Any) -> None:
+    templates = everything(policy="Delete")
+    templates[HYPERPOD]["Resources"]["NodeLog"] = {"Type": "AWS::Logs::LogGroup", "Properties": {}}
+    account = Account(templates)
+    name, ours = "/aws/sagemaker/Clusters/esm2-slurm/abc123def456", account.stacks.physical_id("NodeLog")
 
     def groups(parameters: Parameters) -> dict[str, Any]:
         assert parameters["logGroupNamePrefix"] == "/aws/sagemaker/Clusters/esm2-slurm/"
-        return {"logGroups": [{"logGroupName": name}]}
+        return {"logGroups": [{"logGroupName": name}, {"logGroupName": ours}]}
 
     account.aws.answer("logs", "DescribeLogGroups", groups)
-    assert f"aws logs delete-log-group --log-group-name {name}" in run_teardown(account, "--dry-run")
+    output = run_teardown(account, "--dry-run")
+    assert f"aws logs delete-log-group --log-group-name {name}\n" in output
+    assert ours not in output
 
 
 def test_a_file_system_that_is_kept_keeps_its_files_when_its_bucket_goes(run_teardown: Any) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-from fnmatch import fnmatch
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from node_setup.failure import SetupError
 from node_setup.node import Node, log
+from node_setup.slurm import configuration
 
 FOLDER, NAME = "/etc/logrotate.d", "cluster-logs"
 PROVISIONING = "/var/log/provision/provisioning.log"
@@ -35,11 +35,7 @@ _REOPEN = """\
 
 
 def install(node: Node) -> None:
-    """Install one file for those logs that no other file rotates.
-
-    Raises:
-        SetupError: if logrotate does not accept it.
-    """
+    """Install one file for those logs that no other file rotates; a warning if logrotate does not take it."""
     if not shutil.which("logrotate"):
         node.warn("logs grow without end: there is no logrotate on this node")
         return
@@ -48,7 +44,7 @@ def install(node: Node) -> None:
         _section(node, path, daemon)
         for path, daemon in _logs(node).items()
         # Two sections for one log are an error, and neither would count.
-        if not any(fnmatch(path, pattern) for pattern in rotated_already)
+        if not any(PurePath(path).match(pattern) for pattern in rotated_already)
     ]
     file = node.host.path(FOLDER) / NAME
     if not sections:
@@ -59,27 +55,29 @@ def install(node: Node) -> None:
     node.install(f"{FOLDER}/{NAME}", "\n".join(sections))
     checked = node.host.try_run("logrotate", "--debug", file)
     if checked.status != 0 or "error:" in checked.errors:
-        raise SetupError(
-            f"logrotate does not accept {FOLDER}/{NAME}: {checked.said}",
-            f"see `logrotate --debug {FOLDER}/{NAME}`; other files in that folder may contradict it",
+        # Left there, it would keep logrotate from other logs too.
+        file.unlink()
+        node.warn(
+            f"logs grow without end: logrotate does not accept {FOLDER}/{NAME}, which was removed: "
+            f"{checked.said}"
         )
 
 
 def _logs(node: Node) -> dict[str, str | None]:
     """Paths of logs, and the daemon that writes each; None is a script, which opens its log each time."""
     logs: dict[str, str | None] = {PROVISIONING: None}
-    shown = node.host.try_run("scontrol", "show", "config")
-    if shown.status != 0:
-        log(f"  Slurm does not say where its logs are: {shown.said}")
+    try:
+        config = configuration(node.host)
+    except SetupError as error:
+        log(f"  Slurm does not say where its logs are: {error.problem}")
         return logs
-    config = dict(re.findall(r"^(\w+)\s*=\s*(\S.*?)\s*$", shown.output, re.MULTILINE))
     if node.facts.role == "controller":
         logs[config.get("SlurmctldLogFile", "")] = "slurmctld"
         logs[_database_log(node, config.get("SLURM_CONF", ""))] = "slurmdbd"
     else:
         # %h and %n stand for names of the node (slurm.conf).
         logs[re.sub("%.", "*", config.get("SlurmdLogFile", ""))] = "slurmd"
-    # "(null)" is syslog, which the system rotates.
+    # Empty is syslog, which the system rotates.
     return {path: daemon for path, daemon in logs.items() if path.startswith("/")}
 
 

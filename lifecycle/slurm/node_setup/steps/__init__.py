@@ -56,12 +56,8 @@ STEPS: tuple[Step, ...] = (
         roles=("controller",),
         switched_on=lambda settings: settings.workload_code,
     ),
-    Step(
-        "health-prolog",
-        health_prolog.install,
-        roles=("worker",),
-        switched_on=lambda settings: settings.health_check_prolog,
-    ),
+    # Switched off it is removed.
+    Step("health-prolog", health_prolog.apply, roles=("worker",)),
     # Slurm's own steps come first: its metrics are asked for here.
     Step("node-exporter", node_exporter.run_exporter, switched_on=lambda settings: settings.metrics),
     Step(

@@ -1,64 +1,94 @@
-"""Quick checks of a worker before each job, where Slurm looks for them."""
+"""Quick checks of a worker before each job, where Slurm looks for them; switched off they are removed."""
 
 from __future__ import annotations
 
 import os
-import re
 
 from node_setup.failure import SetupError
 from node_setup.node import Node
+from node_setup.slurm import configuration
 
 CHECK = "/usr/local/sbin/check-node-health"
 FOLDER = "/opt/slurm/etc/prolog.d"
 """HyperPod's configuration has Prolog=/opt/slurm/etc/prolog.d/*."""
 NAME = "500_node_health"
+FAULT = 86
+"""What the checks end with if the node has one; nothing that fails by accident does."""
 
 
-def install(node: Node) -> None:
+def apply(node: Node) -> None:
     """Install the checks, and the prolog in the folder that the running Slurm says it runs.
 
     Raises:
-        SetupError: if the prolog, run here, does not come to an end by itself.
+        SetupError: if they find a fault of this node.
     """
+    config = _configuration(node)
+    if not node.settings.health_check_prolog:
+        _take_back(node, config)
+        return
     text = (node.files / "units/check_node_health.sh").read_text()
     text = text.replace("@LUSTRE@", node.settings.lustre_mount_path)
     text = text.replace("@NUM_GPUS@", str(node.facts.hardware.num_gpus))
     node.install(CHECK, text, mode=0o755)
-    folder = _folder(node)
+    folder = _folder(node, config)
     node.install(f"{folder}/{NAME}", (node.files / "units/health_check_prolog.sh").read_text(), mode=0o755)
     _verify(node)
 
 
-def _folder(node: Node) -> str:
-    """The folder whose scripts Slurm runs; the image's own, with a warning, if Slurm runs no such folder."""
-    shown = node.host.try_run("scontrol", "show", "config")
-    if shown.status != 0:
-        node.warn(f"Slurm does not say whether it runs {FOLDER}: {shown.said}")
-        return FOLDER
+def _configuration(node: Node) -> dict[str, str] | None:
+    try:
+        return configuration(node.host)
+    except SetupError as error:
+        node.warn(f"Slurm does not say whether it runs {FOLDER}: {error.problem}")
+        return None
+
+
+def _folders(config: dict[str, str]) -> list[str]:
+    """Folders of which Slurm runs every script."""
     # Slurm 22.05 to 23.11 show one line, later ones may show one for each: Prolog[0] = ...
-    prologs = re.findall(r"^Prolog(?:\[\d+\])?\s*=\s*(\S+)", shown.output, re.MULTILINE)
-    folders = [
-        os.path.dirname(value) for prolog in prologs for value in prolog.split(",") if value.endswith("/*")
-    ]
+    prologs = [value for name, value in config.items() if name.split("[")[0] == "Prolog"]
+    return [os.path.dirname(path) for prolog in prologs for path in prolog.split(",") if path.endswith("/*")]
+
+
+def _folder(node: Node, config: dict[str, str] | None) -> str:
+    """The folder whose scripts Slurm runs; the image's own, with a warning, if Slurm runs no such folder."""
+    if config is None:
+        return FOLDER
+    folders = _folders(config)
     if not folders:
         node.warn(
-            f"the health checks do not run before jobs: slurm.conf has Prolog={','.join(prologs)}. "
+            f"the health checks do not run before jobs: slurm.conf has Prolog={config.get('Prolog', '')}. "
             f"Set Prolog={FOLDER}/* and `scontrol reconfigure`"
         )
         return FOLDER
     return FOLDER if FOLDER in folders else folders[0]
 
 
+def _take_back(node: Node, config: dict[str, str] | None) -> None:
+    # The prolog first: without the checks it would log at every job that they are missing.
+    for path in (*(f"{folder}/{NAME}" for folder in {FOLDER, *_folders(config or {})}), CHECK):
+        if node.host.path(path).exists():
+            node.host.path(path).unlink()
+            node.changed(f"{path}: removed")
+
+
 def _verify(node: Node) -> None:
-    """Run the checks once: a fault is for a person to see now, not when the first job comes."""
-    done = node.host.try_run(node.host.path(CHECK), timeout_seconds=60)
+    """Run the checks once: a fault is for a person to see now, not when the first job comes.
+
+    Whatever else goes wrong with them is a warning, as it lets jobs start.
+    """
+    try:
+        done = node.host.try_run(node.host.path(CHECK))
+    except SetupError as error:
+        node.warn(f"the health checks do not work here: {error.problem}")
+        return
     said = "; ".join(done.output.strip().splitlines())
-    if done.status == 86:
+    if done.status == FAULT:
         raise SetupError(
             f"this node is not fit for jobs: {said}",
             f"repair what it says, or replace the node; `sudo {CHECK}` looks again",
         )
     if done.status != 0:
-        raise SetupError(f"{CHECK} ended with {done.status}: {done.said}", "this is a mistake in that script")
-    if said:
+        node.warn(f"the health checks do not work here: {CHECK} ended with {done.status}: {done.said}")
+    elif said:
         node.warn(f"health checks that do not work here, and are left out: {said}")

@@ -103,6 +103,19 @@ def test_a_probe_that_cannot_be_removed_is_a_warning(node: Node, stand_ins: Stan
 
 def test_home_is_nfs(node: Node, tmp_path: Path, stand_ins: StandIns) -> None:
     (tmp_path / "home").mkdir()
-    stand_ins.command("findmnt", "echo nfs4")
-    mounts.verify_home(node)
+    for version in ("nfs", "nfs4"):
+        stand_ins.command("findmnt", f"echo {version}")
+        mounts.verify_home(node)
     assert f"--mountpoint {tmp_path / 'home'}" in stand_ins.calls[0]
+    stand_ins.command("findmnt", "echo lustre")
+    with pytest.raises(SetupError, match="is no writable nfs mount after 900 s: lustre is mounted there"):
+        mounts.verify_home(node)
+
+
+def test_an_automount_is_used_before_it_is_looked_at(
+    node: Node, tmp_path: Path, lustre: Path, stand_ins: StandIns
+) -> None:
+    used = tmp_path / "used"
+    stand_ins.command("stat", f'[[ "$*" != "{lustre}/." ]] || touch "{used}"')
+    stand_ins.command("findmnt", f'echo autofs; [[ ! -e "{used}" ]] || echo lustre')
+    mounts.verify_lustre(node)

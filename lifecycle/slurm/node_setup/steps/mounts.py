@@ -14,34 +14,37 @@ SECONDS_PER_TRY = 30
 
 
 def verify_lustre(node: Node) -> None:
-    _verify(node, "lustre", node.settings.lustre_mount_path)
+    _verify(node, ("lustre",), node.settings.lustre_mount_path)
 
 
 def verify_home(node: Node) -> None:
     assert node.settings.home_mount_path is not None
-    _verify(node, "nfs4", node.settings.home_mount_path)
+    # Which version of NFS is the image's choice; "nfs" is version 3.
+    _verify(node, ("nfs", "nfs4"), node.settings.home_mount_path)
 
 
-def _verify(node: Node, file_system: str, path: str) -> None:
+def _verify(node: Node, file_systems: tuple[str, ...], path: str) -> None:
     node.host.wait_for(
-        lambda: _write_and_read_back(node, file_system, path),
+        lambda: _write_and_read_back(node, file_systems, path),
         timeout_seconds=SECONDS_FOR_MOUNT,
-        what=f"{path} is no writable {file_system} mount",
+        what=f"{path} is no writable {file_systems[0]} mount",
         remedy=f"check that the cluster's security group lets the file system in, that it is AVAILABLE, and "
         f"`findmnt {path}` and `touch {path}/x` on the node",
         every_seconds=10,
     )
 
 
-def _write_and_read_back(node: Node, file_system: str, path: str) -> bool:
-    """Raise SetupError unless the path is a mount of this type that takes a file and gives it back."""
+def _write_and_read_back(node: Node, file_systems: tuple[str, ...], path: str) -> bool:
+    """Raise SetupError unless the path is a mount of such a type that takes a file and gives it back."""
+    # An automount mounts when it is first used.
+    node.host.try_run("stat", f"{path}/.", timeout_seconds=SECONDS_PER_TRY)
     found = node.host.try_run(
         *("findmnt", "--noheadings", "--output", "FSTYPE", "--mountpoint", path),
         timeout_seconds=SECONDS_PER_TRY,
     )
     # Of mounts stacked on one path, such as an automount and what it has mounted, the last one is on top.
     top = found.output.split()[-1] if found.status == 0 and found.output.split() else "nothing"
-    if top != file_system:
+    if top not in file_systems:
         raise SetupError(f"{top} is mounted there", "")
     probe = f"{path}/.probe-{node.facts.host_name}-{os.getpid()}"
     try:

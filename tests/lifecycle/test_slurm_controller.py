@@ -162,7 +162,9 @@ def test_a_cluster_that_is_not_registered_fails(
 
 def test_slurmdbd_that_does_not_answer_fails(node: Node, stand_ins: StandIns) -> None:
     stand_ins.command("sacctmgr", "echo 'sacctmgr: error: Sending PersistInit msg' >&2; exit 1")
-    with pytest.raises(SetupError, match=r"Sending PersistInit msg.*systemctl status slurmdbd"):
+    with pytest.raises(
+        SetupError, match=r"PersistInit msg.*`systemctl status slurmdbd`.* security group lets"
+    ):
         accounting.verify(node)
 
 

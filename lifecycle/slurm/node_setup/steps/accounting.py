@@ -11,8 +11,8 @@ SECONDS_FOR_REGISTRATION = 300
 """slurmctld tries again every few minutes where slurmdbd was late."""
 SLURMDBD = (
     "see `systemctl status slurmdbd` and its log on the controller; with a database on RDS, also that it is "
+    "available and its security group lets the nodes in"
 )
-"available and its security group lets the nodes in"
 
 
 def verify(node: Node) -> None:

@@ -53,8 +53,7 @@ def _registered(node: Node) -> SlurmNode:
         look,
         timeout_seconds=SECONDS_TO_REGISTER,
         what=f"{node.facts.host_name} has not registered with Slurm's controller",
-        remedy="see `journalctl --unit=slurmd` on the node; ports 6817 and 6818 must be open between the "
-        "nodes",
+        remedy="see `journalctl --unit=slurmd` on the node; its ports 6817 and 6818 must be open to others",
     )
 
 
@@ -80,8 +79,8 @@ def _verify_devices(node: Node, state: SlurmNode) -> None:
         raise SetupError(
             f"Slurm's configuration gives {name} {_number(configured, 'GPU')} "
             f"(Gres={state.gres or '(null)'}), and it has {hardware.num_gpus}",
-            "on the controller correct Gres of its NodeName in slurm.conf, and gres.conf; then `sudo "
-            "scontrol reconfigure`",
+            "on the controller correct Gres of its NodeName in slurm.conf, and gres.conf; then "
+            "`sudo scontrol reconfigure`",
         )
     if state.flags & REFUSED:
         # Its reason may be ours by now; slurmctld's log has Slurm's own.

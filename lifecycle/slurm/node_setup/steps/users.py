@@ -107,8 +107,8 @@ def _bring_ssh(node: Node, user: User, home: str, gid: int) -> None:
         return
     if done.status != 0:
         node.warn(
-            f"{home}/.ssh of {user.name} is not as it should be: {done.said}; as this user see `ls -la "
-            f"{home}/.ssh`"
+            f"{home}/.ssh of {user.name} is not as it should be: {done.said}; "
+            f"as this user see `ls -la {home}/.ssh`"
         )
     for line in done.output.splitlines():
         node.changed(line)

@@ -12,7 +12,7 @@ readonly log_file="${DESTDIR:-}/var/log/provision/provisioning.log"
 readonly seconds_to_ship_log="${SECONDS_TO_SHIP_LOG:-60}"
 
 mkdir -p "$(dirname "${log_file}")"
-trap 'echo "on_init_complete: failed; the lines above say which step, and what to do; log: ${log_file}" | tee --append "${log_file}"
+trap 'echo "on_init_complete: failed; the lines above say which step, and what to do; log: ${log_file}" | tee --append "${log_file}" || true
     sleep "${seconds_to_ship_log}"' ERR
 # Without the folders of whoever applies it, and without leaving compiled files in the bundle.
 python3 -s -B "${here}/bootstrap.py" 2>&1 | tee --append "${log_file}"

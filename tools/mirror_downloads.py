@@ -33,7 +33,8 @@ CHUNK_BYTES = 1 << 20
 SECONDS_WITHOUT_DATA = 60
 SOME_LEFT = 1
 """Exit status if an image could not be copied from this machine."""
-DEPLOY_FIRST = "deploy the storage stack first: `cdk deploy SlurmStorageStack`"
+DEPLOY_STORAGE = "`npx cdk deploy SlurmStorageStack` (with `--context cluster=<file>` for another file)"
+DEPLOY_FIRST = f"deploy the storage stack first: {DEPLOY_STORAGE}"
 
 
 def main() -> int:
@@ -43,20 +44,34 @@ def main() -> int:
     if not cluster.prometheus:
         print("nothing to copy: nodes fetch files for metrics alone, and prometheus is false")
         return 0
-    table = json.loads(TABLE.read_text())
+    table = needed(cluster)
     session = open_session(region=cluster.region, profile=options.profile)
     account = aws_client(session, "sts").get_caller_identity()["Account"]
     _mirror_files(aws_client(session, "s3"), artifact_bucket(cluster, account), table["files"])
-    if not _has_gpus(cluster):
+    if not table["images"]:
         return 0
     ecr = aws_client(session, "ecr")
     copied = [_mirror_image(ecr, image_repository(cluster), image) for image in table["images"]]
     return 0 if all(copied) else SOME_LEFT
 
 
+def needed(cluster: SlurmCluster) -> dict[str, list[dict[str, Any]]]:
+    """``files`` and ``images`` of the table; images are for clusters with GPUs."""
+    table: dict[str, list[dict[str, Any]]] = json.loads(TABLE.read_text())
+    return table if _has_gpus(cluster) else {**table, "images": []}
+
+
 def _has_gpus(cluster: SlurmCluster) -> bool:
     kinds = [instance_type(group.instance_type) for group in cluster.instance_groups]
     return any(kind.num_accelerators and "Trainium" not in (kind.accelerator or "") for kind in kinds)
+
+
+def file_name(entry: dict[str, Any]) -> str:
+    return str(entry["url"].rpartition("/")[2])
+
+
+def image_digest(image: dict[str, Any]) -> str:
+    return str(image["reference"].rpartition("@")[2])
 
 
 def _mirror_files(s3: Any, bucket: str, files: list[dict[str, str]]) -> None:
@@ -72,7 +87,7 @@ def _mirror_files(s3: Any, bucket: str, files: list[dict[str, str]]) -> None:
             raise ValueError(f"bucket {bucket} does not exist; {DEPLOY_FIRST}") from None
         raise
     for entry in files:
-        name = entry["url"].rsplit("/", 1)[1]
+        name = file_name(entry)
         key = f"{PREFIX}/{name}"
         checksum = base64.b64encode(bytes.fromhex(entry["sha256"])).decode()
         if _checksum_there(s3, bucket, key) == checksum:
@@ -130,7 +145,7 @@ def _show(name: str, received: int, total: int) -> None:
 
 def _mirror_image(ecr: Any, repository: str, image: dict[str, Any]) -> bool:
     """Copy an image to the repository under its digest; False if no program here can, with what to do."""
-    digest = image["reference"].rsplit("@", 1)[1]
+    digest = image_digest(image)
     tag = f"{image['name']}-{image['version']}"
     if _is_there(ecr, repository, digest):
         print(f"{tag}: there already")

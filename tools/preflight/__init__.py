@@ -18,6 +18,7 @@ from tools.preflight import (
     existing_vpc,
     images,
     instance_quotas,
+    mirror,
     names,
     network_quotas,
     stacks,
@@ -53,6 +54,7 @@ CHECKS: dict[str, Check] = {
     "names of log groups": names.check_log_groups,
     "KMS key": encryption.check_key,
     "images": images.check_images,
+    "copies of downloads": mirror.check_mirror,
 }
 """In the order of the report. Each runs whatever the others found."""
 

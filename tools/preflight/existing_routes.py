@@ -39,7 +39,7 @@ def check_routes(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
             )
             continue
         way_out = _way_out(tables[actual]["Routes"])
-        yield _judge_way_out(subject, network, way_out)
+        yield _judge_way_out(subject, cluster, way_out)
         if network.s3_gateway_endpoint and actual in with_s3 and not deployed:
             yield fail(
                 subject,
@@ -102,7 +102,13 @@ def _is_closed(aws: ReadOnlyAws, network: ExistingVpc) -> bool:
     return any(_way_out(table["Routes"]) is None for table in tables if table["RouteTableId"] in named)
 
 
-def _judge_way_out(subject: str, network: ExistingVpc, route: dict[str, Any] | None) -> Finding:
+def _judge_way_out(subject: str, cluster: SlurmCluster, route: dict[str, Any] | None) -> Finding:
+    if route is None and cluster.prometheus and cluster.node_setup.downloads == "internet":
+        return fail(
+            subject,
+            "no way out to the internet, from where nodes fetch what prometheus needs",
+            "set node_setup.downloads to artifact_bucket, or prometheus to false",
+        )
     if route is None:
         return warn(
             subject,

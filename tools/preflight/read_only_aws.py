@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from tools.aws_session import aws_client, is_denied
 
 READING = {"get", "list", "describe", "head"}
-DIFFERENTLY_NAMED = {"s3:HeadBucket": "s3:ListBucket"}
+DIFFERENTLY_NAMED = {"s3:HeadBucket": "s3:ListBucket", "s3:ListObjectsV2": "s3:ListBucket"}
 """Operations whose IAM action has another name."""
 
 

@@ -33,6 +33,10 @@ def cluster(**network: Any) -> SlurmCluster:
     return shipped("slurm", network=NETWORK | network)
 
 
+CLOSED = cluster().model_copy(update={"prometheus": False})
+"""For which nodes fetch nothing from the internet."""
+
+
 def endpoint(name: str, *, kind: str = "Interface") -> dict[str, Any]:
     tables = [SUBNET["route_table_id"]] if kind == "Gateway" else []
     return {
@@ -148,22 +152,29 @@ def test_a_closed_vpc_needs_every_endpoint() -> None:
     vpc = Vpc()
     vpc.routes = []
     vpc.endpoints += [endpoint(name) for name in SERVICES if name != "ecr.dkr"]
-    found = problems(vpc.account(cluster()), cluster())
+    found = problems(vpc.account(CLOSED), CLOSED)
     assert [(level, subject) for level, subject, _ in found] == [
         ("WARN", f"routes of {SUBNET['subnet_id']}"),
         ("FAIL", "interface endpoints"),
     ]
     assert found[1][2].endswith("none for ecr.dkr")
     vpc.endpoints.append(endpoint("ecr.dkr"))
-    assert [level for level, _, _ in problems(vpc.account(cluster()), cluster())] == ["WARN"]
+    assert [level for level, _, _ in problems(vpc.account(CLOSED), CLOSED)] == ["WARN"]
+
+
+def test_a_closed_vpc_has_no_downloads_from_the_internet() -> None:
+    vpc = Vpc()
+    vpc.routes = []
+    vpc.endpoints += [endpoint(name) for name in SERVICES]
+    (found,) = [f for f in findings(vpc.account(cluster()), cluster()) if f.level != "OK"]
+    assert (found.level, found.subject) == ("FAIL", f"routes of {SUBNET['subnet_id']}")
+    assert "set node_setup.downloads to artifact_bucket" in found.action
 
 
 def test_a_closed_vpc_without_s3_cannot_start_nodes() -> None:
     vpc = Vpc()
     vpc.routes, vpc.endpoints = [], [endpoint(name) for name in SERVICES]
-    messages = [
-        message for level, _, message in problems(vpc.account(cluster()), cluster()) if level == "FAIL"
-    ]
+    messages = [message for level, _, message in problems(vpc.account(CLOSED), CLOSED) if level == "FAIL"]
     assert messages == ["no gateway endpoint for S3 and no way out: nodes cannot fetch their scripts"]
 
 

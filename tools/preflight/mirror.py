@@ -1,0 +1,58 @@
+"""Copies of what nodes would fetch from the internet, in this cluster's bucket and image repository."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from config.cluster import SlurmCluster
+from config.resource_names import artifact_bucket, image_repository
+from config.stack_names import stack_names
+from tools.aws_session import error_code
+from tools.mirror_downloads import DEPLOY_STORAGE, PREFIX, file_name, image_digest, needed
+from tools.preflight.finding import Finding, fail, ok
+from tools.preflight.read_only_aws import ReadOnlyAws
+from tools.preflight.stacks import is_deployed
+
+SUBJECT = "copies of downloads"
+
+
+def check_mirror(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+    """Nodes that do not find them fail, which is seen only when the cluster has been waited for."""
+    if cluster.node_setup.downloads == "internet" or not cluster.prometheus:
+        return
+    if not is_deployed(aws, stack_names(cluster).storage):
+        yield fail(
+            SUBJECT,
+            "the bucket for them does not exist, and nodes are to find them there at their first start",
+            f"{DEPLOY_STORAGE}, then `make mirror-downloads`, then the rest",
+        )
+        return
+    table = needed(cluster)
+    there = _files_there(aws, artifact_bucket(cluster, aws.account))
+    missing = [file_name(entry) for entry in table["files"] if file_name(entry) not in there]
+    missing += [image["name"] for image in table["images"] if not _is_image_there(aws, cluster, image)]
+    if missing:
+        yield fail(
+            SUBJECT, f"missing: {', '.join(missing)}", "run `make mirror-downloads` before nodes start"
+        )
+    else:
+        yield ok(SUBJECT, "all there")
+
+
+def _files_there(aws: ReadOnlyAws, bucket: str) -> set[str]:
+    objects = aws.items("s3", "list_objects_v2", "Contents", Bucket=bucket, Prefix=f"{PREFIX}/")
+    return {entry["Key"].rpartition("/")[2] for entry in objects}
+
+
+def _is_image_there(aws: ReadOnlyAws, cluster: SlurmCluster, image: dict[str, Any]) -> bool:
+    wanted = [{"imageDigest": image_digest(image)}]
+    try:
+        aws.call("ecr", "describe_images", repositoryName=image_repository(cluster), imageIds=wanted)
+    except ClientError as error:
+        if error_code(error) == "ImageNotFoundException":
+            return False
+        raise
+    return True

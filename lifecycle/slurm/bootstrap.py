@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 
 from node_setup.facts import NodeFacts, read_facts
-from node_setup.failure import SetupError
+from node_setup.failure import SetupError, described
 from node_setup.host import Host
 from node_setup.lock import only_run
 from node_setup.node import FILES, Node, log
@@ -34,8 +34,8 @@ def main() -> int:
     try:
         with only_run(host):
             return set_up(host)
-    except SetupError as error:
-        log(f"ERROR: step facts failed: {error}")
+    except Exception as error:
+        _tell("facts", error)
         return 1
 
 
@@ -54,10 +54,7 @@ def set_up(host: Host) -> int:
     try:
         run_steps(steps_for(STEPS, facts.role, settings), node, results)
     except Exception as error:
-        # A fault of the script's own ends like any other failure, with all that helps to find it.
-        if not isinstance(error, SetupError):
-            log(traceback.format_exc())
-        log(f"ERROR: step {results[-1].name} failed: {results[-1].error}")
+        _tell(results[-1].name, error)
         keep_held(node, failed_step=results[-1].name)
         _remember(host, facts, results)
         return 1
@@ -65,6 +62,13 @@ def set_up(host: Host) -> int:
     changes = sum(len(result.changes) for result in results)
     log(f"done: {len(results)} steps, {changes} changes, {len(node.warnings)} warnings")
     return 0
+
+
+def _tell(step: str, error: Exception) -> None:
+    if not isinstance(error, SetupError):
+        # Nobody has foreseen it: all that helps to find it.
+        log("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+    log(f"ERROR: step {step} failed: {described(error)}")
 
 
 def _remember(host: Host, facts: NodeFacts, results: list[StepResult]) -> None:

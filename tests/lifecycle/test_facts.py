@@ -94,12 +94,13 @@ def test_without_slurms_part_the_controllers_are_those_of_the_group(platform: Pl
     assert platform.facts("10.0.0.10").is_primary_controller
 
 
-def test_a_list_without_any_controller_fails(platform: Platform) -> None:
+def test_a_workers_copy_may_name_no_controller(platform: Platform) -> None:
     document = resource_config()
     del document["SlurmConfig"]
     del document["InstanceGroups"][0]
     platform.write(document)
-    assert "names no controller" in platform.fails(ADDRESSES["workers"])
+    facts = platform.facts(ADDRESSES["workers"])
+    assert facts.controller_addresses == () and not facts.is_primary_controller
 
 
 def test_a_stale_copy_without_this_node_fails_after_its_time(platform: Platform) -> None:
@@ -191,6 +192,16 @@ def test_a_platform_that_agrees_or_does_not_say_passes(
     assert platform.facts(ADDRESSES["workers"]).role == "worker"
 
 
-def test_a_damaged_cross_check_fails(platform: Platform) -> None:
+def test_a_cross_check_that_stays_damaged_fails(platform: Platform) -> None:
     platform.write("{", PARAMETERS)
-    assert "provisioning_parameters.json is truncated" in platform.fails(ADDRESSES["workers"])
+    assert "after 300 s: /opt/ml/config/provisioning_parameters.json is truncated" in platform.fails(
+        ADDRESSES["workers"]
+    )
+
+
+def test_a_cross_check_that_is_half_written_is_waited_for(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform.write("{", PARAMETERS)
+    monkeypatch.setattr(Host, "sleep", lambda *_: platform.write({}, PARAMETERS))
+    assert platform.facts(ADDRESSES["login"], patience=1).role == "login"

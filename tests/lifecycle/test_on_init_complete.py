@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.lifecycle.node import Bundle, settings_document
+from tests.lifecycle.node import Bundle, resource_config, settings_document
 
 STEPS = """
 from node_setup.failure import SetupError
@@ -93,8 +93,24 @@ def test_a_fault_of_the_script_itself_fails_the_node_with_its_traceback(tmp_path
     node = bundle(tmp_path, "{}['nothing']")
     result = node.run()
     assert result.status == 1
-    assert "ERROR: step second failed: KeyError: 'nothing'" in result.output
+    assert (
+        "ERROR: step second failed: KeyError: 'nothing'. What to do: report the lines above" in result.output
+    )
     assert "Traceback (most recent call last)" in node.log
+
+
+def test_a_full_disk_says_where_to_look(tmp_path: Path) -> None:
+    node = bundle(tmp_path, 'raise OSError(28, "No space left on device", "/etc/x")')
+    assert "No space left on device: '/etc/x'. What to do: see `df --human-readable`" in node.run().output
+
+
+def test_platform_files_of_another_shape_fail_the_node_by_name(tmp_path: Path) -> None:
+    node = bundle(tmp_path)
+    node.write_resource_config(json.dumps({**resource_config(), "SlurmConfig": ["10.0.0.10"]}))
+    result = node.run()
+    assert result.status == 1
+    assert "Traceback (most recent call last)" in node.log
+    assert "ERROR: step facts failed: AttributeError: 'list' object has no attribute 'get'" in result.output
 
 
 def test_after_the_repair_the_same_run_succeeds(tmp_path: Path) -> None:
@@ -154,6 +170,7 @@ def test_a_run_beside_another_waits_and_says_for_whom(tmp_path: Path) -> None:
     assert result.status == 1
     assert "another run of this script still holds /run/node-setup.lock after 1800 s" in result.output
     assert node.run().status == 0
+    assert lock.stat().st_mode & 0o777 == 0o600, "whoever can read it can hold it"
 
 
 def test_nothing_is_left_in_the_bundle(tmp_path: Path) -> None:

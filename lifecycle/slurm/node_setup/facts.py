@@ -29,11 +29,11 @@ class NodeFacts:
     host_name: str
     """Short; also the node's name in Slurm."""
     controller_addresses: tuple[str, ...]
-    """The primary one first. A worker's copy may be stale, and name a controller that has been replaced."""
+    """The primary one first. A worker's copy may be stale, and name none, or one that has been replaced."""
 
     @property
     def is_primary_controller(self) -> bool:
-        return self.role == "controller" and self.address == self.controller_addresses[0]
+        return self.role == "controller" and self.controller_addresses[:1] == (self.address,)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def read_facts(host: Host, settings: Settings) -> NodeFacts:
         SetupError: if the platform's files stay unreadable or without this node, or contradict the settings.
     """
     addresses = host.run("hostname", "--all-ip-addresses").split()
-    config, this = host.wait_for(
+    config, parameters, this = host.wait_for(
         lambda: _find(host, addresses),
         timeout_seconds=SECONDS_FOR_PLATFORM_FILES,
         what="the platform's files do not say what this node is",
@@ -67,7 +67,7 @@ def read_facts(host: Host, settings: Settings) -> NodeFacts:
             f"{', '.join(sorted(settings.instance_groups))}",
             "these scripts are of another cluster file: `make deploy` with the one that has the group",
         )
-    _cross_check(host, this.group, group.role)
+    _cross_check(parameters, this.group, group.role)
     return NodeFacts(
         group=this.group,
         role=group.role,
@@ -90,7 +90,8 @@ def addresses_of_role(host: Host, settings: Settings, *roles: Role) -> frozenset
     return frozenset(i.address for i in _instances(config) if i.group in groups and i.address)
 
 
-def _find(host: Host, addresses: list[str]) -> tuple[dict[str, Any], Instance]:
+def _find(host: Host, addresses: list[str]) -> tuple[dict[str, Any], dict[str, Any], Instance]:
+    """The platform's two files, and this node's entry in the first."""
     path = os.environ.get("SAGEMAKER_RESOURCE_CONFIG_PATH", RESOURCE_CONFIG)
     config = _read_json(host, path)
     try:
@@ -111,8 +112,11 @@ def _find(host: Host, addresses: list[str]) -> tuple[dict[str, Any], Instance]:
             f"{path} has none of this node's addresses {', '.join(addresses)}",
             "the copy is stale, or the node has left the cluster: replace it if it stays so",
         )
+    # Clusters made through the API may have no such file.
+    there = host.path(PROVISIONING_PARAMETERS).exists()
+    parameters = _read_json(host, PROVISIONING_PARAMETERS) if there else {}
     # Of several entries the last: a replaced node's address may have gone to its successor.
-    return config, found[-1]
+    return config, parameters, found[-1]
 
 
 def _read_json(host: Host, path: str) -> dict[str, Any]:
@@ -140,11 +144,8 @@ def _instances(config: dict[str, Any]) -> Iterator[Instance]:
             )
 
 
-def _cross_check(host: Host, group: str, role: Role) -> None:
-    """Compare the role with the platform's own; clusters made through the API may have no such file."""
-    if not host.path(PROVISIONING_PARAMETERS).exists():
-        return
-    parameters = _read_json(host, PROVISIONING_PARAMETERS)
+def _cross_check(parameters: dict[str, Any], group: str, role: Role) -> None:
+    """Compare the role with the platform's own, if it says one."""
     if parameters.get("controller_group") == group:
         platforms: Role | None = "controller"
     elif parameters.get("login_group") == group:
@@ -169,10 +170,4 @@ def _controllers(config: dict[str, Any], settings: Settings) -> tuple[str, ...]:
     if named:
         return tuple(named)
     roles = {name: group.role for name, group in settings.instance_groups.items()}
-    listed = [i.address for i in _instances(config) if roles.get(i.group) == "controller" and i.address]
-    if not listed:
-        raise SetupError(
-            f"{RESOURCE_CONFIG} names no controller",
-            "the controller comes first: replace this node once the controller is Running",
-        )
-    return tuple(listed)
+    return tuple(i.address for i in _instances(config) if roles.get(i.group) == "controller" and i.address)

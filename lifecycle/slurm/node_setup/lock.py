@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
@@ -23,7 +24,9 @@ def only_run(host: Host) -> Iterator[None]:
     """
     path = host.path(LOCK)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
+    # For root alone: whoever may read a file may lock it, and keep everybody else waiting.
+    with open(path, "a", opener=lambda name, flags: os.open(name, flags, mode=0o600)) as file:
+        path.chmod(0o600)
         host.wait_for(
             lambda: _taken(file),
             timeout_seconds=SECONDS_FOR_OTHER_RUN,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from node_setup.failure import SetupError
+from node_setup.failure import described
 from node_setup.node import Node, log
 from node_setup.settings import Role, Settings
 from node_setup.state import StepResult
@@ -50,8 +50,7 @@ def run_steps(steps: Sequence[Step], node: Node, results: list[StepResult]) -> N
         try:
             step.apply(node)
         except BaseException as error:
-            what = str(error) if isinstance(error, SetupError) else f"{type(error).__name__}: {error}"
-            results.append(_result(step, node, start, before, error=what))
+            results.append(_result(step, node, start, before, error=described(error)))
             raise
         result = _result(step, node, start, before, error=None)
         results.append(result)

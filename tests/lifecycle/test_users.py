@@ -40,6 +40,7 @@ class Machine:
             "group": [["docker", "x", "998", ""], ["sudo", "x", "27", ""]],
             "shadow": [],
             "homes_given": [],
+            "busy": [],
         }
         for name in ("getent", "id", "groupadd", "useradd", "usermod"):
             stand_ins.command(name, f'exec {sys.executable} -I -S {DATABASE} {folder}/database {name} "$@"')
@@ -144,6 +145,26 @@ def test_another_primary_group_does_not_walk_through_the_home(machine: Machine) 
     assert machine.entry("passwd", "ada")[3] == "70003"
     assert machine.entry("passwd", "ada")[5] == "/fsx/home/ada"
     assert machine.database["homes_given"] == ["/nonexistent"]
+
+
+@pytest.mark.parametrize("change", [{"group": "gpu"}, {"group": "research"}])
+def test_a_user_with_processes_is_moved_later(machine: Machine, change: dict[str, Any]) -> None:
+    """A job of his on the node must not fail it; a whole home is never given to another group."""
+    groups = (RESEARCH, {"name": "gpu", "gid": 70003})
+    machine.apply(ada(), groups=groups)
+    moved = {"users": [ada(**change)], "groups": list(groups), "home_mount_path": "/home"}
+    before = machine.entry("passwd", "ada")
+    for busy in ("ada", "nobody"):
+        machine.database = {**machine.database, "busy": [busy]}
+        node = node_of(machine.folder, "login", **moved)
+        users.apply(node)
+        if busy == "ada":
+            assert machine.entry("passwd", "ada") == before
+            assert "user ada keeps group" in node.warnings[0]
+            assert not [change for change in node.changes if change.startswith("user ada")]
+    assert node.warnings == []
+    assert machine.entry("passwd", "ada")[3] == ("70003" if change["group"] == "gpu" else str(GID))
+    assert machine.entry("passwd", "ada")[5] == "/home/ada"
 
 
 def test_administrators_use_sudo_by_name(machine: Machine, stand_ins: StandIns) -> None:

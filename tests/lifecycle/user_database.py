@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-NOT_FOUND = 2
+NOT_FOUND, USER_IS_BUSY = 2, 8
 
 
 def getent(database: dict[str, Any], name: str, key: str) -> int:
@@ -60,6 +60,9 @@ def main() -> int:
         uid, gid = options["--uid"], options["--gid"]
         database["passwd"].append([name, "x", uid, gid, "", options["--home-dir"], options["--shell"]])
         database["shadow"].append([name, "!", "1", "0", "9", "7", "", "", ""])
+    elif "--home" in options and name in database["busy"]:
+        print(f"usermod: user {name} is currently used by process 7", file=sys.stderr)
+        return USER_IS_BUSY
     else:
         usermod(database, options, name)
     path.write_text(json.dumps(database))

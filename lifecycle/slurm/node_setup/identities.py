@@ -14,6 +14,9 @@ EXPIRED = "1"
 NOT_FOUND = 2
 """getent's status for a key that is not there."""
 
+USER_IS_BUSY = 8
+"""usermod's status for a user who has processes."""
+
 
 @dataclass(frozen=True)
 class Account:
@@ -52,8 +55,8 @@ def bring_group(node: Node, group: UserGroup) -> None:
     if named and int(named[2]) != group.gid:
         raise SetupError(
             f"group {group.name} has gid {named[2]} on this node, and {group.gid} in the cluster file",
-            f"write gid {named[2]} or another name into the cluster file; a group's number cannot change, "
-            "since files have it",
+            f"write gid {named[2]} or another name into the cluster file; a group's number cannot "
+            "change, since files have it",
         )
     if numbered and numbered[0] != group.name:
         raise SetupError(
@@ -71,8 +74,8 @@ def check_user(host: Host, user: User) -> None:
     if named and named.uid != user.uid:
         raise SetupError(
             f"user {user.name} has uid {named.uid} on this node, and {user.uid} in the cluster file",
-            f"write uid {named.uid} or another name into the cluster file; a user's number cannot change, "
-            "since files have it",
+            f"write uid {named.uid} or another name into the cluster file; a user's number cannot "
+            "change, since files have it",
         )
     if numbered and numbered.name != user.name:
         raise SetupError(
@@ -92,23 +95,37 @@ def bring_user(node: Node, user: User, gid: int, home: str) -> None:
         )
         node.changed(f"user {user.name} ({user.uid})")
         found = Account(user.name, user.uid, gid, home)
-    if found.gid != gid:
-        # usermod gives all files of the home to the new group, on every node, which takes hours in a large
-        # one. It looks for them in the home that it knows.
-        host.run("usermod", "--home", "/nonexistent", user.name)
-        host.run("usermod", "--gid", str(gid), user.name)
-        host.run("usermod", "--home", home, user.name)
-        node.changed(f"user {user.name}: group {user.group} ({gid})")
-    elif found.home != home:
-        host.run("usermod", "--home", home, user.name)
-        node.changed(f"user {user.name}: home {home}")
-    if further_groups(host, user.name, gid) != set(user.groups) - {user.group}:
+    if (found.gid, found.home) != (gid, home):
+        found = _move(node, user, found, gid, home)
+    if further_groups(host, user.name, found.gid) != set(user.groups) - {user.group}:
         # All of them, so that docker and sudo, which are root, are not among them.
         host.run("usermod", "--groups", ",".join(user.groups), user.name)
         node.changed(f"user {user.name}: groups {', '.join(user.groups) or 'none'} beside {user.group}")
     if is_expired(host, user.name):
         host.run("usermod", "--expiredate", "", user.name)
         node.changed(f"user {user.name}: may log in again")
+
+
+def _move(node: Node, user: User, found: Account, gid: int, home: str) -> Account:
+    """Give a user another primary group or home; not while processes of his run here, as usermod refuses."""
+    # usermod gives all files of the home to the new group, on every node, which takes hours in a large one.
+    # It looks for them in the home that it knows.
+    group = [("--home", "/nonexistent"), ("--gid", str(gid))] if found.gid != gid else []
+    for option in (*group, ("--home", home)):
+        done = node.host.try_run("usermod", *option, user.name)
+        if done.status == USER_IS_BUSY:
+            node.warn(
+                f"user {user.name} keeps group {found.gid} and home {found.home} here, instead of {gid} and "
+                f"{home}, while processes of his run: apply the scripts again when there are none"
+            )
+            return found
+        if done.status != 0:
+            raise SetupError(
+                f"`usermod {' '.join(option)} {user.name}` ended with {done.status}: {done.said}",
+                "run it by hand on the node to see more",
+            )
+    node.changed(f"user {user.name}: group {user.group} ({gid}), home {home}")
+    return Account(user.name, user.uid, gid, home)
 
 
 def further_groups(host: Host, name: str, gid: int) -> set[str]:

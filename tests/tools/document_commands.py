@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import botocore.session
@@ -34,6 +36,28 @@ def commands(text: str) -> list[str]:
 def make_targets(text: str) -> set[str]:
     """Those that the text tells to make."""
     return {target for command in commands(text) for target in re.findall(r"^make ([a-z-]+)", command)}
+
+
+def tool_commands(text: str) -> list[str]:
+    """Those of the text that start one of our tools with arguments."""
+    found = re.compile(r"make (?:logs|apply-lifecycle|connect|mirror-downloads|preflight) +(?:NODE|ARGS)=")
+    return sorted({command for command in commands(text) if found.match(command)})
+
+
+def takes_its_arguments(command: str) -> bool:
+    """Whether a tool gets to the cluster file, and so past its arguments, with those of a make command."""
+    filled = re.sub(r"<([a-z ]+)>", lambda match: match[1].replace(" ", "-"), command)
+    _, target, *variables = shlex.split(filled)
+    values = dict(variable.split("=", 1) for variable in variables)
+    words = [values["NODE"]] if "NODE" in values else []
+    words += ["--cluster", "/nonexistent.yaml", *shlex.split(values.get("ARGS", ""))]
+    done = subprocess.run(
+        [sys.executable, "-m", f"tools.{target.replace('-', '_')}", *words],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
+    return "nonexistent.yaml" in done.stderr and "usage:" not in done.stderr
 
 
 def existing_targets() -> set[str]:

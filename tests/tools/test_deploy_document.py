@@ -17,11 +17,15 @@ from tests.tools.document_commands import (
     commands,
     existing_targets,
     make_targets,
+    takes_its_arguments,
+    tool_commands,
     unknown_options,
 )
 from tests.tools.preflight.report import findings
 from tests.tools.preflight.test_existing_vpc import Vpc
 from tests.tools.preflight.test_existing_vpc import cluster as in_existing_vpc
+from tests.tools.preflight.test_mirror import MIRRORED
+from tests.tools.preflight.test_mirror import account as mirror_account
 from tests.tools.slurm_nodes import group, node, running_cluster
 from tests.tools.teardown_account import Account, everything
 from tests.tools.test_logs import Logs
@@ -67,6 +71,11 @@ def test_make_targets_exist() -> None:
     assert named <= existing_targets()
 
 
+@pytest.mark.parametrize("command", tool_commands(TEXT))
+def test_our_tools_take_their_arguments(command: str) -> None:
+    assert takes_its_arguments(command)
+
+
 def test_files_exist() -> None:
     named = {path for path in re.findall(r"`((?:clusters|config|lifecycle|docs)/[\w./-]*)`", TEXT)}
     assert len(named) >= 4
@@ -86,6 +95,7 @@ def test_preflight_needs_exactly_the_permissions_that_are_listed() -> None:
     p5 = shipped("slurm-p5")
     clusters = [with_group(slurm, "workers", image_id="ami-0123456789abcdef0"), p5]
     accounts = [(empty_account(cluster), cluster) for cluster in clusters]
+    accounts.append((mirror_account([], images=True), MIRRORED))
     accounts.append((Vpc().account(in_existing_vpc()), in_existing_vpc()))
     metadata = {
         "KeyId": kms,

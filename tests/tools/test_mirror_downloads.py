@@ -16,6 +16,7 @@ import yaml
 from node_setup import downloads as on_nodes
 from tests.lifecycle.https_server import body, served, write_certificate
 from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Parameters, Refusal
+from tests.tools.test_deploy_document import policy
 from tools import mirror_downloads
 
 CONTENT = b"an archive"
@@ -142,6 +143,18 @@ def test_files_and_images_go_where_nodes_look(
     assert f"tool-1.0.tar.gz: uploaded to s3://{BUCKET}/{key}" in output
     assert f"dcgm-exporter-4.6.0: copied to {target}" in output
     assert "secret" not in output and "QVdT" not in output
+
+
+def test_it_needs_no_more_permissions_than_are_listed(
+    aws: AnsweringAws, run: Run, programs: Callable[..., Path]
+) -> None:
+    copied_at_once(aws)
+    programs("skopeo")
+    assert run()[0] == 0
+    names = {"s3:HeadBucket": "s3:ListBucket", "s3:HeadObject": "s3:GetObject"}
+    used = {f"{service}:{operation}" for service, operation in aws.calls} - {"sts:GetCallerIdentity"}
+    assert len(used) == 5
+    assert {names.get(action, action) for action in used} <= policy("Preflight", "Downloads", "Images")
 
 
 def test_what_is_there_is_not_copied_again(aws: AnsweringAws, run: Run) -> None:

@@ -21,6 +21,8 @@ from tests.tools.document_commands import (
     commands,
     existing_targets,
     make_targets,
+    takes_its_arguments,
+    tool_commands,
     unknown_options,
 )
 
@@ -69,19 +71,16 @@ def test_make_targets_exist() -> None:
     assert named <= existing_targets()
 
 
-@pytest.mark.parametrize("command", [c for c in commands(TEXT) if c.startswith(("make logs", "make apply"))])
+@pytest.mark.parametrize("command", tool_commands(TEXT))
 def test_our_tools_take_their_arguments(command: str) -> None:
-    """Down to the place where they would ask AWS: usage errors have another message."""
-    _, target, *variables = shlex.split(command.replace("<", "").replace(">", ""))
-    values = dict(variable.split("=", 1) for variable in variables)
-    words = [values[name] for name in ("NODE",) if name in values] + shlex.split(values.get("ARGS", ""))
-    done = subprocess.run(
-        [sys.executable, "-m", f"tools.{target.replace('-', '_')}", "--cluster", "/nonexistent.yaml", *words],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-    )
-    assert "nonexistent.yaml" in done.stderr and "usage:" not in done.stderr
+    assert takes_its_arguments(command)
+
+
+def test_stacks_that_are_deployed_one_by_one_exist() -> None:
+    named = re.findall(r"^npx cdk deploy (\w+)", "\n".join(commands(TEXT)), re.MULTILINE)
+    assert named
+    app = (REPOSITORY / "app.py").read_text()
+    assert all(f'(app, "{name}"' in app for name in named)
 
 
 def test_scontrol_knows_what_it_is_told() -> None:

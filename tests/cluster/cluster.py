@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -53,6 +54,15 @@ class Cluster:
         self._write_platform_files()
         agent.start_controller(self.controller, self._settings["cluster_name"], self.slurm_nodes)
         at_once(self._start_slurmd, [self.login, *self.workers])
+
+    def save_logs(self) -> None:
+        """Keep the machines' logs, and say where, for whoever looks for the cause of a failure."""
+        for machine in self.machines:
+            journal = machine.run(["journalctl", "--boot", "--no-pager"], check=False).output
+            (self._folder / f"{machine.hostname}-journal.log").write_text(journal)
+            logs = machine.run(["bash", "-c", "tail -n +1 /var/log/{slurm,provision}/*.log"], check=False)
+            (self._folder / f"{machine.hostname}-files.log").write_text(logs.output)
+        print(f"\nlogs of the machines: {self._folder}", file=sys.stderr)
 
     def stop(self) -> None:
         """End all machines, those that are no members any more included."""

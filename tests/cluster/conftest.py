@@ -51,12 +51,16 @@ def bucket(island: Island, folder: Path) -> ArtifactBucket:
 
 
 @pytest.fixture(scope="session")
-def cluster(island: Island, folder: Path, settings: dict[str, Any]) -> Iterator[Cluster]:
+def cluster(
+    island: Island, folder: Path, settings: dict[str, Any], request: pytest.FixtureRequest
+) -> Iterator[Cluster]:
     """Slurm runs on all nodes; no script has."""
     cluster = Cluster(island, settings, folder)
     try:
         cluster.start(num_workers=NUM_WORKERS)
         yield cluster
+        if request.session.testsfailed:
+            cluster.save_logs()
     finally:
         cluster.stop()
 

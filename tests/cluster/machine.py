@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -50,6 +51,7 @@ class Machine:
         self._mounts: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._init = 0
+        self._boots = itertools.count()
         self._cgroups = [path / f"test-cluster-{os.getpid()}" / self.hostname for path in CGROUPS]
         for name in ("upper/etc", "work", "root"):
             (island.folder / self._folder / name).mkdir(parents=True)
@@ -87,7 +89,8 @@ class Machine:
         entered = child_of(self._process)
         wait_until(lambda: psutil.Process(entered).children(), f"{self.hostname}'s init", seconds=30)
         self._init = psutil.Process(entered).children()[0].pid
-        self._island.link(f"veth{self.number}", self._init, self.address)
+        # Another name each time: the last one's interface may not be gone yet.
+        self._island.link(f"veth{self.number}-{next(self._boots)}", self._init, self.address)
 
     def wait_until_up(self) -> None:
         def is_up() -> bool:

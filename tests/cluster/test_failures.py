@@ -115,6 +115,16 @@ def test_a_controller_that_is_late(cluster: Cluster, lifecycle: Lifecycle, node:
     assert result.status == 0, result.output
 
 
+def test_a_worker_that_missed_pyxis(cluster: Cluster, lifecycle: Lifecycle, node: Machine) -> None:
+    """Its copy of Slurm's configuration is from before the controller had the plugin; it is fetched again."""
+    node.run(["truncate", "--size=0", "/run/slurm/conf/plugstack.conf"])
+    assert "--container-image" not in node.run(["srun", "--help"]).output
+    result = lifecycle.run(node)
+    assert result.status == 0, result.output
+    assert "slurmd: restarted, to fetch plugstack.conf again" in result.output
+    assert "--container-image" in node.run(["srun", "--help"]).output
+
+
 def edited(text: str, edit: Callable[[list[dict[str, object]]], None]) -> str:
     config = json.loads(text)
     edit(config["InstanceGroups"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.cluster.hyperpod.slurm_files import (
     CGROUP_CONF,
+    PLUGSTACK_CONF,
     SlurmNode,
     accounting_conf,
     gres_conf,
@@ -28,6 +29,7 @@ def write_slurm_files(machine: Machine, cluster: str, nodes: list[SlurmNode]) ->
     controller = machine.hostname
     machine.write("/opt/slurm/etc/accounting.conf", accounting_conf(controller))
     machine.write("/opt/slurm/etc/cgroup.conf", CGROUP_CONF)
+    machine.write("/opt/slurm/etc/plugstack.conf", PLUGSTACK_CONF)
     machine.write("/opt/slurm/etc/gres.conf", gres_conf(nodes))
     machine.write("/opt/slurm/etc/slurm.conf", slurm_conf(cluster, controller, machine.address, nodes))
 

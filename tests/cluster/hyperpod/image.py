@@ -117,7 +117,6 @@ def _slurm(folder: Path) -> None:
     for daemon in _DAEMONS:
         _made(opt / "sbin" / daemon).symlink_to(f"/usr/sbin/{daemon}")
     etc = opt / "etc"
-    _made(etc / "plugstack.conf").write_text("include /opt/slurm/etc/plugstack.conf.d/*\n")
     plugin = folder / "usr/local/lib/slurm/spank_pyxis.so"
     _made(etc / "plugstack.conf.d/pyxis.conf").write_text("required /usr/local/lib/slurm/spank_pyxis.so\n")
     compiler = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]

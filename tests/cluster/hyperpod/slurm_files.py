@@ -33,7 +33,6 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 MpiDefault=none
 GresTypes=gpu
-PlugStackConfig=/opt/slurm/etc/plugstack.conf
 PrologFlags=Alloc,Contain
 Prolog=/opt/slurm/etc/prolog.d/*
 Epilog=/opt/slurm/etc/epilog.d/*
@@ -47,6 +46,8 @@ AccountingStorageEnforce=associations
 PriorityType=priority/multifactor
 PriorityWeightFairShare=1000
 """
+# Sent to the other nodes; what it includes is in the image of each.
+PLUGSTACK_CONF = "include /opt/slurm/etc/plugstack.conf.d/*\n"
 _SLURMDBD_CONF = """\
 AuthType=auth/munge
 DbdHost={controller}

@@ -27,6 +27,8 @@ SLURM_PROGRAMS = "/opt/slurm/bin:/opt/slurm/sbin"
 
 
 def main() -> int:
+    # Users have to enter what is made, whatever the shell of who applies it is set to.
+    os.umask(0o022)
     os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}:{SLURM_PROGRAMS}"
     host = Host(
         root=Path(os.environ.get("DESTDIR") or "/"), patience=float(os.environ.get("LIFECYCLE_PATIENCE", "1"))

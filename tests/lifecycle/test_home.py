@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from node_setup.failure import SetupError
-from node_setup.home import make_home, make_homes_folder
+from node_setup.home import make_home
 from node_setup.host import Host
+from node_setup.root_folder import make_root_folder
 
 UID, GID = os.getuid(), os.getgid()
 
@@ -21,7 +22,7 @@ def host(tmp_path: Path) -> Host:
     (skeleton / ".config").mkdir(parents=True)
     (skeleton / ".bashrc").write_text("umask 027\n")
     (skeleton / ".link").symlink_to("/nowhere")
-    make_homes_folder(host, "/fsx/home")
+    make_root_folder(host, "/fsx/home")
     return host
 
 
@@ -87,7 +88,7 @@ def test_a_folder_of_homes_that_users_can_change_fails(host: Host, mode: int) ->
     with pytest.raises(
         SetupError, match="/fsx/home must be a folder of root's that no one else can write to"
     ):
-        make_homes_folder(host, "/fsx/home")
+        make_root_folder(host, "/fsx/home")
 
 
 def test_a_folder_of_homes_that_is_a_link_fails(tmp_path: Path) -> None:
@@ -95,4 +96,4 @@ def test_a_folder_of_homes_that_is_a_link_fails(tmp_path: Path) -> None:
     host.path("/fsx").mkdir()
     host.path("/fsx/home").symlink_to(tmp_path)
     with pytest.raises(SetupError, match="must be a folder of root's"):
-        make_homes_folder(host, "/fsx/home")
+        make_root_folder(host, "/fsx/home")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,16 @@ def test_a_fault_of_the_script_itself_fails_the_node_with_its_traceback(tmp_path
         "ERROR: step second failed: KeyError: 'nothing'. What to do: report the lines above" in result.output
     )
     assert "Traceback (most recent call last)" in node.log
+
+
+def test_what_is_made_is_open_to_users_whatever_the_shell_is_set_to(tmp_path: Path) -> None:
+    node = bundle(tmp_path)
+    before = os.umask(0o077)
+    try:
+        node.run()
+    finally:
+        os.umask(before)
+    assert (node.root / "etc").stat().st_mode & 0o777 == 0o755
 
 
 def test_a_full_disk_says_where_to_look(tmp_path: Path) -> None:

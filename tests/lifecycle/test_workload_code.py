@@ -69,6 +69,23 @@ def again(node: Node) -> Node:
     return node
 
 
+@pytest.mark.parametrize("planted", ["link", "writable"])
+def test_a_folder_that_users_have_a_hand_in_is_not_used(
+    deployed: Deployed, tmp_path: Path, planted: str
+) -> None:
+    """Root would write where their links lead."""
+    folder = deployed.fsx / "workloads"
+    if planted == "link":
+        (tmp_path / "elsewhere").mkdir()
+        folder.symlink_to(tmp_path / "elsewhere")
+    else:
+        folder.mkdir()
+        folder.chmod(0o777)
+    with pytest.raises(SetupError, match="/fsx/workloads must be a folder of root's"):
+        workload_code.sync(deployed.node)
+    assert list(folder.iterdir()) == []
+
+
 def test_code_is_brought_once(deployed: Deployed) -> None:
     workload_code.sync(deployed.node)
     assert {

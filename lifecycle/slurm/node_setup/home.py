@@ -20,23 +20,6 @@ HOME_MODE = 0o700
 SKELETON = "/etc/skel"
 
 
-def make_homes_folder(host: Host, path: str) -> None:
-    """Have a folder for homes that root alone can change.
-
-    Raises:
-        SetupError: if what is there is something else, or can be changed by users.
-    """
-    folder = host.path(path)
-    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise SetupError(
-            f"{path} must be a folder of root's that no one else can write to, since homes are made in it: "
-            f"it is {stat.filemode(found.st_mode)} of uid {found.st_uid}",
-            f"look at what is in it; then `sudo chown root:root {path} && sudo chmod 755 {path}`",
-        )
-
-
 def make_home(host: Host, path: str, uid: int, gid: int) -> bool:
     """Have a home of this user's with the skeleton's files; returns whether it was made by this call.
 

@@ -8,9 +8,10 @@ import tempfile
 from pathlib import Path
 
 from node_setup.failure import SetupError
-from node_setup.home import make_home, make_homes_folder
+from node_setup.home import make_home
 from node_setup.identities import bring_group, bring_user, check_user, shut_out
 from node_setup.node import Node
+from node_setup.root_folder import make_root_folder
 from node_setup.settings import User
 
 RECORD = "/var/lib/node-setup/users.json"
@@ -43,7 +44,7 @@ def apply(node: Node) -> None:
     for name in sorted(recorded - named):
         shut_out(node, name)
     if users:
-        make_homes_folder(node.host, homes_folder(node))
+        make_root_folder(node.host, homes_folder(node))
     for user in users:
         home = home_of(node, user)
         if make_home(node.host, home, user.uid, gids[user.group]):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from node_setup.failure import SetupError
 from node_setup.node import Node, log
+from node_setup.root_folder import make_root_folder
 
 FOLDER = "workloads"
 """Below the mount point of Lustre."""
@@ -28,15 +29,18 @@ def sync(node: Node) -> None:
     """Have the version that was deployed there, and ``current`` lead to it; earlier ones stay for a while.
 
     A version's name is the hash of its contents, which is what is verified.
+
+    Raises:
+        SetupError: if the code cannot be had, is another one than its name says, or users could change it.
     """
     if not node.facts.is_primary_controller:
         # One node writes what all of them read.
         log("  left to the primary controller")
         return
-    folder = node.host.path(node.settings.lustre_mount_path) / FOLDER
+    path = f"{node.settings.lustre_mount_path}/{FOLDER}"
+    make_root_folder(node.host, path)
+    folder = node.host.path(path)
     version = folder / node.deployment.workload_s3_uri.rstrip("/").rsplit("/", 1)[-1]
-    folder.mkdir(exist_ok=True)
-    folder.chmod(0o755)
     if not version.is_dir() or content_hash(version) != version.name:
         _fetch(node, version)
     _lead_to(node, folder / CURRENT, version)

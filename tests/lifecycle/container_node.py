@@ -52,7 +52,7 @@ class ContainerNode:
             "df", "".join(f"[[ $3 != {path} ]] || echo {size};" for path, size in SIZES.items())
         )
         stand_ins.command("systemctl", SYSTEMCTL.replace("{root}", str(self.root)))
-        stand_ins.command("pgrep", "exit 1")
+        stand_ins.command("squeue")
         # As nobody, without being one.
         stand_ins.command("runuser", 'shift 3; exec "$@"')
         self.docker()

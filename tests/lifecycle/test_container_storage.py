@@ -121,8 +121,18 @@ def test_images_in_containerd_move_too(machine: ContainerNode) -> None:
         'version = 2\nroot = "/opt/dlami/nvme/containerd"\n[plugins]\n  root = "not this one"\n'
     )
     assert restarts(machine) == ["containerd.service", "docker.service"]
+    for service in ("containerd", "docker"):
+        # Below the mount point, after a reboot, they would find nothing.
+        order = machine.read(f"/etc/systemd/system/{service}.service.d/50-instance-store.conf")
+        assert "After=dlami-nvme.service" in order
     container_storage.place(machine.again())
     assert machine.node.changes == []
+
+
+def test_a_volume_that_is_mounted_early_needs_no_order(machine: ContainerNode) -> None:
+    machine.mount({"/opt/sagemaker": EBS})
+    container_storage.place(machine.node)
+    assert machine.node.changes == ["/etc/docker/daemon.json"]
 
 
 def test_containerd_without_a_configuration_gets_one(machine: ContainerNode, stand_ins: StandIns) -> None:
@@ -199,10 +209,23 @@ def test_enroot_that_users_cannot_use_at_all_fails(machine: ContainerNode) -> No
 def test_enroot_of_running_jobs_is_left_alone(machine: ContainerNode, stand_ins: StandIns) -> None:
     machine.mount({"/opt/dlami/nvme": "253:0"})
     machine.write("/etc/enroot/enroot.conf", PLATFORMS_ENROOT)
-    stand_ins.command("pgrep", "exit 0")
+    stand_ins.command("squeue", "printf '7\\n8\\n'")
     container_storage.place(machine.node)
     assert machine.read("/etc/enroot/enroot.conf") == PLATFORMS_ENROOT
     assert "apply the scripts again when the node is idle" in machine.node.warnings[0]
+
+
+def test_the_job_that_applies_the_scripts_is_no_hindrance(
+    machine: ContainerNode, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.mount({"/opt/dlami/nvme": "253:0"})
+    machine.write("/etc/enroot/enroot.conf", PLATFORMS_ENROOT)
+    make_folders(machine)
+    stand_ins.command("squeue", "echo 7")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    container_storage.place(machine.node)
+    assert machine.read("/etc/enroot/enroot.conf") != PLATFORMS_ENROOT
+    assert "squeue --noheader --nodelist ip-10-0-0-31 --format=%A" in machine.commands.calls
 
 
 @pytest.mark.parametrize(("group", "warned"), [("workers", True), ("controller", False)])

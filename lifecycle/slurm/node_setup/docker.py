@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from node_setup.disks import is_on_root_volume
+from node_setup.disks import INSTANCE_STORE, INSTANCE_STORE_SERVICE, is_on_root_volume
 from node_setup.failure import SetupError
 from node_setup.node import Node
 
@@ -42,6 +43,8 @@ def place_docker(node: Node, disk: str) -> None:
         config["containerd"] = f"{disk}/containerd"
     if not config or not _may_restart(node, state):
         return
+    if disk == INSTANCE_STORE:
+        _start_after_instance_store(node, config)
     if "containerd" in config:
         _set_containerd_root(node, config["containerd"])
         node.host.run(
@@ -96,6 +99,14 @@ def _may_restart(node: Node, state: DockerState) -> bool:
             "those in use again, then remove that folder"
         )
     return True
+
+
+def _start_after_instance_store(node: Node, services: Iterable[str]) -> None:
+    """After a reboot it is mounted late: what starts before it writes below the mount point."""
+    text = f"[Unit]\nAfter={INSTANCE_STORE_SERVICE}\n"
+    for service in services:
+        node.install(f"/etc/systemd/system/{service}.service.d/50-instance-store.conf", text)
+    node.host.run("systemctl", "daemon-reload")
 
 
 def _set_data_root(node: Node, path: str) -> None:

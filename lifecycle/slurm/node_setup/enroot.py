@@ -7,6 +7,7 @@ import re
 from node_setup.disks import INSTANCE_STORE, SECOND_VOLUME, is_on_root_volume
 from node_setup.failure import SetupError
 from node_setup.node import Node
+from node_setup.slurm import runs_jobs
 
 CONFIG, DROP_INS = "/etc/enroot/enroot.conf", "/etc/enroot/enroot.conf.d"
 UNIT = "container-folders.service"
@@ -33,12 +34,12 @@ def place_enroot(node: Node, disk: str) -> None:
     """Move those of enroot's folders to ``disk`` that are unset, on the root volume or of no use to users.
 
     Raises:
-        SetupError: if users cannot use enroot afterwards.
+        SetupError: if users cannot use enroot afterwards, or Slurm does not say whether jobs run.
     """
     if not node.host.path(CONFIG).exists():
         return
     misplaced = _misplaced(node)
-    if misplaced and _jobs_run(node):
+    if misplaced and runs_jobs(node.host, node.facts.host_name):
         node.warn(
             f"enroot keeps {', '.join(misplaced)} on the root volume while jobs run, whose containers are "
             "there: apply the scripts again when the node is idle"
@@ -46,7 +47,7 @@ def place_enroot(node: Node, disk: str) -> None:
         return
     _move(node, misplaced, disk)
     problem = _use(node)
-    if problem and not _jobs_run(node):
+    if problem and not runs_jobs(node.host, node.facts.host_name):
         _move(node, list(PLACES), disk)
         problem = _use(node)
     if problem:
@@ -134,7 +135,3 @@ def _as_nobody(script: str, arguments: list[str]) -> list[str]:
     # A home like those of the image's own user; nobody has none.
     environment = ["env", "--unset=XDG_RUNTIME_DIR", "HOME=/home/nobody"]
     return ["runuser", "--user", "nobody", "--", *environment, "bash", "-c", script, "enroot", *arguments]
-
-
-def _jobs_run(node: Node) -> bool:
-    return node.host.try_run("pgrep", "--exact", "slurmstepd").status == 0

@@ -5,6 +5,7 @@ Written for Slurm 23.11 to 25.x, HyperPod's, and 22.05, Debian's.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 
@@ -135,11 +136,14 @@ def _node(shown: str) -> SlurmNode:
 
 
 def runs_jobs(host: Host, name: str) -> bool:
-    """Whether jobs are on the node, one that is ending included; none are on one that Slurm does not know."""
+    """Whether jobs are on the node, one that is ending included; none are on one that Slurm does not know.
+
+    The job in which these steps may run themselves (`make apply-lifecycle`) does not count.
+    """
     listed = host.try_run("squeue", "--noheader", "--nodelist", name, "--format=%A")
     if listed.status != 0 and "Invalid node name" not in listed.errors:
         raise SetupError(f"squeue cannot say what runs on {name}: {listed.said}", "see `squeue` on the node")
-    return bool(listed.output.strip())
+    return bool(set(listed.output.split()) - {os.environ.get("SLURM_JOB_ID", "")})
 
 
 def topology_problem(host: Host, partition: str, name: str) -> str | None:

@@ -16,8 +16,11 @@ from tools.aws_session import is_absent
 PREFIX = "LifecycleConfig/"
 STREAMS_PER_CALL = 100
 """As many as FilterLogEvents takes."""
-RUN_ENDS = re.compile(r" bootstrap: done: \d+ steps|^on_init_complete: failed")
+DONE = re.compile(r" bootstrap: (?=done: \d+ steps)")
+RUN_ENDS = re.compile(rf"{DONE.pattern}|^on_init_complete: failed")
 ERROR = "ERROR: "
+OF_OTHER_NODES = " apply: "
+"""In lines of the controller's log by which apply_to_cluster.py tells of all nodes."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +117,14 @@ def newest_run(events: Sequence[Event]) -> list[Event]:
 
 
 def outcome(events: Sequence[Event]) -> str:
-    """What became of a run, in a line."""
-    errors = [event.text for event in events if ERROR in event.text]
-    if errors:
-        return errors[-1][errors[-1].index(ERROR) :]
-    ends = [event.text for event in events if RUN_ENDS.search(event.text)]
-    return ends[-1].partition("bootstrap: ")[2] if ends else "not at its end yet"
+    """What became of the last run, in a line: how it ended, else the last error, of the image's perhaps."""
+    failed = ""
+    for event in reversed(events):
+        if OF_OTHER_NODES in event.text:
+            continue
+        if ERROR in event.text:
+            return event.text[event.text.index(ERROR) :]
+        if done := DONE.search(event.text):
+            return failed or event.text[done.end() :]
+        failed = event.text if RUN_ENDS.search(event.text) else failed
+    return failed or "not at its end yet"

@@ -132,6 +132,25 @@ def test_a_run_that_goes_on_is_the_newest(cloud: Logs, show: Show) -> None:
     assert show().splitlines()[1:3] == [BEGUN, "=== workers-1: not at its end yet"]
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("ERROR: pip's dependency resolver does not take into account all packages", "shipping logs"),
+        (IMAGE, "2026-11-21T11:00:00Z apply: ip-10-0-0-31: NOT DONE: ERROR: step accounting failed"),
+    ],
+    ids=["the image's", "another node's"],
+)
+def test_errors_of_others_are_not_the_outcome(cloud: Logs, show: Show, before: str, after: str) -> None:
+    cloud.say("controller", CONTROLLER["InstanceId"], before, BEGUN, DONE, after)
+    assert show().splitlines()[-2] == "=== controller-1: done: 9 steps, 4 changes, 0 warnings"
+
+
+def test_a_run_that_fails_without_a_message_has_failed(cloud: Logs, show: Show) -> None:
+    cloud.say("workers", FIRST["InstanceId"], BEGUN, DONE, BEGUN, "Killed", LAST)
+    assert show().splitlines()[-2] == f"=== workers-1: {LAST}"
+    assert show("--since", "1d").splitlines()[-2] == f"=== workers-1: {LAST}"
+
+
 def test_since_shows_all_from_then(cloud: Logs, show: Show) -> None:
     cloud.say("workers", FIRST["InstanceId"], "old", DONE, hours_ago=30)
     cloud.say("workers", FIRST["InstanceId"], BEGUN, DONE, hours_ago=20)

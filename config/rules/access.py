@@ -53,26 +53,21 @@ def names_are_free(cluster: SlurmCluster) -> Iterator[Violation]:
 def numbers_are_distinct(cluster: SlurmCluster) -> Iterator[Violation]:
     """What files on a shared file system belong to is a number."""
     access = cluster.access
-    owners: dict[int, str] = {}
-    for user in access.users:
-        if user.uid in owners:
-            yield Violation(
-                f"access.users[{user.name}].uid",
-                user.uid,
-                f"it is the number of the user {owners[user.uid]}",
-                f"set another, as {_free_number(access)}",
-            )
-        owners.setdefault(user.uid, user.name)
-    groups: dict[int, str] = {}
-    for group in access.groups:
-        if group.gid in groups:
-            yield Violation(
-                f"access.groups[{group.name}].gid",
-                group.gid,
-                f"it is the number of the group {groups[group.gid]}",
-                f"set another, as {_free_number(access)}",
-            )
-        groups.setdefault(group.gid, group.name)
+    numbered = (
+        ("user", "uid", [(user.name, user.uid) for user in access.users]),
+        ("group", "gid", [(group.name, group.gid) for group in access.groups]),
+    )
+    for kind, key, items in numbered:
+        owners: dict[int, str] = {}
+        for name, number in items:
+            if number in owners:
+                yield Violation(
+                    f"access.{kind}s[{name}].{key}",
+                    number,
+                    f"it is the number of the {kind} {owners[number]}",
+                    f"set another, as {_free_number(access)}",
+                )
+            owners.setdefault(number, name)
 
 
 def own_groups_are_free(cluster: SlurmCluster) -> Iterator[Violation]:

@@ -26,6 +26,7 @@ class Cluster:
         self.output.mkdir()
         self.text_file = folder / "discover.prom"
         self.config = {"resource_config": str(folder / "resource_config.json"), "instance_groups": GROUPS}
+        self.former: dict[str, discover_nodes.Nodes] = {}
         self._stand_ins, self._folder = stand_ins, folder
         self.platform(resource_config())
         # HyperPod's login nodes are in Slurm's default partition.
@@ -45,7 +46,7 @@ class Cluster:
         self._stand_ins.command("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
 
     def run(self) -> bool:
-        return discover_nodes.run_once(self.config, self.output, self.text_file)
+        return discover_nodes.run_once(self.config, self.output, self.text_file, self.former)
 
     def listed(self, name: str = "nodes") -> dict[str, dict[str, str]]:
         """Labels by target."""
@@ -132,6 +133,21 @@ def test_a_platform_file_that_is_half_written_leaves_slurms_list(cluster: Cluste
     Path(str(cluster.config["resource_config"])).write_text('{"InstanceGroups": [')
     assert cluster.run()
     assert list(cluster.listed()) == ["10.0.0.20:9100", "10.0.0.31:9100"]
+
+
+def test_one_list_that_cannot_be_read_for_once_changes_nothing(cluster: Cluster) -> None:
+    """Other labels would be other series, and end the old ones."""
+    cluster.slurm("NodeName=ip-10-0-0-99 NodeAddr=10.0.0.99 NodeHostName=new State=IDLE")
+    cluster.run()
+    before = cluster.listed()
+    assert {"10.0.0.10:9100", "10.0.0.99:9100"} <= set(before)
+    platform = Path(str(cluster.config["resource_config"]))
+    text = platform.read_text()
+    platform.write_text(text[:100])
+    assert cluster.run() and cluster.listed() == before
+    platform.write_text(text)
+    cluster.slurm_is_down()
+    assert cluster.run() and cluster.listed() == before
 
 
 def test_without_an_answer_the_former_lists_stay(

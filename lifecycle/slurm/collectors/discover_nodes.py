@@ -81,23 +81,28 @@ def _address(name: str) -> str:
         return name
 
 
-def discover(resource_config: Path, groups: dict[str, Any]) -> Nodes | None:
-    """All nodes that at least one list has; None if neither can be read, which means nothing about nodes."""
-    nodes: Nodes = {}
+def discover(resource_config: Path, groups: dict[str, Any], former: dict[str, Nodes]) -> Nodes | None:
+    """All nodes that at least one list has; None if neither can be read, which means nothing about nodes.
+
+    ``former`` keeps both lists from one call to the next. It stands in for one that cannot be read now: a
+    file that is half written must not change the labels of all nodes.
+    """
     failures = 0
     try:
-        nodes = platform_nodes(resource_config, groups)
+        former["platform"] = platform_nodes(resource_config, groups)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         print(f"{resource_config}: {type(error).__name__} {error}", file=sys.stderr, flush=True)
         failures += 1
     try:
-        for address, labels in slurm_nodes().items():
-            # A login node is one of Slurm's too; what the platform calls it holds. Its name is Slurm's.
-            nodes[address] = {"role": "worker", **nodes.get(address, {}), **labels}
+        former["slurm"] = slurm_nodes()
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", None) or "").strip()
         print(f"scontrol: {error} {said}".strip(), file=sys.stderr, flush=True)
         failures += 1
+    nodes = dict(former.get("platform", {}))
+    for address, labels in former.get("slurm", {}).items():
+        # A login node is one of Slurm's too; what the platform calls it holds. Its name is Slurm's.
+        nodes[address] = {"role": "worker", **nodes.get(address, {}), **labels}
     return None if failures == 2 else nodes
 
 
@@ -127,10 +132,10 @@ def write(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
-def run_once(config: dict[str, Any], output: Path, text_file: Path | None) -> bool:
+def run_once(config: dict[str, Any], output: Path, text_file: Path | None, former: dict[str, Nodes]) -> bool:
     """Write the lists anew; without an answer from anybody the former ones stay. Whether there was one."""
     groups = config["instance_groups"]
-    nodes = discover(Path(config["resource_config"]), groups)
+    nodes = discover(Path(config["resource_config"]), groups, former)
     if nodes is None:
         return False
     with_gpus = {address: labels for address, labels in nodes.items() if has_gpus(labels, groups)}
@@ -149,8 +154,9 @@ def main() -> int:
     parser.add_argument("--every-seconds", type=float, help="go on until stopped; once without it")
     arguments = parser.parse_args()
     config = json.loads(arguments.config.read_text())
+    former: dict[str, Nodes] = {}
     while True:
-        went_well = run_once(config, arguments.output, arguments.text_file)
+        went_well = run_once(config, arguments.output, arguments.text_file, former)
         if arguments.every_seconds is None:
             return 0 if went_well else 1
         time.sleep(arguments.every_seconds)

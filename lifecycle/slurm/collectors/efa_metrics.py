@@ -61,7 +61,10 @@ def _sorted(folder: Path) -> list[Path]:
 
 
 def write(path: Path, text: str) -> None:
-    """Replace the file at once: a reader sees the old one or the new one, whole."""
+    """Replace the file at once: a reader sees the old one or the new one, whole.
+
+    Each collector has its own: it is installed by itself, and needs nothing beside it.
+    """
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text)
     partial.chmod(0o644)

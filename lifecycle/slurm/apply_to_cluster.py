@@ -8,7 +8,6 @@ names; 1 if the controller is not, so that no worker was begun.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from bootstrap import SLURM_PROGRAMS
 from node_setup.facts import addresses_of_role, read_facts
 from node_setup.failure import SetupError
 from node_setup.host import Host
+from node_setup.lock import open_lock, take
 from node_setup.node import FILES
 from node_setup.settings import Settings, read_settings
 from node_setup.slurm import SlurmNode, show_nodes
@@ -41,13 +41,10 @@ def main() -> int:
     host = Host(
         root=Path(os.environ.get("DESTDIR") or "/"), patience=float(os.environ.get("LIFECYCLE_PATIENCE", "1"))
     )
-    for path in (LOG, LOCK):
-        host.path(path).parent.mkdir(parents=True, exist_ok=True)
-    with host.path(LOG).open("a") as log, host.path(LOCK).open("a") as lock:
+    host.path(LOG).parent.mkdir(parents=True, exist_ok=True)
+    with host.path(LOG).open("a") as log, open_lock(host, LOCK) as lock:
         progress = Progress(log, sys.stdout)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not take(lock):
             progress.say(
                 f"ERROR: another one is at work. What to do: wait for its end; `tail --follow {LOG}` here"
             )
@@ -88,7 +85,9 @@ def _apply(host: Host, settings: Settings, options: argparse.Namespace, progress
             "run it there",
         )
     progress.say("controller: begun")
-    if _run_here(progress) != 0:
+    with progress.alive("still at work"):
+        status = _run_here(progress)
+    if status != 0:
         raise SetupError(
             "the controller is not done, and no worker was begun",
             "see its failed step above; repair that, and repeat this command",

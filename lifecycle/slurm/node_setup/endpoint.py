@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 import urllib.error
 import urllib.request
@@ -26,9 +27,9 @@ def http_get(url: str) -> str:
             return answer.decode(errors="replace")
     except urllib.error.HTTPError as error:
         raise SetupError(f"{url} answers {error.code} {error.reason}", "") from None
-    except OSError as error:
-        # URLError is one too, and wraps another.
-        raise SetupError(f"{url} does not answer: {getattr(error, 'reason', error)}", "") from None
+    except (OSError, http.client.HTTPException) as error:
+        # URLError is an OSError too, and wraps another; an answer that is cut off is an HTTPException.
+        raise SetupError(f"{url} does not answer: {getattr(error, 'reason', error)!r}", "") from None
 
 
 def wait_for_metric(node: Node, url: str, pattern: str, *, unit: str, timeout_seconds: float) -> str:

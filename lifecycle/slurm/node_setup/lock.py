@@ -15,6 +15,15 @@ SECONDS_FOR_OTHER_RUN = 1800
 """More than a run takes that waits for a mount and for Slurm."""
 
 
+def open_lock(host: Host, path: str) -> TextIO:
+    """A file to lock, for root alone: whoever may read a file may lock it, and keep all others waiting."""
+    lock = host.path(path)
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    file = open(lock, "a", opener=lambda name, flags: os.open(name, flags, mode=0o600))  # noqa: SIM115
+    lock.chmod(0o600)
+    return file
+
+
 @contextmanager
 def only_run(host: Host) -> Iterator[None]:
     """Hold the lock, which goes with the process however it ends.
@@ -22,13 +31,9 @@ def only_run(host: Host) -> Iterator[None]:
     Raises:
         SetupError: if another run does not end in time.
     """
-    path = host.path(LOCK)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # For root alone: whoever may read a file may lock it, and keep everybody else waiting.
-    with open(path, "a", opener=lambda name, flags: os.open(name, flags, mode=0o600)) as file:
-        path.chmod(0o600)
+    with open_lock(host, LOCK) as file:
         host.wait_for(
-            lambda: _taken(file),
+            lambda: take(file) or None,
             timeout_seconds=SECONDS_FOR_OTHER_RUN,
             what=f"another run of this script still holds {LOCK}",
             remedy=f"`fuser {LOCK}` shows its process: see in the log what it waits for",
@@ -36,9 +41,10 @@ def only_run(host: Host) -> Iterator[None]:
         yield
 
 
-def _taken(file: TextIO) -> bool | None:
+def take(file: TextIO) -> bool:
+    """Lock the file, unless somebody has."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return None
+        return False
     return True

@@ -23,7 +23,7 @@ from config.stack_names import stack_names
 from tools.aws_session import aws_client, is_absent, open_session
 from tools.cluster_nodes import UNREACHABLE, ClusterNodes, Node, choose_node, read_cluster_nodes
 from tools.command_line import cluster_parser, run_command
-from tools.node_session import BrokenSession, run_on_node
+from tools.node_session import BrokenSession, NoSession, run_on_node
 from tools.session_command import check_programs, start_session
 
 SCRIPTS = Path(__file__).parents[1] / "lifecycle" / "slurm"
@@ -35,7 +35,8 @@ LOG = "/var/log/provision/provisioning.log"
 """On the controller; apply_to_cluster.py writes to it."""
 WORKERS_UNDONE = 3
 """With which apply_to_cluster.py ends when the controller is done and some workers are not."""
-BROKEN = 255
+NOT_BEGUN, BROKEN = 254, 255
+"""Instead of a script's status, where none came back."""
 Connect = Callable[[Node], list[str]]
 
 
@@ -120,8 +121,14 @@ def _apply(
         *(cluster.region, source, "python3", "-s", "-B", "apply_to_cluster.py", "--source", source),
         *(*chosen, *patience),
     )
+    if status == BROKEN:
+        return [
+            f"{controller.name}, as far as is known here: {LOG} on it says how it and the workers end. Login "
+            "nodes were not begun: repeat this command then"
+        ]
     if status not in (0, WORKERS_UNDONE):
-        return [f"{controller.name}, and so no other node was begun; {LOG} on it has more"]
+        more = "" if status == NOT_BEGUN else f"; {LOG} on it has more"
+        return [f"{controller.name}, and so no other node was begun{more}"]
     undone = ["some workers, see above"] if status else []
     for node in found.nodes:
         if roles.get(node.group) != "login":
@@ -142,9 +149,9 @@ def _run(start: Sequence[str], node: Node, *arguments: str) -> int:
             arguments,
             lambda line: print(f"{node.name}: {line}", flush=True),
         )
-    except BrokenSession as error:
-        print(f"{node.name}: {error}; what has begun there may go on", file=sys.stderr)
-        return BROKEN
+    except (NoSession, BrokenSession) as error:
+        print(f"{node.name}: {error}", file=sys.stderr)
+        return BROKEN if isinstance(error, BrokenSession) else NOT_BEGUN
 
 
 if __name__ == "__main__":

@@ -28,6 +28,10 @@ CONTROL_SEQUENCES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\
 SECONDS_TO_END = 5.0
 
 
+class NoSession(ValueError):
+    """No session could be started: nothing was begun on the node."""
+
+
 class BrokenSession(ValueError):
     """A session that has ended before the script has."""
 
@@ -54,6 +58,7 @@ def run_on_node(
     ``start_session`` is the aws command with its target, without a document.
 
     Raises:
+        NoSession: if none can be started.
         BrokenSession: if the session ends without the script's status; what has begun may go on.
     """
     token = secrets.token_hex(8)
@@ -75,11 +80,12 @@ def run_on_node(
         except KeyboardInterrupt:
             _end_session(start_session, session_id)
             raise
-    if status is None:
-        raise BrokenSession(
-            f"the session ended before the script did{f'; its last words: {last}' if last else ''}"
-        )
-    return status
+    if status is not None:
+        return status
+    if not session_id:
+        raise NoSession(f"no session could be started: {last or 'the aws command said nothing'}")
+    words = f"; its last words: {last}" if last else ""
+    raise BrokenSession(f"the session ended before the script did; what has begun there may go on{words}")
 
 
 @contextlib.contextmanager

@@ -20,6 +20,8 @@ elif words[:2] == ["s3", "cp"]:
 elif words[:2] == ["ssm", "start-session"]:
     if not os.isatty(0) or not os.isatty(1):
         sys.exit("Cannot perform start session: EOF")
+    if os.path.exists(here + "/refuses"):
+        sys.exit("\\nAn error occurred (TargetNotConnected): ada is not connected.")
     print("\\nStarting session with SessionId: ada-0123\\r", flush=True)
     if os.path.exists(here + "/breaks"):
         sys.exit(0)

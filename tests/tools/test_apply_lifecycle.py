@@ -136,9 +136,20 @@ def test_a_session_that_breaks_is_no_success(
 ) -> None:
     account.sessions.set("breaks")
     assert run() == 1
-    assert (
-        "the session ended before the script did; what has begun there may go on" in capsys.readouterr().err
-    )
+    errors = capsys.readouterr().err
+    assert "the session ended before the script did; what has begun there may go on" in errors
+    assert f"{apply_lifecycle.LOG} on it says how it and the workers end" in errors
+    assert targets(account) == [CONTROLLER]
+
+
+def test_without_a_session_nothing_is_begun(
+    account: Account, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    account.sessions.set("refuses")
+    assert run() == 1
+    errors = capsys.readouterr().err
+    assert f"{CONTROLLER}-1: no session could be started: An error occurred (TargetNotConnected)" in errors
+    assert errors.endswith(f"NOT DONE: {CONTROLLER}-1, and so no other node was begun\n")
 
 
 def test_scripts_that_cannot_be_fetched(

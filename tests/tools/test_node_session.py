@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.node_sessions import NodeSessions
-from tools.node_session import DOCUMENT, BrokenSession, run_on_node
+from tools.node_session import DOCUMENT, BrokenSession, NoSession, run_on_node
 
 REPOSITORY = Path(__file__).parents[2]
 START = [
@@ -79,6 +79,12 @@ def test_much_is_told_whole_and_in_order(sessions: NodeSessions) -> None:
 def test_a_session_that_ends_early_is_no_success(sessions: NodeSessions) -> None:
     sessions.set("breaks")
     with pytest.raises(BrokenSession, match="the session ended before the script did"):
+        run_on_node(START, "true", [], print)
+
+
+def test_a_session_that_does_not_start_says_why(sessions: NodeSessions) -> None:
+    sessions.set("refuses")
+    with pytest.raises(NoSession, match=r"no session could be started: An error occurred \(TargetNotConn"):
         run_on_node(START, "true", [], print)
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from config.loader import load_cluster
 from config.resource_names import node_log_group
-from node_setup.failure import SetupError
 from node_setup.node import Node
 from node_setup.steps import cloudwatch_agent
 from tests.lifecycle.node import StandIns, node_of
@@ -60,9 +59,9 @@ def calls(agent: Path) -> list[str]:
     return [line.split()[2] for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def apply(tmp_path: Path, group: str = "controller") -> Node:
-    node = node_of(tmp_path, group)
-    cloudwatch_agent.append_configuration(node)
+def apply(tmp_path: Path, group: str = "controller", *, switched_on: bool = True) -> Node:
+    node = node_of(tmp_path, group, cloudwatch_agent=switched_on)
+    cloudwatch_agent.apply(node)
     return node
 
 
@@ -125,10 +124,8 @@ def test_metrics_are_left_out_where_the_agent_has_another_namespace(agent: Path,
 
 def test_an_agent_that_stops_gets_its_own_configuration_back(agent: Path, tmp_path: Path) -> None:
     control(agent, status="stopped")
-    with pytest.raises(
-        SetupError, match="which was taken back: it does not run after 90 s: its status is stop"
-    ):
-        apply(tmp_path)
+    warning = apply(tmp_path).warnings[0]
+    assert "which was taken back: it does not run after 90 s: its status is stop" in warning
     assert calls(agent)[-1] == "remove-config"
     assert not (agent / "etc/amazon-cloudwatch-agent.d/file_cloudwatch-agent.json").exists()
     control(agent)
@@ -137,13 +134,21 @@ def test_an_agent_that_stops_gets_its_own_configuration_back(agent: Path, tmp_pa
 
 def test_a_configuration_that_the_agent_refuses_is_taken_back(agent: Path, tmp_path: Path) -> None:
     control(agent, append="echo 'E! Invalid Json' >&2; exit 1")
-    with pytest.raises(SetupError, match="taken back: E! Invalid Json"):
-        apply(tmp_path)
+    node = apply(tmp_path)
+    assert "taken back: E! Invalid Json" in node.warnings[0]
+    assert "CloudWatch agent configured" not in node.changes
     assert calls(agent) == ["append-config", "remove-config"]
 
 
-def test_an_image_without_the_agent_fails(tmp_path: Path) -> None:
-    with pytest.raises(
-        SetupError, match=r"has no CloudWatch agent .*or set node_setup.cloudwatch_agent: false"
-    ):
-        apply(tmp_path)
+def test_an_image_without_the_agent_is_a_warning(tmp_path: Path) -> None:
+    warning = apply(tmp_path).warnings[0]
+    assert "this image has no agent" in warning and "node_setup.cloudwatch_agent: false" in warning
+    assert apply(tmp_path, switched_on=False).warnings == []
+
+
+def test_switched_off_the_agent_has_its_own_configuration_alone(agent: Path, tmp_path: Path) -> None:
+    apply(tmp_path)
+    assert apply(tmp_path, switched_on=False).changes == ["CloudWatch agent: its own configuration alone"]
+    assert not (agent / "etc/amazon-cloudwatch-agent.d/file_cloudwatch-agent.json").exists()
+    (agent / "calls").unlink()
+    assert apply(tmp_path, switched_on=False).changes == [] == calls(agent)

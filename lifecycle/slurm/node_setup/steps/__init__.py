@@ -15,6 +15,7 @@ from node_setup.steps import (
     log_rotation,
     message_of_the_day,
     metrics_collector,
+    metrics_off,
     mounts,
     node_exporter,
     pam_adopt,
@@ -84,11 +85,9 @@ STEPS: tuple[Step, ...] = (
         roles=("controller",),
         switched_on=lambda settings: settings.metrics,
     ),
-    Step(
-        "cloudwatch-agent",
-        cloudwatch_agent.append_configuration,
-        switched_on=lambda settings: settings.cloudwatch_agent,
-    ),
+    Step("metrics-off", metrics_off.remove, switched_on=lambda settings: not settings.metrics),
+    # Switched off it takes back what it wrote.
+    Step("cloudwatch-agent", cloudwatch_agent.apply),
     # After everything that writes logs.
     Step("log-rotation", log_rotation.install),
     Step("release-node", hold.release, roles=("worker",)),

@@ -1,18 +1,19 @@
 """Slurm's logs, memory and disks of each node in CloudWatch, by the agent that HyperPod's image brings.
 
 The agent ships HyperPod's own logs too, so its configuration is added to and never replaced, and what is
-added is taken back if the agent does not run with it.
+added is taken back if the agent does not run with it, or the switch is off. No job needs any of it: what goes
+wrong is a warning.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 from node_setup.failure import SetupError
 from node_setup.node import Node
+from node_setup.slurm import configuration
 
 AGENT = "/opt/aws/amazon-cloudwatch-agent"
 CONTROL = f"{AGENT}/bin/amazon-cloudwatch-agent-ctl"
@@ -27,17 +28,22 @@ DISKS = ("/", "/opt/sagemaker", "/opt/dlami/nvme")
 SLURM_LOGS = {"controller": ("SlurmctldLogFile", "slurmctld"), "worker": ("SlurmdLogFile", "slurmd")}
 
 
-def append_configuration(node: Node) -> None:
-    """Have the agent ship this node's logs and metrics, beside what it ships already.
-
-    Raises:
-        SetupError: if the image has no agent, or the agent does not run with what was added.
-    """
-    if not node.host.path(CONTROL).exists():
-        raise SetupError(
-            f"this image has no CloudWatch agent ({CONTROL})",
-            "use one of HyperPod's images, or set node_setup.cloudwatch_agent: false in the cluster file",
+def apply(node: Node) -> None:
+    """Have the agent ship this node's logs and metrics, beside what it ships already, or no longer."""
+    wanted, has_agent = node.settings.cloudwatch_agent, node.host.path(CONTROL).exists()
+    if not wanted and has_agent and node.host.path(CONFIG).exists():
+        _take_back(node)
+        node.changed("CloudWatch agent: its own configuration alone")
+    elif wanted and not has_agent:
+        node.warn(
+            f"nothing more than HyperPod's own goes to CloudWatch: this image has no agent ({CONTROL}); use "
+            "one of HyperPod's images, or set node_setup.cloudwatch_agent: false in the cluster file"
         )
+    elif wanted:
+        _append(node)
+
+
+def _append(node: Node) -> None:
     text = json.dumps(_configuration(node), indent=2) + "\n"
     changed = node.install(CONFIG, text)
     applied = node.host.path(APPLIED)
@@ -51,10 +57,11 @@ def append_configuration(node: Node) -> None:
             added = error.problem
     if added is not None:
         _take_back(node)
-        raise SetupError(
-            f"the CloudWatch agent does not run with {CONFIG}, which was taken back: {added}",
-            f"see {AGENT}/logs/amazon-cloudwatch-agent.log, and `{CONTROL} -a status`",
+        node.warn(
+            f"the CloudWatch agent does not run with {CONFIG}, which was taken back: {added}; see "
+            f"{AGENT}/logs/amazon-cloudwatch-agent.log, and `{CONTROL} -a status`"
         )
+        return
     node.changed("CloudWatch agent configured")
 
 
@@ -108,9 +115,11 @@ def _logs(node: Node) -> list[tuple[str, str]]:
     logs = [("/var/log/syslog", "syslog"), ("/var/log/provision/provisioning.log", "provisioning")]
     if node.facts.role in SLURM_LOGS:
         key, name = SLURM_LOGS[node.facts.role]
-        done = node.host.try_run("scontrol", "show", "config")
-        found = re.search(rf"^{key}\s*=\s*(/\S+)", done.output, re.MULTILINE)
-        path = found[1] if found else f"/var/log/slurm/{name}.log"
+        try:
+            path = configuration(node.host).get(key) or ""
+        except SetupError:
+            path = ""
+        path = path or f"/var/log/slurm/{name}.log"
         # Slurm fills in the node's name and host name (slurm.conf, SlurmdLogFile).
         logs.append((path.replace("%n", node.facts.host_name).replace("%h", node.facts.host_name), name))
     return logs

@@ -18,6 +18,7 @@ from node_setup.facts import RESOURCE_CONFIG
 from node_setup.failure import SetupError
 from node_setup.node import Node, log
 from node_setup.service import keep_running
+from node_setup.slurm import configuration
 from node_setup.steps.node_exporter import PORT as NODE_PORT
 
 UNIT, DISCOVERY_UNIT = "prometheus-agent.service", "discover-nodes.service"
@@ -144,8 +145,7 @@ def _install_config(node: Node, url: str) -> bool:
 
 def _native_slurm_jobs(node: Node) -> str:
     """Scrape configurations of Slurm's own metrics, if the running slurmctld has them; else nothing."""
-    done = node.host.try_run("scontrol", "show", "config")
-    values = dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", done.output, re.MULTILINE))
+    values = configuration(node.host)
     if values.get("MetricsType") != "metrics/openmetrics":
         return ""
     # A range of ports is one port for each slurmctld thread; each serves all.

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # Mounts folders of a local disk over containerd's and kubelet's: images, layers and pods' files leave the
 # root volume of 100 GB. Mounts, because the configuration is another file on each Amazon Linux, which the
-# node's own start writes anew. `--check` says by its status whether all is done. Without a local disk things
-# stay as they are. DESTDIR is set by tests alone.
+# node's own start writes anew. `--check` says by its status whether all is done. DESTDIR is set by tests.
 set -euo pipefail
 
 readonly root="${DESTDIR:-}"
 # Instance store is faster and larger than the second EBS volume; either is lost with the node.
 readonly disks="/opt/dlami/nvme /opt/sagemaker" seconds_for_disks=120
-readonly id_file="${root}/var/lib/container-storage-id"
+readonly id_file="${root}/var/lib/container-storage-id" disk_file="${root}/var/lib/container-storage-disk"
 
 log() {
     printf '%s place-container-storage: %s\n' "$(date --utc +%Y-%m-%dT%H:%M:%SZ)" "$*"
@@ -34,14 +33,14 @@ local_disk() {
     return 1
 }
 
-# Formatting many drives takes a while; and on a new node the second volume may be attached late.
+# Formatting takes a while, and volumes may come late: waited for on a new node, and where one was before.
 wait_for_disks() {
     local waited state
     for ((waited = 0; waited < seconds_for_disks; waited += 5)); do
         # An image without the service says inactive, as one does whose service has ended.
         state="$(systemctl show --property=ActiveState dlami-nvme.service 2>/dev/null || true)"
         if [[ "${state}" != ActiveState=activating ]]; then
-            [[ ! -s "${id_file}" ]] || return 0
+            [[ ! -s "${id_file}" || -s "${disk_file}" ]] || return 0
             ! local_disk >/dev/null || return 0
         fi
         sleep 5
@@ -92,6 +91,7 @@ if ! disk="$(local_disk)"; then
     log "no local disk: containers stay on the root volume"
     exit 0
 fi
+printf '%s\n' "${disk}" >"${disk_file}"
 for folder in "$(containerd_root)" "${root}/var/lib/kubelet"; do
     is_placed "${folder}" && continue
     [[ "${1:-}" != --check ]] || exit 1

@@ -213,6 +213,16 @@ def test_a_reboot_mounts_what_was_there(al2023: EksNode) -> None:
     assert pulled.read_text() == "layer"
 
 
+def test_a_disk_that_was_there_is_waited_for_after_a_reboot(al2023: EksNode) -> None:
+    al2023.mounts({"/opt/sagemaker": EBS})
+    al2023.run()
+    al2023.mounts({})
+    al2023.stand_ins.forget_calls()
+    al2023.stand_ins.command("sleep", f'echo "{al2023.root}/opt/sagemaker {EBS}" >> "{al2023.table}"')
+    assert al2023.boot().status == 0
+    assert al2023.bound()["/var/lib/kubelet"] == "/opt/sagemaker/container-storage/kubelet"
+
+
 def test_a_disk_that_comes_up_empty_gets_the_images_own_files_again(al2023: EksNode) -> None:
     al2023.run()
     shutil.rmtree(al2023.root / "opt/dlami/nvme/container-storage")

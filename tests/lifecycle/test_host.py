@@ -85,10 +85,17 @@ def test_waiting_ends_with_what_is_found() -> None:
     )
 
 
-def test_waiting_without_success_tells_the_last_reason() -> None:
+def test_waiting_without_success_tells_the_last_reason_and_its_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reasons = [SetupError("it is ill", "cure it"), SetupError("it is away", "")]
+    clock = iter([0.0, 0.0, 60.0])
+    monkeypatch.setattr("node_setup.host.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("node_setup.host.time.sleep", lambda _: None)
+
     def look() -> None:
-        raise SetupError("it is away", "")
+        raise reasons.pop(0)
 
     with pytest.raises(SetupError) as caught:
-        Host(patience=0).wait_for(look, timeout_seconds=60, what="nobody came", remedy="call")
+        Host().wait_for(look, timeout_seconds=60, what="nobody came", remedy="call")
     assert str(caught.value) == "nobody came after 60 s: it is away. What to do: call"

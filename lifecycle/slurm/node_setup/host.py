@@ -149,14 +149,14 @@ class Host:
         deadline = time.monotonic() + timeout_seconds * self.patience
         while True:
             last_look = time.monotonic() >= deadline
-            reason = ""
+            reason, advice = "", remedy
             try:
                 found = look()
             except SetupError as error:
                 found, reason = None, f": {error.problem}"
-                remedy = error.remedy or remedy
+                advice = error.remedy or remedy
             if found is not None:
                 return found
             if last_look:
-                raise SetupError(f"{what} after {timeout_seconds:g} s{reason}", remedy)
+                raise SetupError(f"{what} after {timeout_seconds:g} s{reason}", advice)
             self.sleep(every_seconds)

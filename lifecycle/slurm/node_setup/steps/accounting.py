@@ -68,8 +68,8 @@ def _verify_place(node: Node) -> None:
         raise SetupError(
             "the cluster file has the accounting on RDS, and slurmdbd keeps it on "
             f"{host or 'an unknown host'}, where it is lost with this node",
-            "the cluster was made without accounting_database, which cannot be added to it: make a new "
-            "cluster, or take it out of the cluster file",
+            "`make deploy` attaches it; then `make apply-lifecycle`. If it stays so, see `aws sagemaker "
+            "describe-cluster`: HyperPod's images of before September 2026 cannot use one",
         )
     if not node.settings.external_accounting and not local:
         node.warn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from node_setup.settings import Settings
 from node_setup.step import Step
 from node_setup.steps import (
     accounting,
@@ -27,6 +28,11 @@ from node_setup.steps import (
     users,
     workload_code,
 )
+
+
+def _metrics(settings: Settings) -> bool:
+    return settings.metrics
+
 
 STEPS: tuple[Step, ...] = (
     # Before anything of a user's can run.
@@ -60,31 +66,11 @@ STEPS: tuple[Step, ...] = (
     # Switched off it is removed.
     Step("health-prolog", health_prolog.apply, roles=("worker",)),
     # Slurm's own steps come first: its metrics are asked for here.
-    Step("node-exporter", node_exporter.run_exporter, switched_on=lambda settings: settings.metrics),
-    Step(
-        "gpu-exporter",
-        gpu_exporter.run_exporter,
-        roles=("worker",),
-        switched_on=lambda settings: settings.metrics,
-    ),
-    Step(
-        "efa-metrics",
-        efa_metrics.run_collector_of_efa,
-        roles=("worker",),
-        switched_on=lambda settings: settings.metrics,
-    ),
-    Step(
-        "slurm-metrics",
-        slurm_metrics.run_collector_of_slurm,
-        roles=("controller",),
-        switched_on=lambda settings: settings.metrics,
-    ),
-    Step(
-        "metrics-collector",
-        metrics_collector.run_collector,
-        roles=("controller",),
-        switched_on=lambda settings: settings.metrics,
-    ),
+    Step("node-exporter", node_exporter.run_exporter, switched_on=_metrics),
+    Step("gpu-exporter", gpu_exporter.run_exporter, roles=("worker",), switched_on=_metrics),
+    Step("efa-metrics", efa_metrics.run_collector_of_efa, roles=("worker",), switched_on=_metrics),
+    Step("slurm-metrics", slurm_metrics.run_collector_of_slurm, roles=("controller",), switched_on=_metrics),
+    Step("metrics-collector", metrics_collector.run_collector, roles=("controller",), switched_on=_metrics),
     Step("metrics-off", metrics_off.remove, switched_on=lambda settings: not settings.metrics),
     # Switched off it takes back what it wrote.
     Step("cloudwatch-agent", cloudwatch_agent.apply),

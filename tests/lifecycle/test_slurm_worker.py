@@ -132,6 +132,16 @@ def test_slurmd_is_not_restarted_under_a_job(
     assert "systemctl restart slurmd" not in stand_ins.calls
 
 
+def test_the_job_that_applies_the_scripts_is_none_of_them(
+    without_option: Node, slurm: SlurmCommands, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job outlives slurmd's restart."""
+    slurm.answers("jobs", "17\n")
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    slurm_worker.verify(without_option)
+    assert "systemctl restart slurmd" in stand_ins.calls
+
+
 def test_pyxis_that_stays_away_fails(without_option: Node, stand_ins: StandIns) -> None:
     stand_ins.command("systemctl", "echo active")
     message = fails(without_option)

@@ -85,7 +85,9 @@ def _database_log(node: Node, slurm_conf: str) -> str:
     file = node.host.path(slurm_conf).with_name("slurmdbd.conf") if slurm_conf else Path()
     if not file.is_file():
         return ""
-    found = re.search(r"^\s*LogFile\s*=\s*(\S+)", file.read_text(), re.MULTILINE | re.IGNORECASE)
+    found = re.search(
+        r"^\s*LogFile\s*=\s*(\S+)", file.read_text(errors="replace"), re.MULTILINE | re.IGNORECASE
+    )
     return found.group(1) if found else ""
 
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from aws_cdk import Acknowledgment, Stack, Validations
+from aws_cdk import aws_aps as aps
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_secretsmanager as secretsmanager
 
@@ -15,7 +16,7 @@ from constructs.node_statements import NodeResources, Statement, node_statements
 
 
 class InstanceRole(Construct):
-    """The role of controller, login or worker nodes.
+    """The role of controller, login or worker nodes; the secret and the workspace are for controllers.
 
     Its statements stand inside the role, so that what refers to the role also waits for them.
     """
@@ -27,6 +28,7 @@ class InstanceRole(Construct):
         *,
         resources: NodeResources,
         database_secret: secretsmanager.ISecret | None,
+        workspace: aps.CfnWorkspace | None,
     ) -> None:
         super().__init__(scope, construct_id)
         stack = Stack.of(self)
@@ -34,6 +36,8 @@ class InstanceRole(Construct):
         if database_secret:
             read = ["secretsmanager:GetSecretValue"]
             statements.append(Statement("ReadDatabaseSecret", read, [database_secret.secret_arn]))
+        if workspace:
+            statements.append(Statement("WriteMetrics", ["aps:RemoteWrite"], [workspace.attr_arn]))
         self.role = iam.Role(
             self,
             "Role",

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aws_cdk import Stack
-from aws_cdk import aws_aps as aps
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_kms as kms
@@ -30,7 +29,6 @@ class NodeResources:
     """Whether nodes find in the artifact bucket what others fetch from the internet."""
     repository: ecr.IRepository
     key: kms.IKey | None
-    workspace: aps.CfnWorkspace | None
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,6 @@ def node_statements(stack: Stack, resources: NodeResources) -> list[Statement]:
         *_network_statements(stack, resources),
         *_artifact_statements(stack, resources),
     ]
-    if resources.workspace:
-        statements.append(Statement("WriteMetrics", ["aps:RemoteWrite"], [resources.workspace.attr_arn]))
     if resources.key:
         statements += _key_statements(stack, resources.key.key_arn)
     return statements

@@ -61,7 +61,6 @@ class SlurmHyperPodStack(Stack):
             mirrored_downloads=cluster.node_setup.downloads == "artifact_bucket",
             repository=storage.image_repository.repository,
             key=key,
-            workspace=storage.metrics.workspace if storage.metrics else None,
         )
         roles: dict[str, InstanceRole] = {
             role: InstanceRole(
@@ -69,6 +68,8 @@ class SlurmHyperPodStack(Stack):
                 f"{role.capitalize()}Role",
                 resources=resources,
                 database_secret=database.secret if database and role == "controller" else None,
+                # It collects what all nodes measure.
+                workspace=storage.metrics.workspace if storage.metrics and role == "controller" else None,
             )
             for role in sorted({group.role for group in cluster.instance_groups})
         }

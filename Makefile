@@ -12,21 +12,38 @@ NAME = $(notdir $(basename $(CONFIG)))
 RUN ?= runs/$(NAME)
 STAGE = $(BIN)/python -m workloads.esm2
 CLUSTER ?= clusters/slurm.yaml
+# On a cluster: TARGET=slurm, and NODES=, IMAGE= or any other option of tools.submit in SUBMIT="--time 1-00:00:00".
+TARGET ?= local
+NODES ?=
+IMAGE ?=
+SUBMIT ?=
+JOB ?=
+JOBS = $(BIN)/python -m tools.jobs --cluster $(CLUSTER)
 CDK_READY := node_modules/.ready
 CDK = $(NODE_HERE) node node_modules/aws-cdk/bin/cdk --context cluster=$(CLUSTER)
 CHECKOV_READY := .venv-checkov/.ready
 # The environment brings the Node.js that the CDK's command line and its Python package run on.
 NODE_HERE = PATH="$(CURDIR)/$(BIN):$$PATH"
 
+# A stage: what it is called on a cluster, and the module that runs it here.
+ifeq ($(TARGET),local)
+stage = $(STAGE).$(2) --config $(CONFIG)
+else ifeq ($(TARGET),slurm)
+stage = $(BIN)/python -m tools.submit $(1) --cluster $(CLUSTER) --config $(CONFIG) \
+	$(if $(NODES),--nodes $(NODES)) $(if $(IMAGE),--image $(IMAGE)) $(SUBMIT)
+else
+$(error TARGET: got $(TARGET); allowed are local and slurm)
+endif
+
 .DEFAULT_GOAL := help
-.PHONY: help env data train-ddp train-fsdp evaluate report bench bench-data \
+.PHONY: help env data train-ddp train-fsdp evaluate report status tail cancel fetch bench bench-data \
 	synth deploy diff preflight mirror-downloads connect logs apply-lifecycle destroy teardown \
 	schema golden image push test test-cluster test-image lint format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo '  CONFIG=workloads/esm2/configs/<run>.yaml picks a run, ARGS="optim.lr=2e-4 ..." changes it'
-	@echo '  CLUSTER=clusters/<cluster>.yaml picks a cluster'
+	@echo '  CLUSTER=clusters/<cluster>.yaml picks a cluster; TARGET=slurm runs data, train and evaluate there'
 
 env: $(READY) ## the Python environment in .venv; every target below makes it by itself
 
@@ -40,19 +57,31 @@ $(READY): requirements.txt
 	@touch $@
 
 data: $(READY) ## FASTA to shards: the run's data.source, prepared in its data.path
-	$(STAGE).data --config $(CONFIG) $(ARGS)
+	$(call stage,data,data) $(ARGS)
 
 train-ddp: $(READY) ## pre-train with a copy of the model on each device, and report
-	$(STAGE).launch.local --config $(CONFIG) parallel.mode=ddp $(ARGS)
+	$(call stage,train,launch.local) parallel.mode=ddp $(ARGS)
 
 train-fsdp: $(READY) ## the same with the model sharded (FSDP2), as a run named <run>_fsdp
-	$(STAGE).launch.local --config $(CONFIG) parallel.mode=fsdp name=$(NAME)_fsdp $(ARGS)
+	$(call stage,train,launch.local) parallel.mode=fsdp name=$(NAME)_fsdp $(ARGS)
 
 evaluate: $(READY) ## score a run, a checkpoint or a hub id (ARGS="model.init_from=...") with fixed masks
-	$(STAGE).evaluate --config $(CONFIG) $(ARGS)
+	$(call stage,evaluate,evaluate) $(ARGS)
 
 report: $(READY) ## draw the report of RUN=runs/<name> again, also of a run that is still going
 	$(STAGE).report $(RUN)
+
+status: $(READY) ## jobs on the cluster, and how far they are
+	@$(JOBS) status $(ARGS)
+
+tail: $(READY) ## the log of JOB=<number>, or of the last one, until it ends
+	@$(JOBS) tail $(JOB) $(ARGS)
+
+cancel: $(READY) ## have JOB=<number> save and end
+	@$(JOBS) cancel $(JOB) $(ARGS)
+
+fetch: $(READY) ## report, results and model of JOB=<number>, or of the last one, in runs/
+	@$(JOBS) fetch $(JOB) $(ARGS)
 
 bench: $(READY) ## residues/s and loss against transformers' Trainer, interleaved on this machine
 	$(BIN)/python -m benchmarks.training $(ARGS)
@@ -129,7 +158,7 @@ lint: $(READY) ## ruff, mypy, shellcheck, hadolint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/shellcheck .ci/run $$(find docker lifecycle tests -name '*.sh')
+	$(BIN)/shellcheck .ci/run $$(find docker lifecycle tests tools -name '*.sh') workloads/esm2/launch/train.sbatch
 	$(BIN)/hadolint workloads/esm2/Dockerfile
 
 format: $(READY) ## rewrite the code in the house's format

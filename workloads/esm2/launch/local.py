@@ -9,7 +9,6 @@ ends early ends with its own message.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import tempfile
@@ -17,19 +16,16 @@ import uuid
 from pathlib import Path
 
 import torch
-from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed.launcher.api import LaunchConfig
 
 from ..command_line import ERROR_FILE, run_command
 from ..config import RunConfig
 from ..data.run_data import prepare_run
 from ..pretrained import starting_config
 from ..tracking import RESULTS_FILE
+from .torchrun import SHUTDOWN_TIMEOUT_SECONDS, run_processes
 
 CPU_PROCESSES = 2
-SHUTDOWN_TIMEOUT_SECONDS = 120
-"""Between SIGTERM and SIGKILL for the processes: they end their step and save. torchrun's default is 30."""
 
 
 def processes_and_threads() -> tuple[int, int]:
@@ -67,8 +63,6 @@ def main(config: RunConfig) -> None:
 
 def _run(processes: int, arguments: list[str]) -> int:
     """Start the processes and wait for them; the exit status of the one that failed first."""
-    # The agent's own account of a failure is a page for each process; ours is the message.
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -79,14 +73,7 @@ def _run(processes: int, arguments: list[str]) -> int:
         max_restarts=0,
         shutdown_timeout=SHUTDOWN_TIMEOUT_SECONDS,
     )
-    try:
-        elastic_launch(config, sys.executable)("-u", "-m", "workloads.esm2.train", *arguments)
-    except ChildFailedError as error:
-        _, first = error.get_first_failure()
-        return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
-    except SignalException as error:
-        return 128 + error.sigval
-    return 0
+    return run_processes(config, ["-m", "workloads.esm2.train", *arguments]).status
 
 
 if __name__ == "__main__":

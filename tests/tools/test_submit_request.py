@@ -1,0 +1,127 @@
+"""What a job takes and is told, from run file and cluster file; and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tools.cluster_files import shipped, with_group
+from tools.job_request import Wanted, default_folder, job_request, job_user
+from workloads.esm2.config import load_config
+
+RUN = Path("workloads/esm2/configs/esm2_8m_sample.yaml")
+CLUSTER, P5 = shipped("slurm"), shipped("slurm-p5")
+FOLDER, IMAGE = "/fsx/ubuntu/esm2", "/fsx/images/esm2.sqsh"
+
+
+def request(*overrides: str, cluster: Any = CLUSTER, **wanted: Any) -> dict[str, Any]:
+    return job_request(
+        cluster,
+        load_config(RUN, overrides),
+        RUN.read_text(),
+        list(overrides),
+        Wanted(**{"stage": "train", "folder": FOLDER, "image": IMAGE, **wanted}),
+        version="abc",
+    )
+
+
+def test_training_takes_all_nodes_and_their_gpus() -> None:
+    found = request("parallel.mode=fsdp")
+    assert found["sbatch"] == [
+        "--job-name=train-esm2_8m_sample",
+        "--partition=gpu",
+        "--nodes=2",
+        "--gpus-per-node=1",
+        "--exclusive",
+    ]
+    job = found["job"]
+    assert job["run_dir"] == f"{FOLDER}/runs/esm2_8m_sample"
+    assert job["data_manifest"] == f"{FOLDER}/data/sample/manifest.json"
+    # On the cluster the file has another name.
+    assert job["overrides"] == ("parallel.mode=fsdp", "name=esm2_8m_sample")
+    assert (job["gpus_per_node"], job["processes_per_node"], job["mounts"]) == (1, 1, ("/fsx",))
+    assert found["config"] == RUN.read_text()
+
+
+def test_p5_nodes_have_eight_processes_and_efa() -> None:
+    folder = default_folder(P5, "ubuntu")
+    job = request(cluster=P5, folder=folder)["job"]
+    assert (job["gpus_per_node"], job["processes_per_node"], job["efa"]) == (8, 8, True)
+    assert not request(cluster=P5, folder=folder, num_nodes=1)["job"]["efa"]
+
+
+def test_data_take_one_node_without_gpus() -> None:
+    options = request(stage="data")["sbatch"]
+    assert {"--nodes=1", "--cpus-per-task=8"} <= set(options)
+    assert not [option for option in options if option.startswith(("--gpus", "--exclusive"))]
+
+
+def test_training_on_cpus_is_one_process_a_node() -> None:
+    job = request(gpus_per_node=0)["job"]
+    assert (job["gpus_per_node"], job["processes_per_node"], job["efa"]) == (0, 1, False)
+
+
+def test_a_time_limit_is_handed_on() -> None:
+    assert "--time=2-00:00:00" in request(time="2-00:00:00")["sbatch"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "wanted", "problem"),
+    [
+        ([], {"image": None}, "image, python: give one of them"),
+        ([], {"python": "/fsx/venv/bin/python"}, "image, python: give one of them"),
+        ([], {"num_nodes": 3}, "NODES: got 3; partition gpu has 2"),
+        ([], {"num_nodes": 0}, "NODES: got 0"),
+        ([], {"stage": "data", "num_nodes": 2}, "NODES: got 2; data are prepared on 1 node"),
+        ([], {"partition": "cpu"}, "partition: got cpu; the cluster file has gpu"),
+        ([], {"gpus_per_node": 2}, "--gpus-per-node: got 2; ml.g5.8xlarge has 1"),
+        ([], {"folder": "/home/ubuntu"}, "--folder: got /home/ubuntu; nodes share /fsx"),
+        ([], {"folder": "/fsx/../home"}, "--folder: got /fsx/../home"),
+        (["runs=/root/runs"], {}, "runs: got /root/runs; nodes share /fsx"),
+        (["data.path=/data"], {}, "data.path: got /data"),
+        (["data.downloads=/tmp"], {}, "data.downloads: got /tmp"),
+        (["data.source=[mine.fasta]"], {}, "data: mine.fasta is on this machine"),
+        (["parallel.mode=fsdp", "parallel.shard_size=3"], {}, "shard_size: got 3; it must divide the 2"),
+    ],
+)
+def test_what_does_not_fit_is_told(overrides: list[str], wanted: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        request(*overrides, **wanted)
+    assert problem in str(raised.value)
+
+
+@pytest.mark.parametrize("source", ["sample", "uniref50", "s3://bucket/a.fasta", "/fsx/a.fasta"])
+def test_sources_that_nodes_can_read(source: str) -> None:
+    assert request(f"data.source=[{source}]")["job"]["stage"] == "train"
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(ValueError, match=r"3 problem\(s\)"):
+        request("runs=/root/runs", image=None, num_nodes=9)
+
+
+def test_accelerators_that_training_does_not_run_on() -> None:
+    cluster = with_group(CLUSTER, "workers", instance_type="ml.trn1.32xlarge")
+    with pytest.raises(ValueError, match="has Trainium; training runs on NVIDIA GPUs"):
+        request(cluster=cluster)
+
+
+def test_whose_job_it_is() -> None:
+    assert job_user(CLUSTER, None) == "ubuntu"
+    names = [user.name for user in P5.access.users]
+    assert len(names) > 1
+    with pytest.raises(ValueError, match=f"--user: name one of {names[0]}"):
+        job_user(P5, None)
+    with pytest.raises(ValueError, match="--user: got nobody"):
+        job_user(P5, "nobody")
+    assert job_user(P5, names[1]) == names[1]
+
+
+def test_folders_are_on_lustre() -> None:
+    """Below the home where homes are there; ubuntu's is on each node's own disk."""
+    name = P5.access.users[0].name
+    expected = f"/fsx/{name}/esm2" if P5.storage.home else f"/fsx/home/{name}/esm2"
+    assert default_folder(P5, name) == expected
+    assert default_folder(P5, "ubuntu") == "/fsx/ubuntu/esm2"

@@ -1,0 +1,152 @@
+"""make status, tail, cancel and fetch on a machine of the cluster, with stand-ins of Slurm's programs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tools import jobs
+
+Run = Callable[..., tuple[int, str]]
+SQUEUE = """#!/bin/bash
+[[ "$*" == *--user=* ]] && { echo "JOBID NAME STATE"; exit; }
+cat "$(dirname "$0")/state" 2>/dev/null
+"""
+SCANCEL = """#!/bin/bash
+echo "scancel $*"
+"""
+
+
+class Place:
+    """A user's folder with jobs, and the programs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.bin = folder / "esm2", folder / "bin"
+        self.bin.mkdir()
+        (self.folder / "jobs").mkdir(parents=True)
+        for name, text in (("sbatch", "#!/bin/sh\n"), ("squeue", SQUEUE), ("scancel", SCANCEL)):
+            (self.bin / name).write_text(text)
+            (self.bin / name).chmod(0o755)
+
+    def add(self, job: str, run: str, *, seconds: int) -> Path:
+        """A job with a log; returns the run's folder. ``seconds`` order the jobs."""
+        place = self.folder / "runs" / run / "jobs" / f"of-{job}"
+        place.mkdir(parents=True)
+        (place / "job.log").write_text(f"[now] log of {job}\n")
+        link = self.folder / "jobs" / job
+        link.symlink_to(place)
+        os.utime(link, (seconds, seconds), follow_symlinks=False)
+        return place.parents[1]
+
+    def state(self, state: str) -> None:
+        (self.bin / "state").write_text(f"{state}\n" if state else "")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    place = Place(tmp_path)
+    monkeypatch.setenv("PATH", f"{place.bin}:{os.environ['PATH']}")
+    monkeypatch.setenv("USER", "ada")
+    return place
+
+
+@pytest.fixture
+def run(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    def command(*arguments: str) -> tuple[int, str]:
+        to = str(tmp_path / "fetched")
+        monkeypatch.setattr(sys, "argv", ["jobs", *arguments, "--folder", str(place.folder), "--to", to])
+        status = jobs.main()
+        printed = capsys.readouterr()
+        return status, printed.out + printed.err
+
+    return command
+
+
+def test_status_shows_the_queue_and_how_far_runs_are(place: Place, run: Run) -> None:
+    first = place.add("7", "old", seconds=100)
+    place.add("12", "new", seconds=200)
+    (first / "metrics.jsonl").write_text('{"kind": "train", "step": 5}\n{"kind": "event", "step": 5}\n')
+    place.state("RUNNING")
+    status, said = run("status")
+    assert status == 0 and said.startswith("JOBID NAME STATE\n")
+    assert said.index("job 12  run new  RUNNING") < said.index("job 7  run old")
+    assert '  metrics  {"kind": "train", "step": 5}' in said and "  log      [now] log of 12" in said
+
+
+def test_tail_shows_the_last_job_and_ends_with_it(place: Place, run: Run) -> None:
+    place.add("7", "old", seconds=100)
+    place.add("12", "new", seconds=200)
+    status, said = run("tail")
+    assert status == 0 and "log of 12" in said and "log of 7" not in said
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("RUNNING", "scancel --batch --signal=USR2 12\njob 12 is asked to save"),
+        ("PENDING", "scancel 12\njob 12 was not running and is cancelled"),
+        ("", "job 12 is not in the queue any more"),
+    ],
+)
+def test_cancel_lets_a_running_job_save(place: Place, run: Run, state: str, said: str) -> None:
+    place.add("12", "new", seconds=200)
+    place.state(state)
+    status, output = run("cancel", "12")
+    assert status == 0 and output.startswith(said)
+
+
+def test_cancel_wants_to_know_which(place: Place, run: Run) -> None:
+    with pytest.raises(ValueError, match="cancel: name the job"):
+        run("cancel")
+
+
+@pytest.mark.parametrize("what", ["tail", "cancel", "fetch"])
+def test_a_job_that_nobody_submitted(place: Place, run: Run, what: str) -> None:
+    if what == "fetch":
+        with pytest.raises(ValueError, match=r"^no job 99 was submitted from .*make status lists them"):
+            run(what, "99")
+    else:
+        status, said = run(what, "99")
+        assert status == 2 and "error: no job 99 was submitted" in said
+
+
+def test_fetch_brings_report_results_and_model(place: Place, run: Run, tmp_path: Path) -> None:
+    run_dir = place.add("12", "new", seconds=200)
+    contents = {"report.html": "<svg>", "all_results.json": "{}", "metrics.jsonl": "{}\n"}
+    for name, text in contents.items():
+        (run_dir / name).write_text(text)
+    (run_dir / "model").mkdir()
+    (run_dir / "model" / "model.safetensors").write_bytes(os.urandom(300_000))
+    (run_dir / "checkpoints").mkdir()
+    status, said = run("fetch", "12")
+    assert status == 0 and str(tmp_path / "fetched/new/report.html") in said
+    fetched = tmp_path / "fetched/new"
+    assert {name: (fetched / name).read_text() for name in contents} == contents
+    weights = "model/model.safetensors"
+    assert (fetched / weights).read_bytes() == (run_dir / weights).read_bytes()
+    assert not (fetched / "checkpoints").exists()
+
+
+def test_a_model_that_is_too_large_for_a_session_is_named(
+    place: Place, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(jobs, "LARGEST_MIB", 0)
+    run_dir = place.add("12", "new", seconds=200)
+    (run_dir / "report.html").write_text("<svg>")
+    (run_dir / "model").mkdir()
+    (run_dir / "model" / "model.safetensors").write_bytes(os.urandom(3_000_000))
+    status, said = run("fetch")
+    assert status == 0 and f"not fetched: {run_dir}/model, 3 MiB" in said
+    assert not (tmp_path / "fetched/new/model").exists()
+
+
+def test_a_run_without_results_says_so(place: Place, run: Run) -> None:
+    place.add("12", "new", seconds=200)
+    with pytest.raises(ValueError, match="has no report and no results yet"):
+        run("fetch")

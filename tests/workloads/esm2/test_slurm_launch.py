@@ -1,0 +1,168 @@
+"""The job's supervisor against stand-ins of Slurm's programs: what it does after each kind of ending."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workloads.esm2.slurm_stand_ins import BATCH_FILE, Slurm, answers
+from workloads.esm2.launch.slurm_attempts import State, read_state
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Slurm:
+    return Slurm(tmp_path)
+
+
+def crash(node: str, status: int = 1, **record: Any) -> dict[str, Any]:
+    return {"status": status, "endings": {node: {"status": status, **record}}}
+
+
+def test_a_run_that_ends_well(slurm: Slurm) -> None:
+    status, output = slurm.run({"status": 0})
+    assert status == 0, output
+    assert f"done: {slurm.job.run_dir}" in output
+    (words,) = slurm.train_steps
+    assert {"--nodes=2", "--ntasks-per-node=1", "--kill-on-bad-exit=1"} <= set(words)
+    assert words[-2:] == ["0.1", "node-1"] and not slurm.said_to("scontrol")
+
+
+def test_a_node_that_fails_its_check_is_named_and_excluded(slurm: Slurm) -> None:
+    slurm.answer(answers(node_2=["Slurm gives the job 8 GPUs there, nvidia-smi shows 7"]))
+    status, output = slurm.run()
+    assert status == 0
+    assert "node node-2 is not fit and is left out from now on: Slurm gives the job 8 GPUs" in output
+    # Changed while the requeued job cannot have started again.
+    assert slurm.said_to("scontrol") == [["requeue", "7"], ["update", "JobId=7", "ExcNodeList=node-2"]]
+    assert not slurm.train_steps
+
+
+def test_what_is_wrong_everywhere_ends_the_job(slurm: Slurm) -> None:
+    slurm.answer(answers(node_1=["/fsx is full"], node_2=["/fsx is full"]))
+    status, output = slurm.run()
+    assert status == 2 and "no single node's fault" in output
+    assert not slurm.said_to("scontrol")
+
+
+def test_a_node_without_an_answer_is_not_excluded(slurm: Slurm) -> None:
+    """Slurm marks it down itself; its name may be gone before the job starts again."""
+    slurm.answer(answers()[:1])
+    assert "node node-2 does not answer" in slurm.run()[1]
+    assert slurm.said_to("scontrol") == [["requeue", "7"]]
+
+
+def test_requeues_without_progress_are_bounded(slurm: Slurm) -> None:
+    slurm.answer(answers()[:1])
+    State(requeues=5).write(slurm.job_folder)
+    status, output = slurm.run()
+    assert status == 1 and "requeued 5 times without a new checkpoint" in output
+    assert not slurm.said_to("scontrol")
+
+
+def test_crashes_are_tried_again_and_bounded(slurm: Slurm) -> None:
+    first = crash("node-2", 1, rank=9, message="MemoryError: too large", seconds=1.0)
+    status, output = slurm.run(first, crash("node-1", 7), crash("node-1", 7))
+    assert status == 7
+    assert len(slurm.train_steps) == 3
+    assert "crash 1 of 3 since step 0: node-2, process 9: status 1\nMemoryError" in output
+    assert output.count("given up; the first of these crashes was node-2, process 9: status 1\nMemory") == 1
+
+
+def test_crashes_count_anew_after_a_checkpoint(slurm: Slurm) -> None:
+    progress = {"checkpoint": f"{slurm.job.run_dir}/checkpoints/step-00000010"}
+    status, output = slurm.run(crash("node-1"), crash("node-1"), crash("node-1") | progress, {"status": 0})
+    assert status == 0, output
+    assert "crash 2 of 3 since step 0" in output and "crash 1 of 3 since step 10" in output
+
+
+def test_a_crash_beside_a_lost_node_is_not_counted(slurm: Slurm) -> None:
+    """The node goes while the step runs."""
+    process = slurm.start(crash("node-1") | {"wait": True})
+    wait_for(slurm.folder / "started", process)
+    slurm.answer(answers()[:1])
+    (slurm.folder / "stopped").touch()
+    output, _ = process.communicate(timeout=60)
+    assert slurm.said_to("scontrol") == [["requeue", "7"]]
+    assert "crash" not in output and read_state(slurm.job_folder).crashes == 0
+
+
+def test_a_mistake_of_the_users_is_not_tried_again(slurm: Slurm) -> None:
+    """Other nodes' tasks were killed because of it, and say so with an earlier clock."""
+    endings = {
+        "node-1": {"status": 137, "seconds": 1.0},
+        "node-2": {"status": 2, "seconds": 2.0, "message": "error: train.seed: checkpoint 0, now 5"},
+    }
+    status, output = slurm.run({"status": 137, "endings": endings})
+    assert status == 2 and len(slurm.train_steps) == 1
+    assert "checkpoint 0, now 5" in output
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("number", "last_call", "status"),
+    [(signal.SIGUSR1, ["scontrol", "requeue", "7"], 0), (signal.SIGUSR2, ["scancel", "7"], 143)],
+    ids=["time limit", "make cancel"],
+)
+def test_asked_to_stop_it_saves_first(
+    slurm: Slurm, number: signal.Signals, last_call: list[str], status: int
+) -> None:
+    saved = {"status": 0, "wait": True, "endings": {"node-1": {"status": 143}, "node-2": {"status": 143}}}
+    process = slurm.start(saved)
+    wait_for(slurm.folder / "started", process)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == status, output
+    assert "saved on" in output
+    assert ["scancel", "--signal=TERM", "7"] in slurm.calls and slurm.calls[-1] == last_call
+    assert read_state(slurm.job_folder).crashes == 0
+
+
+def test_data_are_prepared_first_on_one_node_where_they_are_missing(slurm: Slurm) -> None:
+    Path(slurm.job.data_manifest).unlink()
+    assert slurm.run({"status": 0}, {"status": 0})[0] == 0
+    data = next(words for words in slurm.said_to("srun") if "workloads.esm2.data" in words)
+    assert "--nodes=1" in data and "name=run" in data
+    assert len(slurm.train_steps) == 1
+
+
+@pytest.mark.parametrize("plugins", ["", "--auto-resume=[0|1]"])
+def test_auto_resume_where_srun_has_it(slurm: Slurm, plugins: str) -> None:
+    (slurm.folder / "help").write_text(plugins)
+    assert slurm.run({"status": 0})[0] == 0
+    assert ("--auto-resume=1" in slurm.train_steps[0]) == bool(plugins)
+
+
+def test_a_container_where_an_image_is_given(slurm: Slurm) -> None:
+    slurm.job = replace(slurm.job, image="/fsx/esm2.sqsh", python="python3", efa=True)
+    status, output = slurm.run()
+    assert status == 2 and "pyxis is missing" in output
+    (slurm.folder / "help").write_text("--container-image=[USER@]...\n")
+    assert slurm.run({"status": 0})[0] == 0
+    words = slurm.train_steps[0]
+    assert {"--container-image=/fsx/esm2.sqsh", "--container-mounts=/fsx:/fsx"} <= set(words)
+    # By env, behind the container's own variables.
+    assert words.index("NCCL_NET_PLUGIN=ofi") > words.index("env") < words.index("python3")
+
+
+def test_no_setting_of_a_network_without_efa(slurm: Slurm) -> None:
+    assert slurm.run({"status": 0})[0] == 0
+    assert not [word for word in slurm.train_steps[0] if word.startswith(("NCCL_", "FI_", "LD_"))]
+
+
+def test_code_that_is_not_there_is_told(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", str(BATCH_FILE), "/nowhere", str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1 and "is the shared file system mounted?" in done.stderr

@@ -1,0 +1,193 @@
+"""A job of Slurm from a run file and a cluster file: what it takes, and what it is told.
+
+Everything that can be known to be wrong is told here, before anything is copied or a node is taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from config.cluster import InstanceGroup, SlurmCluster
+from config.instance_catalogue import InstanceType, instance_type
+from config.node_settings import HOME_MOUNT_PATH
+from workloads.esm2.config import RunConfig
+from workloads.esm2.data.manifest import MANIFEST_FILE
+from workloads.esm2.data.sources import NAMED_ADDRESSES
+from workloads.esm2.launch.job_file import Job
+
+WITHOUT_USERS = "ubuntu"
+"""The image's own user, who is there when the cluster file names none."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Options of ``make ... TARGET=slurm``."""
+
+    stage: str
+    folder: str
+    """Of runs, data and downloads on the cluster."""
+    image: str | None = None
+    python: str | None = None
+    num_nodes: int | None = None
+    partition: str | None = None
+    gpus_per_node: int | None = None
+    time: str | None = None
+
+
+def job_user(cluster: SlurmCluster, user: str | None) -> str:
+    """Whose job it is.
+
+    Raises:
+        ValueError: if the cluster has several users and none was named, or one that it has not.
+    """
+    names = [found.name for found in cluster.access.users] or [WITHOUT_USERS]
+    if user is None and len(names) > 1:
+        raise ValueError(f"--user: name one of {', '.join(names)}: whose job is it?")
+    if user is not None and user not in {*names, WITHOUT_USERS}:
+        raise ValueError(f"--user: got {user}; the cluster file has {', '.join(names)}")
+    return user or names[0]
+
+
+def default_folder(cluster: SlurmCluster, user: str) -> str:
+    """Where a user's runs, data and downloads are: on Lustre, below the home if it is there."""
+    lustre = cluster.storage.lustre.mount_path
+    has_home = user in {found.name for found in cluster.access.users} and cluster.storage.home is None
+    return f"{lustre}/home/{user}/esm2" if has_home else f"{lustre}/{user}/esm2"
+
+
+def job_request(
+    cluster: SlurmCluster,
+    config: RunConfig,
+    config_text: str,
+    overrides: list[str],
+    wanted: Wanted,
+    *,
+    version: str,
+) -> dict[str, Any]:
+    """What slurm_submit.py takes on the cluster; where the code is, is added when it is there.
+
+    Raises:
+        ValueError: listing all that does not fit together.
+    """
+    problems = _path_problems(cluster, config, wanted.folder)
+    if bool(wanted.image) == bool(wanted.python):
+        problems.append(
+            "image, python: give one of them: IMAGE=<.sqsh file or image> for containers, or "
+            "SUBMIT='--python <file>' of an environment that all nodes see"
+        )
+    groups = _groups(cluster, wanted.partition, problems)
+    if not groups:
+        raise ValueError(_listed(problems))
+    hardware = instance_type(groups[0].instance_type)
+    gpus = _gpus(hardware, wanted, problems)
+    num_nodes = _num_nodes(groups, wanted, problems)
+    processes = max(1, gpus)
+    shard_size = config.parallel.shard_size
+    if wanted.stage == "train" and shard_size and num_nodes * processes % shard_size:
+        problems.append(
+            f"parallel.shard_size: got {shard_size}; it must divide the {num_nodes * processes} processes"
+        )
+    if problems:
+        raise ValueError(_listed(problems))
+    job = Job(
+        stage=wanted.stage,
+        code="",
+        version=version,
+        work_folder=wanted.folder,
+        # The file's name is another one on the cluster.
+        overrides=(*overrides, f"name={config.name}"),
+        run_dir=str(PurePosixPath(wanted.folder) / config.run_dir),
+        data_manifest=str(PurePosixPath(wanted.folder) / config.data.path / MANIFEST_FILE),
+        python=wanted.python or "python3",
+        image=wanted.image,
+        mounts=tuple(shared_folders(cluster)),
+        gpus_per_node=gpus,
+        processes_per_node=processes,
+        efa=bool(gpus and num_nodes > 1 and hardware.num_efa),
+    )
+    options = [f"--job-name={wanted.stage}-{config.name}", f"--partition={groups[0].partition}"]
+    options += [f"--nodes={num_nodes}"]
+    options += [f"--gpus-per-node={gpus}"] if gpus else []
+    options += ["--cpus-per-task=8"] if wanted.stage == "data" and hardware.vcpus >= 8 else []
+    options += ["--exclusive"] if wanted.stage != "data" else []
+    options += [f"--time={wanted.time}"] if wanted.time else []
+    return {"config": config_text, "job": asdict(job), "sbatch": options}
+
+
+def shared_folders(cluster: SlurmCluster) -> list[str]:
+    """Where the file systems are that all nodes have."""
+    return [cluster.storage.lustre.mount_path, *([HOME_MOUNT_PATH] if cluster.storage.home else [])]
+
+
+def _groups(cluster: SlurmCluster, partition: str | None, problems: list[str]) -> list[InstanceGroup]:
+    """Worker groups of the partition, or of the first one with accelerators."""
+    workers = [group for group in cluster.instance_groups if group.role == "worker" and group.partition]
+    workers.sort(key=lambda group: instance_type(group.instance_type).num_accelerators == 0)
+    names = list(dict.fromkeys(str(group.partition) for group in workers))
+    chosen = partition or next(iter(names), None)
+    if chosen not in names:
+        problems.append(f"partition: got {chosen}; the cluster file has {', '.join(names) or 'none'}")
+        return []
+    groups = [group for group in workers if group.partition == chosen]
+    if len(types := sorted({group.instance_type for group in groups})) > 1:
+        problems.append(f"partition: {chosen} has {', '.join(types)}; a run needs nodes of one type")
+    return groups
+
+
+def _gpus(hardware: InstanceType, wanted: Wanted, problems: list[str]) -> int:
+    if wanted.stage == "data":
+        return 0
+    if (hardware.accelerator or "").startswith(("Trainium", "Inferentia")) and wanted.gpus_per_node != 0:
+        problems.append(
+            f"partition: {hardware.name} has {hardware.accelerator}; training runs on NVIDIA GPUs"
+        )
+    found = hardware.num_accelerators
+    gpus = found if wanted.gpus_per_node is None else wanted.gpus_per_node
+    if not 0 <= gpus <= found:
+        problems.append(f"--gpus-per-node: got {gpus}; {hardware.name} has {found}")
+    return gpus
+
+
+def _num_nodes(groups: list[InstanceGroup], wanted: Wanted, problems: list[str]) -> int:
+    there = sum(group.num_instances for group in groups)
+    usual = there if wanted.stage == "train" else 1
+    num_nodes = usual if wanted.num_nodes is None else wanted.num_nodes
+    if wanted.stage == "data" and num_nodes != 1:
+        problems.append(f"NODES: got {num_nodes}; data are prepared on 1 node")
+    elif not 1 <= num_nodes <= there:
+        problems.append(
+            f"NODES: got {num_nodes}; partition {groups[0].partition} has {there} in the cluster file"
+        )
+    return num_nodes
+
+
+def _path_problems(cluster: SlurmCluster, config: RunConfig, folder: str) -> list[str]:
+    """What nodes could not read or write."""
+    shared = shared_folders(cluster)
+    where = " or ".join(shared)
+    problems = []
+
+    def is_shared(path: str) -> bool:
+        return ".." not in Path(path).parts and any(PurePosixPath(path).is_relative_to(m) for m in shared)
+
+    if not is_shared(folder):
+        problems.append(f"--folder: got {folder}; nodes share {where}")
+    for name, path in (
+        ("runs", config.runs),
+        ("data.path", config.data.path),
+        ("data.downloads", config.data.downloads),
+    ):
+        if not is_shared(str(PurePosixPath(folder) / path)):
+            problems.append(f"{name}: got {path}; nodes share {where}. Relative paths are below {folder}")
+    membership = [config.data.membership] if config.data.membership else []
+    for source in [*(config.data.members or config.data.source), *membership]:
+        if source == "sample" or source in NAMED_ADDRESSES or "://" in source or is_shared(source):
+            continue
+        problems.append(f"data: {source} is on this machine; nodes read below {where}, https:// and s3://")
+    return problems
+
+
+def _listed(problems: list[str]) -> str:
+    return f"{len(problems)} problem(s)\n" + "\n".join(f"  {problem}" for problem in problems)

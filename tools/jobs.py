@@ -1,0 +1,90 @@
+"""What became of submitted jobs: ``python -m tools.jobs status|tail|cancel|fetch [JOB]``.
+
+From a machine of the cluster, or from anywhere through Session Manager. Without a job the last one is meant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import getpass
+import io
+import sys
+import tarfile
+from pathlib import Path
+
+from config.loader import load_cluster
+from tools.command_line import cluster_parser, run_command
+from tools.head_node import HeadNode, Say, find_head_node, slurm_is_here
+from tools.job_request import default_folder, job_user
+from tools.node_session import BrokenSession
+
+PROGRAM = Path(__file__).with_name("jobs_on_cluster.sh")
+LARGEST_MIB = 200
+"""Of a model that comes through a session, at about 1 MB/s."""
+
+
+def main() -> int:
+    options = _options()
+    cluster = load_cluster(options.cluster)
+    user = getpass.getuser() if slurm_is_here() else job_user(cluster, options.user)
+    folder = options.folder or default_folder(cluster, user)
+    head = find_head_node(cluster, options.profile)
+    if options.what == "fetch":
+        return fetch(head, user, folder, options.job, Path(options.to))
+    if options.what == "cancel" and not options.job:
+        raise ValueError("cancel: name the job, make cancel JOB=<number>; make status lists them")
+    try:
+        return _run(head, user, options.what, folder, options.job, say=lambda line: print(line, flush=True))
+    except BrokenSession as error:
+        raise ValueError(f"{error}; the jobs go on") from None
+
+
+def _options() -> argparse.Namespace:
+    parser = cluster_parser("Look after jobs that make ... TARGET=slurm has submitted.")
+    parser.add_argument("what", choices=("status", "tail", "cancel", "fetch"))
+    parser.add_argument("job", nargs="?", default="", help="its number; the last one submitted, if not given")
+    parser.add_argument("--user", help="whose jobs, from outside of the cluster")
+    parser.add_argument("--folder", help="of runs on the shared file system, as given to submit")
+    parser.add_argument("--to", default="runs", help="folder for what is fetched (%(default)s)")
+    return parser.parse_args()
+
+
+def _run(head: HeadNode, user: str, *arguments: str, say: Say) -> int:
+    return head.run(user, ["bash", "-c", PROGRAM.read_text(), PROGRAM.name, *arguments], say)
+
+
+def fetch(head: HeadNode, user: str, folder: str, job: str, to: Path) -> int:
+    """Bring report, results, metrics and the model; its size permitting.
+
+    Raises:
+        ValueError: with what the head node says, if there is nothing to bring or it came damaged.
+    """
+    said: list[str] = []
+    status = _run(head, user, "fetch", folder, job, str(LARGEST_MIB), say=said.append)
+    if status or "files" not in said:
+        raise ValueError("\n".join(said[:20]).removeprefix("error: "))
+    start = said.index("files")
+    run = next(line.removeprefix("run ") for line in said[:start] if line.startswith("run "))
+    target = to / run
+    target.mkdir(parents=True, exist_ok=True)
+    try:
+        archive = base64.b64decode("".join(said[start + 1 :]), validate=True)
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            tar.extractall(target, filter="data")
+    except (ValueError, EOFError, tarfile.TarError, OSError) as error:
+        raise ValueError(f"what came is damaged ({error}); run the same command again") from None
+    for line in said[:start]:
+        if line.startswith("left "):
+            print(
+                f"not fetched: {line.removeprefix('left ')}; copy it below the data bucket's folder of the "
+                "shared file system, from where it is exported to S3 (docs/training-on-slurm.md)",
+                file=sys.stderr,
+            )
+    for path in sorted(target.iterdir()):
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

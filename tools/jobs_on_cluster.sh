@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# On the head node, as the jobs' user: jobs_on_cluster.sh status|tail|cancel|fetch FOLDER [JOB] [MIB]
+# FOLDER/jobs has a link for each submitted job, to its folder in the run's. Without JOB the last one is meant.
+# MIB is the size up to which fetch sends a model.
+set -euo pipefail
+
+readonly what="$1" folder="$2" largest_mib="${4:-0}" num_shown=5
+job="${3:-}"
+
+newest_jobs() {
+    find "${folder}/jobs" -maxdepth 1 -type l -printf '%T@ %f\n' 2>/dev/null | sort --reverse --numeric-sort |
+        head --lines="$1" | cut --delimiter=' ' --fields=2
+}
+
+find_job() {
+    [[ -n "${job}" ]] || job="$(newest_jobs 1)"
+    if [[ -z "${job}" || ! -d "${folder}/jobs/${job}" ]]; then
+        echo "error: no job ${job:-at all} was submitted from ${folder}; make status lists them" >&2
+        exit 2
+    fi
+    place="$(readlink --canonicalize "${folder}/jobs/${job}")"
+    run="${place%/jobs/*}"
+}
+
+# Of a job in Slurm's queue; nothing of one that has ended.
+queue_state() {
+    squeue --noheader --jobs="${job}" --format="${1:-%T}" 2>/dev/null || true
+}
+
+status() {
+    squeue --user="${USER}" --format='%.10i %.30j %.12T %.12M %.6D %R'
+    for job in $(newest_jobs "${num_shown}"); do
+        find_job
+        echo
+        echo "job ${job}  run ${run##*/}  $(queue_state)"
+        last_line log "${place}/job.log" .
+        last_line metrics "${run}/metrics.jsonl" '"kind": "train"'
+    done
+}
+
+last_line() {
+    local found=""
+    [[ ! -e "$2" ]] || found="$({ grep -- "$3" "$2" || true; } | tail --lines=1)"
+    [[ -z "${found}" ]] || printf '  %-8s %s\n' "$1" "${found}"
+}
+
+# Ends with the job. Slurm is asked rarely: every question costs its controller something.
+follow() {
+    local log="${place}/job.log" watch
+    echo "${log}"
+    [[ -e "${log}" ]] || echo "the job has not begun: $(queue_state '%T %R')"
+    while [[ -n "$(queue_state)" ]]; do sleep 10; done &
+    watch=$!
+    # Expanded now: it is this function's.
+    # shellcheck disable=SC2064
+    trap "kill ${watch} 2>/dev/null || true" EXIT
+    tail --lines=50 --follow=name --retry --pid="${watch}" "${log}" 2>/dev/null
+}
+
+cancel() {
+    case "$(queue_state)" in
+    '') echo "job ${job} is not in the queue any more" ;;
+    RUNNING)
+        # The batch script has its processes save, and then cancels the job.
+        scancel --batch --signal=USR2 "${job}"
+        echo "job ${job} is asked to save and to end: make tail JOB=${job} shows it"
+        echo "at once, without saving: scancel ${job} on the head node"
+        ;;
+    *)
+        scancel "${job}"
+        echo "job ${job} was not running and is cancelled"
+        ;;
+    esac
+}
+
+# Lines of text: the run, what is left out, and then the files.
+fetch() {
+    local files=() name size_mib
+    cd "${run}"
+    for name in report.html all_results.json metrics.jsonl evaluation-*.json; do
+        [[ ! -e "${name}" ]] || files+=("${name}")
+    done
+    echo "run ${run##*/}"
+    if [[ -d model ]]; then
+        size_mib="$(du --summarize --block-size=1M model | cut --fields=1)"
+        if ((size_mib <= largest_mib)); then files+=(model); else echo "left ${run}/model, ${size_mib} MiB"; fi
+    fi
+    ((${#files[@]})) || { echo "error: ${run} has no report and no results yet" >&2 && exit 2; }
+    echo files
+    tar --create --gzip --file=- "${files[@]}" | base64
+}
+
+case "${what}" in
+status) status ;;
+tail) find_job && follow ;;
+cancel | fetch) find_job && "${what}" ;;
+esac

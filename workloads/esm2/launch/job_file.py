@@ -1,0 +1,68 @@
+"""What a job of Slurm must know of its run: ``job.json``, in the folder of the submission.
+
+Standard library alone: the node's own Python reads it, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+JOB_FILE = "job.json"
+CONFIG_FILE = "config.yaml"
+STAGES = ("train", "data", "evaluate")
+
+
+@dataclass(frozen=True)
+class Job:
+    stage: str
+    """One of ``STAGES``; data is prepared by one process, the others run one a GPU."""
+    code: str
+    """Folder with ``workloads/``."""
+    version: str
+    """Of the code: a commit, or the hash of its contents."""
+    work_folder: str
+    """What relative paths of the run file are relative to."""
+    overrides: tuple[str, ...]
+    run_dir: str
+    data_manifest: str
+    """There if the run's data has been prepared."""
+    python: str
+    image: str | None
+    """Squashfs file or image reference, for pyxis; None runs ``python`` of the node."""
+    mounts: tuple[str, ...]
+    """Shared file systems, which containers get, too."""
+    gpus_per_node: int
+    processes_per_node: int
+    efa: bool
+    """Whether the nodes' instance type has EFA."""
+    max_crashes: int = 3
+    """Without a new checkpoint in between; then the job stops."""
+
+    def write(self, folder: Path) -> Path:
+        path = folder / JOB_FILE
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        return path
+
+
+def read_job(path: Path) -> Job:
+    """Read what ``Job.write`` has written.
+
+    Raises:
+        ValueError: if the file is of another version of the code.
+    """
+    try:
+        return job_of(json.loads(path.read_text()))
+    except TypeError as error:
+        raise ValueError(f"{path} is of another version of the code ({error}); submit again") from None
+
+
+def job_of(values: Mapping[str, Any]) -> Job:
+    """From JSON's types."""
+    plain: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+    }
+    return Job(**plain)

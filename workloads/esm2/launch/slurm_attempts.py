@@ -1,0 +1,84 @@
+"""What a job remembers between its attempts, on this allocation or after a requeue."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+STATE_FILE = "state.json"
+USAGE_ERROR = 2
+"""Status of a process whose message says what the user has to change."""
+
+
+@dataclass
+class State:
+    step: int = 0
+    """Of the newest checkpoint when an attempt last began."""
+    crashes: int = 0
+    """Since that checkpoint."""
+    requeues: int = 0
+    """By the job itself, since that checkpoint."""
+    first_error: str = ""
+    """Of these crashes."""
+    excluded: tuple[str, ...] = ()
+    """Nodes that failed a check."""
+
+    def progress_to(self, step: int) -> None:
+        """Start counting again where the run has come further."""
+        if step > self.step:
+            self.step, self.crashes, self.requeues, self.first_error = step, 0, 0, ""
+
+    def write(self, folder: Path) -> None:
+        """Whole or not at all: the job may be killed at any moment."""
+        new = folder / f".{STATE_FILE}-{os.getpid()}"
+        new.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        new.replace(folder / STATE_FILE)
+
+
+def read_state(folder: Path) -> State:
+    try:
+        values = json.loads((folder / STATE_FILE).read_text())
+    except FileNotFoundError:
+        return State()
+    return State(**{**values, "excluded": tuple(values["excluded"])})
+
+
+def newest_checkpoint(run_dir: Path) -> int:
+    """Step of the last whole checkpoint; 0 without."""
+    found = (run_dir / "checkpoints").glob("step-" + "[0-9]" * 8)
+    return max((int(path.name.removeprefix("step-")) for path in found), default=0)
+
+
+def endings_folder(folder: Path, attempt: str) -> Path:
+    return folder / "endings" / attempt
+
+
+@dataclass(frozen=True)
+class Failure:
+    status: int
+    text: str
+    """Node, process and its message, as far as they are known."""
+
+
+def stopped_gracefully(folder: Path, attempt: str, status: int) -> bool:
+    """Whether the processes saved and ended because they were asked to."""
+    return any(record["status"] == status for record in _endings(folder, attempt))
+
+
+def first_failure(folder: Path, attempt: str, status: int) -> Failure:
+    """What failed first on any node. Processes that were ended because of it come later."""
+    records = [record for record in _endings(folder, attempt) if record["status"]]
+    if not records:
+        return Failure(status, f"the step ended with {status}, and torchrun of no node has said why")
+    # A message that a user can act on counts before the failures that it brought about elsewhere.
+    first = min(records, key=lambda record: (record["status"] != USAGE_ERROR, record["seconds"]))
+    who = f"{first['node']}, process {first['rank']}" if first["rank"] is not None else first["node"]
+    text = f"{who}: status {first['status']}"
+    return Failure(first["status"], f"{text}\n{first['message']}" if first["message"] else text)
+
+
+def _endings(folder: Path, attempt: str) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(endings_folder(folder, attempt).glob("*.json"))]

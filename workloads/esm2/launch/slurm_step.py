@@ -1,0 +1,65 @@
+"""The srun commands of a job: what runs on its nodes, in a container or not, and with which environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from .job_file import CONFIG_FILE, Job
+
+_AMAZON = "/opt/amazon"
+
+
+def srun_help() -> str:
+    """With the options that plugins add: pyxis's, and HyperPod's own."""
+    return subprocess.run(["srun", "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def step_command(job: Job, help_text: str, *, num_nodes: int, arguments: Sequence[str]) -> list[str]:
+    """A task on each of the first nodes that runs a module of the code; any that fails ends the whole step.
+
+    A torchrun that dies leaves its workers behind. They are in the step, which Slurm ends with all of its
+    processes.
+    """
+    options = ["--kill-on-bad-exit=1"]
+    if "--auto-resume" in help_text:
+        options.append("--auto-resume=1")
+    if job.image:
+        mounts = ",".join(f"{mount}:{mount}" for mount in job.mounts)
+        options += [f"--container-image={job.image}", f"--container-mounts={mounts}"]
+        options += ["--no-container-mount-home", f"--container-workdir={job.work_folder}"]
+    # By env, since variables of an image win over those of the job.
+    variables = [f"{name}={value}" for name, value in sorted(run_environment(job).items())]
+    return [*srun(num_nodes), *options, "env", *variables, job.python, "-u", *arguments]
+
+
+def srun(num_nodes: int) -> list[str]:
+    """One task a node, which may use all that the job has there."""
+    return [
+        *("srun", f"--nodes={num_nodes}", f"--ntasks={num_nodes}", "--ntasks-per-node=1"),
+        *("--mpi=none", "--cpu-bind=none", "--overlap"),
+    ]
+
+
+def stage_arguments(job: Job, folder: Path) -> list[str]:
+    return ["--config", str(folder / CONFIG_FILE), *job.overrides]
+
+
+def run_environment(job: Job) -> dict[str, str]:
+    """Nothing of a network that the nodes do not have: NCCL chooses well by itself without EFA."""
+    variables = {
+        "PYTHONPATH": job.code,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "GIT_SHA": job.version,
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if not job.efa:
+        return variables
+    variables |= {"FI_PROVIDER": "efa", "NCCL_NET_PLUGIN": "ofi", "NCCL_SOCKET_IFNAME": "^docker,lo,veth"}
+    if not job.image:
+        # An image has its own in the loader's cache; on a node they are beside it.
+        folders = [f"{_AMAZON}/efa/lib", f"{_AMAZON}/ofi-nccl/lib", os.environ.get("LD_LIBRARY_PATH", "")]
+        variables["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
+    return variables

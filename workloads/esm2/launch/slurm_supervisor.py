@@ -1,0 +1,185 @@
+"""What runs in the batch script of a job: checks its nodes, starts the stage on them, and sees it to its end.
+
+``python3 -m workloads.esm2.launch.slurm_supervisor JOB``, by the node's own Python: standard library alone.
+
+The step is stopped before the time limit (SIGUSR1, from Slurm) and the job requeued; stopped for good by
+SIGUSR2 (``make cancel``). A crash is tried again, ``max_crashes`` times without a new checkpoint. A node that
+fails a check is excluded and the job requeued. The loss of a node is Slurm's to see, which requeues the job.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from .job_file import Job, read_job
+from .preflight import Verdict, check_nodes
+from .slurm_attempts import (
+    USAGE_ERROR,
+    State,
+    first_failure,
+    newest_checkpoint,
+    read_state,
+    stopped_gracefully,
+)
+from .slurm_step import srun_help, stage_arguments, step_command
+
+MAX_REQUEUES = 5
+"""By the job itself without a new checkpoint in between."""
+SECONDS_BETWEEN_SIGNALS = 15
+"""A step that is only starting may miss one."""
+STOPPED_BY_SIGNAL = 143
+DATA = "workloads.esm2.data"
+AGENT = "workloads.esm2.launch.node_agent"
+REPORT = "report.html"
+
+
+class Supervisor:
+    """One allocation of a job; what it must remember longer is in ``State``."""
+
+    def __init__(self, job_file: Path) -> None:
+        self.job_file, self.folder = job_file, job_file.parent
+        self.job: Job = read_job(job_file)
+        self.job_id = os.environ["SLURM_JOB_ID"]
+        shown = _output("scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"])
+        self.nodes = shown.split()
+        self.restart = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+        self.state: State = read_state(self.folder)
+        self.stop: signal.Signals | None = None
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+
+    def run(self) -> int:
+        """The exit status of the job, unless it is requeued."""
+        say(f"job {self.job_id}, start {self.restart + 1}, on {' '.join(self.nodes)}")
+        self.state.progress_to(newest_checkpoint(Path(self.job.run_dir)))
+        self.state.write(self.folder)
+        options = srun_help()
+        if self.job.image and "--container-image" not in options:
+            say("error: srun has no --container-image: pyxis is missing here; docs/training-on-slurm.md")
+            return USAGE_ERROR
+        attempt = 0
+        while True:
+            verdict = check_nodes(self.job_file, self.nodes)
+            if not verdict.is_well:
+                return self._on_bad_nodes(verdict)
+            attempt += 1
+            name = f"{self.restart}.{attempt}"
+            status = self._attempt(name, options)
+            if self.stop is not None:
+                return self._on_stop(name, status)
+            if status == 0:
+                say(f"done: {self.job.run_dir}")
+                return 0
+            # The nodes are checked again first: a crash beside a node that is lost is none of its own.
+            if not (verdict := check_nodes(self.job_file, self.nodes)).is_well:
+                return self._on_bad_nodes(verdict)
+            if (ends_with := self._on_crash(name, status)) is not None:
+                return ends_with
+
+    def _attempt(self, name: str, options: str) -> int:
+        """Prepare the data if need be, then run the stage; its status."""
+        arguments = stage_arguments(self.job, self.folder)
+        if self.job.stage == "data" or not Path(self.job.data_manifest).exists():
+            command = step_command(self.job, options, num_nodes=1, arguments=["-m", DATA, *arguments])
+            status = self._run(command)
+            if self.job.stage == "data" or status or self.stop:
+                return status
+        agent = ["-m", AGENT, str(self.job_file), name, self.nodes[0]]
+        return self._run(step_command(self.job, options, num_nodes=len(self.nodes), arguments=agent))
+
+    def _run(self, command: list[str]) -> int:
+        process = subprocess.Popen(command, cwd=self.job.work_folder, stdin=subprocess.DEVNULL)
+        while True:
+            try:
+                return process.wait(SECONDS_BETWEEN_SIGNALS)
+            except subprocess.TimeoutExpired:
+                if self.stop is not None:
+                    self._signal_steps()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.stop = signal.Signals(number)
+        # SIGTERM is Slurm's, which sends it to the steps itself.
+        if self.stop != signal.SIGTERM:
+            self._signal_steps()
+
+    def _signal_steps(self) -> None:
+        subprocess.run(["scancel", "--signal=TERM", self.job_id], stderr=subprocess.DEVNULL, timeout=60)
+
+    def _on_stop(self, attempt: str, status: int) -> int:
+        assert self.stop is not None
+        saved = stopped_gracefully(self.folder, attempt, STOPPED_BY_SIGNAL)
+        if status == 0 and not saved:
+            say(f"done, just before it was to stop: {self.job.run_dir}")
+            return 0
+        step = newest_checkpoint(Path(self.job.run_dir))
+        say(f"{'saved' if saved else 'ended'} on {self.stop.name}; the newest checkpoint is of step {step}")
+        if self.stop == signal.SIGUSR1:
+            return self._requeue("the time limit is near")
+        if self.stop == signal.SIGUSR2:
+            subprocess.run(["scancel", self.job_id], timeout=60)
+        return STOPPED_BY_SIGNAL
+
+    def _on_crash(self, attempt: str, status: int) -> int | None:
+        """Count it; the job's status if it is not to be tried again."""
+        failure = first_failure(self.folder, attempt, status)
+        if failure.status == USAGE_ERROR:
+            say(f"error: {failure.text}")
+            return USAGE_ERROR
+        self.state.progress_to(newest_checkpoint(Path(self.job.run_dir)))
+        self.state.crashes += 1
+        self.state.first_error = self.state.first_error or failure.text
+        self.state.write(self.folder)
+        count = f"{self.state.crashes} of {self.job.max_crashes}"
+        say(f"crash {count} since step {self.state.step}: {failure.text}")
+        if self.state.crashes < self.job.max_crashes:
+            return None
+        say(f"error: given up; the first of these crashes was {self.state.first_error}")
+        return failure.status or 1
+
+    def _on_bad_nodes(self, verdict: Verdict) -> int:
+        if verdict.fatal:
+            say(f"error: {verdict.fatal}; this is no single node's fault, and others would not help")
+            return USAGE_ERROR
+        for node, problem in verdict.bad.items():
+            say(f"node {node} is not fit and is left out from now on: {problem}")
+        for node in verdict.silent:
+            say(f"node {node} does not answer")
+        self.state.excluded = tuple(sorted({*self.state.excluded, *verdict.bad}))
+        return self._requeue("not all of its nodes are well")
+
+    def _requeue(self, why: str) -> int:
+        """Back into the queue, from where it goes on at its newest checkpoint."""
+        self.state.progress_to(newest_checkpoint(Path(self.job.run_dir)))
+        self.state.requeues += 1
+        self.state.write(self.folder)
+        if self.state.requeues > MAX_REQUEUES:
+            say(f"error: requeued {MAX_REQUEUES} times without a new checkpoint; given up")
+            return 1
+        say(f"requeue {self.state.requeues} since step {self.state.step}: {why}")
+        # Slurm ends this process for it. Until then the job cannot start again, and may be changed.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        subprocess.run(["scontrol", "requeue", self.job_id], check=True, timeout=60)
+        if self.state.excluded:
+            names = ",".join(self.state.excluded)
+            subprocess.run(
+                ["scontrol", "update", f"JobId={self.job_id}", f"ExcNodeList={names}"], check=True, timeout=60
+            )
+        return 0
+
+
+def say(text: str) -> None:
+    print(f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] {text}", flush=True)
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+if __name__ == "__main__":
+    sys.exit(Supervisor(Path(sys.argv[1])).run())

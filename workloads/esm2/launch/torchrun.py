@@ -1,0 +1,40 @@
+"""torchrun as a library: the processes of one machine, and what they ended with."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+SHUTDOWN_TIMEOUT_SECONDS = 120
+"""Between SIGTERM and SIGKILL for the processes: they end their step and save. torchrun's default is 30."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    status: int
+    """Exit status of the process that failed first, 128 + the number of a signal, or 0."""
+    rank: int | None = None
+    seconds: float = 0.0
+    """When that was, since 1970."""
+
+
+def run_processes(config: LaunchConfig, arguments: Sequence[str]) -> Ending:
+    """Start ``python -u ARGUMENTS`` in each process and wait for them."""
+    # The agent's own account of a failure is a page for each process; ours is the message.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    try:
+        elastic_launch(config, sys.executable)("-u", *arguments)
+    except ChildFailedError as error:
+        rank, first = error.get_first_failure()
+        status = first.exitcode if first.exitcode > 0 else 128 - first.exitcode
+        return Ending(status, rank, float(first.timestamp))
+    except SignalException as error:
+        return Ending(128 + error.sigval, None, time.time())
+    return Ending(0)

@@ -28,8 +28,9 @@ queue_state() {
 }
 
 status() {
-    squeue --user="${USER}" --format='%.10i %.30j %.12T %.12M %.6D %R'
+    squeue --user="$(id --user --name)" --format='%.10i %.30j %.12T %.12M %.6D %R'
     for job in $(newest_jobs "${num_shown}"); do
+        [[ -d "${folder}/jobs/${job}" ]] || continue # its run was removed
         find_job
         echo
         echo "job ${job}  run ${run##*/}  $(queue_state)"

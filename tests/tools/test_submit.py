@@ -131,6 +131,28 @@ def test_commands_run_as_the_user_and_without_roots_environment(
     assert said[-1].startswith("error: there is no user nobody-there")
 
 
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("data", "tools.submit data"),
+        ("train-ddp", "tools.submit train .* parallel.mode=ddp"),
+        ("train-fsdp", "tools.submit train .* parallel.mode=fsdp name=esm2_650m_fsdp"),
+        ("evaluate", "tools.submit evaluate"),
+    ],
+)
+def test_make_hands_on_what_was_asked(target: str, words: str) -> None:
+    asked = ["TARGET=slurm", "NODES=4", "IMAGE=/fsx/x.sqsh", "SUBMIT=--time 2:00", "ARGS=optim.lr=1e-4"]
+    config = "CONFIG=workloads/esm2/configs/esm2_650m.yaml"
+    command = ["make", "--dry-run", target, *asked, config]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    said = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=60, env=environment
+    ).stdout
+    assert re.search(words, said)
+    for option in ("--nodes 4", "--image /fsx/x.sqsh", "--time 2:00", "--config workloads/", "optim.lr=1e-4"):
+        assert option in said
+
+
 def bring(tmp_path: Path, aws: str) -> subprocess.CompletedProcess[str]:
     program = tmp_path / "bin" / "aws"
     program.parent.mkdir(exist_ok=True)

@@ -73,6 +73,7 @@ def test_status_shows_the_queue_and_how_far_runs_are(place: Place, run: Run) -> 
     place.add("12", "new", seconds=200)
     (first / "metrics.jsonl").write_text('{"kind": "train", "step": 5}\n{"kind": "event", "step": 5}\n')
     place.state("RUNNING")
+    (place.folder / "jobs" / "13").symlink_to(place.folder / "removed")
     status, said = run("status")
     assert status == 0 and said.startswith("JOBID NAME STATE\n")
     assert said.index("job 12  run new  RUNNING") < said.index("job 7  run old")

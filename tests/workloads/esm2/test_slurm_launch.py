@@ -166,3 +166,22 @@ def test_code_that_is_not_there_is_told(tmp_path: Path) -> None:
         ["bash", str(BATCH_FILE), "/nowhere", str(tmp_path)], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 1 and "is the shared file system mounted?" in done.stderr
+
+
+def test_stopped_while_it_prepares_data_it_is_not_done(slurm: Slurm) -> None:
+    Path(slurm.job.data_manifest).unlink()
+    process = slurm.start({"status": 0, "wait": True})
+    wait_for(slurm.folder / "started", process)
+    process.send_signal(signal.SIGUSR1)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and "done" not in output and not slurm.train_steps
+    assert slurm.said_to("scontrol") == [["requeue", "7"]]
+
+
+def test_a_requeue_that_slurm_refuses_is_told(slurm: Slurm) -> None:
+    """Someone has cancelled the job, which looks like lost nodes."""
+    program = slurm.folder / "bin" / "scontrol"
+    program.write_text(program.read_text() + 'sys.exit(words[0] == "requeue")\n')
+    slurm.answer([])
+    status, output = slurm.run()
+    assert status == 1 and "Slurm does not requeue it" in output

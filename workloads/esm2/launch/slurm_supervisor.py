@@ -9,6 +9,7 @@ fails a check is excluded and the job requeued. The loss of a node is Slurm's to
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -63,24 +64,24 @@ class Supervisor:
         if self.job.image and "--container-image" not in options:
             say("error: srun has no --container-image: pyxis is missing here; docs/training-on-slurm.md")
             return USAGE_ERROR
-        attempt = 0
-        while True:
-            verdict = check_nodes(self.job_file, self.nodes)
-            if not verdict.is_well:
-                return self._on_bad_nodes(verdict)
-            attempt += 1
-            name = f"{self.restart}.{attempt}"
-            status = self._attempt(name, options)
+        verdict = check_nodes(self.job_file, self.nodes)
+        for attempt in itertools.count(1):
+            name, status = f"{self.restart}.{attempt}", STOPPED_BY_SIGNAL
+            if verdict.is_well and self.stop is None:
+                status = self._attempt(name, options)
+                # A crash beside a node that is lost is none of its own, so it does not count yet.
+                if self.stop is None and status:
+                    verdict = check_nodes(self.job_file, self.nodes)
             if self.stop is not None:
                 return self._on_stop(name, status)
+            if not verdict.is_well:
+                return self._on_bad_nodes(verdict)
             if status == 0:
                 say(f"done: {self.job.run_dir}")
                 return 0
-            # The nodes are checked again first: a crash beside a node that is lost is none of its own.
-            if not (verdict := check_nodes(self.job_file, self.nodes)).is_well:
-                return self._on_bad_nodes(verdict)
             if (ends_with := self._on_crash(name, status)) is not None:
                 return ends_with
+        raise AssertionError("attempts are counted without end")
 
     def _attempt(self, name: str, options: str) -> int:
         """Prepare the data if need be, then run the stage; its status."""
@@ -88,8 +89,10 @@ class Supervisor:
         if self.job.stage == "data" or not Path(self.job.data_manifest).exists():
             command = step_command(self.job, options, num_nodes=1, arguments=["-m", DATA, *arguments])
             status = self._run(command)
-            if self.job.stage == "data" or status or self.stop:
+            if self.job.stage == "data" or status:
                 return status
+            if self.stop is not None:
+                return STOPPED_BY_SIGNAL
         agent = ["-m", AGENT, str(self.job_file), name, self.nodes[0]]
         return self._run(step_command(self.job, options, num_nodes=len(self.nodes), arguments=agent))
 
@@ -164,7 +167,9 @@ class Supervisor:
         say(f"requeue {self.state.requeues} since step {self.state.step}: {why}")
         # Slurm ends this process for it. Until then the job cannot start again, and may be changed.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        subprocess.run(["scontrol", "requeue", self.job_id], check=True, timeout=60)
+        if subprocess.run(["scontrol", "requeue", self.job_id], timeout=60).returncode:
+            say("Slurm does not requeue it: it is being ended by someone else, or the cluster forbids it")
+            return 1
         if self.state.excluded:
             names = ",".join(self.state.excluded)
             subprocess.run(

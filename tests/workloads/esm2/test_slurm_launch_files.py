@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.workloads.esm2.slurm_stand_ins import Slurm
+from tests.workloads.esm2.slurm_stand_ins import REPOSITORY, Slurm
 from workloads.esm2.launch.job_file import read_job
 from workloads.esm2.launch.node_check import check
 from workloads.esm2.launch.preflight import judge
@@ -110,6 +111,25 @@ def test_other_faults_of_a_node(slurm: Slurm) -> None:
     assert "does not run: broken" in problems(slurm, gpus_per_node=0, python=f"{slurm.folder}/bin/old-python")
     slurm.job_folder.rmdir()
     assert "cannot be written to: No such file" in problems(slurm, gpus_per_node=0)
+
+
+@pytest.mark.parametrize("module", ["slurm_supervisor", "slurm_submit", "node_check"])
+def test_the_nodes_own_python_is_enough(module: str) -> None:
+    """Nothing but the standard library, and no syntax that Ubuntu 22.04's Python 3.10 lacks."""
+    ask = f"""
+import ast, sys
+import workloads.esm2.launch.{module}
+for name, found in list(sys.modules.items()):
+    if name.startswith("workloads") and found.__file__:
+        ast.parse(open(found.__file__).read(), feature_version=(3, 10))
+        print(name)
+"""
+    # -S: no installed package is found.
+    done = subprocess.run(
+        [sys.executable, "-S", "-s", "-c", ask], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"workloads.esm2.launch.{module}\n" in done.stdout
 
 
 NODES = ("a", "b", "c")

@@ -82,7 +82,11 @@ def main() -> int:
     else:
         code = code_version.bring(cluster, head, options.profile)
         lustre = cluster.storage.lustre.mount_path
-        head.run_as_root(_MAKE_FOLDER, [lustre, user], print)
+        said: list[str] = []
+        if folder.startswith(f"{lustre}/{user}/") and head.run_as_root(
+            _MAKE_FOLDER, [lustre, user], said.append
+        ):
+            raise ValueError(f"{head.name}: {lustre}/{user} cannot be made: " + "\n".join(said))
     named = f"{folder}/code/{code_version.code_hash()}"
     found = _submit(head, user, code, request | {"job": request["job"] | {"code": named}})
     for name, value in found.items():

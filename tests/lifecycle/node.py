@@ -8,7 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -154,13 +154,13 @@ class Bundle:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    def run(self) -> Result:
+    def run(self, stdout: IO[str] | int = subprocess.PIPE) -> Result:
         """As HyperPod does it: by the interpreter, from another folder."""
         done = subprocess.run(
             ["/bin/bash", str(self.folder / "on_init_complete.sh")],
             cwd="/",
             env={"PATH": self.stand_ins.path, "DESTDIR": str(self.root), "LIFECYCLE_PATIENCE": "0"},
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.STDOUT,
             text=True,
             timeout=120,

@@ -184,6 +184,13 @@ def test_a_run_beside_another_waits_and_says_for_whom(tmp_path: Path) -> None:
     assert lock.stat().st_mode & 0o777 == 0o600, "whoever can read it can hold it"
 
 
+def test_a_terminal_that_is_lost_fails_no_node(tmp_path: Path) -> None:
+    node = bundle(tmp_path)
+    with Path("/dev/full").open("w") as terminal:
+        assert node.run(stdout=terminal).status == 0
+    assert "done: 3 steps" in node.log
+
+
 def test_nothing_is_left_in_the_bundle(tmp_path: Path) -> None:
     """Compiled files would change what the next one reads there."""
     node = bundle(tmp_path)

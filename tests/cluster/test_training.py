@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-from transformers import EsmConfig
 
 from tests.cluster.bundle import REPOSITORY
 from tests.cluster.cluster import Cluster, at_once
@@ -21,30 +20,25 @@ from tests.cluster.machine import Machine
 from tests.cluster.patience import wait_until
 from tests.cluster.test_users import as_user
 from tests.workloads.esm2.conftest import prepared, tiny_config, tiny_model
-from tests.workloads.esm2.training_runs import events, losses
+from tests.workloads.esm2.training_runs import events, losses, start_training
 from workloads.esm2.launch.slurm_attempts import newest_checkpoint
 
 __all__ = ["prepared", "tiny_config", "tiny_model"]
-USER, UID = "ada", 2001
+USER, UID, GID = "ada", 2001, 3000
 HOME = f"/fsx/home/{USER}/esm2"
-NUM_STEPS, SAVE_EVERY = 80, 10
+NUM_STEPS, SAVE_EVERY = 60, 10
 # Several nodes share this computer's cores.
 PYTHON = f"""#!/bin/sh
 OMP_NUM_THREADS=1 exec {sys.executable} "$@"
 """
 
 
-@pytest.fixture(scope="module")
-def home(cluster: Cluster, lifecycle: Lifecycle, prepared: Path, tiny_model: Path, folder: Path) -> Path:
-    """The user's folder on the shared file system, seen from here: data, a tiny model and a run file."""
-    home = cluster.shared / "home" / USER / "esm2"
-    shutil.copytree(prepared, home / "data")
-    shutil.copytree(tiny_model, home / "tiny")
-    for path in (home, *home.rglob("*")):
-        os.chown(path, UID, 3000)
+def run_file(folder: str, runs: str) -> str:
+    """Data and model are in ``folder``, as whoever trains calls it."""
     settings: dict[str, Any] = {
-        "model": {"init_from": f"{HOME}/tiny", "max_residues": 126},
-        "data": {"source": [f"{HOME}/proteins.fasta"], "path": "data"},
+        "runs": runs,
+        "model": {"init_from": f"{folder}/tiny", "max_residues": 126},
+        "data": {"source": [f"{folder}/proteins.fasta"], "path": f"{folder}/data"},
         "optim": {"lr": 1e-3, "warmup_steps": 5},
         "train": {
             "max_steps": NUM_STEPS,
@@ -55,12 +49,23 @@ def home(cluster: Cluster, lifecycle: Lifecycle, prepared: Path, tiny_model: Pat
             "eval_every_steps": 1000,
             "save_every_steps": SAVE_EVERY,
         },
+        "tracking": {"mlflow_uri": f"file://{folder}/mlruns"},
     }
+    return yaml.safe_dump(settings)
+
+
+@pytest.fixture(scope="module")
+def home(cluster: Cluster, lifecycle: Lifecycle, prepared: Path, tiny_model: Path) -> Path:
+    """The user's folder on the shared file system, seen from here: data, a tiny model and a run file."""
+    home = cluster.shared / "home" / USER / "esm2"
+    shutil.copytree(prepared, home / "data")
+    shutil.copytree(tiny_model, home / "tiny")
+    (home / "run.yaml").write_text(run_file(HOME, "runs"))
     (home / "python").write_text(PYTHON)
     (home / "python").chmod(0o755)
+    for path in (home, *home.rglob("*")):
+        os.chown(path, UID, GID)
     at_once(let_in, [cluster.login, *cluster.workers])
-    run_file = home / "run.yaml"
-    run_file.write_text(yaml.safe_dump(settings))
     return home
 
 
@@ -71,12 +76,17 @@ def let_in(machine: Machine) -> None:
     machine.run(["chmod", "o+x", *sorted(folders)])
 
 
+def tool(cluster: Cluster, *arguments: str) -> str:
+    """One of the tools behind make, on a login node, as the user; what it prints."""
+    command = ["env", f"--chdir={REPOSITORY}", sys.executable, "-m", *arguments]
+    command.append("--cluster=tests/cluster/cluster.yaml")
+    return cluster.login.run(command, user=USER, environment=as_user(USER), seconds=120).output
+
+
 def submit(cluster: Cluster, *arguments: str) -> dict[str, str]:
-    """As ``make train-ddp TARGET=slurm`` does on a login node; what it prints, by name."""
-    command = ["env", f"--chdir={REPOSITORY}", sys.executable, "-m", "tools.submit", "train"]
-    command += ["--cluster=tests/cluster/cluster.yaml", f"--config={HOME}/run.yaml", "--nodes=2"]
-    command += ["--gpus-per-node=0", f"--python={HOME}/python", *arguments]
-    said = cluster.login.run(command, user=USER, environment=as_user(USER), seconds=120).output
+    """As ``make train-ddp TARGET=slurm`` does; what it prints, by name."""
+    options = [f"--config={HOME}/run.yaml", "--nodes=2", "--gpus-per-node=0", f"--python={HOME}/python"]
+    said = tool(cluster, "tools.submit", "train", *options, *arguments)
     return dict(re.findall(r"^(\w+) +(.+)$", said, flags=re.MULTILINE))
 
 
@@ -85,46 +95,73 @@ def job_of(cluster: Cluster, job: str) -> dict[str, str]:
     return dict(re.findall(r"(\w+)=(\S*)", shown))
 
 
-def wait_for_end(cluster: Cluster, job: str, log: Path) -> dict[str, str]:
+def wait_for_end(cluster: Cluster, job: str, log: Path, state: str = "COMPLETED") -> dict[str, str]:
     wait_until(
         lambda: job_of(cluster, job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED"),
         f"the end of job {job}",
-        seconds=150,
+        seconds=240,
     )
     found = job_of(cluster, job)
-    assert found["JobState"] == "COMPLETED", log.read_text()
+    assert found["JobState"] == state, log.read_text()
     return found
 
 
-def shared(cluster: Cluster, path: str) -> Path:
-    return cluster.shared / Path(path).relative_to("/fsx")
+def log_of(cluster: Cluster, job: dict[str, str]) -> Path:
+    return cluster.shared / Path(job["log"]).relative_to("/fsx")
+
+
+def test_a_bad_node_is_excluded_and_the_job_can_be_cancelled(cluster: Cluster, home: Path) -> None:
+    """Its Python does not run; Slurm would begin with that node again."""
+    bad = cluster.workers[0].hostname
+    (home / "python").write_text(
+        PYTHON.replace("#!/bin/sh\n", f'#!/bin/sh\n[ "$(hostname)" != {bad} ] || exit 9\n')
+    )
+    try:
+        job = submit(cluster, "name=cancelled", "train.max_steps=1000000")
+        log = log_of(cluster, job)
+        wait_until(lambda: log.exists() and "start 2" in log.read_text(), "the second start", seconds=120)
+        assert (
+            f"node {bad} is not fit and is left out from now on: {HOME}/python does not run"
+            in log.read_text()
+        )
+        found = job_of(cluster, job["job"])
+        assert found["ExcNodeList"] == bad and bad not in found["NodeList"]
+        assert "is asked to save" in tool(cluster, "tools.jobs", "cancel", job["job"])
+        wait_for_end(cluster, job["job"], log, "CANCELLED")
+        assert f"job {job['job']}  run cancelled" in tool(cluster, "tools.jobs", "status")
+    finally:
+        (home / "python").write_text(PYTHON)
+        cluster.wait_for_slurm()
 
 
 def test_a_dead_node_costs_steps_and_nothing_else(
-    cluster: Cluster, lifecycle: Lifecycle, home: Path, tiny_config: EsmConfig
+    cluster: Cluster, lifecycle: Lifecycle, home: Path, tmp_path: Path, prepared: Path, tiny_model: Path
 ) -> None:
-    whole = submit(cluster, "name=whole")
-    wait_for_end(cluster, whole["job"], shared(cluster, whole["log"]))
     broken = submit(cluster, "name=broken")
-    run_dir, log = home / "runs" / "broken", shared(cluster, broken["log"])
-    wait_until(lambda: newest_checkpoint(run_dir) >= SAVE_EVERY, "a checkpoint", seconds=90)
-    names = cluster.controller.run(
-        ["scontrol", "show", "hostnames", job_of(cluster, broken["job"])["NodeList"]]
-    )
-    lost = next(worker for worker in cluster.workers if worker.hostname == names.output.split()[-1])
+    run_dir, log = home / "runs" / "broken", log_of(cluster, broken)
+    wait_until(lambda: newest_checkpoint(run_dir) >= SAVE_EVERY, "a checkpoint", seconds=120)
+    nodes = job_of(cluster, broken["job"])["NodeList"]
+    names = cluster.controller.run(["scontrol", "show", "hostnames", nodes]).output.split()
+    lost = next(worker for worker in cluster.workers if worker.hostname == names[-1])
     cluster.kill(lost)
     try:
+        # Meanwhile the same run here, without Slurm and without an interruption.
+        for name, folder in (("data", prepared), ("tiny", tiny_model)):
+            (tmp_path / name).symlink_to(folder)
+        (tmp_path / "whole.yaml").write_text(run_file(str(tmp_path), f"{tmp_path}/runs"))
+        whole = start_training(f"--config={tmp_path}/whole.yaml", processes=2)
+        said, _ = whole.communicate(timeout=240)
+        assert whole.returncode == 0, said
         found = wait_for_end(cluster, broken["job"], log)
     finally:
-        new = cluster.replace(lost)
-        repaired = lifecycle.run(new)
+        repaired = lifecycle.run(cluster.replace(lost))
     assert repaired.status == 0, repaired.output
     cluster.wait_for_slurm()
-    assert found["Restarts"] == "1" and lost.hostname not in found["NodeList"]
+    assert found["Restarts"] == "1" and lost.hostname not in found["NodeList"], found
     assert "resumed" in events(run_dir), log.read_text()
     # The same numbers to the last bit, each step once.
-    assert losses(run_dir) == losses(home / "runs" / "whole")
+    assert losses(run_dir) == losses(tmp_path / "runs" / "whole")
     assert len(losses(run_dir)) == NUM_STEPS
-    results = json.loads((run_dir / "all_results.json").read_text())
-    assert results["world_size"] == 2
-    assert Path(broken["report"]).name == "report.html" and (run_dir / "report.html").exists()
+    assert json.loads((run_dir / "all_results.json").read_text())["world_size"] == 2
+    report = cluster.shared / Path(broken["report"]).relative_to("/fsx")
+    assert "<svg" in report.read_text()

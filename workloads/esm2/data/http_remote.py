@@ -37,8 +37,7 @@ class HttpRemote:
         if parts.scheme != "https" and not _is_loopback(parts.hostname):
             raise FetchError(
                 f"{self.address}: unencrypted http:// is refused, since anyone on the way can change the "
-                "proteins; "
-                "use https://, or download the file yourself and give its path"
+                "proteins; use https://, or download the file yourself and give its path"
             )
         self.name = unquote(parts.path.rsplit("/", 1)[-1])
         if not self.name or self.name.startswith(".") or "/" in self.name or "\\" in self.name:
@@ -153,8 +152,7 @@ class HttpRemote:
         if status in (401, 403):
             raise FetchError(
                 f"{self.address}: no permission (the server answered {status}); a signed address may have "
-                "expired, "
-                "or the file needs a login: download it yourself and give its path"
+                "expired, or the file needs a login: download it yourself and give its path"
             )
         if status not in (200, 206):
             raise FetchError(
@@ -170,8 +168,7 @@ class _Session(requests.Session):
             if parts.scheme != "https" and not _is_loopback(parts.hostname):
                 raise FetchError(
                     f"{shown_address(resp.url)}: leads on to {shown_address(urlunsplit(parts))}, which is "
-                    "not "
-                    "https://; give an address that stays encrypted"
+                    "not https://; give an address that stays encrypted"
                 )
         return target
 

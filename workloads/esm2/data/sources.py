@@ -46,8 +46,7 @@ def fetch(location: str, downloads: Path, *, progress: bool = True) -> list[Path
         case _:
             raise FetchError(
                 f"{scheme}://... cannot be read; allowed are https:// and s3:// addresses, paths of files "
-                "and "
-                f"folders, sample, {', '.join(NAMED_ADDRESSES)}"
+                f"and folders, sample, {', '.join(NAMED_ADDRESSES)}"
             )
 
 
@@ -72,8 +71,7 @@ def _local_files(location: str) -> list[Path]:
         )
     raise FetchError(
         f"{location}: no such file or folder (looked in {Path.cwd()}); give a path, an https:// or s3:// "
-        "address, "
-        f"sample, {', '.join(NAMED_ADDRESSES)}"
+        f"address, sample, {', '.join(NAMED_ADDRESSES)}"
     )
 
 

@@ -158,8 +158,7 @@ def _place_for(remote: Remote, downloads: Path) -> Path:
             return target
     raise FetchError(
         f"{remote.address}: both {remote.name} and {digest}-{remote.name} in {downloads} belong to other "
-        "addresses; "
-        "set data.downloads to another folder"
+        "addresses; set data.downloads to another folder"
     )
 
 
@@ -233,8 +232,7 @@ def _check_free_space(remote: Remote, state: RemoteState, offset_bytes: int, fol
     if needed_bytes > free_bytes:
         raise FetchError(
             f"{remote.address}: {needed_bytes} bytes to download but {free_bytes} free on the disk of "
-            f"{folder}; "
-            "free space or set data.downloads to another disk"
+            f"{folder}; free space or set data.downloads to another disk"
         )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.cluster.artifact_bucket import AWS_PROGRAM, ENDPOINT
+from tests.cluster.bundle import REPOSITORY
 from tests.cluster.hyperpod import agent
 from tests.cluster.hyperpod.image import build_image
 from tests.cluster.hyperpod.platform_files import Member, provisioning_parameters, resource_config
@@ -147,6 +148,9 @@ class Cluster:
         machine.bind(inside / "fsx", "/fsx")
         machine.local_disk("/opt/sagemaker", size_mib=64)
         machine.local_disk("/opt/dlami/nvme", size_mib=128)
+        # A machine has a /tmp of its own, which hides a checkout there; elsewhere it sees a copy on write.
+        if REPOSITORY.is_relative_to("/tmp"):
+            machine.bind(REPOSITORY, str(REPOSITORY))
         machine.bind(AWS_PROGRAM.parents[1], str(AWS_PROGRAM.parents[1]))
         self.members.append(Member(machine, group))
         self._all.append(machine)

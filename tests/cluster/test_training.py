@@ -3,111 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import shutil
-import sys
 from pathlib import Path
-from typing import Any
 
-import pytest
-import yaml
-
-from tests.cluster.bundle import REPOSITORY
-from tests.cluster.cluster import Cluster, at_once
+from tests.cluster.cluster import Cluster
 from tests.cluster.lifecycle import Lifecycle
-from tests.cluster.machine import Machine
 from tests.cluster.patience import wait_until
-from tests.cluster.test_users import as_user
-from tests.workloads.esm2.conftest import prepared, tiny_config, tiny_model
+from tests.cluster.training import (
+    HOME,
+    NUM_STEPS,
+    PYTHON,
+    SAVE_EVERY,
+    job_of,
+    log_of,
+    run_file,
+    submit,
+    tool,
+    wait_for_end,
+)
 from tests.workloads.esm2.training_runs import events, losses, start_training
 from workloads.esm2.launch.slurm_attempts import newest_checkpoint
-
-__all__ = ["prepared", "tiny_config", "tiny_model"]
-USER, UID, GID = "ada", 2001, 3000
-HOME = f"/fsx/home/{USER}/esm2"
-NUM_STEPS, SAVE_EVERY = 60, 10
-# Several nodes share this computer's cores.
-PYTHON = f"""#!/bin/sh
-OMP_NUM_THREADS=1 exec {sys.executable} "$@"
-"""
-
-
-def run_file(folder: str, runs: str) -> str:
-    """Data and model are in ``folder``, as whoever trains calls it."""
-    settings: dict[str, Any] = {
-        "runs": runs,
-        "model": {"init_from": f"{folder}/tiny", "max_residues": 126},
-        "data": {"source": [f"{folder}/proteins.fasta"], "path": f"{folder}/data"},
-        "optim": {"lr": 1e-3, "warmup_steps": 5},
-        "train": {
-            "max_steps": NUM_STEPS,
-            "tokens_per_pack": 256,
-            "tokens_per_step": 512,
-            "precision": "fp32",
-            "log_every_steps": 1,
-            "eval_every_steps": 1000,
-            "save_every_steps": SAVE_EVERY,
-        },
-        "tracking": {"mlflow_uri": f"file://{folder}/mlruns"},
-    }
-    return yaml.safe_dump(settings)
-
-
-@pytest.fixture(scope="module")
-def home(cluster: Cluster, lifecycle: Lifecycle, prepared: Path, tiny_model: Path) -> Path:
-    """The user's folder on the shared file system, seen from here: data, a tiny model and a run file."""
-    home = cluster.shared / "home" / USER / "esm2"
-    shutil.copytree(prepared, home / "data")
-    shutil.copytree(tiny_model, home / "tiny")
-    (home / "run.yaml").write_text(run_file(HOME, "runs"))
-    (home / "python").write_text(PYTHON)
-    (home / "python").chmod(0o755)
-    for path in (home, *home.rglob("*")):
-        os.chown(path, UID, GID)
-    at_once(let_in, [cluster.login, *cluster.workers])
-    return home
-
-
-def let_in(machine: Machine) -> None:
-    """Users of the machine may run the interpreter and the code of this computer, wherever they are."""
-    places = [Path(sys.executable), Path(sys.executable).resolve(), REPOSITORY / "tools"]
-    folders = {str(parent) for place in places for parent in place.parents}
-    machine.run(["chmod", "o+x", *sorted(folders)])
-
-
-def tool(cluster: Cluster, *arguments: str) -> str:
-    """One of the tools behind make, on a login node, as the user; what it prints."""
-    command = ["env", f"--chdir={REPOSITORY}", sys.executable, "-m", *arguments]
-    command.append("--cluster=tests/cluster/cluster.yaml")
-    return cluster.login.run(command, user=USER, environment=as_user(USER), seconds=120).output
-
-
-def submit(cluster: Cluster, *arguments: str) -> dict[str, str]:
-    """As ``make train-ddp TARGET=slurm`` does; what it prints, by name."""
-    options = [f"--config={HOME}/run.yaml", "--nodes=2", "--gpus-per-node=0", f"--python={HOME}/python"]
-    said = tool(cluster, "tools.submit", "train", *options, *arguments)
-    return dict(re.findall(r"^(\w+) +(.+)$", said, flags=re.MULTILINE))
-
-
-def job_of(cluster: Cluster, job: str) -> dict[str, str]:
-    shown = cluster.controller.run(["scontrol", "show", "job", job, "--oneliner"]).output
-    return dict(re.findall(r"(\w+)=(\S*)", shown))
-
-
-def wait_for_end(cluster: Cluster, job: str, log: Path, state: str = "COMPLETED") -> dict[str, str]:
-    wait_until(
-        lambda: job_of(cluster, job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED"),
-        f"the end of job {job}",
-        seconds=240,
-    )
-    found = job_of(cluster, job)
-    assert found["JobState"] == state, log.read_text()
-    return found
-
-
-def log_of(cluster: Cluster, job: dict[str, str]) -> Path:
-    return cluster.shared / Path(job["log"]).relative_to("/fsx")
 
 
 def test_a_bad_node_is_excluded_and_the_job_can_be_cancelled(cluster: Cluster, home: Path) -> None:

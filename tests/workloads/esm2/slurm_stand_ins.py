@@ -36,7 +36,8 @@ else:
     if "checkpoint" in step:
         os.makedirs(step["checkpoint"])
     for node, record in step.get("endings", {{}}).items():
-        folder = here + "/job/endings/" + words[-2]
+        agent = next(place for place, word in enumerate(words) if word.endswith("node_agent"))
+        folder = here + "/job/endings/" + words[agent + 2]
         os.makedirs(folder, exist_ok=True)
         with open(folder + "/" + node + ".json", "w") as file:
             json.dump({{"node": node, "message": "", "seconds": 0, "rank": 0}} | record, file)

@@ -30,7 +30,7 @@ def test_a_run_that_ends_well(slurm: Slurm) -> None:
     assert f"done: {slurm.job.run_dir}" in output
     (words,) = slurm.train_steps
     assert {"--nodes=2", "--ntasks-per-node=1", "--kill-on-bad-exit=1"} <= set(words)
-    assert words[-2:] == ["0.1", "node-1"] and not slurm.said_to("scontrol")
+    assert words[-3:] == ["0.1", "train", "node-1,node-2"] and not slurm.said_to("scontrol")
 
 
 def test_a_node_that_fails_its_check_is_named_and_excluded(slurm: Slurm) -> None:

@@ -1,7 +1,8 @@
-"""torchrun on one node of a job: ``python -m workloads.esm2.launch.node_agent JOB ATTEMPT FIRST-NODE``.
+"""torchrun on one node of a job: ``python -m workloads.esm2.launch.node_agent JOB ATTEMPT STAGE GROUP...``.
 
-The first node is where all meet (c10d). What the node's processes end with is left in the job's folder,
-where the supervisor finds it.
+A group is the names of its nodes with commas in between. Usually there is one, of all nodes; several run side
+by side and know nothing of each other. The first node of a group is where it meets (c10d). What the node's
+processes end with is left in the job's folder, where the supervisor finds it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import os
 import sys
 import tempfile
 import time
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch.distributed.elastic.rendezvous.api import RendezvousError
@@ -28,19 +31,20 @@ MODULES = {"train": "workloads.esm2.train", "evaluate": "workloads.esm2.evaluate
 
 
 def main() -> None:
-    job_file, attempt, first_node = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    job_file, attempt, stage = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     job, node = read_job(job_file), os.environ["SLURMD_NODENAME"]
+    group = find_group(node, sys.argv[4:])
     cores = len(os.sched_getaffinity(0))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // job.processes_per_node)))
     with tempfile.TemporaryDirectory(prefix="esm2-") as folder:
         message = Path(folder) / "message"
         os.environ[ERROR_FILE] = str(message)
-        arguments = ["-m", MODULES[job.stage], *stage_arguments(job, job_file.parent)]
+        arguments = ["-m", MODULES[stage], *stage_arguments(job, job_file.parent)]
         try:
-            ending = run_processes(_launch_config(job, attempt, node, first_node), arguments)
+            ending = run_processes(launch_config(job, attempt, node, group), arguments)
         except RendezvousError as error:
             ending = Ending(1, None, time.time())
-            message.write_text(f"the nodes could not meet at {first_node}: {error}")
+            message.write_text(f"the nodes could not meet at {group[0]}: {error}")
         said = message.read_text() if message.exists() else ""
     record = {"node": node, "rank": ending.rank, "status": ending.status, "seconds": ending.seconds}
     path = endings_folder(job_file.parent, attempt) / f"{node}.json"
@@ -50,16 +54,32 @@ def main() -> None:
     raise SystemExit(0 if ending.status == STOPPED_BY_SIGNAL else ending.status)
 
 
-def _launch_config(job: Job, attempt: str, node: str, first_node: str) -> LaunchConfig:
-    job_id, num_nodes = os.environ["SLURM_JOB_ID"], int(os.environ["SLURM_STEP_NUM_NODES"])
+def find_group(node: str, groups: Sequence[str]) -> list[str]:
+    """The nodes of the group that the node is in.
+
+    Raises:
+        ValueError: if it is in none.
+    """
+    for group in groups:
+        if node in (names := group.split(",")):
+            return names
+    raise ValueError(f"{node} is in none of the groups {' '.join(groups)}")
+
+
+def launch_config(job: Job, attempt: str, node: str, group: Sequence[str]) -> LaunchConfig:
+    """How the node's processes become part of their group.
+
+    Neighbouring steps of a job meet at different ports: of one that was killed, processes may still end.
+    """
+    run_id = f"{os.environ['SLURM_JOB_ID']}-{attempt}"
     return LaunchConfig(
-        min_nodes=num_nodes,
-        max_nodes=num_nodes,
+        min_nodes=len(group),
+        max_nodes=len(group),
         nproc_per_node=job.processes_per_node,
-        run_id=f"{job_id}-{attempt}",
+        run_id=run_id,
         rdzv_backend="c10d",
-        rdzv_endpoint=f"{first_node}:{FIRST_PORT + int(job_id) % NUM_PORTS}",
-        rdzv_configs={"is_host": node == first_node},
+        rdzv_endpoint=f"{group[0]}:{FIRST_PORT + zlib.crc32(run_id.encode()) % NUM_PORTS}",
+        rdzv_configs={"is_host": node == group[0]},
         local_addr=node,
         max_restarts=0,
         shutdown_timeout=SHUTDOWN_TIMEOUT_SECONDS,

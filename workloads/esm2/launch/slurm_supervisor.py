@@ -93,7 +93,7 @@ class Supervisor:
                 return status
             if self.stop is not None:
                 return STOPPED_BY_SIGNAL
-        agent = ["-m", AGENT, str(self.job_file), name, self.nodes[0]]
+        agent = ["-m", AGENT, str(self.job_file), name, self.job.stage, ",".join(self.nodes)]
         return self._run(step_command(self.job, options, num_nodes=len(self.nodes), arguments=agent))
 
     def _run(self, command: list[str]) -> int:

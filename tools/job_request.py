@@ -5,6 +5,7 @@ Everything that can be known to be wrong is told here, before anything is copied
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -30,7 +31,8 @@ class Wanted:
     """Of runs, data and downloads on the cluster."""
     image: str | None = None
     python: str | None = None
-    num_nodes: int | None = None
+    nodes: str | None = None
+    """How many, or as Slurm takes a range: ``2-3`` starts with as many of 3 as there are, but 2 at least."""
     partition: str | None = None
     gpus_per_node: int | None = None
     time: str | None = None
@@ -82,13 +84,16 @@ def job_request(
         raise ValueError(_listed(problems))
     hardware = instance_type(groups[0].instance_type)
     gpus = _gpus(hardware, wanted, problems)
-    num_nodes = _num_nodes(groups, wanted, problems)
+    sizes = _sizes(groups, wanted, problems)
     processes = max(1, gpus)
     shard_size = config.parallel.shard_size
-    if wanted.stage == "train" and shard_size and num_nodes * processes % shard_size:
-        problems.append(
-            f"parallel.shard_size: got {shard_size}; it must divide the {num_nodes * processes} processes"
-        )
+    if wanted.stage == "train" and shard_size:
+        problems += [
+            f"parallel.shard_size: got {shard_size}; it must divide the number of processes, which is "
+            f"{size * processes} on {size} node(s)"
+            for size in sizes
+            if size * processes % shard_size
+        ]
     if problems:
         raise ValueError(_listed(problems))
     job = Job(
@@ -105,10 +110,10 @@ def job_request(
         mounts=tuple(shared_folders(cluster)),
         gpus_per_node=gpus,
         processes_per_node=processes,
-        efa=bool(gpus and num_nodes > 1 and hardware.num_efa),
+        efa=bool(gpus and sizes[-1] > 1 and hardware.num_efa),
     )
     options = [f"--job-name={wanted.stage}-{config.name}", f"--partition={groups[0].partition}"]
-    options += [f"--nodes={num_nodes}"]
+    options += [f"--nodes={sizes[0]}-{sizes[-1]}" if len(sizes) > 1 else f"--nodes={sizes[0]}"]
     options += [f"--gpus-per-node={gpus}"] if gpus else []
     options += ["--cpus-per-task=8"] if wanted.stage == "data" and hardware.vcpus >= 8 else []
     options += ["--exclusive"] if wanted.stage != "data" else []
@@ -150,17 +155,23 @@ def _gpus(hardware: InstanceType, wanted: Wanted, problems: list[str]) -> int:
     return gpus
 
 
-def _num_nodes(groups: list[InstanceGroup], wanted: Wanted, problems: list[str]) -> int:
+def _sizes(groups: list[InstanceGroup], wanted: Wanted, problems: list[str]) -> range:
+    """Every number of nodes that the job may run on; none if there is a problem."""
     there = sum(group.num_instances for group in groups)
-    usual = there if wanted.stage == "train" else 1
-    num_nodes = usual if wanted.num_nodes is None else wanted.num_nodes
-    if wanted.stage == "data" and num_nodes != 1:
-        problems.append(f"NODES: got {num_nodes}; data are prepared on 1 node")
-    elif not 1 <= num_nodes <= there:
+    asked = wanted.nodes or str(there if wanted.stage == "train" else 1)
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", asked)
+    fewest, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if found is None or not 1 <= fewest <= most:
+        problems.append(f"NODES: got {asked}; expected a number from 1, or a range such as 2-3")
+    elif wanted.stage == "data" and most != 1:
+        problems.append(f"NODES: got {asked}; data are prepared on 1 node")
+    elif most > there:
         problems.append(
-            f"NODES: got {num_nodes}; partition {groups[0].partition} has {there} in the cluster file"
+            f"NODES: got {asked}; partition {groups[0].partition} has {there} in the cluster file"
         )
-    return num_nodes
+    else:
+        return range(fewest, most + 1)
+    return range(0)
 
 
 def _path_problems(cluster: SlurmCluster, config: RunConfig, folder: str) -> list[str]:

@@ -44,7 +44,7 @@ def main() -> int:
     parser = cluster_parser("Submit a stage of a run to the cluster's Slurm.")
     parser.add_argument("stage", choices=STAGES)
     parser.add_argument("--config", type=Path, required=True, help="YAML file of the run")
-    parser.add_argument("--nodes", type=int, help="all of the partition's, or 1 to evaluate")
+    parser.add_argument("--nodes", help="a number or a range (2-3); else all of the partition, 1 to evaluate")
     parser.add_argument("--partition", help="the first one with GPUs")
     parser.add_argument("--gpus-per-node", type=int, help="all that there are; 0 trains on CPUs")
     parser.add_argument("--time", help="limit, as Slurm takes it: 2-00:00:00")
@@ -68,7 +68,7 @@ def main() -> int:
             stage=options.stage,
             image=options.image or None,
             python=options.python,
-            num_nodes=options.nodes,
+            nodes=options.nodes,
             partition=options.partition,
             gpus_per_node=options.gpus_per_node,
             time=options.time,

@@ -49,7 +49,13 @@ def test_p5_nodes_have_eight_processes_and_efa() -> None:
     folder = default_folder(P5, "ubuntu")
     job = request(cluster=P5, folder=folder)["job"]
     assert (job["gpus_per_node"], job["processes_per_node"], job["efa"]) == (8, 8, True)
-    assert not request(cluster=P5, folder=folder, num_nodes=1)["job"]["efa"]
+    assert not request(cluster=P5, folder=folder, nodes="1")["job"]["efa"]
+
+
+def test_nodes_may_be_a_range() -> None:
+    """Whichever number it gets, network and options must fit."""
+    found = request(cluster=P5, folder=default_folder(P5, "ubuntu"), nodes="1-2")
+    assert "--nodes=1-2" in found["sbatch"] and found["job"]["efa"]
 
 
 def test_data_take_one_node_without_gpus() -> None:
@@ -72,9 +78,12 @@ def test_a_time_limit_is_handed_on() -> None:
     [
         ([], {"image": None}, "image, python: give one of them"),
         ([], {"python": "/fsx/venv/bin/python"}, "image, python: give one of them"),
-        ([], {"num_nodes": 3}, "NODES: got 3; partition gpu has 2"),
-        ([], {"num_nodes": 0}, "NODES: got 0"),
-        ([], {"stage": "data", "num_nodes": 2}, "NODES: got 2; data are prepared on 1 node"),
+        ([], {"nodes": "3"}, "NODES: got 3; partition gpu has 2"),
+        ([], {"nodes": "2-3"}, "NODES: got 2-3; partition gpu has 2"),
+        ([], {"nodes": "0"}, "NODES: got 0; expected a number from 1, or a range such as 2-3"),
+        ([], {"nodes": "2-1"}, "NODES: got 2-1; expected"),
+        ([], {"nodes": "two"}, "NODES: got two; expected"),
+        ([], {"stage": "data", "nodes": "2"}, "NODES: got 2; data are prepared on 1 node"),
         ([], {"partition": "cpu"}, "partition: got cpu; the cluster file has gpu"),
         ([], {"gpus_per_node": 2}, "--gpus-per-node: got 2; ml.g5.8xlarge has 1"),
         ([], {"folder": "/home/ubuntu"}, "--folder: got /home/ubuntu; nodes share /fsx"),
@@ -83,7 +92,16 @@ def test_a_time_limit_is_handed_on() -> None:
         (["data.path=/data"], {}, "data.path: got /data"),
         (["data.downloads=/tmp"], {}, "data.downloads: got /tmp"),
         (["data.source=[mine.fasta]"], {}, "data: mine.fasta is on this machine"),
-        (["parallel.mode=fsdp", "parallel.shard_size=3"], {}, "shard_size: got 3; it must divide the 2"),
+        (
+            ["parallel.mode=fsdp", "parallel.shard_size=3"],
+            {},
+            "shard_size: got 3; it must divide the number of processes, which is 2",
+        ),
+        (
+            ["parallel.mode=fsdp", "parallel.shard_size=2"],
+            {"nodes": "1-2"},
+            "shard_size: got 2; it must divide the number of processes, which is 1 on 1 node(s)",
+        ),
     ],
 )
 def test_what_does_not_fit_is_told(overrides: list[str], wanted: dict[str, Any], problem: str) -> None:
@@ -99,7 +117,7 @@ def test_sources_that_nodes_can_read(source: str) -> None:
 
 def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(ValueError, match=r"3 problem\(s\)"):
-        request("runs=/root/runs", image=None, num_nodes=9)
+        request("runs=/root/runs", image=None, nodes="9")
 
 
 def test_accelerators_that_training_does_not_run_on() -> None:

@@ -75,6 +75,8 @@ def read_document(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: not a file; set the path of a cluster file, as clusters/slurm.yaml")
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}; see ls -l {path}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8 text") from error
     except yaml.YAMLError as error:

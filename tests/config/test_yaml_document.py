@@ -95,6 +95,12 @@ def test_a_folder(tmp_path: Path) -> None:
         load_cluster(tmp_path)
 
 
+def test_a_file_that_cannot_be_read() -> None:
+    """Permissions do not keep root from reading; here nothing can be read by anyone."""
+    with pytest.raises(ValueError, match=r"mem: cannot be read: Input/output error; see ls -l"):
+        load_cluster(Path("/proc/self/mem"))
+
+
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_bytes(b"name: \xff\n")

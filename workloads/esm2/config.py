@@ -163,7 +163,11 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     except FileNotFoundError:
         known = sorted(str(p) for p in (Path(__file__).parent / "configs").glob("*.yaml"))
         raise ValueError(f"no run configuration at {path}; the shipped ones are {', '.join(known)}") from None
-    except yaml.YAMLError as error:
+    except OSError as error:
+        raise ValueError(
+            f"{path} cannot be read: {error.strerror}; name a YAML file that you may read (ls -l {path})"
+        ) from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"{path} is not YAML: {error}") from None
     if not isinstance(raw, dict):
         raise ValueError(f"{path} must hold sections such as 'model:' and 'train:', got {raw!r}")

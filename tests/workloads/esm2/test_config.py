@@ -91,6 +91,11 @@ def test_missing_and_malformed_files(tmp_path: Path) -> None:
     broken.write_text("a: [1,\n")
     with pytest.raises(ValueError, match="is not YAML"):
         load_config(broken)
+    broken.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="is not YAML"):
+        load_config(broken)
     broken.write_text("- 1\n")
     with pytest.raises(ValueError, match="must hold sections"):
         load_config(broken)
+    with pytest.raises(ValueError, match=r"cannot be read: Is a directory; name a YAML file"):
+        load_config(tmp_path)

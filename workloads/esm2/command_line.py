@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import traceback
@@ -47,8 +48,9 @@ def run_command(main: Callable[[RunConfig], None]) -> None:
     except (ValueError, RunError) as error:
         tell(f"error: {error}")
         _leave(USAGE_ERROR)
-    except Exception:
+    except Exception as error:
         traceback.print_exc()
+        _tell_first(f"{type(error).__name__}: {error}")
         _leave(1)
 
 
@@ -68,3 +70,10 @@ def tell(message: str) -> None:
         Path(path).write_text(message)
     else:
         print(message, file=sys.stderr)
+
+
+def _tell_first(message: str) -> None:
+    """For who started the processes, unless another one has told: what fails next fails because of it."""
+    if path := os.environ.get(ERROR_FILE):
+        with contextlib.suppress(FileExistsError), Path(path).open("x") as file:
+            file.write(message)

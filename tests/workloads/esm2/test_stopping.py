@@ -100,9 +100,12 @@ def test_sigterm_saves_and_the_same_command_goes_on(run_file: Path) -> None:
 def test_one_failing_process_ends_the_run(run_file: Path) -> None:
     """With a save under way, none of the others may wait for the one that is gone."""
     arguments = ("--config", str(run_file), "train.save_every_steps=5")
-    process = start_training(*arguments, processes=2, module=HINDERED, FAIL_RANK="1", FAIL_AFTER="11")
+    message = run_file.parent / "message"
+    failing = {"FAIL_RANK": "1", "FAIL_AFTER": "11", "ESM2_ERROR_FILE": str(message)}
+    process = start_training(*arguments, processes=2, module=HINDERED, **failing)
     output, _ = process.communicate(timeout=90)
     assert process.returncode != 0 and "only this process ran out of memory" in output
+    assert message.read_text() == "MemoryError: only this process ran out of memory"
 
 
 def test_checkpoint_that_cannot_be_written_says_so(run_file: Path) -> None:

@@ -49,7 +49,7 @@ here = {folder!r}
 words = sys.argv[1:]
 with open(here + "/calls", "a") as calls:
     print(json.dumps([{name!r}, *words]), file=calls)
-if words[:2] == ["show", "hostnames"]:
+if words[:2] == ["show", "hostnames"] or {name!r} == "sinfo":
     print("node-1\\nnode-2")
 if words[:1] == ["--signal=TERM"]:
     open(here + "/stopped", "w").close()
@@ -71,7 +71,7 @@ class Slurm:
         for name in ("bin", "job", "run", "work"):
             (folder / name).mkdir()
         self.program("srun", SRUN.format(python=sys.executable, folder=str(folder)))
-        for name in ("scontrol", "scancel"):
+        for name in ("scontrol", "scancel", "sinfo"):
             self.program(name, OTHER.format(python=sys.executable, folder=str(folder), name=name))
         (folder / "help").write_text("srun [OPTIONS]\n")
         (folder / "work/manifest.json").touch()

@@ -43,6 +43,14 @@ def test_a_node_that_fails_its_check_is_named_and_excluded(slurm: Slurm) -> None
     assert not slurm.train_steps
 
 
+def test_a_node_that_was_replaced_is_excluded_no_more(slurm: Slurm) -> None:
+    """Slurm has forgotten its name, and would take none of the list."""
+    State(excluded=("node-0",)).write(slurm.job_folder)
+    slurm.answer(answers(node_2=["/fsx is not mounted"]))
+    assert slurm.run()[0] == 0
+    assert slurm.said_to("scontrol")[-1] == ["update", "JobId=7", "ExcNodeList=node-2"]
+
+
 def test_what_is_wrong_everywhere_ends_the_job(slurm: Slurm) -> None:
     slurm.answer(answers(node_1=["/fsx is full"], node_2=["/fsx is full"]))
     status, output = slurm.run()

@@ -171,7 +171,9 @@ class Supervisor:
             say("Slurm does not requeue it: it is being ended by someone else, or the cluster forbids it")
             return 1
         if self.state.excluded:
-            names = ",".join(self.state.excluded)
+            # Slurm takes none of a list with a node that was replaced meanwhile and has another name now.
+            known = _output("sinfo", "--noheader", "--Node", "--format=%N").split()
+            names = ",".join(node for node in self.state.excluded if node in known)
             subprocess.run(
                 ["scontrol", "update", f"JobId={self.job_id}", f"ExcNodeList={names}"], check=True, timeout=60
             )

@@ -34,6 +34,10 @@ stage = $(BIN)/python -m tools.submit $(1) --cluster $(CLUSTER) --config $(CONFI
 else
 $(error TARGET: got $(TARGET); allowed are local and slurm)
 endif
+ifeq ($(TARGET),slurm)
+$(foreach goal,$(filter report bench bench-data,$(MAKECMDGOALS)),\
+	$(error TARGET=slurm: $(goal) runs on this machine alone; for a run of the cluster make fetch comes first))
+endif
 
 .DEFAULT_GOAL := help
 .PHONY: help env data train-ddp train-fsdp evaluate report status tail cancel fetch bench bench-data \
@@ -43,7 +47,7 @@ endif
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo '  CONFIG=workloads/esm2/configs/<run>.yaml picks a run, ARGS="optim.lr=2e-4 ..." changes it'
-	@echo '  CLUSTER=clusters/<cluster>.yaml picks a cluster; TARGET=slurm runs data, train and evaluate there'
+	@echo '  CLUSTER=clusters/<cluster>.yaml picks a cluster; TARGET=slurm runs data, train-*, evaluate and image there'
 
 env: $(READY) ## the Python environment in .venv; every target below makes it by itself
 
@@ -135,8 +139,12 @@ schema: $(READY) ## the cluster file's JSON schema, which editors complete from
 golden: $(READY) ## write the expected templates again
 	$(NODE_HERE) $(BIN)/python -m tests.golden.write
 
-image: $(READY) ## build the training image of the commit that is checked out
+image: $(READY) ## build the training image of the commit; TARGET=slurm: push it, and a file of it for jobs on /fsx
+ifeq ($(TARGET),slurm)
+	@$(BIN)/python -m tools.import_image --cluster $(CLUSTER) $(ARGS)
+else
 	$(BIN)/python -m tools.image $(ARGS)
+endif
 
 push: $(READY) ## push it to the cluster's repository and print its reference by digest
 	@$(BIN)/python -m tools.push --cluster $(CLUSTER) $(ARGS)

@@ -14,6 +14,8 @@ ENGINES = ("docker", "buildah", "podman")
 """In the order in which they are looked for."""
 PLATFORM = "linux/amd64"
 """That of the nodes, also where the image is built on a Mac with Apple's processor."""
+_STANDARD_ERROR = 2
+"""For what engines say at length: tools keep standard output for what they were asked for."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,9 @@ class ContainerEngine:
         if self.name == "buildah":
             command.append("--layers")  # as the others do unasked: a change of the code is pushed alone
         environment = {**os.environ, "DOCKER_BUILDKIT": "1"}
-        if subprocess.run([*command, *options, str(context)], env=environment).returncode:
+        if subprocess.run(
+            [*command, *options, str(context)], env=environment, stdout=_STANDARD_ERROR
+        ).returncode:
             raise ValueError(f"{self.name} could not build {tag}; its last lines above say at which step")
 
     def has_image(self, tag: str) -> bool:
@@ -62,8 +66,8 @@ class ContainerEngine:
         Raises:
             ValueError: if the registry does not take it.
         """
-        subprocess.run([self.name, "tag", tag, target], check=True)
-        if subprocess.run([self.name, "push", target]).returncode:
+        subprocess.run([self.name, "tag", tag, target], check=True, stdout=_STANDARD_ERROR)
+        if subprocess.run([self.name, "push", target], stdout=_STANDARD_ERROR).returncode:
             raise ValueError(f"{self.name} could not push {target}; its last lines above say why")
 
     @contextmanager

@@ -126,10 +126,15 @@ def shared_folders(cluster: SlurmCluster) -> list[str]:
     return [cluster.storage.lustre.mount_path, *([HOME_MOUNT_PATH] if cluster.storage.home else [])]
 
 
+def worker_groups(cluster: SlurmCluster) -> list[InstanceGroup]:
+    """Those in a partition, the ones with accelerators first."""
+    workers = [group for group in cluster.instance_groups if group.role == "worker" and group.partition]
+    return sorted(workers, key=lambda group: instance_type(group.instance_type).num_accelerators == 0)
+
+
 def _groups(cluster: SlurmCluster, partition: str | None, problems: list[str]) -> list[InstanceGroup]:
     """Worker groups of the partition, or of the first one with accelerators."""
-    workers = [group for group in cluster.instance_groups if group.role == "worker" and group.partition]
-    workers.sort(key=lambda group: instance_type(group.instance_type).num_accelerators == 0)
+    workers = worker_groups(cluster)
     names = list(dict.fromkeys(str(group.partition) for group in workers))
     chosen = partition or next(iter(names), None)
     if chosen not in names:

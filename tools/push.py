@@ -7,15 +7,18 @@ image. What there is to know besides goes to standard error.
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from config.loader import load_cluster
 from config.resource_names import image_repository
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
-from tools.container_engine import ENGINES, find_engine
+from tools.container_engine import ENGINES, ContainerEngine, find_engine
 from tools.image import REPOSITORY, local_tag
-from tools.image_registry import digest_of, find_repository, registry_login, scan_summary
-from tools.source_revision import read_revision, require_clean
+from tools.image_registry import Repository, digest_of, find_repository, registry_login, scan_summary
+from tools.source_revision import Revision, read_revision, require_clean
+
+NOT_COMMITTED = "check out a commit: only committed images are pushed"
 
 
 def main() -> int:
@@ -24,7 +27,7 @@ def main() -> int:
     options = parser.parse_args()
     cluster = load_cluster(options.cluster)
     revision = read_revision(REPOSITORY)
-    require_clean(revision, instead="check out a commit: only committed images are pushed")
+    require_clean(revision, instead=NOT_COMMITTED)
     ecr = aws_client(open_session(region=cluster.region, profile=options.profile), "ecr")
     repository = find_repository(ecr, image_repository(cluster))
     uri = repository.uri
@@ -33,20 +36,30 @@ def main() -> int:
         # Tags are immutable: a second push of the same commit would be refused.
         print(f"{uri}:{revision.sha} is there already", file=sys.stderr)
     else:
-        engine = find_engine(options.engine)
-        tag = local_tag(revision)
-        if not engine.has_image(tag):
-            raise ValueError(f"{engine.name} has no image {tag}; run make image first")
-        login = registry_login(ecr)
-        with engine.logged_in(login.registry, user=login.user, password=login.password):
-            engine.push(tag, f"{uri}:{revision.sha}")
-        digest = digest_of(ecr, repository, revision.sha)
-    if not digest:
-        raise ValueError(f"{uri}:{revision.sha} was pushed, but the repository does not show it; try again")
+        digest = push_image(ecr, repository, revision, find_engine(options.engine))
     print(scan_summary(ecr, repository, digest), file=sys.stderr)
-    print(f"for docker/enroot_import.sh: {uri}:{revision.sha}@{digest}", file=sys.stderr)
+    reference = f"{uri}:{revision.sha}@{digest}"
+    print(f'next, for Slurm: make image TARGET=slurm ARGS="--reference {reference}"', file=sys.stderr)
     print(f"{uri}@{digest}")
     return 0
+
+
+def push_image(ecr: Any, repository: Repository, revision: Revision, engine: ContainerEngine) -> str:
+    """Push the image of a commit, which the engine has; returns its digest.
+
+    Raises:
+        ValueError: if the engine has not got it, or the registry does not take it.
+    """
+    tag, target = local_tag(revision), f"{repository.uri}:{revision.sha}"
+    if not engine.has_image(tag):
+        raise ValueError(f"{engine.name} has no image {tag}; run make image first")
+    login = registry_login(ecr)
+    with engine.logged_in(login.registry, user=login.user, password=login.password):
+        engine.push(tag, target)
+    digest = digest_of(ecr, repository, revision.sha)
+    if not digest:
+        raise ValueError(f"{target} was pushed, but the repository does not show it; try again")
+    return digest
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -42,10 +43,11 @@ class Processes:
 
 
 @contextlib.contextmanager
-def processes() -> Iterator[Processes]:
+def processes(timeout: timedelta | None = None) -> Iterator[Processes]:
     """Join the process group that torchrun describes; without torchrun, a group of one.
 
-    NCCL for tensors on CUDA, gloo for the rest.
+    NCCL for tensors on CUDA, gloo for the rest. A collective that lasts longer than ``timeout`` ends the
+    process; torch's default is 10 minutes with NCCL, 30 with gloo.
     """
     cuda = torch.cuda.is_available()
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -54,11 +56,11 @@ def processes() -> Iterator[Processes]:
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
     if "RANK" in os.environ:
-        dist.init_process_group(backend, device_id=device if cuda else None)
+        dist.init_process_group(backend, timeout=timeout, device_id=device if cuda else None)
     else:
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
-    control = dist.new_group(backend="gloo")
+    control = dist.new_group(backend="gloo", timeout=timeout)
     yield Processes(dist.get_rank(), dist.get_world_size(), device, control)
     # Not after an error: it would wait for processes that know nothing of it.
     dist.destroy_process_group()

@@ -1,0 +1,1 @@
+"""Whether the processes of a job can exchange data, and how fast."""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.workloads.esm2.slurm_stand_ins import REPOSITORY, Slurm
+from workloads.esm2.launch import slurm_submit
 from workloads.esm2.launch.job_file import read_job
 from workloads.esm2.launch.node_check import check
 from workloads.esm2.launch.preflight import judge
@@ -60,6 +61,13 @@ def test_a_folder_that_cannot_be_written_is_named(slurm: Slurm) -> None:
     (slurm.folder / "file").touch()
     with pytest.raises(ValueError, match=r"file/run/jobs/.* cannot be written: Not a directory"):
         submit("", replace(slurm.job, run_dir=f"{slurm.folder}/file/run"), [])
+
+
+def test_a_file_system_without_room_takes_no_job(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_submit, "LEAST_FREE_BYTES", 1 << 60)
+    with pytest.raises(ValueError, match=r"run: \d+ MiB are free, too little .* free space"):
+        submit("", slurm.job, [])
+    assert not list((slurm.folder / "run/jobs").iterdir())
 
 
 def test_a_job_file_of_other_code_is_refused(slurm: Slurm) -> None:

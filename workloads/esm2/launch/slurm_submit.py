@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 import time
@@ -19,6 +20,8 @@ from .job_file import CONFIG_FILE, Job, job_of
 SBATCH_FILE = Path(__file__).with_name("train.sbatch")
 JOBS = "jobs"
 """In the work folder: a link for each job, to its folder."""
+LEAST_FREE_BYTES = 512 << 20
+"""Three checkpoints of ESM-2 8M, the smallest: 12 bytes a parameter."""
 KEPT_VARIABLES = ("HOME", "LANG", "LOGNAME", "PATH", "USER")
 """A job does not depend on what else its user had set in the shell it was submitted from."""
 
@@ -27,13 +30,14 @@ def submit(config: str, job: Job, sbatch_options: list[str]) -> dict[str, str]:
     """Returns the job's id, and its folders and files by name.
 
     Raises:
-        ValueError: with Slurm's reason if it refuses, or if a folder cannot be made.
+        ValueError: with Slurm's reason if it refuses; if a folder cannot be made, or has no room for a run.
     """
     for path in filter(None, (job.image, job.python)):
         # What is no path of a shared file system is the business of the nodes.
         if path.startswith(tuple(f"{mount}/" for mount in job.mounts)) and not Path(path).exists():
             raise ValueError(f"{path} is not there; docs/training-on-slurm.md says how it gets there")
     run_dir = Path(job.run_dir)
+    ways_out = "free space (df -h), or name another folder of the shared file system with --folder"
     stamp = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{job.stage}-{secrets.token_hex(2)}"
     folder = run_dir / "jobs" / stamp
     try:
@@ -42,10 +46,13 @@ def submit(config: str, job: Job, sbatch_options: list[str]) -> dict[str, str]:
         (folder / CONFIG_FILE).write_text(config)
         job_file = job.write(folder)
     except OSError as error:
+        raise ValueError(f"{folder} cannot be written: {error.strerror}; {ways_out}") from None
+    if (free := shutil.disk_usage(folder).free) < LEAST_FREE_BYTES:
+        shutil.rmtree(folder)
         raise ValueError(
-            f"{folder} cannot be written: {error.strerror}; free space (df -h), or name another folder of "
-            "the shared file system with --folder"
-        ) from None
+            f"{run_dir}: {free >> 20} MiB are free, too little even for the smallest model's checkpoints "
+            f"({LEAST_FREE_BYTES >> 20} MiB); {ways_out}"
+        )
     log = folder / "job.log"
     command = ["sbatch", "--parsable", f"--chdir={job.work_folder}", f"--output={log}", *sbatch_options]
     variables = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}

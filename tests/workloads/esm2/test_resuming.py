@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.workloads.esm2.training_runs import losses, train_here
+from workloads.esm2.run_lock import PATIENCE
 from workloads.esm2.train import NonFiniteLossError
 
 
@@ -50,6 +53,19 @@ def test_changed_run_is_refused(run_file: Path, run_dir: Path) -> None:
         ):
             train_here(run_file, "train.max_steps=8", change)
         assert len(losses(run_dir)) == 6, "the record of the run is untouched"
+
+
+def test_a_lock_of_the_last_start_is_waited_for(
+    run_file: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose processes are ending, or whose node was lost."""
+    run_dir.mkdir(parents=True)
+    monkeypatch.setenv(PATIENCE, "60")
+    with (run_dir / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        threading.Timer(1, held.close).start()
+        train_here(run_file, "train.max_steps=6")
+    assert len(losses(run_dir)) == 6
 
 
 def test_longer_run_goes_on_and_a_finished_one_is_left_alone(run_file: Path, run_dir: Path) -> None:

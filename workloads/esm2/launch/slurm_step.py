@@ -10,6 +10,9 @@ from pathlib import Path
 from .job_file import CONFIG_FILE, Job
 
 _AMAZON = "/opt/amazon"
+LOCK_SECONDS = 300
+"""For the lock of the run's folder, where its last start died with its node: Lustre takes a lost client's locks
+from it after 9/4 of its ``timeout`` of 100 s (ping evictor: 6 + 3 pings missed, one each quarter of it)."""
 
 
 def srun_help() -> str:
@@ -52,6 +55,7 @@ def run_environment(job: Job) -> dict[str, str]:
     variables = {
         "PYTHONPATH": job.code,
         "PYTHONDONTWRITEBYTECODE": "1",
+        "ESM2_LOCK_SECONDS": str(LOCK_SECONDS),
         "GIT_SHA": job.version,
         "TOKENIZERS_PARALLELISM": "false",
     }

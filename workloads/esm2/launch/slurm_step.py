@@ -11,8 +11,8 @@ from .job_file import CONFIG_FILE, Job
 
 _AMAZON = "/opt/amazon"
 LOCK_SECONDS = 300
-"""For the lock of the run's folder, where its last start died with its node: Lustre takes a lost client's locks
-from it after 9/4 of its ``timeout`` of 100 s (ping evictor: 6 + 3 pings missed, one each quarter of it)."""
+"""For the lock of the run's folder, where its last start died with its node: Lustre takes a lost client's
+locks from it after 9/4 of its ``timeout`` of 100 s (ping evictor: 6 + 3 pings, each a quarter of it)."""
 
 
 def srun_help() -> str:

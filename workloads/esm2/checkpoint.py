@@ -30,6 +30,7 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse, asy
 from torch.optim import Optimizer
 
 from .command_line import RunError
+from .heartbeat import beat
 from .parallel import Processes
 
 CHECKPOINT_FILE = "checkpoint.json"
@@ -84,6 +85,7 @@ class Checkpointer:
             CheckpointError: if the previous save could not be written.
         """
         self.finish()
+        beat("saving a checkpoint", slow=True)
         path = self._path(step)
         model_state, optimizer_state = get_state_dict(model, optimizers)
         partial = path.with_name(path.name + _PARTIAL)
@@ -111,6 +113,7 @@ class Checkpointer:
         """
         if self._pending is None:
             return None
+        beat("saving a checkpoint", slow=True)
         step, extra, future = self._pending
         self._pending = None
         path = self._path(step)
@@ -174,6 +177,7 @@ class Checkpointer:
             ValueError: if the checkpoint is of another model, data set or seed (naming the fields), or if
                 there are checkpoints and all are damaged.
         """
+        beat("restoring a checkpoint", slow=True)
         damaged: list[str] = []
         while candidates := self._agreed_candidates():
             path = candidates[0]

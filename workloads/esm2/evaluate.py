@@ -16,6 +16,7 @@ from .command_line import run_command
 from .config import ModelConfig, RunConfig
 from .evaluation import pseudo_perplexity, score, unigram_perplexity
 from .hardware import compute_dtype, environment
+from .heartbeat import beat
 from .packing import PackShape
 from .parallel import Processes, processes
 from .pretrained import starting_config, starting_weights, with_weights
@@ -79,6 +80,7 @@ def _model_to_score(config: RunConfig) -> ModelConfig:
 
 
 def main(config: RunConfig) -> None:
+    beat("starting", slow=True)
     with processes() as here:
         scores = evaluate(config, here)
         if not here.is_first:

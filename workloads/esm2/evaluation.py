@@ -15,6 +15,7 @@ from torch import nn
 
 from .alphabet import CLS, EOS, MASK
 from .attention import Segments
+from .heartbeat import beat
 from .masking import mask_pack, token_scale
 from .model import Pack, PackedEsm
 from .packing import SPECIAL_TOKENS, PackShape, PackStream, PlannedPack
@@ -60,6 +61,7 @@ def score(
     totals = torch.zeros(3, dtype=torch.float64, device=here.device)  # loss, correct, predicted
     proteins = residues = 0
     inner = bare(model)
+    beat("evaluating", slow=True)  # layers may be compiled for it
     for packs in _rounds(stream.epoch(0), num_packs, here.world_size):
         proteins += sum(len(pack.units) for pack in packs)
         residues += sum(pack.num_residues for pack in packs)
@@ -74,8 +76,9 @@ def score(
                 (pack.targets != -100).sum().double(),
             ]
         )
+        beat("evaluating")
     dist.all_reduce(totals)
-    loss, correct, predicted = totals.tolist()
+    loss, correct, predicted = here.to_host(totals)
     return Score(
         # A split of a few short proteins may have no masked residue: not a number, and not an error.
         loss=loss / predicted if predicted else math.nan,
@@ -129,6 +132,7 @@ def pseudo_perplexity(
             pack = _one_mask_each(protein, masked, device)
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
                 total += float(model(pack).loss_sum)
+            beat("evaluating")
         values.append(math.exp(total / length))
     return float(np.mean(values))
 

@@ -41,6 +41,10 @@ class Processes:
         dist.all_reduce(total, group=self.control)
         return [float(value) for value in total]
 
+    def to_host(self, values: Tensor) -> list[float]:
+        """Wait for the device, and so for all processes whose results went into the values."""
+        return [float(value) for value in values.tolist()]
+
 
 @contextlib.contextmanager
 def processes(timeout: timedelta | None = None) -> Iterator[Processes]:

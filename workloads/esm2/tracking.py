@@ -72,25 +72,31 @@ class RunLog:
         shown = [f"{name} {value:.4g}" for name, value in values.items() if value is not None]
         self._progress.say(f"step {step}: {split} {', '.join(shown)}")
 
-    def event(self, step: int, text: str) -> None:
+    def event(self, step: int, text: str, **values: int) -> None:
         if not self._enabled:
             return
-        self._write({"kind": "event", "step": step, "event": text})
-        self._progress.say(f"step {step}: {text}")
+        self._write({"kind": "event", "step": step, "event": text, **values})
+        shown = [f", {name.replace('_', ' ')} {value}" for name, value in values.items()]
+        self._progress.say(f"step {step}: {text}{''.join(shown)}")
 
-    def truncate_after(self, step: int) -> None:
+    def truncate_after(self, step: int) -> int:
         """Drop what a crashed attempt wrote beyond ``step``, so that the record has each step once.
 
         MLflow cannot forget: it keeps both values of a repeated step.
+
+        Returns:
+            Optimizer steps that have to be taken again, up to the last one in the record.
         """
         if not self._enabled:
-            return
+            return 0
         assert self._stream is not None, "truncate_after comes before close"
         self._stream.close()
-        kept = [line for line in read_metrics(self._path) if line["step"] <= step]
+        lines = read_metrics(self._path)
+        kept = [line for line in lines if line["step"] <= step]
         _replace_text(self._path, "".join(_json_line(line) for line in kept))
         self._stream = self._path.open("a", encoding="utf-8")
         self._progress.start_at(step)
+        return max([0, *(line["step"] - step for line in lines)])
 
     def close(self, status: RunStatus = "FINISHED") -> None:
         """End the record; MLflow marks the run FINISHED, FAILED or KILLED. A second call does nothing."""

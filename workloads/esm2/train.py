@@ -27,6 +27,7 @@ from .command_line import RunError, run_command, tell
 from .config import RunConfig
 from .evaluation import Score, score, unigram_perplexity
 from .hardware import compiles, compute_dtype, environment, num_flops, peak_flops, peak_memory_bytes
+from .heartbeat import beat
 from .loader import ReadAhead, StepPacks, step_packs
 from .masking import mask_pack
 from .mlflow_mirror import RunStatus
@@ -77,6 +78,8 @@ class Trainer:
                 layer.compile(dynamic=False)
         self.optimizers: list[Optimizer] = build_optimizers(self.model, config.optim)
         self.progress = Progress()
+        self.has_stepped = False
+        """In this process: the first step compiles and connects."""
 
     def step(self, step: StepPacks) -> StepResult:
         """One optimizer step over this process's share of the step's packs.
@@ -105,9 +108,10 @@ class Trainer:
                     loss_sum = self.model(pack).loss_sum
                 (loss_sum * (here.world_size / num_predicted)).backward()
             loss += loss_sum.detach() / num_predicted
+            beat("training", slow=not self.has_stepped)
         dist.all_reduce(loss)
         grad_norm = clip_gradients(self.model, self.config.optim.clip_norm)
-        mean_loss, norm = torch.stack([loss, grad_norm]).tolist()
+        mean_loss, norm = here.to_host(torch.stack([loss, grad_norm]))
         result = StepResult(mean_loss, norm, lr)
         if not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
             raise NonFiniteLossError(
@@ -119,6 +123,7 @@ class Trainer:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.progress.add(step, result.loss)
+        self.has_stepped = True
         return result
 
     def num_flops(self, residues: int, attended_pairs: int) -> float:
@@ -193,9 +198,9 @@ def train(config: RunConfig, here: Processes) -> dict[str, Any]:
             max_steps=config.train.max_steps,
             enabled=here.is_first,
         )
-        log.truncate_after(progress.step)
-        if saved is not None:
-            log.event(progress.step, "resumed")
+        lost = log.truncate_after(progress.step)
+        if saved is not None or lost:
+            log.event(progress.step, "resumed", lost_steps=lost)
         status: RunStatus = "FAILED"
         try:
             with closing(ReadAhead(trainer.steps())) as steps:
@@ -207,6 +212,7 @@ def train(config: RunConfig, here: Processes) -> dict[str, Any]:
             raise
         finally:
             log.close(status)
+    beat("writing the report", slow=True)
     if here.is_first:
         write_results(run_dir, results)
         write_report(run_dir)
@@ -272,9 +278,11 @@ def _loop(
 def _finish(trainer: Trainer, validation: ProteinSplit, log: RunLog) -> dict[str, Any]:
     """Final scores and the model in transformers' format."""
     config, here, progress = trainer.config, trainer.here, trainer.progress
+    beat("writing the model", slow=True)
     weights = full_weights(trainer.model)
     if here.is_first:
         save_model(config.run_dir / "model", trainer.esm_config, weights)
+    here.sum_on_host(0.0)  # the others wait here, where waiting may take long
     valid = trainer.score(validation)
     log.evaluation(progress.step, "validation", **_values(valid))
     test: Score | None = None
@@ -321,6 +329,7 @@ def _values(result: Score) -> dict[str, float]:
 
 
 def main(config: RunConfig) -> None:
+    beat("starting", slow=True)
     transformers.utils.logging.disable_progress_bar()  # of no use once a process
     with processes() as here, exclusive(config.run_dir, here):
         if here.is_first and config.packs_per_step % here.world_size:

@@ -197,8 +197,9 @@ def test_truncating_drops_the_steps_of_a_crashed_attempt(tmp_path: Path) -> None
     for step in (1, 2, 3, 4):
         log.train(step, loss=float(step))
     log.event(4, "checkpoint")
-    log.truncate_after(2)
-    log.event(2, "resumed")
+    assert log.truncate_after(2) == 2
+    log.event(2, "resumed", lost_steps=2)
+    assert log.truncate_after(2) == 0
     log.train(3, loss=30.0)
     log.close()
     lines = read_metrics(tmp_path / "r" / "metrics.jsonl")
@@ -208,7 +209,7 @@ def test_truncating_drops_the_steps_of_a_crashed_attempt(tmp_path: Path) -> None
         ("event", 2),
         ("train", 3),
     ]
-    assert lines[-1]["loss"] == 30.0
+    assert lines[-1]["loss"] == 30.0 and lines[2]["lost_steps"] == 2
     assert not list((tmp_path / "r").glob("*.tmp"))
 
 

@@ -41,6 +41,9 @@ class Job:
     """Whether the nodes' instance type has EFA."""
     max_crashes: int = 3
     """Without a new checkpoint in between; then the job stops."""
+    hang_seconds: int = 300
+    """Without an advance of a process, after which it has hung. torch's own bound with NCCL is 600, and
+    leaves no stacks."""
 
     def write(self, folder: Path) -> Path:
         path = folder / JOB_FILE

@@ -7,7 +7,6 @@ processes end with is left in the job's folder, where the supervisor finds it.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -21,8 +20,9 @@ from torch.distributed.launcher.api import LaunchConfig
 
 from ..command_line import ERROR_FILE
 from ..stop import STOPPED_BY_SIGNAL
+from .hang_watch import HangWatch, flight_recorder
 from .job_file import Job, read_job
-from .slurm_attempts import endings_folder
+from .slurm_attempts import endings_folder, stacks_folder, write_ending
 from .slurm_step import stage_arguments
 from .torchrun import SHUTDOWN_TIMEOUT_SECONDS, Ending, run_processes
 
@@ -34,22 +34,34 @@ def main() -> None:
     job_file, attempt, stage = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     job, node = read_job(job_file), os.environ["SLURMD_NODENAME"]
     group = find_group(node, sys.argv[4:])
+    endings, stacks = endings_folder(job_file.parent, attempt), stacks_folder(job_file.parent, attempt)
     cores = len(os.sched_getaffinity(0))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // job.processes_per_node)))
     with tempfile.TemporaryDirectory(prefix="esm2-") as folder:
         message = Path(folder) / "message"
         os.environ[ERROR_FILE] = str(message)
         arguments = ["-m", MODULES[stage], *stage_arguments(job, job_file.parent)]
+        if job.gpus_per_node:
+            os.environ |= flight_recorder(Path(folder), stacks)
+        watch = HangWatch(
+            beats=Path(folder),
+            stacks=stacks,
+            endings=endings,
+            node=node,
+            num_nodes=len(group),
+            num_processes=job.processes_per_node,
+            hang_seconds=job.hang_seconds,
+        )
         try:
-            ending = run_processes(launch_config(job, attempt, node, group), arguments)
+            with watch:
+                ending = run_processes(launch_config(job, attempt, node, group), arguments)
         except RendezvousError as error:
             ending = Ending(1, None, time.time())
             message.write_text(f"the nodes could not meet at {group[0]}: {error}")
         said = message.read_text() if message.exists() else ""
-    record = {"node": node, "rank": ending.rank, "status": ending.status, "seconds": ending.seconds}
-    path = endings_folder(job_file.parent, attempt) / f"{node}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**record, "message": said}) + "\n")
+    if watch.hung:
+        raise SystemExit(1)  # what is to be said of it has been
+    write_ending(endings, node, rank=ending.rank, status=ending.status, seconds=ending.seconds, message=said)
     # A graceful stop is no failure: Slurm would end the other nodes' tasks, which are still saving.
     raise SystemExit(0 if ending.status == STOPPED_BY_SIGNAL else ending.status)
 

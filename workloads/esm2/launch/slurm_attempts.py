@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .hang_report import Observed
+
 STATE_FILE = "state.json"
 USAGE_ERROR = 2
 """Status of a process whose message says what the user has to change."""
@@ -24,12 +26,14 @@ class State:
     first_error: str = ""
     """Of these crashes."""
     excluded: tuple[str, ...] = ()
-    """Nodes that failed a check."""
+    """Nodes that failed a check, or were to blame for two hangs."""
+    suspects: tuple[str, ...] = ()
+    """Nodes to blame for a hang since that checkpoint."""
 
     def progress_to(self, step: int) -> None:
         """Start counting again where the run has come further."""
         if step > self.step:
-            self.step, self.crashes, self.requeues, self.first_error = step, 0, 0, ""
+            self.step, self.crashes, self.requeues, self.first_error, self.suspects = step, 0, 0, "", ()
 
     def write(self, folder: Path) -> None:
         """Whole or not at all: the job may be killed at any moment."""
@@ -43,7 +47,8 @@ def read_state(folder: Path) -> State:
         values = json.loads((folder / STATE_FILE).read_text())
     except FileNotFoundError:
         return State()
-    return State(**{**values, "excluded": tuple(values["excluded"])})
+    nodes = {name: tuple(values.get(name, ())) for name in ("excluded", "suspects")}
+    return State(**{**values, **nodes})
 
 
 def newest_checkpoint(run_dir: Path) -> int:
@@ -56,6 +61,19 @@ def endings_folder(folder: Path, attempt: str) -> Path:
     return folder / "endings" / attempt
 
 
+def stacks_folder(folder: Path, attempt: str) -> Path:
+    """There if the attempt hung."""
+    return folder / "stacks" / attempt
+
+
+def write_ending(folder: Path, node: str, **record: Any) -> None:
+    """Keep what the processes of a node ended with, whole or not at all: others look for it meanwhile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    new = folder / f".{node}"
+    new.write_text(json.dumps({"node": node, **record}) + "\n")
+    new.replace(folder / f"{node}.json")
+
+
 @dataclass(frozen=True)
 class Failure:
     status: int
@@ -65,12 +83,17 @@ class Failure:
 
 def stopped_gracefully(folder: Path, attempt: str, status: int) -> bool:
     """Whether the processes saved and ended because they were asked to."""
-    return any(record["status"] == status for record in _endings(folder, attempt))
+    return any(record.get("status") == status for record in _endings(folder, attempt))
+
+
+def hung_processes(folder: Path, attempt: str) -> list[Observed]:
+    """What the processes were found in, on all nodes that have answered; none unless the attempt hung."""
+    return [Observed(**found) for record in _endings(folder, attempt) for found in record.get("hung", [])]
 
 
 def first_failure(folder: Path, attempt: str, status: int) -> Failure:
     """What failed first on any node. Processes that were ended because of it come later."""
-    records = [record for record in _endings(folder, attempt) if record["status"]]
+    records = [record for record in _endings(folder, attempt) if record.get("status")]
     if not records:
         return Failure(status, f"the step ended with {status}, and torchrun of no node has said why")
     # A message that a user can act on counts before the failures that it brought about elsewhere.

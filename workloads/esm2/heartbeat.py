@@ -1,0 +1,60 @@
+"""Signs of life of a training process, for whoever watches it from outside (``launch/hang_watch.py``).
+
+Where ``BEATS_FOLDER`` names a folder of the node, a process has two files there, by its local rank:
+``<n>.json`` says who it is and what it does, and is touched whenever the process advances; ``<n>.stacks``
+takes the stacks of its threads on ``DUMP_SIGNAL``. Without the variable nothing happens.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import threading
+from functools import cache
+from pathlib import Path
+
+BEATS_FOLDER = "ESM2_BEATS_FOLDER"
+DUMP_SIGNAL: int = getattr(signal, "SIGRTMIN", signal.SIGUSR2)
+"""The first real-time signal, where there are such: neither torchrun, NCCL nor Slurm sends it."""
+RECORD_BYTES = 512
+"""One block, written over in place: a full disk cannot fail a beat."""
+
+
+def beat(doing: str, *, slow: bool = False) -> None:
+    """Say that this process advances; called from its main thread.
+
+    Costs a system call, as long as it is the same that the process does.
+
+    Args:
+        doing: what comes next, for people.
+        slow: whether the next beat may be long in coming, though nothing is wrong.
+    """
+    if (heart := _heart()) is not None:
+        heart.beat(doing, slow)
+
+
+@cache
+def _heart() -> _Heart | None:
+    folder = os.environ.get(BEATS_FOLDER)
+    return _Heart(Path(folder)) if folder else None
+
+
+class _Heart:
+    def __init__(self, folder: Path) -> None:
+        name = os.environ["LOCAL_RANK"]
+        # faulthandler keeps the file, and needs neither Python's lock nor a thread that runs.
+        self._stacks = (folder / f"{name}.stacks").open("w")
+        faulthandler.register(DUMP_SIGNAL, self._stacks, all_threads=True)
+        self._record = os.open(folder / f"{name}.json", os.O_WRONLY | os.O_CREAT, 0o600)
+        self._last: tuple[str, bool] | None = None
+
+    def beat(self, doing: str, slow: bool) -> None:
+        if (doing, slow) == self._last:
+            os.utime(self._record)
+            return
+        self._last = (doing, slow)
+        who = {"pid": os.getpid(), "rank": int(os.environ["RANK"]), "thread": threading.get_ident()}
+        text = json.dumps({**who, "doing": doing, "slow": slow})
+        os.pwrite(self._record, text.encode().ljust(RECORD_BYTES), 0)

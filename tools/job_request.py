@@ -20,6 +20,8 @@ from workloads.esm2.launch.job_file import Job
 
 WITHOUT_USERS = "ubuntu"
 """The image's own user, who is there when the cluster file names none."""
+MIN_HANG_SECONDS = 10
+"""Well above the second in which the processes are looked at."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Wanted:
     partition: str | None = None
     gpus_per_node: int | None = None
     time: str | None = None
+    hang_seconds: int = Job.hang_seconds
 
 
 def job_user(cluster: SlurmCluster, user: str | None) -> str:
@@ -85,6 +88,11 @@ def job_request(
     hardware = instance_type(groups[0].instance_type)
     gpus = _gpus(hardware, wanted, problems)
     sizes = _sizes(groups, wanted, problems)
+    if wanted.hang_seconds < MIN_HANG_SECONDS:
+        problems.append(
+            f"--hang-seconds: got {wanted.hang_seconds}; give at least {MIN_HANG_SECONDS}, "
+            "and more than a step takes"
+        )
     processes = max(1, gpus)
     shard_size = config.parallel.shard_size
     if wanted.stage == "train" and shard_size:
@@ -110,6 +118,7 @@ def job_request(
         mounts=tuple(shared_folders(cluster)),
         gpus_per_node=gpus,
         processes_per_node=processes,
+        hang_seconds=wanted.hang_seconds,
         efa=bool(gpus and sizes[-1] > 1 and hardware.num_efa),
     )
     options = [f"--job-name={wanted.stage}-{config.name}", f"--partition={groups[0].partition}"]

@@ -18,7 +18,7 @@ from tools.head_node import HeadNode, find_head_node, slurm_is_here
 from tools.job_request import Wanted, default_folder, job_request, job_user
 from tools.source_revision import read_revision
 from workloads.esm2.config import load_config
-from workloads.esm2.launch.job_file import STAGES
+from workloads.esm2.launch.job_file import STAGES, Job
 
 SUBMIT_MODULE = "workloads.esm2.launch.slurm_submit"
 # Root makes a folder for the user where nobody else can make one: below the mount point itself.
@@ -48,6 +48,9 @@ def main() -> int:
     parser.add_argument("--partition", help="the first one with GPUs")
     parser.add_argument("--gpus-per-node", type=int, help="all that there are; 0 trains on CPUs")
     parser.add_argument("--time", help="limit, as Slurm takes it: 2-00:00:00")
+    parser.add_argument(
+        "--hang-seconds", type=int, default=Job.hang_seconds, help="without an advance: the job has hung"
+    )
     parser.add_argument("--image", help="container: a .sqsh file on the shared file system, or a reference")
     parser.add_argument("--python", help="instead of an image: Python of an environment that all nodes see")
     parser.add_argument("--folder", help="of runs, data and downloads on the shared file system")
@@ -72,6 +75,7 @@ def main() -> int:
             partition=options.partition,
             gpus_per_node=options.gpus_per_node,
             time=options.time,
+            hang_seconds=options.hang_seconds,
             folder=folder,
         ),
         version=_version(),

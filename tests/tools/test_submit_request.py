@@ -69,6 +69,11 @@ def test_training_on_cpus_is_one_process_a_node() -> None:
     assert (job["gpus_per_node"], job["processes_per_node"], job["efa"]) == (0, 1, False)
 
 
+def test_how_long_a_hang_may_last_is_handed_on() -> None:
+    assert request()["job"]["hang_seconds"] == 300
+    assert request(hang_seconds=1800)["job"]["hang_seconds"] == 1800
+
+
 def test_a_time_limit_is_handed_on() -> None:
     assert "--time=2-00:00:00" in request(time="2-00:00:00")["sbatch"]
 
@@ -77,6 +82,7 @@ def test_a_time_limit_is_handed_on() -> None:
     ("overrides", "wanted", "problem"),
     [
         ([], {"image": None}, "image, python: give one of them"),
+        ([], {"hang_seconds": 9}, "--hang-seconds: got 9; give at least 10"),
         ([], {"python": "/fsx/venv/bin/python"}, "image, python: give one of them"),
         ([], {"nodes": "3"}, "NODES: got 3; partition gpu has 2"),
         ([], {"nodes": "2-3"}, "NODES: got 2-3; partition gpu has 2"),

@@ -100,6 +100,53 @@ def test_a_crash_beside_a_lost_node_is_not_counted(slurm: Slurm) -> None:
     assert "crash" not in output and read_state(slurm.job_folder).crashes == 0
 
 
+def test_a_killed_torchrun_is_named(slurm: Slurm) -> None:
+    """The other node's was ended by Slurm because of it."""
+    status, output = slurm.run({"status": 137, "endings": {"node-1": {"status": 143}}}, {"status": 0})
+    assert status == 0, output
+    assert "crash 1 of 3 since step 0: the step ended with 137; no word from torchrun of node-2" in output
+
+
+def hang(node: str, **found: Any) -> dict[str, Any]:
+    """One process of two stands still, the other one waits for it."""
+    usual = {"state": "S", "silent_seconds": 301.0, "doing": "training", "place": "somewhere", "waits": True}
+    processes = [usual | {"node": name, "rank": rank} for rank, name in enumerate(("node-1", "node-2"))]
+    endings = {p["node"]: {"hung": [p | found if p["node"] == node else p]} for p in processes}
+    return {"status": 1, "endings": endings}
+
+
+def test_a_hang_is_told_and_the_job_requeued(slurm: Slurm) -> None:
+    status, output = slurm.run(hang("node-2", state="T", waits=False, place="load (loader.py:3)"))
+    assert status == 0 and slurm.said_to("scontrol") == [["requeue", "7"]], output
+    assert (
+        "to blame is node-2, process 1, it was stopped by a signal; state T, training, load (loader.py:3)"
+        in output
+    )
+    assert "requeue 1 since step 0: it hung" in output and f"stacks: {slurm.job_folder}/stacks/0.1" in output
+    state = read_state(slurm.job_folder)
+    assert (state.suspects, state.excluded, state.crashes) == (("node-2",), (), 0)
+
+
+def test_a_node_that_hangs_again_is_excluded(slurm: Slurm) -> None:
+    slurm.run(hang("node-2", waits=False))
+    status, output = slurm.run(hang("node-2", waits=False))
+    assert status == 0 and "node node-2 is left out from now on: it was to blame before" in output
+    assert ["update", "JobId=7", "ExcNodeList=node-2"] in slurm.said_to("scontrol")
+
+
+def test_a_hang_after_a_checkpoint_is_a_first_one(slurm: Slurm) -> None:
+    slurm.run(hang("node-2", waits=False))
+    progress = {"checkpoint": f"{slurm.job.run_dir}/checkpoints/step-00000010"}
+    slurm.run(hang("node-2", waits=False) | progress)
+    assert not read_state(slurm.job_folder).excluded and read_state(slurm.job_folder).suspects == ("node-2",)
+
+
+def test_a_hang_of_all_is_nobodys(slurm: Slurm) -> None:
+    status, output = slurm.run(hang("node-2"))
+    assert status == 0 and "no process stands out: network or GPU may be the cause" in output
+    assert not read_state(slurm.job_folder).suspects
+
+
 def test_a_mistake_of_the_users_is_not_tried_again(slurm: Slurm) -> None:
     """Other nodes' tasks were killed because of it, and say so with an earlier clock."""
     endings = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from .hang_report import Observed
 STATE_FILE = "state.json"
 USAGE_ERROR = 2
 """Status of a process whose message says what the user has to change."""
+ENDED_BY_SLURM = 143
+"""128 + SIGTERM: of a node's torchrun that Slurm has ended, because another node's failed."""
 
 
 @dataclass
@@ -91,11 +94,12 @@ def hung_processes(folder: Path, attempt: str) -> list[Observed]:
     return [Observed(**found) for record in _endings(folder, attempt) for found in record.get("hung", [])]
 
 
-def first_failure(folder: Path, attempt: str, status: int) -> Failure:
-    """What failed first on any node. Processes that were ended because of it come later."""
+def first_failure(folder: Path, attempt: str, status: int, nodes: Sequence[str]) -> Failure:
+    """What failed first on any of the nodes. Processes that were ended because of it come later."""
     records = [record for record in _endings(folder, attempt) if record.get("status")]
-    if not records:
-        return Failure(status, f"the step ended with {status}, and torchrun of no node has said why")
+    if all(record["status"] == ENDED_BY_SLURM for record in records):
+        silent = sorted(set(nodes) - {record["node"] for record in records})
+        return Failure(status, f"the step ended with {status}; no word from torchrun of {', '.join(silent)}")
     # A message that a user can act on counts before the failures that it brought about elsewhere.
     first = min(records, key=lambda record: (record["status"] != USAGE_ERROR, record["seconds"]))
     who = f"{first['node']}, process {first['rank']}" if first["rank"] is not None else first["node"]

@@ -4,7 +4,8 @@
 
 The step is stopped before the time limit (SIGUSR1, from Slurm) and the job requeued; stopped for good by
 SIGUSR2 (``make cancel``). A crash is tried again, ``max_crashes`` times without a new checkpoint. A node that
-fails a check is excluded and the job requeued. The loss of a node is Slurm's to see, which requeues the job.
+fails a check is excluded and the job requeued. A hang requeues it, too; a node that is to blame for a second
+one is excluded. The loss of a node is Slurm's to see, which requeues the job.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from .hang_report import Observed, blame, report
 from .job_file import Job, read_job
 from .preflight import Verdict, check_nodes
 from .slurm_attempts import (
     USAGE_ERROR,
     State,
     first_failure,
+    hung_processes,
     newest_checkpoint,
     read_state,
+    stacks_folder,
     stopped_gracefully,
 )
 from .slurm_step import srun_help, stage_arguments, step_command
@@ -72,10 +76,15 @@ class Supervisor:
                 # A crash beside a node that is lost is none of its own, so it does not count yet.
                 if self.stop is None and status:
                     verdict = check_nodes(self.job_file, self.nodes)
+            hung = hung_processes(self.folder, name) if status else []
+            if hung:
+                self._blame(name, hung)
             if self.stop is not None:
                 return self._on_stop(name, status)
             if not verdict.is_well:
                 return self._on_bad_nodes(verdict)
+            if hung:
+                return self._requeue("it hung")
             if status == 0:
                 say(f"done: {self.job.run_dir}")
                 return 0
@@ -128,9 +137,23 @@ class Supervisor:
             subprocess.run(["scancel", self.job_id], timeout=60)
         return STOPPED_BY_SIGNAL
 
+    def _blame(self, attempt: str, hung: list[Observed]) -> None:
+        """Say who stood still, and leave a node out that has done so before."""
+        found = blame(hung, self.nodes)
+        for line in [*report(hung, found), f"stacks: {stacks_folder(self.folder, attempt)}"]:
+            say(line)
+        self.state.progress_to(newest_checkpoint(Path(self.job.run_dir)))
+        if len(found.nodes) != 1:
+            return  # what several have in common is more likely the cause
+        (node,) = found.nodes
+        if node in self.state.suspects:
+            say(f"node {node} is left out from now on: it was to blame before, since step {self.state.step}")
+            self.state.excluded = tuple(sorted({*self.state.excluded, node}))
+        self.state.suspects = tuple(sorted({*self.state.suspects, node}))
+
     def _on_crash(self, attempt: str, status: int) -> int | None:
         """Count it; the job's status if it is not to be tried again."""
-        failure = first_failure(self.folder, attempt, status)
+        failure = first_failure(self.folder, attempt, status, self.nodes)
         if failure.status == USAGE_ERROR:
             say(f"error: {failure.text}")
             return USAGE_ERROR

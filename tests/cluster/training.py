@@ -18,6 +18,8 @@ from tests.cluster.lifecycle import Lifecycle
 from tests.cluster.machine import Machine
 from tests.cluster.patience import wait_until
 from tests.cluster.test_users import as_user
+from tests.workloads.esm2.training_runs import Losses, losses, start_training
+from workloads.esm2.tracking import RESULTS_FILE
 
 USER, UID, GID = "ada", 2001, 3000
 HOME = f"/fsx/home/{USER}/esm2"
@@ -49,6 +51,33 @@ def run_file(folder: str, runs: str) -> str:
     return yaml.safe_dump(settings)
 
 
+class Uninterrupted:
+    """The same run without Slurm and without an interruption, on this computer; it begins when it is made."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "run.yaml").write_text(run_file(str(folder), f"{folder}/runs"))
+        self._run_dir = folder / "runs" / "run"
+        self._process = start_training(f"--config={folder}/run.yaml", processes=2)
+
+    @property
+    def losses(self) -> Losses:
+        """Of each step."""
+        if not (self._run_dir / RESULTS_FILE).exists():
+            said, _ = self._process.communicate(timeout=240)
+            assert self._process.returncode == 0, said
+        return losses(self._run_dir)
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(
+    tmp_path_factory: pytest.TempPathFactory, prepared: Path, tiny_model: Path
+) -> Uninterrupted:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    for name, there in (("data", prepared), ("tiny", tiny_model)):
+        (folder / name).symlink_to(there)
+    return Uninterrupted(folder)
+
+
 @pytest.fixture(scope="session")
 def home(cluster: Cluster, lifecycle: Lifecycle, prepared: Path, tiny_model: Path) -> Path:
     """The user's folder on the shared file system, seen from here: data, a tiny model and a run file."""
@@ -78,10 +107,10 @@ def tool(cluster: Cluster, *arguments: str) -> str:
     return cluster.login.run(command, user=USER, environment=as_user(USER), seconds=120).output
 
 
-def submit(cluster: Cluster, *arguments: str) -> dict[str, str]:
+def submit(cluster: Cluster, *arguments: str, stage: str = "train", nodes: str = "2") -> dict[str, str]:
     """As ``make train-ddp TARGET=slurm`` does; what it prints, by name."""
-    options = [f"--config={HOME}/run.yaml", "--nodes=2", "--gpus-per-node=0", f"--python={HOME}/python"]
-    said = tool(cluster, "tools.submit", "train", *options, *arguments)
+    options = [f"--config={HOME}/run.yaml", "--gpus-per-node=0", f"--python={HOME}/python"]
+    said = tool(cluster, "tools.submit", stage, *options, f"--nodes={nodes}", *arguments)
     return dict(re.findall(r"^(\w+) +(.+)$", said, flags=re.MULTILINE))
 
 
@@ -99,6 +128,13 @@ def wait_for_end(cluster: Cluster, job: str, log: Path, state: str = "COMPLETED"
     found = job_of(cluster, job)
     assert found["JobState"] == state, log.read_text()
     return found
+
+
+def nodes_of(cluster: Cluster, job: str) -> list[Machine]:
+    """In Slurm's order: the batch script runs on the first one."""
+    listed = job_of(cluster, job)["NodeList"]
+    names = cluster.controller.run(["scontrol", "show", "hostnames", listed]).output.split()
+    return [next(worker for worker in cluster.workers if worker.hostname == name) for name in names]
 
 
 def log_of(cluster: Cluster, job: dict[str, str]) -> Path:

@@ -80,7 +80,7 @@ def slurm_conf(cluster: str, controller: str, controller_address: str, nodes: Se
     for node in nodes:
         gres = f" Gres=gpu:{node.num_gpus}" if node.num_gpus else ""
         lines.append(
-            f"NodeName={node.name} NodeAddr={node.address} NodeHostname={node.name} CPUs=4 RealMemory=1000"
+            f"NodeName={node.name} NodeAddr={node.address} NodeHostname={node.name} CPUs=8 RealMemory=1000"
             f"{gres}\n"
         )
     for partition in sorted({node.partition for node in nodes if node.partition}):

@@ -9,9 +9,9 @@ from typing import Any
 from aws_cdk import App, Environment, Tags, Validations
 from cdk_nag import AwsSolutionsChecks
 
-from config.cluster import SlurmCluster
 from config.cluster_tags import tags_of
-from config.loader import load_cluster
+from config.loader import load_slurm_cluster
+from config.slurm_cluster import SlurmCluster
 from config.stack_names import stack_names
 from stacks.network_stack import NetworkStack
 from stacks.remaining_costs import remaining_costs
@@ -37,7 +37,7 @@ def add_stacks(app: App, cluster: SlurmCluster) -> None:
 if __name__ == "__main__":
     app = App()
     try:
-        cluster = load_cluster(Path(app.node.try_get_context("cluster") or DEFAULT_CLUSTER))
+        cluster = load_slurm_cluster(Path(app.node.try_get_context("cluster") or DEFAULT_CLUSTER))
     except ValueError as error:
         sys.exit(str(error))
     # At every command, because the command line shows no app which one it is, nor annotations at destroy.

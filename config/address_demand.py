@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from math import ceil
 
-from config.cluster import InstanceGroup, NewVpc, SlurmCluster
+from config.cluster import Cluster, InstanceGroup, NewVpc
+from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.endpoint_services import endpoint_services
 from config.instance_catalogue import INSTANCE_TYPES
+from config.slurm_cluster import SlurmCluster
 from config.storage import LustreFileSystem
+from config.zones import control_plane_zones, zone_ids, zone_of
 
 RESERVED_ADDRESSES = 5
 """What AWS keeps of every subnet (VPC user guide, "Subnet CIDR blocks")."""
@@ -25,24 +28,16 @@ _AUTOMATIC_GIB_PER_METADATA_SERVER = 24000
 _HOME_ADDRESSES = 4
 # The instance, its standby, and the one that takes over from it.
 _DATABASE_ADDRESSES = 3
+# What EKS asks to be free in each subnet of its control plane (EKS user guide, "View Amazon EKS networking
+# requirements for VPC and subnets").
+_CONTROL_PLANE_ADDRESSES = 6
 
 
-def zone_ids(cluster: SlurmCluster) -> list[str]:
-    """The network's zones in the file's order; FSx and groups without a zone go to the first."""
-    network = cluster.network
-    if isinstance(network, NewVpc):
-        return network.availability_zone_ids
-    return [subnet.availability_zone_id for subnet in network.private_subnets]
-
-
-def zone_of(cluster: SlurmCluster, group: InstanceGroup) -> str:
-    return group.availability_zone_id or zone_ids(cluster)[0]
-
-
-def address_takers(cluster: SlurmCluster) -> dict[str, Counter[str]]:
+def address_takers(cluster: Cluster) -> dict[str, Counter[str]]:
     """Addresses taken in the private subnet of each zone id, by the place in the file that asks for them.
 
-    Nodes of a type that is not in the catalogue count as one address.
+    Nodes of a type that is not in the catalogue count as one address, groups that Karpenter scales with all
+    the nodes that they may have.
     """
     takers: dict[str, Counter[str]] = defaultdict(Counter)
     first = takers[zone_ids(cluster)[0]]
@@ -51,16 +46,23 @@ def address_takers(cluster: SlurmCluster) -> dict[str, Counter[str]]:
         first["storage.home"] = _HOME_ADDRESSES
     if cluster.network.interface_endpoints:
         first["network.interface_endpoints"] = len(endpoint_services(cluster))
-    if cluster.accounting_database and not isinstance(cluster.network, NewVpc):
-        for zone in list(dict.fromkeys(zone_ids(cluster)))[:2]:
-            takers[zone]["accounting_database"] = _DATABASE_ADDRESSES
+    if not isinstance(cluster.network, NewVpc):  # which has small subnets for these
+        if isinstance(cluster, SlurmCluster) and cluster.accounting_database:
+            for zone in list(dict.fromkeys(zone_ids(cluster)))[:2]:
+                takers[zone]["accounting_database"] = _DATABASE_ADDRESSES
+        if isinstance(cluster, EksCluster):
+            for zone in control_plane_zones(cluster):
+                takers[zone]["kubernetes"] = _CONTROL_PLANE_ADDRESSES
     for group in cluster.instance_groups:
-        place = f"instance_groups[{group.name}].num_instances"
-        takers[zone_of(cluster, group)][place] += group.num_instances * _node_addresses(group)
+        field, num_instances = "num_instances", group.num_instances
+        if isinstance(group, EksInstanceGroup) and group.max_instances:
+            field, num_instances = "max_instances", max(num_instances, group.max_instances)
+        place = f"instance_groups[{group.name}].{field}"
+        takers[zone_of(cluster, group)][place] += num_instances * _node_addresses(group)
     return takers
 
 
-def address_demand(cluster: SlurmCluster) -> Counter[str]:
+def address_demand(cluster: Cluster) -> Counter[str]:
     """Addresses taken in the private subnet of each zone id, without the five that AWS reserves."""
     return Counter({zone: taken.total() for zone, taken in address_takers(cluster).items()})
 
@@ -76,6 +78,9 @@ def _lustre_addresses(lustre: LustreFileSystem) -> int:
 
 
 def _node_addresses(group: InstanceGroup) -> int:
-    """EFA-only interfaces have no address, so the primary interface's is left."""
+    """EFA-only interfaces have no address, so those of the first network card are left."""
     instance = INSTANCE_TYPES.get(group.instance_type)
-    return instance.addresses_slurm if instance and not group.efa_only else 1
+    if instance is None:
+        return 1
+    first_card = instance.addresses_per_interface if isinstance(group, EksInstanceGroup) else 1
+    return first_card + (0 if group.efa_only else instance.num_network_cards - 1)

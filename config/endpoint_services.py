@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from config.cluster import SlurmCluster
+from config.cluster import Cluster
 
 _ALWAYS = {
     "EcrApi": "ecr.api",
@@ -20,11 +20,17 @@ _ALWAYS = {
     "Fsx": "fsx",
 }
 _WITH_PROMETHEUS = {"PrometheusWorkspaces": "aps-workspaces"}
+# Nodes ask EKS for its cluster, pods for the credentials of their pod identity.
+_WITH_EKS = {"Eks": "eks", "EksAuth": "eks-auth"}
 
 
-def endpoint_services(cluster: SlurmCluster) -> dict[str, str]:
+def endpoint_services(cluster: Cluster) -> dict[str, str]:
     """Construct id and endpoint name, from boot to the end of a job.
 
     Prometheus only for clusters with a workspace: the service is not offered in every region.
     """
-    return _ALWAYS | (_WITH_PROMETHEUS if cluster.prometheus else {})
+    return (
+        _ALWAYS
+        | (_WITH_PROMETHEUS if cluster.prometheus else {})
+        | (_WITH_EKS if cluster.scheduler == "eks" else {})
+    )

@@ -9,7 +9,17 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from config.places import Location, below, in_document, key_meant, other_network, path_of, section_at
+from config.cluster_kinds import KINDS, Kind
+from config.places import (
+    Location,
+    below,
+    in_document,
+    key_meant,
+    other_network,
+    other_schedulers,
+    path_of,
+    section_at,
+)
 from config.text_forms import FORMS
 from config.violation import Violation, shown
 
@@ -27,38 +37,42 @@ _WANTED = {
 }
 
 
-def field_violations(error: ValidationError, document: dict[str, Any]) -> list[Violation]:
-    """One for each value that ``SlurmCluster`` does not take; ``document`` has the names of the groups."""
+def field_violations(error: ValidationError, document: dict[str, Any], kind: Kind) -> list[Violation]:
+    """One for each value that the kind of cluster does not take; ``document`` has the names of the groups."""
     all_details = error.errors(include_url=False)
     meant = {
-        (*details["loc"][:-1], key_meant(details))
+        (*details["loc"][:-1], key_meant(details, kind))
         for details in all_details
         if details["type"] == "extra_forbidden"
     }
     # A key that is missing because it is mistyped is told of once.
     return [
-        _violation(details, document)
+        _violation(details, document, kind)
         for details in all_details
         if details["type"] != "missing" or details["loc"] not in meant
     ]
 
 
-def _violation(details: ErrorDetails, document: dict[str, Any]) -> Violation:
+def _violation(details: ErrorDetails, document: dict[str, Any], kind: Kind) -> Violation:
     location, got = in_document(details), details["input"]
     if details["type"] == "missing":
         got = None
     elif details["type"].startswith("union_tag"):
         got = below(document, location)
-    return Violation(path_of(location, document), got, *_allowed_and_fix(details, location, got))
+    return Violation(path_of(location, document), got, *_allowed_and_fix(details, location, got, kind))
 
 
-def _allowed_and_fix(details: ErrorDetails, location: Location, got: object) -> tuple[str, str]:
+def _allowed_and_fix(details: ErrorDetails, location: Location, got: object, kind: Kind) -> tuple[str, str]:
     context = details.get("ctx", {})
     match details["type"]:
+        case "missing" if location == ("scheduler",):
+            return "it is required", f"add scheduler: {', or scheduler: '.join(KINDS)}"
+        case "literal_error" if location == ("scheduler",):
+            return _choice(got, " or ".join(map(repr, KINDS)))
         case "missing":
             return "it is required", f"add {location[-1]}"
         case "extra_forbidden":
-            return "there is no such key", _fix_of_key(details)
+            return _no_such_key(details, kind)
         case "literal_error":
             return _choice(got, context["expected"])
         case "union_tag_invalid":
@@ -84,23 +98,33 @@ def _allowed_and_fix(details: ErrorDetails, location: Location, got: object) -> 
             return "a whole number is allowed", f"set {int(float(got))}"
         case "string_type" if isinstance(got, bool | int):
             return "a text is allowed", f'set "{shown(got)}"'
-        case kind:
-            return _WANTED.get(kind, (details["msg"], "set another value"))
+        case other:
+            return _WANTED.get(other, (details["msg"], "set another value"))
 
 
-def _fix_of_key(details: ErrorDetails) -> str:
-    meant, other = key_meant(details), other_network(details)
+def _no_such_key(details: ErrorDetails, kind: Kind) -> tuple[str, str]:
+    schedulers = other_schedulers(details, kind)
+    if schedulers:
+        return f"it is for scheduler: {' or '.join(schedulers)}", "remove it"
+    meant, other = key_meant(details, kind), other_network(details)
     if other:
-        return f"set network.vpc to {other}, or remove it"
-    if meant:
-        return f"set {meant}"
-    return f"remove it, or set one of {', '.join(section_at(details['loc'][:-1]).model_fields)}"
+        fix = f"set network.vpc to {other}, or remove it"
+    elif meant:
+        fix = f"set {meant}"
+    else:
+        fix = f"remove it, or set one of {', '.join(section_at(details['loc'][:-1], kind).model_fields)}"
+    return "there is no such key", fix
 
 
 def _choice(got: object, expected: str) -> tuple[str, str]:
     """From pydantic's list of what it expected: ``'one', 'two' or 3``."""
-    names = [text or number for text, number in re.findall(r"'([^']*)'|(\d+)", expected)]
-    near = difflib.get_close_matches(got, names, n=1) if isinstance(got, str) else []
+    names = [shown(text) if text else number for text, number in re.findall(r"'([^']*)'|(\d+)", expected)]
+    near = []
+    if isinstance(got, str):
+        by_lower = {name.lower(): name for name in names}
+        near = [by_lower[name] for name in difflib.get_close_matches(got.lower(), by_lower, n=1)]
+    if isinstance(got, float) and shown(str(got)) in names:  # a version, which YAML takes for a number
+        near = [shown(str(got))]
     if isinstance(got, int) and names[0].isdigit():
         near = [min(names, key=lambda name: abs(int(name) - got))]
     allowed = f"one of {', '.join(names)}" if len(names) > 1 else names[0]

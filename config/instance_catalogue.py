@@ -3,7 +3,8 @@
 ``instance_types.csv`` has one row per type of SageMaker's ``ClusterInstanceType``. Its numbers are those of
 EC2's DescribeInstanceTypes (memory of an accelerator rounded down to GiB), with two exceptions: a Trainium2
 device has 96 GiB (EC2's documentation; the API gives its memory another meaning), and p6e-gb200, which the
-API does not describe, has what EC2's documentation says: 17 network cards, 8 of them EFA with 400 Gbps.
+API does not describe, has what EC2's documentation says: 17 network cards, 8 of them EFA with 400 Gbps; and
+50 addresses per interface, as all types with several cards have.
 """
 
 from __future__ import annotations
@@ -55,16 +56,27 @@ class InstanceType:
     accelerator_memory_gib: int
     """Of each accelerator."""
     num_network_cards: int
+    addresses_per_interface: int
+    """Most IPv4 addresses that a network interface can have."""
     num_efa: int
     """Most EFA interfaces it can have; 0 without EFA."""
 
     @property
     def addresses_slurm(self) -> int:
-        """IP addresses that a node takes from its subnet: one per network card.
+        """IP addresses that a Slurm node takes from its subnet: one per network card.
 
         SageMaker developer guide, "Prerequisites for using SageMaker HyperPod": 32 for a P5.
         """
         return self.num_network_cards
+
+    @property
+    def addresses_eks(self) -> int:
+        """IP addresses that an EKS node takes: all that an interface of the first card can have, for the node
+        and its pods, and one per other card.
+
+        The same page: 81 for a P5, 50 and 31.
+        """
+        return self.addresses_per_interface + self.num_network_cards - 1
 
     @property
     def lustre_efa(self) -> bool:
@@ -87,6 +99,7 @@ def _read(path: Path) -> dict[str, InstanceType]:
                 num_accelerators=int(row["num_accelerators"]),
                 accelerator_memory_gib=int(row["accelerator_memory_gib"]),
                 num_network_cards=int(row["num_network_cards"]),
+                addresses_per_interface=int(row["addresses_per_interface"]),
                 num_efa=int(row["num_efa"]),
             )
     return types

@@ -8,19 +8,33 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from config.cluster import SlurmCluster
+from config.cluster import Cluster
+from config.cluster_kinds import AnyCluster, Kind, kind_meant
+from config.eks_cluster import EksCluster
 from config.field_errors import field_violations
 from config.places import Location, below, item_label
 from config.rules import violations
 from config.section import Section
+from config.slurm_cluster import SlurmCluster
 from config.stand_ins import StandIns, repaired, with_stand_ins
 from config.violation import Violation
 from config.yaml_document import read_document
 
 Named = TypeVar("Named", bound=Section)
+Made = TypeVar("Made", bound=Section)
+
+# Lists whose items errors call by name.
+_NAMED: tuple[Location, ...] = (
+    ("instance_groups",),
+    ("access", "groups"),
+    ("access", "users"),
+    ("access", "accounts"),
+    ("task_governance", "teams"),
+    ("task_governance", "priority_classes"),
+)
 
 
-def load_cluster(path: Path) -> SlurmCluster:
+def load_cluster(path: Path) -> AnyCluster:
     """Read and check a cluster file.
 
     Raises:
@@ -28,20 +42,44 @@ def load_cluster(path: Path) -> SlurmCluster:
             what is allowed; what to do``.
     """
     document = read_document(path)
-    _require_slurm(path, document)
-    cluster, found = _checked(document)
+    cluster, found = _checked(document, kind_meant(document))
     if found:
         raise ValueError("\n".join(f"{path}: {violation}" for violation in found))
     return cluster
 
 
-def _require_slurm(path: Path, document: dict[str, Any]) -> None:
-    """Tell a file for another scheduler from a wrong one: its keys would all be called unknown."""
-    if document.get("scheduler") == "eks":
-        raise ValueError(f"{path}: scheduler: got eks; only slurm is available yet; set slurm")
+def load_slurm_cluster(path: Path) -> SlurmCluster:
+    """The same, for what is made for Slurm alone.
+
+    Raises:
+        ValueError: also if the file is for another scheduler.
+    """
+    cluster = load_cluster(path)
+    if not isinstance(cluster, SlurmCluster):
+        raise ValueError(_other_scheduler(path, cluster, "slurm"))
+    return cluster
 
 
-def _checked(document: dict[str, Any]) -> tuple[SlurmCluster, list[Violation]]:
+def load_eks_cluster(path: Path) -> EksCluster:
+    """The same, for what is made for EKS alone.
+
+    Raises:
+        ValueError: also if the file is for another scheduler.
+    """
+    cluster = load_cluster(path)
+    if not isinstance(cluster, EksCluster):
+        raise ValueError(_other_scheduler(path, cluster, "eks"))
+    return cluster
+
+
+def _other_scheduler(path: Path, cluster: Cluster, wanted: str) -> str:
+    return (
+        f"{path}: scheduler: got {cluster.scheduler}; what you started is for scheduler: {wanted};"
+        f" give it a cluster file for that, as clusters/{wanted}.yaml"
+    )
+
+
+def _checked(document: dict[str, Any], kind: Kind) -> tuple[AnyCluster, list[Violation]]:
     """The cluster, and everything that is wrong with it; a wrong one has stand-ins and is not to be used.
 
     Each round brings to light what the one before put in its place: the values of mistyped keys, and the keys
@@ -51,16 +89,16 @@ def _checked(document: dict[str, Any]) -> tuple[SlurmCluster, list[Violation]]:
     rest, stand_ins = document, StandIns()
     while True:
         try:
-            SlurmCluster.model_validate(rest)
+            kind.model_validate(rest)
         except ValidationError as error:
-            found += _news(found, field_violations(error, document))
-            rest, more = repaired(error, rest)
+            found += _news(found, field_violations(error, document, kind))
+            rest, more = repaired(error, rest, kind)
             stand_ins |= more
         else:
             break
     num_clusters = max(map(len, stand_ins.values()), default=1)
     clusters = [
-        _with_names(SlurmCluster.model_validate(with_stand_ins(rest, stand_ins, index)), document, stand_ins)
+        _with_names(kind.model_validate(with_stand_ins(rest, stand_ins, index)), document, stand_ins)
         for index in range(num_clusters)
     ]
     first, *others = [violations(cluster) for cluster in clusters]
@@ -68,27 +106,37 @@ def _checked(document: dict[str, Any]) -> tuple[SlurmCluster, list[Violation]]:
     return clusters[0], found + _news(found, certain)
 
 
-def _with_names(cluster: SlurmCluster, document: dict[str, Any], stand_ins: StandIns) -> SlurmCluster:
-    """With the file's own names of groups and users, wrong as they are, since rules name places by them."""
+def _with_names(cluster: AnyCluster, document: dict[str, Any], stand_ins: StandIns) -> AnyCluster:
+    """With the file's own names, wrong as they are, since rules name places by them."""
+    for place in _NAMED:
+        items = _at(cluster, place)
+        if items:
+            cluster = _replaced(cluster, place, _named(items, place, document, stand_ins))
+    return cluster
 
-    def named(items: list[Named], *place: str) -> list[Named]:
-        made = list(items)
-        for index, item in enumerate(made):
-            here: Location = (*place, index)
-            if here in stand_ins or (*here, "name") in stand_ins:
-                made[index] = item.model_copy(update={"name": item_label(below(document, here), index)})
-        return made
 
-    access = cluster.access
-    groups = named(access.groups, "access", "groups")
-    users = named(access.users, "access", "users")
-    accounts = named(access.accounts, "access", "accounts")
-    return cluster.model_copy(
-        update={
-            "instance_groups": named(cluster.instance_groups, "instance_groups"),
-            "access": access.model_copy(update={"groups": groups, "users": users, "accounts": accounts}),
-        }
-    )
+def _named(items: list[Named], place: Location, document: dict[str, Any], stand_ins: StandIns) -> list[Named]:
+    made = list(items)
+    for index, item in enumerate(made):
+        here: Location = (*place, index)
+        if here in stand_ins or (*here, "name") in stand_ins:
+            made[index] = item.model_copy(update={"name": item_label(below(document, here), index)})
+    return made
+
+
+def _at(section: Section, place: Location) -> Any:
+    """What a section has there; None if there is nothing, or no such field."""
+    value: Any = section
+    for part in place:
+        value = getattr(value, str(part), None)
+    return value
+
+
+def _replaced(section: Made, place: Location, value: object) -> Made:
+    """A copy with another value there."""
+    first, *rest = map(str, place)
+    inner = _replaced(getattr(section, first), tuple(rest), value) if rest else value
+    return section.model_copy(update={first: inner})
 
 
 def _news(found: list[Violation], more: list[Violation]) -> list[Violation]:

@@ -10,8 +10,8 @@ import json
 from typing import Any
 
 from config.access import Access
-from config.cluster import InstanceGroup, SlurmCluster
 from config.instance_catalogue import instance_type
+from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
 
 HOME_MOUNT_PATH = "/home"
 """Where nodes see the OpenZFS file system, if there is one."""
@@ -47,7 +47,7 @@ def node_settings_text(cluster: SlurmCluster) -> str:
     return json.dumps(node_settings(cluster), indent=2, sort_keys=True) + "\n"
 
 
-def _instance_group(group: InstanceGroup) -> dict[str, Any]:
+def _instance_group(group: SlurmInstanceGroup) -> dict[str, Any]:
     hardware = instance_type(group.instance_type)
     neuron = (hardware.accelerator or "").startswith("Trainium")
     return {

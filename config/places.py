@@ -8,7 +8,8 @@ from typing import Any, get_args
 
 from pydantic_core import ErrorDetails
 
-from config.cluster import ExistingVpc, NewVpc, SlurmCluster
+from config.cluster import ExistingVpc, NewVpc
+from config.cluster_kinds import KINDS, Kind
 from config.section import Section
 from config.violation import key_path
 
@@ -56,12 +57,12 @@ def item_label(item: Any, index: int) -> str:
     return name if isinstance(name, str) and name and name.isprintable() else str(index)
 
 
-def key_meant(details: ErrorDetails) -> str | None:
+def key_meant(details: ErrorDetails, kind: Kind) -> str | None:
     """The key that an unknown one is most like."""
     *parents, key = details["loc"]
-    if other_network(details):
+    if other_network(details) or other_schedulers(details, kind):
         return None
-    return next(iter(difflib.get_close_matches(str(key), section_at(parents).model_fields, n=1)), None)
+    return next(iter(difflib.get_close_matches(str(key), section_at(parents, kind).model_fields, n=1)), None)
 
 
 def other_network(details: ErrorDetails) -> str | None:
@@ -75,6 +76,20 @@ def other_network(details: ErrorDetails) -> str | None:
     )
 
 
+def other_schedulers(details: ErrorDetails, kind: Kind) -> list[str]:
+    """The schedulers whose cluster files have the key which this kind does not have."""
+    *parents, key = details["loc"]
+    schedulers = []
+    for scheduler, other in KINDS.items():
+        try:
+            section = section_at(parents, other)
+        except KeyError:
+            continue  # what the key is in is this kind's alone
+        if key in section.model_fields:
+            schedulers.append(scheduler)
+    return schedulers
+
+
 def network_meant(network: dict[str, Any]) -> str | None:
     """The kind of network that alone has some of the keys of this one."""
     new, existing = NewVpc.model_fields.keys(), ExistingVpc.model_fields.keys()
@@ -84,10 +99,10 @@ def network_meant(network: dict[str, Any]) -> str | None:
     return "new" if has_new else "existing"
 
 
-def section_at(location: Sequence[int | str]) -> type[Section]:
-    section: type[Section] = SlurmCluster
+def section_at(location: Sequence[int | str], kind: Kind) -> type[Section]:
+    section: type[Section] = kind
     for part in location:
-        if section is SlurmCluster and part == "network":
+        if section is kind and part == "network":
             continue
         if part in NETWORKS and not isinstance(part, int):
             section = NETWORKS[part]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from config.cluster import SlurmCluster
+from pydantic import TypeAdapter
+
+from config.cluster_kinds import KINDS, AnyCluster
 from config.instance_catalogue import INSTANCE_TYPES
 from config.regions import ZONE_ID_PREFIXES
 
@@ -13,10 +15,13 @@ SCHEMA = Path("clusters/cluster.schema.json")
 
 
 def schema_text() -> str:
-    """The model's schema; regions and instance types are rules to the model, and lists to an editor."""
-    schema = SlurmCluster.model_json_schema()
-    schema["properties"]["region"]["enum"] = list(ZONE_ID_PREFIXES)
-    schema["$defs"]["InstanceGroup"]["properties"]["instance_type"]["enum"] = list(INSTANCE_TYPES)
+    """The models' schema; regions and instance types are rules to the models, and lists to an editor."""
+    schema = TypeAdapter(AnyCluster).json_schema()
+    for section in schema["$defs"].values():
+        if "instance_type" in section["properties"]:
+            section["properties"]["instance_type"]["enum"] = list(INSTANCE_TYPES)
+    for kind in KINDS.values():
+        schema["$defs"][kind.__name__]["properties"]["region"]["enum"] = list(ZONE_ID_PREFIXES)
     # The dialect that the YAML language server reads.
     return json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", **schema}, indent=2) + "\n"
 

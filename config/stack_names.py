@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from config.cluster import SlurmCluster
+from config.cluster import Cluster
 
 
 class StackNames(NamedTuple):
@@ -15,6 +15,6 @@ class StackNames(NamedTuple):
     hyperpod: str
 
 
-def stack_names(cluster: SlurmCluster) -> StackNames:
+def stack_names(cluster: Cluster) -> StackNames:
     prefix = f"{cluster.name}-{cluster.scheduler}"
     return StackNames(f"{prefix}-network", f"{prefix}-storage", f"{prefix}-hyperpod")

@@ -34,7 +34,7 @@ class LustreFileSystem(Section):
     """How long daily backups are kept; 0 makes none. FSx makes none of a file system linked to a bucket: what
     must outlast the file system belongs below ``data_bucket.lustre_path``, from where it is exported."""
     mount_path: MountPath = "/fsx"
-    """Where the nodes see it: a directory of its own, outside those of the operating system."""
+    """Where nodes and pods see it: a directory of its own, outside those of the operating system."""
     removal: Removal = "retain"
     """What `cdk destroy` of the storage stack does to it."""
 
@@ -69,10 +69,10 @@ class Storage(Section):
     lustre: LustreFileSystem = LustreFileSystem()
     """The shared file system of all nodes."""
     home: HomeFileSystem | None = None
-    """FSx for OpenZFS at /home. Null puts the homes of ``access.users`` into the directory home of Lustre;
-    ubuntu's is then on each node's root volume, and lost with the node."""
+    """FSx for OpenZFS at /home, for Slurm alone: pods have no homes. Null puts those of ``access.users`` into
+    the directory home of Lustre; ubuntu's is then on each node's root volume, and lost with the node."""
     data_bucket: DataBucket = DataBucket()
     """The S3 bucket of the data."""
     kms: Annotated[str, forms.field(forms.KMS)] = "aws"
-    """Key of everything at rest: ``aws`` (service keys), ``create`` (a key of its own), or an ARN. All but
-    aws need continuous provisioning."""
+    """Key of everything at rest, Kubernetes's secrets too: ``aws`` (service keys), ``create`` (a key of its
+    own), or an ARN. All but aws need continuous provisioning."""

@@ -24,6 +24,7 @@ FORMS: dict[str, Form] = {}
 
 
 def _form(pattern: str, meaning: str, *examples: str) -> Form:
+    assert pattern not in FORMS, "an error's pattern tells which form was meant"
     FORMS[pattern] = Form(pattern, meaning, examples)
     return FORMS[pattern]
 
@@ -31,6 +32,11 @@ def _form(pattern: str, meaning: str, *examples: str) -> Form:
 def field(form: Form, *, max_length: int | None = None) -> Any:
     """The pydantic field of a text in this form; ``max_length`` in characters."""
     return Field(pattern=form.pattern, max_length=max_length, examples=list(form.examples))
+
+
+def keys_schema(form: Form) -> dict[str, Any]:
+    """What an editor knows of a mapping whose keys have this form."""
+    return {"propertyNames": {"pattern": form.pattern}}
 
 
 # Stricter than SageMaker's own [a-zA-Z0-9](-*[a-zA-Z0-9])*: buckets and repositories want lower case, and
@@ -64,6 +70,12 @@ CIDR = _form(
     "a range is an IPv4 address and a prefix length",
     "10.0.0.0/16",
     "172.20.0.0/20",
+)
+PUBLIC_CIDR = _form(
+    r"^(\d{1,3}\.){3}\d{1,3}/\d{1,2}$",
+    "a range is an IPv4 address and a prefix length",
+    "203.0.113.0/24",
+    "203.0.113.7/32",
 )
 MOUNT_PATH = _form(
     r"^/[a-z0-9_-]+(/[a-z0-9_-]+)*$",
@@ -119,4 +131,43 @@ LOWER_CASE_NAME = _form(
     "lower-case letters, digits, _ and - are allowed, a letter first",
     "ada",
     "proteins",
+)
+PRINCIPAL_ARN = _form(
+    r"^arn:aws:iam::\d{12}:(role|user)/[\w+=,.@/-]+$",
+    "a role or a user of IAM is given by its ARN",
+    "arn:aws:iam::123456789012:role/platform",
+    "arn:aws:iam::123456789012:user/ada",
+)
+NAMESPACE = _form(
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+    "a namespace has lower-case letters, digits and hyphens between them",
+    "hyperpod-ns-proteins",
+    "kubeflow",
+)
+# A letter first, which is stricter than SageMaker's: YAML takes no name for a number then.
+TEAM_NAME = _form(
+    r"^[a-z](-*[a-z0-9])*$",
+    "lower-case letters, digits and hyphens between them are allowed, the first a letter",
+    "proteins",
+    "structure",
+)
+# SageMaker's ClusterKubernetesLabelKey, and 63 characters after the slash, as Kubernetes has it.
+LABEL_KEY = _form(
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
+    "a key is up to 63 letters, digits, - _ and ., after a domain and a slash if wanted",
+    "example.com/purpose",
+    "purpose",
+)
+LABEL_VALUE = _form(
+    r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
+    "1 to 63 letters, digits, - _ and . are allowed, with a letter or digit at both ends",
+    "training",
+    "a10g",
+)
+RELEASE_VERSION = _form(
+    r"^\d+\.\d+\.\d+$",
+    "a release is three numbers",
+    "1.2.3",
+    "2.0.10",
 )

@@ -10,7 +10,7 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_rds as rds
 from aws_cdk import aws_secretsmanager as secretsmanager
 
-from config.cluster import AccountingDatabase as Settings
+from config.slurm_cluster import AccountingDatabase as Settings
 from constructs import Construct
 from constructs.checkov import skip_check
 from constructs.removal import KEEP, removal_policy

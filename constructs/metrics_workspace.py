@@ -5,8 +5,8 @@ from __future__ import annotations
 from aws_cdk import aws_aps as aps
 from aws_cdk import aws_kms as kms
 
-from config.cluster import SlurmCluster
 from config.resource_names import metrics_log_group
+from config.slurm_cluster import SlurmCluster
 from constructs import Construct
 from constructs.log_group import log_group
 

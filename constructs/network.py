@@ -5,8 +5,9 @@ from __future__ import annotations
 from aws_cdk import RemovalPolicy
 from aws_cdk import aws_ec2 as ec2
 
-from config.cluster import ExistingVpc, NewVpc, SlurmCluster
+from config.cluster import ExistingVpc, NewVpc
 from config.endpoint_services import endpoint_services
+from config.slurm_cluster import SlurmCluster
 from constructs import Construct
 from constructs.cluster_security_group import cluster_security_group
 from constructs.cluster_vpc import ClusterVpc

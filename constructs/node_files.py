@@ -9,8 +9,8 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
 
-from config.cluster import SlurmCluster
 from config.node_settings import node_settings_text
+from config.slurm_cluster import SlurmCluster
 from constructs import Construct
 from constructs.hashed_upload import HashedUpload
 from constructs.log_group import log_group

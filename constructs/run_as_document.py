@@ -7,8 +7,8 @@ from typing import Any
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_ssm as ssm
 
-from config.cluster import SlurmCluster
 from config.resource_names import shell_document
+from config.slurm_cluster import SlurmCluster
 from constructs import Construct
 
 NODE_USER = "ubuntu"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sagemaker as sagemaker
 
-from config.cluster import InstanceGroup
-from config.cluster import SlurmCluster as Settings
 from config.node_settings import HOME_MOUNT_PATH
+from config.slurm_cluster import SlurmCluster as Settings
+from config.slurm_cluster import SlurmInstanceGroup
 from constructs import Construct, IDependable
 from constructs.accounting_database import PORT, AccountingDatabase
 from constructs.instance_role import InstanceRole
@@ -99,7 +99,7 @@ def _accounting(
 
 
 def _group(
-    group: InstanceGroup,
+    group: SlurmInstanceGroup,
     network: Network,
     role: InstanceRole,
     lifecycle_s3_uri: str,
@@ -143,7 +143,7 @@ def _group(
     )
 
 
-def _storage(group: InstanceGroup, mounts: Mounts, key: kms.IKey | None) -> list[StorageConfig]:
+def _storage(group: SlurmInstanceGroup, mounts: Mounts, key: kms.IKey | None) -> list[StorageConfig]:
     """At most four, as many as the service takes: a volume, the root volume's key, and the file systems."""
     cluster = sagemaker.CfnCluster
     configs = []

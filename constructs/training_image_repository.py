@@ -6,8 +6,8 @@ from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_kms as kms
 
-from config.cluster import SlurmCluster
 from config.resource_names import image_repository
+from config.slurm_cluster import SlurmCluster
 from constructs import Construct
 
 KEPT_IMAGES = 20

@@ -6,7 +6,7 @@ from typing import Any
 
 from aws_cdk import CfnOutput, Stack
 
-from config.cluster import SlurmCluster
+from config.slurm_cluster import SlurmCluster
 from constructs import Construct
 from constructs.network import Network
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from config.cluster import NewVpc, SlurmCluster
+from config.cluster import NewVpc
+from config.slurm_cluster import SlurmCluster
 
 
 def remaining_costs(cluster: SlurmCluster) -> list[str]:

@@ -6,9 +6,9 @@ from typing import Any
 
 from aws_cdk import CfnOutput, Stack
 
-from config.cluster import SlurmCluster as Settings
 from config.cluster_tags import CLUSTER_TAG
 from config.resource_names import node_log_group
+from config.slurm_cluster import SlurmCluster as Settings
 from constructs import Construct, IDependable
 from constructs.cost_budget import CostBudget
 from constructs.instance_role import InstanceRole

@@ -7,7 +7,7 @@ from typing import Any
 from aws_cdk import CfnOutput, RemovalPolicy, Stack
 
 from config import resource_names
-from config.cluster import SlurmCluster
+from config.slurm_cluster import SlurmCluster
 from config.storage import Removal
 from constructs import Construct
 from constructs.accounting_database import AccountingDatabase

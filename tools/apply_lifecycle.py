@@ -15,10 +15,10 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from config.cluster import SlurmCluster
 from config.content_hash import content_hash
-from config.loader import load_cluster
+from config.loader import load_slurm_cluster
 from config.node_settings import node_settings_text
+from config.slurm_cluster import SlurmCluster
 from config.stack_names import stack_names
 from tools.aws_session import aws_client, is_absent, open_session
 from tools.cluster_nodes import UNREACHABLE, ClusterNodes, Node, choose_node, read_cluster_nodes
@@ -42,7 +42,7 @@ Connect = Callable[[Node], list[str]]
 
 def main() -> int:
     options = _options()
-    cluster = load_cluster(options.cluster)
+    cluster = load_slurm_cluster(options.cluster)
     check_programs()
     session = open_session(region=cluster.region, profile=options.profile)
     source = deployed_scripts(aws_client(session, "cloudformation"), cluster)

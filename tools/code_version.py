@@ -9,9 +9,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from config.cluster import SlurmCluster
 from config.content_hash import IGNORED, content_hash
 from config.resource_names import artifact_bucket
+from config.slurm_cluster import SlurmCluster
 from tools.aws_session import aws_client, open_session
 from tools.head_node import HeadNode
 

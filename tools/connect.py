@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from config.loader import load_cluster
+from config.loader import load_slurm_cluster
 from config.resource_names import shell_document
 from tools.aws_session import aws_client, open_session
 from tools.cluster_nodes import HEAD, choose_node, nodes_table, read_cluster_nodes
@@ -39,7 +39,7 @@ def main() -> int:
     )
     parser.add_argument("--user", default="ubuntu", help="user of the Host block (%(default)s)")
     options = parser.parse_args()
-    cluster = load_cluster(options.cluster)
+    cluster = load_slurm_cluster(options.cluster)
     session = open_session(region=cluster.region, profile=options.profile)
     found = read_cluster_nodes(aws_client(session, "sagemaker"), cluster.name)
     if options.list:

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from config.cluster import SlurmCluster
+from config.slurm_cluster import SlurmCluster
 from tools.aws_session import aws_client, open_session
 from tools.cluster_nodes import choose_node, read_cluster_nodes
 from tools.node_session import run_on_node

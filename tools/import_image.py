@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from config.cluster import SlurmCluster
 from config.instance_catalogue import instance_type
-from config.loader import load_cluster
+from config.loader import load_slurm_cluster
 from config.resource_names import image_repository
+from config.slurm_cluster import SlurmCluster
 from tools.aws_session import aws_client, open_session
 from tools.command_line import DEFAULT_CLUSTER_FILE, cluster_parser, run_command
 from tools.container_engine import ENGINES, find_engine
@@ -54,7 +54,7 @@ class ImportJob:
 
 def main() -> int:
     options = _options()
-    cluster = load_cluster(options.cluster)
+    cluster = load_slurm_cluster(options.cluster)
     folder = shared_folder(cluster, options.folder)
     partition, num_cpus = place(cluster, options.partition)
     if options.reference:

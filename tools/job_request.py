@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from config.cluster import InstanceGroup, SlurmCluster
 from config.instance_catalogue import InstanceType, instance_type
 from config.node_settings import HOME_MOUNT_PATH
+from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
 from workloads.esm2.config import RunConfig
 from workloads.esm2.data.manifest import MANIFEST_FILE
 from workloads.esm2.data.sources import NAMED_ADDRESSES
@@ -135,13 +135,13 @@ def shared_folders(cluster: SlurmCluster) -> list[str]:
     return [cluster.storage.lustre.mount_path, *([HOME_MOUNT_PATH] if cluster.storage.home else [])]
 
 
-def worker_groups(cluster: SlurmCluster) -> list[InstanceGroup]:
+def worker_groups(cluster: SlurmCluster) -> list[SlurmInstanceGroup]:
     """Those in a partition, the ones with accelerators first."""
     workers = [group for group in cluster.instance_groups if group.role == "worker" and group.partition]
     return sorted(workers, key=lambda group: instance_type(group.instance_type).num_accelerators == 0)
 
 
-def _groups(cluster: SlurmCluster, partition: str | None, problems: list[str]) -> list[InstanceGroup]:
+def _groups(cluster: SlurmCluster, partition: str | None, problems: list[str]) -> list[SlurmInstanceGroup]:
     """Worker groups of the partition, or of the first one with accelerators."""
     workers = worker_groups(cluster)
     names = list(dict.fromkeys(str(group.partition) for group in workers))
@@ -169,7 +169,7 @@ def _gpus(hardware: InstanceType, wanted: Wanted, problems: list[str]) -> int:
     return gpus
 
 
-def _sizes(groups: list[InstanceGroup], wanted: Wanted, problems: list[str]) -> range:
+def _sizes(groups: list[SlurmInstanceGroup], wanted: Wanted, problems: list[str]) -> range:
     """Every number of nodes that the job may run on; none if there is a problem."""
     there = sum(group.num_instances for group in groups)
     asked = wanted.nodes or str(there if wanted.stage == "train" else 1)

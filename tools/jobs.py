@@ -13,7 +13,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from config.loader import load_cluster
+from config.loader import load_slurm_cluster
 from tools.command_line import cluster_parser, run_command
 from tools.head_node import HeadNode, Say, find_head_node, slurm_is_here
 from tools.job_request import default_folder, job_user
@@ -26,7 +26,7 @@ LARGEST_MIB = 200
 
 def main() -> int:
     options = _options()
-    cluster = load_cluster(options.cluster)
+    cluster = load_slurm_cluster(options.cluster)
     user = getpass.getuser() if slurm_is_here() else job_user(cluster, options.user)
     folder = options.folder or default_folder(cluster, user)
     head = find_head_node(cluster, options.profile)

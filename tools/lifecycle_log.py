@@ -9,8 +9,8 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from config.cluster import SlurmCluster
 from config.resource_names import node_log_group
+from config.slurm_cluster import SlurmCluster
 from tools.aws_session import is_absent
 
 PREFIX = "LifecycleConfig/"

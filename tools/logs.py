@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from config.loader import load_cluster
+from config.loader import load_slurm_cluster
 from tools.aws_session import aws_client, open_session
 from tools.cluster_nodes import ClusterNodes, nodes_meant, read_cluster_nodes
 from tools.command_line import cluster_parser, run_command
@@ -39,7 +39,7 @@ RED, PLAIN = "\x1b[1;31m", "\x1b[0m"
 
 def main() -> int:
     options = _options()
-    cluster = load_cluster(options.cluster)
+    cluster = load_slurm_cluster(options.cluster)
     session = open_session(region=cluster.region, profile=options.profile)
     read_nodes = partial(_read_nodes, aws_client(session, "sagemaker"), cluster.name)
     nodes = read_nodes()

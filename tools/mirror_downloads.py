@@ -18,10 +18,10 @@ from typing import Any, cast
 
 from botocore.exceptions import ClientError
 
-from config.cluster import SlurmCluster
 from config.instance_catalogue import instance_type
-from config.loader import load_cluster
+from config.loader import load_slurm_cluster
 from config.resource_names import artifact_bucket, image_repository
+from config.slurm_cluster import SlurmCluster
 from tools.aws_session import aws_client, is_absent, open_session
 from tools.command_line import cluster_parser, run_command
 from tools.registry_copy import copy_image
@@ -40,7 +40,7 @@ DEPLOY_FIRST = f"deploy the storage stack first: {DEPLOY_STORAGE}"
 def main() -> int:
     parser = cluster_parser("Copy what nodes fetch to the cluster's bucket, for a network without internet.")
     options = parser.parse_args()
-    cluster = load_cluster(options.cluster)
+    cluster = load_slurm_cluster(options.cluster)
     if not cluster.prometheus:
         print("nothing to copy: nodes fetch files for metrics alone, and prometheus is false")
         return 0

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from config.loader import load_cluster
+from config.loader import load_slurm_cluster
 from tools import code_version
 from tools.command_line import cluster_parser, run_command
 from tools.head_node import HeadNode, find_head_node, slurm_is_here
@@ -58,7 +58,7 @@ def main() -> int:
     parser.add_argument("overrides", nargs="*", metavar="section.field=value")
     # Options may stand between the overrides.
     options = parser.parse_intermixed_args()
-    cluster = load_cluster(options.cluster)
+    cluster = load_slurm_cluster(options.cluster)
     config = load_config(options.config, options.overrides)
     user = getpass.getuser() if slurm_is_here() else job_user(cluster, options.user)
     folder = options.folder or default_folder(cluster, user)

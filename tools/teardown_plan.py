@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import boto3
 
-from config.cluster import SlurmCluster
+from config.slurm_cluster import SlurmCluster
 from config.stack_names import stack_names
 from tools.aws_session import aws_client
 from tools.network_holders import kept_holders, live_holders

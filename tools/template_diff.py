@@ -12,8 +12,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.cluster import SlurmCluster
-from config.loader import load_cluster
+from config.loader import load_slurm_cluster
+from config.slurm_cluster import SlurmCluster
 from config.stack_names import stack_names
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
@@ -47,7 +47,7 @@ def main() -> int:
     options = parser.parse_args()
     if (options.old is None) != (options.new is None):
         raise ValueError("--old and --new belong together; give both, or neither to compare with AWS")
-    cluster = load_cluster(options.cluster)
+    cluster = load_slurm_cluster(options.cluster)
     if options.old:
         pairs = [("templates", _read(options.old), _read(options.new))]
     else:

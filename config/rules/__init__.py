@@ -8,27 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from config.cluster import SlurmCluster
+from config.cluster import Cluster
+from config.cluster_kinds import AnyCluster
+from config.eks_cluster import EksCluster
 from config.rules import (
     access,
+    access_entries,
+    autoscaling,
+    control_plane,
+    dashboards,
+    database,
     groups,
     hardware,
+    kubernetes_nodes,
     node_setup,
     provisioning,
     ranges,
     region,
     services,
+    slurm_groups,
     ssh_keys,
     storage,
     subnets,
     tags,
+    task_governance,
     zones,
 )
+from config.slurm_cluster import SlurmCluster
 from config.violation import Violation
 
-Rule = Callable[[SlurmCluster], Iterator[Violation]]
-
-RULES: tuple[Rule, ...] = (
+RULES: tuple[Callable[[Cluster], Iterator[Violation]], ...] = (
     *region.RULES,
     *tags.RULES,
     *services.RULES,
@@ -39,12 +48,30 @@ RULES: tuple[Rule, ...] = (
     *storage.RULES,
     *groups.RULES,
     *hardware.RULES,
+)
+"""For every scheduler."""
+
+SLURM_RULES: tuple[Callable[[SlurmCluster], Iterator[Violation]], ...] = (
+    *database.RULES,
+    *slurm_groups.RULES,
     *access.RULES,
     *ssh_keys.RULES,
     *node_setup.RULES,
 )
 
+EKS_RULES: tuple[Callable[[EksCluster], Iterator[Violation]], ...] = (
+    *control_plane.RULES,
+    *access_entries.RULES,
+    *kubernetes_nodes.RULES,
+    *autoscaling.RULES,
+    *task_governance.RULES,
+    *dashboards.RULES,
+)
 
-def violations(cluster: SlurmCluster) -> list[Violation]:
-    """Everything that is wrong, in the order of the rules."""
-    return [violation for rule in RULES for violation in rule(cluster)]
+
+def violations(cluster: AnyCluster) -> list[Violation]:
+    """Everything that is wrong, in the order of the rules: those for all first, then the scheduler's own."""
+    found = [violation for rule in RULES for violation in rule(cluster)]
+    if isinstance(cluster, SlurmCluster):
+        return found + [violation for rule in SLURM_RULES for violation in rule(cluster)]
+    return found + [violation for rule in EKS_RULES for violation in rule(cluster)]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from config.access import FIRST_ID, LAST_ID, Access, Account, User, UserGroup
-from config.cluster import SlurmCluster
+from config.slurm_cluster import SlurmCluster
 from config.system_names import SYSTEM_NAMES
 from config.text_forms import LOWER_CASE_NAME
 from config.violation import Violation

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from config.cluster import InstanceGroup, SlurmCluster
+from config.cluster import Cluster, InstanceGroup
 from config.instance_catalogue import INSTANCE_TYPES, TRAINING_PLAN_TYPES, InstanceType, closest
 from config.rules.paths import group_path
 from config.violation import Violation
 
 
-def types_are_offered(cluster: SlurmCluster) -> Iterator[Violation]:
+def types_are_offered(cluster: Cluster) -> Iterator[Violation]:
     for group in cluster.instance_groups:
         if group.instance_type not in INSTANCE_TYPES:
             yield Violation(
@@ -21,19 +21,7 @@ def types_are_offered(cluster: SlurmCluster) -> Iterator[Violation]:
             )
 
 
-def controller_is_not_accelerated(cluster: SlurmCluster) -> Iterator[Violation]:
-    """It runs Slurm's daemons and no jobs. Login nodes may have a GPU: people try things there."""
-    for group, instance in _known(cluster):
-        if group.role == "controller" and instance.accelerator:
-            yield Violation(
-                group_path(group, "instance_type"),
-                group.instance_type,
-                f"the controller runs no jobs, so its {instance.accelerator} would be idle",
-                "set a type without accelerators, as ml.m5.12xlarge",
-            )
-
-
-def threads_are_possible(cluster: SlurmCluster) -> Iterator[Violation]:
+def threads_are_possible(cluster: Cluster) -> Iterator[Violation]:
     for group, instance in _known(cluster):
         if group.threads_per_core and group.threads_per_core > instance.threads_per_core:
             yield Violation(
@@ -44,7 +32,7 @@ def threads_are_possible(cluster: SlurmCluster) -> Iterator[Violation]:
             )
 
 
-def efa_only_needs_efa(cluster: SlurmCluster) -> Iterator[Violation]:
+def efa_only_needs_efa(cluster: Cluster) -> Iterator[Violation]:
     for group, instance in _known(cluster):
         if group.efa_only and not instance.num_efa:
             yield Violation(
@@ -55,20 +43,18 @@ def efa_only_needs_efa(cluster: SlurmCluster) -> Iterator[Violation]:
             )
 
 
-def health_checks_fit_the_type(cluster: SlurmCluster) -> Iterator[Violation]:
-    """SageMaker developer guide, "Deep health checks" of Slurm clusters: on accelerated workers only.
+def health_checks_fit_the_type(cluster: Cluster) -> Iterator[Violation]:
+    """SageMaker developer guide, "Deep health checks": on accelerated nodes only.
 
     Connectivity is tested by collectives between nodes.
     """
     for group, instance in _known(cluster):
         checks, path = group.deep_health_checks, group_path(group, "deep_health_checks")
-        if not checks:
+        if not checks or not group.runs_jobs:
             continue
         if len(set(checks)) < len(checks):
             yield Violation(path, checks, "each check is listed once", "remove the repetition")
-        if group.role != "worker":
-            yield Violation(path, checks, "only worker nodes are checked", "remove it")
-        elif instance.accelerator is None:
+        if instance.accelerator is None:
             yield Violation(
                 path, checks, f"accelerators are checked, and {instance.name} has none", "remove it"
             )
@@ -81,7 +67,7 @@ def health_checks_fit_the_type(cluster: SlurmCluster) -> Iterator[Violation]:
             )
 
 
-def plan_covers_the_type(cluster: SlurmCluster) -> Iterator[Violation]:
+def plan_covers_the_type(cluster: Cluster) -> Iterator[Violation]:
     for group in cluster.instance_groups:
         if group.training_plan_arn and group.instance_type in INSTANCE_TYPES.keys() - TRAINING_PLAN_TYPES:
             yield Violation(
@@ -93,7 +79,7 @@ def plan_covers_the_type(cluster: SlurmCluster) -> Iterator[Violation]:
             )
 
 
-def _known(cluster: SlurmCluster) -> Iterator[tuple[InstanceGroup, InstanceType]]:
+def _known(cluster: Cluster) -> Iterator[tuple[InstanceGroup, InstanceType]]:
     for group in cluster.instance_groups:
         if group.instance_type in INSTANCE_TYPES:
             yield group, INSTANCE_TYPES[group.instance_type]
@@ -101,7 +87,6 @@ def _known(cluster: SlurmCluster) -> Iterator[tuple[InstanceGroup, InstanceType]
 
 RULES = (
     types_are_offered,
-    controller_is_not_accelerated,
     threads_are_possible,
     efa_only_needs_efa,
     health_checks_fit_the_type,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from config.cluster import NewVpc, SlurmCluster
+from config.cluster import NewVpc
+from config.slurm_cluster import SlurmCluster
 from config.violation import Violation
 
 HOMES = "/home"

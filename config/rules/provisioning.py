@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from config.cluster import SlurmCluster
+from config.cluster import Cluster
 from config.rules.paths import group_path
 from config.violation import Violation
 
 
-def own_key_needs_continuous_provisioning(cluster: SlurmCluster) -> Iterator[Violation]:
+def own_key_needs_continuous_provisioning(cluster: Cluster) -> Iterator[Violation]:
     """SageMaker developer guide, "Customer managed AWS KMS key encryption for SageMaker HyperPod"."""
     if cluster.storage.kms != "aws" and not cluster.continuous_provisioning:
         yield Violation(
@@ -20,18 +20,7 @@ def own_key_needs_continuous_provisioning(cluster: SlurmCluster) -> Iterator[Vio
         )
 
 
-def database_needs_continuous_provisioning(cluster: SlurmCluster) -> Iterator[Violation]:
-    """API reference of CreateCluster, ``AccountingDatabase``."""
-    if cluster.accounting_database and not cluster.continuous_provisioning:
-        yield Violation(
-            "continuous_provisioning",
-            False,
-            "HyperPod takes an accounting database only with continuous provisioning",
-            "set true, or remove accounting_database",
-        )
-
-
-def minimum_needs_continuous_provisioning(cluster: SlurmCluster) -> Iterator[Violation]:
+def minimum_needs_continuous_provisioning(cluster: Cluster) -> Iterator[Violation]:
     """Otherwise a group has all its nodes or none, so there is nothing to accept."""
     for group in cluster.instance_groups:
         if group.min_instances is not None and not cluster.continuous_provisioning:
@@ -43,7 +32,7 @@ def minimum_needs_continuous_provisioning(cluster: SlurmCluster) -> Iterator[Vio
             )
 
 
-def spot_needs_continuous_provisioning(cluster: SlurmCluster) -> Iterator[Violation]:
+def spot_needs_continuous_provisioning(cluster: Cluster) -> Iterator[Violation]:
     """SageMaker developer guide, "Spot instances in Amazon SageMaker HyperPod": it works with that mode.
 
     All or nothing would fail the whole cluster whenever spot capacity is short.
@@ -60,7 +49,6 @@ def spot_needs_continuous_provisioning(cluster: SlurmCluster) -> Iterator[Violat
 
 RULES = (
     own_key_needs_continuous_provisioning,
-    database_needs_continuous_provisioning,
     minimum_needs_continuous_provisioning,
     spot_needs_continuous_provisioning,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 
-from config.cluster import ExistingVpc, NewVpc, SlurmCluster
+from config.cluster import Cluster, ExistingVpc, NewVpc
 from config.violation import Violation
 
 # VPC user guide, "VPC CIDR blocks" and "Subnet CIDR blocks": /16 is the largest, /28 the smallest.
@@ -25,7 +25,7 @@ def parsed(cidr: str, *, strict: bool = True) -> IPv4Network | None:
         return None
 
 
-def ranges_are_valid(cluster: SlurmCluster) -> Iterator[Violation]:
+def ranges_are_valid(cluster: Cluster) -> Iterator[Violation]:
     for path, cidr in _ranges(cluster):
         network = parsed(cidr, strict=False)
         if network is None:
@@ -47,7 +47,7 @@ def ranges_are_valid(cluster: SlurmCluster) -> Iterator[Violation]:
             yield Violation(path, cidr, "a range begins at its first address", f"set {network}")
 
 
-def new_range_is_private(cluster: SlurmCluster) -> Iterator[Violation]:
+def new_range_is_private(cluster: Cluster) -> Iterator[Violation]:
     network = cluster.network
     vpc = parsed(network.cidr)
     if isinstance(network, NewVpc) and vpc and not any(vpc.subnet_of(block) for block in _PRIVATE):
@@ -59,7 +59,7 @@ def new_range_is_private(cluster: SlurmCluster) -> Iterator[Violation]:
         )
 
 
-def ranges_leave_docker_alone(cluster: SlurmCluster) -> Iterator[Violation]:
+def ranges_leave_docker_alone(cluster: Cluster) -> Iterator[Violation]:
     for path, cidr in _ranges(cluster):
         if path == "network.cidr" and isinstance(cluster.network, ExistingVpc):
             continue  # only the subnets of the nodes matter
@@ -70,7 +70,7 @@ def ranges_leave_docker_alone(cluster: SlurmCluster) -> Iterator[Violation]:
             )
 
 
-def _ranges(cluster: SlurmCluster) -> Iterator[tuple[str, str]]:
+def _ranges(cluster: Cluster) -> Iterator[tuple[str, str]]:
     yield "network.cidr", cluster.network.cidr
     if isinstance(cluster.network, ExistingVpc):
         for index, subnet in enumerate(cluster.network.private_subnets):

@@ -6,13 +6,13 @@ import difflib
 import itertools
 from collections.abc import Iterator
 
-from config.cluster import NewVpc, SlurmCluster
+from config.cluster import Cluster, NewVpc
 from config.regions import ZONE_ID_PREFIXES
 from config.rules.paths import group_path
 from config.violation import Violation
 
 
-def region_is_supported(cluster: SlurmCluster) -> Iterator[Violation]:
+def region_is_supported(cluster: Cluster) -> Iterator[Violation]:
     """Another region is another place and price: none is proposed but where one letter is wrong."""
     if cluster.region in ZONE_ID_PREFIXES:
         return
@@ -31,7 +31,7 @@ def region_is_supported(cluster: SlurmCluster) -> Iterator[Violation]:
     )
 
 
-def zones_lie_in_the_region(cluster: SlurmCluster) -> Iterator[Violation]:
+def zones_lie_in_the_region(cluster: Cluster) -> Iterator[Violation]:
     prefix = ZONE_ID_PREFIXES.get(cluster.region)
     if prefix is None:
         return
@@ -45,7 +45,7 @@ def zones_lie_in_the_region(cluster: SlurmCluster) -> Iterator[Violation]:
             )
 
 
-def key_lies_in_the_region(cluster: SlurmCluster) -> Iterator[Violation]:
+def key_lies_in_the_region(cluster: Cluster) -> Iterator[Violation]:
     kms = cluster.storage.kms
     # arn:aws:kms:<region>:<account>:key/<id>
     if kms.startswith("arn:") and kms.split(":")[3] != cluster.region:
@@ -68,7 +68,7 @@ def _one_letter_apart(one: str, other: str) -> bool:
     )
 
 
-def _zones(cluster: SlurmCluster) -> Iterator[tuple[str, str]]:
+def _zones(cluster: Cluster) -> Iterator[tuple[str, str]]:
     network = cluster.network
     if isinstance(network, NewVpc):
         for index, zone_id in enumerate(network.availability_zone_ids):

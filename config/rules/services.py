@@ -4,27 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from config.address_demand import zone_ids
-from config.cluster import SlurmCluster
+from config.cluster import Cluster
 from config.violation import Violation
 
-_GRAVITON = ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "16xlarge")
-_XEON_5 = (*_GRAVITON, "24xlarge")
-_XEON_6 = (*_XEON_5, "32xlarge")
-_UP_TO_48 = (*_XEON_5, "48xlarge")
-_BURSTABLE = ("micro", "small", "medium", "large", "xlarge", "2xlarge")
-DATABASE_SIZES = {
-    **dict.fromkeys(("t3", "t4g"), _BURSTABLE),
-    **dict.fromkeys(("m6g", "m6gd", "m7g", "r6g", "r6gd", "r7g", "x2g"), _GRAVITON),
-    **dict.fromkeys(("m5", "m5d", "r5", "r5b", "r5d"), _XEON_5),
-    **dict.fromkeys(("m6i", "m6id", "m6idn", "m6in", "r6i", "r6id", "r6idn", "r6in"), _XEON_6),
-    **dict.fromkeys(("m7i", "m8a", "m8g", "m8gd", "m9g", "r7i", "r8a", "r8g", "r8gd"), _UP_TO_48),
-    "x2iedn": ("xlarge", "2xlarge", "4xlarge", "8xlarge", "16xlarge", "24xlarge", "32xlarge"),
-}
-"""Sizes of each family of RDS classes that run MariaDB 11.4 in some region."""
 
-
-def name_is_not_reserved(cluster: SlurmCluster) -> Iterator[Violation]:
+def name_is_not_reserved(cluster: Cluster) -> Iterator[Violation]:
     """The cluster has an SSM document of its name; SSM's CreateDocument reserves these beginnings."""
     for prefix in ("aws", "amazon", "amzn"):
         if cluster.name.startswith(prefix):
@@ -36,31 +20,4 @@ def name_is_not_reserved(cluster: SlurmCluster) -> Iterator[Violation]:
             )
 
 
-def database_has_two_zones(cluster: SlurmCluster) -> Iterator[Violation]:
-    """An RDS subnet group spans at least two zones, whether the instance does or not."""
-    zones = set(zone_ids(cluster))
-    if cluster.accounting_database and len(zones) < 2:
-        yield Violation(
-            "accounting_database",
-            f"a network in {next(iter(zones))} only",
-            "a database needs subnets in two zones",
-            "add a second zone to the network, or remove accounting_database",
-        )
-
-
-def database_class_runs_mariadb(cluster: SlurmCluster) -> Iterator[Violation]:
-    if not cluster.accounting_database:
-        return
-    path, name = "accounting_database.instance_class", cluster.accounting_database.instance_class
-    _, family, size = name.split(".")
-    if family not in DATABASE_SIZES:
-        allowed = f"MariaDB on RDS runs on classes of {', '.join(DATABASE_SIZES)}"
-        yield Violation(path, name, allowed, "set one of these, as db.t4g.medium")
-    elif size not in DATABASE_SIZES[family]:
-        sizes = DATABASE_SIZES[family]
-        yield Violation(
-            path, name, f"db.{family} has {', '.join(sizes)}", f"set one, as db.{family}.{sizes[0]}"
-        )
-
-
-RULES = (name_is_not_reserved, database_has_two_zones, database_class_runs_mariadb)
+RULES = (name_is_not_reserved,)

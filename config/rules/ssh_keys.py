@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from config.cluster import SlurmCluster
 from config.public_key import fault, is_private_key
+from config.slurm_cluster import SlurmCluster
 from config.violation import Violation
 
 _NUM_SHOWN = 60

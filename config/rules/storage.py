@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.address_demand import EFA_GIB_PER_SERVER, GIB_PER_SERVER
-from config.cluster import SlurmCluster
+from config.cluster import Cluster
 from config.instance_catalogue import INSTANCE_TYPES
 from config.violation import Violation
 
@@ -25,7 +25,7 @@ _SYSTEM_DIRECTORIES = frozenset(
 )
 
 
-def lustre_capacity_is_a_step(cluster: SlurmCluster) -> Iterator[Violation]:
+def lustre_capacity_is_a_step(cluster: Cluster) -> Iterator[Violation]:
     """API reference of FSx, CreateFileSystem, ``StorageCapacity``; with EFA the user guide's step 1."""
     lustre = cluster.storage.lustre
     if lustre.efa:
@@ -49,7 +49,7 @@ def lustre_capacity_is_a_step(cluster: SlurmCluster) -> Iterator[Violation]:
         )
 
 
-def metadata_iops_is_a_step(cluster: SlurmCluster) -> Iterator[Violation]:
+def metadata_iops_is_a_step(cluster: Cluster) -> Iterator[Violation]:
     iops = cluster.storage.lustre.metadata_iops
     if iops is not None and iops not in _METADATA_IOPS:
         yield Violation(
@@ -61,11 +61,11 @@ def metadata_iops_is_a_step(cluster: SlurmCluster) -> Iterator[Violation]:
         )
 
 
-def lustre_efa_has_a_client(cluster: SlurmCluster) -> Iterator[Violation]:
+def lustre_efa_has_a_client(cluster: Cluster) -> Iterator[Violation]:
     """EFA-enabled file systems cost capacity steps and cannot be changed back: only where nodes use it."""
     if not cluster.storage.lustre.efa:
         return
-    workers = [group for group in cluster.instance_groups if group.role == "worker"]
+    workers = [group for group in cluster.instance_groups if group.runs_jobs]
     known = [
         INSTANCE_TYPES[group.instance_type] for group in workers if group.instance_type in INSTANCE_TYPES
     ]
@@ -80,7 +80,7 @@ def lustre_efa_has_a_client(cluster: SlurmCluster) -> Iterator[Violation]:
         )
 
 
-def linked_lustre_has_no_backups(cluster: SlurmCluster) -> Iterator[Violation]:
+def linked_lustre_has_no_backups(cluster: Cluster) -> Iterator[Violation]:
     """API reference of FSx, CreateBackup: not of a file system linked to an S3 bucket."""
     storage = cluster.storage
     if storage.lustre.backup_days and storage.data_bucket.lustre_path:
@@ -93,7 +93,7 @@ def linked_lustre_has_no_backups(cluster: SlurmCluster) -> Iterator[Violation]:
         )
 
 
-def linked_directory_is_seen_from_inside(cluster: SlurmCluster) -> Iterator[Violation]:
+def linked_directory_is_seen_from_inside(cluster: Cluster) -> Iterator[Violation]:
     mount, path = cluster.storage.lustre.mount_path, cluster.storage.data_bucket.lustre_path
     if path and (path == mount or path.startswith(f"{mount}/")):
         inside = path.removeprefix(mount) or "/data"
@@ -105,7 +105,7 @@ def linked_directory_is_seen_from_inside(cluster: SlurmCluster) -> Iterator[Viol
         )
 
 
-def mount_hides_nothing(cluster: SlurmCluster) -> Iterator[Violation]:
+def mount_hides_nothing(cluster: Cluster) -> Iterator[Violation]:
     """/home is no exception: the image has the administrator's home directory there."""
     mount = cluster.storage.lustre.mount_path
     top = mount.split("/")[1]

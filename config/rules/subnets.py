@@ -6,20 +6,21 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations
 
-from config.address_demand import RESERVED_ADDRESSES, address_takers, zone_ids
-from config.cluster import ExistingVpc, NewVpc, SlurmCluster
+from config.address_demand import RESERVED_ADDRESSES, address_takers
+from config.cluster import Cluster, ExistingVpc, NewVpc
 from config.rules.ranges import LARGEST_PREFIX, parsed
 from config.violation import Violation
+from config.zones import zone_ids
 
 # What private_prefix_length can be.
 _LARGEST_PRIVATE_PREFIX, _SMALLEST_PRIVATE_PREFIX = 17, 26
 NUM_SMALL_SUBNETS, SMALL_PREFIX = 3, 28
 """A new VPC keeps room for these beside the private ones, even while nothing stands in them: the NAT
-gateway's and a database's two. 16 addresses are the smallest subnet of a VPC; a database needs three of
-them."""
+gateway's, and two of Slurm's database or of EKS's control plane. 16 addresses are the smallest subnet of a
+VPC; a database needs three of them, a control plane six."""
 
 
-def new_subnets_fit(cluster: SlurmCluster) -> Iterator[Violation]:
+def new_subnets_fit(cluster: Cluster) -> Iterator[Violation]:
     network = cluster.network
     vpc = parsed(network.cidr)
     if not isinstance(network, NewVpc) or vpc is None:
@@ -38,7 +39,7 @@ def new_subnets_fit(cluster: SlurmCluster) -> Iterator[Violation]:
         )
 
 
-def new_subnets_hold_the_addresses(cluster: SlurmCluster) -> Iterator[Violation]:
+def new_subnets_hold_the_addresses(cluster: Cluster) -> Iterator[Violation]:
     network, takers = cluster.network, address_takers(cluster)
     if not isinstance(network, NewVpc):
         return
@@ -56,7 +57,7 @@ def new_subnets_hold_the_addresses(cluster: SlurmCluster) -> Iterator[Violation]
         )
 
 
-def existing_subnets_hold_the_addresses(cluster: SlurmCluster) -> Iterator[Violation]:
+def existing_subnets_hold_the_addresses(cluster: Cluster) -> Iterator[Violation]:
     network, takers = cluster.network, address_takers(cluster)
     if not isinstance(network, ExistingVpc):
         return
@@ -74,7 +75,7 @@ def existing_subnets_hold_the_addresses(cluster: SlurmCluster) -> Iterator[Viola
             )
 
 
-def existing_subnets_are_parts_of_the_vpc(cluster: SlurmCluster) -> Iterator[Violation]:
+def existing_subnets_are_parts_of_the_vpc(cluster: Cluster) -> Iterator[Violation]:
     if not isinstance(cluster.network, ExistingVpc):
         return
     vpc = parsed(cluster.network.cidr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from config.cluster import SlurmCluster
+from config.cluster import Cluster
 from config.cluster_tags import CLUSTER_TAG, PROJECT_TAG
 from config.violation import Violation, key_path
 
@@ -20,7 +20,7 @@ _MAX_KEY, _MAX_VALUE = 127, 255
 _TAG_TEXT = re.compile(r"[\w .:/=+\-@]*")
 
 
-def tags_are_few(cluster: SlurmCluster) -> Iterator[Violation]:
+def tags_are_few(cluster: Cluster) -> Iterator[Violation]:
     if len(cluster.tags) > MAX_TAGS:
         yield Violation(
             "tags",
@@ -30,7 +30,7 @@ def tags_are_few(cluster: SlurmCluster) -> Iterator[Violation]:
         )
 
 
-def keys_are_free(cluster: SlurmCluster) -> Iterator[Violation]:
+def keys_are_free(cluster: Cluster) -> Iterator[Violation]:
     """IAM's CreateRole takes keys that differ only in their case for the same."""
     ours = {key.lower(): key for key in OUR_TAGS}
     seen: dict[str, str] = {}
@@ -55,7 +55,7 @@ def keys_are_free(cluster: SlurmCluster) -> Iterator[Violation]:
         seen.setdefault(lower, key)
 
 
-def texts_are_acceptable(cluster: SlurmCluster) -> Iterator[Violation]:
+def texts_are_acceptable(cluster: Cluster) -> Iterator[Violation]:
     for key, value in cluster.tags.items():
         path = key_path("tags", key)
         if not 1 <= len(key) <= _MAX_KEY:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from config.address_demand import zone_ids, zone_of
-from config.cluster import NewVpc, SlurmCluster
+from config.cluster import Cluster, NewVpc
 from config.instance_catalogue import INSTANCE_TYPES
 from config.rules.paths import group_path
 from config.violation import Violation
+from config.zones import zone_ids, zone_of
 
 
-def zones_are_distinct(cluster: SlurmCluster) -> Iterator[Violation]:
+def zones_are_distinct(cluster: Cluster) -> Iterator[Violation]:
     zones = zone_ids(cluster)
     for index, zone_id in enumerate(zones):
         if zone_id in zones[:index]:
@@ -25,7 +25,7 @@ def zones_are_distinct(cluster: SlurmCluster) -> Iterator[Violation]:
             )
 
 
-def groups_lie_in_the_network(cluster: SlurmCluster) -> Iterator[Violation]:
+def groups_lie_in_the_network(cluster: Cluster) -> Iterator[Violation]:
     zones = list(dict.fromkeys(zone_ids(cluster)))
     for group in cluster.instance_groups:
         zone_id = group.availability_zone_id
@@ -38,7 +38,7 @@ def groups_lie_in_the_network(cluster: SlurmCluster) -> Iterator[Violation]:
             )
 
 
-def accelerated_groups_are_beside_the_file_system(cluster: SlurmCluster) -> Iterator[Violation]:
+def accelerated_groups_are_beside_the_file_system(cluster: Cluster) -> Iterator[Violation]:
     """EC2 user guide, "EFA limitations": EFA traffic does not cross zones, to other nodes or to Lustre."""
     zones = zone_ids(cluster)
     for group in cluster.instance_groups:
@@ -53,7 +53,7 @@ def accelerated_groups_are_beside_the_file_system(cluster: SlurmCluster) -> Iter
             )
 
 
-def closed_network_has_endpoints(cluster: SlurmCluster) -> Iterator[Violation]:
+def closed_network_has_endpoints(cluster: Cluster) -> Iterator[Violation]:
     network = cluster.network
     if isinstance(network, NewVpc) and network.internet == "none" and not network.interface_endpoints:
         yield Violation(

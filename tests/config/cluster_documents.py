@@ -32,14 +32,23 @@ _EXISTING_NETWORK = {
 }
 
 
+_FILES = {
+    "small": "slurm.yaml",
+    "existing": "slurm.yaml",
+    "p5": "slurm-p5.yaml",
+    "eks": "eks.yaml",
+    "eks-existing": "eks.yaml",
+    "eks-p5": "eks-p5.yaml",
+}
+
+
 def document(base: str, changes: dict[Any, Any] | None = None) -> dict[str, Any]:
-    """The shipped ``small`` or ``p5`` cluster, or the small one in an ``existing`` VPC, with changes.
+    """A shipped cluster, the small one also in an ``existing`` VPC, with changes.
 
     Changes are by path: ``storage.lustre.efa``, ``instance_groups[workers].ebs_gib``.
     """
-    path = Path("clusters/slurm-p5.yaml" if base == "p5" else "clusters/slurm.yaml")
-    made: dict[str, Any] = yaml.safe_load(path.read_text())
-    if base == "existing":
+    made: dict[str, Any] = yaml.safe_load((Path("clusters") / _FILES[base]).read_text())
+    if base.endswith("existing"):
         made["network"] = _EXISTING_NETWORK
     made = yaml.safe_load(yaml.safe_dump(made))
     # The paths name the groups as they are in the base, also where a change renames one.

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from config.address_demand import address_demand
-from config.cluster import SlurmCluster
+from config.cluster_kinds import KINDS
+from config.zones import control_plane_zones
 from tests.config.cluster_documents import document
 
 
 def demand(base: str, changes: dict[str, Any] | None = None) -> dict[str, int]:
-    return dict(address_demand(SlurmCluster.model_validate(document(base, changes))))
+    made = document(base, changes)
+    return dict(address_demand(KINDS[made["scheduler"]].model_validate(made)))
 
 
 def test_small_cluster() -> None:
@@ -32,6 +34,45 @@ def test_efa_only_leaves_one_address() -> None:
 def test_groups_count_in_their_zone_and_the_database_in_two() -> None:
     changes = {"instance_groups[workers].availability_zone_id": "usw2-az1", "accounting_database": {}}
     assert demand("existing", changes) == {"usw2-az4": 1 + 1 + 1 + 3, "usw2-az1": 2 + 3}
+
+
+def test_small_cluster_on_eks() -> None:
+    # A data server, a metadata server; all that an interface of m5.2xlarge and of each g5.8xlarge can have.
+    # The control plane has subnets of its own.
+    assert demand("eks") == {"usw2-az2": 1 + 1 + 15 + 2 * 30}
+
+
+def test_p5_cluster_on_eks() -> None:
+    # 16 endpoints, with those of EKS and of pod identities; a P5 has 31 network cards beside the first.
+    assert demand("eks-p5") == {"use1-az6": 1 + 1 + 16 + 2 * 30 + 8 * (50 + 31)}
+
+
+def test_efa_only_leaves_the_pods_their_addresses() -> None:
+    assert demand("eks-p5", {"instance_groups[p5].efa_only": True}) == {
+        "use1-az6": 1 + 1 + 16 + 2 * 30 + 8 * 50
+    }
+
+
+def test_control_plane_shares_subnets_that_exist() -> None:
+    assert demand("eks-existing") == {"usw2-az4": 1 + 1 + 6 + 15 + 2 * 30, "usw2-az1": 6}
+
+
+def test_karpenter_s_nodes_count_all() -> None:
+    changes = {"instance_groups[workers].num_instances": 0, "instance_groups[workers].max_instances": 5}
+    assert demand("eks", changes) == {"usw2-az2": 1 + 1 + 15 + 5 * 30}
+
+
+@pytest.mark.parametrize(
+    ("zones", "chosen"),
+    [
+        (["use1-az6", "use1-az4"], ["use1-az6", "use1-az4"]),
+        (["use1-az3", "use1-az4", "use1-az6"], ["use1-az4", "use1-az6"]),
+        (["use1-az1", "use1-az2", "use1-az4"], ["use1-az1", "use1-az2"]),
+    ],
+)
+def test_zones_of_the_control_plane(zones: list[str], chosen: list[str]) -> None:
+    made = document("eks-p5", {"network.availability_zone_ids": zones})
+    assert control_plane_zones(KINDS["eks"].model_validate(made)) == chosen
 
 
 @pytest.mark.parametrize(

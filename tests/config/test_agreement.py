@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from config.address_demand import address_takers, zone_ids
-from config.cluster import SlurmCluster
+from config.address_demand import address_takers
 from config.cluster_tags import tags_of
 from config.loader import load_cluster
 from config.rules.tags import MAX_TAGS, OUR_TAGS
+from config.slurm_cluster import SlurmCluster
+from config.zones import zone_ids
 from tests.config.cluster_documents import document
 
 

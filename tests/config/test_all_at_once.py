@@ -42,10 +42,30 @@ WITH_EVERYTHING = {
     "slurm_config_strategy": "merge",
     "prometheus": True,
 }
+EKS_WITH_EVERYTHING = {
+    "autoscaling": "karpenter",
+    "training_operator": "kubeflow",
+    "container_insights": True,
+    "kubernetes.endpoint": "public_and_private",
+    "kubernetes.public_access_cidrs": ["203.0.113.0/24"],
+    "kubernetes.control_plane_logs": ["api", "audit"],
+    "kubernetes.control_plane_log_days": 30,
+    "task_governance.fair_share": True,
+    "task_governance.teams[proteins].sharing": "lend_and_borrow",
+    "task_governance.teams[proteins].preemption": "never",
+    "instance_groups[p5].labels": {"example.com/purpose": "training"},
+    "instance_groups[p5].taints": [{"key": "purpose", "value": "training", "effect": "NoSchedule"}],
+    "instance_groups[p5].image_release_version": "1.2.3",
+    "instance_groups[p5].efa_only": True,
+}
+SCALED = {"name": "scaled", "instance_type": "ml.g6.8xlarge", "num_instances": 0, "max_instances": 4}
 DOCUMENTS = {
+    "eks-p5": document("eks-p5", {"tags": FAULT, **EKS_WITH_EVERYTHING}),
+    "eks-existing": document("eks-existing", {"tags": FAULT}),
     "p5": document("p5", {"tags": FAULT, **WITH_EVERYTHING}),
     "existing": document("existing", {"tags": FAULT, "accounting_database": {}}),
 }
+DOCUMENTS["eks-p5"]["instance_groups"].append(SCALED)
 
 Place = tuple[int | str, ...]
 
@@ -107,7 +127,10 @@ def test_a_wrong_value_is_the_only_other_error(base: str, place: Place, tmp_path
 
 # Without the kind of network, what else is wrong in it is told as far as its other keys tell the kind.
 MISSING = [
-    (base, place) for base, place in PLACES if isinstance(place[-1], str) and place != ("network", "vpc")
+    (base, place)
+    for base, place in PLACES
+    # Labels are called as one likes.
+    if isinstance(place[-1], str) and place != ("network", "vpc") and "labels" not in place[:-1]
 ]
 
 

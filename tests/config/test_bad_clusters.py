@@ -1,7 +1,7 @@
 """Every wrong cluster file of ``bad_clusters`` is refused with exactly the errors written there.
 
-Each entry names a good file (small, p5, or small in an existing VPC), what is changed in it by path, and the
-errors without the file's own path, which stands before each.
+Each entry names a good file (``cluster_documents`` has them), what is changed in it by path, and the errors
+without the file's own path, which stands before each.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from config.cluster import SlurmCluster
+from config.cluster_kinds import KINDS
 from config.loader import load_cluster
-from config.rules import RULES
+from config.rules import EKS_RULES, RULES, SLURM_RULES
 from tests.config.cluster_documents import document
 
 CASES: list[dict[str, Any]] = [
@@ -41,11 +41,14 @@ def test_there_are_many_cases_with_distinct_names() -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    told = set()
+    told: set[Any] = set()
     for case in CASES:
+        made = document(case["base"], case["changes"])
+        scheduler = made.get("scheduler")
+        own: tuple[Any, ...] = EKS_RULES if scheduler == "eks" else SLURM_RULES
         try:
-            cluster = SlurmCluster.model_validate(document(case["base"], case["changes"]))
-        except ValidationError:
+            cluster = KINDS[str(scheduler)].model_validate(made)
+        except (KeyError, ValidationError):
             continue
-        told |= {rule for rule in RULES if list(rule(cluster))}
-    assert told == set(RULES)
+        told |= {rule for rule in (*RULES, *own) if list(rule(cluster))}
+    assert told == {*RULES, *SLURM_RULES, *EKS_RULES}

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from config.cluster import SlurmCluster
-from config.loader import load_cluster
+from config.eks_cluster import EksCluster
+from config.loader import load_cluster, load_slurm_cluster
 from config.public_key import NUM_PARTS
 from config.regions import ZONE_ID_PREFIXES
+from config.slurm_cluster import SlurmCluster
 from tests.config.cluster_documents import DELETED, document
 
 SHIPPED = sorted(Path("clusters").glob("*.yaml"))
@@ -107,21 +108,127 @@ EDGES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+_SCALED = {
+    "autoscaling": "karpenter",
+    "instance_groups[workers].num_instances": 0,
+    "instance_groups[workers].max_instances": 16,
+}
+
+EKS_EDGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "existing VPC": ("eks-existing", {}),
+    "Kubeflow's operator": ("eks", {"training_operator": "kubeflow"}),
+    "earlier Kubernetes": ("eks", {"kubernetes.version": "1.33"}),
+    "public endpoint for two places": (
+        "eks",
+        {
+            "kubernetes.endpoint": "public_and_private",
+            "kubernetes.public_access_cidrs": ["8.8.8.8/32", "1.1.0.0/16"],
+        },
+    ),
+    "no logs of the control plane": ("eks", {"kubernetes.control_plane_logs": []}),
+    "role with a path, and a user": (
+        "eks",
+        {
+            "kubernetes.access": [
+                {
+                    "principal_arn": "arn:aws:iam::123456789012:role/aws-reserved/sso/AWSReservedSSO_lab",
+                    "level": "admin",
+                },
+                {
+                    "principal_arn": "arn:aws:iam::123456789012:user/ada+lab@example.com",
+                    "level": "view",
+                    "namespaces": ["default", "kubeflow"],
+                },
+            ]
+        },
+    ),
+    "groups scaled by Karpenter": ("eks", _SCALED),
+    "spot nodes scaled by Karpenter": ("eks", _SCALED | {"instance_groups[workers].capacity": "spot"}),
+    "fifty labels and taints": (
+        "eks",
+        {
+            "instance_groups[workers].labels": {
+                f"example.com/label-{index}": "x" * 63 for index in range(50)
+            },
+            "instance_groups[workers].taints": [
+                {"key": f"taint-{index}", "effect": "NoSchedule"} for index in range(50)
+            ],
+        },
+    ),
+    "taints of one key with three effects": (
+        "eks",
+        {
+            "instance_groups[workers].taints": [
+                {"key": "nvidia.com/gpu", "value": "present", "effect": effect}
+                for effect in ("NoSchedule", "PreferNoSchedule", "NoExecute")
+            ]
+        },
+    ),
+    "all nodes placed last": (
+        "eks",
+        {
+            f"instance_groups[{name}].taints": [{"key": "purpose", "effect": "PreferNoSchedule"}]
+            for name in ("system", "workers")
+        },
+    ),
+    "partitions of GPUs": (
+        "eks-p5",
+        {"instance_groups[p5].labels": {"nvidia.com/mig.config": "all-1g.10gb"}},
+    ),
+    "pinned release": ("eks", {"instance_groups[workers].image_release_version": "1.2.3"}),
+    "teams that borrow and have nothing": (
+        "eks",
+        {"task_governance.teams": [{"name": "a" * 40}, {"name": "b", "borrow_limit_percent": 500}]},
+    ),
+    "quotas of all there is": (
+        "eks",
+        {
+            **_SCALED,
+            "task_governance.teams": [
+                {"name": "a", "quota": [{"instance_type": "ml.g5.8xlarge", "num_accelerators": 15}]},
+                {
+                    "name": "b",
+                    "quota": [
+                        {"instance_type": "ml.g5.8xlarge", "num_instances": 1},
+                        {"instance_type": "ml.m5.2xlarge", "num_instances": 1},
+                    ],
+                },
+            ],
+        },
+    ),
+    "everything to watch": ("eks", {"grafana": True, "container_insights": True}),
+    "nothing to watch": ("eks", {"prometheus": False}),
+    "checked nodes": ("eks", {"instance_groups[workers].deep_health_checks": ["InstanceConnectivity"]}),
+    "zone without a control plane first": (
+        "eks-p5",
+        {"network.availability_zone_ids": ["use1-az3", "use1-az4", "use1-az6"]},
+    ),
+}
+
+
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_shipped_files_load(path: Path) -> None:
-    assert load_cluster(path).scheduler == "slurm"
+    assert load_cluster(path).scheduler == path.name.partition("-")[0].removesuffix(".yaml")
 
 
 def test_there_are_shipped_files() -> None:
-    assert {path.name for path in SHIPPED} >= {"slurm.yaml", "slurm-p5.yaml"}
+    assert {path.name for path in SHIPPED} >= {"slurm.yaml", "slurm-p5.yaml", "eks.yaml", "eks-p5.yaml"}
 
 
-@pytest.mark.parametrize("edge", EDGES)
-def test_edges_are_allowed(edge: str, tmp_path: Path) -> None:
-    base, changes = EDGES[edge]
+@pytest.mark.parametrize(("base", "changes"), [pytest.param(*edge, id=name) for name, edge in EDGES.items()])
+def test_edges_are_allowed(base: str, changes: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(yaml.safe_dump(document(base, changes)))
     assert isinstance(load_cluster(path), SlurmCluster)
+
+
+@pytest.mark.parametrize(
+    ("base", "changes"), [pytest.param(*edge, id=name) for name, edge in EKS_EDGES.items()]
+)
+def test_edges_on_eks_are_allowed(base: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(yaml.safe_dump(document(base, changes)))
+    assert isinstance(load_cluster(path), EksCluster)
 
 
 def test_there_is_a_key_of_every_type() -> None:
@@ -134,7 +241,7 @@ def test_two_worker_groups_share_a_partition(tmp_path: Path) -> None:
     made["instance_groups"].append({**workers, "name": "more", "instance_type": "ml.g6.8xlarge"})
     path = tmp_path / "cluster.yaml"
     path.write_text(yaml.safe_dump(made))
-    assert {group.partition for group in load_cluster(path).instance_groups[1:]} == {"gpu"}
+    assert {group.partition for group in load_slurm_cluster(path).instance_groups[1:]} == {"gpu"}
 
 
 def test_the_longest_names_fit_where_they_go() -> None:

@@ -31,10 +31,12 @@ def test_shipped_files_name_and_follow_it(path: Path, validator: jsonschema.Draf
     assert not list(validator.iter_errors(yaml.safe_load(path.read_text())))
 
 
-def test_an_existing_vpc_follows_it(validator: jsonschema.Draft7Validator) -> None:
-    assert not list(validator.iter_errors(document("existing")))
+@pytest.mark.parametrize("base", ["existing", "eks-existing"])
+def test_an_existing_vpc_follows_it(base: str, validator: jsonschema.Draft7Validator) -> None:
+    assert not list(validator.iter_errors(document(base)))
 
 
+@pytest.mark.parametrize("base", ["small", "eks"])
 @pytest.mark.parametrize(
     "changes",
     [
@@ -45,17 +47,33 @@ def test_an_existing_vpc_follows_it(validator: jsonschema.Draft7Validator) -> No
         {"storage.lustre.throughput_mbps_per_tib": 300},
         {"network.vpc": "shared"},
         {"instance_groups[workers].num_instances": -1},
+        {"scheduler": "nomad"},
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_mistakes_are_seen(changes: dict[str, Any], validator: jsonschema.Draft7Validator) -> None:
-    assert list(validator.iter_errors(document("small", changes)))
+def test_mistakes_are_seen(base: str, changes: dict[str, Any], validator: jsonschema.Draft7Validator) -> None:
+    assert list(validator.iter_errors(document(base, changes)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kubernetes.version": 1.34},
+        {"instance_groups[p5].labels": {"a b": "c"}},
+        {"instance_groups[p5].role": "worker"},
+        {"task_governance.teams[proteins].quota[0].instance_type": "ml.p5.48xlrage"},
+        {"accounting_database": {}},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_mistakes_on_eks_are_seen(changes: dict[str, Any], validator: jsonschema.Draft7Validator) -> None:
+    assert list(validator.iter_errors(document("eks-p5", changes)))
 
 
 def test_every_setting_is_explained() -> None:
     schema = json.loads(SCHEMA.read_text())
-    sections = [schema, *schema["$defs"].values()]
-    assert len(sections) > 10
+    sections = schema["$defs"].values()
+    assert len(sections) > 20
     unexplained = [
         f"{section['title']}.{name}"
         for section in sections

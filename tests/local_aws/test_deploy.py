@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from config.cluster import NewVpc, SlurmCluster
+from config.cluster import NewVpc
 from config.loader import load_cluster
 from config.node_settings import node_settings_text
+from config.slurm_cluster import SlurmCluster
 from node_setup.settings import read_deployment
 from tests.local_aws.deployment import ACCOUNT, REPOSITORY, LocalAws, Seen, copy_checkout, objects_below, see
 

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from aws_cdk import App, Environment
 
-from config.cluster import SlurmCluster
+from config.slurm_cluster import SlurmCluster
 from stacks.network_stack import NetworkStack
 from stacks.storage_stack import StorageStack
 

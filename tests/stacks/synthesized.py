@@ -12,7 +12,7 @@ import yaml
 from aws_cdk import App
 
 from app import add_stacks
-from config.cluster import SlurmCluster
+from config.slurm_cluster import SlurmCluster
 
 REPOSITORY = Path(__file__).parents[2]
 CLUSTER_FILES = sorted(

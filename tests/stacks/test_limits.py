@@ -7,7 +7,7 @@ import json
 import pytest
 
 from config import rules
-from config.cluster import SlurmCluster
+from config.slurm_cluster import SlurmCluster
 from tests.stacks.intrinsics import Evaluator
 from tests.stacks.shapes import create_cluster_shape, violations
 from tests.stacks.synthesized import only, resources

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from config.cluster import SlurmCluster
+from config.slurm_cluster import SlurmCluster
 from tests.stacks.synthesized import Templates, load, read_templates, synthesize
 
 _P5 = "clusters/slurm-p5.yaml"

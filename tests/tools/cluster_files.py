@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from config.cluster import SlurmCluster
+from config.slurm_cluster import SlurmCluster
 
 CLUSTERS = Path(__file__).parents[2] / "clusters"
 

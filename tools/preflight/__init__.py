@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from config.cluster import SlurmCluster
+from config.slurm_cluster import SlurmCluster
 from tools.aws_session import explain, has_expired
 from tools.preflight import (
     account,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from botocore.exceptions import ClientError
 
-from config.cluster import SlurmCluster
+from config.slurm_cluster import SlurmCluster
 from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from config.cluster import ExistingVpc, SlurmCluster
+from config.cluster import ExistingVpc
 from config.endpoint_services import endpoint_services
+from config.slurm_cluster import SlurmCluster
 from config.stack_names import stack_names
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from config.cluster import SlurmCluster
+from config.slurm_cluster import SlurmCluster
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.service_quotas import judge, quotas_by_name

@@ -7,7 +7,6 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from config.cluster import SlurmCluster
 from config.resource_names import (
     artifact_bucket,
     image_repository,
@@ -17,6 +16,7 @@ from config.resource_names import (
     node_log_group,
     shell_document,
 )
+from config.slurm_cluster import SlurmCluster
 from config.stack_names import stack_names
 from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok

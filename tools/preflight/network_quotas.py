@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from config.cluster import NewVpc, SlurmCluster
+from config.cluster import NewVpc
 from config.instance_catalogue import instance_type
+from config.slurm_cluster import SlurmCluster
 from config.stack_names import stack_names
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws

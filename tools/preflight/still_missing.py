@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from config.address_demand import address_takers
-from config.cluster import SlurmCluster
+from config.slurm_cluster import SlurmCluster
 from config.stack_names import stack_names
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from config.cluster import SlurmCluster
+from config.slurm_cluster import SlurmCluster
 from config.stack_names import stack_names
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws

@@ -8,8 +8,9 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from config.address_demand import zone_of
-from config.cluster import InstanceGroup, SlurmCluster
+from config.cluster import InstanceGroup
+from config.slurm_cluster import SlurmCluster
+from config.zones import zone_of
 from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from config.address_demand import zone_ids, zone_of
-from config.cluster import SlurmCluster
+from config.slurm_cluster import SlurmCluster
+from config.zones import zone_ids, zone_of
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from config.cluster import SlurmCluster
+from config.slurm_cluster import SlurmCluster
 from tests.tools.answering_aws import AnsweringAws
 from tools.preflight import run_checks
 from tools.preflight.finding import Finding

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from config.cluster import SlurmCluster
+from config.slurm_cluster import SlurmCluster
 from tests.tools.accounts import cluster_description, deployed_stacks, empty_account
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped, with_group

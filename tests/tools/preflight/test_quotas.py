@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from config.address_demand import zone_ids
 from config.storage import HomeFileSystem
+from config.zones import zone_ids
 from tests.tools.accounts import STARTED, cluster_description, deployed_stacks, empty_account
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped, with_group

@@ -1,0 +1,71 @@
+"""The typed form of a cluster file for EKS."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from config import text_forms as forms
+from config.cluster import Cluster, InstanceGroup
+from config.kubernetes import Kubernetes
+from config.section import Section
+from config.task_governance import TaskGovernance
+
+LabelValue = Annotated[str, forms.field(forms.LABEL_VALUE)]
+
+
+class Taint(Section):
+    """Keeps pods away that do not tolerate it."""
+
+    key: Annotated[str, forms.field(forms.LABEL_KEY, max_length=317)]
+    """As nvidia.com/gpu."""
+    value: LabelValue | None = None
+    """Null is a taint without one."""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+    """Not placed there, placed there last, or also taken away from there."""
+
+
+class EksInstanceGroup(InstanceGroup):
+    """Nodes of one type, which run any pod that their labels and taints let in."""
+
+    max_instances: Annotated[int, Field(ge=1, le=6758)] | None = None
+    """Makes the group Karpenter's, which has between 0 and this many nodes as pods ask for them; needs
+    ``autoscaling: karpenter`` and ``num_instances: 0``. Null keeps ``num_instances`` nodes."""
+    labels: Annotated[
+        dict[str, LabelValue], Field(max_length=50, json_schema_extra=forms.keys_schema(forms.LABEL_KEY))
+    ] = Field(default={})
+    """On every node of the group, also on replaced ones."""
+    taints: Annotated[list[Taint], Field(max_length=50)] = Field(default=[])
+    """On every node of the group. Kubernetes's own pods, as CoreDNS, need nodes without."""
+    image_release_version: Annotated[str, forms.field(forms.RELEASE_VERSION, max_length=64)] | None = None
+    """HyperPod's image by its release; null is the current one."""
+
+
+class EksCluster(Cluster):
+    """One HyperPod cluster with EKS, and all it depends on."""
+
+    scheduler: Literal["eks"]
+    """What places jobs: eks here."""
+    instance_groups: Annotated[list[EksInstanceGroup], Field(min_length=1, max_length=100)]
+    """At least one group with a node that Kubernetes's own pods can run on."""
+    kubernetes: Kubernetes = Kubernetes()
+    """EKS's control plane: version, who reaches it and may use it, logs."""
+    training_operator: Literal["hyperpod", "kubeflow"] = "hyperpod"
+    """Who runs training jobs: HyperPod's operator (HyperPodPyTorchJob, which restarts processes in their pods
+    and finds hung ones by their logs) or Kubeflow's (PyTorchJob)."""
+    continuous_provisioning: bool = True
+    """The cluster takes the nodes that there are and waits for the rest; fixed at creation. Needed for
+    ``storage.kms`` other than aws, ``autoscaling``, ``min_instances`` and spot."""
+    autoscaling: Literal["none", "karpenter"] = "none"
+    """Karpenter, which HyperPod runs, adds and removes nodes of groups with ``max_instances``."""
+    task_governance: TaskGovernance | None = None
+    """Quotas of teams and priorities of jobs. Null: one team, first come, first served."""
+    prometheus: bool = True
+    """An Amazon Managed Prometheus workspace, in the storage stack, and HyperPod's observability add-on, that
+    writes to it. It bills by samples."""
+    grafana: bool = False
+    """An Amazon Managed Grafana workspace that shows what Prometheus has. It bills by users, who sign in by
+    IAM Identity Center: the account needs that."""
+    container_insights: bool = False
+    """CloudWatch's own metrics and logs of pods and nodes; it bills for both."""

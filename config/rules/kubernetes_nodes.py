@@ -1,0 +1,161 @@
+"""What Kubernetes and its pods ask of the nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from config.cluster import NewVpc
+from config.eks_cluster import EksCluster, EksInstanceGroup
+from config.regions import ZONE_ID_PREFIXES
+from config.rules.paths import group_path
+from config.text_forms import LABEL_KEY
+from config.violation import Violation, key_path
+
+_MAX_DOMAIN = 253
+"""Characters of a DNS name, as before a key's slash (Kubernetes documentation, "Labels and Selectors")."""
+# Kubernetes's own, and those that HyperPod and EKS set themselves.
+_RESERVED_DOMAINS = ("kubernetes.io", "k8s.io", "k8s.aws", "amazonaws.com")
+
+
+HEALTH_MONITORING_REGIONS = frozenset(
+    {
+        *("ap-northeast-1", "ap-south-1", "ap-southeast-1", "ap-southeast-2", "eu-central-1", "eu-north-1"),
+        *("eu-west-1", "eu-west-2", "sa-east-1", "us-east-1", "us-east-2", "us-west-1", "us-west-2"),
+    }
+)
+"""Whose registry has the image of the agent that watches nodes for faults, by HyperPod's Helm chart."""
+
+
+def health_monitoring_is_in_the_region(cluster: EksCluster) -> Iterator[Violation]:
+    if cluster.region in ZONE_ID_PREFIXES and cluster.region not in HEALTH_MONITORING_REGIONS:
+        yield Violation(
+            "region",
+            cluster.region,
+            "with scheduler: eks HyperPod's health monitoring agent must be there, which is in"
+            f" {', '.join(sorted(HEALTH_MONITORING_REGIONS))}",
+            "choose one of these",
+        )
+
+
+def label_keys_have_their_form(cluster: EksCluster) -> Iterator[Violation]:
+    for group in cluster.instance_groups:
+        for key, value in group.labels.items():
+            if not re.search(LABEL_KEY.pattern, key):
+                yield Violation(
+                    key_path(group_path(group, "labels"), key),
+                    value,
+                    LABEL_KEY.meaning,
+                    f"set a key in this form, as {LABEL_KEY.examples[0]}",
+                )
+
+
+def keys_are_free(cluster: EksCluster) -> Iterator[Violation]:
+    for group in cluster.instance_groups:
+        labels = [(key_path(group_path(group, "labels"), key), key) for key in group.labels]
+        taints = [
+            (group_path(group, f"taints[{index}].key"), taint.key) for index, taint in enumerate(group.taints)
+        ]
+        for path, key in labels + taints:
+            domain = key.rpartition("/")[0]
+            if len(domain) > _MAX_DOMAIN:
+                yield Violation(
+                    path,
+                    f"a domain of {len(domain)} characters",
+                    f"{_MAX_DOMAIN} or fewer are allowed before the slash",
+                    "set a shorter one",
+                )
+            elif any(domain == taken or domain.endswith(f".{taken}") for taken in _RESERVED_DOMAINS):
+                yield Violation(
+                    path,
+                    key,
+                    f"Kubernetes and AWS keep keys of {', '.join(_RESERVED_DOMAINS)} to themselves",
+                    "set a domain of your own, or none",
+                )
+
+
+def taints_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
+    """Kubernetes takes no two taints of the same key and effect on a node."""
+    for group in cluster.instance_groups:
+        seen = set()
+        for index, taint in enumerate(group.taints):
+            if (taint.key, taint.effect) in seen:
+                yield Violation(
+                    group_path(group, f"taints[{index}].key"),
+                    taint.key,
+                    f"an earlier taint has that key and {taint.effect}",
+                    "remove one of the two",
+                )
+            seen.add((taint.key, taint.effect))
+
+
+def own_pods_have_a_node(cluster: EksCluster) -> Iterator[Violation]:
+    """CoreDNS, certificates, operators and controllers: without them nothing else is placed or started."""
+    if not any(group.num_instances and not _keeps_away(group) for group in cluster.instance_groups):
+        yield Violation(
+            "instance_groups",
+            "no group with a node without taints",
+            "Kubernetes's own pods, as CoreDNS and the operators, need at least one that is always there",
+            "add a group without NoSchedule and NoExecute and with num_instances: 1, as of ml.m5.2xlarge",
+        )
+
+
+def release_and_image_exclude_each_other(cluster: EksCluster) -> Iterator[Violation]:
+    for group in cluster.instance_groups:
+        if group.image_release_version and group.image_id:
+            yield Violation(
+                group_path(group, "image_release_version"),
+                group.image_release_version,
+                f"image_id says already that the image is {group.image_id}",
+                "remove one of the two",
+            )
+
+
+def pinned_release_is_not_patched(cluster: EksCluster) -> Iterator[Violation]:
+    """CloudFormation schema of AWS::SageMaker::Cluster, ``ImageReleaseVersion``: patches go past it."""
+    for group in cluster.instance_groups:
+        if group.image_release_version and group.auto_patch != "none":
+            yield Violation(
+                group_path(group, "auto_patch"),
+                group.auto_patch,
+                f"patching moves the image on, and image_release_version wants {group.image_release_version}",
+                "set none, or remove image_release_version",
+            )
+
+
+def homes_are_for_slurm(cluster: EksCluster) -> Iterator[Violation]:
+    if cluster.storage.home:
+        yield Violation(
+            "storage.home",
+            "a mapping",
+            "pods have no home directories; with scheduler: eks they see the Lustre file system",
+            "remove it, and keep files below storage.lustre.mount_path",
+        )
+
+
+def network_has_a_way_out(cluster: EksCluster) -> Iterator[Violation]:
+    """Operators and plugins are images of registries to which no interface endpoint leads."""
+    if isinstance(cluster.network, NewVpc) and cluster.network.internet == "none":
+        yield Violation(
+            "network.internet",
+            "none",
+            "with scheduler: eks nodes get images of operators and plugins from registries on the internet",
+            "set nat",
+        )
+
+
+def _keeps_away(group: EksInstanceGroup) -> bool:
+    return any(taint.effect != "PreferNoSchedule" for taint in group.taints)
+
+
+RULES = (
+    health_monitoring_is_in_the_region,
+    label_keys_have_their_form,
+    keys_are_free,
+    taints_are_distinct,
+    own_pods_have_a_node,
+    release_and_image_exclude_each_other,
+    pinned_release_is_not_patched,
+    homes_are_for_slurm,
+    network_has_a_way_out,
+)

@@ -1,0 +1,146 @@
+"""What teams may be promised, and in which words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from config.eks_cluster import EksCluster
+from config.instance_catalogue import INSTANCE_TYPES
+from config.task_governance import Quota, Team
+from config.violation import Violation
+
+
+def names_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
+    governance = cluster.task_governance
+    if not governance:
+        return
+    for kind, items in (("teams", governance.teams), ("priority_classes", governance.priority_classes)):
+        names = [item.name for item in items]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                yield Violation(
+                    f"task_governance.{kind}[{index}].name",
+                    name,
+                    f"it is the name of an earlier one of task_governance.{kind}",
+                    "set another name, or remove one of the two",
+                )
+
+
+def quotas_have_one_measure(cluster: EksCluster) -> Iterator[Violation]:
+    for path, quota in _quotas(cluster):
+        given = [quota.num_instances, quota.num_accelerators]
+        if given.count(None) != 1:
+            yield Violation(
+                path,
+                "neither num_instances nor num_accelerators" if given == [None, None] else "both measures",
+                "a quota is in instances or in accelerators",
+                "add num_instances" if given == [None, None] else "remove one of the two",
+            )
+
+
+def quotas_are_of_types_that_are_there(cluster: EksCluster) -> Iterator[Violation]:
+    types = list(dict.fromkeys(group.instance_type for group in cluster.instance_groups))
+    if not all(name in INSTANCE_TYPES for name in types):
+        return  # a wrong type is told at its group
+    for path, quota in _quotas(cluster):
+        instance = INSTANCE_TYPES.get(quota.instance_type)
+        if quota.instance_type not in types:
+            yield Violation(
+                f"{path}.instance_type",
+                quota.instance_type,
+                f"the instance groups are of {', '.join(types)}",
+                "set one of these, or add a group of that type",
+            )
+        elif instance and quota.num_accelerators is not None and not instance.accelerator:
+            yield Violation(
+                f"{path}.num_accelerators",
+                quota.num_accelerators,
+                f"{instance.name} has no accelerators",
+                "set num_instances instead",
+            )
+
+
+def quotas_name_each_type_once(cluster: EksCluster) -> Iterator[Violation]:
+    for team in _teams(cluster):
+        types = [quota.instance_type for quota in team.quota]
+        for index, name in enumerate(types):
+            if name in types[:index]:
+                yield Violation(
+                    f"task_governance.teams[{team.name}].quota[{index}].instance_type",
+                    name,
+                    "an earlier quota of the team is of that type",
+                    "merge the two",
+                )
+
+
+def quotas_fit_into_the_cluster(cluster: EksCluster) -> Iterator[Violation]:
+    """A quota is a promise: together they are kept only if the nodes suffice."""
+    there: Counter[str] = Counter()
+    for group in cluster.instance_groups:
+        there[group.instance_type] += max(group.num_instances, group.max_instances or 0)
+    promised: Counter[str] = Counter()
+    for _, quota in _quotas(cluster):
+        if quota.instance_type in INSTANCE_TYPES and quota.instance_type in there:
+            promised[quota.instance_type] += _accelerators_or_instances(quota)
+    for name, amount in promised.items():
+        per_instance = INSTANCE_TYPES[name].num_accelerators or 1
+        if amount > there[name] * per_instance:
+            unit = "accelerators" if INSTANCE_TYPES[name].accelerator else "instances"
+            yield Violation(
+                "task_governance.teams",
+                f"quotas of {amount} {unit} of {name} together",
+                f"the instance groups have {there[name] * per_instance}",
+                "reduce the quotas, or add nodes",
+            )
+
+
+def borrowing_is_wanted(cluster: EksCluster) -> Iterator[Violation]:
+    for team in _teams(cluster):
+        if team.borrow_limit_percent is not None and team.sharing != "lend_and_borrow":
+            yield Violation(
+                f"task_governance.teams[{team.name}].borrow_limit_percent",
+                team.borrow_limit_percent,
+                f"the team borrows nothing with sharing: {team.sharing}",
+                "remove it, or set sharing to lend_and_borrow",
+            )
+
+
+def weights_are_used(cluster: EksCluster) -> Iterator[Violation]:
+    for team in _teams(cluster):
+        if team.fair_share_weight and cluster.task_governance and not cluster.task_governance.fair_share:
+            yield Violation(
+                f"task_governance.teams[{team.name}].fair_share_weight",
+                team.fair_share_weight,
+                "with fair_share: false idle nodes go to who asks first",
+                "remove it, or set task_governance.fair_share to true",
+            )
+
+
+def _teams(cluster: EksCluster) -> list[Team]:
+    return cluster.task_governance.teams if cluster.task_governance else []
+
+
+def _quotas(cluster: EksCluster) -> Iterator[tuple[str, Quota]]:
+    for team in _teams(cluster):
+        for index, quota in enumerate(team.quota):
+            yield f"task_governance.teams[{team.name}].quota[{index}]", quota
+
+
+def _accelerators_or_instances(quota: Quota) -> int:
+    """Accelerators, all of each instance; of a type without any, instances."""
+    per_instance = INSTANCE_TYPES[quota.instance_type].num_accelerators
+    if not per_instance:
+        return quota.num_instances or 0
+    return (quota.num_instances or 0) * per_instance + (quota.num_accelerators or 0)
+
+
+RULES = (
+    names_are_distinct,
+    quotas_have_one_measure,
+    quotas_are_of_types_that_are_there,
+    quotas_name_each_type_once,
+    quotas_fit_into_the_cluster,
+    borrowing_is_wanted,
+    weights_are_used,
+)

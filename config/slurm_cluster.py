@@ -1,0 +1,77 @@
+"""The typed form of a cluster file for Slurm."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from config import text_forms as forms
+from config.access import Access
+from config.cluster import Cluster, InstanceGroup
+from config.node_setup import NodeSetup
+from config.section import Section
+from config.storage import Removal
+
+PartitionName = Annotated[str, forms.field(forms.PARTITION, max_length=64)]
+
+
+class SlurmInstanceGroup(InstanceGroup):
+    """Nodes of one type and role; they are called <name>-1, <name>-2, ..., and the name is not head."""
+
+    role: Literal["controller", "login", "worker"]
+    """One controller runs Slurm, workers run jobs, login nodes (optional) are for people."""
+    partition: PartitionName | None = None
+    """Slurm partition of a worker group (`sbatch --partition`); groups may share one."""
+    image_id: Annotated[str, forms.field(forms.IMAGE_ID)] | None = None
+    """Null is HyperPod's current image. With ``accounting_database`` it must have been released after
+    2026-08-30, which its id does not tell: `aws ec2 describe-images` does."""
+
+    @property
+    def runs_jobs(self) -> bool:
+        """Workers do, alone."""
+        return self.role == "worker"
+
+
+class AccountingDatabase(Section):
+    """MariaDB on RDS for Slurm's accounting, so that its history outlives the controller.
+
+    HyperPod's images released after 2026-08-30 can use it. A cluster that has it cannot go back to the
+    database on its controller.
+    """
+
+    instance_class: Annotated[str, forms.field(forms.DATABASE_CLASS)] = "db.t4g.medium"
+    """Class of RDS that runs MariaDB."""
+    storage_gib: Annotated[int, Field(ge=20, le=65536)] = 20
+    """gp3; it can grow."""
+    multi_az: bool = False
+    """A standby in the second zone, at twice the price."""
+    backup_days: Annotated[int, Field(ge=1, le=35)] = 7
+    """How long daily backups are kept."""
+    removal: Removal = "retain"
+    """What `cdk destroy` of the storage stack does to it."""
+
+
+class SlurmCluster(Cluster):
+    """One HyperPod cluster with Slurm, and all it depends on."""
+
+    scheduler: Literal["slurm"]
+    """What places jobs: slurm here."""
+    instance_groups: Annotated[list[SlurmInstanceGroup], Field(min_length=1, max_length=100)]
+    """One controller group, worker groups, and a login group if wanted."""
+    access: Access = Access()
+    """Who uses the cluster: users, their groups and Slurm accounts."""
+    node_setup: NodeSetup = NodeSetup()
+    """What our scripts set up on the nodes, beside what HyperPod's image does."""
+    continuous_provisioning: bool = True
+    """The cluster is up as soon as its controller is (and a login node, if there are any), workers follow
+    with capacity; fixed at creation. Needed for ``storage.kms`` other than aws, ``accounting_database``,
+    ``min_instances`` and spot."""
+    slurm_config_strategy: Literal["managed", "overwrite", "merge"] = "managed"
+    """What an update does to partitions that were edited on the controller by hand."""
+    accounting_database: AccountingDatabase | None = None
+    """In the storage stack. Null keeps accounting in a database on the controller, which is lost with it; one
+    that was added cannot be removed from a cluster that exists."""
+    prometheus: bool = True
+    """An Amazon Managed Prometheus workspace, in the storage stack, and on the nodes what measures machines,
+    GPUs, EFA and Slurm and writes to it. It bills by samples."""

@@ -1,0 +1,85 @@
+"""A cluster file is read as the kind that it is, and what wants the other kind says so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config import resource_names
+from config.cluster_kinds import KINDS, AnyCluster, kind_meant
+from config.eks_cluster import EksCluster
+from config.loader import load_cluster, load_eks_cluster, load_slurm_cluster
+from config.slurm_cluster import SlurmCluster
+from config.stack_names import stack_names
+from tests.config.cluster_documents import document
+from tests.config.test_good_clusters import SHIPPED
+
+SLURM, EKS = Path("clusters/slurm.yaml"), Path("clusters/eks.yaml")
+
+
+def test_each_kind_is_read_as_its_own() -> None:
+    assert isinstance(load_slurm_cluster(SLURM), SlurmCluster)
+    assert isinstance(load_eks_cluster(EKS), EksCluster)
+
+
+def test_slurm_wanted() -> None:
+    with pytest.raises(ValueError) as caught:
+        load_slurm_cluster(EKS)
+    assert str(caught.value) == (
+        "clusters/eks.yaml: scheduler: got eks; what you started is for scheduler: slurm;"
+        " give it a cluster file for that, as clusters/slurm.yaml"
+    )
+
+
+def test_eks_wanted() -> None:
+    with pytest.raises(ValueError, match=r"scheduler: got slurm; what you started is for scheduler: eks; "):
+        load_eks_cluster(SLURM)
+
+
+@pytest.mark.parametrize(
+    ("made", "scheduler"),
+    [
+        ({"scheduler": "eks"}, "eks"),
+        ({"scheduler": "EKS"}, "eks"),
+        ({"scheduler": "slrum", "kubernetes": {}}, "slurm"),
+        ({"sheduler": "eks"}, "eks"),
+        ({"scheduler": "nomad", "kubernetes": {}}, "eks"),
+        ({"scheduler": 7, "access": {}}, "slurm"),
+        ({"task_governance": {}, "kubernetes": {}, "access": {}}, "eks"),
+        ({}, "slurm"),
+    ],
+)
+def test_the_kind_that_is_meant(made: dict[str, Any], scheduler: str) -> None:
+    assert kind_meant(made) is KINDS[scheduler]
+
+
+def test_kinds_are_by_their_own_scheduler() -> None:
+    for scheduler, base in (("slurm", "small"), ("eks", "eks")):
+        assert KINDS[scheduler].model_validate(document(base)).scheduler == scheduler
+
+
+def names(cluster: AnyCluster) -> list[str]:
+    """Of all that an account or a region has by name."""
+    account = "123456789012"
+    return [
+        cluster.name,
+        *stack_names(cluster),
+        resource_names.artifact_bucket(cluster, account),
+        resource_names.image_repository(cluster),
+        resource_names.shell_document(cluster),
+        resource_names.control_plane_log_group(cluster),
+        resource_names.lustre_log_group(cluster),
+        resource_names.node_log_group(cluster),
+        resource_names.metrics_log_group(cluster),
+        resource_names.key_alias(cluster),
+    ]
+
+
+def test_shipped_clusters_share_no_name() -> None:
+    """Even in one region, to which anyone may set them all."""
+    of_all = Counter(name for path in SHIPPED for name in names(load_cluster(path)))
+    assert len(SHIPPED) == 4
+    assert {name for name, number in of_all.items() if number > 1} == set()

@@ -1,0 +1,124 @@
+"""What a cluster file for EKS may say is what SageMaker, EKS and their regions take."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import botocore.session
+import pytest
+import regex
+from botocore.model import Shape
+from cfnlint.schema import PROVIDER_SCHEMA_MANAGER, ResourceNotFoundError
+
+from config.cluster_kinds import KINDS
+from config.kubernetes import LogKind
+from config.regions import ZONE_ID_PREFIXES
+from config.rules.dashboards import REGIONS
+from config.task_governance import MAX_NAME
+from config.text_forms import FORMS
+
+
+def shape(service: str, name: str) -> Shape:
+    return botocore.session.get_session().get_service_model(service).shape_for(name)
+
+
+def setting(section: str, name: str) -> dict[str, Any]:
+    """What the JSON schema says of it; of a list that may be null, the list."""
+    schema = KINDS["eks"].model_json_schema()["$defs"][section]["properties"][name]
+    options: list[dict[str, Any]] = schema.get("anyOf", [schema])
+    return options[0]
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "theirs"),
+    [
+        ("EksInstanceGroup", "num_instances", "ClusterInstanceCount"),
+        ("EksInstanceGroup", "ebs_gib", "ClusterEbsVolumeSizeInGB"),
+        ("PriorityClass", "weight", "PriorityWeight"),
+        ("Team", "fair_share_weight", "FairShareWeight"),
+    ],
+)
+def test_numbers_are_sagemaker_s(section: str, name: str, theirs: str) -> None:
+    ours, limits = setting(section, name), shape("sagemaker", theirs).metadata
+    assert (ours["minimum"], ours["maximum"]) == (limits["min"], limits["max"])
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "theirs"),
+    [
+        ("EksInstanceGroup", "taints", "ClusterKubernetesTaints"),
+        ("Team", "quota", "ComputeQuotaResourceConfigList"),
+        ("TaskGovernance", "priority_classes", "PriorityClassList"),
+    ],
+)
+def test_lists_are_as_long_as_sagemaker_s(section: str, name: str, theirs: str) -> None:
+    assert setting(section, name)["maxItems"] == shape("sagemaker", theirs).metadata["max"]
+
+
+def test_labels_are_as_many_as_sagemaker_s() -> None:
+    theirs = shape("sagemaker", "ClusterKubernetesLabels").metadata["max"]
+    assert setting("EksInstanceGroup", "labels")["maxProperties"] == theirs
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (setting("Taint", "key"), "ClusterKubernetesTaintKey"),
+        (setting("Taint", "value"), "ClusterKubernetesTaintValue"),
+        (setting("EksInstanceGroup", "labels")["additionalProperties"], "ClusterKubernetesLabelValue"),
+        (setting("EksInstanceGroup", "image_release_version"), "ImageReleaseVersion"),
+        (setting("Team", "name"), "ComputeQuotaTargetTeamName"),
+        (setting("PriorityClass", "name"), "ClusterSchedulerPriorityClassName"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_texts_that_we_take_are_taken(ours: dict[str, Any], theirs: str) -> None:
+    limits = shape("sagemaker", theirs).metadata
+    examples = [*FORMS[ours["pattern"]].examples, "a", "a1", "a" * ours.get("maxLength", 63)]
+    taken = [text for text in examples if regex.fullmatch(ours["pattern"], text)]
+    assert len(taken) >= 2
+    for text in taken:
+        assert regex.fullmatch(limits["pattern"], text)
+        assert limits.get("min", 0) <= len(text) <= limits.get("max", MAX_NAME)
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs"), [("sharing", "ResourceSharingStrategy"), ("preemption", "PreemptTeamTasks")]
+)
+def test_words_of_task_governance_are_sagemaker_s(name: str, theirs: str) -> None:
+    words = {word.title().replace("_", "") for word in setting("Team", name)["enum"]}
+    assert words == set(shape("sagemaker", theirs).metadata["enum"])
+
+
+def test_effects_of_taints_are_sagemaker_s() -> None:
+    assert (
+        setting("Taint", "effect")["enum"]
+        == shape("sagemaker", "ClusterKubernetesTaintEffect").metadata["enum"]
+    )
+
+
+def test_health_checks_are_those_that_cloudformation_takes() -> None:
+    schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", "AWS::SageMaker::Cluster").schema
+    theirs = schema["definitions"]["DeepHealthCheckType"]["enum"]
+    assert setting("EksInstanceGroup", "deep_health_checks")["items"]["enum"] == theirs
+
+
+def test_kinds_of_logs_are_eks_s() -> None:
+    assert set(get_args(LogKind)) == set(shape("eks", "LogType").metadata["enum"])
+
+
+def test_team_s_namespace_is_sagemaker_s() -> None:
+    schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", "AWS::SageMaker::ComputeQuota").schema
+    assert "'hyperpod-ns-<TeamName>'" in json.dumps(schema)
+
+
+def test_grafana_is_offered_where_cloudformation_has_it() -> None:
+    offered = set()
+    for region in ZONE_ID_PREFIXES:
+        try:
+            PROVIDER_SCHEMA_MANAGER.get_resource_schema(region, "AWS::Grafana::Workspace")
+        except ResourceNotFoundError:
+            continue
+        offered.add(region)
+    assert offered == REGIONS

@@ -41,7 +41,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help env data train-ddp train-fsdp evaluate report status tail cancel fetch bench bench-data \
-	synth deploy diff preflight mirror-downloads connect logs apply-lifecycle destroy teardown \
+	synth deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
 	schema golden image push test test-cluster test-image lint format clean
 
 help: ## this list
@@ -117,6 +117,9 @@ preflight: $(READY) ## live checks before money is spent: quotas, zones, trainin
 
 mirror-downloads: $(READY) ## for a network without internet: copy what nodes fetch to the cluster's bucket
 	$(BIN)/python -m tools.mirror_downloads --cluster $(CLUSTER) $(ARGS)
+
+charts: $(READY) ## for EKS: the Helm charts that config/charts.json pins, in .charts
+	@$(BIN)/python -m tools.charts $(ARGS)
 
 connect: $(READY) ## a shell on the head node, or on NODE=<group>-<n>
 	$(BIN)/python -m tools.connect --cluster $(CLUSTER) $(NODE) $(ARGS)

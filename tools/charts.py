@@ -1,0 +1,179 @@
+"""Fetches the Helm charts of EKS clusters into .charts: each whole, by the hashes of config/charts.json.
+
+A chart that is there and unchanged is left alone. What is new or changed takes its place at once when it is
+complete, so an interrupted run leaves nothing that looks whole, and the next one goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import yaml
+
+from config.chart_cache import (
+    CACHE,
+    content_sha256,
+    files_folder,
+    files_of,
+    lock_file,
+    problem_of,
+    write_lock,
+)
+from config.charts import TABLE, Archive, Chart, load_charts
+from tools.chart_sources import copy_archive, fetch_archive, fetch_folder
+from tools.command_line import run_command
+from tools.helm import find_helm, run_helm
+
+UNFINISHED = "unfinished-"
+"""Begins names of folders that a run works in; one that was killed leaves its own."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Fetch the Helm charts that EKS clusters install.")
+    parser.add_argument("--table", type=Path, default=TABLE, metavar="FILE", help="charts (%(default)s)")
+    parser.add_argument("--cache", type=Path, default=CACHE, metavar="DIR", help="goes there (%(default)s)")
+    options = parser.parse_args()
+    try:
+        with _alone_in(options.cache):
+            for name, chart in load_charts(options.table).items():
+                _bring(name, chart, options.cache)
+    except OSError as error:
+        where = error.filename or options.cache
+        raise ValueError(
+            f"{where}: {error.strerror}; nothing unfinished was kept, run make charts again"
+        ) from None
+    return 0
+
+
+@contextmanager
+def _alone_in(cache: Path) -> Iterator[None]:
+    """Make the folder, and remove what runs that were killed left there."""
+    cache.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(cache, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(f"another make charts is at work in {cache}: wait for its end") from None
+    else:
+        for left in cache.glob(f"{UNFINISHED}*"):
+            shutil.rmtree(left)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _bring(name: str, chart: Chart, cache: Path) -> None:
+    if problem_of(name, chart, cache) is None:
+        print(f"{name}: there already, unchanged")
+        return
+    archives = [fetch_archive(archive, cache / "archives") for archive in chart.archives]
+    work = Path(mkdtemp(prefix=UNFINISHED, dir=cache))
+    try:
+        print(f"{name}: {chart.git.folder} of {chart.git.repository} at {chart.git.commit}", flush=True)
+        scratch, whole = work / "git", work / "whole"
+        scratch.mkdir()
+        whole.mkdir()
+        files = files_folder(work, whole.name)
+        fetch_folder(chart.git, files, scratch)
+        for archive in archives:
+            copy_archive(archive, files)
+        for note in make_self_contained(files / "Chart.yaml", chart):
+            print(f"{name}: {note}")
+        _finish(name, chart, whole, cache)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def make_self_contained(chart_file: Path, chart: Chart) -> list[str]:
+    """Rewrite Chart.yaml so that helm looks for nothing outside the chart's folder.
+
+    What the table has takes the table's version, since helm installs a packaged chart of another one than
+    Chart.yaml asks for whatever its switch says. Chart.lock goes: it is about what Chart.yaml said before.
+
+    Returns:
+        What was changed that a reader of the upstream chart would not expect.
+
+    Raises:
+        ValueError: if the table does not have exactly what Chart.yaml takes from elsewhere.
+    """
+    try:
+        document = yaml.safe_load(chart_file.read_text())
+    except FileNotFoundError:
+        raise ValueError(f"{chart.git.folder} of {chart.git.repository} has no Chart.yaml") from None
+    archives = {archive.name: archive for archive in chart.archives}
+    kept, notes, unknown = [], [], []
+    for dependency in document.get("dependencies", []):
+        name, repository = dependency["name"], dependency.get("repository", "")
+        if not repository or repository.startswith("file://"):
+            kept.append(dependency)
+        elif name in chart.left_out:
+            notes.append(f"without {name}: {chart.left_out[name]}")
+        elif name in archives:
+            kept.append(_from_folder(dependency, archives.pop(name), notes))
+        else:
+            unknown.append(f"{name} {dependency.get('version')} of {repository}")
+    if unknown:
+        raise ValueError(
+            f"Chart.yaml takes {', '.join(unknown)}, which the table does not have: add an archive, or a "
+            "reason to left_out"
+        )
+    if archives:
+        raise ValueError(
+            f"the table has {', '.join(archives)}, which Chart.yaml does not take from elsewhere: remove it"
+        )
+    chart_file.write_text(yaml.safe_dump({**document, "dependencies": kept}, sort_keys=False))
+    chart_file.with_name("Chart.lock").unlink(missing_ok=True)
+    return notes
+
+
+def _from_folder(dependency: dict[str, Any], archive: Archive, notes: list[str]) -> dict[str, Any]:
+    asked = str(dependency.get("version"))
+    if asked.removeprefix("v") != archive.version.removeprefix("v"):
+        notes.append(f"{archive.name} {archive.version} of the table; Chart.yaml asks for {asked}")
+    others = {key: value for key, value in dependency.items() if key != "repository"}
+    return {**others, "version": archive.version}
+
+
+def _finish(name: str, chart: Chart, whole: Path, cache: Path) -> None:
+    """Check the assembled chart, lock its files, and put it in the place of what was there."""
+    files = files_of(files_folder(whole.parent, whole.name))
+    content = content_sha256(files)
+    if chart.content_sha256 not in (None, content):
+        raise ValueError(
+            f"chart {name} has SHA-256 {content}, the table has {chart.content_sha256}; it was not kept. If "
+            "you have changed its pins, compare the files and note the new one"
+        )
+    _check_with_helm(name, files_folder(whole.parent, whole.name), cache)
+    write_lock(lock_file(whole.parent, whole.name), chart, files)
+    target = cache / name
+    if target.exists():
+        target.rename(whole.parent / "replaced")
+    whole.rename(target)
+    print(f"{name}: {len(files)} files in {target}, SHA-256 {content}")
+
+
+def _check_with_helm(name: str, folder: Path, cache: Path) -> None:
+    """Refuse a chart that helm cannot render; its remarks on style are upstream's, and only shown."""
+    helm = find_helm(cache)
+    if helm is None:
+        print(f"{name}: not linted: helm of the Python package runs on Linux x86-64, and none is on the PATH")
+        return
+    rendered = run_helm(helm, "template", name, str(folder), "--namespace=kube-system")
+    if rendered.returncode != 0:
+        raise ValueError(f"helm cannot render chart {name}: {' '.join(rendered.stderr.split())}")
+    linted = run_helm(helm, "lint", "--quiet", str(folder))
+    if linted.returncode != 0:
+        print(f"{name}: helm lint says:\n{linted.stdout}{linted.stderr}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run_command(main)

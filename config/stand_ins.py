@@ -104,16 +104,27 @@ class _Schema:
             case "array":
                 return [[value] for value in self.values(node["items"])]
             case _:
-                values = {name: self.values(value) for name, value in node.get("properties", {}).items()}
-                num_objects = max(map(len, values.values()), default=1)
-                return [
-                    {name: choices[index % len(choices)] for name, choices in values.items()}
-                    for index in range(num_objects)
-                ]
+                properties = node.get("properties", {})
+                values = {name: self.values(value) for name, value in properties.items()}
+                required = {
+                    name: values[name]
+                    for name, value in properties.items()
+                    if name in node.get("required", ()) or "const" in value  # which tells a network's kind
+                }
+                return _objects(values) + _objects(required)
 
     def _resolved(self, node: dict[str, Any]) -> dict[str, Any]:
         reference = node.get("$ref")
         return self._root["$defs"][reference.rpartition("/")[2]] if reference else node
+
+
+def _objects(values: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """As many as a key has values; keys with fewer begin again."""
+    num_objects = max(map(len, values.values()), default=1)
+    return [
+        {name: choices[index % len(choices)] for name, choices in values.items()}
+        for index in range(num_objects)
+    ]
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What Kubernetes and its pods ask of the nodes."""
+"""What Kubernetes and its pods ask of nodes, storage and network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from config.cluster import NewVpc
 from config.eks_cluster import EksCluster, EksInstanceGroup
-from config.regions import ZONE_ID_PREFIXES
+from config.regions import HEALTH_MONITORING_REGIONS, ZONE_ID_PREFIXES
 from config.rules.paths import group_path
 from config.text_forms import LABEL_KEY
 from config.violation import Violation, key_path
@@ -16,15 +16,6 @@ _MAX_DOMAIN = 253
 """Characters of a DNS name, as before a key's slash (Kubernetes documentation, "Labels and Selectors")."""
 # Kubernetes's own, and those that HyperPod and EKS set themselves.
 _RESERVED_DOMAINS = ("kubernetes.io", "k8s.io", "k8s.aws", "amazonaws.com")
-
-
-HEALTH_MONITORING_REGIONS = frozenset(
-    {
-        *("ap-northeast-1", "ap-south-1", "ap-southeast-1", "ap-southeast-2", "eu-central-1", "eu-north-1"),
-        *("eu-west-1", "eu-west-2", "sa-east-1", "us-east-1", "us-east-2", "us-west-1", "us-west-2"),
-    }
-)
-"""Whose registry has the image of the agent that watches nodes for faults, by HyperPod's Helm chart."""
 
 
 def health_monitoring_is_in_the_region(cluster: EksCluster) -> Iterator[Violation]:
@@ -91,12 +82,15 @@ def taints_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
 
 def own_pods_have_a_node(cluster: EksCluster) -> Iterator[Violation]:
     """CoreDNS, certificates, operators and controllers: without them nothing else is placed or started."""
-    if not any(group.num_instances and not _keeps_away(group) for group in cluster.instance_groups):
+    if not any(
+        group.num_instances and group.capacity != "spot" and not _keeps_away(group)
+        for group in cluster.instance_groups
+    ):
         yield Violation(
             "instance_groups",
-            "no group with a node without taints",
-            "Kubernetes's own pods, as CoreDNS and the operators, need at least one that is always there",
-            "add a group without NoSchedule and NoExecute and with num_instances: 1, as of ml.m5.2xlarge",
+            "no group whose nodes are always there and let any pod in",
+            "Kubernetes's own pods, as CoreDNS and the operators, need one",
+            "add one of ml.m5.2xlarge, on demand, with num_instances: 1 and no NoSchedule or NoExecute",
         )
 
 

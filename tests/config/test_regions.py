@@ -9,7 +9,7 @@ from pathlib import Path
 import botocore.session
 from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
 
-from config.regions import ZONE_ID_PREFIXES
+from config.regions import HEALTH_MONITORING_REGIONS, ZONE_ID_PREFIXES
 
 
 def test_regions_are_those_of_the_registry() -> None:
@@ -31,3 +31,7 @@ def test_zone_ids_begin_with_their_prefix() -> None:
         zones = RegionsAndZonesBackend.zones[region]
         assert zones
         assert all(zone.zone_id.startswith(f"{prefix}-az") for zone in zones)
+
+
+def test_health_is_monitored_in_regions_that_there_are() -> None:
+    assert set(ZONE_ID_PREFIXES) > HEALTH_MONITORING_REGIONS

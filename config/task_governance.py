@@ -34,7 +34,7 @@ class Team(Section):
     name: TeamName
     """Fixed at creation."""
     quota: Annotated[list[Quota], Field(max_length=15)] = Field(default=[])
-    """None: the team's jobs run on what others lend."""
+    """None: the team's jobs run on what is lent."""
     fair_share_weight: Annotated[int, Field(ge=0, le=100)] = 0
     """Its part of idle nodes, in proportion to the other teams'; 0 comes last."""
     sharing: Literal["lend", "dont_lend", "lend_and_borrow"] = "lend_and_borrow"
@@ -63,6 +63,8 @@ class TaskGovernance(Section):
     """None: jobs are taken in the order they came."""
     fair_share: bool = True
     """Idle nodes are lent by the teams' weights; otherwise to who asks first."""
+    lend_unallocated: bool = True
+    """Nodes that are in no team's quota are lent as well; otherwise they stay idle."""
 
 
 def team_namespace(team_name: str) -> str:

@@ -51,6 +51,7 @@ EKS_WITH_EVERYTHING = {
     "kubernetes.control_plane_logs": ["api", "audit"],
     "kubernetes.control_plane_log_days": 30,
     "task_governance.fair_share": True,
+    "task_governance.lend_unallocated": False,
     "task_governance.teams[proteins].sharing": "lend_and_borrow",
     "task_governance.teams[proteins].preemption": "never",
     "instance_groups[p5].labels": {"example.com/purpose": "training"},

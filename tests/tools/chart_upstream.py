@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -27,19 +28,19 @@ data:
 
 
 def packaged(name: str = PLUGIN, version: str = "v0.5.20", text: str = "of the plugin") -> bytes:
-    """A chart as `helm package` makes them, whose one switch Chart.yaml above it has."""
+    """A chart as `helm package` makes them, the same bytes at each call."""
     files = {
         "Chart.yaml": yaml.safe_dump({"apiVersion": "v2", "name": name, "version": version}),
         "values.yaml": yaml.safe_dump({"text": text, "enabled": True}),
         "templates/text.yaml": CONFIG_MAP.format(name=name),
     }
     stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz") as tar:
+    with tarfile.open(fileobj=stream, mode="w") as tar:
         for path, content in files.items():
             info = tarfile.TarInfo(f"{name}/{path}")
             info.size = len(content.encode())
             tar.addfile(info, io.BytesIO(content.encode()))
-    return stream.getvalue()
+    return gzip.compress(stream.getvalue(), mtime=0)
 
 
 class Upstream:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ class State:
     """By the job itself, since that checkpoint."""
     first_error: str = ""
     """Of these crashes."""
+    kept: dict[str, str] = field(default_factory=dict)
+    """Nodes that may be bad, each with the one that was left out in its place (``network_check.blame``)."""
     excluded: tuple[str, ...] = ()
     """Nodes that failed a check, or were to blame for two hangs."""
     suspects: tuple[str, ...] = ()
@@ -86,17 +88,17 @@ class Failure:
 
 def stopped_gracefully(folder: Path, attempt: str, status: int) -> bool:
     """Whether the processes saved and ended because they were asked to."""
-    return any(record.get("status") == status for record in _endings(folder, attempt))
+    return any(record.get("status") == status for record in endings(folder, attempt))
 
 
 def hung_processes(folder: Path, attempt: str) -> list[Observed]:
     """What the processes were found in, on all nodes that have answered; none unless the attempt hung."""
-    return [Observed(**found) for record in _endings(folder, attempt) for found in record.get("hung", [])]
+    return [Observed(**found) for record in endings(folder, attempt) for found in record.get("hung", [])]
 
 
 def first_failure(folder: Path, attempt: str, status: int, nodes: Sequence[str]) -> Failure:
     """What failed first on any of the nodes. Processes that were ended because of it come later."""
-    records = [record for record in _endings(folder, attempt) if record.get("status")]
+    records = [record for record in endings(folder, attempt) if record.get("status")]
     if all(record["status"] == ENDED_BY_SLURM for record in records):
         silent = sorted(set(nodes) - {record["node"] for record in records})
         return Failure(status, f"the step ended with {status}; no word from torchrun of {', '.join(silent)}")
@@ -107,5 +109,6 @@ def first_failure(folder: Path, attempt: str, status: int, nodes: Sequence[str])
     return Failure(first["status"], f"{text}\n{first['message']}" if first["message"] else text)
 
 
-def _endings(folder: Path, attempt: str) -> list[dict[str, Any]]:
+def endings(folder: Path, attempt: str) -> list[dict[str, Any]]:
+    """What the nodes have left of an attempt."""
     return [json.loads(path.read_text()) for path in sorted(endings_folder(folder, attempt).glob("*.json"))]

@@ -21,6 +21,7 @@ from types import FrameType
 
 from .hang_report import Observed, blame, report
 from .job_file import Job, read_job
+from .network_check import AGENT, NetworkCheck
 from .preflight import Verdict, check_nodes
 from .slurm_attempts import (
     USAGE_ERROR,
@@ -40,7 +41,6 @@ SECONDS_BETWEEN_SIGNALS = 15
 """A step that is only starting may miss one."""
 STOPPED_BY_SIGNAL = 143
 DATA = "workloads.esm2.data"
-AGENT = "workloads.esm2.launch.node_agent"
 REPORT = "report.html"
 
 
@@ -68,7 +68,7 @@ class Supervisor:
         if self.job.image and "--container-image" not in options:
             say("error: srun has no --container-image: pyxis is missing here; docs/training-on-slurm.md")
             return USAGE_ERROR
-        verdict = check_nodes(self.job_file, self.nodes)
+        verdict = self._check(options)
         for attempt in itertools.count(1):
             name, status = f"{self.restart}.{attempt}", STOPPED_BY_SIGNAL
             if verdict.is_well and self.stop is None:
@@ -91,6 +91,22 @@ class Supervisor:
             if (ends_with := self._on_crash(name, status)) is not None:
                 return ends_with
         raise AssertionError("attempts are counted without end")
+
+    def _check(self, options: str) -> Verdict:
+        """Of each node, and then of the network between them, where a stage uses it."""
+        verdict = check_nodes(self.job_file, self.nodes)
+        num_processes = len(self.nodes) * self.job.processes_per_node
+        if not verdict.is_well or self.stop is not None or self.job.stage == "data" or num_processes == 1:
+            return verdict
+        check = NetworkCheck(
+            self.job_file, self.job, options, str(self.restart), say, lambda: self.stop is not None
+        )
+        verdict = check.run(self.nodes, self.state.kept)
+        if verdict.is_well and self.stop is None:
+            doubted = self.state.kept.items()
+            self.state.kept = {node: other for node, other in doubted if node not in self.nodes}
+            self.state.write(self.folder)
+        return verdict
 
     def _attempt(self, name: str, options: str) -> int:
         """Prepare the data if need be, then run the stage; its status."""
@@ -176,7 +192,11 @@ class Supervisor:
             say(f"node {node} is not fit and is left out from now on: {problem}")
         for node in verdict.silent:
             say(f"node {node} does not answer")
-        self.state.excluded = tuple(sorted({*self.state.excluded, *verdict.bad}))
+        for node in verdict.freed:
+            say(f"node {node}, which was left out to find out, was not to blame")
+        still = {node: other for node, other in self.state.kept.items() if node not in verdict.bad}
+        self.state.kept = {**still, **verdict.kept}
+        self.state.excluded = tuple(sorted({*self.state.excluded, *verdict.bad} - {*verdict.freed}))
         return self._requeue("not all of its nodes are well")
 
     def _requeue(self, why: str) -> int:

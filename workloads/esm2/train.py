@@ -211,8 +211,8 @@ def train(config: RunConfig, here: Processes) -> dict[str, Any]:
             status = "KILLED"
             raise
         finally:
+            beat("ending", slow=True)
             log.close(status)
-    beat("writing the report", slow=True)
     if here.is_first:
         write_results(run_dir, results)
         write_report(run_dir)

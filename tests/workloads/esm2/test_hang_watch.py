@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +17,10 @@ import pytest
 
 from tests.cluster.patience import wait_until
 from tests.workloads.esm2.slurm_stand_ins import REPOSITORY, Slurm
+from workloads.esm2.heartbeat import BEATS_FOLDER
+from workloads.esm2.launch import hang_watch
 from workloads.esm2.launch.hang_report import blame
+from workloads.esm2.launch.hang_watch import HangWatch, flight_recorder
 from workloads.esm2.launch.job_file import CONFIG_FILE, Job
 from workloads.esm2.launch.slurm_attempts import hung_processes, stacks_folder
 
@@ -94,3 +98,95 @@ def test_a_stopped_process_is_found_and_blamed(job: Job, tmp_path: Path) -> None
     for process in found.values():
         text = (stacks / f"rank-{process.rank}.txt").read_text()
         assert f"state: {process.state}\n" in text and "in _loop" in text
+
+
+BEATING = """
+import os, sys, threading, time
+from workloads.esm2.heartbeat import BEATS_FOLDER, beat
+
+def listen(pipe, answer):
+    os.mkfifo(pipe)
+    with open(pipe) as stream:
+        stream.readline()
+    with open(answer, "w") as stream:
+        stream.write("collectives")
+
+how, answer = sys.argv[1:]
+threading.Thread(target=listen, args=(os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + "5.pipe",
+    answer + "5"), daemon=True).start()
+beat("restoring", slow=True)
+if how == "slow for ever":
+    time.sleep(1000)
+time.sleep(4)
+if how != "slow":
+    for _ in range(20):
+        beat("training")
+        time.sleep(0.2)
+if how == "stands still":
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "start_seconds", "hangs"),
+    [("stands still", 30, True), ("slow", 30, False), ("ended", 30, False), ("slow for ever", 6, True)],
+)
+def test_what_is_a_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, start_seconds: float, hangs: bool
+) -> None:
+    monkeypatch.setattr(hang_watch, "POLL_SECONDS", 0.1)
+    monkeypatch.setenv(BEATS_FOLDER, "")
+    beats, stacks, endings = tmp_path / "beats", tmp_path / "job/stacks/1", tmp_path / "job/endings/1"
+    beats.mkdir()
+    watch = HangWatch(
+        beats=beats,
+        stacks=stacks,
+        endings=endings,
+        node="node-1",
+        num_nodes=1,
+        num_processes=1,
+        hang_seconds=2.5,
+        start_seconds=start_seconds,
+    )
+    recorder = flight_recorder(beats, stacks)
+    with watch:
+        environment = {**os.environ, **recorder, "LOCAL_RANK": "0", "RANK": "5"}
+        answer = recorder["TORCH_FR_DUMP_TEMP_FILE"]
+        command = [sys.executable, "-c", BEATING, how, answer]
+        process = subprocess.Popen(command, cwd=REPOSITORY, env=environment)
+        status = process.wait(timeout=60)
+        # Longer than the bound: that nothing comes from one that has ended is no sign.
+        time.sleep(3)
+    assert watch.hung == hangs
+    if not hangs:
+        assert status == 0 and not stacks.exists() and not endings.exists()
+        return
+    assert status == -signal.SIGKILL
+    (found,) = hung_processes(tmp_path / "job", "1")
+    assert (found.rank, found.state) == (5, "S")
+    assert found.doing == ("training" if how == "stands still" else "restoring")
+    assert "line" in (stacks / "rank-5.txt").read_text()
+    # As NCCL answers through its pipe.
+    assert (stacks / "nccl-rank-5").read_text() == "collectives"
+
+
+def test_a_process_that_never_begins_has_hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nobody to ask: the agent ends, and Slurm with it the rest."""
+    monkeypatch.setattr(hang_watch, "POLL_SECONDS", 0.1)
+    monkeypatch.setenv(BEATS_FOLDER, "")
+    stacks, endings = tmp_path / "job/stacks/1", tmp_path / "job/endings/1"
+    watch = HangWatch(
+        beats=tmp_path,
+        stacks=stacks,
+        endings=endings,
+        node="node-1",
+        num_nodes=1,
+        num_processes=1,
+        hang_seconds=0.1,
+        start_seconds=0.5,
+    )
+    with watch:
+        wait_until(endings.exists, "the record", seconds=30)
+    (found,) = hung_processes(tmp_path / "job", "1")
+    assert watch.hung and (found.rank, found.doing, found.place) == (None, "not begun", "")
+    assert (stacks / "node-1-process-0.txt").exists()

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -102,72 +101,70 @@ def test_a_stopped_process_is_found_and_blamed(job: Job, tmp_path: Path) -> None
 
 BEATING = """
 import os, sys, threading, time
-from workloads.esm2.heartbeat import BEATS_FOLDER, beat
+from workloads.esm2.heartbeat import beat
 
-def listen(pipe, answer):
+def listen():
+    rank = os.environ["RANK"]
+    pipe = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + rank + ".pipe"
     os.mkfifo(pipe)
     with open(pipe) as stream:
         stream.readline()
-    with open(answer, "w") as stream:
+    with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + rank, "w") as stream:
         stream.write("collectives")
 
-how, answer = sys.argv[1:]
-threading.Thread(target=listen, args=(os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + "5.pipe",
-    answer + "5"), daemon=True).start()
+threading.Thread(target=listen, daemon=True).start()
 beat("restoring", slow=True)
-if how == "slow for ever":
+if sys.argv[1] == "slow":
     time.sleep(1000)
-time.sleep(4)
-if how != "slow":
-    for _ in range(20):
-        beat("training")
-        time.sleep(0.2)
-if how == "stands still":
+for _ in range(20):
+    beat("training")
+    time.sleep(0.2)
+if sys.argv[1] == "stands still":
     time.sleep(1000)
+os._exit(0)
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "start_seconds", "hangs"),
-    [("stands still", 30, True), ("slow", 30, False), ("ended", 30, False), ("slow for ever", 6, True)],
-)
-def test_what_is_a_hang(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, start_seconds: float, hangs: bool
-) -> None:
+def test_what_is_a_hang_and_what_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hang_watch, "POLL_SECONDS", 0.1)
     monkeypatch.setenv(BEATS_FOLDER, "")
-    beats, stacks, endings = tmp_path / "beats", tmp_path / "job/stacks/1", tmp_path / "job/endings/1"
+    beats, stacks = tmp_path / "beats", tmp_path / "job/stacks/1"
     beats.mkdir()
+    cases, recorder = ("slow", "ended", "stands still"), flight_recorder(beats, stacks)
     watch = HangWatch(
         beats=beats,
         stacks=stacks,
-        endings=endings,
+        endings=tmp_path / "job/endings/1",
         node="node-1",
         num_nodes=1,
-        num_processes=1,
+        num_processes=len(cases),
         hang_seconds=2.5,
-        start_seconds=start_seconds,
+        start_seconds=60,
     )
-    recorder = flight_recorder(beats, stacks)
     with watch:
-        environment = {**os.environ, **recorder, "LOCAL_RANK": "0", "RANK": "5"}
-        answer = recorder["TORCH_FR_DUMP_TEMP_FILE"]
-        command = [sys.executable, "-c", BEATING, how, answer]
-        process = subprocess.Popen(command, cwd=REPOSITORY, env=environment)
-        status = process.wait(timeout=60)
-        # Longer than the bound: that nothing comes from one that has ended is no sign.
-        time.sleep(3)
-    assert watch.hung == hangs
-    if not hangs:
-        assert status == 0 and not stacks.exists() and not endings.exists()
-        return
-    assert status == -signal.SIGKILL
-    (found,) = hung_processes(tmp_path / "job", "1")
-    assert (found.rank, found.state) == (5, "S")
-    assert found.doing == ("training" if how == "stands still" else "restoring")
-    assert "line" in (stacks / "rank-5.txt").read_text()
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-c", BEATING, case],
+                cwd=REPOSITORY,
+                env={
+                    **os.environ,
+                    **flight_recorder(beats, stacks),
+                    "LOCAL_RANK": str(n),
+                    "RANK": str(n + 4),
+                },
+            )
+            for number, case in enumerate(cases)
+        ]
+        statuses = [process.wait(timeout=60) for process in started]
+    assert watch.hung and statuses == [-signal.SIGKILL, 0, -signal.SIGKILL]
+    slow, ended, still = hung_processes(tmp_path / "job", "1")
+    assert [found.rank for found in (slow, ended, still)] == [4, 5, 6]
+    assert (slow.state, slow.doing, still.state, still.doing) == ("S", "restoring", "S", "training")
+    # All were silent for longer than the bound, one of them alone was to be judged by it.
+    assert slow.silent_seconds > still.silent_seconds >= 2.5
+    assert "in <module>" in (stacks / "rank-6.txt").read_text()
     # As NCCL answers through its pipe.
-    assert (stacks / "nccl-rank-5").read_text() == "collectives"
+    assert (stacks / "nccl-rank-6").read_text() == "collectives"
 
 
 def test_a_process_that_never_begins_has_hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

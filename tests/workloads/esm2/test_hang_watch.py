@@ -146,12 +146,7 @@ def test_what_is_a_hang_and_what_is_not(tmp_path: Path, monkeypatch: pytest.Monk
             subprocess.Popen(
                 [sys.executable, "-c", BEATING, case],
                 cwd=REPOSITORY,
-                env={
-                    **os.environ,
-                    **flight_recorder(beats, stacks),
-                    "LOCAL_RANK": str(n),
-                    "RANK": str(n + 4),
-                },
+                env=os.environ | recorder | {"LOCAL_RANK": str(number), "RANK": str(number + 4)},
             )
             for number, case in enumerate(cases)
         ]

@@ -15,7 +15,7 @@ STATE_FILE = "state.json"
 USAGE_ERROR = 2
 """Status of a process whose message says what the user has to change."""
 ENDED_BY_SLURM = 143
-"""128 + SIGTERM: of a node's torchrun that Slurm has ended, because another node's failed."""
+"""128 + SIGTERM: of a torchrun that was asked to stop, or that Slurm ends because another node's failed."""
 
 
 @dataclass
@@ -86,9 +86,13 @@ class Failure:
     """Node, process and its message, as far as they are known."""
 
 
-def stopped_gracefully(folder: Path, attempt: str, status: int) -> bool:
-    """Whether the processes saved and ended because they were asked to."""
-    return any(record.get("status") == status for record in endings(folder, attempt))
+def stopped(folder: Path, attempt: str) -> list[str]:
+    """What the nodes have said that ended because they were asked to.
+
+    Only who has saved has something to say: torchrun's status is the same when it had to kill its processes.
+    """
+    records = endings(folder, attempt)
+    return [record["message"] for record in records if record.get("status") == ENDED_BY_SLURM]
 
 
 def hung_processes(folder: Path, attempt: str) -> list[Observed]:

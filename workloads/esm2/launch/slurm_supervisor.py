@@ -31,7 +31,7 @@ from .slurm_attempts import (
     newest_checkpoint,
     read_state,
     stacks_folder,
-    stopped_gracefully,
+    stopped,
 )
 from .slurm_step import srun_help, stage_arguments, step_command
 
@@ -141,12 +141,14 @@ class Supervisor:
 
     def _on_stop(self, attempt: str, status: int) -> int:
         assert self.stop is not None
-        saved = stopped_gracefully(self.folder, attempt, STOPPED_BY_SIGNAL)
-        if status == 0 and not saved:
+        said = stopped(self.folder, attempt)
+        if status == 0 and not said:
             say(f"done, just before it was to stop: {self.job.run_dir}")
             return 0
         step = newest_checkpoint(Path(self.job.run_dir))
-        say(f"{'saved' if saved else 'ended'} on {self.stop.name}; the newest checkpoint is of step {step}")
+        say(
+            f"{'saved' if any(said) else 'ended'} on {self.stop.name}; the newest checkpoint is of step {step}"
+        )
         if self.stop == signal.SIGUSR1:
             return self._requeue("the time limit is near")
         if self.stop == signal.SIGUSR2:

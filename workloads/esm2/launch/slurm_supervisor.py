@@ -146,9 +146,8 @@ class Supervisor:
             say(f"done, just before it was to stop: {self.job.run_dir}")
             return 0
         step = newest_checkpoint(Path(self.job.run_dir))
-        say(
-            f"{'saved' if any(said) else 'ended'} on {self.stop.name}; the newest checkpoint is of step {step}"
-        )
+        how = "saved" if any(said) else "ended"
+        say(f"{how} on {self.stop.name}; the newest checkpoint is of step {step}")
         if self.stop == signal.SIGUSR1:
             return self._requeue("the time limit is near")
         if self.stop == signal.SIGUSR2:

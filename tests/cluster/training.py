@@ -24,6 +24,8 @@ from workloads.esm2.tracking import RESULTS_FILE
 USER, UID, GID = "ada", 2001, 3000
 HOME = f"/fsx/home/{USER}/esm2"
 NUM_STEPS, SAVE_EVERY = 60, 10
+TRAINING = "workloads.esm2.train --config"
+"""In the command line of training processes alone."""
 # Several nodes share this computer's cores.
 PYTHON = f"""#!/bin/sh
 OMP_NUM_THREADS=1 exec {sys.executable} "$@"

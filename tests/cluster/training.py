@@ -92,6 +92,7 @@ def home(cluster: Cluster, lifecycle: Lifecycle, prepared: Path, tiny_model: Pat
     for path in (home, *home.rglob("*")):
         os.chown(path, UID, GID)
     at_once(let_in, [cluster.login, *cluster.workers])
+    cluster.before_slurm.append(let_in)
     return home
 
 

@@ -57,6 +57,8 @@ class InstanceType:
     num_network_cards: int
     num_efa: int
     """Most EFA interfaces it can have; 0 without EFA."""
+    network_gbps: float
+    """Of all its cards in each direction, in 1e9 bits/s; without bursts, where a small type has such."""
 
     @property
     def addresses_slurm(self) -> int:
@@ -88,6 +90,7 @@ def _read(path: Path) -> dict[str, InstanceType]:
                 accelerator_memory_gib=int(row["accelerator_memory_gib"]),
                 num_network_cards=int(row["num_network_cards"]),
                 num_efa=int(row["num_efa"]),
+                network_gbps=float(row["network_gbps"]),
             )
     return types
 

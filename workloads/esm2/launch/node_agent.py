@@ -31,9 +31,10 @@ CHECK = "check"
 MODULES = {
     "train": "workloads.esm2.train",
     "evaluate": "workloads.esm2.evaluate",
+    "bandwidth": "workloads.esm2.network.bandwidth",
     CHECK: "workloads.esm2.network.check",
 }
-CHECK_MEETING_SECONDS, CHECK_CONNECT_SECONDS, CHECK_SHUTDOWN_SECONDS = 60, 30, 5
+CHECK_MEETING_SECONDS, CHECK_CONNECT_SECONDS, CHECK_SHUTDOWN_SECONDS = 60, 20, 5
 """A check finds out in time that nodes cannot meet; torchrun waits 10 minutes and one."""
 
 
@@ -66,7 +67,8 @@ def main() -> None:
                 ending = run_processes(launch_config(job, attempt, stage, node, group), arguments)
         except RendezvousError as error:
             ending = Ending(1, None, time.time())
-            message.write_text(f"the nodes could not meet at {group[0]}: {error}")
+            reason = str(error.__cause__ or error).partition("\n")[0] or "not all of them came in time"
+            message.write_text(f"{len(group)} node(s) could not meet at {group[0]}: {reason}")
         said = message.read_text() if message.exists() else ""
     if watch.hung:
         raise SystemExit(1)  # what is to be said of it has been

@@ -49,8 +49,11 @@ def step_command(
         mounts = ",".join(f"{mount}:{mount}" for mount in job.mounts)
         options += [f"--container-image={job.image}", f"--container-mounts={mounts}"]
         options += ["--no-container-mount-home", f"--container-workdir={job.work_folder}"]
+    environment = run_environment(job)
+    if checked:
+        environment["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # a line tells what fails, not torch's own stacks
     # By env, since variables of an image win over those of the job.
-    variables = [f"{name}={value}" for name, value in sorted(run_environment(job).items())]
+    variables = [f"{name}={value}" for name, value in sorted(environment.items())]
     return [*srun(num_nodes), *options, "env", *variables, job.python, "-u", *arguments]
 
 
@@ -63,7 +66,8 @@ def srun(num_nodes: int) -> list[str]:
 
 
 def stage_arguments(job: Job, folder: Path) -> list[str]:
-    return ["--config", str(folder / CONFIG_FILE), *job.overrides]
+    results = ["--to", job.run_dir] if job.stage == "bandwidth" else []
+    return ["--config", str(folder / CONFIG_FILE), *results, *job.overrides]
 
 
 def run_environment(job: Job) -> dict[str, str]:

@@ -111,7 +111,8 @@ class Supervisor:
     def _attempt(self, name: str, options: str) -> int:
         """Prepare the data if need be, then run the stage; its status."""
         arguments = stage_arguments(self.job, self.folder)
-        if self.job.stage == "data" or not Path(self.job.data_manifest).exists():
+        lacks_data = bool(self.job.data_manifest) and not Path(self.job.data_manifest).exists()
+        if self.job.stage == "data" or lacks_data:
             command = step_command(self.job, options, num_nodes=1, arguments=["-m", DATA, *arguments])
             status = self._run(command)
             if self.job.stage == "data" or status:

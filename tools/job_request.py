@@ -20,6 +20,8 @@ from workloads.esm2.launch.job_file import Job
 
 WITHOUT_USERS = "ubuntu"
 """The image's own user, who is there when the cluster file names none."""
+MIN_MINUTES = 10
+"""Of a training's time limit: Slurm's signal to save comes 300 s before it, or up to 60 s earlier."""
 MIN_HANG_SECONDS = 10
 """Well above the second in which the processes are looked at."""
 
@@ -86,6 +88,12 @@ def job_request(
             for size in place.sizes
             if size * place.num_processes % shard_size
         ]
+    minutes = _minutes(wanted.time or "")
+    if wanted.stage == "train" and minutes is not None and minutes < MIN_MINUTES:
+        problems.append(
+            f"--time: got {wanted.time}, to Slurm {minutes:g} minute(s); give at least {MIN_MINUTES}, since "
+            "training saves 5 minutes before the limit. Two hours are 2:00:00"
+        )
     if problems:
         raise ValueError(listed(problems))
     job = Job(
@@ -239,6 +247,18 @@ def _sizes(groups: list[InstanceGroup], wanted: Wanted, problems: list[str]) -> 
     else:
         return range(fewest, most + 1)
     return range(0)
+
+
+def _minutes(time: str) -> float | None:
+    """Of ``M``, ``M:S``, ``H:M:S``, ``D-H``, ``D-H:M`` or ``D-H:M:S``; the rest is Slurm's to refuse."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time)
+    if found is None:
+        return None
+    days, *rest = (int(part or 0) for part in found.groups())
+    if found[1] is None and found[4] is None:
+        rest = [0, *rest[:2]]
+    hours, minutes, seconds = rest
+    return (days * 24 + hours) * 60 + minutes + seconds / 60
 
 
 def _path_problems(cluster: SlurmCluster, config: RunConfig, folder: str) -> list[str]:

@@ -12,7 +12,7 @@ NAME = $(notdir $(basename $(CONFIG)))
 RUN ?= runs/$(NAME)
 STAGE = $(BIN)/python -m workloads.esm2
 CLUSTER ?= clusters/slurm.yaml
-# On a cluster: TARGET=slurm, and NODES=, IMAGE= or any other option of tools.submit in SUBMIT="--time 1-00:00:00".
+# On a cluster: TARGET=slurm, and NODES= (2, or 2-3), IMAGE=, or any option of tools.submit in SUBMIT="--time 2:00:00".
 TARGET ?= local
 NODES ?=
 IMAGE ?=

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import NoReturn
 
+import torch
+
 from ..command_line import tell
 from ..parallel import Processes, processes
 from .all_reduce import Point, WrongSum, measure, new_buffer, verified_all_reduce
@@ -19,8 +21,9 @@ from .nccl_log import NcclLog
 
 SECONDS = 45.0
 """From the import of torch to the end. Hundreds of GPUs need some 10 of them to find each other."""
-COLLECTIVE_SHARE = 2 / 3
-"""Of it, for a single collective, which says more than a process that had to be ended."""
+COLLECTIVE_SHARE = {"cpu": 2 / 3, "cuda": 2.0}
+"""Bound of a single collective. gloo then says what it waited for. torch ends a process that waits for NCCL
+without a word, so there the bound of all comes first."""
 SMALL_BYTES = 4 << 10
 """NCCL sends small and large messages by different protocols."""
 LARGE_BYTES = {"cuda": 64 << 20, "cpu": 1 << 20}
@@ -42,9 +45,10 @@ def check(here: Processes) -> Point:
 
 def main(seconds: float = SECONDS) -> None:
     log = NcclLog()
+    share = COLLECTIVE_SHARE["cuda" if torch.cuda.is_available() else "cpu"]
     with _deadline(seconds, log):
         try:
-            with processes(timedelta(seconds=seconds * COLLECTIVE_SHARE)) as here:
+            with processes(timedelta(seconds=seconds * share)) as here:
                 point = check(here)
                 if here.is_first:
                     print(_told(point, log.network or "gloo"), flush=True)

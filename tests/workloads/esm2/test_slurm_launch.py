@@ -102,9 +102,15 @@ def test_a_crash_beside_a_lost_node_is_not_counted(slurm: Slurm) -> None:
 
 def test_a_killed_torchrun_is_named(slurm: Slurm) -> None:
     """The other node's was ended by Slurm because of it."""
-    status, output = slurm.run({"status": 137, "endings": {"node-1": {"status": 143}}}, {"status": 0})
+    ended = {"status": 137, "endings": {"node-1": {"status": 143}}}
+    broken = {"status": 137, "endings": {"node-1": {"status": 1, "message": "Connection closed by peer"}}}
+    status, output = slurm.run(ended, broken, {"status": 0})
     assert status == 0, output
-    assert "crash 1 of 3 since step 0: the step ended with 137; no word from torchrun of node-2" in output
+    for told in (
+        "crash 1 of 3 since step 0: the step ended with 137",
+        "crash 2 of 3 since step 0: node-1, process 0: status 1\nConnection closed by peer",
+    ):
+        assert f"{told}\nno word from torchrun of node-2\n" in output
 
 
 def hang(node: str, **found: Any) -> dict[str, Any]:

@@ -102,15 +102,20 @@ def hung_processes(folder: Path, attempt: str) -> list[Observed]:
 
 def first_failure(folder: Path, attempt: str, status: int, nodes: Sequence[str]) -> Failure:
     """What failed first on any of the nodes. Processes that were ended because of it come later."""
-    records = [record for record in endings(folder, attempt) if record.get("status")]
-    if all(record["status"] == ENDED_BY_SLURM for record in records):
-        silent = sorted(set(nodes) - {record["node"] for record in records})
-        return Failure(status, f"the step ended with {status}; no word from torchrun of {', '.join(silent)}")
+    found = endings(folder, attempt)
+    silent = ", ".join(sorted(set(nodes) - {record["node"] for record in found}))
+    unheard = f"no word from torchrun of {silent}" if found and silent else ""
+    records = [record for record in found if record.get("status", 0) not in (0, ENDED_BY_SLURM)]
+    if not records:
+        return Failure(status, _lines(f"the step ended with {status}", unheard))
     # A message that a user can act on counts before the failures that it brought about elsewhere.
     first = min(records, key=lambda record: (record["status"] != USAGE_ERROR, record["seconds"]))
     who = f"{first['node']}, process {first['rank']}" if first["rank"] is not None else first["node"]
-    text = f"{who}: status {first['status']}"
-    return Failure(first["status"], f"{text}\n{first['message']}" if first["message"] else text)
+    return Failure(first["status"], _lines(f"{who}: status {first['status']}", first["message"], unheard))
+
+
+def _lines(*texts: str) -> str:
+    return "\n".join(filter(None, texts))
 
 
 def endings(folder: Path, attempt: str) -> list[dict[str, Any]]:

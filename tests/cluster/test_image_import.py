@@ -15,6 +15,7 @@ from tests.cluster.bundle import REPOSITORY
 from tests.cluster.cluster import Cluster, at_once
 from tests.cluster.lifecycle import Lifecycle
 from tests.cluster.machine import CommandFailed
+from tests.cluster.patience import wait_until
 from tests.cluster.training import let_in, tool
 
 SHA = "c0ffee" * 6 + "beef"
@@ -63,6 +64,12 @@ def image_of(cluster: Cluster, reference: str) -> str:
     return tool(cluster, "tools.import_image", "--reference", reference).splitlines()[-1]
 
 
+def accounted(cluster: Cluster) -> list[str]:
+    """User and resources of each import."""
+    command = ["sacct", "--allocations", "--noheader", "--parsable2", "--name=import-image"]
+    return cluster.controller.run([*command, "--format=user,alloctres"]).output.split()
+
+
 def test_without_workers_it_is_not_waited_for_one(cluster: Cluster, reference: str, no_worker: None) -> None:
     with pytest.raises(CommandFailed, match="no worker of partition gpu is up: drain"):
         image_of(cluster, reference)
@@ -82,10 +89,11 @@ def test_two_who_import_get_one_file_and_jobs_take_it(cluster: Cluster, referenc
     assert sum(f"{image} is there already" in text for text in said) == 1
     (file,) = (cluster.shared / "images").iterdir()
     assert (file.name, file.stat().st_uid, file.stat().st_mode & 0o777) == (Path(image).name, 0, 0o644)
-    accounted = ["sacct", "--allocations", "--noheader", "--parsable2", "--name=import-image"]
-    used = cluster.controller.run([*accounted, "--format=user,alloctres"]).output.split()
-    assert len(used) == 2
-    assert all(line.startswith("root|") and "cpu=4" in line and "gpu" not in line for line in used)
+    # Accounting is told a little later.
+    wait_until(lambda: len(accounted(cluster)) == 2, "the imports in accounting", seconds=60)
+    assert all(
+        line.startswith("root|") and "cpu=4" in line and "gpu" not in line for line in accounted(cluster)
+    )
     job = tool(cluster, *submitted).split()[1]
     cluster.controller.run(["scancel", job])
     cluster.wait_for_slurm()

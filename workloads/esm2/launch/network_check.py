@@ -21,7 +21,7 @@ from .slurm_attempts import endings
 from .slurm_step import step_command
 
 AGENT = "workloads.esm2.launch.node_agent"
-SECONDS = 180.0
+SECONDS = 240.0
 """Of one round: the start of containers, the imports, the meeting and the check itself."""
 IMPORT_SECONDS = 1200.0
 """More where each round first brings an image from a registry: the one of training has some 20 GB."""

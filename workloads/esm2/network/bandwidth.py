@@ -127,8 +127,11 @@ def main() -> int:
     expected = read_expectation(options.config) if options.config else None
     log = NcclLog()
     beat("starting", slow=True)
-    with processes() as here:
-        found = run(here, log)
+    try:
+        with processes() as here:
+            found = run(here, log)
+    except RuntimeError as error:
+        log.fail(error)
     if not here.is_first:
         return 0
     verdict = judge(expected, found) if expected else None

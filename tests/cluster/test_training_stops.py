@@ -39,7 +39,7 @@ def jobs(cluster: Cluster, home: Path, uninterrupted: Uninterrupted) -> Iterator
         "crashed": submit(cluster, "name=crashed"),
         "hopeless": submit(cluster, "name=hopeless", *size, nodes="1"),
     }
-    wait_until(lambda: newest_checkpoint(home / "runs/limited") >= SAVE_EVERY, "a checkpoint", seconds=120)
+    wait_until(lambda: newest_checkpoint(home / "runs/limited") >= SAVE_EVERY, "a checkpoint", seconds=240)
     # Nobody has to wait for hours: its owner shortens the limit, so that Slurm's signal is due, 300 s before.
     shorter = ["scontrol", "update", f"JobId={jobs['limited']['job']}", "TimeLimit=6"]
     cluster.login.run(shorter, user=USER)
@@ -52,7 +52,7 @@ def test_a_killed_process_is_started_again(
 ) -> None:
     """As by the kernel, where memory is short; its node stays in the job."""
     job, run_dir = jobs["crashed"], home / "runs" / "crashed"
-    wait_until(lambda: newest_checkpoint(run_dir) >= SAVE_EVERY, "a checkpoint", seconds=120)
+    wait_until(lambda: newest_checkpoint(run_dir) >= SAVE_EVERY, "a checkpoint", seconds=240)
     nodes = nodes_of(cluster, job["job"])
     nodes[-1].run(["pkill", "--signal=KILL", "--newest", "--full", TRAINING])
     found = wait_for_end(cluster, job["job"], log_of(cluster, job))
@@ -86,7 +86,7 @@ def test_at_the_time_limit_it_saves_and_goes_on(cluster: Cluster, home: Path, jo
     )
     assert saved, log.read_text()
     step = int(saved[1])
-    wait_until(lambda: newest_checkpoint(run_dir) > step, "steps after the requeue", seconds=120)
+    wait_until(lambda: newest_checkpoint(run_dir) > step, "steps after the requeue", seconds=240)
     tool(cluster, "tools.jobs", "cancel", job)
     wait_for_end(cluster, job, log, "CANCELLED")
     # The limit may have come again, so that its processes are only starting.

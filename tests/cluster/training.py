@@ -107,7 +107,7 @@ def tool(cluster: Cluster, *arguments: str) -> str:
     """One of the tools behind make, on a login node, as the user; what it prints."""
     command = ["env", f"--chdir={REPOSITORY}", sys.executable, "-m", *arguments]
     command.append("--cluster=tests/cluster/cluster.yaml")
-    return cluster.login.run(command, user=USER, environment=as_user(USER), seconds=120).output
+    return cluster.login.run(command, user=USER, environment=as_user(USER), seconds=300).output
 
 
 def submit(cluster: Cluster, *arguments: str, stage: str = "train", nodes: str = "2") -> dict[str, str]:
@@ -126,7 +126,7 @@ def wait_for_end(cluster: Cluster, job: str, log: Path, state: str = "COMPLETED"
     wait_until(
         lambda: job_of(cluster, job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED"),
         f"the end of job {job}",
-        seconds=240,
+        seconds=400,
     )
     found = job_of(cluster, job)
     assert found["JobState"] == state, log.read_text()

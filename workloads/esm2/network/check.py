@@ -16,7 +16,7 @@ from ..parallel import Processes, processes
 from .all_reduce import Point, measure, new_buffer, verified_all_reduce
 from .nccl_log import NcclLog
 
-SECONDS = {"cpu": 45.0, "cuda": 90.0}
+SECONDS = {"cpu": 30.0, "cuda": 90.0}
 """From the import of torch to the end. Usually it takes seconds; hundreds of GPUs need some to find each
 other, and kernels some to come from a cold file system."""
 COLLECTIVE_SHARE = {"cpu": 2 / 3, "cuda": 2.0}

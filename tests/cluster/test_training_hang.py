@@ -10,6 +10,7 @@ from tests.cluster.machine import Machine
 from tests.cluster.patience import wait_until
 from tests.cluster.training import (
     HOME,
+    NUM_STEPS,
     SAVE_EVERY,
     USER,
     Uninterrupted,
@@ -42,12 +43,17 @@ def start(cluster: Cluster, home: Path, name: str, *arguments: str) -> tuple[dic
 def test_a_hung_process_is_blamed_and_the_job_goes_on(
     cluster: Cluster, home: Path, uninterrupted: Uninterrupted
 ) -> None:
-    job, run_dir, machine = start(cluster, home, "hung", f"--hang-seconds={HANG_SECONDS}")
-    machine.run(["kill", "-STOP", process_of(machine, TRAIN)])
+    # It may take its time to save. So it is to be stopped between two checkpoints that are far apart.
+    interval = NUM_STEPS // 3
+    options = (f"--hang-seconds={HANG_SECONDS}", f"train.save_every_steps={interval}")
+    job, run_dir, machine = start(cluster, home, "hung", *options)
+    process = process_of(machine, TRAIN)
+    wait_until(lambda: max(losses(run_dir)) % interval in (2, 3, 4, 5), "a step between", seconds=60)
+    machine.run(["kill", "-STOP", process])
     log = log_of(cluster, job)
     wait_until(lambda: "it hung" in log.read_text(), "the hang to be seen", seconds=HANG_SECONDS + 60)
     told = re.search(
-        rf"to blame is {machine.hostname}, process (\d), it was stopped by a signal; state T, training, ",
+        rf"to blame is {machine.hostname}, process (\d), it was stopped by a signal; state T, ",
         log.read_text(),
     )
     assert told, log.read_text()

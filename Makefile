@@ -12,7 +12,7 @@ NAME = $(notdir $(basename $(CONFIG)))
 RUN ?= runs/$(NAME)
 STAGE = $(BIN)/python -m workloads.esm2
 CLUSTER ?= clusters/slurm.yaml
-# On a cluster: TARGET=slurm, and NODES=, IMAGE= or any other option of tools.submit in SUBMIT="--time 1-00:00:00".
+# On a cluster: TARGET=slurm, and NODES= (2, or 2-3), IMAGE=, or any option of tools.submit in SUBMIT="--time 2:00:00".
 TARGET ?= local
 NODES ?=
 IMAGE ?=
@@ -25,12 +25,14 @@ CHECKOV_READY := .venv-checkov/.ready
 # The environment brings the Node.js that the CDK's command line and its Python package run on.
 NODE_HERE = PATH="$(CURDIR)/$(BIN):$$PATH"
 
+submit = $(BIN)/python -m tools.submit $(1) --cluster $(CLUSTER) $(if $(NODES),--nodes $(NODES)) \
+	$(if $(IMAGE),--image $(IMAGE)) $(SUBMIT)
+
 # A stage: what it is called on a cluster, and the module that runs it here.
 ifeq ($(TARGET),local)
 stage = $(STAGE).$(2) --config $(CONFIG)
 else ifeq ($(TARGET),slurm)
-stage = $(BIN)/python -m tools.submit $(1) --cluster $(CLUSTER) --config $(CONFIG) \
-	$(if $(NODES),--nodes $(NODES)) $(if $(IMAGE),--image $(IMAGE)) $(SUBMIT)
+stage = $(call submit,$(1)) --config $(CONFIG)
 else
 $(error TARGET: got $(TARGET); allowed are local and slurm)
 endif
@@ -40,7 +42,7 @@ $(foreach goal,$(filter report bench bench-data,$(MAKECMDGOALS)),\
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help env data train-ddp train-fsdp evaluate report status tail cancel fetch bench bench-data \
+.PHONY: help env data train-ddp train-fsdp evaluate bandwidth report status tail cancel fetch bench bench-data \
 	synth deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
 	schema golden image push test test-cluster test-image lint format clean
 
@@ -71,6 +73,13 @@ train-fsdp: $(READY) ## the same with the model sharded (FSDP2), as a run named 
 
 evaluate: $(READY) ## score a run, a checkpoint or a hub id (ARGS="model.init_from=...") with fixed masks
 	$(call stage,evaluate,evaluate) $(ARGS)
+
+bandwidth: $(READY) ## all-reduces over nodes, against what their type should reach; here: over all GPUs, or cores
+ifeq ($(TARGET),slurm)
+	$(call submit,bandwidth) $(ARGS)
+else
+	$(BIN)/torchrun --standalone --nproc-per-node=auto -m workloads.esm2.network.bandwidth --to runs/bandwidth $(ARGS)
+endif
 
 report: $(READY) ## draw the report of RUN=runs/<name> again, also of a run that is still going
 	$(STAGE).report $(RUN)

@@ -60,6 +60,8 @@ class InstanceType:
     """Most IPv4 addresses that a network interface can have."""
     num_efa: int
     """Most EFA interfaces it can have; 0 without EFA."""
+    network_gbps: float
+    """Of all its cards in each direction, in 1e9 bits/s; without bursts, where a small type has such."""
 
     @property
     def addresses_slurm(self) -> int:
@@ -101,6 +103,7 @@ def _read(path: Path) -> dict[str, InstanceType]:
                 num_network_cards=int(row["num_network_cards"]),
                 addresses_per_interface=int(row["addresses_per_interface"]),
                 num_efa=int(row["num_efa"]),
+                network_gbps=float(row["network_gbps"]),
             )
     return types
 

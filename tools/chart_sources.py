@@ -26,7 +26,9 @@ _GIT_SETTINGS = {
     "core.autocrlf": "false",
     "core.eol": "lf",
     "core.attributesFile": os.devnull,
-    "advice.detachedHead": "false",
+    # Nothing goes on in the background of a folder that is about to be removed.
+    "gc.auto": "0",
+    "maintenance.auto": "false",
     "http.lowSpeedLimit": "1",
     "http.lowSpeedTime": str(SECONDS_WITHOUT_DATA),
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On the head node, as root: import_on_cluster.sh PARTITION CPUS REFERENCE FILE SCRIPT
-# A job on a worker makes FILE of the image, by SCRIPT: the text of docker/enroot_import.sh. Two jobs of this name never
-# run beside each other, so that who asks again meanwhile gets the file of the first.
+# A job on a worker makes FILE of the image, by SCRIPT: the text of docker/enroot_import.sh. Two jobs of this name
+# never run beside each other, so that who asks again meanwhile gets the file of the first.
 set -euo pipefail
 
 readonly partition="$1" cpus="$2" reference="$3" file="$4" script="$5"
@@ -30,13 +30,13 @@ show_signs_of_life() {
 
 run_import() {
     local log rounds=0 job shown status=0
-    # In a file, and not in a terminal that may be gone: the job goes on when nobody listens any more.
+    # Into a file, and in a session of its own: the job goes on when the terminal is gone, or after Ctrl-C in it.
     log="$(mktemp)"
     # Expanded now: it is this function's.
     # shellcheck disable=SC2064
     trap "rm -f '${log}'" EXIT
     env --ignore-environment PATH="${PATH}" HOME=/root LANG=C.UTF-8 \
-        srun --job-name="${job_name}" --dependency=singleton --partition="${partition}" --nodes=1 --ntasks=1 \
+        setsid srun --job-name="${job_name}" --dependency=singleton --partition="${partition}" --nodes=1 --ntasks=1 \
         --cpus-per-task="${cpus}" --time="${limit_minutes}" --chdir=/ \
         bash -s -- "${reference}" "${file}" <<<"${script}" >"${log}" 2>&1 &
     job=$!

@@ -20,6 +20,8 @@ from workloads.esm2.launch.job_file import Job
 
 WITHOUT_USERS = "ubuntu"
 """The image's own user, who is there when the cluster file names none."""
+MIN_MINUTES = 10
+"""Of a training's time limit: Slurm's signal to save comes 300 s before it, or up to 60 s earlier."""
 MIN_HANG_SECONDS = 10
 """Well above the second in which the processes are looked at."""
 
@@ -77,6 +79,68 @@ def job_request(
         ValueError: listing all that does not fit together.
     """
     problems = _path_problems(cluster, config, wanted.folder)
+    place = placement(cluster, wanted, problems)
+    shard_size = config.parallel.shard_size
+    if wanted.stage == "train" and shard_size:
+        problems += [
+            f"parallel.shard_size: got {shard_size}; it must divide the number of processes, which is "
+            f"{size * place.num_processes} on {size} node(s)"
+            for size in place.sizes
+            if size * place.num_processes % shard_size
+        ]
+    minutes = _minutes(wanted.time or "")
+    if wanted.stage == "train" and minutes is not None and minutes < MIN_MINUTES:
+        problems.append(
+            f"--time: got {wanted.time}, to Slurm {minutes:g} minute(s); give at least {MIN_MINUTES}, since "
+            "training saves 5 minutes before the limit. Two hours are 2:00:00"
+        )
+    if problems:
+        raise ValueError(listed(problems))
+    job = Job(
+        **common_fields(cluster, wanted, place),
+        version=version,
+        # The file's name is another one on the cluster.
+        overrides=(*overrides, f"name={config.name}"),
+        run_dir=str(PurePosixPath(wanted.folder) / config.run_dir),
+        data_manifest=str(PurePosixPath(wanted.folder) / config.data.path / MANIFEST_FILE),
+    )
+    return {"config": config_text, "job": asdict(job), "sbatch": place.options(wanted, config.name)}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which nodes a job takes, and what of them."""
+
+    hardware: InstanceType
+    partition: str
+    sizes: range
+    """Every number of nodes that the job may run on; none if there is a problem."""
+    gpus: int
+    """Of each node."""
+
+    @property
+    def num_processes(self) -> int:
+        """Of each node."""
+        return max(1, self.gpus)
+
+    def options(self, wanted: Wanted, name: str) -> list[str]:
+        """Of sbatch."""
+        fewest, most = self.sizes[0], self.sizes[-1]
+        options = [f"--job-name={wanted.stage}-{name}", f"--partition={self.partition}"]
+        options += [f"--nodes={fewest}-{most}" if most > fewest else f"--nodes={fewest}"]
+        options += [f"--gpus-per-node={self.gpus}"] if self.gpus else []
+        options += ["--cpus-per-task=8"] if wanted.stage == "data" and self.hardware.vcpus >= 8 else []
+        options += ["--exclusive"] if wanted.stage != "data" else []
+        options += [f"--time={wanted.time}"] if wanted.time else []
+        return options
+
+
+def placement(cluster: SlurmCluster, wanted: Wanted, problems: list[str]) -> Placement:
+    """Find the nodes, and add to the problems what does not fit.
+
+    Raises:
+        ValueError: listing all problems, if there is no such partition.
+    """
     if bool(wanted.image) == bool(wanted.python):
         problems.append(
             "image, python: give one of them: IMAGE=<.sqsh file or image> for containers, or "
@@ -84,50 +148,35 @@ def job_request(
         )
     groups = _groups(cluster, wanted.partition, problems)
     if not groups:
-        raise ValueError(_listed(problems))
-    hardware = instance_type(groups[0].instance_type)
-    gpus = _gpus(hardware, wanted, problems)
-    sizes = _sizes(groups, wanted, problems)
+        raise ValueError(listed(problems))
     if wanted.hang_seconds < MIN_HANG_SECONDS:
         problems.append(
             f"--hang-seconds: got {wanted.hang_seconds}; give at least {MIN_HANG_SECONDS}, "
             "and more than a step takes"
         )
-    processes = max(1, gpus)
-    shard_size = config.parallel.shard_size
-    if wanted.stage == "train" and shard_size:
-        problems += [
-            f"parallel.shard_size: got {shard_size}; it must divide the number of processes, which is "
-            f"{size * processes} on {size} node(s)"
-            for size in sizes
-            if size * processes % shard_size
-        ]
-    if problems:
-        raise ValueError(_listed(problems))
-    job = Job(
-        stage=wanted.stage,
-        code="",
-        version=version,
-        work_folder=wanted.folder,
-        # The file's name is another one on the cluster.
-        overrides=(*overrides, f"name={config.name}"),
-        run_dir=str(PurePosixPath(wanted.folder) / config.run_dir),
-        data_manifest=str(PurePosixPath(wanted.folder) / config.data.path / MANIFEST_FILE),
-        python=wanted.python or "python3",
-        image=wanted.image,
-        mounts=tuple(shared_folders(cluster)),
-        gpus_per_node=gpus,
-        processes_per_node=processes,
-        hang_seconds=wanted.hang_seconds,
-        efa=bool(gpus and sizes[-1] > 1 and hardware.num_efa),
+    hardware = instance_type(groups[0].instance_type)
+    return Placement(
+        hardware=hardware,
+        partition=str(groups[0].partition),
+        gpus=_gpus(hardware, wanted, problems),
+        sizes=_sizes(groups, wanted, problems),
     )
-    options = [f"--job-name={wanted.stage}-{config.name}", f"--partition={groups[0].partition}"]
-    options += [f"--nodes={sizes[0]}-{sizes[-1]}" if len(sizes) > 1 else f"--nodes={sizes[0]}"]
-    options += [f"--gpus-per-node={gpus}"] if gpus else []
-    options += ["--cpus-per-task=8"] if wanted.stage == "data" and hardware.vcpus >= 8 else []
-    options += ["--exclusive"] if wanted.stage != "data" else []
-    options += [f"--time={wanted.time}"] if wanted.time else []
-    return {"config": config_text, "job": asdict(job), "sbatch": options}
+
+
+def common_fields(cluster: SlurmCluster, wanted: Wanted, place: Placement) -> dict[str, Any]:
+    """Fields of a job that do not depend on what it does."""
+    return {
+        "stage": wanted.stage,
+        "code": "",
+        "work_folder": wanted.folder,
+        "python": wanted.python or "python3",
+        "image": wanted.image,
+        "mounts": tuple(shared_folders(cluster)),
+        "gpus_per_node": place.gpus,
+        "processes_per_node": place.num_processes,
+        "efa": bool(place.gpus and place.sizes[-1] > 1 and place.hardware.num_efa),
+        "hang_seconds": wanted.hang_seconds,
+    }
 
 
 def shared_folders(cluster: SlurmCluster) -> list[str]:
@@ -139,6 +188,18 @@ def worker_groups(cluster: SlurmCluster) -> list[SlurmInstanceGroup]:
     """Those in a partition, the ones with accelerators first."""
     workers = [group for group in cluster.instance_groups if group.role == "worker" and group.partition]
     return sorted(workers, key=lambda group: instance_type(group.instance_type).num_accelerators == 0)
+
+
+def is_shared(cluster: SlurmCluster, path: str) -> bool:
+    return ".." not in Path(path).parts and any(
+        PurePosixPath(path).is_relative_to(mount) for mount in shared_folders(cluster)
+    )
+
+
+def folder_problems(cluster: SlurmCluster, folder: str) -> list[str]:
+    if is_shared(cluster, folder):
+        return []
+    return [f"--folder: got {folder}; nodes share {' or '.join(shared_folders(cluster))}"]
 
 
 def _groups(cluster: SlurmCluster, partition: str | None, problems: list[str]) -> list[SlurmInstanceGroup]:
@@ -172,7 +233,7 @@ def _gpus(hardware: InstanceType, wanted: Wanted, problems: list[str]) -> int:
 def _sizes(groups: list[SlurmInstanceGroup], wanted: Wanted, problems: list[str]) -> range:
     """Every number of nodes that the job may run on; none if there is a problem."""
     there = sum(group.num_instances for group in groups)
-    asked = wanted.nodes or str(there if wanted.stage == "train" else 1)
+    asked = wanted.nodes or str(there if wanted.stage in ("train", "bandwidth") else 1)
     found = re.fullmatch(r"(\d+)(?:-(\d+))?", asked)
     fewest, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if found is None or not 1 <= fewest <= most:
@@ -188,31 +249,36 @@ def _sizes(groups: list[SlurmInstanceGroup], wanted: Wanted, problems: list[str]
     return range(0)
 
 
+def _minutes(time: str) -> float | None:
+    """Of ``M``, ``M:S``, ``H:M:S``, ``D-H``, ``D-H:M`` or ``D-H:M:S``; the rest is Slurm's to refuse."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time)
+    if found is None:
+        return None
+    days, *rest = (int(part or 0) for part in found.groups())
+    if found[1] is None and found[4] is None:
+        rest = [0, *rest[:2]]
+    hours, minutes, seconds = rest
+    return (days * 24 + hours) * 60 + minutes + seconds / 60
+
+
 def _path_problems(cluster: SlurmCluster, config: RunConfig, folder: str) -> list[str]:
     """What nodes could not read or write."""
-    shared = shared_folders(cluster)
-    where = " or ".join(shared)
-    problems = []
-
-    def is_shared(path: str) -> bool:
-        return ".." not in Path(path).parts and any(PurePosixPath(path).is_relative_to(m) for m in shared)
-
-    if not is_shared(folder):
-        problems.append(f"--folder: got {folder}; nodes share {where}")
+    where = " or ".join(shared_folders(cluster))
+    problems = folder_problems(cluster, folder)
     for name, path in (
         ("runs", config.runs),
         ("data.path", config.data.path),
         ("data.downloads", config.data.downloads),
     ):
-        if not is_shared(str(PurePosixPath(folder) / path)):
+        if not is_shared(cluster, str(PurePosixPath(folder) / path)):
             problems.append(f"{name}: got {path}; nodes share {where}. Relative paths are below {folder}")
     membership = [config.data.membership] if config.data.membership else []
     for source in [*(config.data.members or config.data.source), *membership]:
-        if source == "sample" or source in NAMED_ADDRESSES or "://" in source or is_shared(source):
+        if source == "sample" or source in NAMED_ADDRESSES or "://" in source or is_shared(cluster, source):
             continue
         problems.append(f"data: {source} is on this machine; nodes read below {where}, https:// and s3://")
     return problems
 
 
-def _listed(problems: list[str]) -> str:
+def listed(problems: list[str]) -> str:
     return f"{len(problems)} problem(s)\n" + "\n".join(f"  {problem}" for problem in problems)

@@ -78,7 +78,7 @@ cancel() {
 fetch() {
     local files=() name size_mib
     cd "${run}"
-    for name in report.html all_results.json metrics.jsonl evaluation-*.json; do
+    for name in report.html all_results.json bandwidth.json metrics.jsonl evaluation-*.json; do
         [[ ! -e "${name}" ]] || files+=("${name}")
     done
     echo "run ${run##*/}"

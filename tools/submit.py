@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from config.loader import load_slurm_cluster
+from config.slurm_cluster import SlurmCluster
 from tools import code_version
+from tools.bandwidth_request import bandwidth_request
 from tools.command_line import cluster_parser, run_command
 from tools.head_node import HeadNode, find_head_node, slurm_is_here
 from tools.job_request import Wanted, default_folder, job_request, job_user
@@ -43,7 +45,7 @@ exec "$@"
 def main() -> int:
     parser = cluster_parser("Submit a stage of a run to the cluster's Slurm.")
     parser.add_argument("stage", choices=STAGES)
-    parser.add_argument("--config", type=Path, required=True, help="YAML file of the run")
+    parser.add_argument("--config", type=Path, help="YAML file of the run; bandwidth has none")
     parser.add_argument("--nodes", help="a number or a range (2-3); else all of the partition, 1 to evaluate")
     parser.add_argument("--partition", help="the first one with GPUs")
     parser.add_argument("--gpus-per-node", type=int, help="all that there are; 0 trains on CPUs")
@@ -59,27 +61,20 @@ def main() -> int:
     # Options may stand between the overrides.
     options = parser.parse_intermixed_args()
     cluster = load_slurm_cluster(options.cluster)
-    config = load_config(options.config, options.overrides)
     user = getpass.getuser() if slurm_is_here() else job_user(cluster, options.user)
     folder = options.folder or default_folder(cluster, user)
-    request = job_request(
-        cluster,
-        config,
-        options.config.read_text(),
-        options.overrides,
-        Wanted(
-            stage=options.stage,
-            image=options.image or None,
-            python=options.python,
-            nodes=options.nodes,
-            partition=options.partition,
-            gpus_per_node=options.gpus_per_node,
-            time=options.time,
-            hang_seconds=options.hang_seconds,
-            folder=folder,
-        ),
-        version=_version(),
+    wanted = Wanted(
+        stage=options.stage,
+        image=options.image or None,
+        python=options.python,
+        nodes=options.nodes,
+        partition=options.partition,
+        gpus_per_node=options.gpus_per_node,
+        time=options.time,
+        hang_seconds=options.hang_seconds,
+        folder=folder,
     )
+    request = _request(cluster, options.config, options.overrides, wanted)
     head = find_head_node(cluster, options.profile)
     if head.is_here:
         code = code_version.copy_here(cluster, folder)
@@ -97,6 +92,20 @@ def main() -> int:
         print(f"{name:8} {value}")
     print(f"next     make tail JOB={found['job']}, make status, make fetch JOB={found['job']}")
     return 0
+
+
+def _request(
+    cluster: SlurmCluster, config: Path | None, overrides: list[str], wanted: Wanted
+) -> dict[str, Any]:
+    version = _version()
+    if wanted.stage == "bandwidth":
+        if config:
+            raise ValueError(f"--config: got {config}; the bandwidth job runs no training")
+        return bandwidth_request(cluster, overrides, wanted, version=version)
+    if not config:
+        raise ValueError(f"--config: name the YAML file of the run to {wanted.stage}")
+    run = load_config(config, overrides)
+    return job_request(cluster, run, config.read_text(), overrides, wanted, version=version)
 
 
 def _version() -> str:

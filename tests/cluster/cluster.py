@@ -37,6 +37,8 @@ class Cluster:
     def __init__(self, island: Island, settings: dict[str, Any], folder: Path) -> None:
         self.island = island
         self.members: list[Member] = []
+        self.before_slurm: list[Callable[[Machine], None]] = []
+        """What tests do to a machine that replaces another, before it gets jobs."""
         self._settings = settings
         self._folder = folder
         self._numbers = itertools.count(FIRST_WORKER_NUMBER)
@@ -109,6 +111,8 @@ class Cluster:
         self.members.remove(old)
         new = self._add(old.group, next(self._numbers))
         new.wait_until_up()
+        for prepare in self.before_slurm:
+            prepare(new)
         self._write_platform_files()
         agent.write_slurm_files(self.controller, self._settings["cluster_name"], self.slurm_nodes)
         agent.restart_slurmctld(self.controller)
@@ -166,7 +170,7 @@ class Cluster:
             machine.write(RESOURCE_CONFIG, config)
             machine.write(_PARAMETERS, provisioning_parameters(groups))
 
-        at_once(write, self.machines)
+        at_once(write, (machine for machine in self.machines if machine.is_on))
 
     def _start_slurmd(self, machine: Machine) -> None:
         node = next(node for node in self.slurm_nodes if node.name == machine.hostname)

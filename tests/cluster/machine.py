@@ -157,6 +157,10 @@ class Machine:
         script = 'mkdir --parents "$(dirname "$1")" && cat >"$1" && chmod "$2" "$1"'
         self.run(["bash", "-c", script, "write", path, f"{mode:o}"], text=text)
 
+    @property
+    def is_on(self) -> bool:
+        return self._process is not None
+
     def kill(self) -> None:
         """End it as a loss of power would, if it runs: nothing on it is told."""
         if self._process:

@@ -24,6 +24,8 @@ from workloads.esm2.tracking import RESULTS_FILE
 USER, UID, GID = "ada", 2001, 3000
 HOME = f"/fsx/home/{USER}/esm2"
 NUM_STEPS, SAVE_EVERY = 60, 10
+TRAINING = "workloads.esm2.train --config"
+"""In the command line of training processes alone."""
 # Several nodes share this computer's cores.
 PYTHON = f"""#!/bin/sh
 OMP_NUM_THREADS=1 exec {sys.executable} "$@"
@@ -90,6 +92,7 @@ def home(cluster: Cluster, lifecycle: Lifecycle, prepared: Path, tiny_model: Pat
     for path in (home, *home.rglob("*")):
         os.chown(path, UID, GID)
     at_once(let_in, [cluster.login, *cluster.workers])
+    cluster.before_slurm.append(let_in)
     return home
 
 
@@ -104,7 +107,7 @@ def tool(cluster: Cluster, *arguments: str) -> str:
     """One of the tools behind make, on a login node, as the user; what it prints."""
     command = ["env", f"--chdir={REPOSITORY}", sys.executable, "-m", *arguments]
     command.append("--cluster=tests/cluster/cluster.yaml")
-    return cluster.login.run(command, user=USER, environment=as_user(USER), seconds=120).output
+    return cluster.login.run(command, user=USER, environment=as_user(USER), seconds=300).output
 
 
 def submit(cluster: Cluster, *arguments: str, stage: str = "train", nodes: str = "2") -> dict[str, str]:
@@ -123,7 +126,7 @@ def wait_for_end(cluster: Cluster, job: str, log: Path, state: str = "COMPLETED"
     wait_until(
         lambda: job_of(cluster, job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED"),
         f"the end of job {job}",
-        seconds=240,
+        seconds=400,
     )
     found = job_of(cluster, job)
     assert found["JobState"] == state, log.read_text()

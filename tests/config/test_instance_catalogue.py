@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,14 @@ def test_training_plans_reserve_these() -> None:
     assert sagemaker_enum("ReservedCapacityInstanceType") == TRAINING_PLAN_TYPES
 
 
+def network_gbps(network: dict[str, Any]) -> float:
+    """As EC2 names it, "8x 100 Gigabit"; of "Up to 25 Gigabit" the baseline, which the card has."""
+    if found := re.fullmatch(r"(?:(\d+)x )?([\d.]+) Gigabit", network["NetworkPerformance"]):
+        return int(found[1] or 1) * float(found[2])
+    (card,) = network["NetworkCards"]
+    return float(card["BaselineBandwidthInGbps"])
+
+
 @pytest.mark.parametrize("name", sorted(INSTANCE_TYPES.keys() - {NOT_DESCRIBED}))
 def test_ec2_says_the_same(name: str, ec2_types: dict[str, dict[str, Any]]) -> None:
     ours, theirs = INSTANCE_TYPES[name], ec2_types[name.removeprefix("ml.")]
@@ -55,6 +64,7 @@ def test_ec2_says_the_same(name: str, ec2_types: dict[str, dict[str, Any]]) -> N
     assert ours.num_network_cards == network["MaximumNetworkCards"]
     assert ours.addresses_per_interface == network["Ipv4AddressesPerInterface"]
     assert ours.num_efa == network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0)
+    assert ours.network_gbps == network_gbps(network)
     assert ours.num_accelerators == sum(device["Count"] for device in devices)
     assert (ours.accelerator is None) == (not devices)
     if devices and ours.accelerator != "Trainium2":

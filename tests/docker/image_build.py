@@ -8,7 +8,6 @@ come from the package index, and every script of docker/ runs as it is.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -21,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.docker.stand_in_base import MOUNTED, OLD_HUB, SITE, make_root
+from tests.docker.stand_in_base import OLD_HUB, SITE, make_root, mounted_folders
 from tests.docker.stand_in_installer import make_installer
 from tools.container_engine import ContainerEngine
 from tools.image import build_image
@@ -67,10 +66,7 @@ def buildah(*arguments: str) -> str:
 
 def mounted() -> list[str]:
     """Options that have the large packages there while commands run."""
-    found = {name: importlib.util.find_spec(name) for name in MOUNTED}
-    folders = {name: Path(spec.origin).parent for name, spec in found.items() if spec and spec.origin}
-    assert set(folders) == set(MOUNTED)
-    return [f"--volume={folder}:{SITE}/{name}:ro" for name, folder in folders.items()]
+    return [f"--volume={folder}:{SITE}/{folder.name}:ro" for folder in mounted_folders()]
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +76,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CONTAINERS_STORAGE_CONF", str(_storage(folder)))
         patch.setenv("BUILDAH_ISOLATION", "chroot")
-        yield _build(folder)
-        buildah("rm", "--all")
-    shutil.rmtree(folder)  # gigabytes that pytest would keep
+        try:
+            yield _build(folder)
+        finally:
+            # Mounts that pytest could not remove, and gigabytes that it would keep.
+            buildah("umount", "--all")
+            buildah("rm", "--all")
+            shutil.rmtree(folder)
 
 
 def _storage(folder: Path) -> Path:
@@ -111,7 +111,7 @@ def _build(folder: Path) -> Built:
     tarball = make_installer(folder / "installer", pinned).rename(mirror / "installer.tar.gz")
     pinned["url"] = f"file:///mirror/{tarball.name}"
     pinned["sha256"] = hashlib.sha256(tarball.read_bytes()).hexdigest()
-    versions["base"] |= {"image": BASE, "digest": _base(folder / "base", versions["base"]["torch"])}
+    versions["base"] |= {"image": BASE, "digest": _base(versions["base"]["torch"])}
     (repository / "docker/versions.json").write_text(json.dumps(versions))
     git = ["git", "-c", "user.name=test", "-c", "user.email=test@example.com"]
     for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "image"]):
@@ -127,12 +127,10 @@ def _build(folder: Path) -> Built:
     return Built(container, root, image["Docker"], revision, versions, left, last_layer_bytes)
 
 
-def _base(root: Path, torch_version: str) -> str:
+def _base(torch_version: str) -> str:
     """Make the base image; its digest."""
-    make_root(root, torch_version=torch_version)
     container = buildah("from", "scratch")
-    buildah("add", "--quiet", container, str(root), "/")
-    shutil.rmtree(root)
+    make_root(Path(buildah("mount", container)), torch_version=torch_version)
     for variable in ("PATH=/usr/local/bin:/usr/bin", "PIP_CONSTRAINT=/etc/pip/constraint.txt"):
         buildah("config", "--env", variable, container)
     buildah("commit", "--quiet", "--rm", container, BASE)

@@ -1,7 +1,7 @@
 """A small base image that stands in for NVIDIA's, made of this machine's own files: nothing is downloaded.
 
 What is real: shell, coreutils, dpkg, useradd, ldconfig, this Python with pip, and packages of the developer's
-environment, in the versions that it has. torch and pyarrow are large: the build mounts them.
+environment, in the versions that it has. Of large ones only metadata are copied: the build mounts the rest.
 
 What stands in: torch's metadata, which names NVIDIA's version; an older huggingface-hub; the NCCL plugin that
 NVIDIA's image ships, once as a package and once as a file of nobody; the constraint on pip.
@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from importlib.metadata import Distribution, distribution
+from importlib.metadata import Distribution, PackagePath, distribution
 from pathlib import Path
 
 COMMANDS = (
@@ -39,30 +39,32 @@ COMMANDS = (
     *("dpkg-deb", "dpkg-split", "start-stop-daemon", "groupadd", "useradd", "ldconfig"),
 )
 SHIPPED = (
-    *(
-        "certifi",
-        "charset-normalizer",
-        "contourpy",
-        "cycler",
-        "filelock",
-        "fonttools",
-        "fsspec",
-        "idna",
-        "Jinja2",
-    ),
-    *("kiwisolver", "MarkupSafe", "matplotlib", "mpmath", "networkx", "numpy", "packaging", "pillow", "pip"),
-    *("pyparsing", "python-dateutil", "PyYAML", "requests", "setuptools", "six", "sympy", "tqdm"),
-    *("typing-extensions", "urllib3"),
-    # Large ones that NVIDIA's image may or may not ship, to have less to fetch and compile.
-    *("botocore", "cryptography", "databricks-sdk", "fastapi", "google-auth", "protobuf", "pydantic"),
-    *("pydantic-core", "starlette"),
+    *("certifi", "charset-normalizer", "contourpy", "cycler", "filelock", "fsspec", "idna", "Jinja2"),
+    *("kiwisolver", "MarkupSafe", "packaging", "pip", "pyparsing", "python-dateutil", "PyYAML", "requests"),
+    *("six", "tqdm", "typing-extensions", "urllib3"),
+    # Ones that NVIDIA's image may or may not ship, to have less to fetch and compile.
+    *("fastapi", "google-auth", "protobuf", "pydantic", "pydantic-core", "starlette"),
 )
 """Packages of the environment that NVIDIA's image ships, too, or that torch needs here."""
-MOUNTED = ("torch", "torchgen", "pyarrow")
+SHIPPED_LARGE = (
+    *("botocore", "cryptography", "databricks-sdk", "fonttools", "matplotlib", "mlflow-skinny", "mpmath"),
+    *("networkx", "numpy", "pillow", "pygments", "setuptools", "sympy"),
+)
+"""More of them, whose folders are mounted."""
+VENDORED = ("torch", "torchgen", "pyarrow")
+"""Folders that are mounted, of packages whose metadata stand in."""
 OLD_HUB = "0.30.0"
 OLD_PLUGIN = b"NET/OFI Initializing aws-ofi-nccl 1.17.0\n"
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 SITE = f"/usr/local/lib/{PYTHON}/site-packages"
+
+
+def mounted_folders() -> list[Path]:
+    """Of this machine's packages; the image has them at the same place in ``SITE``."""
+    found = {file.parts[0] for name in SHIPPED_LARGE for file in _package_files(distribution(name))}
+    site = Path(sysconfig.get_path("purelib"))
+    folders = [site / name for name in (*sorted(found), *VENDORED) if not name.endswith(".dist-info")]
+    return [folder for folder in folders if folder.is_dir()]
 
 
 def make_root(root: Path, *, torch_version: str) -> None:
@@ -139,16 +141,22 @@ def _python(root: Path) -> None:
     )
     for library in Path(sys.base_prefix, "lib").glob(f"lib{PYTHON}*.so*"):
         shutil.copy2(library, local / "lib", follow_symlinks=False)
-    for name in SHIPPED:
-        _copy_package(distribution(name), root / SITE[1:])
+    mounted = {folder.name for folder in mounted_folders()}
+    for name in (*SHIPPED, *SHIPPED_LARGE):
+        package = distribution(name)
+        for file in _package_files(package):
+            if file.parts[0] not in mounted:
+                target = root / SITE[1:] / file
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(str(package.locate_file(file)), target)
+    for name in mounted:
+        (root / SITE[1:] / name).mkdir()
 
 
-def _copy_package(package: Distribution, site: Path) -> None:
-    for file in package.files or []:
-        source = Path(str(package.locate_file(file)))
-        if ".." not in file.parts and source.is_file() and "tests" not in file.parts:
-            (site / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, site / file)
+def _package_files(package: Distribution) -> list[PackagePath]:
+    """In site-packages, without its tests."""
+    files = [file for file in package.files or [] if ".." not in file.parts and "tests" not in file.parts]
+    return [file for file in files if Path(str(package.locate_file(file))).is_file()]
 
 
 def _vendor_parts(root: Path, torch_version: str) -> None:
@@ -156,8 +164,6 @@ def _vendor_parts(root: Path, torch_version: str) -> None:
     _metadata(site, "torch", torch_version)
     _metadata(site, "pyarrow", distribution("pyarrow").version)
     _metadata(site, "huggingface-hub", OLD_HUB)
-    for name in MOUNTED:
-        (site / name).mkdir()
     (site / "huggingface_hub").mkdir()
     (site / "huggingface_hub/__init__.py").write_text(f"__version__ = {OLD_HUB!r}\n")
     (root / "etc/pip").mkdir()
@@ -193,17 +199,16 @@ def _metadata(site: Path, name: str, version: str) -> None:
 
 def _libraries(root: Path) -> None:
     """What the programs and modules are linked with, to the places where the loader looks."""
-    site = Path(sysconfig.get_path("purelib"))
     linked = [
         *(root / "usr/bin").iterdir(),
         *(root / "usr/local").rglob("*.so*"),
         *(root / "usr/local/bin").iterdir(),
     ]
-    linked += [file for name in MOUNTED for file in (site / name).rglob("*.so*")]
+    linked += [file for folder in mounted_folders() for file in folder.rglob("*.so*")]
     listed = subprocess.run(["ldd", *map(str, linked)], capture_output=True, text=True, check=False).stdout
     needed = set(re.findall(r"(?:=> |^\t)(/\S+) \(0x", listed, flags=re.MULTILINE))
     for library in needed:
-        if not library.startswith((str(root), str(site), sys.base_prefix)):
+        if not library.startswith((str(root), sysconfig.get_path("purelib"), sys.base_prefix)):
             target = root / library.lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(os.path.realpath(library), target)

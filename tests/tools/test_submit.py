@@ -138,6 +138,7 @@ def test_commands_run_as_the_user_and_without_roots_environment(
         ("train-ddp", "tools.submit train .* parallel.mode=ddp"),
         ("train-fsdp", "tools.submit train .* parallel.mode=fsdp name=esm2_650m_fsdp"),
         ("evaluate", "tools.submit evaluate"),
+        ("bandwidth", "tools.submit bandwidth"),
     ],
 )
 def test_make_hands_on_what_was_asked(target: str, words: str) -> None:
@@ -149,8 +150,25 @@ def test_make_hands_on_what_was_asked(target: str, words: str) -> None:
         command, capture_output=True, text=True, check=True, timeout=60, env=environment
     ).stdout
     assert re.search(words, said)
-    for option in ("--nodes 4", "--image /fsx/x.sqsh", "--time 2:00", "--config workloads/", "optim.lr=1e-4"):
+    for option in ("--nodes 4", "--image /fsx/x.sqsh", "--time 2:00", "optim.lr=1e-4"):
         assert option in said
+    assert ("--config workloads/" in said) == (target != "bandwidth")
+
+
+@pytest.mark.parametrize(
+    ("stage", "config", "problem"),
+    [
+        ("bandwidth", ["--config", RUN], "the bandwidth job runs no training"),
+        ("evaluate", [], "--config: name the YAML file of the run to evaluate"),
+    ],
+)
+def test_a_run_file_where_one_belongs(
+    monkeypatch: pytest.MonkeyPatch, stage: str, config: list[str], problem: str
+) -> None:
+    monkeypatch.setattr(submit, "slurm_is_here", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["submit", stage, "--image", "/fsx/x.sqsh", *config])
+    with pytest.raises(ValueError, match=problem):
+        submit.main()
 
 
 def bring(tmp_path: Path, aws: str) -> subprocess.CompletedProcess[str]:

@@ -74,8 +74,13 @@ def test_how_long_a_hang_may_last_is_handed_on() -> None:
     assert request(hang_seconds=1800)["job"]["hang_seconds"] == 1800
 
 
-def test_a_time_limit_is_handed_on() -> None:
-    assert "--time=2-00:00:00" in request(time="2-00:00:00")["sbatch"]
+@pytest.mark.parametrize("time", ["10", "10:30", "2:00:00", "1-0", "1-0:00", "2-00:00:00", "UNLIMITED"])
+def test_a_time_limit_is_handed_on(time: str) -> None:
+    assert f"--time={time}" in request(time=time)["sbatch"]
+
+
+def test_a_score_may_take_less_time_than_a_training() -> None:
+    assert "--time=5" in request(stage="evaluate", time="5")["sbatch"]
 
 
 @pytest.mark.parametrize(
@@ -90,6 +95,8 @@ def test_a_time_limit_is_handed_on() -> None:
         ([], {"nodes": "2-1"}, "NODES: got 2-1; expected"),
         ([], {"nodes": "two"}, "NODES: got two; expected"),
         ([], {"stage": "data", "nodes": "2"}, "NODES: got 2; data are prepared on 1 node"),
+        ([], {"time": "2:00"}, "--time: got 2:00, to Slurm 2 minute(s); give at least 10"),
+        ([], {"time": "0-00:09:30"}, "to Slurm 9.5 minute(s)"),
         ([], {"partition": "cpu"}, "partition: got cpu; the cluster file has gpu"),
         ([], {"gpus_per_node": 2}, "--gpus-per-node: got 2; ml.g5.8xlarge has 1"),
         ([], {"folder": "/home/ubuntu"}, "--folder: got /home/ubuntu; nodes share /fsx"),

@@ -65,7 +65,7 @@ def _report(
 ) -> str:
     train = [line for line in lines if line["kind"] == "train"]
     evaluations = [line for line in lines if line["kind"] == "eval"]
-    events = [(line["step"], str(line.get("event", ""))) for line in lines if line["kind"] == "event"]
+    events = [(line["step"], _event_text(line)) for line in lines if line["kind"] == "event"]
     history = _history(train, events)
     manifest = _mapping(Path(str(_get(config, "data", "path"))) / "manifest.json")
     body = [
@@ -211,6 +211,11 @@ def _evaluation_table(evaluations: Sequence[Mapping[str, Any]]) -> str:
         for line in evaluations
     ]
     return section("Evaluations", table([titles.get(n, n.replace("_", " ")) for n in names], rows))
+
+
+def _event_text(line: Mapping[str, Any]) -> str:
+    lost = line.get("lost_steps")
+    return f"{line.get('event', '')}, lost steps {lost}" if lost else str(line.get("event", ""))
 
 
 def _event_table(events: Sequence[tuple[int, str]]) -> str:

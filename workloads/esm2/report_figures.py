@@ -32,7 +32,7 @@ LENGTH_SHARE_SHOWN = 0.995
 LENGTH_BIN_RESIDUES = 64
 """As data/manifest.py bins them."""
 
-_STYLE: Any = {
+STYLE: Any = {
     # Text stays text: it can be selected and read aloud, and the page chooses the font.
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -92,7 +92,7 @@ def loss_figure(
     }
     if not history.has("loss") and not any(scored.values()):
         return None
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=WIDE_INCHES)
         axes = figure.subplots()
         axes.set_title("Loss")
@@ -147,7 +147,7 @@ def loss_figure(
         right.spines["right"].set_visible(True)
         _mark_events(axes, history, labels=True)
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
-        return _svg(figure, "loss")
+        return svg_text(figure, "loss")
 
 
 def curve_figure(
@@ -156,7 +156,7 @@ def curve_figure(
     """Draw one column over residues; None if no line has it."""
     if not history.has(name):
         return None
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=NARROW_INCHES)
         axes = figure.subplots()
         axes.set_title(title)
@@ -182,7 +182,7 @@ def curve_figure(
                 axes.yaxis.set_major_formatter(EngFormatter())
         _finish_x(axes, history)
         _mark_events(axes, history)
-        return _svg(figure, name.replace("_", "-"))
+        return svg_text(figure, name.replace("_", "-"))
 
 
 def length_figure(histogram: Mapping[int, int], crop_residues: int | None) -> str | None:
@@ -194,7 +194,7 @@ def length_figure(histogram: Mapping[int, int], crop_residues: int | None) -> st
     cut = starts[np.searchsorted(np.cumsum(counts), LENGTH_SHARE_SHOWN * counts.sum())]
     shown = starts <= cut
     beyond = counts[~shown].sum()
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=NARROW_INCHES)
         axes = figure.subplots()
         axes.set_title("Protein lengths")
@@ -235,7 +235,7 @@ def length_figure(histogram: Mapping[int, int], crop_residues: int | None) -> st
         axes.set_ylabel("proteins")
         axes.yaxis.set_major_formatter(EngFormatter())
         axes.grid(visible=False, axis="x")
-        return _svg(figure, "lengths")
+        return svg_text(figure, "lengths")
 
 
 def _finish_x(axes: Any, history: History) -> None:
@@ -336,7 +336,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _svg(figure: Figure, name: str) -> str:
+def svg_text(figure: Figure, name: str) -> str:
     """Give the figure's ``<svg>`` element, with ``name`` in its ids: they are per page, not per figure."""
     stream = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": name}):

@@ -79,7 +79,6 @@ class Trainer:
         self.optimizers: list[Optimizer] = build_optimizers(self.model, config.optim)
         self.progress = Progress()
         self.has_stepped = False
-        """In this process: the first step compiles and connects."""
 
     def step(self, step: StepPacks) -> StepResult:
         """One optimizer step over this process's share of the step's packs.
@@ -108,7 +107,7 @@ class Trainer:
                     loss_sum = self.model(pack).loss_sum
                 (loss_sum * (here.world_size / num_predicted)).backward()
             loss += loss_sum.detach() / num_predicted
-            beat("training", slow=not self.has_stepped)
+            self.beat()
         dist.all_reduce(loss)
         grad_norm = clip_gradients(self.model, self.config.optim.clip_norm)
         mean_loss, norm = here.to_host(torch.stack([loss, grad_norm]))
@@ -125,6 +124,10 @@ class Trainer:
         self.progress.add(step, result.loss)
         self.has_stepped = True
         return result
+
+    def beat(self) -> None:
+        """The first step of this process compiles and connects."""
+        beat("training", slow=not self.has_stepped)
 
     def num_flops(self, residues: int, attended_pairs: int) -> float:
         return num_flops(bare(self.model), residues, attended_pairs)
@@ -211,8 +214,8 @@ def train(config: RunConfig, here: Processes) -> dict[str, Any]:
             status = "KILLED"
             raise
         finally:
+            beat("ending", slow=True)
             log.close(status)
-    beat("writing the report", slow=True)
     if here.is_first:
         write_results(run_dir, results)
         write_report(run_dir)
@@ -247,6 +250,7 @@ def _loop(
         )
 
     while progress.step < config.max_steps:
+        trainer.beat()  # what was slow, a checkpoint or an evaluation, is over
         result = trainer.step(next(steps))
         step = progress.step
         is_last = step == config.max_steps

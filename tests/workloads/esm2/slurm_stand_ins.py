@@ -23,6 +23,18 @@ if words == ["--help"]:
     print(open(here + "/help").read())
 elif any(word.endswith("node_check") for word in words):
     print("a greeting\\n" + open(here + "/answers").read())
+elif "check" in words:
+    place = words.index("check")
+    with open(here + "/failing") as file:
+        failing = [set(names) for names in json.load(file)]
+    folder = here + "/job/endings/" + words[place - 1]
+    os.makedirs(folder, exist_ok=True)
+    for group in words[place + 1 :]:
+        bad = any(names <= set(group.split(",")) for names in failing)
+        ending = {{"rank": 0, "status": int(bad), "seconds": 0, "message": "timed out" * bad}}
+        for node in group.split(","):
+            with open(folder + "/" + node + ".json", "w") as file:
+                json.dump({{"node": node}} | ending, file)
 else:
     with open(here + "/steps") as file:
         steps = json.load(file)
@@ -50,7 +62,7 @@ words = sys.argv[1:]
 with open(here + "/calls", "a") as calls:
     print(json.dumps([{name!r}, *words]), file=calls)
 if words[:2] == ["show", "hostnames"] or {name!r} == "sinfo":
-    print("node-1\\nnode-2")
+    print(open(here + "/nodes").read())
 if words[:1] == ["--signal=TERM"]:
     open(here + "/stopped", "w").close()
 """
@@ -75,7 +87,7 @@ class Slurm:
             self.program(name, OTHER.format(python=sys.executable, folder=str(folder), name=name))
         (folder / "help").write_text("srun [OPTIONS]\n")
         (folder / "work/manifest.json").touch()
-        self.answer(answers())
+        self.on_nodes(2)
         self.job = Job(
             stage="train",
             code=str(REPOSITORY),
@@ -96,6 +108,13 @@ class Slurm:
         path = self.folder / "bin" / name
         path.write_text(text)
         path.chmod(0o755)
+
+    def on_nodes(self, num_nodes: int, *failing: str) -> None:
+        """The job gets as many; an all-reduce fails in a group that has all nodes of one of ``failing``."""
+        names = [f"node-{n}" for n in range(1, num_nodes + 1)]
+        (self.folder / "nodes").write_text("\n".join(names))
+        (self.folder / "failing").write_text(json.dumps([nodes.split() for nodes in failing]))
+        self.answer([{"node": name, "problems": [], "versions": WELL} for name in names])
 
     def answer(self, found: list[dict[str, Any]]) -> None:
         (self.folder / "answers").write_text("".join(f"{json.dumps(line)}\n" for line in found))
@@ -129,4 +148,13 @@ class Slurm:
 
     @property
     def train_steps(self) -> list[list[str]]:
+        return [words for words in self._agents if "check" not in words]
+
+    @property
+    def network_checks(self) -> list[tuple[str, ...]]:
+        """The groups of each round."""
+        return [tuple(words[words.index("check") + 1 :]) for words in self._agents if "check" in words]
+
+    @property
+    def _agents(self) -> list[list[str]]:
         return [words for words in self.said_to("srun") if any(w.endswith("node_agent") for w in words)]

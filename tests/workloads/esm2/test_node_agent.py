@@ -14,12 +14,12 @@ def test_a_node_meets_its_own_group(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     job = Slurm(tmp_path).job
     group = find_group("node-4", ["node-1,node-2", "node-3,node-4"])
-    first, second = (launch_config(job, "0.1", node, group) for node in group)
+    first, second = (launch_config(job, "0.1", "train", node, group) for node in group)
     assert (first.min_nodes, first.max_nodes, first.nproc_per_node) == (2, 2, 8)
     assert first.rdzv_endpoint == second.rdzv_endpoint and first.rdzv_endpoint.startswith("node-3:")
     assert [config.rdzv_configs["is_host"] for config in (first, second)] == [True, False]
     # What is left of one step does not meet the next one.
-    later = launch_config(job, "0.2", "node-4", group)
+    later = launch_config(job, "0.2", "train", "node-4", group)
     assert later.run_id != first.run_id and later.rdzv_endpoint != first.rdzv_endpoint
 
 

@@ -123,7 +123,7 @@ def finished(tmp_path: Path) -> Path:
         values = _line(step)
         log.train(step, **{name: values[name] for name in values.keys() - {"kind", "step"}})
     log.event(50, "checkpoint")
-    log.event(50, "resumed")
+    log.event(50, "resumed", lost_steps=7)
     log.evaluation(100, "validation", eval_loss=2.66, eval_accuracy=0.209, perplexity=14.3)
     log.evaluation(100, "test", eval_loss=2.671, eval_accuracy=0.208, perplexity=14.45)
     log.close("FINISHED")
@@ -139,7 +139,8 @@ def test_a_finished_run_is_told_whole(finished: Path) -> None:
         *("14.30", "test 14.45, unigram 17.90", "20.9%", "51.7 k", "97.8%", "31.0%", "31 M", "11 GiB"),
         *("finished", "ESM-2 8M, DDP, adamw", "residue frequencies alone (perplexity 17.9)"),
         *("Evaluations", "2.6600", "2.6710", "Data", "proteins.fasta.gz", "4 KiB", "abababababababab"),
-        *("Environment", "gpus.name", "H200", "Configuration", "optim.lr", "0.0004", "Events (2)", "resumed"),
+        *("Environment", "gpus.name", "H200", "Configuration", "optim.lr", "0.0004", "Events (2)"),
+        "resumed, lost steps 7",
     ):
         assert expected in page.text, expected
     assert page.tags["svg"] == 6, "loss, throughput, learning rate, gradient norm, fill, lengths"

@@ -102,9 +102,15 @@ def test_a_crash_beside_a_lost_node_is_not_counted(slurm: Slurm) -> None:
 
 def test_a_killed_torchrun_is_named(slurm: Slurm) -> None:
     """The other node's was ended by Slurm because of it."""
-    status, output = slurm.run({"status": 137, "endings": {"node-1": {"status": 143}}}, {"status": 0})
+    ended = {"status": 137, "endings": {"node-1": {"status": 143}}}
+    broken = {"status": 137, "endings": {"node-1": {"status": 1, "message": "Connection closed by peer"}}}
+    status, output = slurm.run(ended, broken, {"status": 0})
     assert status == 0, output
-    assert "crash 1 of 3 since step 0: the step ended with 137; no word from torchrun of node-2" in output
+    for told in (
+        "crash 1 of 3 since step 0: the step ended with 137",
+        "crash 2 of 3 since step 0: node-1, process 0: status 1\nConnection closed by peer",
+    ):
+        assert f"{told}\nno word from torchrun of node-2\n" in output
 
 
 def hang(node: str, **found: Any) -> dict[str, Any]:
@@ -173,7 +179,8 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 def test_asked_to_stop_it_saves_first(
     slurm: Slurm, number: signal.Signals, last_call: list[str], status: int
 ) -> None:
-    saved = {"status": 0, "wait": True, "endings": {"node-1": {"status": 143}, "node-2": {"status": 143}}}
+    told = {"status": 143, "message": "stopped by SIGTERM: step 7 is saved"}
+    saved = {"status": 0, "wait": True, "endings": {"node-1": told, "node-2": {"status": 143}}}
     process = slurm.start(saved)
     wait_for(slurm.folder / "started", process)
     process.send_signal(number)
@@ -182,6 +189,16 @@ def test_asked_to_stop_it_saves_first(
     assert "saved on" in output
     assert ["scancel", "--signal=TERM", "7"] in slurm.calls and slurm.calls[-1] == last_call
     assert read_state(slurm.job_folder).crashes == 0
+
+
+def test_processes_that_had_to_be_killed_have_not_saved(slurm: Slurm) -> None:
+    """torchrun's status is the same."""
+    process = slurm.start({"status": 0, "wait": True, "endings": {"node-1": {"status": 143}}})
+    wait_for(slurm.folder / "started", process)
+    process.send_signal(signal.SIGUSR1)
+    output, _ = process.communicate(timeout=60)
+    assert "ended on SIGUSR1; the newest checkpoint is of step 0" in output and "done" not in output
+    assert slurm.said_to("scontrol") == [["requeue", "7"]]
 
 
 def test_data_are_prepared_first_on_one_node_where_they_are_missing(slurm: Slurm) -> None:

@@ -18,8 +18,8 @@ _FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<name>.+)
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)\b")
 _OURS, _TORCH = "workloads/esm2/", "torch/"
 _TOPS = {f"/{_OURS}": _OURS, f"-packages/{_TORCH}": _TORCH}
-# A wrapper around each collective, which says nothing.
-_WRAPPERS = ("torch/distributed/c10d_logger.py",)
+# Around each collective, and below it on the way to C++; they say nothing.
+_WRAPPERS = ("torch/distributed/c10d_logger.py", "torch/_ops.py")
 _WAITING_FILES = (
     "torch/distributed/distributed_c10d.py",
     "torch/distributed/_functional_collectives.py",

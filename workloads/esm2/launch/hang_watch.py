@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ OTHERS_SECONDS = 30.0
 END_SECONDS = 30.0
 """For killed processes to end. One that waits for a broken device does not: it is left to Slurm."""
 _ENDED = ("", "Z", "X")
-_PIPE, _TO_PIPE = "flight-recorder-", os.O_WRONLY | os.O_NONBLOCK
+_PIPE, _NCCL = "flight-recorder-", "nccl-rank-"
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class HangWatch:
             # Where this thread did not run either, a suspended job, no process is to blame.
             elapsed, before = min(now - before, 2 * POLL_SECONDS), now
             processes = [self._look(local_rank, elapsed) for local_rank in range(self._num_processes)]
-            if self._stacks.exists() or any(self._is_hung(process) for process in processes):
+            if self._is_asked() or any(self._is_hung(process) for process in processes):
                 self.hung = True
                 self._answer(processes)
                 return
@@ -114,6 +114,11 @@ class HangWatch:
                 record = json.loads(path.read_text())
         return _Process(local_rank, record, state_of(record["pid"]) if record else "", silent)
 
+    def _is_asked(self) -> bool:
+        with contextlib.suppress(OSError):  # a shared file system that fails for a moment
+            return self._stacks.exists()
+        return False
+
     def _is_hung(self, process: _Process) -> bool:
         if process.record and process.state in _ENDED:
             return False  # torchrun sees to it
@@ -125,14 +130,15 @@ class HangWatch:
         stopped = [process for process in alive if process.state in STOPPED]
         try:
             self._stacks.mkdir(parents=True, exist_ok=True)
-            for process in alive:
-                self._ask(process)
-            self._wait_for_stacks([process for process in alive if process not in stopped])
+            awaited = {process.local_rank: self._ask(process) for process in alive}
+            self._wait_for_files(
+                file for process in alive if process not in stopped for file in awaited[process.local_rank]
+            )
             # A stopped process takes signals once it goes on, and then others that waited for it go on, too.
             self._wait_for_others(self._stacks, ".seen")
             for process in stopped:
                 _send(process, signal.SIGCONT)
-            self._wait_for_stacks(stopped)
+            self._wait_for_files(file for process in stopped for file in awaited[process.local_rank])
             write_ending(self._endings, self._node, hung=[self._keep(process) for process in processes])
             self._wait_for_others(self._endings, ".json")
         except OSError as error:
@@ -142,24 +148,29 @@ class HangWatch:
         if not self._over.wait(END_SECONDS):
             os._exit(1)
 
-    def _ask(self, process: _Process) -> None:
+    def _ask(self, process: _Process) -> list[Path]:
+        """Ask a process for its stacks, and NCCL in it for its records; the files in which they come."""
+        rank = process.record["rank"]
         _send(process, DUMP_SIGNAL)
+        files = [self._stacks_file(process)]
         with contextlib.suppress(OSError):  # without NCCL nobody listens
-            pipe = os.open(f"{self._beats}/{_PIPE}{process.record['rank']}.pipe", _TO_PIPE)
+            pipe = os.open(f"{self._beats}/{_PIPE}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
             os.write(pipe, b"1\n")
             os.close(pipe)
+            files.append(Path(f"{self._stacks}/{_NCCL}{rank}"))
+        return files
 
-    def _stacks_of(self, process: _Process) -> str:
-        return _text(self._beats / f"{process.local_rank}.stacks")
+    def _stacks_file(self, process: _Process) -> Path:
+        return self._beats / f"{process.local_rank}.stacks"
 
-    def _wait_for_stacks(self, processes: list[_Process]) -> None:
+    def _wait_for_files(self, files: Iterable[Path]) -> None:
         """Until they are there and do not grow any more."""
-        deadline = time.monotonic() + DUMP_SECONDS
-        before: list[str] = []
-        while (now := [self._stacks_of(process) for process in processes]) != before or not all(now):
+        awaited, deadline = list(files), time.monotonic() + DUMP_SECONDS
+        before: list[int] = []
+        while (sizes := [_size(file) for file in awaited]) != before or not all(sizes):
             if time.monotonic() > deadline:
                 return
-            before = now
+            before = sizes
             time.sleep(0.3)
 
     def _wait_for_others(self, folder: Path, suffix: str) -> None:
@@ -171,7 +182,7 @@ class HangWatch:
 
     def _keep(self, process: _Process) -> dict[str, Any]:
         """Write a file of its stacks; what they say."""
-        record, stacks = process.record, self._stacks_of(process)
+        record, stacks = process.record, _text(self._stacks_file(process))
         frames = main_thread(stacks, record["thread"]) if record else []
         observed = asdict(
             Observed(
@@ -198,7 +209,7 @@ def flight_recorder(beats: Path, stacks: Path) -> dict[str, str]:
     """
     return {
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{beats}/{_PIPE}",
-        "TORCH_FR_DUMP_TEMP_FILE": f"{stacks}/nccl-rank-",
+        "TORCH_FR_DUMP_TEMP_FILE": f"{stacks}/{_NCCL}",
     }
 
 
@@ -213,6 +224,10 @@ def _text(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _send(process: _Process, number: int) -> None:

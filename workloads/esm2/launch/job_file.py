@@ -13,7 +13,7 @@ from typing import Any
 
 JOB_FILE = "job.json"
 CONFIG_FILE = "config.yaml"
-STAGES = ("train", "data", "evaluate")
+STAGES = ("train", "data", "evaluate", "bandwidth")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Job:
     overrides: tuple[str, ...]
     run_dir: str
     data_manifest: str
-    """There if the run's data has been prepared."""
+    """There if the run's data has been prepared; empty where none is needed."""
     python: str
     image: str | None
     """Squashfs file or image reference, for pyxis; None runs ``python`` of the node."""

@@ -27,7 +27,15 @@ from .slurm_step import stage_arguments
 from .torchrun import SHUTDOWN_TIMEOUT_SECONDS, Ending, run_processes
 
 FIRST_PORT, NUM_PORTS = 20_000, 10_000
-MODULES = {"train": "workloads.esm2.train", "evaluate": "workloads.esm2.evaluate"}
+CHECK = "check"
+MODULES = {
+    "train": "workloads.esm2.train",
+    "evaluate": "workloads.esm2.evaluate",
+    "bandwidth": "workloads.esm2.network.bandwidth",
+    CHECK: "workloads.esm2.network.check",
+}
+CHECK_MEETING_SECONDS, CHECK_CONNECT_SECONDS, CHECK_SHUTDOWN_SECONDS = 60, 20, 5
+"""A check finds out in time that nodes cannot meet; torchrun waits 10 minutes and one."""
 
 
 def main() -> None:
@@ -40,7 +48,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="esm2-") as folder:
         message = Path(folder) / "message"
         os.environ[ERROR_FILE] = str(message)
-        arguments = ["-m", MODULES[stage], *stage_arguments(job, job_file.parent)]
+        arguments = ["-m", MODULES[stage]]
+        if stage != CHECK:
+            arguments += stage_arguments(job, job_file.parent)
         if job.gpus_per_node:
             os.environ |= flight_recorder(Path(folder), stacks)
         watch = HangWatch(
@@ -54,10 +64,11 @@ def main() -> None:
         )
         try:
             with watch:
-                ending = run_processes(launch_config(job, attempt, node, group), arguments)
+                ending = run_processes(launch_config(job, attempt, stage, node, group), arguments)
         except RendezvousError as error:
             ending = Ending(1, None, time.time())
-            message.write_text(f"the nodes could not meet at {group[0]}: {error}")
+            reason = str(error.__cause__ or error).partition("\n")[0] or "not all of them came in time"
+            message.write_text(f"{len(group)} node(s) could not meet at {group[0]}: {reason}")
         said = message.read_text() if message.exists() else ""
     if watch.hung:
         raise SystemExit(1)  # what is to be said of it has been
@@ -78,12 +89,15 @@ def find_group(node: str, groups: Sequence[str]) -> list[str]:
     raise ValueError(f"{node} is in none of the groups {' '.join(groups)}")
 
 
-def launch_config(job: Job, attempt: str, node: str, group: Sequence[str]) -> LaunchConfig:
+def launch_config(job: Job, attempt: str, stage: str, node: str, group: Sequence[str]) -> LaunchConfig:
     """How the node's processes become part of their group.
 
     Neighbouring steps of a job meet at different ports: of one that was killed, processes may still end.
     """
     run_id = f"{os.environ['SLURM_JOB_ID']}-{attempt}"
+    meeting: dict[str, object] = {"is_host": node == group[0]}
+    if stage == CHECK:
+        meeting |= {"join_timeout": CHECK_MEETING_SECONDS, "read_timeout": CHECK_CONNECT_SECONDS}
     return LaunchConfig(
         min_nodes=len(group),
         max_nodes=len(group),
@@ -91,10 +105,10 @@ def launch_config(job: Job, attempt: str, node: str, group: Sequence[str]) -> La
         run_id=run_id,
         rdzv_backend="c10d",
         rdzv_endpoint=f"{group[0]}:{FIRST_PORT + zlib.crc32(run_id.encode()) % NUM_PORTS}",
-        rdzv_configs={"is_host": node == group[0]},
+        rdzv_configs=meeting,
         local_addr=node,
         max_restarts=0,
-        shutdown_timeout=SHUTDOWN_TIMEOUT_SECONDS,
+        shutdown_timeout=CHECK_SHUTDOWN_SECONDS if stage == CHECK else SHUTDOWN_TIMEOUT_SECONDS,
     )
 
 

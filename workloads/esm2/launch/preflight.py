@@ -6,7 +6,7 @@ import json
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,10 @@ class Verdict:
     """Nodes without an answer."""
     fatal: str = ""
     """What is wrong with all nodes, so that others would not be better."""
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """Nodes that may be bad instead of the one that is left out for each."""
+    freed: tuple[str, ...] = ()
+    """Nodes that were left out before, and were not to blame."""
 
     @property
     def is_well(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ STATE_FILE = "state.json"
 USAGE_ERROR = 2
 """Status of a process whose message says what the user has to change."""
 ENDED_BY_SLURM = 143
-"""128 + SIGTERM: of a node's torchrun that Slurm has ended, because another node's failed."""
+"""128 + SIGTERM: of a torchrun that was asked to stop, or that Slurm ends because another node's failed."""
 
 
 @dataclass
@@ -28,6 +28,8 @@ class State:
     """By the job itself, since that checkpoint."""
     first_error: str = ""
     """Of these crashes."""
+    kept: dict[str, str] = field(default_factory=dict)
+    """Nodes that may be bad, each with the one that was left out in its place (``network_check.blame``)."""
     excluded: tuple[str, ...] = ()
     """Nodes that failed a check, or were to blame for two hangs."""
     suspects: tuple[str, ...] = ()
@@ -84,28 +86,38 @@ class Failure:
     """Node, process and its message, as far as they are known."""
 
 
-def stopped_gracefully(folder: Path, attempt: str, status: int) -> bool:
-    """Whether the processes saved and ended because they were asked to."""
-    return any(record.get("status") == status for record in _endings(folder, attempt))
+def stopped(folder: Path, attempt: str) -> list[str]:
+    """What the nodes have said that ended because they were asked to.
+
+    Only who has saved has something to say: torchrun's status is the same when it had to kill its processes.
+    """
+    records = endings(folder, attempt)
+    return [record["message"] for record in records if record.get("status") == ENDED_BY_SLURM]
 
 
 def hung_processes(folder: Path, attempt: str) -> list[Observed]:
     """What the processes were found in, on all nodes that have answered; none unless the attempt hung."""
-    return [Observed(**found) for record in _endings(folder, attempt) for found in record.get("hung", [])]
+    return [Observed(**found) for record in endings(folder, attempt) for found in record.get("hung", [])]
 
 
 def first_failure(folder: Path, attempt: str, status: int, nodes: Sequence[str]) -> Failure:
     """What failed first on any of the nodes. Processes that were ended because of it come later."""
-    records = [record for record in _endings(folder, attempt) if record.get("status")]
-    if all(record["status"] == ENDED_BY_SLURM for record in records):
-        silent = sorted(set(nodes) - {record["node"] for record in records})
-        return Failure(status, f"the step ended with {status}; no word from torchrun of {', '.join(silent)}")
+    found = endings(folder, attempt)
+    silent = ", ".join(sorted(set(nodes) - {record["node"] for record in found}))
+    unheard = f"no word from torchrun of {silent}" if found and silent else ""
+    records = [record for record in found if record.get("status", 0) not in (0, ENDED_BY_SLURM)]
+    if not records:
+        return Failure(status, _lines(f"the step ended with {status}", unheard))
     # A message that a user can act on counts before the failures that it brought about elsewhere.
     first = min(records, key=lambda record: (record["status"] != USAGE_ERROR, record["seconds"]))
     who = f"{first['node']}, process {first['rank']}" if first["rank"] is not None else first["node"]
-    text = f"{who}: status {first['status']}"
-    return Failure(first["status"], f"{text}\n{first['message']}" if first["message"] else text)
+    return Failure(first["status"], _lines(f"{who}: status {first['status']}", first["message"], unheard))
 
 
-def _endings(folder: Path, attempt: str) -> list[dict[str, Any]]:
+def _lines(*texts: str) -> str:
+    return "\n".join(filter(None, texts))
+
+
+def endings(folder: Path, attempt: str) -> list[dict[str, Any]]:
+    """What the nodes have left of an attempt."""
     return [json.loads(path.read_text()) for path in sorted(endings_folder(folder, attempt).glob("*.json"))]

@@ -20,21 +20,40 @@ def srun_help() -> str:
     return subprocess.run(["srun", "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-def step_command(job: Job, help_text: str, *, num_nodes: int, arguments: Sequence[str]) -> list[str]:
+def step_command(
+    job: Job,
+    help_text: str,
+    *,
+    num_nodes: int,
+    arguments: Sequence[str],
+    checked: Sequence[str] = (),
+) -> list[str]:
     """A task on each of the first nodes that runs a module of the code; any that fails ends the whole step.
 
     A torchrun that dies leaves its workers behind. They are in the step, which Slurm ends with all of its
     processes.
+
+    Args:
+        job: says in which environment.
+        help_text: srun's own help.
+        num_nodes: how many nodes.
+        arguments: of Python.
+        checked: the nodes of a check, where each task goes to its end, and HyperPod has nothing to resume.
     """
     options = ["--kill-on-bad-exit=1"]
-    if "--auto-resume" in help_text:
+    if checked:
+        options = ["--kill-on-bad-exit=0", f"--nodelist={','.join(checked)}"]
+    elif "--auto-resume" in help_text:
         options.append("--auto-resume=1")
     if job.image:
         mounts = ",".join(f"{mount}:{mount}" for mount in job.mounts)
         options += [f"--container-image={job.image}", f"--container-mounts={mounts}"]
         options += ["--no-container-mount-home", f"--container-workdir={job.work_folder}"]
+    environment = run_environment(job)
+    if checked:
+        environment["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # a line tells what fails, not torch's own stacks
     # By env, since variables of an image win over those of the job.
-    variables = [f"{name}={value}" for name, value in sorted(run_environment(job).items())]
+    variables = [f"{name}={value}" for name, value in sorted(environment.items())]
     return [*srun(num_nodes), *options, "env", *variables, job.python, "-u", *arguments]
 
 
@@ -47,7 +66,8 @@ def srun(num_nodes: int) -> list[str]:
 
 
 def stage_arguments(job: Job, folder: Path) -> list[str]:
-    return ["--config", str(folder / CONFIG_FILE), *job.overrides]
+    results = ["--to", job.run_dir] if job.stage == "bandwidth" else []
+    return ["--config", str(folder / CONFIG_FILE), *results, *job.overrides]
 
 
 def run_environment(job: Job) -> dict[str, str]:

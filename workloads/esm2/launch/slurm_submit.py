@@ -67,10 +67,11 @@ def submit(config: str, job: Job, sbatch_options: list[str]) -> dict[str, str]:
         raise ValueError(f"Slurm refuses the job: {done.stderr.strip()}")
     job_id = done.stdout.strip().splitlines()[-1].split(";")[0]
     _remember(Path(job.work_folder) / JOBS, job_id, folder)
+    is_run = job.stage != "bandwidth"
     return {
         "job": job_id,
         "log": str(log),
-        "metrics": str(run_dir / "metrics.jsonl"),
+        **({"metrics": f"{run_dir}/metrics.jsonl"} if is_run else {"results": f"{run_dir}/bandwidth.json"}),
         "report": str(run_dir / "report.html"),
     }
 

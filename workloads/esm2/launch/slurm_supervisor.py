@@ -21,6 +21,7 @@ from types import FrameType
 
 from .hang_report import Observed, blame, report
 from .job_file import Job, read_job
+from .network_check import AGENT, NetworkCheck
 from .preflight import Verdict, check_nodes
 from .slurm_attempts import (
     USAGE_ERROR,
@@ -30,7 +31,7 @@ from .slurm_attempts import (
     newest_checkpoint,
     read_state,
     stacks_folder,
-    stopped_gracefully,
+    stopped,
 )
 from .slurm_step import srun_help, stage_arguments, step_command
 
@@ -40,7 +41,6 @@ SECONDS_BETWEEN_SIGNALS = 15
 """A step that is only starting may miss one."""
 STOPPED_BY_SIGNAL = 143
 DATA = "workloads.esm2.data"
-AGENT = "workloads.esm2.launch.node_agent"
 REPORT = "report.html"
 
 
@@ -68,7 +68,7 @@ class Supervisor:
         if self.job.image and "--container-image" not in options:
             say("error: srun has no --container-image: pyxis is missing here; docs/training-on-slurm.md")
             return USAGE_ERROR
-        verdict = check_nodes(self.job_file, self.nodes)
+        verdict = self._check(options)
         for attempt in itertools.count(1):
             name, status = f"{self.restart}.{attempt}", STOPPED_BY_SIGNAL
             if verdict.is_well and self.stop is None:
@@ -92,10 +92,27 @@ class Supervisor:
                 return ends_with
         raise AssertionError("attempts are counted without end")
 
+    def _check(self, options: str) -> Verdict:
+        """Of each node, and then of the network between them, where a stage uses it."""
+        verdict = check_nodes(self.job_file, self.nodes)
+        num_processes = len(self.nodes) * self.job.processes_per_node
+        if not verdict.is_well or self.stop is not None or self.job.stage == "data" or num_processes == 1:
+            return verdict
+        check = NetworkCheck(
+            self.job_file, self.job, options, str(self.restart), say, lambda: self.stop is not None
+        )
+        verdict = check.run(self.nodes, self.state.kept)
+        if verdict.is_well and self.stop is None:
+            doubted = self.state.kept.items()
+            self.state.kept = {node: other for node, other in doubted if node not in self.nodes}
+            self.state.write(self.folder)
+        return verdict
+
     def _attempt(self, name: str, options: str) -> int:
         """Prepare the data if need be, then run the stage; its status."""
         arguments = stage_arguments(self.job, self.folder)
-        if self.job.stage == "data" or not Path(self.job.data_manifest).exists():
+        lacks_data = bool(self.job.data_manifest) and not Path(self.job.data_manifest).exists()
+        if self.job.stage == "data" or lacks_data:
             command = step_command(self.job, options, num_nodes=1, arguments=["-m", DATA, *arguments])
             status = self._run(command)
             if self.job.stage == "data" or status:
@@ -125,12 +142,13 @@ class Supervisor:
 
     def _on_stop(self, attempt: str, status: int) -> int:
         assert self.stop is not None
-        saved = stopped_gracefully(self.folder, attempt, STOPPED_BY_SIGNAL)
-        if status == 0 and not saved:
+        said = stopped(self.folder, attempt)
+        if status == 0 and not said:
             say(f"done, just before it was to stop: {self.job.run_dir}")
             return 0
         step = newest_checkpoint(Path(self.job.run_dir))
-        say(f"{'saved' if saved else 'ended'} on {self.stop.name}; the newest checkpoint is of step {step}")
+        how = "saved" if any(said) else "ended"
+        say(f"{how} on {self.stop.name}; the newest checkpoint is of step {step}")
         if self.stop == signal.SIGUSR1:
             return self._requeue("the time limit is near")
         if self.stop == signal.SIGUSR2:
@@ -176,7 +194,11 @@ class Supervisor:
             say(f"node {node} is not fit and is left out from now on: {problem}")
         for node in verdict.silent:
             say(f"node {node} does not answer")
-        self.state.excluded = tuple(sorted({*self.state.excluded, *verdict.bad}))
+        for node in verdict.freed:
+            say(f"node {node}, which was left out to find out, was not to blame")
+        still = {node: other for node, other in self.state.kept.items() if node not in verdict.bad}
+        self.state.kept = {**still, **verdict.kept}
+        self.state.excluded = tuple(sorted({*self.state.excluded, *verdict.bad} - {*verdict.freed}))
         return self._requeue("not all of its nodes are well")
 
     def _requeue(self, why: str) -> int:

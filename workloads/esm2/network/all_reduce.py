@@ -53,6 +53,26 @@ class Point:
         return self.algorithm_gb_s * 2 * (self.num_processes - 1) / self.num_processes
 
 
+@dataclass(frozen=True)
+class Sweep:
+    """All sizes, on one set of nodes."""
+
+    num_nodes: int
+    num_processes: int
+    """Of all nodes."""
+    network: str
+    """As ``nccl_log.chosen_network`` names it; gloo without GPUs."""
+    points: tuple[Point, ...]
+
+    @property
+    def scale(self) -> tuple[int, int]:
+        return self.num_nodes, self.num_processes
+
+    @property
+    def best(self) -> Point:
+        return max(self.points, key=lambda point: point.bus_gb_s)
+
+
 def new_buffer(size_bytes: int, here: Processes) -> Tensor:
     return torch.empty(size_bytes // ELEMENT_BYTES, dtype=torch.float32, device=here.device)
 

@@ -6,9 +6,13 @@ import os
 import re
 import tempfile
 from pathlib import Path
+from typing import NoReturn
+
+from ..command_line import tell
 
 SOCKETS = "Socket"
 """NCCL's name for plain TCP."""
+NUM_WARNINGS = 3
 
 
 class NcclLog:
@@ -31,9 +35,13 @@ class NcclLog:
     def network(self) -> str:
         return chosen_network(self.text)
 
-    def warnings(self, most: int = 3) -> list[str]:
-        """The last ones, which are of what failed."""
-        return [line.strip() for line in self.text.splitlines() if "NCCL WARN" in line][-most:]
+    def fail(self, why: str | Exception) -> NoReturn:
+        """End the process with a line for who started it, and NCCL's last warnings, which say what failed."""
+        said = str(why).partition("\n")[0] or type(why).__name__
+        warnings = [line.strip() for line in self.text.splitlines() if "NCCL WARN" in line]
+        tell("\n".join([said, *warnings[-NUM_WARNINGS:]]))
+        # At once: threads of the process group may wait for processes that never come.
+        os._exit(1)
 
 
 def chosen_network(text: str) -> str:

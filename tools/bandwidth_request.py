@@ -1,0 +1,66 @@
+"""A job that measures all-reduces over nodes: it has no run file, but a file of what is expected of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from pathlib import PurePosixPath
+from typing import Any
+
+from config.slurm_cluster import SlurmCluster
+from tools.job_request import Wanted, common_fields, folder_problems, listed, placement
+from workloads.esm2.launch.job_file import Job
+from workloads.esm2.network.expectation import Expectation
+from workloads.esm2.network.published import PUBLISHED
+
+
+def bandwidth_request(
+    cluster: SlurmCluster, settings: list[str], wanted: Wanted, *, version: str
+) -> dict[str, Any]:
+    """What slurm_submit.py takes on the cluster; where the code is, is added when it is there.
+
+    Args:
+        cluster: where it runs.
+        settings: ``at_least=<GB/s>``, or nothing.
+        wanted: other options.
+        version: of the code.
+
+    Raises:
+        ValueError: listing all that does not fit together.
+    """
+    problems = folder_problems(cluster, wanted.folder)
+    at_least = _at_least(settings, problems)
+    place = placement(cluster, wanted, problems)
+    if place.sizes and place.sizes[-1] * place.num_processes == 1:
+        problems.append("NODES: got 1, with one process; an all-reduce needs two")
+    if problems:
+        raise ValueError(listed(problems))
+    hardware = place.hardware
+    expected = Expectation(
+        instance_type=hardware.name,
+        gpus_per_node=hardware.num_accelerators,
+        network_gb_s=hardware.network_gbps / 8,
+        has_efa=bool(place.gpus and hardware.num_efa),
+        published=PUBLISHED.get(hardware.name),
+        at_least_gb_s=at_least,
+    )
+    name = hardware.name.removeprefix("ml.")
+    job = Job(
+        **common_fields(cluster, wanted, place),
+        version=version,
+        overrides=(),
+        run_dir=str(PurePosixPath(wanted.folder) / "runs" / f"bandwidth-{name}"),
+        data_manifest="",
+    )
+    return {"config": expected.text(), "job": asdict(job), "sbatch": place.options(wanted, name)}
+
+
+def _at_least(settings: list[str], problems: list[str]) -> float | None:
+    found: float | None = None
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        if name == "at_least" and re.fullmatch(r"\d+(\.\d+)?", value):
+            found = float(value)
+        else:
+            problems.append(f"{setting}: the bandwidth job takes at_least=<GB/s>, a number, and nothing else")
+    return found

@@ -18,6 +18,7 @@ class AddressPlan:
     """One per zone, in the file's order."""
     nat: IPv4Network
     database: tuple[IPv4Network, IPv4Network]
+    """Of Slurm's database, or of EKS's control plane."""
 
 
 def address_plan(network: NewVpc) -> AddressPlan:

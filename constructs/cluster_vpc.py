@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ipaddress import IPv4Network
 
 from aws_cdk import Tags
@@ -27,9 +28,18 @@ class ClusterVpc(Construct):
     """One per zone, in the file's order."""
     database_subnets: list[ec2.ISubnet]
     """Of the first two zones, without a route out; empty unless asked for."""
+    control_plane_subnets: list[ec2.ISubnet]
+    """Of EKS, in the zones asked for, with the private subnets' routes."""
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, network: NewVpc, name: str, database: bool
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        network: NewVpc,
+        name: str,
+        database: bool,
+        control_plane_zone_ids: Sequence[str],
     ) -> None:
         super().__init__(scope, construct_id)
         self._name = name
@@ -54,6 +64,11 @@ class ClusterVpc(Construct):
                 # A file with a database and one zone is refused by the rules of the configuration.
                 for index, (zone, cidr) in enumerate(zip(zones, plan.database, strict=False))
             ]
+        # The functions that install charts stand there too, and fetch and report over the internet.
+        self.control_plane_subnets = [
+            self._subnet(f"ControlPlaneSubnet{index}", f"control-plane-{zone}", zone, cidr, private_routes)
+            for index, (zone, cidr) in enumerate(zip(control_plane_zone_ids, plan.database, strict=False))
+        ]
         if network.internet == "nat":
             self._nat(zones[0], plan.nat, private_routes)
 

@@ -16,7 +16,7 @@ from constructs.node_statements import NodeResources, Statement, node_statements
 
 
 class InstanceRole(Construct):
-    """The role of controller, login or worker nodes; the secret and the workspace are for controllers.
+    """The role of nodes: the secret and the workspace are for Slurm's controllers, ``more`` for EKS's nodes.
 
     Its statements stand inside the role, so that what refers to the role also waits for them.
     """
@@ -29,10 +29,11 @@ class InstanceRole(Construct):
         resources: NodeResources,
         database_secret: secretsmanager.ISecret | None,
         workspace: aps.CfnWorkspace | None,
+        more: Sequence[Statement] = (),
     ) -> None:
         super().__init__(scope, construct_id)
         stack = Stack.of(self)
-        statements = node_statements(stack, resources)
+        statements = [*node_statements(stack, resources), *more]
         if database_secret:
             read = ["secretsmanager:GetSecretValue"]
             statements.append(Statement("ReadDatabaseSecret", read, [database_secret.secret_arn]))

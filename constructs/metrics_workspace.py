@@ -5,8 +5,8 @@ from __future__ import annotations
 from aws_cdk import aws_aps as aps
 from aws_cdk import aws_kms as kms
 
+from config.cluster import Cluster
 from config.resource_names import metrics_log_group
-from config.slurm_cluster import SlurmCluster
 from constructs import Construct
 from constructs.log_group import log_group
 
@@ -17,7 +17,7 @@ class MetricsWorkspace(Construct):
     """Amazon Managed Service for Prometheus workspace, named as the cluster, with its own log."""
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, cluster: SlurmCluster, key: kms.IKey | None
+        self, scope: Construct, construct_id: str, *, cluster: Cluster, key: kms.IKey | None
     ) -> None:
         super().__init__(scope, construct_id)
         log = log_group(

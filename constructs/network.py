@@ -5,9 +5,11 @@ from __future__ import annotations
 from aws_cdk import RemovalPolicy
 from aws_cdk import aws_ec2 as ec2
 
-from config.cluster import ExistingVpc, NewVpc
+from config.cluster import Cluster, ExistingVpc, NewVpc
+from config.eks_cluster import EksCluster
 from config.endpoint_services import endpoint_services
 from config.slurm_cluster import SlurmCluster
+from config.zones import control_plane_zones
 from constructs import Construct
 from constructs.cluster_security_group import cluster_security_group
 from constructs.cluster_vpc import ClusterVpc
@@ -25,10 +27,12 @@ class Network(Construct):
     """Of every node and file system."""
     database_subnets: list[ec2.ISubnet]
     """In two zones; empty without an accounting database."""
+    control_plane_subnets: list[ec2.ISubnet]
+    """EKS's, in two zones; empty for Slurm."""
     _subnets: dict[str, ec2.ISubnet]
     """Private ones by the id of their zone, in the file's order."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, cluster: SlurmCluster) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, cluster: Cluster) -> None:
         super().__init__(scope, construct_id)
         network = cluster.network
         if isinstance(network, NewVpc):
@@ -74,16 +78,18 @@ class Network(Construct):
         """The private subnet of one of the network's zones; None is the first zone."""
         return self._subnets[zone_id] if zone_id else next(iter(self._subnets.values()))
 
-    def _make(self, cluster: SlurmCluster, network: NewVpc) -> None:
+    def _make(self, cluster: Cluster, network: NewVpc) -> None:
         made = ClusterVpc(
             self,
             "ClusterVpc",
             network=network,
             name=cluster.name,
-            database=cluster.accounting_database is not None,
+            database=_has_database(cluster),
+            control_plane_zone_ids=_control_plane_zones(cluster),
         )
         self._subnets = dict(zip(network.availability_zone_ids, made.private_subnets, strict=True))
         self.database_subnets = made.database_subnets
+        self.control_plane_subnets = made.control_plane_subnets
         self.vpc = _imported_vpc(self, made.vpc_id, network.cidr, made.private_subnets)
         key = encryption_key(
             self,
@@ -94,7 +100,7 @@ class Network(Construct):
         )
         FlowLog(self, "FlowLog", vpc_id=made.vpc_id, key=key, retention_days=network.flow_logs_days)
 
-    def _import(self, cluster: SlurmCluster, network: ExistingVpc) -> None:
+    def _import(self, cluster: Cluster, network: ExistingVpc) -> None:
         self._subnets = {
             subnet.availability_zone_id: ec2.Subnet.from_subnet_attributes(
                 self,
@@ -107,8 +113,17 @@ class Network(Construct):
             )
             for index, subnet in enumerate(network.private_subnets)
         }
-        self.database_subnets = self.private_subnets[:2] if cluster.accounting_database is not None else []
+        self.database_subnets = self.private_subnets[:2] if _has_database(cluster) else []
+        self.control_plane_subnets = [self._subnets[zone] for zone in _control_plane_zones(cluster)]
         self.vpc = _imported_vpc(self, network.vpc_id, network.cidr, self.private_subnets)
+
+
+def _has_database(cluster: Cluster) -> bool:
+    return isinstance(cluster, SlurmCluster) and cluster.accounting_database is not None
+
+
+def _control_plane_zones(cluster: Cluster) -> list[str]:
+    return control_plane_zones(cluster) if isinstance(cluster, EksCluster) else []
 
 
 def _imported_vpc(scope: Construct, vpc_id: str, cidr: str, subnets: list[ec2.ISubnet]) -> ec2.IVpc:

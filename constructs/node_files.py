@@ -14,6 +14,7 @@ from config.slurm_cluster import SlurmCluster
 from constructs import Construct
 from constructs.hashed_upload import HashedUpload
 from constructs.log_group import log_group
+from constructs.node_statements import LIFECYCLE_PREFIX, WORKLOAD_PREFIX
 
 REPOSITORY = Path(__file__).parents[1]
 LOG_DAYS = 30
@@ -49,7 +50,7 @@ class NodeFiles(Construct):
             self,
             "Workloads",
             bucket=bucket,
-            prefix="workloads",
+            prefix=WORKLOAD_PREFIX,
             folder=REPOSITORY / "workloads",
             log_group=log_reference,
         )
@@ -57,7 +58,7 @@ class NodeFiles(Construct):
             self,
             "Lifecycle",
             bucket=bucket,
-            prefix="lifecycle",
+            prefix=LIFECYCLE_PREFIX,
             folder=REPOSITORY / "lifecycle" / "slurm",
             extra_files={SETTINGS: node_settings_text(cluster)},
             deployment_files={

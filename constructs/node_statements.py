@@ -10,10 +10,9 @@ from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_kms as kms
 
-ARTIFACT_PREFIXES = ("lifecycle", "workloads")
-"""Of the artifact bucket: what nodes read."""
-MIRROR_PREFIX = "downloads"
-"""Of the artifact bucket: what nodes read where they fetch nothing from the internet."""
+LIFECYCLE_PREFIX, WORKLOAD_PREFIX, MIRROR_PREFIX = "lifecycle", "workloads", "downloads"
+"""Of the artifact bucket: scripts that set nodes up, training code, and what nodes without a way to the
+internet find there instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +24,8 @@ class NodeResources:
     subnets: Sequence[ec2.ISubnet]
     security_group: ec2.ISecurityGroup
     artifact_bucket_name: str
-    mirrored_downloads: bool
-    """Whether nodes find in the artifact bucket what others fetch from the internet."""
+    artifact_prefixes: Sequence[str]
+    """What nodes read of the artifact bucket."""
     repository: ecr.IRepository
     key: kms.IKey | None
 
@@ -177,7 +176,7 @@ def _network_statements(stack: Stack, resources: NodeResources) -> list[Statemen
 def _artifact_statements(stack: Stack, resources: NodeResources) -> list[Statement]:
     """Lifecycle scripts, workload code and the training image."""
     bucket = f"arn:{stack.partition}:s3:::{resources.artifact_bucket_name}"
-    prefixes = (*ARTIFACT_PREFIXES, MIRROR_PREFIX) if resources.mirrored_downloads else ARTIFACT_PREFIXES
+    prefixes = resources.artifact_prefixes
     return [
         Statement(
             "ListArtifacts",

@@ -13,6 +13,7 @@ from config.slurm_cluster import SlurmCluster as Settings
 from config.slurm_cluster import SlurmInstanceGroup
 from constructs import Construct, IDependable
 from constructs.accounting_database import PORT, AccountingDatabase
+from constructs.instance_group import Group, StorageConfig, common_properties, volumes, vpc_config
 from constructs.instance_role import InstanceRole
 from constructs.network import Network
 
@@ -20,10 +21,6 @@ ON_INIT_COMPLETE = "on_init_complete.sh"
 """Runs once on each new node, after the image has set up Slurm and the mounts."""
 
 _NODE_TYPES = {"controller": "Controller", "login": "Login", "worker": "Compute"}
-_PATCHING = {"when_idle": "WhenIdle", "when_all_idle": "WhenAllIdle"}
-
-Group = sagemaker.CfnCluster.ClusterInstanceGroupProperty
-StorageConfig = sagemaker.CfnCluster.ClusterInstanceStorageConfigProperty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +63,7 @@ class SlurmCluster(Construct):
                 _group(group, network, roles[group.role], lifecycle_s3_uri, mounts, key)
                 for group in settings.instance_groups
             ],
-            vpc_config=_vpc_config(network, None),
+            vpc_config=vpc_config(network, None),
             node_recovery="Automatic" if settings.node_recovery == "automatic" else "None",
             node_provisioning_mode="Continuous" if settings.continuous_provisioning else None,
             orchestrator=sagemaker.CfnCluster.OrchestratorProperty(
@@ -77,13 +74,6 @@ class SlurmCluster(Construct):
             ),
         )
         self.resource.node.add_dependency(*roles.values(), *depends_on)
-
-
-def _vpc_config(network: Network, zone_id: str | None) -> sagemaker.CfnCluster.VpcConfigProperty:
-    return sagemaker.CfnCluster.VpcConfigProperty(
-        security_group_ids=[network.security_group.security_group_id],
-        subnets=[network.subnet(zone_id).subnet_id],
-    )
 
 
 def _accounting(
@@ -106,56 +96,23 @@ def _group(
     mounts: Mounts,
     key: kms.IKey | None,
 ) -> Group:
-    cluster = sagemaker.CfnCluster
     return Group(
-        instance_group_name=group.name,
-        instance_type=group.instance_type,
-        instance_count=group.num_instances,
-        min_instance_count=group.min_instances,
-        execution_role=role.role.role_arn,
-        slurm_config=cluster.ClusterSlurmConfigProperty(
+        **common_properties(group, network=network, role=role),
+        slurm_config=sagemaker.CfnCluster.ClusterSlurmConfigProperty(
             node_type=_NODE_TYPES[group.role],
             partition_names=[group.partition] if group.partition else None,
         ),
-        life_cycle_config=cluster.ClusterLifeCycleConfigProperty(
+        life_cycle_config=sagemaker.CfnCluster.ClusterLifeCycleConfigProperty(
             source_s3_uri=lifecycle_s3_uri, on_init_complete=ON_INIT_COMPLETE
         ),
         instance_storage_configs=_storage(group, mounts, key),
-        threads_per_core=group.threads_per_core,
-        on_start_deep_health_checks=group.deep_health_checks or None,
-        training_plan_arn=group.training_plan_arn,
-        override_vpc_config=(
-            _vpc_config(network, group.availability_zone_id) if group.availability_zone_id else None
-        ),
-        image_id=group.image_id,
-        auto_patch_config=(
-            cluster.AutoPatchConfigProperty(patching_strategy=_PATCHING[group.auto_patch])
-            if group.auto_patch != "none"
-            else None
-        ),
-        # On demand is what the service does without being told.
-        capacity_requirements=(
-            cluster.ClusterCapacityRequirementsProperty(spot={}) if group.capacity == "spot" else None
-        ),
-        network_interface=(
-            cluster.ClusterNetworkInterfaceProperty(interface_type="efa-only") if group.efa_only else None
-        ),
     )
 
 
 def _storage(group: SlurmInstanceGroup, mounts: Mounts, key: kms.IKey | None) -> list[StorageConfig]:
     """At most four, as many as the service takes: a volume, the root volume's key, and the file systems."""
     cluster = sagemaker.CfnCluster
-    configs = []
-    if group.ebs_gib is not None:
-        volume = cluster.ClusterEbsVolumeConfigProperty(
-            volume_size_in_gb=group.ebs_gib, volume_kms_key_id=key.key_arn if key else None
-        )
-        configs.append(StorageConfig(ebs_volume_config=volume))
-    if key is not None:
-        # The service sets the root volume's size itself and rejects one given here.
-        root = cluster.ClusterEbsVolumeConfigProperty(root_volume=True, volume_kms_key_id=key.key_arn)
-        configs.append(StorageConfig(ebs_volume_config=root))
+    configs = volumes(group, key)
     configs.append(
         StorageConfig(
             fsx_lustre_config=cluster.ClusterFsxLustreConfigProperty(

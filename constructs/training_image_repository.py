@@ -6,8 +6,8 @@ from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_kms as kms
 
+from config.cluster import Cluster
 from config.resource_names import image_repository
-from config.slurm_cluster import SlurmCluster
 from constructs import Construct
 
 KEPT_IMAGES = 20
@@ -28,7 +28,7 @@ class TrainingImageRepository(Construct):
     """
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, cluster: SlurmCluster, key: kms.IKey | None
+        self, scope: Construct, construct_id: str, *, cluster: Cluster, key: kms.IKey | None
     ) -> None:
         super().__init__(scope, construct_id)
         self.repository = ecr.Repository(

@@ -6,13 +6,13 @@ from typing import Any
 
 from aws_cdk import CfnOutput, Stack
 
-from config.slurm_cluster import SlurmCluster
+from config.cluster import Cluster
 from constructs import Construct
 from constructs.network import Network
 
 
 class NetworkStack(Stack):
-    def __init__(self, scope: Construct, construct_id: str, *, cluster: SlurmCluster, **kwargs: Any) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, cluster: Cluster, **kwargs: Any) -> None:
         super().__init__(scope, construct_id, **kwargs)
         self.network = Network(self, "Network", cluster=cluster)
         CfnOutput(self, "VpcId", value=self.network.vpc.vpc_id)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from config.cluster import NewVpc
+from config.cluster import Cluster, NewVpc
 from config.slurm_cluster import SlurmCluster
 
 
-def remaining_costs(cluster: SlurmCluster) -> list[str]:
+def remaining_costs(cluster: Cluster) -> list[str]:
     """What of the network and storage stacks bills by the hour or by the byte, in a person's words."""
-    lustre, home, database = cluster.storage.lustre, cluster.storage.home, cluster.accounting_database
+    lustre, home = cluster.storage.lustre, cluster.storage.home
+    database = cluster.accounting_database if isinstance(cluster, SlurmCluster) else None
     parts = [f"FSx for Lustre ({lustre.capacity_gib} GiB)"]
     if home:
         parts.append(f"FSx for OpenZFS ({home.capacity_gib} GiB)")

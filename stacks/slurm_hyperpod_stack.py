@@ -15,7 +15,7 @@ from constructs.instance_role import InstanceRole
 from constructs.log_group import log_group
 from constructs.network import Network
 from constructs.node_files import NodeFiles
-from constructs.node_statements import NodeResources
+from constructs.node_statements import LIFECYCLE_PREFIX, MIRROR_PREFIX, WORKLOAD_PREFIX, NodeResources
 from constructs.run_as_document import RunAsDocument
 from constructs.slurm_cluster import Mounts, SlurmCluster
 from stacks.remaining_costs import remaining_costs
@@ -58,7 +58,11 @@ class SlurmHyperPodStack(Stack):
             subnets=network.private_subnets,
             security_group=network.security_group,
             artifact_bucket_name=files.bucket_name,
-            mirrored_downloads=cluster.node_setup.downloads == "artifact_bucket",
+            artifact_prefixes=[
+                LIFECYCLE_PREFIX,
+                WORKLOAD_PREFIX,
+                *([MIRROR_PREFIX] if cluster.node_setup.downloads == "artifact_bucket" else []),
+            ],
             repository=storage.image_repository.repository,
             key=key,
         )

@@ -7,6 +7,7 @@ from typing import Any
 from aws_cdk import CfnOutput, RemovalPolicy, Stack
 
 from config import resource_names
+from config.cluster import Cluster
 from config.slurm_cluster import SlurmCluster
 from config.storage import Removal
 from constructs import Construct
@@ -27,7 +28,7 @@ ARTIFACT_NONCURRENT_DAYS = 30
 
 class StorageStack(Stack):
     def __init__(
-        self, scope: Construct, construct_id: str, *, cluster: SlurmCluster, network: Network, **kwargs: Any
+        self, scope: Construct, construct_id: str, *, cluster: Cluster, network: Network, **kwargs: Any
     ) -> None:
         super().__init__(scope, construct_id, **kwargs)
         storage = cluster.storage
@@ -101,7 +102,7 @@ class StorageStack(Stack):
         if cluster.prometheus:
             self.metrics = MetricsWorkspace(self, "Metrics", cluster=cluster, key=self.key)
         self.accounting_database = None
-        if cluster.accounting_database:
+        if isinstance(cluster, SlurmCluster) and cluster.accounting_database:
             self.accounting_database = AccountingDatabase(
                 self,
                 "AccountingDatabase",
@@ -123,8 +124,9 @@ class StorageStack(Stack):
             CfnOutput(self, "KeyArn", value=self.key.key_arn)
 
 
-def _removal_of_key(cluster: SlurmCluster) -> Removal:
+def _removal_of_key(cluster: Cluster) -> Removal:
     """What is kept stays readable only with its key."""
-    storage, database = cluster.storage, cluster.accounting_database
+    storage = cluster.storage
+    database = cluster.accounting_database if isinstance(cluster, SlurmCluster) else None
     kept = {part.removal for part in (storage.lustre, storage.data_bucket, storage.home, database) if part}
     return "retain" if "retain" in kept else "destroy"

@@ -1,0 +1,40 @@
+"""EKS add-ons and their versions, each for the Kubernetes versions that a cluster file may ask for.
+
+`aws eks describe-addon-versions --kubernetes-version 1.34 --addon-name <name>` prints what there is. A version
+of HyperPod's own add-ons serves all Kubernetes versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from config.kubernetes import Version
+
+VPC_CNI = "vpc-cni"
+KUBE_PROXY = "kube-proxy"
+POD_IDENTITY_AGENT = "eks-pod-identity-agent"
+COREDNS = "coredns"
+CERT_MANAGER = "cert-manager"
+LUSTRE_DRIVER = "aws-fsx-csi-driver"
+TRAINING_OPERATOR = "amazon-sagemaker-hyperpod-training-operator"
+TASK_GOVERNANCE = "amazon-sagemaker-hyperpod-taskgovernance"
+OBSERVABILITY = "amazon-sagemaker-hyperpod-observability"
+CONTAINER_INSIGHTS = "amazon-cloudwatch-observability"
+
+_EVERY_VERSION = {
+    # From 1.21.1 it has the policies of the whole cluster that keep pods from the nodes' credentials.
+    VPC_CNI: "v1.21.1-eksbuild.1",
+    POD_IDENTITY_AGENT: "v1.3.10-eksbuild.1",
+    COREDNS: "v1.12.4-eksbuild.1",
+    CERT_MANAGER: "v1.18.2-eksbuild.2",
+    LUSTRE_DRIVER: "v1.8.0-eksbuild.1",
+    TRAINING_OPERATOR: "v1.2.1-eksbuild.1",
+    TASK_GOVERNANCE: "v1.6.0-eksbuild.1",
+    OBSERVABILITY: "v1.0.5-eksbuild.2",
+    CONTAINER_INSIGHTS: "v5.3.0-eksbuild.1",
+}
+
+ADDON_VERSIONS: Mapping[Version, Mapping[str, str]] = {
+    "1.33": {**_EVERY_VERSION, KUBE_PROXY: "v1.33.5-eksbuild.2"},
+    "1.34": {**_EVERY_VERSION, KUBE_PROXY: "v1.34.1-eksbuild.2"},
+}

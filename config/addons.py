@@ -1,7 +1,7 @@
 """EKS add-ons and their versions, each for the Kubernetes versions that a cluster file may ask for.
 
-`aws eks describe-addon-versions --kubernetes-version 1.34 --addon-name <name>` prints what there is. A version
-of HyperPod's own add-ons serves all Kubernetes versions.
+`aws eks describe-addon-versions --kubernetes-version 1.34 --addon-name <name>` prints what there is. Most
+versions serve several of Kubernetes.
 """
 
 from __future__ import annotations

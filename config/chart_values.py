@@ -76,7 +76,7 @@ def _affinity(types: list[str]) -> dict[str, Any]:
 
 def _tolerations(cluster: EksCluster, types: list[str]) -> list[dict[str, str]]:
     """Of the taints that the file gives to groups of these types."""
-    tolerations = []
+    tolerations: list[dict[str, str]] = []
     for group in cluster.instance_groups:
         for taint in group.taints if group.instance_type in types else ():
             toleration = {"key": taint.key, "operator": "Exists", "effect": taint.effect}

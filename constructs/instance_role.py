@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
-from aws_cdk import Acknowledgment, Stack, Validations
+from aws_cdk import Stack
 from aws_cdk import aws_aps as aps
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_secretsmanager as secretsmanager
 
 from constructs import Construct
-from constructs.nag_finding import wildcard_finding
 from constructs.node_statements import NodeResources, Statement, node_statements
+from constructs.role_findings import acknowledge_wildcards
 
 
 class InstanceRole(Construct):
@@ -64,17 +63,4 @@ class InstanceRole(Construct):
                 )
             },
         )
-        _acknowledge_wildcards(self.role, statements)
-
-
-def _acknowledge_wildcards(role: iam.Role, statements: Sequence[Statement]) -> None:
-    """Give cdk-nag the reason of each resource with a star."""
-    reasons: dict[str, list[str]] = defaultdict(list)
-    for statement in statements:
-        for resource in statement.resources:
-            if "*" in resource:
-                assert statement.why_wildcard, f"{statement.sid}: no reason for {resource}"
-                reasons[resource].append(f"{statement.sid}: {statement.why_wildcard}")
-    for resource, why in reasons.items():
-        finding = wildcard_finding(Stack.of(role), resource)
-        Validations.of(role).acknowledge(Acknowledgment(id=finding, reason="; ".join(why)))
+        acknowledge_wildcards(self.role, statements)

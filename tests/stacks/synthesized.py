@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 from aws_cdk import App
 
-from app import add_stacks
 from config.slurm_cluster import SlurmCluster
+from stacks.cluster_stacks import add_checks, add_stacks
 
 REPOSITORY = Path(__file__).parents[2]
 CLUSTER_FILES = sorted(
@@ -45,6 +45,7 @@ def synthesize(cluster: SlurmCluster, file: str | None = None) -> Path:
     """The folder of the cloud assembly; cdk-nag's findings raise."""
     app = new_app(file)
     add_stacks(app, cluster)
+    add_checks(app)
     return Path(app.synth().directory)
 
 

@@ -1,0 +1,70 @@
+"""The identity of pods of one service account."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aws_cdk import Stack
+from aws_cdk import aws_eks as eks
+from aws_cdk import aws_iam as iam
+
+from constructs import Construct
+from constructs.kubernetes_cluster import KubernetesCluster
+from constructs.node_statements import Statement
+from constructs.role_findings import acknowledge_wildcards
+
+
+class PodRole(Construct):
+    """A role, and the association by which pods of one service account have it (EKS Pod Identity).
+
+    Pods read their credentials at their start: what makes the pods depends on this construct.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        kubernetes: KubernetesCluster,
+        namespace: str,
+        service_account: str,
+        statements: Sequence[Statement],
+    ) -> None:
+        super().__init__(scope, construct_id)
+        # The ARN stands in a condition of the trust, so that no other cluster's pods are let in.
+        pods = iam.ServicePrincipal(
+            "pods.eks.amazonaws.com",
+            conditions={
+                "StringEquals": {"aws:SourceAccount": Stack.of(self).account},
+                "ArnEquals": {"aws:SourceArn": kubernetes.arn},
+            },
+        )
+        role = iam.Role(
+            self,
+            "Role",
+            description=f"Pods of {namespace}/{service_account}",
+            assumed_by=iam.SessionTagsPrincipal(pods),
+            inline_policies={
+                "Pods": iam.PolicyDocument(
+                    minimize=False,
+                    statements=[
+                        iam.PolicyStatement(
+                            sid=statement.sid,
+                            actions=statement.actions,
+                            resources=statement.resources,
+                            conditions=statement.conditions,
+                        )
+                        for statement in statements
+                    ],
+                )
+            },
+        )
+        acknowledge_wildcards(role, statements)
+        eks.CfnPodIdentityAssociation(
+            self,
+            "Association",
+            cluster_name=kubernetes.name,
+            namespace=namespace,
+            service_account=service_account,
+            role_arn=role.role_arn,
+        )

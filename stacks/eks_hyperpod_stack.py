@@ -1,0 +1,142 @@
+"""The EKS cluster and what goes with it when it is destroyed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from aws_cdk import Annotations, CfnOutput, Stack
+
+from config import addons
+from config.chart_cache import chart_folder
+from config.cluster_tags import CLUSTER_TAG
+from config.eks_cluster import EksCluster
+from constructs import Construct
+from constructs.addon import addon
+from constructs.autoscaling_role import autoscaling_role
+from constructs.cost_budget import CostBudget
+from constructs.eks_hyperpod_cluster import EksHyperPodCluster
+from constructs.eks_node_files import EksNodeFiles
+from constructs.eks_node_statements import eks_node_statements
+from constructs.hyperpod_chart import HyperPodChart
+from constructs.instance_role import InstanceRole
+from constructs.kubernetes_cluster import KubernetesCluster
+from constructs.log_group import log_group
+from constructs.network import Network
+from constructs.node_statements import LIFECYCLE_PREFIX, NodeResources
+from constructs.node_waiter import NodeWaiter
+from stacks.remaining_costs import remaining_costs
+from stacks.storage_stack import StorageStack
+
+FUNCTION_LOG_DAYS = 30
+DEFAULT_CLUSTER = "clusters/eks.yaml"
+"""The file that app and make take when none is named."""
+
+
+class EksHyperPodStack(Stack):
+    """Control plane, nodes, and what runs on them: what can be destroyed over night.
+
+    In three phases, each of which depends on all of the one before, and is deleted before it: what needs no
+    nodes, the nodes, and what needs them.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        cluster: EksCluster,
+        network: Network,
+        storage: StorageStack,
+        chart_stand_ins: Path | None = None,
+        **stack_arguments: Any,
+    ) -> None:
+        super().__init__(scope, construct_id, **stack_arguments)
+        # Routes, endpoints and rules are there as long as something is installed over them, or removed.
+        self.add_stack_dependency(storage)
+        key = storage.key
+        kubernetes = KubernetesCluster(self, "Kubernetes", settings=cluster, network=network, key=key)
+
+        without_nodes = Construct(self, "WithoutNodes")
+        for construct_id, name, configuration in (
+            ("VpcCni", addons.VPC_CNI, {"enableNetworkPolicy": "true"}),
+            ("KubeProxy", addons.KUBE_PROXY, None),
+            ("PodIdentityAgent", addons.POD_IDENTITY_AGENT, None),
+        ):
+            addon(
+                without_nodes,
+                construct_id,
+                settings=cluster,
+                kubernetes=kubernetes,
+                name=name,
+                configuration=configuration,
+            )
+        try:
+            folder = chart_folder("hyperpod", stand_ins=chart_stand_ins)
+        except ValueError as error:
+            # Of this stack alone: a deployment of the others goes on.
+            Annotations.of(self).add_error(str(error))
+        else:
+            HyperPodChart(without_nodes, "Chart", settings=cluster, kubernetes=kubernetes, folder=folder)
+
+        files = EksNodeFiles(self, "NodeFiles", artifact_bucket=storage.artifact_bucket, key=key)
+        resources = NodeResources(
+            cluster_name=cluster.name,
+            vpc=network.vpc,
+            subnets=network.private_subnets,
+            security_group=network.security_group,
+            artifact_bucket_name=files.bucket_name,
+            artifact_prefixes=[LIFECYCLE_PREFIX],
+            repository=storage.image_repository.repository,
+            key=key,
+        )
+        hyperpod = EksHyperPodCluster(
+            self,
+            "Cluster",
+            settings=cluster,
+            network=network,
+            eks_cluster_arn=kubernetes.arn,
+            role=InstanceRole(
+                self,
+                "NodeRole",
+                resources=resources,
+                database_secret=None,
+                workspace=None,
+                more=eks_node_statements(self, resources, kubernetes.arn),
+            ),
+            autoscaling_role=(
+                autoscaling_role(self, "AutoscalingRole", key=key)
+                if cluster.autoscaling == "karpenter"
+                else None
+            ),
+            lifecycle_s3_uri=files.lifecycle.s3_uri,
+            key=key,
+            depends_on=[without_nodes, files.lifecycle],
+        )
+
+        log = log_group(self, "FunctionLog", key=key, retention_days=FUNCTION_LOG_DAYS)
+        waiter = NodeWaiter(
+            self,
+            "NodeWaiter",
+            settings=cluster,
+            hyperpod=hyperpod,
+            log=log,
+        )
+        if cluster.budget:
+            CostBudget(self, "Budget", cluster_name=cluster.name, tag=CLUSTER_TAG, budget=cluster.budget)
+        self._outputs(
+            ClusterName=cluster.name,
+            ClusterArn=hyperpod.arn,
+            KubeconfigCommand=f"aws eks update-kubeconfig --name {cluster.name} --region {cluster.region}",
+            LifecycleSourceS3Uri=files.lifecycle.s3_uri,
+            DataBucketName=storage.data_bucket.bucket_name,
+            ArtifactBucketName=files.bucket_name,
+            LustreFileSystemId=storage.lustre.file_system_id,
+            LustreMountName=storage.lustre.mount_name,
+            ImageUri=storage.image_repository.repository.repository_uri,
+            BillsUntilTeardown=", ".join(remaining_costs(cluster)),
+        )
+
+    def _outputs(self, **values: str) -> None:
+        for name, value in values.items():
+            CfnOutput(self, name, value=value)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import Any
 
+from config.instance_catalogue import InstanceType
 from config.slurm_cluster import SlurmCluster
 from tools.job_request import Wanted, common_fields, folder_problems, listed, placement
 from workloads.esm2.launch.job_file import Job
@@ -29,21 +31,14 @@ def bandwidth_request(
         ValueError: listing all that does not fit together.
     """
     problems = folder_problems(cluster, wanted.folder)
-    at_least = _at_least(settings, problems)
+    at_least = asked_bandwidth(settings, problems)
     place = placement(cluster, wanted, problems)
     if place.sizes and place.sizes[-1] * place.num_processes == 1:
         problems.append("NODES: got 1, with one process; an all-reduce needs two")
     if problems:
         raise ValueError(listed(problems))
     hardware = place.hardware
-    expected = Expectation(
-        instance_type=hardware.name,
-        gpus_per_node=hardware.num_accelerators,
-        network_gb_s=hardware.network_gbps / 8,
-        has_efa=bool(place.gpus and hardware.num_efa),
-        published=PUBLISHED.get(hardware.name),
-        at_least_gb_s=at_least,
-    )
+    expected = expectation(hardware, has_efa=bool(place.gpus and hardware.num_efa), at_least_gb_s=at_least)
     name = hardware.name.removeprefix("ml.")
     job = Job(
         **common_fields(cluster, wanted, place),
@@ -55,7 +50,20 @@ def bandwidth_request(
     return {"config": expected.text(), "job": asdict(job), "sbatch": place.options(wanted, name)}
 
 
-def _at_least(settings: list[str], problems: list[str]) -> float | None:
+def expectation(hardware: InstanceType, *, has_efa: bool, at_least_gb_s: float | None) -> Expectation:
+    """What all-reduces over nodes of a type should reach."""
+    return Expectation(
+        instance_type=hardware.name,
+        gpus_per_node=hardware.num_accelerators,
+        network_gb_s=hardware.network_gbps / 8,
+        has_efa=has_efa,
+        published=PUBLISHED.get(hardware.name),
+        at_least_gb_s=at_least_gb_s,
+    )
+
+
+def asked_bandwidth(settings: Sequence[str], problems: list[str]) -> float | None:
+    """The user's own bound in GB/s, from the settings; what else is there is added to the problems."""
     found: float | None = None
     for setting in settings:
         name, _, value = setting.partition("=")

@@ -2,7 +2,8 @@
 
 Where ``BEATS_FOLDER`` names a folder of the node, a process has two files there, by its local rank:
 ``<n>.json`` says who it is and what it does, and is touched whenever the process advances; ``<n>.stacks``
-takes the stacks of its threads on ``DUMP_SIGNAL``. Without the variable nothing happens.
+takes the stacks of its threads on ``DUMP_SIGNAL``. Where ``BEAT_LINES`` is a number of seconds, the node's
+first process says in its log that it advances (``beat_lines.py``). Without the variables nothing happens.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ import threading
 from functools import cache
 from pathlib import Path
 
+from .beat_lines import BeatLines
+
 BEATS_FOLDER = "ESM2_BEATS_FOLDER"
+BEAT_LINES = "ESM2_BEAT_LINES_SECONDS"
 DUMP_SIGNAL: int = getattr(signal, "SIGRTMIN", signal.SIGUSR2)
 """The first real-time signal, where there are such: neither torchrun, NCCL nor Slurm sends it."""
 RECORD_BYTES = 512
@@ -33,12 +37,20 @@ def beat(doing: str, *, slow: bool = False) -> None:
     """
     if (heart := _heart()) is not None:
         heart.beat(doing, slow)
+    if (lines := _lines()) is not None:
+        lines.beat(doing, slow)
 
 
 @cache
 def _heart() -> _Heart | None:
     folder = os.environ.get(BEATS_FOLDER)
     return _Heart(Path(folder)) if folder else None
+
+
+@cache
+def _lines() -> BeatLines | None:
+    seconds = os.environ.get(BEAT_LINES)
+    return BeatLines(float(seconds)) if seconds and os.environ.get("LOCAL_RANK") == "0" else None
 
 
 class _Heart:

@@ -14,6 +14,10 @@ from pathlib import Path
 from types import FrameType
 
 
+class BeingPrepared(ValueError):
+    """Another process makes the same folder right now."""
+
+
 @contextmanager
 def workspace(out: Path) -> Iterator[Path]:
     """Make a fresh folder that becomes ``out`` when the block ends well, and is removed when it does not.
@@ -21,7 +25,8 @@ def workspace(out: Path) -> Iterator[Path]:
     A folder left behind by a killed run is removed first. SIGTERM is an exception within the block.
 
     Raises:
-        ValueError: if another run is preparing the same folder, or the disk fills up.
+        BeingPrepared: if another run is preparing the same folder.
+        ValueError: if the disk fills up.
     """
     partial = out.parent / f".{out.name}.partial"
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +91,7 @@ def _lock(out: Path) -> Iterator[None]:
             if not path.exists() or not os.path.samestat(path.stat(), os.fstat(file.fileno())):
                 raise BlockingIOError
         except BlockingIOError:
-            raise ValueError(
+            raise BeingPrepared(
                 f"another process is preparing {out} right now; wait for it or choose another data.path"
             ) from None
         except OSError as error:

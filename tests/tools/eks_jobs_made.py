@@ -1,0 +1,40 @@
+"""Jobs of Kubernetes as the tools make them, of the shipped cluster files and of changed ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from config.eks_cluster import EksCluster
+from tools.eks_request import EksWanted, bandwidth_job, pod_job
+from workloads.esm2.config import load_config
+from workloads.esm2.launch.kubernetes_job import PodJob
+
+CLUSTERS = Path(__file__).parents[2] / "clusters"
+RUN = Path("workloads/esm2/configs/esm2_8m_sample.yaml")
+IMAGE = "123456789012.dkr.ecr.us-west-2.amazonaws.com/esm2-eks/training@sha256:" + "5a" * 32
+
+
+def shipped(name: str = "eks", **changes: Any) -> EksCluster:
+    """``clusters/<name>.yaml`` with top-level fields replaced."""
+    return EksCluster.model_validate(yaml.safe_load((CLUSTERS / f"{name}.yaml").read_text()) | changes)
+
+
+def with_group(cluster: EksCluster, group_name: str, **changes: Any) -> EksCluster:
+    """The cluster with fields of one group replaced."""
+    groups = [
+        group.model_copy(update=changes) if group.name == group_name else group
+        for group in cluster.instance_groups
+    ]
+    return cluster.model_copy(update={"instance_groups": groups})
+
+
+def made(*overrides: str, stage: str = "train", cluster: EksCluster | None = None, **wanted: Any) -> PodJob:
+    cluster = cluster or shipped()
+    options = EksWanted(**{"stage": stage, "image": IMAGE, **wanted})
+    if stage == "bandwidth":
+        return bandwidth_job(cluster, overrides, options, version="abc")
+    config = load_config(RUN, overrides)
+    return pod_job(cluster, config, RUN.read_text(), list(overrides), options, version="abc")

@@ -23,7 +23,10 @@ GIVE_UP = Duration.minutes(55)
 
 
 class NodeWaiter(Construct):
-    """In place when the groups for Kubernetes's own pods have nodes; deleted at once."""
+    """In place when the groups for Kubernetes's own pods have nodes; deleted at once.
+
+    What needs nodes depends on ``resource``.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,10 @@ class NodeWaiter(Construct):
             inline_policies={
                 "ListNodes": iam.PolicyDocument(
                     statements=[
-                        iam.PolicyStatement(actions=["sagemaker:ListClusterNodes"], resources=[hyperpod.arn]),
+                        iam.PolicyStatement(
+                            actions=["sagemaker:DescribeCluster", "sagemaker:ListClusterNodes"],
+                            resources=[hyperpod.arn],
+                        ),
                         iam.PolicyStatement(
                             actions=["logs:CreateLogStream", "logs:PutLogEvents"],
                             # The attribute ends with ":*" and means the group's streams.
@@ -67,7 +73,7 @@ class NodeWaiter(Construct):
             log_group=log_group,
             disable_waiter_state_machine_logging=True,
         )
-        resource = CustomResource(
+        self.resource = CustomResource(
             self,
             "Resource",
             resource_type="Custom::HyperPodNodes",
@@ -76,10 +82,12 @@ class NodeWaiter(Construct):
                 "ClusterName": settings.name,
                 # A group of more waits for the first node alone, unless the file wants more at least.
                 "Groups": {group.name: group.min_instances or 1 for group in system_groups(settings)},
+                # The objects of Karpenter that come next are refused before.
+                "Autoscaling": settings.autoscaling == "karpenter",
                 "TimeoutSeconds": WAIT.to_seconds(),
             },
         )
-        resource.node.add_dependency(hyperpod)
+        self.resource.node.add_dependency(hyperpod)
         acknowledge_provider(self)
 
     def _function(

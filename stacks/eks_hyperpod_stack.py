@@ -7,13 +7,12 @@ from typing import Any
 
 from aws_cdk import Annotations, CfnOutput, Stack
 
-from config import addons
 from config.chart_cache import chart_folder
 from config.cluster_tags import CLUSTER_TAG
 from config.eks_cluster import EksCluster
 from constructs import Construct
-from constructs.addon import addon
 from constructs.autoscaling_role import autoscaling_role
+from constructs.cluster_services import ClusterServices
 from constructs.cost_budget import CostBudget
 from constructs.eks_hyperpod_cluster import EksHyperPodCluster
 from constructs.eks_node_files import EksNodeFiles
@@ -25,6 +24,7 @@ from constructs.log_group import log_group
 from constructs.network import Network
 from constructs.node_statements import LIFECYCLE_PREFIX, NodeResources
 from constructs.node_waiter import NodeWaiter
+from constructs.without_nodes import WithoutNodes
 from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
 
@@ -57,20 +57,7 @@ class EksHyperPodStack(Stack):
         key = storage.key
         kubernetes = KubernetesCluster(self, "Kubernetes", settings=cluster, network=network, key=key)
 
-        without_nodes = Construct(self, "WithoutNodes")
-        for construct_id, name, configuration in (
-            ("VpcCni", addons.VPC_CNI, {"enableNetworkPolicy": "true"}),
-            ("KubeProxy", addons.KUBE_PROXY, None),
-            ("PodIdentityAgent", addons.POD_IDENTITY_AGENT, None),
-        ):
-            addon(
-                without_nodes,
-                construct_id,
-                settings=cluster,
-                kubernetes=kubernetes,
-                name=name,
-                configuration=configuration,
-            )
+        without_nodes = WithoutNodes(self, "WithoutNodes", settings=cluster, kubernetes=kubernetes)
         try:
             folder = chart_folder("hyperpod", stand_ins=chart_stand_ins)
         except ValueError as error:
@@ -122,6 +109,18 @@ class EksHyperPodStack(Stack):
             hyperpod=hyperpod,
             log=log,
         )
+        services = ClusterServices(
+            self,
+            "WithNodes",
+            settings=cluster,
+            kubernetes=kubernetes,
+            hyperpod=hyperpod,
+            lustre=storage.lustre,
+            metrics=storage.metrics,
+            grafana=storage.grafana,
+            key=key,
+        )
+        services.node.add_dependency(waiter.resource)
         if cluster.budget:
             CostBudget(self, "Budget", cluster_name=cluster.name, tag=CLUSTER_TAG, budget=cluster.budget)
         self._outputs(

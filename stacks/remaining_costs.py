@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from config.cluster import Cluster, NewVpc
+from config.eks_cluster import EksCluster
 from config.slurm_cluster import SlurmCluster
 
 
@@ -16,6 +17,8 @@ def remaining_costs(cluster: Cluster) -> list[str]:
     parts += ["S3 buckets", "image repository"]
     if cluster.prometheus:
         parts.append("Prometheus workspace")
+    if isinstance(cluster, EksCluster) and cluster.grafana:
+        parts.append("Grafana workspace")
     if isinstance(cluster.network, NewVpc) and cluster.network.internet == "nat":
         parts.append("NAT gateway")
     if cluster.network.interface_endpoints:

@@ -8,12 +8,14 @@ from aws_cdk import CfnOutput, RemovalPolicy, Stack
 
 from config import resource_names
 from config.cluster import Cluster
+from config.eks_cluster import EksCluster
 from config.slurm_cluster import SlurmCluster
 from config.storage import Removal
 from constructs import Construct
 from constructs.accounting_database import AccountingDatabase
 from constructs.data_association import DataAssociation
 from constructs.encryption_key import encryption_key
+from constructs.grafana_workspace import GrafanaWorkspace
 from constructs.home_file_system import HomeFileSystem
 from constructs.lustre_file_system import LustreFileSystem
 from constructs.metrics_workspace import MetricsWorkspace
@@ -101,6 +103,9 @@ class StorageStack(Stack):
         self.metrics = None
         if cluster.prometheus:
             self.metrics = MetricsWorkspace(self, "Metrics", cluster=cluster, key=self.key)
+        self.grafana = None
+        if self.metrics and isinstance(cluster, EksCluster) and cluster.grafana:
+            self.grafana = GrafanaWorkspace(self, "Grafana", cluster=cluster, metrics=self.metrics.workspace)
         self.accounting_database = None
         if isinstance(cluster, SlurmCluster) and cluster.accounting_database:
             self.accounting_database = AccountingDatabase(

@@ -1,7 +1,8 @@
 """Waits until instance groups of a HyperPod cluster have the nodes that what follows needs.
 
-A cluster with continuous provisioning is in service before its nodes are. CloudFormation calls ``on_event``
-once and ``is_complete`` until it says yes; an exception fails the deployment with its text.
+A cluster with continuous provisioning is in service before its nodes are, and before its autoscaling is.
+CloudFormation calls ``on_event`` once and ``is_complete`` until it says yes; an exception fails the
+deployment with its text.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import boto3
 
-GOOD = "Running"
+GOOD, AUTOSCALING_GOOD = "Running", "InService"
 SHOWN = 3
 """Messages of nodes that are quoted: CloudFormation cuts a reason off after a few hundred characters."""
 
@@ -25,7 +26,7 @@ def on_event(event: Event, _context: object) -> Event:
 
 
 def is_complete(event: Event, _context: object) -> dict[str, bool]:
-    """Whether each group of ``Groups`` has as many running nodes as it says there.
+    """Whether each group of ``Groups`` has as many running nodes as it says there, and ``Autoscaling`` is on.
 
     Raises:
         TimeoutError: after ``TimeoutSeconds``, with what the nodes are doing and what to do.
@@ -34,40 +35,36 @@ def is_complete(event: Event, _context: object) -> dict[str, bool]:
         return {"IsComplete": True}
     properties = event["ResourceProperties"]
     wanted = {name: int(number) for name, number in properties["Groups"].items()}
-    nodes = _nodes(properties["ClusterName"])
+    client = boto3.client("sagemaker")
+    pages = client.get_paginator("list_cluster_nodes").paginate(ClusterName=properties["ClusterName"])
+    nodes = [node for page in pages for node in page["ClusterNodeSummaries"]]
     running = Counter(node["InstanceGroupName"] for node in nodes if node["InstanceStatus"]["Status"] == GOOD)
     missing = {name: number for name, number in wanted.items() if running[name] < number}
-    if not missing:
+    problems = [_shortage(name, number, nodes) for name, number in missing.items()]
+    if properties["Autoscaling"] == "true":
+        cluster = client.describe_cluster(ClusterName=properties["ClusterName"])
+        status = cluster.get("AutoScaling", {}).get("Status", "none")
+        if status != AUTOSCALING_GOOD:
+            problems.append(f"autoscaling has status {status}, not {AUTOSCALING_GOOD}")
+    if not problems:
         return {"IsComplete": True}
-    waited = time.time() - float(event["Data"]["Start"])
     timeout = float(properties["TimeoutSeconds"])
-    if waited >= timeout:
-        raise TimeoutError(_message(properties["ClusterName"], missing, running, nodes, timeout))
+    if time.time() - float(event["Data"]["Start"]) >= timeout:
+        raise TimeoutError(_message(properties["ClusterName"], problems, timeout))
     return {"IsComplete": False}
 
 
-def _nodes(cluster_name: str) -> list[Event]:
-    pages = boto3.client("sagemaker").get_paginator("list_cluster_nodes").paginate(ClusterName=cluster_name)
-    return [node for page in pages for node in page["ClusterNodeSummaries"]]
+def _shortage(name: str, number: int, nodes: list[Event]) -> str:
+    """What the nodes of a group are doing, and what some of them say."""
+    statuses = [node["InstanceStatus"] for node in nodes if node["InstanceGroupName"] == name]
+    counted = Counter(status["Status"] for status in statuses)
+    found = ", ".join(f"{count} {status}" for status, count in sorted(counted.items())) or "no nodes"
+    said = dict.fromkeys(status["Message"] for status in statuses if status.get("Message"))
+    return "; ".join([f"group {name} has {found}, and needs {number} {GOOD}", *list(said)[:SHOWN]])
 
 
-def _message(
-    cluster_name: str, missing: dict[str, int], running: Counter[str], nodes: list[Event], timeout: float
-) -> str:
-    groups = []
-    for name, number in missing.items():
-        statuses = Counter(
-            node["InstanceStatus"]["Status"] for node in nodes if node["InstanceGroupName"] == name
-        )
-        found = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items())) or "none"
-        groups.append(f"{name} has {running[name]} of {number} running nodes (nodes: {found})")
-    messages = [
-        node["InstanceStatus"]["Message"]
-        for node in nodes
-        if node["InstanceGroupName"] in missing and node["InstanceStatus"].get("Message")
-    ]
-    said = "".join(f"; {text}" for text in list(dict.fromkeys(messages))[:SHOWN])
+def _message(cluster_name: str, problems: list[str], timeout: float) -> str:
     return (
-        f"after {timeout / 60:.0f} minutes {'; '.join(groups)}{said}. See `aws sagemaker list-cluster-events"
-        f" --cluster-name {cluster_name}` (capacity, quotas, lifecycle scripts), then deploy again"
+        f"after {timeout / 60:.0f} minutes: {'; '.join(problems)}. `aws sagemaker list-cluster-events"
+        f" --cluster-name {cluster_name}` shows why (capacity, quotas, lifecycle scripts); then deploy again"
     )

@@ -1,0 +1,99 @@
+"""What is installed when there are nodes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from aws_cdk import aws_kms as kms
+
+from config import addons
+from config.eks_cluster import EksCluster
+from config.job_access import job_roles
+from config.karpenter import karpenter_objects
+from constructs import Construct, IConstruct
+from constructs.addon import addon
+from constructs.container_insights import ContainerInsights
+from constructs.eks_hyperpod_cluster import EksHyperPodCluster
+from constructs.grafana_workspace import GrafanaWorkspace
+from constructs.kubernetes_cluster import KubernetesCluster
+from constructs.lustre_file_system import LustreFileSystem
+from constructs.lustre_volumes import LustreVolumes
+from constructs.manifest import manifest
+from constructs.metrics_workspace import MetricsWorkspace
+from constructs.observability import Observability
+from constructs.task_governance import TaskGovernance
+from constructs.training_operator import TrainingOperator
+
+
+class ClusterServices(Construct):
+    """Names, certificates, quotas; then, beside each other, what needs those.
+
+    The certificates are for webhooks. Task governance comes before what makes pods, which its webhook sees,
+    and before what lies in the namespaces of its teams.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        settings: EksCluster,
+        kubernetes: KubernetesCluster,
+        hyperpod: EksHyperPodCluster,
+        lustre: LustreFileSystem,
+        metrics: MetricsWorkspace | None,
+        grafana: GrafanaWorkspace | None,
+        key: kms.IKey | None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        steps: list[IConstruct] = [
+            addon(self, "CoreDns", settings=settings, kubernetes=kubernetes, name=addons.COREDNS),
+            addon(self, "CertManager", settings=settings, kubernetes=kubernetes, name=addons.CERT_MANAGER),
+        ]
+        if settings.task_governance:
+            steps.append(
+                TaskGovernance(
+                    self,
+                    "TaskGovernance",
+                    settings=settings,
+                    governance=settings.task_governance,
+                    kubernetes=kubernetes,
+                    hyperpod=hyperpod,
+                )
+            )
+        volumes = LustreVolumes(self, "Lustre", settings=settings, kubernetes=kubernetes, lustre=lustre)
+        access = manifest(self, "JobRoles", kubernetes=kubernetes, objects=[*job_roles(settings)])
+        # Of the namespaces of jobs, one of which comes with the volumes.
+        access.node.add_dependency(volumes)
+        others: list[IConstruct] = [volumes, access]
+        if settings.training_operator == "hyperpod":
+            others.append(
+                TrainingOperator(
+                    self, "TrainingOperator", settings=settings, kubernetes=kubernetes, hyperpod=hyperpod
+                )
+            )
+        if metrics:
+            others.append(
+                Observability(
+                    self,
+                    "Observability",
+                    settings=settings,
+                    kubernetes=kubernetes,
+                    metrics=metrics,
+                    grafana=grafana,
+                )
+            )
+        if settings.container_insights:
+            others.append(
+                ContainerInsights(
+                    self, "ContainerInsights", settings=settings, kubernetes=kubernetes, key=key
+                )
+            )
+        if settings.autoscaling == "karpenter":
+            others.append(
+                manifest(self, "NodePools", kubernetes=kubernetes, objects=[*karpenter_objects(settings)])
+            )
+        for before, after in pairwise(steps):
+            after.node.add_dependency(before)
+        for other in others:
+            other.node.add_dependency(steps[-1])

@@ -1,0 +1,89 @@
+"""The Lustre file system as pods see it."""
+
+from __future__ import annotations
+
+from config import addons
+from config.eks_cluster import EksCluster
+from config.kubernetes_names import COMMON_NAMESPACE, job_namespaces
+from config.lustre_volumes import (
+    SYSTEM_NAMESPACE,
+    LustreVolume,
+    folder_job,
+    persistent_volume,
+    persistent_volume_claim,
+    storage_class,
+)
+from constructs import Construct
+from constructs.addon import addon
+from constructs.kubernetes_cluster import KubernetesCluster
+from constructs.lustre_file_system import LustreFileSystem
+from constructs.manifest import manifest
+from constructs.node_statements import Statement
+from constructs.pod_role import PodRole
+
+_NAMESPACE = {
+    "apiVersion": "v1",
+    "kind": "Namespace",
+    # Jobs need no privileges of the node's.
+    "metadata": {"name": COMMON_NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "baseline"}},
+}
+
+
+class LustreVolumes(Construct):
+    """FSx's driver, and a volume and a claim in every namespace of jobs; those of teams are there before.
+
+    Volumes are the whole file system: the data under the bucket's path are everybody's, and each namespace
+    has a folder of its own for what it makes.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        settings: EksCluster,
+        kubernetes: KubernetesCluster,
+        lustre: LustreFileSystem,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        # Nothing is provisioned. With the role the controller also learns the region, which it would ask of
+        # the instance metadata that pods are kept from.
+        why = "FSx has no resource-level permissions for it"
+        role = PodRole(
+            self,
+            "ControllerRole",
+            kubernetes=kubernetes,
+            namespace=SYSTEM_NAMESPACE,
+            service_account="fsx-csi-controller-sa",
+            statements=[
+                Statement("DescribeFileSystems", ["fsx:DescribeFileSystems"], ["*"], why_wildcard=why)
+            ],
+        )
+        driver = addon(self, "Driver", settings=settings, kubernetes=kubernetes, name=addons.LUSTRE_DRIVER)
+        driver.node.add_dependency(role)
+
+        namespaces = job_namespaces(settings)
+        volume = LustreVolume(
+            lustre.file_system_id, lustre.dns_name, lustre.mount_name, settings.storage.lustre.capacity_gib
+        )
+        places = [SYSTEM_NAMESPACE, *namespaces]
+        volumes = manifest(
+            self,
+            "Volumes",
+            kubernetes=kubernetes,
+            objects=[
+                *([_NAMESPACE] if COMMON_NAMESPACE in namespaces else []),
+                storage_class(),
+                *(persistent_volume(volume, namespace) for namespace in places),
+            ],
+        )
+        volumes.node.add_dependency(driver)
+        claims = manifest(
+            self,
+            "Claims",
+            kubernetes=kubernetes,
+            objects=[persistent_volume_claim(volume, namespace) for namespace in places],
+        )
+        claims.node.add_dependency(volumes)
+        folders = manifest(self, "Folders", kubernetes=kubernetes, objects=[folder_job(namespaces)])
+        folders.node.add_dependency(claims)

@@ -1,0 +1,88 @@
+"""Metrics of pods, nodes and accelerators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_cdk import Stack
+
+from config import addons
+from config.eks_cluster import EksCluster
+from constructs import Construct
+from constructs.addon import addon
+from constructs.grafana_workspace import GrafanaWorkspace
+from constructs.kubernetes_cluster import KubernetesCluster
+from constructs.metrics_workspace import MetricsWorkspace
+from constructs.node_statements import Statement
+from constructs.pod_role import PodRole
+
+_LEVELS = {
+    **dict.fromkeys(
+        ("trainingMetrics", "clusterMetrics", "nodeMetrics", "acceleratedComputeMetrics"), "BASIC"
+    ),
+    # There is no basic level of these.
+    **dict.fromkeys(
+        ("inferenceMetrics", "taskGovernanceMetrics", "scalingMetrics", "networkMetrics"), "DISABLED"
+    ),
+}
+
+
+class Observability(Construct):
+    """HyperPod's observability add-on, which writes to the cluster's Prometheus workspace."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        settings: EksCluster,
+        kubernetes: KubernetesCluster,
+        metrics: MetricsWorkspace,
+        grafana: GrafanaWorkspace | None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        stack = Stack.of(self)
+        workspace = metrics.workspace
+        logs = (
+            f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:"
+            f"/aws/sagemaker/Clusters/{settings.name}/*"
+        )
+        role = PodRole(
+            self,
+            "Role",
+            kubernetes=kubernetes,
+            namespace="hyperpod-observability",
+            service_account="hyperpod-observability-operator-otel-collector",
+            statements=[
+                Statement("WriteMetrics", ["aps:RemoteWrite"], [workspace.attr_arn]),
+                Statement(
+                    "WriteLogs",
+                    [
+                        "logs:CreateLogGroup",
+                        "logs:CreateLogStream",
+                        "logs:DescribeLogStreams",
+                        "logs:PutLogEvents",
+                    ],
+                    [logs],
+                    why_wildcard="the last part is the cluster's id, which the service makes up later",
+                ),
+            ],
+        )
+        metrics_provider: dict[str, Any] = {name: {"level": level} for name, level in _LEVELS.items()}
+        operator = addon(
+            self,
+            "Addon",
+            settings=settings,
+            kubernetes=kubernetes,
+            name=addons.OBSERVABILITY,
+            configuration={
+                "ampWorkspace": {
+                    "arn": workspace.attr_arn,
+                    "prometheusEndpoint": workspace.attr_prometheus_endpoint,
+                },
+                **({"amgWorkspace": grafana.for_addon} if grafana else {}),
+                "metricsProvider": metrics_provider,
+                "logging": {"enabled": True},
+            },
+        )
+        operator.node.add_dependency(role)

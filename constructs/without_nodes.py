@@ -1,0 +1,35 @@
+"""What is installed before there are nodes, which it lets join."""
+
+from __future__ import annotations
+
+from config import addons
+from config.eks_cluster import EksCluster
+from constructs import Construct
+from constructs.addon import addon
+from constructs.kubernetes_cluster import KubernetesCluster
+from constructs.manifest import manifest
+from constructs.metadata_policy import metadata_policy
+
+
+class WithoutNodes(Construct):
+    """Add-ons that are active without pods, and the policy that holds from the first pod on."""
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, settings: EksCluster, kubernetes: KubernetesCluster
+    ) -> None:
+        super().__init__(scope, construct_id)
+        cni = addon(
+            self,
+            "VpcCni",
+            settings=settings,
+            kubernetes=kubernetes,
+            name=addons.VPC_CNI,
+            configuration={"enableNetworkPolicy": "true"},
+        )
+        addon(self, "KubeProxy", settings=settings, kubernetes=kubernetes, name=addons.KUBE_PROXY)
+        addon(
+            self, "PodIdentityAgent", settings=settings, kubernetes=kubernetes, name=addons.POD_IDENTITY_AGENT
+        )
+        policy = manifest(self, "MetadataPolicy", kubernetes=kubernetes, objects=[metadata_policy()])
+        # Which brings the kind of object.
+        policy.node.add_dependency(cni)

@@ -11,34 +11,35 @@ ARGS ?=
 NAME = $(notdir $(basename $(CONFIG)))
 RUN ?= runs/$(NAME)
 STAGE = $(BIN)/python -m workloads.esm2
-CLUSTER ?= clusters/slurm.yaml
-# On a cluster: TARGET=slurm, and NODES= (2, or 2-3), IMAGE=, or any option of tools.submit in SUBMIT="--time 2:00:00".
+CLUSTER ?= clusters/$(if $(filter eks,$(TARGET)),eks,slurm).yaml
+# On a cluster: TARGET=slurm or eks, and NODES= (2; on Slurm also 2-3), IMAGE=, or any option of tools.submit or
+# tools.eks_submit in SUBMIT="--time 2:00:00".
 TARGET ?= local
 NODES ?=
 IMAGE ?=
 SUBMIT ?=
 JOB ?=
-JOBS = $(BIN)/python -m tools.jobs --cluster $(CLUSTER)
+JOBS = $(BIN)/python -m tools.$(if $(filter eks,$(TARGET)),eks_jobs,jobs) --cluster $(CLUSTER)
 CDK_READY := node_modules/.ready
 CDK = $(NODE_HERE) node node_modules/aws-cdk/bin/cdk --context cluster=$(CLUSTER)
 CHECKOV_READY := .venv-checkov/.ready
 # The environment brings the Node.js that the CDK's command line and its Python package run on.
 NODE_HERE = PATH="$(CURDIR)/$(BIN):$$PATH"
 
-submit = $(BIN)/python -m tools.submit $(1) --cluster $(CLUSTER) $(if $(NODES),--nodes $(NODES)) \
-	$(if $(IMAGE),--image $(IMAGE)) $(SUBMIT)
+submit = $(BIN)/python -m tools.$(if $(filter eks,$(TARGET)),eks_submit,submit) $(1) --cluster $(CLUSTER) \
+	$(if $(NODES),--nodes $(NODES)) $(if $(IMAGE),--image $(IMAGE)) $(SUBMIT)
 
 # A stage: what it is called on a cluster, and the module that runs it here.
 ifeq ($(TARGET),local)
 stage = $(STAGE).$(2) --config $(CONFIG)
-else ifeq ($(TARGET),slurm)
+else ifneq ($(filter slurm eks,$(TARGET)),)
 stage = $(call submit,$(1)) --config $(CONFIG)
 else
-$(error TARGET: got $(TARGET); allowed are local and slurm)
+$(error TARGET: got $(TARGET); allowed are local, slurm and eks)
 endif
-ifeq ($(TARGET),slurm)
+ifneq ($(TARGET),local)
 $(foreach goal,$(filter report bench bench-data,$(MAKECMDGOALS)),\
-	$(error TARGET=slurm: $(goal) runs on this machine alone; for a run of the cluster make fetch comes first))
+	$(error TARGET=$(TARGET): $(goal) runs on this machine alone; for a run of the cluster make fetch comes first))
 endif
 
 .DEFAULT_GOAL := help
@@ -49,7 +50,7 @@ endif
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo '  CONFIG=workloads/esm2/configs/<run>.yaml picks a run, ARGS="optim.lr=2e-4 ..." changes it'
-	@echo '  CLUSTER=clusters/<cluster>.yaml picks a cluster; TARGET=slurm runs data, train-*, evaluate and image there'
+	@echo '  CLUSTER=clusters/<cluster>.yaml picks a cluster; TARGET=slurm or eks runs stages and bandwidth there'
 
 env: $(READY) ## the Python environment in .venv; every target below makes it by itself
 
@@ -75,7 +76,7 @@ evaluate: $(READY) ## score a run, a checkpoint or a hub id (ARGS="model.init_fr
 	$(call stage,evaluate,evaluate) $(ARGS)
 
 bandwidth: $(READY) ## all-reduces over nodes, against what their type should reach; here: over all GPUs, or cores
-ifeq ($(TARGET),slurm)
+ifneq ($(TARGET),local)
 	$(call submit,bandwidth) $(ARGS)
 else
 	$(BIN)/torchrun --standalone --nproc-per-node=auto -m workloads.esm2.network.bandwidth --to runs/bandwidth $(ARGS)

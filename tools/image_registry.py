@@ -70,6 +70,15 @@ def digest_of(ecr: Any, repository: Repository, tag: str) -> str | None:
     return str(answer["imageDetails"][0]["imageDigest"])
 
 
+def tags_of(ecr: Any, repository: Repository, digest: str) -> list[str] | None:
+    """The tags of an image, None if there is no such digest."""
+    try:
+        answer = ecr.describe_images(repositoryName=repository.name, imageIds=[{"imageDigest": digest}])
+    except ecr.exceptions.ImageNotFoundException:
+        return None
+    return list(answer["imageDetails"][0].get("imageTags", []))
+
+
 def scan_summary(
     ecr: Any,
     repository: Repository,

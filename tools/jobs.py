@@ -11,6 +11,7 @@ import getpass
 import io
 import sys
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from config.loader import load_slurm_cluster
@@ -22,6 +23,10 @@ from tools.node_session import BrokenSession
 PROGRAM = Path(__file__).with_name("jobs_on_cluster.sh")
 LARGEST_MIB = 200
 """Of a model that comes through a session, at about 1 MB/s."""
+COPY_INSTEAD = (
+    "copy it below the data bucket's folder of the shared file system, from where it is exported to S3 "
+    "(docs/training-on-slurm.md)"
+)
 
 
 def main() -> int:
@@ -62,6 +67,21 @@ def fetch(head: HeadNode, user: str, folder: str, job: str, to: Path) -> int:
     """
     said: list[str] = []
     status = _run(head, user, "fetch", folder, job, str(LARGEST_MIB), say=said.append)
+    return unpack(said, to, status=status, instead=COPY_INSTEAD)
+
+
+def unpack(said: Sequence[str], to: Path, *, status: int, instead: str) -> int:
+    """Put what a cluster's machine has sent into the folder of its run below ``to``, and name it.
+
+    Args:
+        said: lines: of the run, of what is left out, ``files``, and an archive in base64.
+        to: folder of runs.
+        status: of who sent it.
+        instead: what to do for what is left out.
+
+    Raises:
+        ValueError: with what was said, if there is nothing to bring or it came damaged.
+    """
     if status or "files" not in said:
         raise ValueError("\n".join(said[:20]).removeprefix("error: "))
     start = said.index("files")
@@ -76,11 +96,7 @@ def fetch(head: HeadNode, user: str, folder: str, job: str, to: Path) -> int:
         raise ValueError(f"what came is damaged ({error}); run the same command again") from None
     for line in said[:start]:
         if line.startswith("left "):
-            print(
-                f"not fetched: {line.removeprefix('left ')}; copy it below the data bucket's folder of the "
-                "shared file system, from where it is exported to S3 (docs/training-on-slurm.md)",
-                file=sys.stderr,
-            )
+            print(f"not fetched: {line.removeprefix('left ')}; {instead}", file=sys.stderr)
     for path in sorted(target.iterdir()):
         print(path)
     return 0

@@ -97,7 +97,7 @@ def main() -> int:
 def _request(
     cluster: SlurmCluster, config: Path | None, overrides: list[str], wanted: Wanted
 ) -> dict[str, Any]:
-    version = _version()
+    version = code_revision()
     if wanted.stage == "bandwidth":
         if config:
             raise ValueError(f"--config: got {config}; the bandwidth job runs no training")
@@ -108,7 +108,7 @@ def _request(
     return job_request(cluster, run, config.read_text(), overrides, wanted, version=version)
 
 
-def _version() -> str:
+def code_revision() -> str:
     """Of the code, for checkpoints and reports: the commit, or else the contents' hash."""
     try:
         return read_revision(Path(__file__).parents[1]).tag

@@ -1,0 +1,59 @@
+"""The image that a job of Kubernetes names: the one of this commit, or what is known of another."""
+
+from __future__ import annotations
+
+import re
+
+from config.eks_cluster import EksCluster
+from config.resource_names import image_repository
+from tools.aws_session import aws_client, open_session
+from tools.image import REPOSITORY
+from tools.image_registry import digest_of, find_repository, tags_of
+from tools.source_revision import read_revision
+
+
+def commit_image(cluster: EksCluster, profile: str | None) -> str:
+    """The image of the commit that is checked out, by digest.
+
+    Raises:
+        ValueError: if the cluster's repository has none.
+    """
+    revision = read_revision(REPOSITORY)
+    if revision.changes:
+        raise ValueError(
+            "IMAGE: the code here is not committed, so no image has it; commit it, then make image push, "
+            "or name an image with IMAGE="
+        )
+    ecr = aws_client(open_session(region=cluster.region, profile=profile), "ecr")
+    repository = find_repository(ecr, image_repository(cluster))
+    digest = digest_of(ecr, repository, revision.sha)
+    if digest is None:
+        raise ValueError(
+            f"IMAGE: {repository.uri} has no image of commit {revision.sha[:12]}; make image push, or name "
+            "another one with IMAGE="
+        )
+    return f"{repository.uri}@{digest}"
+
+
+def image_note(cluster: EksCluster, image: str, profile: str | None) -> str | None:
+    """What whoever submits should know of an image; None if it is this commit's.
+
+    Raises:
+        ValueError: if it is of the cluster's own repository, which has no such digest.
+    """
+    name, _, digest = image.partition("@")
+    uri = re.sub(r":[\w.-]+$", "", name)
+    ecr = aws_client(open_session(region=cluster.region, profile=profile), "ecr")
+    repository = find_repository(ecr, image_repository(cluster))
+    if uri != repository.uri:
+        return f"{uri} is not the cluster's repository; whether it has the image, the nodes will see"
+    tags = tags_of(ecr, repository, digest)
+    if tags is None:
+        raise ValueError(f"IMAGE: {uri} has no image {digest}; make push prints the one of a commit")
+    here = read_revision(REPOSITORY)
+    if here.tag in tags:
+        return None
+    return (
+        f"the image has the code of commit {', '.join(tag[:12] for tag in tags) or 'unknown'}, this checkout "
+        f"is {here.sha[:12]}{' with changes' if here.changes else ''}; what runs is the image's"
+    )

@@ -1,0 +1,208 @@
+"""What became of jobs of Kubernetes: ``python -m tools.eks_jobs status|tail|cancel|fetch [JOB]``.
+
+Without a job the last one is meant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from config.eks_cluster import EksCluster
+from config.kubernetes_names import COMMON_NAMESPACE
+from config.loader import load_eks_cluster
+from config.task_governance import team_namespace
+from tools.command_line import cluster_parser, run_command
+from tools.eks_fetch import fetch
+from tools.eks_request import chosen_team
+from tools.kind_of_job import has_ended, kind_of, list_jobs, state
+from tools.kubectl import Kubectl, Refused, open_kubectl
+from tools.tables import format_table
+from workloads.esm2.launch.kubernetes_job import (
+    JOB_LABEL,
+    RUN_LABEL,
+    SAVE_SECONDS,
+    STAGE_LABEL,
+    Operator,
+)
+
+NUM_SHOWN = 5
+"""Jobs of which status shows the log's last line."""
+POLL_SECONDS = 5.0
+MOST_LOGS = 256
+"""Pods that kubectl follows at once."""
+FIRST_LINES = 50
+
+
+def main() -> int:
+    options = _options()
+    cluster = load_eks_cluster(options.cluster)
+    if options.what == "cancel" and not options.job:
+        raise ValueError("cancel: name the job, make cancel TARGET=eks JOB=<name>; make status lists them")
+    operator = cluster.training_operator
+    with open_kubectl(
+        cluster,
+        options.namespace or _namespace(cluster, options.team),
+        profile=options.profile,
+        kubeconfig=options.kubeconfig,
+    ) as kubectl:
+        if options.what == "status":
+            return status(kubectl, operator)
+        if options.what == "tail":
+            return tail(kubectl, operator, options.job)
+        job = find_job(kubectl, operator, options.job)
+        return cancel(kubectl, operator, job) if options.what == "cancel" else fetch(kubectl, job, options.to)
+
+
+def _options() -> argparse.Namespace:
+    parser = cluster_parser("Look after jobs that make ... TARGET=eks has submitted.")
+    parser.add_argument("what", choices=("status", "tail", "cancel", "fetch"))
+    parser.add_argument("job", nargs="?", default="", help="its name; the last one submitted, if not given")
+    parser.add_argument("--team", help="whose jobs")
+    parser.add_argument("--namespace", help="another one than the team's")
+    parser.add_argument("--kubeconfig", type=Path, help="instead of the caller's AWS credentials")
+    parser.add_argument(
+        "--to", type=Path, default=Path("runs"), help="folder for what is fetched (%(default)s)"
+    )
+    return parser.parse_args()
+
+
+def _namespace(cluster: EksCluster, wanted: str | None) -> str:
+    problems: list[str] = []
+    team = chosen_team(cluster, wanted, problems)
+    if problems:
+        raise ValueError(problems[0])
+    return team_namespace(team) if team else COMMON_NAMESPACE
+
+
+def find_job(kubectl: Kubectl, operator: Operator, name: str) -> dict[str, Any]:
+    """The job of that name, or the last one.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    jobs = list_jobs(kubectl, operator, {JOB_LABEL: name} if name else {})
+    if not jobs:
+        which = f"no job {name} is" if name else "no job is"
+        raise ValueError(f"{which} in namespace {kubectl.namespace}; make status TARGET=eks lists them")
+    return jobs[0]
+
+
+def status(kubectl: Kubectl, operator: Operator) -> int:
+    """Jobs, and how far the newest ones are."""
+    jobs = list_jobs(kubectl, operator, {})
+    rows = [
+        [
+            job["metadata"]["name"],
+            job["metadata"]["labels"][STAGE_LABEL],
+            job["metadata"]["labels"][RUN_LABEL],
+            state(job),
+            _age(job["metadata"].get("creationTimestamp")),
+        ]
+        for job in jobs
+    ]
+    print(format_table(["JOB", "STAGE", "RUN", "STATE", "AGE"], rows))
+    for job in jobs[:NUM_SHOWN]:
+        name = job["metadata"]["name"]
+        print(f"\njob {name}  run {job['metadata']['labels'][RUN_LABEL]}  {state(job)}")
+        for message in _messages(job):
+            print(f"  {'why':8} {message}")
+        for pod in _pods(kubectl, name):
+            where = pod["spec"].get("nodeName", "no node yet")
+            print(f"  {'pod':8} {pod['metadata']['name']}  {pod['status'].get('phase', '')}  {where}")
+        if line := _last_line(kubectl, name):
+            print(f"  {'log':8} {line}")
+    return 0
+
+
+def _messages(job: Mapping[str, Any]) -> list[str]:
+    """Of the condition that the job is in."""
+    conditions = job.get("status", {}).get("conditions") or []
+    return [found["message"] for found in conditions if found["type"] == state(job) and found.get("message")]
+
+
+def _age(created: str | None) -> str:
+    if not created:
+        return ""
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()
+    minutes, hours = int(seconds // 60), int(seconds // 3600)
+    return (
+        f"{hours // 24}d{hours % 24}h"
+        if hours >= 48
+        else f"{hours}h{minutes % 60}m"
+        if hours
+        else f"{minutes}m"
+    )
+
+
+def _pods(kubectl: Kubectl, name: str) -> list[dict[str, Any]]:
+    return sorted(kubectl.matching("pod", {JOB_LABEL: name}), key=lambda pod: str(pod["metadata"]["name"]))
+
+
+def _last_line(kubectl: Kubectl, name: str) -> str:
+    """Of the first pod that has one."""
+    for pod in _pods(kubectl, name):
+        try:
+            lines = kubectl.run("logs", pod["metadata"]["name"], "--tail=1").strip().splitlines()
+        except Refused:  # its container has not begun
+            continue
+        if lines:
+            return lines[-1]
+    return ""
+
+
+def tail(kubectl: Kubectl, operator: Operator, name: str) -> int:
+    """The logs of a job's pods, until it ends; pods that come in place of others are followed as well."""
+    name = name or find_job(kubectl, operator, "")["metadata"]["name"]
+    begun, waiting = False, ""
+    while True:
+        jobs = list_jobs(kubectl, operator, {JOB_LABEL: name})
+        pods = _pods(kubectl, name)
+        if not jobs and not pods:
+            if begun:
+                print(f"job {name} is gone")
+                return 0
+            find_job(kubectl, operator, name)
+        started = [pod for pod in pods if pod["status"].get("phase") not in (None, "Pending")]
+        if started:
+            lines = 0 if begun else FIRST_LINES
+            begun = True
+            kubectl.stream(
+                "logs",
+                f"--selector={JOB_LABEL}={name}",
+                "--follow",
+                "--prefix",
+                f"--tail={lines}",
+                f"--max-log-requests={MOST_LOGS}",
+                say=lambda line: print(line, flush=True),
+            )
+        elif jobs and waiting != (now := f"the job has not begun: {state(jobs[0])}"):
+            waiting = now
+            print(now, flush=True)
+        if jobs and has_ended(jobs[0]):
+            print(f"job {name}: {state(jobs[0])}")
+            return 0
+        time.sleep(POLL_SECONDS)
+
+
+def cancel(kubectl: Kubectl, operator: Operator, job: Mapping[str, Any]) -> int:
+    """Have its processes save and end: Kubernetes sends SIGTERM, and waits for them."""
+    name = job["metadata"]["name"]
+    was_over = has_ended(job)
+    kubectl.delete(kind_of(operator), name)
+    if was_over:
+        print(f"job {name} had ended ({state(job)}) and is removed, with its pods' logs")
+        return 0
+    print(f"job {name} is asked to save and to end, within {SAVE_SECONDS} s: make tail TARGET=eks JOB={name}")
+    print(
+        f"at once, without saving: kubectl delete pod --selector={JOB_LABEL}={name} --grace-period=0 --force"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

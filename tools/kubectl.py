@@ -1,0 +1,207 @@
+"""The Kubernetes of a cluster, by kubectl: with the caller's AWS credentials, or their own kubeconfig."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from config.chart_cache import CACHE
+from config.eks_cluster import EksCluster
+from config.resource_names import kubernetes_cluster
+from tools.aws_session import aws_client, is_absent, open_session
+from tools.eks_token import API_VERSION
+from tools.kubectl_layer import find_program
+
+REPOSITORY = Path(__file__).parents[1]
+ANSWER_SECONDS = 30
+"""For each request; a private endpoint that is not reached answers nothing."""
+COMMAND_SECONDS = 120
+ABSENT, EXISTS = "(NotFound)", "(AlreadyExists)"
+NO_SUCH_KIND = "the server doesn't have a resource type"
+UNREACHED = (
+    "was refused",
+    "i/o timeout",
+    "no such host",
+    "connection refused",
+    "deadline exceeded",
+    "Client.Timeout",
+)
+Manifest = dict[str, Any]
+Say = Callable[[str], None]
+
+
+class Refused(ValueError):
+    """What Kubernetes said no to, in its words."""
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    program: Path
+    kubeconfig: Path
+    namespace: str
+    where: str
+    """The cluster, for messages."""
+
+    def find(self, kind: str, name: str) -> Manifest | None:
+        """An object of the namespace, None if it is not there.
+
+        Raises:
+            Refused: also if the cluster does not know the kind.
+        """
+        try:
+            return self._json("get", kind, name, "--output=json")
+        except Refused as error:
+            if ABSENT in str(error):
+                return None
+            raise
+
+    def matching(self, kind: str, labels: Mapping[str, str]) -> list[Manifest]:
+        """Objects of the namespace that have the labels."""
+        selector = ",".join(f"{name}={value}" for name, value in labels.items())
+        found: list[Manifest] = self._json("get", kind, f"--selector={selector}", "--output=json")["items"]
+        return found
+
+    def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+        """Make an object; a dry run goes through all checks of the cluster and makes nothing."""
+        options = ["--dry-run=server"] if dry_run else []
+        # Whether fields are known, the tests have seen to; and what this cluster's operator knows, it says.
+        command = ("create", "--filename=-", "--validate=ignore", "--output=json", *options)
+        return self._json(*command, text=json.dumps(manifest))
+
+    def delete(self, kind: str, name: str) -> bool:
+        """Ask for an object to go, without waiting; whether it was there."""
+        said = self.run("delete", kind, name, "--wait=false", "--ignore-not-found", "--output=name")
+        return bool(said.strip())
+
+    def run(self, *arguments: str, text: str | None = None) -> str:
+        """What a command of kubectl prints.
+
+        Raises:
+            Refused: with what it said, if it failed.
+        """
+        try:
+            done = subprocess.run(
+                self._command(*arguments, f"--request-timeout={ANSWER_SECONDS}s"),
+                cwd=REPOSITORY,
+                input=text,
+                stdin=None if text is not None else subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=COMMAND_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise Refused(self._unreached("nothing came")) from None
+        if done.returncode:
+            said = done.stderr.strip().splitlines()
+            raise Refused(self._explained(said[-1] if said else f"kubectl ended with {done.returncode}"))
+        return done.stdout
+
+    def stream(self, *arguments: str, say: Say) -> int:
+        """Tell every line that a command prints, for as long as it runs; its status."""
+        with subprocess.Popen(
+            self._command(*arguments),
+            cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process:
+            assert process.stdout
+            for line in process.stdout:
+                say(line.rstrip("\n"))
+        return process.returncode
+
+    def _json(self, *arguments: str, text: str | None = None) -> Manifest:
+        answer: Manifest = json.loads(self.run(*arguments, text=text))
+        return answer
+
+    def _command(self, *arguments: str) -> list[str]:
+        access = [f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}"]
+        return [str(self.program), *access, *arguments]
+
+    def _explained(self, said: str) -> str:
+        if any(mark in said for mark in UNREACHED):
+            return self._unreached(said)
+        if "You must be logged in" in said or "Unauthorized" in said or "(Forbidden)" in said:
+            return f"{said}; the cluster file's kubernetes.access says who may do what in {self.where}"
+        return said.removeprefix("Error from server ").removeprefix("error: ")
+
+    def _unreached(self, said: str) -> str:
+        return (
+            f"{self.where} does not answer ({said}); its API server is reached from the VPC and from the "
+            "cluster file's kubernetes.public_access_cidrs alone"
+        )
+
+
+@contextmanager
+def open_kubectl(
+    cluster: EksCluster, namespace: str, *, profile: str | None, kubeconfig: Path | None
+) -> Iterator[Kubectl]:
+    """Access to a namespace of the cluster.
+
+    Raises:
+        ValueError: if there is no kubectl, or no such cluster.
+    """
+    program = find_program("kubectl", CACHE)
+    if program is None:
+        raise ValueError("kubectl is missing; install kubectl 1.33 or later")
+    if kubeconfig is not None:
+        if not kubeconfig.is_file():
+            raise ValueError(f"--kubeconfig: {kubeconfig} is not there")
+        yield Kubectl(program, kubeconfig.resolve(), namespace, str(kubeconfig))
+        return
+    name = kubernetes_cluster(cluster)
+    with TemporaryDirectory(prefix="kube-") as folder:
+        path = Path(folder) / "config"
+        path.write_text(json.dumps(kubeconfig_of(cluster, profile)))
+        yield Kubectl(program, path, namespace, f"EKS cluster {name}")
+
+
+def kubeconfig_of(cluster: EksCluster, profile: str | None) -> Manifest:
+    """Without a secret: kubectl asks for a token whenever it needs one.
+
+    Raises:
+        ValueError: if there is no such cluster.
+    """
+    name = kubernetes_cluster(cluster)
+    eks = aws_client(open_session(region=cluster.region, profile=profile), "eks")
+    try:
+        found = eks.describe_cluster(name=name)["cluster"]
+    except ClientError as error:
+        if not is_absent(error):
+            raise
+        raise ValueError(
+            f"there is no EKS cluster {name} in {cluster.region}; make deploy makes it"
+        ) from None
+    if "endpoint" not in found:
+        raise ValueError(f"EKS cluster {name} is {found['status']}; try again when it is ACTIVE")
+    arguments = ["-m", "tools.eks_token", "--name", name, "--region", cluster.region]
+    arguments += ["--profile", profile] if profile else []
+    credentials = {
+        "apiVersion": API_VERSION,
+        "command": sys.executable,
+        "args": arguments,
+        "interactiveMode": "Never",
+    }
+    authority = found["certificateAuthority"]["data"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {"name": name, "cluster": {"server": found["endpoint"], "certificate-authority-data": authority}}
+        ],
+        "users": [{"name": name, "user": {"exec": credentials}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "current-context": name,
+    }

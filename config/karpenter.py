@@ -28,7 +28,7 @@ def _node_class(group: EksInstanceGroup) -> dict[str, Any]:
     return {
         "apiVersion": f"{_GROUP}/v1",
         "kind": "HyperpodNodeClass",
-        "metadata": {"name": _name(group)},
+        "metadata": {"name": group.name},
         "spec": {"instanceGroups": [group.name]},
     }
 
@@ -42,7 +42,7 @@ def _node_pool(group: EksInstanceGroup) -> dict[str, Any]:
     return {
         "apiVersion": "karpenter.sh/v1",
         "kind": "NodePool",
-        "metadata": {"name": _name(group)},
+        "metadata": {"name": group.name},
         "spec": {
             # Karpenter counts nodes by their CPUs.
             "limits": {"cpu": str(group.max_instances * instance_type(group.instance_type).vcpus)},
@@ -50,7 +50,7 @@ def _node_pool(group: EksInstanceGroup) -> dict[str, Any]:
             "template": {
                 "metadata": {"labels": group.labels},
                 "spec": {
-                    "nodeClassRef": {"group": _GROUP, "kind": "HyperpodNodeClass", "name": _name(group)},
+                    "nodeClassRef": {"group": _GROUP, "kind": "HyperpodNodeClass", "name": group.name},
                     # HyperPod replaces nodes for their faults, not for their age.
                     "expireAfter": "Never",
                     "requirements": [
@@ -65,8 +65,3 @@ def _node_pool(group: EksInstanceGroup) -> dict[str, Any]:
             },
         },
     }
-
-
-def _name(group: EksInstanceGroup) -> str:
-    """Groups' names have capitals, objects' have none."""
-    return group.name.lower()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aws_cdk import Tags
+from aws_cdk import Acknowledgment, Tags, Validations
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sagemaker as sagemaker
@@ -61,6 +61,13 @@ class EksHyperPodCluster(Construct):
         for name, value in OPERATOR_TAG.items():
             Tags.of(self.resource).add(name, value)
         self.resource.node.add_dependency(role, *depends_on)
+        if any(group.image_release_version for group in settings.instance_groups):
+            Validations.of(self.resource).acknowledge(
+                Acknowledgment(
+                    id="CloudFormation-Validate::F3002",
+                    reason="ImageReleaseVersion is newer than the library's own schema; cfn-lint has it",
+                )
+            )
 
     @property
     def arn(self) -> str:

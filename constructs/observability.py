@@ -78,7 +78,11 @@ class Observability(Construct):
             configuration={
                 "ampWorkspace": {
                     "arn": workspace.attr_arn,
-                    "prometheusEndpoint": workspace.attr_prometheus_endpoint,
+                    # The workspace's own attribute ends with a slash.
+                    "prometheusEndpoint": (
+                        f"https://aps-workspaces.{stack.region}.amazonaws.com/workspaces/"
+                        f"{workspace.attr_workspace_id}"
+                    ),
                 },
                 **({"amgWorkspace": grafana.for_addon} if grafana else {}),
                 "metricsProvider": metrics_provider,

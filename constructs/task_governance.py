@@ -8,6 +8,7 @@ from aws_cdk import Acknowledgment, CfnResource, Validations
 from aws_cdk import aws_sagemaker as sagemaker
 
 from config import addons
+from config.cluster_tags import tags_of
 from config.eks_cluster import EksCluster
 from config.task_governance import Quota, Team
 from config.task_governance import TaskGovernance as Settings
@@ -73,6 +74,8 @@ class TaskGovernance(Construct):
                         "FairShareWeight": team.fair_share_weight,
                     },
                     "ComputeQuotaConfig": _quota(team),
+                    # The library tags only types that it knows.
+                    "Tags": [{"Key": key, "Value": value} for key, value in tags_of(settings).items()],
                 },
             )
             quota.node.add_dependency(policy)

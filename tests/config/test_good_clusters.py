@@ -108,6 +108,7 @@ EDGES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+_GOVERNED = {"region": "us-east-1", "network.availability_zone_ids": ["use1-az6", "use1-az4"]}
 _SCALED = {
     "autoscaling": "karpenter",
     "instance_groups[workers].num_instances": 0,
@@ -178,12 +179,16 @@ EKS_EDGES: dict[str, tuple[str, dict[str, Any]]] = {
     "pinned release": ("eks", {"instance_groups[workers].image_release_version": "1.2.3"}),
     "teams that borrow and have nothing": (
         "eks",
-        {"task_governance.teams": [{"name": "a" * 40}, {"name": "b", "borrow_limit_percent": 500}]},
+        {
+            **_GOVERNED,
+            "task_governance.teams": [{"name": "a" * 40}, {"name": "b", "borrow_limit_percent": 500}],
+        },
     ),
     "quotas of all there is": (
         "eks",
         {
             **_SCALED,
+            **_GOVERNED,
             "task_governance.teams": [
                 {"name": "a", "quota": [{"instance_type": "ml.g5.8xlarge", "num_accelerators": 15}]},
                 {

@@ -9,21 +9,27 @@ from pathlib import Path
 import botocore.session
 from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
 
-from config.regions import HEALTH_MONITORING_REGIONS, ZONE_ID_PREFIXES
+from config.regions import HEALTH_MONITORING_REGIONS, TASK_GOVERNANCE_REGIONS, ZONE_ID_PREFIXES
 
 
-def test_regions_are_those_of_the_registry() -> None:
-    """As cfn-lint records it; other partitions than ``aws`` are no part of this project."""
+def regions_with(kind: str) -> set[str]:
+    """As cfn-lint records the registry; other partitions than ``aws`` are no part of this project."""
     spec = find_spec("cfnlint")
     assert spec is not None and spec.origin is not None
     registry = Path(spec.origin).parent / "data" / "schemas" / "providers"
     public = set(botocore.session.get_session().get_available_regions("ec2"))
-    found = {
-        path.stem
-        for path in registry.glob("*.json")
-        if "AWS::SageMaker::Cluster" in json.loads(path.read_text())
-    }
-    assert found & public == set(ZONE_ID_PREFIXES)
+    return public & {path.stem for path in registry.glob("*.json") if kind in json.loads(path.read_text())}
+
+
+def test_regions_are_those_of_the_registry() -> None:
+    assert regions_with("AWS::SageMaker::Cluster") == set(ZONE_ID_PREFIXES)
+
+
+def test_task_governance_is_where_the_registry_has_its_types() -> None:
+    policy, quota = (
+        regions_with(f"AWS::SageMaker::{kind}") for kind in ("ClusterSchedulerConfig", "ComputeQuota")
+    )
+    assert policy & quota & set(ZONE_ID_PREFIXES) & HEALTH_MONITORING_REGIONS == TASK_GOVERNANCE_REGIONS
 
 
 def test_zone_ids_begin_with_their_prefix() -> None:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.stacks.synthesized import CLUSTER_FILES, templates
+from tests.stacks.synthesized import ALL_FILES, templates
 
 GOLDEN = Path(__file__).parent
 _ASSET = re.compile(r"\b[0-9a-f]{64}\b")
@@ -26,6 +26,6 @@ def golden_files() -> dict[Path, str]:
     """What the golden files of all shipped clusters should hold."""
     return {
         GOLDEN / Path(file).stem / f"{stack}.json": normalised(template)
-        for file in CLUSTER_FILES
+        for file in ALL_FILES
         for stack, template in templates(file).items()
     }

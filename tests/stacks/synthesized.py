@@ -11,24 +11,29 @@ from typing import Any
 import yaml
 from aws_cdk import App
 
-from config.slurm_cluster import SlurmCluster
+from config.cluster_kinds import KINDS, AnyCluster
 from stacks.cluster_stacks import add_checks, add_stacks
 
 REPOSITORY = Path(__file__).parents[2]
-CLUSTER_FILES = sorted(
-    path.relative_to(REPOSITORY).as_posix()
-    for path in (REPOSITORY / "clusters").glob("*.yaml")
-    if yaml.safe_load(path.read_text())["scheduler"] == "slurm"
-)
+CHARTS = REPOSITORY / "tests" / "charts" / "stand_ins"
+_FILES = {
+    path.relative_to(REPOSITORY).as_posix(): yaml.safe_load(path.read_text())["scheduler"]
+    for path in sorted((REPOSITORY / "clusters").glob("*.yaml"))
+}
+CLUSTER_FILES = [file for file, scheduler in _FILES.items() if scheduler == "slurm"]
+EKS_FILES = [file for file, scheduler in _FILES.items() if scheduler == "eks"]
+ALL_FILES = list(_FILES)
 STACKS = ("SlurmNetworkStack", "SlurmStorageStack", "SlurmHyperPodStack")
+EKS_STACKS = ("EksNetworkStack", "EksStorageStack", "EksHyperPodStack")
 
 Templates = dict[str, dict[str, Any]]
 """By construct id, in the order of deployment."""
 
 
-def load(file: str, **changes: Any) -> SlurmCluster:
+def load(file: str, **changes: Any) -> Any:
     """The cluster of a file, with other values at its top level."""
-    return SlurmCluster.model_validate(yaml.safe_load((REPOSITORY / file).read_text()) | changes)
+    document = yaml.safe_load((REPOSITORY / file).read_text()) | changes
+    return KINDS[document["scheduler"]].model_validate(document)
 
 
 def new_app(file: str | None = None) -> App:
@@ -41,16 +46,20 @@ def new_app(file: str | None = None) -> App:
     return App(context=context, outdir=tempfile.mkdtemp(prefix="cdk-"), analytics_reporting=False)
 
 
-def synthesize(cluster: SlurmCluster, file: str | None = None) -> Path:
+def synthesize(cluster: AnyCluster, file: str | None = None) -> Path:
     """The folder of the cloud assembly; cdk-nag's findings raise."""
     app = new_app(file)
-    add_stacks(app, cluster)
+    add_stacks(app, cluster, chart_stand_ins=CHARTS)
     add_checks(app)
     return Path(app.synth().directory)
 
 
 def read_templates(folder: Path) -> Templates:
-    return {stack: json.loads((folder / f"{stack}.template.json").read_text()) for stack in STACKS}
+    return {
+        stack: json.loads((folder / f"{stack}.template.json").read_text())
+        for stack in (*STACKS, *EKS_STACKS)
+        if (folder / f"{stack}.template.json").exists()
+    }
 
 
 @cache

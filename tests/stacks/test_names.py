@@ -11,7 +11,7 @@ import pytest
 from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 
 from tests.stacks.intrinsics import Evaluator
-from tests.stacks.synthesized import CLUSTER_FILES, Templates, assembly, load, read_templates, synthesize
+from tests.stacks.synthesized import ALL_FILES, Templates, assembly, load, read_templates, synthesize
 
 # Names that CloudFormation does not identify the resource by, but that must be unique nevertheless.
 ALSO_UNIQUE = {
@@ -21,7 +21,12 @@ ALSO_UNIQUE = {
     "AWS::FSx::FileSystem": [],
     "AWS::EC2::SecurityGroup": ["GroupName"],
     "AWS::SecretsManager::Secret": ["Name"],
+    "AWS::EKS::Cluster": ["Name"],
+    "AWS::SageMaker::ComputeQuota": ["Name"],
+    "AWS::SageMaker::ClusterSchedulerConfig": ["Name"],
 }
+
+EKS_COPY = ("copy-3", "clusters/eks-p5.yaml")
 
 
 @cache
@@ -29,7 +34,7 @@ def naming_properties(kind: str) -> list[str]:
     """Paths of the properties that name a resource in its account, by CloudFormation's registry."""
     if kind.startswith("Custom::"):
         return []
-    schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-west-2", kind).schema
+    schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", kind).schema
     groups = [schema["primaryIdentifier"], *schema.get("additionalIdentifiers", [])]
     # An identifier of several parts (a rule in a policy) is unique by its parent's.
     paths = [group[0].removeprefix("/properties/") for group in groups if len(group) == 1]
@@ -62,11 +67,11 @@ def names(stacks: Templates, region: str) -> Iterator[tuple[str, str]]:
 def side_by_side() -> dict[str, list[tuple[str, str]]]:
     """Names of all shipped clusters and of two renamed copies, as if all were in one region."""
     found = {}
-    for file in CLUSTER_FILES:
+    for file in ALL_FILES:
         region = load(file).region
         found[file] = list(names(read_templates(assembly(file)), region))
-    for copy in ("copy-1", "copy-2"):
-        cluster = load("clusters/slurm-p5.yaml", name=copy)
+    for copy, file in (("copy-1", "clusters/slurm-p5.yaml"), ("copy-2", "clusters/slurm-p5.yaml"), EKS_COPY):
+        cluster = load(file, name=copy)
         found[copy] = list(names(read_templates(synthesize(cluster)), cluster.region))
     return found
 
@@ -90,13 +95,13 @@ def test_names_are_looked_at() -> None:
     } <= kinds
 
 
-@pytest.mark.parametrize("cluster", ["copy-1", "copy-2"])
+@pytest.mark.parametrize("cluster", ["copy-1", "copy-2", EKS_COPY[0]])
 def test_every_name_is_the_cluster_s_own(cluster: str) -> None:
     assert [name for _, name in side_by_side()[cluster] if cluster not in name] == []
 
 
-@pytest.mark.parametrize("file", CLUSTER_FILES)
+@pytest.mark.parametrize("file", ALL_FILES)
 def test_stacks_are_named_after_the_cluster(file: str) -> None:
     manifest = (assembly(file) / "manifest.json").read_text()
     for part in ("network", "storage", "hyperpod"):
-        assert f'"stackName": "{load(file).name}-slurm-{part}"' in manifest
+        assert f'"stackName": "{load(file).name}-{load(file).scheduler}-{part}"' in manifest

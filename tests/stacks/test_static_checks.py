@@ -15,11 +15,11 @@ import yaml
 from aws_cdk import RemovalPolicy, Stack
 from aws_cdk import aws_s3 as s3
 
-from app import add_stacks
+from stacks.cluster_stacks import add_checks, add_stacks
+from tests.stacks.eks_variants import EKS_EVERY_OPTION
 from tests.stacks.synthesized import (
-    CLUSTER_FILES,
+    ALL_FILES,
     REPOSITORY,
-    STACKS,
     assembly,
     load,
     new_app,
@@ -34,14 +34,15 @@ CHECKOV = REPOSITORY / ".venv-checkov" / "bin" / "checkov"
 @cache
 def assemblies() -> tuple[Path, ...]:
     return (
-        *(assembly(file) for file in CLUSTER_FILES),
+        *(assembly(file) for file in ALL_FILES),
         synthesize(EVERY_OPTION),
         synthesize(EXISTING_VPC),
+        synthesize(EKS_EVERY_OPTION),
     )
 
 
 def template_files() -> list[Path]:
-    return [folder / f"{stack}.template.json" for folder in assemblies() for stack in STACKS]
+    return [path for folder in assemblies() for path in sorted(folder.glob("*Stack.template.json"))]
 
 
 def test_cfn_lint_finds_nothing() -> None:
@@ -59,6 +60,7 @@ def test_cdk_nag_is_attached() -> None:
     """Synthesis raises on a finding, which is why every other test passes only without any."""
     app = new_app()
     add_stacks(app, load("clusters/slurm.yaml"))
+    add_checks(app)
     s3.Bucket(Stack(app, "Careless"), "Bucket", removal_policy=RemovalPolicy.DESTROY)
     with pytest.raises(RuntimeError, match="AwsSolutions-S1"):
         app.synth()

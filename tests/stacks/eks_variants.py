@@ -61,8 +61,8 @@ EKS_EVERY_OPTION: EksCluster = load(
     ],
 )
 
-# As many groups and priorities as the services take, with names as long as they may be. 50 labels and 50 taints
-# on each of them would be no template any more, which a synthesis says.
+# As many groups and priorities as the services take, with names as long as they may be. 50 labels and 50
+# taints on each of them would be no template any more, which a synthesis says.
 EKS_LARGEST: EksCluster = load(
     _P5,
     name="n" * 24,

@@ -1,0 +1,213 @@
+"""The EKS stack comes up in three phases, and goes down in the reverse order, as CloudFormation does it."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.stacks.eks_variants import EKS_VARIANTS, eks_variant_templates
+from tests.stacks.synthesized import EKS_FILES, assembly, templates
+
+CLUSTER = "AWS::SageMaker::Cluster"
+ADDON = "AWS::EKS::Addon"
+CHART = "Custom::AWSCDK-EKS-HelmChart"
+OBJECTS = "Custom::AWSCDK-EKS-KubernetesResource"
+INSTALLED = (ADDON, CHART, OBJECTS)
+WITHOUT_NODES = {"vpc-cni", "kube-proxy", "eks-pod-identity-agent"}
+CASES = (*EKS_FILES, *EKS_VARIANTS)
+
+Resources = dict[str, dict[str, Any]]
+
+
+def hyperpod(case: str) -> Resources:
+    stacks = templates(case) if case in EKS_FILES else eks_variant_templates(case)
+    found: Resources = stacks["EksHyperPodStack"]["Resources"]
+    return found
+
+
+def referred_to(value: Any) -> set[str]:
+    """Logical ids in a template's part."""
+    if isinstance(value, list):
+        return set().union(*map(referred_to, value)) if value else set()
+    if not isinstance(value, dict):
+        return set()
+    if "Ref" in value:
+        return {value["Ref"]}
+    if "Fn::GetAtt" in value:
+        return {value["Fn::GetAtt"][0]}
+    return referred_to(list(value.values()))
+
+
+@cache
+def everything_before(case: str) -> dict[str, set[str]]:
+    """All that a resource waits for, whether directly or not; deleted after it."""
+    found = hyperpod(case)
+    direct = {
+        name: (set(resource.get("DependsOn", [])) | referred_to(resource.get("Properties"))) & set(found)
+        for name, resource in found.items()
+    }
+    closed: dict[str, set[str]] = {}
+
+    def close(name: str) -> set[str]:
+        if name not in closed:
+            closed[name] = set(direct[name]).union(*(close(other) for other in direct[name]))
+        return closed[name]
+
+    for name in found:
+        close(name)
+    return closed
+
+
+def of(case: str, *kinds: str) -> Resources:
+    return {name: found for name, found in hyperpod(case).items() if found["Type"] in kinds}
+
+
+def the(case: str, kind: str) -> str:
+    (name,) = of(case, kind)
+    return name
+
+
+def addon(case: str, addon_name: str) -> str:
+    (name,) = (
+        name
+        for name, found in of(case, ADDON).items()
+        if found["Properties"]["AddonName"] == addon_name
+    )
+    return name
+
+
+def in_phase(case: str, construct: str) -> set[str]:
+    return {name for name in of(case, *INSTALLED) if name.startswith(construct)}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_installation_is_in_a_phase(case: str) -> None:
+    first, last = in_phase(case, "WithoutNodes"), in_phase(case, "WithNodes")
+    assert first and last
+    assert first | last == set(of(case, *INSTALLED))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_first_comes_what_needs_no_nodes(case: str) -> None:
+    before_cluster = everything_before(case)[the(case, CLUSTER)]
+    first = in_phase(case, "WithoutNodes")
+    assert first <= before_cluster
+    assert {addon(case, name) for name in WITHOUT_NODES} | {the(case, CHART)} < first
+    assert {name for name in first if hyperpod(case)[name]["Type"] == ADDON} == {
+        addon(case, name) for name in WITHOUT_NODES
+    }
+    for name in first:
+        assert the(case, CLUSTER) not in everything_before(case)[name]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_chart_does_not_wait_for_its_pods(case: str) -> None:
+    """There are no nodes to run them, and the installer would give up."""
+    properties = hyperpod(case)[the(case, CHART)]["Properties"]
+    assert "Wait" not in properties and "Atomic" not in properties
+    assert properties["Namespace"] == "kube-system"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_last_comes_what_needs_nodes(case: str) -> None:
+    waiter = the(case, "Custom::HyperPodNodes")
+    assert the(case, CLUSTER) in everything_before(case)[waiter]
+    for name in in_phase(case, "WithNodes"):
+        assert waiter in everything_before(case)[name], name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_names_and_certificates_come_before_operators(case: str) -> None:
+    before = everything_before(case)
+    names, certificates = addon(case, "coredns"), addon(case, "cert-manager")
+    assert names in before[certificates]
+    for name in in_phase(case, "WithNodes") - {names, certificates}:
+        assert certificates in before[name], name
+
+
+@pytest.mark.parametrize("case", ["clusters/eks-p5.yaml", "eks_every_option"])
+def test_quotas_come_between_kueue_and_what_makes_pods(case: str) -> None:
+    before = everything_before(case)
+    kueue = addon(case, "amazon-sagemaker-hyperpod-taskgovernance")
+    policy = the(case, "AWS::SageMaker::ClusterSchedulerConfig")
+    quotas = set(of(case, "AWS::SageMaker::ComputeQuota"))
+    assert quotas
+    assert kueue in before[policy]
+    for quota in quotas:
+        assert policy in before[quota]
+    earlier = {kueue, addon(case, "coredns"), addon(case, "cert-manager")}
+    for name in in_phase(case, "WithNodes") - earlier:
+        assert quotas <= before[name], name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_pods_find_their_identity_when_they_start(case: str) -> None:
+    """An association that is made later is not seen by pods that run."""
+    found = hyperpod(case)
+    associations = {
+        (found[name]["Properties"]["Namespace"], name)
+        for name in of(case, "AWS::EKS::PodIdentityAssociation")
+    }
+    owners = {
+        "kube-system": "aws-fsx-csi-driver",
+        "aws-hyperpod": "amazon-sagemaker-hyperpod-training-operator",
+        "hyperpod-observability": "amazon-sagemaker-hyperpod-observability",
+        "amazon-cloudwatch": "amazon-cloudwatch-observability",
+    }
+    assert associations
+    for namespace, name in associations:
+        assert name in everything_before(case)[addon(case, owners[namespace])]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_volumes_go_in_order(case: str) -> None:
+    """Claims, then volumes, then the driver that unmounts them, when all goes down."""
+    found, before = hyperpod(case), everything_before(case)
+    objects = {
+        name: {made["kind"] for made in json.loads(text)}
+        for name in of(case, OBJECTS)
+        if isinstance(text := found[name]["Properties"]["Manifest"], str)
+    }
+    (claims,) = (name for name, kinds in objects.items() if "PersistentVolumeClaim" in kinds)
+    (folders,) = (name for name, kinds in objects.items() if "Job" in kinds)
+    (volumes,) = (name for name in of(case, OBJECTS) if name.startswith("WithNodesLustreVolumes"))
+    assert claims in before[folders]
+    assert volumes in before[claims]
+    assert addon(case, "aws-fsx-csi-driver") in before[volumes]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_metadata_policy_holds_before_the_first_pod(case: str) -> None:
+    (policy,) = (name for name in of(case, OBJECTS) if name.startswith("WithoutNodesMetadataPolicy"))
+    assert addon(case, "vpc-cni") in everything_before(case)[policy]
+    assert policy in everything_before(case)[the(case, CLUSTER)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_installer_is_there_until_all_is_removed(case: str) -> None:
+    """What it may do in Kubernetes and in IAM goes after the last chart and object."""
+    found = hyperpod(case)
+    needed = {
+        name
+        for name, resource in found.items()
+        if name.startswith("KubernetesClusterKubectlProviderHandler")
+        and resource["Type"] in ("AWS::IAM::Role", "AWS::IAM::Policy", "AWS::Lambda::Function")
+    } | {name for name in of(case, "AWS::EKS::AccessEntry") if "ClusterAdmin" in name}
+    assert len(needed) == 4
+    for name in of(case, CHART, OBJECTS):
+        assert needed <= everything_before(case)[name], name
+
+
+@pytest.mark.parametrize("file", EKS_FILES)
+def test_network_and_storage_outlive_the_cluster(file: str) -> None:
+    """Rules, routes and endpoints, without which nothing can be removed, are in stacks that go later."""
+    artifacts = json.loads((assembly(file) / "manifest.json").read_text())["artifacts"]
+    assert "EksStorageStack" in artifacts["EksHyperPodStack"]["dependencies"]
+    assert "EksNetworkStack" in artifacts["EksStorageStack"]["dependencies"]
+    networking = {
+        found["Type"] for found in hyperpod(file).values() if found["Type"].startswith("AWS::EC2::")
+    }
+    assert networking == set()

@@ -1,6 +1,7 @@
 """Write the schemas of the job kinds again, from the packages that carry their models:
 
-    python -m pip install --no-deps --target /tmp/kinds sagemaker-hyperpod==3.12.0 kubeflow-training==1.9.4
+    python -m pip install --no-deps --target /tmp/kinds sagemaker-hyperpod==3.12.0 \\
+        hyperpod-pytorch-job-template==1.5.0 kubeflow-training==1.9.4
     .venv/bin/python -m tests.job_schemas.freeze /tmp/kinds
 
 Their other requirements clash with ours. The pods' template is left open: Kubernetes' own schema is stricter.
@@ -19,6 +20,7 @@ from typing import Any
 HERE = Path(__file__).parent
 HYPERPOD_MODELS = "sagemaker/hyperpod/training/config/hyperpod_pytorch_job_unified_config.py"
 KUBEFLOW_MODELS = "kubeflow/training/models"
+HYP_SCHEMA = "hyperpod_pytorch_job_template/v1_1/schema.json"
 PLAIN = {
     "str": {"type": "string"},
     "int": {"type": "integer"},
@@ -67,6 +69,12 @@ def _without_texts(value: Any) -> Any:
     }
 
 
+def hyp_schema(packages: Path) -> dict[str, Any]:
+    """Of the config.yaml that HyperPod's command line reads."""
+    schema: dict[str, Any] = _without_texts(json.loads((packages / HYP_SCHEMA).read_text()))
+    return schema
+
+
 def kubeflow_schema(packages: Path, model: str = "KubeflowOrgV1PyTorchJobSpec") -> dict[str, Any]:
     """Of PyTorchJob's spec, from the types that the client's generated classes list."""
     definitions: dict[str, Any] = {}
@@ -112,7 +120,12 @@ def _schema_of(kind: str, waiting: list[str]) -> dict[str, Any]:
 
 def main() -> None:
     packages = Path(sys.argv[1])
-    for name, schema in (("hyperpod", hyperpod_schema(packages)), ("kubeflow", kubeflow_schema(packages))):
+    schemas = {
+        "hyperpod": hyperpod_schema(packages),
+        "kubeflow": kubeflow_schema(packages),
+        "hyp_config": hyp_schema(packages),
+    }
+    for name, schema in schemas.items():
         path = HERE / f"{name}.json"
         path.write_text(json.dumps(schema, indent=1) + "\n")
         print(path)

@@ -1,4 +1,4 @@
-"""Submitting, status, tail, cancel and fetch with TARGET=eks: the real kubectl and a stand-in of its server."""
+"""Submitting, status, tail, cancel and fetch with TARGET=eks: the real kubectl, a stand-in of its server."""
 
 from __future__ import annotations
 

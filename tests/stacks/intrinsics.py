@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from tests.stacks.synthesized import Templates
@@ -15,6 +16,7 @@ _ARN = {
     "AWS::S3::Bucket": "arn:aws:s3:::{id}",
     "AWS::APS::Workspace": "arn:aws:aps:{region}:{account}:workspace/ws-0123",
     "AWS::Logs::LogGroup": "arn:aws:logs:{region}:{account}:log-group:{id}:*",
+    "AWS::EKS::Cluster": "arn:aws:eks:{region}:{account}:cluster/{id}",
     "AWS::Lambda::Function": "arn:aws:lambda:{region}:{account}:function:{id}",
 }
 _SECRET = "arn:aws:secretsmanager:{region}:{account}:secret:accounting-AbCdEf"
@@ -33,6 +35,8 @@ _ATTRIBUTE = {
     ("AWS::APS::Workspace", "PrometheusEndpoint"): (
         "https://aps-workspaces.{region}.amazonaws.com/workspaces/ws-0123/"
     ),
+    ("AWS::APS::Workspace", "WorkspaceId"): "ws-0123",
+    ("AWS::Grafana::Workspace", "Id"): "g-0123456789",
     ("AWS::SageMaker::Cluster", "ClusterArn"): "arn:aws:sagemaker:{region}:{account}:cluster/abcdefghij12",
 }
 
@@ -70,6 +74,10 @@ class Evaluator:
                 return separator.join(str(part) for part in self(parts))
             case [("Fn::Select", [index, items])]:
                 return self(items)[int(index)]
+            case [("Fn::Sub", str(text))]:
+                return re.sub(r"\$\{([^}]+)\}", lambda found: self._ref(found[1]), text)
+            case [("Fn::If", [_, yes, _])]:
+                return self(yes)
             case [("Fn::Split", [separator, text])]:
                 return self(text).split(separator)
             case [(function, _)] if function.startswith("Fn::"):

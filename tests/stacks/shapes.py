@@ -8,7 +8,7 @@ from typing import Any
 
 import botocore.session
 import regex  # the models' patterns use \p{...}, which re lacks
-from botocore.model import ListShape, Shape, StructureShape
+from botocore.model import ListShape, MapShape, Shape, StructureShape
 
 
 @cache
@@ -23,6 +23,7 @@ def violations(shape: Shape, value: Any, path: str = "") -> Iterator[str]:
     """One line for everything in the value that the shape forbids."""
     types: dict[str, Any] = {
         "structure": dict,
+        "map": dict,
         "list": list,
         "string": str,
         "integer": int,
@@ -35,7 +36,11 @@ def violations(shape: Shape, value: Any, path: str = "") -> Iterator[str]:
     if isinstance(shape, StructureShape):
         yield from _structure(shape, value, path)
         return
-    size = value if shape.type_name == "integer" else len(value) if isinstance(value, str | list) else None
+    if isinstance(shape, MapShape):
+        for key, item in value.items():
+            yield from violations(shape.key, key, f"{path}[{key}]")
+            yield from violations(shape.value, item, f"{path}.{key}")
+    size = value if shape.type_name == "integer" else len(value) if isinstance(value, str | list | dict) else None
     if size is not None:
         yield from _range(shape, size, path)
     if isinstance(shape, ListShape):

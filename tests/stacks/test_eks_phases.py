@@ -72,9 +72,7 @@ def the(case: str, kind: str) -> str:
 
 def addon(case: str, addon_name: str) -> str:
     (name,) = (
-        name
-        for name, found in of(case, ADDON).items()
-        if found["Properties"]["AddonName"] == addon_name
+        name for name, found in of(case, ADDON).items() if found["Properties"]["AddonName"] == addon_name
     )
     return name
 

@@ -23,6 +23,7 @@ JOBS = $(BIN)/python -m tools.$(if $(filter eks,$(TARGET)),eks_jobs,jobs) --clus
 CDK_READY := node_modules/.ready
 CDK = $(NODE_HERE) node node_modules/aws-cdk/bin/cdk --context cluster=$(CLUSTER)
 CHECKOV_READY := .venv-checkov/.ready
+HYPERPOD_READY := .venv-hyperpod/.ready
 # The environment brings the Node.js that the CDK's command line and its Python package run on.
 NODE_HERE = PATH="$(CURDIR)/$(BIN):$$PATH"
 
@@ -113,6 +114,13 @@ $(CHECKOV_READY): requirements-checkov.txt $(READY)
 	.venv-checkov/bin/pip install --quiet --disable-pip-version-check --requirement requirements-checkov.txt
 	@touch $@
 
+# HyperPod's agent pins an older torch than it needs: it comes without its requirements, in a folder of its own.
+$(HYPERPOD_READY): requirements-hyperpod.txt $(READY)
+	rm -rf .venv-hyperpod
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target .venv-hyperpod \
+		--requirement requirements-hyperpod.txt
+	@touch $@
+
 synth: $(CDK_READY) ## templates of the cluster's stacks, in cdk.out
 	$(CDK) synth --quiet
 
@@ -162,7 +170,7 @@ endif
 push: $(READY) ## push it to the cluster's repository and print its reference by digest
 	@$(BIN)/python -m tools.push --cluster $(CLUSTER) $(ARGS)
 
-test: $(READY) $(CDK_READY) $(CHECKOV_READY) ## every test that needs neither root nor cloud nor GPU
+test: $(READY) $(CDK_READY) $(CHECKOV_READY) $(HYPERPOD_READY) ## every test that needs neither root nor cloud nor GPU
 	$(NODE_HERE) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 test-cluster: $(READY) ## lifecycle scripts on a real Slurm of five machines, made of namespaces (root, Debian 12)
@@ -187,4 +195,4 @@ format: $(READY) ## rewrite the code in the house's format
 	$(BIN)/ruff format .
 
 clean: ## remove the environments; data, runs and downloads stay
-	rm -rf $(VENV) .venv-checkov node_modules cdk.out
+	rm -rf $(VENV) .venv-checkov .venv-hyperpod node_modules cdk.out

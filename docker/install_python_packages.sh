@@ -17,3 +17,7 @@ PIP_CONSTRAINT="" PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-deps -
     --root-user-action ignore --requirement "${work}/requirements.txt"
 python3 -B "${here}/python_lock.py" check "${here}/requirements.lock" "${here}/versions.json" \
     "${here}/requirements.in" "${work}/shipped.json"
+# After the check, which would find the agent's pin of torch unmet. Its build back end is in the lock.
+PIP_CONSTRAINT="" PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-deps --require-hashes \
+    --no-binary :all: --no-build-isolation --no-cache-dir --disable-pip-version-check --no-input \
+    --progress-bar off --root-user-action ignore --requirement "${here}/agent.lock"

@@ -66,7 +66,7 @@ def hyp_config(job: PodJob) -> dict[str, Any]:
         "image": job.image,
         "instance_type": job.node_labels[INSTANCE_TYPE_LABEL],
         "node_count": job.num_pods,
-        "tasks_per_node": job.num_processes,
+        "tasks_per_node": str(job.num_processes),
         "max_retry": job.max_retries,
         "queue_name": job.queue,
         "priority": job.priority,

@@ -123,6 +123,18 @@ def direct() -> list[Requirement]:
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
 
+def agent() -> Requirement:
+    """HyperPod's agent, by its own lock."""
+    text = (REPOSITORY / "docker/agent.lock").read_text()
+    [pin] = re.findall(r"^([\w.-]+==\S+) \\\n    --hash=sha256:[0-9a-f]{64}$", text, re.MULTILINE)
+    return Requirement(pin)
+
+
+def test_the_agent_is_the_one_that_is_tested() -> None:
+    pins = (REPOSITORY / "requirements-hyperpod.txt").read_text().splitlines()
+    assert str(agent()) in pins
+
+
 def test_lock_holds_what_is_asked_for_and_never_torch() -> None:
     locked = lock()
     for requirement in direct():
@@ -148,5 +160,6 @@ def test_everything_that_the_workload_imports_is_asked_for() -> None:
         for module in re.findall(r"^\s*(?:import|from) ([a-zA-Z_]\w*)", path.read_text(), re.MULTILINE)
     }
     distributions = {"yaml": "pyyaml", "mlflow": "mlflow-skinny", "botocore": "boto3"}
+    distributions |= {"hyperpod_elastic_agent": agent().name}
     third_party = imported - set(sys.stdlib_module_names) - {"workloads", "torch", "the"}
-    assert {distributions.get(module, module) for module in third_party} <= names
+    assert {distributions.get(module, module) for module in third_party} <= names | {agent().name}

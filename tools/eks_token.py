@@ -1,7 +1,7 @@
 """A token for an EKS cluster, as kubectl asks for it: ``python -m tools.eks_token --name N --region R``.
 
-What `aws eks get-token` prints: a presigned call of STS, which EKS's control plane makes to learn who asks
-(kubernetes-sigs/aws-iam-authenticator, "API Authorization from Outside a Cluster").
+What the aws command's get-token prints: a presigned call of STS, which EKS's control plane makes to learn who
+asks (kubernetes-sigs/aws-iam-authenticator, "API Authorization from Outside a Cluster").
 """
 
 from __future__ import annotations

@@ -7,6 +7,10 @@ Its own command, hyperpodrun 1.1.3, does not start with torch 2.12 and later, wh
 
 from __future__ import annotations
 
+import os
+import sys
+
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.run import get_args_parser
 
 
@@ -19,7 +23,12 @@ def main() -> None:
     for part in (parser, *parser._action_groups):
         part.conflict_handler = "resolve"
     agent.add_additional_hyperpod_args(parser)
-    agent.run(parser.parse_args())
+    try:
+        agent.run(parser.parse_args())
+    except SignalException as error:
+        # Its processes have saved and ended; its threads that read logs go on, and Python would wait for them.
+        print(f"ended by signal {error.sigval}", file=sys.stderr, flush=True)
+        os._exit(128 + error.sigval)
 
 
 if __name__ == "__main__":

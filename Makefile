@@ -21,6 +21,8 @@ SUBMIT ?=
 JOB ?=
 JOBS = $(BIN)/python -m tools.$(if $(filter eks,$(TARGET)),eks_jobs,jobs) --cluster $(CLUSTER)
 CDK_READY := node_modules/.ready
+# What `cdk deploy` and `cdk destroy` name: it brings the other two stacks, and leaves them.
+STACK = $(if $(shell grep -E '^scheduler: *["'\'']?eks' $(CLUSTER)),EksHyperPodStack,SlurmHyperPodStack)
 CDK = $(NODE_HERE) node node_modules/aws-cdk/bin/cdk --context cluster=$(CLUSTER)
 CHECKOV_READY := .venv-checkov/.ready
 HYPERPOD_READY := .venv-hyperpod/.ready
@@ -124,8 +126,8 @@ $(HYPERPOD_READY): requirements-hyperpod.txt $(READY)
 synth: $(CDK_READY) ## templates of the cluster's stacks, in cdk.out
 	$(CDK) synth --quiet
 
-deploy: $(CDK_READY) ## the cluster and all it depends on (the same as `cdk deploy SlurmHyperPodStack`)
-	$(CDK) deploy SlurmHyperPodStack $(ARGS)
+deploy: $(CDK_READY) ## the cluster and all it depends on (`cdk deploy` with its SlurmHyperPodStack or EksHyperPodStack)
+	$(CDK) deploy $(STACK) $(ARGS)
 
 diff: $(CDK_READY) ## what a deployment would change; warns when data or the cluster would be replaced
 	$(NODE_HERE) $(BIN)/python -m tools.template_diff --cluster $(CLUSTER) $(ARGS)
@@ -149,7 +151,7 @@ apply-lifecycle: $(READY) ## run the deployed scripts again on the nodes that ar
 	$(BIN)/python -m tools.apply_lifecycle --cluster $(CLUSTER) $(ARGS)
 
 destroy: $(CDK_READY) ## stop compute; storage and network stay, and bill
-	$(CDK) destroy SlurmHyperPodStack $(ARGS)
+	$(CDK) destroy $(STACK) $(ARGS)
 
 teardown: $(CDK_READY) ## destroy everything in order, and name what is kept
 	$(NODE_HERE) $(BIN)/python -m tools.teardown --cluster $(CLUSTER) $(ARGS)

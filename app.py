@@ -24,7 +24,7 @@ def main() -> None:
     for cluster in clusters:
         # At every command, because the command line shows no app which one it is, nor annotations at destroy.
         costs = ", ".join(remaining_costs(cluster))
-        print(f"{cluster.name}: billed until `make teardown`, nodes or not: {costs}", file=sys.stderr)
+        print(f"{cluster.name}: once deployed, billed until `make teardown`: {costs}", file=sys.stderr)
         add_stacks(app, cluster)
     add_checks(app)
     app.synth()

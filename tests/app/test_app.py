@@ -32,7 +32,7 @@ def test_destroy_says_what_still_bills() -> None:
     """Before the question whether to destroy, and of the small cluster when no file is named."""
     output = cdk("destroy", "SlurmHyperPodStack", succeeds=False)
     costs = ", ".join(remaining_costs(load("clusters/slurm.yaml")))
-    line = f"esm2-slurm: billed until `make teardown`, nodes or not: {costs}"
+    line = f"esm2-slurm: once deployed, billed until `make teardown`: {costs}"
     assert line in output
     assert output.index(line) < output.index("irreversible")
 

@@ -258,7 +258,9 @@ def test_destroy_ends_the_cluster_and_keeps_its_data(changed: Seen, destroyed: S
 
 def test_destroy_says_what_still_bills(destroyed: Seen) -> None:
     (line,) = [
-        line for line in destroyed.output.splitlines() if line.startswith(f"{SMALL.name}: billed until")
+        line
+        for line in destroyed.output.splitlines()
+        if line.startswith(f"{SMALL.name}: once deployed, billed until")
     ]
     assert "`make teardown`" in line
     assert [item for item in LEFT_BY_DESTROY if item not in line] == []

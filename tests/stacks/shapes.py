@@ -40,7 +40,13 @@ def violations(shape: Shape, value: Any, path: str = "") -> Iterator[str]:
         for key, item in value.items():
             yield from violations(shape.key, key, f"{path}[{key}]")
             yield from violations(shape.value, item, f"{path}.{key}")
-    size = value if shape.type_name == "integer" else len(value) if isinstance(value, str | list | dict) else None
+    size = (
+        value
+        if shape.type_name == "integer"
+        else len(value)
+        if isinstance(value, str | list | dict)
+        else None
+    )
     if size is not None:
         yield from _range(shape, size, path)
     if isinstance(shape, ListShape):

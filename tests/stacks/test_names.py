@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -55,7 +56,10 @@ def names(stacks: Templates, region: str) -> Iterator[tuple[str, str]]:
         for resource in template["Resources"].values():
             for path in naming_properties(resource["Type"]):
                 value = given(resource.get("Properties", {}), path)
-                # A reference to another resource is no name of one's own.
+                # A reference to another resource is no name of one's own, nor is one made of a function's,
+                # which CloudFormation makes up.
+                if json.dumps(value).startswith('{"Fn::Join": ["", ["/aws/lambda/", {"Ref"'):
+                    continue
                 if isinstance(value, str) or (isinstance(value, dict) and "Fn::Join" in value):
                     yield resource["Type"], evaluate(value)
         for output in template.get("Outputs", {}).values():

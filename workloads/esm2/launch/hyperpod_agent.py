@@ -26,7 +26,7 @@ def main() -> None:
     try:
         agent.run(parser.parse_args())
     except SignalException as error:
-        # Its processes have saved and ended; its threads that read logs go on, and Python would wait for them.
+        # Its processes have saved and ended. Python would wait for its threads, which read logs on and on.
         print(f"ended by signal {error.sigval}", file=sys.stderr, flush=True)
         os._exit(128 + error.sigval)
 

@@ -285,6 +285,8 @@ def environment(job: PodJob) -> dict[str, str]:
         # The root file system is read-only.
         "HOME": TEMPORARY_FOLDER,
         "HF_HOME": f"{job.work_folder}/huggingface",
+        # What processes write is in the pod's log at once.
+        "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": str(max(1, job.num_cpus // job.num_processes)),
         "TOKENIZERS_PARALLELISM": "false",
         PATIENCE: str(LOCK_SECONDS),

@@ -1,0 +1,207 @@
+"""What pods of rendered jobs run, run here: two pods of one process each, on the embedded sample."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.job_schemas.validation import pod_templates
+from tests.tools.eks_jobs_made import made, shipped
+from tests.workloads.esm2.operator_stand_in import post, start, wait_for
+from tests.workloads.esm2.pods_here import AGENT_PACKAGES, Pod, Pods, free_port
+from workloads.esm2.heartbeat import BEAT_LINES
+from workloads.esm2.launch.kubernetes_job import (
+    AGENT_FOLDER,
+    SAVE_SECONDS,
+    PodJob,
+    config_map,
+    job_manifest,
+)
+from workloads.esm2.stop import STOPPED_BY_SIGNAL
+
+SECONDS = 240
+SMALL = (
+    "model.init_from=/fsx/tiny",
+    "model.max_residues=126",
+    "train.tokens_per_pack=512",
+    "train.tokens_per_step=2048",
+    "train.max_steps=8",
+    "optim.warmup_steps=2",
+    "train.save_every_steps=4",
+    "train.precision=fp32",
+    "train.log_every_steps=1",
+)
+
+
+def has_agent() -> bool:
+    path = [*sys.path, str(AGENT_PACKAGES)]
+    return importlib.util.find_spec("hyperpod_elastic_agent") is not None or any(
+        (Path(folder) / "hyperpod_elastic_agent").is_dir() for folder in path
+    )
+
+
+def can_write_agent_folder() -> bool:
+    try:
+        Path(AGENT_FOLDER).mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(AGENT_FOLDER, os.W_OK)
+
+
+needs_agent = [
+    pytest.mark.skipif(
+        not has_agent(), reason="HyperPod's agent is not in .venv-hyperpod (make test puts it there)"
+    ),
+    pytest.mark.skipif(not can_write_agent_folder(), reason=f"HyperPod's agent writes to {AGENT_FOLDER}"),
+]
+hyperpod = pytest.param("hyperpod", marks=needs_agent)
+
+
+@pytest.fixture
+def shared(tmp_path: Path, tiny_model: Path) -> Path:
+    """Stands for /fsx."""
+    folder = tmp_path / "fsx"
+    shutil.copytree(tiny_model, folder / "tiny")
+    return folder
+
+
+def job_of(operator: str, stage: str, *overrides: str) -> PodJob:
+    return made(*overrides, stage=stage, cluster=shipped(training_operator=operator))
+
+
+def run(job: PodJob, shared: Path, folder: Path) -> list[Pod]:
+    """Let the pods run to their end."""
+    manifest = job_manifest(job)
+    pods = Pods(manifest, shared, folder)
+    with pods.running(config_map(job)["data"]["config.yaml"], job.num_pods) as running:
+        if job.operator == "hyperpod":
+            drive(running, job)
+        for pod in running:
+            assert pod.ends(SECONDS) == 0, pod.log
+    return running
+
+
+def drive(pods: list[Pod], job: PodJob) -> None:
+    """As HyperPod's operator: start, wait for the end, shut down."""
+    begin(pods, job)
+    ports = [pod.port for pod in pods]
+    try:
+        wait_for(ports, ["completed"], seconds=SECONDS, alive=lambda: all_alive(pods))
+    except TimeoutError as error:
+        raise AssertionError(f"{error}\n" + "\n".join(pod.log for pod in pods)) from None
+    for port in ports:
+        post(port, "shutdown")
+
+
+def begin(pods: list[Pod], job: PodJob) -> None:
+    ports = [pod.port for pod in pods]
+    wait_for(ports, ["ready"], seconds=SECONDS, alive=lambda: all_alive(pods))
+    start(ports, free_port(), job_manifest(job))
+
+
+def all_alive(pods: list[Pod]) -> bool:
+    return all(pod.main.poll() is None for pod in pods)
+
+
+@pytest.mark.parametrize("operator", [hyperpod, "kubeflow"])
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+def test_two_pods_train(operator: str, mode: str, shared: Path, tmp_path: Path) -> None:
+    job = job_of(operator, "train", *SMALL, f"parallel.mode={mode}")
+    pods = run(job, shared, tmp_path / "job")
+    run_dir = Path(job.run_dir.replace("/fsx", str(shared), 1))
+    results = json.loads((run_dir / "all_results.json").read_text())
+    assert results["world_size"] == 2 and (run_dir / "report.html").exists()
+    assert "step 8/8: loss" in pods[0].log
+    if operator == "hyperpod":
+        for pod in pods:
+            assert matching_lines(job, pod), pod.log
+
+
+def matching_lines(job: PodJob, pod: Pod) -> list[str]:
+    """Lines of what the agent reads that its rule for hangs takes for an advance."""
+    [rule] = job_manifest(job)["spec"]["runPolicy"]["logMonitoringConfiguration"]
+    [file] = (pod.folder / "logs").glob("*/attempt_0/0/stdout.log")
+    return [line for line in file.read_text().splitlines() if re.match(rule["logPattern"], line)]
+
+
+@pytest.mark.parametrize("operator", [hyperpod, "kubeflow"])
+def test_data_evaluate_and_bandwidth(operator: str, shared: Path, tmp_path: Path) -> None:
+    run(job_of(operator, "data"), shared, tmp_path / "data")
+    work_folder = shared / "hyperpod-training/esm2"
+    assert (work_folder / "data/sample/manifest.json").exists()
+    run(job_of(operator, "evaluate", *SMALL), shared, tmp_path / "evaluate")
+    [scores] = (work_folder / "runs/esm2_8m_sample").glob("evaluation-*.json")
+    assert json.loads(scores.read_text())["proteins"] > 0
+    run(job_of(operator, "bandwidth"), shared, tmp_path / "bandwidth")
+    assert (work_folder / "runs/bandwidth-g5.8xlarge/bandwidth.json").exists()
+
+
+@pytest.mark.parametrize("operator", [hyperpod, "kubeflow"])
+def test_pods_that_are_asked_to_end_save_first(operator: str, shared: Path, tmp_path: Path) -> None:
+    """As Kubernetes does when a job is deleted: SIGTERM to the first process of each container."""
+    job = job_of(operator, "train", *SMALL, "train.max_steps=100000", "train.save_every_steps=50000")
+    run_dir = Path(job.run_dir.replace("/fsx", str(shared), 1))
+    with Pods(job_manifest(job), shared, tmp_path / "job").running(job.config, job.num_pods) as pods:
+        if operator == "hyperpod":
+            begin(pods, job)
+        deadline = time.monotonic() + SECONDS
+        while not (run_dir / "metrics.jsonl").exists() or not (run_dir / "metrics.jsonl").read_text():
+            assert time.monotonic() < deadline and all_alive(pods), pods[0].log
+            time.sleep(0.5)
+        for pod in pods:
+            pod.main.send_signal(signal.SIGTERM)
+        for pod in pods:
+            # Within the time that Kubernetes gives, and not by being killed at its end.
+            status = pod.ends(SAVE_SECONDS)
+            assert status == (STOPPED_BY_SIGNAL if operator == "hyperpod" else 1), pod.log
+    assert list((run_dir / "checkpoints").glob("step-*")), pods[0].log
+    assert "stopped by SIGTERM" in pods[0].log
+
+
+def hang_of(job: PodJob, *, seconds: int) -> dict[str, Any]:
+    """The job's manifest with shorter times: the rule's, and those of the lines that it waits for."""
+    manifest = job_manifest(job)
+    [rule] = manifest["spec"]["runPolicy"]["logMonitoringConfiguration"]
+    rule["expectedRecurringFrequencyInSeconds"] = seconds
+    [container] = pod_templates(manifest)[0]["spec"]["containers"]
+    [every] = [variable for variable in container["env"] if variable["name"] == BEAT_LINES]
+    every["value"] = "1"
+    return manifest
+
+
+@pytest.mark.parametrize("operator", [hyperpod])
+def test_a_process_that_stands_still_is_a_fault_to_the_agents(
+    operator: str, shared: Path, tmp_path: Path
+) -> None:
+    """Of the second pod; the first one waits for it."""
+    job = job_of(operator, "train", *SMALL, "train.max_steps=100000", "train.save_every_steps=50000")
+    manifest = hang_of(job, seconds=15)
+    with Pods(manifest, shared, tmp_path / "job").running(job.config, job.num_pods) as pods:
+        ports = [pod.port for pod in pods]
+        wait_for(ports, ["ready"], seconds=SECONDS, alive=lambda: all_alive(pods))
+        start(ports, free_port(), manifest)
+        deadline = time.monotonic() + SECONDS
+        while "advances: training" not in pods[1].log:
+            assert time.monotonic() < deadline and all_alive(pods), pods[1].log
+            time.sleep(0.5)
+        [worker] = children(pods[1].main.pid)
+        os.kill(worker, signal.SIGSTOP)
+        wait_for(ports, ["faulted"], seconds=SECONDS, alive=lambda: all_alive(pods))
+
+
+def children(pid: int) -> list[int]:
+    """Processes that it has started and that train."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [
+        int(child) for child in found if "workloads.esm2.train" in Path(f"/proc/{child}/cmdline").read_text()
+    ]

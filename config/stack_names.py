@@ -15,6 +15,12 @@ class StackNames(NamedTuple):
     hyperpod: str
 
 
+def construct_ids(cluster: Cluster) -> StackNames:
+    """What people type after `cdk deploy`."""
+    prefix = {"slurm": "Slurm", "eks": "Eks"}[cluster.scheduler]
+    return StackNames(f"{prefix}NetworkStack", f"{prefix}StorageStack", f"{prefix}HyperPodStack")
+
+
 def stack_names(cluster: Cluster) -> StackNames:
     prefix = f"{cluster.name}-{cluster.scheduler}"
     return StackNames(f"{prefix}-network", f"{prefix}-storage", f"{prefix}-hyperpod")

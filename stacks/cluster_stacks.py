@@ -11,7 +11,7 @@ from cdk_nag import AwsSolutionsChecks
 from config.cluster_kinds import AnyCluster
 from config.cluster_tags import tags_of
 from config.eks_cluster import EksCluster
-from config.stack_names import stack_names
+from config.stack_names import construct_ids, stack_names
 from stacks.eks_hyperpod_stack import EksHyperPodStack
 from stacks.network_stack import NetworkStack
 from stacks.slurm_hyperpod_stack import SlurmHyperPodStack
@@ -27,15 +27,15 @@ def add_stacks(app: App, cluster: AnyCluster, *, chart_stand_ins: Path | None = 
     def common(stack_name: str) -> dict[str, Any]:
         return {"cluster": cluster, "env": Environment(region=cluster.region), "stack_name": stack_name}
 
-    names, prefix = stack_names(cluster), "Eks" if isinstance(cluster, EksCluster) else "Slurm"
-    network_stack = NetworkStack(app, f"{prefix}NetworkStack", **common(names.network))
+    names, ids = stack_names(cluster), construct_ids(cluster)
+    network_stack = NetworkStack(app, ids.network, **common(names.network))
     network = network_stack.network
-    storage = StorageStack(app, f"{prefix}StorageStack", network=network, **common(names.storage))
+    storage = StorageStack(app, ids.storage, network=network, **common(names.storage))
     hyperpod: Stack
     if isinstance(cluster, EksCluster):
         hyperpod = EksHyperPodStack(
             app,
-            "EksHyperPodStack",
+            ids.hyperpod,
             network=network,
             storage=storage,
             chart_stand_ins=chart_stand_ins,
@@ -43,7 +43,7 @@ def add_stacks(app: App, cluster: AnyCluster, *, chart_stand_ins: Path | None = 
         )
     else:
         hyperpod = SlurmHyperPodStack(
-            app, "SlurmHyperPodStack", network=network, storage=storage, **common(names.hyperpod)
+            app, ids.hyperpod, network=network, storage=storage, **common(names.hyperpod)
         )
     for stack in (network_stack, storage, hyperpod):
         for key, value in tags_of(cluster).items():  # in the templates, not left to the stacks to hand on

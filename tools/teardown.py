@@ -9,7 +9,7 @@ import sys
 
 import boto3
 
-from config.loader import load_slurm_cluster
+from config.loader import load_cluster
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
 from tools.data_links import unlink_buckets
@@ -22,7 +22,7 @@ def main() -> int:
     parser.add_argument("--dry-run", action="store_true", help="say what would happen and stop")
     parser.add_argument("--yes", metavar="NAME", help="the cluster's name, instead of typing it when asked")
     options = parser.parse_args()
-    cluster = load_slurm_cluster(options.cluster)
+    cluster = load_cluster(options.cluster)
     session = open_session(region=cluster.region, profile=options.profile)
     plan = make_plan(session, cluster)
     print(describe_plan(plan))

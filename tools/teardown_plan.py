@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import boto3
 
-from config.slurm_cluster import SlurmCluster
+from config.cluster import Cluster
 from config.stack_names import stack_names
 from tools.aws_session import aws_client
 from tools.network_holders import kept_holders, live_holders
@@ -57,7 +57,7 @@ class TeardownPlan:
         ]
 
 
-def make_plan(session: boto3.Session, cluster: SlurmCluster) -> TeardownPlan:
+def make_plan(session: boto3.Session, cluster: Cluster) -> TeardownPlan:
     """Read the deployed stacks; raises ValueError if one of them is being changed just now."""
     cloudformation = aws_client(session, "cloudformation")
     names = stack_names(cluster)
@@ -84,7 +84,7 @@ def make_plan(session: boto3.Session, cluster: SlurmCluster) -> TeardownPlan:
     )
 
 
-def _node_logs(session: boto3.Session, cluster: SlurmCluster) -> tuple[str, ...]:
+def _node_logs(session: boto3.Session, cluster: Cluster) -> tuple[str, ...]:
     """HyperPod logs its nodes' set-up in a group of its own, which belongs to no stack and never expires.
 
     CloudWatch's agent on the nodes writes to one beside it, which is the stack's.

@@ -12,9 +12,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.loader import load_slurm_cluster
-from config.slurm_cluster import SlurmCluster
-from config.stack_names import stack_names
+from config.cluster import Cluster
+from config.loader import load_cluster
+from config.stack_names import construct_ids, stack_names
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
 from tools.deployed_templates import deployed_template
@@ -25,11 +25,10 @@ from tools.template_references import imported_exports
 ASSEMBLY = Path("cdk.out")
 CDK = Path("node_modules/aws-cdk/bin/cdk")
 """The pinned one: npx would fetch another where none is installed."""
-TOP_STACK = "SlurmHyperPodStack"
-"""Construct id; the CDK takes the stacks that it depends on as well."""
-
 PRECIOUS = {
     "AWS::SageMaker::Cluster": ("the cluster", "all its nodes are terminated and every job ends"),
+    "AWS::EKS::Cluster": ("the control plane", "all that is installed on it is gone, and every job ends"),
+    "AWS::Grafana::Workspace": ("the Grafana workspace", "people's dashboards are gone"),
     "AWS::FSx::FileSystem": ("a file system", "the new one is empty"),
     "AWS::RDS::DBInstance": ("the accounting database", "the new one is empty"),
     "AWS::S3::Bucket": ("a bucket", "the new one is empty"),
@@ -47,11 +46,11 @@ def main() -> int:
     options = parser.parse_args()
     if (options.old is None) != (options.new is None):
         raise ValueError("--old and --new belong together; give both, or neither to compare with AWS")
-    cluster = load_slurm_cluster(options.cluster)
+    cluster = load_cluster(options.cluster)
     if options.old:
         pairs = [("templates", _read(options.old), _read(options.new))]
     else:
-        _show_cdk_diff(options.cluster, options.profile)
+        _show_cdk_diff(options.cluster, construct_ids(cluster).hyperpod, options.profile)
         pairs = _deployed_and_new(cluster, options.profile)
     if not pairs:
         print(
@@ -82,16 +81,17 @@ def _read(path: Path) -> Template:
     return template
 
 
-def _show_cdk_diff(cluster_file: Path, profile: str | None) -> None:
+def _show_cdk_diff(cluster_file: Path, top_stack: str, profile: str | None) -> None:
+    """The CDK takes the stacks that the top one depends on as well."""
     if not CDK.exists():
         raise ValueError("the pinned CDK command line is not installed; run `make diff`, or `npm ci` first")
-    command = ["node", str(CDK), "diff", TOP_STACK, "--context", f"cluster={cluster_file}"]
+    command = ["node", str(CDK), "diff", top_stack, "--context", f"cluster={cluster_file}"]
     ended = subprocess.run([*command, *(["--profile", profile] if profile else [])])
     if ended.returncode:
         raise ValueError(f"`{' '.join(command)}` ended with status {ended.returncode}; see its message above")
 
 
-def _deployed_and_new(cluster: SlurmCluster, profile: str | None) -> list[tuple[str, Template, Template]]:
+def _deployed_and_new(cluster: Cluster, profile: str | None) -> list[tuple[str, Template, Template]]:
     manifest = json.loads((ASSEMBLY / "manifest.json").read_text())
     files = {
         artifact["properties"].get("stackName", artifact_id): artifact["properties"]["templateFile"]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from stacks.remaining_costs import remaining_costs
 from tests.golden.normalised import GOLDEN, normalised
 from tests.local_aws.deployment import LocalAws
-from tests.stacks.synthesized import REPOSITORY, STACKS, load
+from tests.stacks.synthesized import EKS_STACKS, REPOSITORY, STACKS, load
 
 NOBODY = LocalAws("http://localhost:9")
 """Whatever the command line would ask of AWS finds a closed port."""
@@ -35,6 +40,52 @@ def test_destroy_says_what_still_bills() -> None:
     line = f"esm2-slurm: once deployed, billed until `make teardown`: {costs}"
     assert line in output
     assert output.index(line) < output.index("irreversible")
+
+
+def test_without_a_file_both_kinds_of_clusters_are_there() -> None:
+    """So that both deploy commands work as typed."""
+    listed = [line.split(" ")[0] for line in cdk("list").splitlines() if "Stack (" in line]
+    assert listed == [*STACKS, *EKS_STACKS]
+
+
+@pytest.fixture
+def no_charts(tmp_path: Path) -> Path:
+    """A checkout on which nobody has run `make charts`."""
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    for entry in REPOSITORY.iterdir():
+        if entry.name not in (".charts", "cdk.out", ".git"):
+            (folder / entry.name).symlink_to(entry)
+    # Whose places say where modules and the cache are.
+    (folder / "app.py").unlink()
+    shutil.copy(REPOSITORY / "app.py", folder)
+    (folder / "config").unlink()
+    shutil.copytree(REPOSITORY / "config", folder / "config", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def test_missing_charts_stop_the_eks_cluster_alone(no_charts: Path) -> None:
+    output = NOBODY.cdk("synth", "EksHyperPodStack", "--quiet", cwd=no_charts, succeeds=False)
+    assert "Traceback" not in output
+    assert f"chart hyperpod is not in {no_charts}/.charts; run make charts" in output
+    assert "make charts" not in NOBODY.cdk("synth", "SlurmHyperPodStack", "--quiet", cwd=no_charts)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "stack"),
+    [("clusters/eks-p5.yaml", "EksHyperPodStack"), ("clusters/slurm-p5.yaml", "SlurmHyperPodStack")],
+)
+def test_make_names_the_stack_of_the_cluster(cluster: str, stack: str) -> None:
+    for target in ("deploy", "destroy"):
+        done = subprocess.run(
+            ["make", "--dry-run", target, f"CLUSTER={cluster}"],
+            cwd=REPOSITORY,
+            env={"PATH": os.environ["PATH"]},  # without what an outer make hands on
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert f"--context cluster={cluster} {target} {stack}" in done.stdout
 
 
 def test_bad_file_ends_with_its_faults(tmp_path: Path) -> None:

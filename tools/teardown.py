@@ -9,10 +9,13 @@ import sys
 
 import boto3
 
+from config.cluster import Cluster
 from config.loader import load_cluster
+from config.stack_names import stack_names
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
 from tools.data_links import unlink_buckets
+from tools.pod_interfaces import delete_pod_interfaces
 from tools.stack_deletion import delete_stack, empty_bucket
 from tools.teardown_plan import TeardownPlan, buckets_to_empty, describe_plan, describe_remains, make_plan
 
@@ -29,7 +32,7 @@ def main() -> int:
     if options.dry_run or not plan.stacks:
         return 0
     _confirm(cluster.name, options.yes)
-    _delete(session, plan)
+    _delete(session, plan, cluster)
     print(f"\nDeleted {', '.join(stack.name for stack in plan.stacks)}.")
     if remains := describe_remains(plan):
         print(f"\n{remains}")
@@ -46,10 +49,13 @@ def _confirm(name: str, given: str | None) -> None:
         raise ValueError(f"got '{given}', the cluster is {name}; nothing was deleted")
 
 
-def _delete(session: boto3.Session, plan: TeardownPlan) -> None:
+def _delete(session: boto3.Session, plan: TeardownPlan, cluster: Cluster) -> None:
     cloudformation = aws_client(session, "cloudformation")
     for stack in plan.stacks:
         print(f"\n{stack.name}")
+        if cluster.scheduler == "eks" and stack.name == stack_names(cluster).network:
+            for interface_id in delete_pod_interfaces(aws_client(session, "ec2"), stack, cluster.name):
+                print(f"  deleted {interface_id}, which a pod had", flush=True)
         buckets = buckets_to_empty(stack)
         for association_id in unlink_buckets(aws_client(session, "fsx"), buckets) if buckets else []:
             print(f"  unlinked {association_id}: the file system keeps its files", flush=True)

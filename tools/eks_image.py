@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+from botocore.exceptions import ClientError
+
 from config.eks_cluster import EksCluster
 from config.resource_names import image_repository
-from tools.aws_session import aws_client, open_session
+from tools.aws_session import aws_client, is_denied, open_session
 from tools.image import REPOSITORY
 from tools.image_registry import digest_of, find_repository, tags_of
 from tools.source_revision import read_revision
@@ -44,10 +46,15 @@ def image_note(cluster: EksCluster, image: str, profile: str | None) -> str | No
     name, _, digest = image.partition("@")
     uri = re.sub(r":[\w.-]+$", "", name)
     ecr = aws_client(open_session(region=cluster.region, profile=profile), "ecr")
-    repository = find_repository(ecr, image_repository(cluster))
-    if uri != repository.uri:
-        return f"{uri} is not the cluster's repository; whether it has the image, the nodes will see"
-    tags = tags_of(ecr, repository, digest)
+    try:
+        repository = find_repository(ecr, image_repository(cluster))
+        if uri != repository.uri:
+            return f"{uri} is not the cluster's repository; whether it has the image, the nodes will see"
+        tags = tags_of(ecr, repository, digest)
+    except ClientError as error:
+        if not is_denied(error):
+            raise
+        return "the repository may not be asked (ecr:Describe*); whether it has the image, the nodes will see"
     if tags is None:
         raise ValueError(f"IMAGE: {uri} has no image {digest}; make push prints the one of a commit")
     here = read_revision(REPOSITORY)

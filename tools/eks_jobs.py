@@ -6,10 +6,10 @@ Without a job the last one is meant.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from time import sleep as pause
 from typing import Any
 
 from config.eks_cluster import EksCluster
@@ -158,7 +158,7 @@ def _last_line(kubectl: Kubectl, name: str) -> str:
 def tail(kubectl: Kubectl, operator: Operator, name: str) -> int:
     """The logs of a job's pods, until it ends; pods that come in place of others are followed as well."""
     name = name or find_job(kubectl, operator, "")["metadata"]["name"]
-    begun, waiting = False, ""
+    begun, waiting, seen = False, "", ""
     while True:
         jobs = list_jobs(kubectl, operator, {JOB_LABEL: name})
         pods = _pods(kubectl, name)
@@ -169,24 +169,26 @@ def tail(kubectl: Kubectl, operator: Operator, name: str) -> int:
             find_job(kubectl, operator, name)
         started = [pod for pod in pods if pod["status"].get("phase") not in (None, "Pending")]
         if started:
-            lines = 0 if begun else FIRST_LINES
+            # What pods said before they were followed is not lost, and nothing comes twice.
+            lines = ["--tail=-1", f"--since-time={seen}"] if begun else [f"--tail={FIRST_LINES}"]
             begun = True
             kubectl.stream(
                 "logs",
                 f"--selector={JOB_LABEL}={name}",
                 "--follow",
                 "--prefix",
-                f"--tail={lines}",
                 f"--max-log-requests={MOST_LOGS}",
+                *lines,
                 say=lambda line: print(line, flush=True),
             )
+            seen = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         elif jobs and waiting != (now := f"the job has not begun: {state(jobs[0])}"):
             waiting = now
             print(now, flush=True)
         if jobs and has_ended(jobs[0]):
             print(f"job {name}: {state(jobs[0])}")
             return 0
-        time.sleep(POLL_SECONDS)
+        pause(POLL_SECONDS)
 
 
 def cancel(kubectl: Kubectl, operator: Operator, job: Mapping[str, Any]) -> int:

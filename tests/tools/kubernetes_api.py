@@ -94,7 +94,10 @@ class _Handler(BaseHTTPRequestHandler):
         if sub == "exec":
             self._exec()
         elif sub == "log":
-            self._text(self.objects.logs.get(name or "", ""))
+            since = self._query().get("sinceTime", [""])[0]
+            self.objects.asked.append(f"log {name} {since}".strip())
+            # Lines are as old as the pod.
+            self._text("" if since else self.objects.logs.get(name or "", ""))
         elif name:
             made = self.objects.kept.get((kind, namespace, name))
             self._answer(200, made) if made else self._refuse(404, "NotFound", f'{kind} "{name}" not found')

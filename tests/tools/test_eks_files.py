@@ -16,6 +16,7 @@ import jinja2
 import jsonschema
 import pytest
 import yaml
+from botocore.exceptions import ClientError
 
 from tests.job_schemas.validation import check
 from tests.tools.eks_jobs_made import CLUSTERS, IMAGE, RUN, made, shipped
@@ -169,3 +170,12 @@ def test_what_is_known_of_another_image(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(eks_image, "read_revision", lambda repository: Revision("f" * 40, 0, ()))
     with pytest.raises(ValueError, match="has no image of commit ffffffffffff; make image push"):
         eks_image.commit_image(shipped(), None)
+
+
+@pytest.mark.usefixtures("at_commit")
+def test_who_may_not_ask_the_repository_submits_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Registry, **_: Any) -> dict[str, Any]:
+        raise ClientError({"Error": {"Code": "AccessDeniedException"}}, "DescribeRepositories")
+
+    monkeypatch.setattr(Registry, "describe_repositories", refuse)
+    assert "the repository may not be asked" in str(eks_image.image_note(shipped(), IMAGE, None))

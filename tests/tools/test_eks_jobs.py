@@ -26,7 +26,6 @@ Run = Callable[..., tuple[int, str]]
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Objects, Path]]:
     # kubectl keeps what a server can do by its address.
     monkeypatch.setenv("KUBECACHEDIR", str(tmp_path / "kubectl"))
-    monkeypatch.setattr(eks_jobs, "POLL_SECONDS", 0.1)
     with api_server(tmp_path) as (objects, kubeconfig):
         yield objects, kubeconfig
 
@@ -203,6 +202,27 @@ def test_tail_shows_logs_until_the_job_ends(objects: Objects, run: Run) -> None:
     status, said = run(eks_jobs, "tail")
     assert status == 0 and "step 10/200: loss 2.900" in said and "advances: training" in said
     assert said.endswith(f"job {name}: Completed\n")
+
+
+def test_tail_goes_on_when_pods_are_replaced(
+    objects: Objects, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = submit(run)
+    add_pod(objects, name, "step 10/200: loss 2.900\n")
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            condition = {"type": "Completed", "status": "True"}
+            objects.kept["hyperpodpytorchjobs", SPACE, name]["status"] = {"conditions": [condition]}
+
+    monkeypatch.setattr(eks_jobs, "pause", pause)
+    status, said = run(eks_jobs, "tail", name)
+    logs = [asked for asked in objects.asked if asked.startswith("log ")]
+    assert status == 0 and said.count("step 10/200") == 1
+    assert len(logs) == 3 and logs[0] == f"log {name}-pods-0"
+    assert all(asked.startswith(f"{logs[0]} 20") for asked in logs[1:])
 
 
 def test_cancel_deletes_the_job_and_lets_its_pods_end(objects: Objects, run: Run, cluster: Path) -> None:

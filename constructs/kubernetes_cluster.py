@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import cast
 
-from aws_cdk import Acknowledgment, Annotations, Stack, Validations
+from aws_cdk import Acknowledgment, Annotations, RemovalPolicy, Stack, Validations
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_eks as eks_v1
 from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_kms as kms
+from aws_cdk import aws_logs as logs
 from aws_cdk.lambda_layer_kubectl_v34 import KubectlV34Layer
 
 from config.eks_cluster import EksCluster
@@ -20,6 +21,7 @@ from constructs.log_group import log_group
 from constructs.network import Network
 from constructs.provider_findings import acknowledge_kubectl
 
+INSTALLER_LOG_DAYS = 30
 _LOG_TYPES: dict[LogKind, eks.ClusterLoggingTypes] = {
     "api": eks.ClusterLoggingTypes.API,
     "audit": eks.ClusterLoggingTypes.AUDIT,
@@ -97,6 +99,7 @@ class KubernetesCluster(Construct):
         self.cluster = cast(eks.ICluster, cluster)
         for index, entry in enumerate(kubernetes.access):
             self._access(f"Access{index}", entry)
+        _end_logs(cluster, key)
         _acknowledge(cluster, settings)
         acknowledge_kubectl(cluster)
 
@@ -123,6 +126,15 @@ class KubernetesCluster(Construct):
                 )
             ],
         )
+
+
+def _end_logs(cluster: eks.Cluster, key: kms.IKey | None) -> None:
+    """The installer's logs: the library would keep them beyond their stack, under another key."""
+    for child in cluster.node.find_child("KubectlProvider").node.find_all():
+        if isinstance(child, logs.CfnLogGroup):
+            child.retention_in_days = INSTALLER_LOG_DAYS
+            child.kms_key_id = key.key_arn if key else None
+            child.apply_removal_policy(RemovalPolicy.DESTROY)
 
 
 def _acknowledge(cluster: eks.Cluster, settings: EksCluster) -> None:

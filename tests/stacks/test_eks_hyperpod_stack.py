@@ -176,6 +176,14 @@ def test_control_plane_logs_have_an_end_and_a_key(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_no_log_outlives_the_cluster_or_is_without_its_key(case: str) -> None:
+    for group in resources(hyperpod(case), "AWS::Logs::LogGroup").values():
+        assert group["Properties"]["RetentionInDays"] <= 90
+        assert ("KmsKeyId" in group["Properties"]) is (settings(case).storage.kms != "aws")
+        assert group["DeletionPolicy"] == group["UpdateReplacePolicy"] == "Delete"
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_sagemaker_takes_the_cluster(case: str) -> None:
     assert list(violations(create_cluster_shape(), evaluated(case, CLUSTER))) == []
 

@@ -239,7 +239,6 @@ def _pod_template(job: PodJob, command: list[str], container_name: str, *, agent
                 "runAsNonRoot": True,
                 "runAsUser": job.user,
                 "runAsGroup": job.user,
-                "fsGroup": job.user,
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
             "nodeSelector": {HEALTH_LABEL: "Schedulable", **job.node_labels},

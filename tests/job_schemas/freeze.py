@@ -4,8 +4,8 @@
         hyperpod-pytorch-job-template==1.5.0 kubeflow-training==1.9.4
     .venv/bin/python -m tests.job_schemas.freeze /tmp/kinds
 
-Their other requirements clash with ours. Kubeflow's leaves the pods' template open, for Kubernetes' own schema.
-HyperPod's command line takes less there than Kubernetes does: no fsGroup, for one.
+Their other requirements clash with ours. Kubeflow's leaves the pods' template open, for Kubernetes' own
+schema. HyperPod's command line takes less there than Kubernetes does: no fsGroup, for one.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ COPIED = (
     "config",
     "constructs",
     "stacks",
+    "functions",
     "lifecycle",
     "workloads",
     "clusters",

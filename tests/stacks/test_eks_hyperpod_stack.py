@@ -1,4 +1,4 @@
-"""The EKS stack: who reaches the control plane, what nodes are given, what is on, what is told."""
+"""The EKS stack: who reaches the control plane, what nodes are given, what is told."""
 
 from __future__ import annotations
 
@@ -7,57 +7,14 @@ from typing import Any
 
 import pytest
 
-from config.addons import ADDON_VERSIONS
-from config.kubernetes_names import job_namespaces
 from stacks.remaining_costs import remaining_costs
-from tests.stacks.eks_variants import EKS_VARIANTS, eks_variant, eks_variant_templates
+from tests.stacks.eks_cases import CASES, CLUSTER, EKS, evaluated, groups, hyperpod, objects, settings, stacks
 from tests.stacks.intrinsics import Evaluator
 from tests.stacks.shapes import create_cluster_shape, violations
-from tests.stacks.synthesized import EKS_FILES, Templates, load, only, resources, synthesize, templates
+from tests.stacks.synthesized import EKS_FILES, load, only, resources, synthesize
 
-CASES = (*EKS_FILES, *EKS_VARIANTS)
-CLUSTER, EKS, ADDON = "AWS::SageMaker::Cluster", "AWS::EKS::Cluster", "AWS::EKS::Addon"
-OBJECTS = "Custom::AWSCDK-EKS-KubernetesResource"
 # CloudFormation's quotas: resources in a template, and its size.
 MAX_RESOURCES, MAX_TEMPLATE_BYTES = 500, 1_000_000
-
-
-def settings(case: str) -> Any:
-    return load(case) if case in EKS_FILES else eks_variant(case)
-
-
-def stacks(case: str) -> Templates:
-    return templates(case) if case in EKS_FILES else eks_variant_templates(case)
-
-
-def hyperpod(case: str) -> dict[str, Any]:
-    return stacks(case)["EksHyperPodStack"]
-
-
-def evaluated(case: str, kind: str) -> dict[str, Any]:
-    found: dict[str, Any] = Evaluator(stacks(case), settings(case).region)(only(hyperpod(case), kind))
-    return found
-
-
-def groups(case: str) -> dict[str, dict[str, Any]]:
-    return {group["InstanceGroupName"]: group for group in only(hyperpod(case), CLUSTER)["InstanceGroups"]}
-
-
-def addons(case: str) -> dict[str, dict[str, Any]]:
-    return {
-        found["Properties"]["AddonName"]: found["Properties"]
-        for found in resources(hyperpod(case), ADDON).values()
-    }
-
-
-def objects(case: str) -> list[dict[str, Any]]:
-    """All Kubernetes objects of the stack, values evaluated."""
-    evaluate = Evaluator(stacks(case), settings(case).region)
-    return [
-        made
-        for found in resources(hyperpod(case), OBJECTS).values()
-        for made in json.loads(evaluate(found["Properties"]["Manifest"]))
-    ]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -232,98 +189,6 @@ def test_karpenter_is_told_of_its_groups_alone() -> None:
 def test_nodes_that_are_waited_for_are_those_of_kubernetes_s_own_pods() -> None:
     waited = {case: only(hyperpod(case), "Custom::HyperPodNodes")["Groups"] for case in CASES}
     assert waited == {case: {"system": 1} for case in CASES}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_addons_are_pinned(case: str) -> None:
-    versions = ADDON_VERSIONS[settings(case).kubernetes.version]
-    for name, properties in addons(case).items():
-        assert properties["AddonVersion"] == versions[name]
-        assert properties["ResolveConflicts"] == "OVERWRITE"
-        json.loads(
-            Evaluator(stacks(case), settings(case).region)(properties.get("ConfigurationValues", "{}"))
-        )
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_there_is_one_training_operator(case: str) -> None:
-    hyperpods = "amazon-sagemaker-hyperpod-training-operator" in addons(case)
-    evaluate = Evaluator(stacks(case), settings(case).region)
-    (chart,) = resources(hyperpod(case), "Custom::AWSCDK-EKS-HelmChart").values()
-    kubeflows = json.loads(evaluate(chart["Properties"]["Values"]))["trainingOperators"]["enabled"]
-    assert (hyperpods, kubeflows) == (
-        settings(case).training_operator == "hyperpod",
-        settings(case).training_operator == "kubeflow",
-    )
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_metrics_are_what_the_file_says(case: str) -> None:
-    cluster = settings(case)
-    name = "amazon-sagemaker-hyperpod-observability"
-    assert (name in addons(case)) is cluster.prometheus
-    assert ("amazon-cloudwatch-observability" in addons(case)) is cluster.container_insights
-    assert bool(resources(stacks(case)["EksStorageStack"], "AWS::Grafana::Workspace")) is cluster.grafana
-    if cluster.prometheus:
-        evaluate = Evaluator(stacks(case), cluster.region)
-        given = json.loads(evaluate(addons(case)[name]["ConfigurationValues"]))
-        region = cluster.region
-        assert given["ampWorkspace"]["prometheusEndpoint"] == (
-            f"https://aps-workspaces.{region}.amazonaws.com/workspaces/ws-0123"
-        )
-        assert ("amgWorkspace" in given) is cluster.grafana
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_every_namespace_of_jobs_has_the_file_system(case: str) -> None:
-    made = objects(case)
-    claims = {
-        found["metadata"]["namespace"]: found for found in made if found["kind"] == "PersistentVolumeClaim"
-    }
-    volumes = {
-        found["metadata"]["name"]: found["spec"] for found in made if found["kind"] == "PersistentVolume"
-    }
-    (kind,) = (found for found in made if found["kind"] == "StorageClass")
-    assert list(claims) == ["kube-system", *job_namespaces(settings(case))]
-    handles = [volume["csi"]["volumeHandle"] for volume in volumes.values()]
-    assert len(handles) == len(set(handles)) == len(claims)
-    for namespace, claim in claims.items():
-        volume = volumes[claim["spec"]["volumeName"]]
-        assert volume["claimRef"]["namespace"] == namespace
-        assert volume["claimRef"]["name"] == claim["metadata"]["name"] == "fsx"
-        assert volume["storageClassName"] == claim["spec"]["storageClassName"] == kind["metadata"]["name"]
-        assert volume["capacity"] == claim["spec"]["resources"]["requests"]
-        assert volume["persistentVolumeReclaimPolicy"] == "Retain"
-        assert volume["csi"]["volumeAttributes"] == {
-            "dnsname": f"fs-0123456789abcdef0.fsx.{settings(case).region}.amazonaws.com",
-            "mountname": "abcdefgh",
-        }
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_teams_have_their_quotas(case: str) -> None:
-    governance = settings(case).task_governance
-    found = [
-        quota["Properties"] for quota in resources(hyperpod(case), "AWS::SageMaker::ComputeQuota").values()
-    ]
-    assert ("amazon-sagemaker-hyperpod-taskgovernance" in addons(case)) is (governance is not None)
-    teams = governance.teams if governance else []
-    assert [quota["ComputeQuotaTarget"]["TeamName"] for quota in found] == [team.name for team in teams]
-    for quota in found:
-        assert len(quota["Name"]) <= 63
-        assert {tag["Key"] for tag in quota["Tags"]} >= {"project", "hyperpod-cluster"}
-
-
-def test_quotas_are_in_instances_or_in_accelerators() -> None:
-    proteins, structure = (
-        found["Properties"]["ComputeQuotaConfig"]
-        for found in resources(hyperpod("clusters/eks-p5.yaml"), "AWS::SageMaker::ComputeQuota").values()
-    )
-    assert proteins["ComputeQuotaResources"] == [{"InstanceType": "ml.p5.48xlarge", "Count": 6}]
-    assert proteins["ResourceSharingConfig"] == {"Strategy": "LendAndBorrow", "BorrowLimit": 100}
-    assert structure["ComputeQuotaResources"] == [{"InstanceType": "ml.p5.48xlarge", "Accelerators": 16}]
-    assert structure["ResourceSharingConfig"]["BorrowLimit"] == 50, "the service's own"
-    assert {found["PreemptTeamTasks"] for found in (proteins, structure)} == {"LowerPriority"}
 
 
 @pytest.mark.parametrize("case", CASES)

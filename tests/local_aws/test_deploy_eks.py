@@ -1,0 +1,72 @@
+"""`cdk deploy` and `make teardown` of the parts of an EKS cluster that the local AWS has."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from config.chart_cache import files_folder, files_of, lock_file, write_lock
+from config.charts import load_charts
+from config.loader import load_cluster
+from tests.charts.helm_runs import STAND_INS
+from tests.local_aws.deployment import REPOSITORY, LocalAws, Seen, copy_checkout, see
+
+EKS = load_cluster(REPOSITORY / "clusters" / "eks.yaml")
+FILE = "clusters/temporary.yaml"
+DEPLOY = ("deploy", "--require-approval", "never", "--context", f"cluster={FILE}")
+NETWORK, STORAGE, HYPERPOD = (f"{EKS.name}-eks-{part}" for part in ("network", "storage", "hyperpod"))
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the small cluster, whose data may go, and a stand-in where `make charts` puts charts."""
+    folder = copy_checkout(tmp_path_factory.mktemp("deploy-eks") / "checkout")
+    cluster = yaml.safe_load((folder / "clusters" / "eks.yaml").read_text())
+    cluster["storage"]["lustre"]["removal"] = "destroy"
+    cluster["storage"]["data_bucket"] = {"removal": "destroy"}
+    (folder / FILE).write_text(yaml.safe_dump(cluster))
+    cache = folder / ".charts"
+    shutil.copytree(STAND_INS / "hyperpod", files_folder(cache, "hyperpod"))
+    # With the pins of the real one, as if it had been fetched.
+    table = load_charts()["hyperpod"]
+    write_lock(lock_file(cache, "hyperpod"), table, files_of(files_folder(cache, "hyperpod")))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def deployed(aws: LocalAws, checkout: Path) -> Seen:
+    return see(aws, EKS.region, aws.cdk(*DEPLOY, "EksStorageStack", cwd=checkout))
+
+
+@pytest.fixture(scope="module")
+def refused(aws: LocalAws, checkout: Path, deployed: Seen) -> Seen:
+    output = aws.cdk(*DEPLOY, "EksHyperPodStack", cwd=checkout, succeeds=False)
+    return see(aws, EKS.region, output)
+
+
+@pytest.fixture(scope="module")
+def torn_down(aws: LocalAws, checkout: Path, refused: Seen) -> Seen:
+    command = (sys.executable, "-m", "tools.teardown", "--cluster", FILE, "--yes", EKS.name)
+    return see(aws, EKS.region, aws.run(*command, cwd=checkout))
+
+
+def test_network_and_storage_come_up(deployed: Seen) -> None:
+    assert {NETWORK, STORAGE} <= deployed.stacks.keys()
+    assert deployed.stacks[STORAGE]["LustreFileSystemId"] in deployed.file_systems
+    assert deployed.stacks[NETWORK]["VpcId"] in deployed.vpcs
+
+
+def test_what_the_local_aws_lacks_is_refused(refused: Seen) -> None:
+    """Not skipped, as moto would, with a deployment that looks whole."""
+    assert "AWS::EKS::" in refused.output
+    assert EKS.name not in refused.clusters
+
+
+def test_teardown_leaves_no_network(deployed: Seen, torn_down: Seen) -> None:
+    assert not {NETWORK, STORAGE, HYPERPOD} & torn_down.stacks.keys()
+    assert deployed.stacks[NETWORK]["VpcId"] not in torn_down.vpcs
+    assert deployed.stacks[STORAGE]["LustreFileSystemId"] not in torn_down.file_systems

@@ -1,0 +1,105 @@
+"""What runs on an EKS cluster: add-ons, operators, metrics, volumes, quotas."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from config.addons import ADDON_VERSIONS
+from config.kubernetes_names import job_namespaces
+from tests.stacks.eks_cases import CASES, addons, hyperpod, objects, settings, stacks
+from tests.stacks.intrinsics import Evaluator
+from tests.stacks.synthesized import resources
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_addons_are_pinned(case: str) -> None:
+    versions = ADDON_VERSIONS[settings(case).kubernetes.version]
+    for name, properties in addons(case).items():
+        assert properties["AddonVersion"] == versions[name]
+        assert properties["ResolveConflicts"] == "OVERWRITE"
+        json.loads(
+            Evaluator(stacks(case), settings(case).region)(properties.get("ConfigurationValues", "{}"))
+        )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_there_is_one_training_operator(case: str) -> None:
+    hyperpods = "amazon-sagemaker-hyperpod-training-operator" in addons(case)
+    evaluate = Evaluator(stacks(case), settings(case).region)
+    (chart,) = resources(hyperpod(case), "Custom::AWSCDK-EKS-HelmChart").values()
+    kubeflows = json.loads(evaluate(chart["Properties"]["Values"]))["trainingOperators"]["enabled"]
+    assert (hyperpods, kubeflows) == (
+        settings(case).training_operator == "hyperpod",
+        settings(case).training_operator == "kubeflow",
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_metrics_are_what_the_file_says(case: str) -> None:
+    cluster = settings(case)
+    name = "amazon-sagemaker-hyperpod-observability"
+    assert (name in addons(case)) is cluster.prometheus
+    assert ("amazon-cloudwatch-observability" in addons(case)) is cluster.container_insights
+    assert bool(resources(stacks(case)["EksStorageStack"], "AWS::Grafana::Workspace")) is cluster.grafana
+    if cluster.prometheus:
+        evaluate = Evaluator(stacks(case), cluster.region)
+        given = json.loads(evaluate(addons(case)[name]["ConfigurationValues"]))
+        region = cluster.region
+        assert given["ampWorkspace"]["prometheusEndpoint"] == (
+            f"https://aps-workspaces.{region}.amazonaws.com/workspaces/ws-0123"
+        )
+        assert ("amgWorkspace" in given) is cluster.grafana
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_namespace_of_jobs_has_the_file_system(case: str) -> None:
+    made = objects(case)
+    claims = {
+        found["metadata"]["namespace"]: found for found in made if found["kind"] == "PersistentVolumeClaim"
+    }
+    volumes = {
+        found["metadata"]["name"]: found["spec"] for found in made if found["kind"] == "PersistentVolume"
+    }
+    (kind,) = (found for found in made if found["kind"] == "StorageClass")
+    assert list(claims) == ["kube-system", *job_namespaces(settings(case))]
+    handles = [volume["csi"]["volumeHandle"] for volume in volumes.values()]
+    assert len(handles) == len(set(handles)) == len(claims)
+    for namespace, claim in claims.items():
+        volume = volumes[claim["spec"]["volumeName"]]
+        assert volume["claimRef"]["namespace"] == namespace
+        assert volume["claimRef"]["name"] == claim["metadata"]["name"] == "fsx"
+        assert volume["storageClassName"] == claim["spec"]["storageClassName"] == kind["metadata"]["name"]
+        assert volume["capacity"] == claim["spec"]["resources"]["requests"]
+        assert volume["persistentVolumeReclaimPolicy"] == "Retain"
+        assert volume["csi"]["volumeAttributes"] == {
+            "dnsname": f"fs-0123456789abcdef0.fsx.{settings(case).region}.amazonaws.com",
+            "mountname": "abcdefgh",
+        }
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_teams_have_their_quotas(case: str) -> None:
+    governance = settings(case).task_governance
+    found = [
+        quota["Properties"] for quota in resources(hyperpod(case), "AWS::SageMaker::ComputeQuota").values()
+    ]
+    assert ("amazon-sagemaker-hyperpod-taskgovernance" in addons(case)) is (governance is not None)
+    teams = governance.teams if governance else []
+    assert [quota["ComputeQuotaTarget"]["TeamName"] for quota in found] == [team.name for team in teams]
+    for quota in found:
+        assert len(quota["Name"]) <= 63
+        assert {tag["Key"] for tag in quota["Tags"]} >= {"project", "hyperpod-cluster"}
+
+
+def test_quotas_are_in_instances_or_in_accelerators() -> None:
+    proteins, structure = (
+        found["Properties"]["ComputeQuotaConfig"]
+        for found in resources(hyperpod("clusters/eks-p5.yaml"), "AWS::SageMaker::ComputeQuota").values()
+    )
+    assert proteins["ComputeQuotaResources"] == [{"InstanceType": "ml.p5.48xlarge", "Count": 6}]
+    assert proteins["ResourceSharingConfig"] == {"Strategy": "LendAndBorrow", "BorrowLimit": 100}
+    assert structure["ComputeQuotaResources"] == [{"InstanceType": "ml.p5.48xlarge", "Accelerators": 16}]
+    assert structure["ResourceSharingConfig"]["BorrowLimit"] == 50, "the service's own"
+    assert {found["PreemptTeamTasks"] for found in (proteins, structure)} == {"LowerPriority"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from ipaddress import ip_address, ip_network
 
 import pytest
 
@@ -103,3 +104,18 @@ def test_quotas_are_in_instances_or_in_accelerators() -> None:
     assert structure["ComputeQuotaResources"] == [{"InstanceType": "ml.p5.48xlarge", "Accelerators": 16}]
     assert structure["ResourceSharingConfig"]["BorrowLimit"] == 50, "the service's own"
     assert {found["PreemptTeamTasks"] for found in (proteins, structure)} == {"LowerPriority"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_pods_are_kept_from_the_nodes_credentials_and_not_from_their_own(case: str) -> None:
+    (policy,) = (made for made in objects(case) if made["kind"] == "ClusterNetworkPolicy")
+    spec = policy["spec"]
+    assert spec["tier"] == "Admin", "no namespace's own policy lifts it"
+    assert spec["subject"] == {"namespaces": {"matchLabels": {}}}, "all of them"
+    (rule,) = spec["egress"]
+    assert rule["action"] == "Deny"
+    networks = [ip_network(network) for target in rule["to"] for network in target["networks"]]
+    assert any(ip_address("169.254.169.254") in network for network in networks)
+    assert not any(ip_address("169.254.170.23") in network for network in networks), "pod identity"
+    cni = json.loads(addons(case)["vpc-cni"]["ConfigurationValues"])
+    assert cni["enableNetworkPolicy"] == "true"

@@ -63,7 +63,7 @@ with open(here + "/calls", "a") as calls:
     print(json.dumps([{name!r}, *words]), file=calls)
 if words[:2] == ["show", "hostnames"] or {name!r} == "sinfo":
     print(open(here + "/nodes").read())
-if words[:1] == ["--signal=TERM"]:
+if "--signal=TERM" in words:
     open(here + "/stopped", "w").close()
 """
 WELL = {"python": "3.12", "torch": "2.13.0"}
@@ -144,7 +144,7 @@ class Slurm:
         return [json.loads(line) for line in (self.folder / "calls").read_text().splitlines()]
 
     def said_to(self, name: str) -> list[list[str]]:
-        return [call[1:] for call in self.calls if call[0] == name and call[1:2] != ["show"]]
+        return [call[1:] for call in self.calls if call[0] == name and call[1:2] not in (["show"], ["ping"])]
 
     @property
     def train_steps(self) -> list[list[str]]:

@@ -153,6 +153,15 @@ def test_a_hang_of_all_is_nobodys(slurm: Slurm) -> None:
     assert not read_state(slurm.job_folder).suspects
 
 
+def test_a_killed_process_counts_before_connections_that_break(slurm: Slurm) -> None:
+    endings = {
+        "node-1": {"status": 1, "seconds": 1.0, "message": "RuntimeError: Connection reset by peer"},
+        "node-2": {"status": 137, "seconds": 2.0, "rank": 9},
+    }
+    status, output = slurm.run({"status": 1, "endings": endings}, {"status": 0})
+    assert status == 0 and "crash 1 of 3 since step 0: node-2, process 9: status 137" in output
+
+
 def test_a_mistake_of_the_users_is_not_tried_again(slurm: Slurm) -> None:
     """Other nodes' tasks were killed because of it, and say so with an earlier clock."""
     endings = {
@@ -187,7 +196,7 @@ def test_asked_to_stop_it_saves_first(
     output, _ = process.communicate(timeout=60)
     assert process.returncode == status, output
     assert "saved on" in output
-    assert ["scancel", "--signal=TERM", "7"] in slurm.calls and slurm.calls[-1] == last_call
+    assert ["scancel", "--quiet", "--signal=TERM", "7"] in slurm.calls and slurm.calls[-1] == last_call
     assert read_state(slurm.job_folder).crashes == 0
 
 

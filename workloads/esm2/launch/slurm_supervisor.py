@@ -33,6 +33,7 @@ from .slurm_attempts import (
     stacks_folder,
     stopped,
 )
+from .slurm_requests import ask, insist
 from .slurm_step import srun_help, stage_arguments, step_command
 
 MAX_REQUEUES = 5
@@ -138,7 +139,7 @@ class Supervisor:
             self._signal_steps()
 
     def _signal_steps(self) -> None:
-        subprocess.run(["scancel", "--signal=TERM", self.job_id], stderr=subprocess.DEVNULL, timeout=60)
+        ask("scancel", "--quiet", "--signal=TERM", self.job_id)
 
     def _on_stop(self, attempt: str, status: int) -> int:
         assert self.stop is not None
@@ -152,7 +153,7 @@ class Supervisor:
         if self.stop == signal.SIGUSR1:
             return self._requeue("the time limit is near")
         if self.stop == signal.SIGUSR2:
-            subprocess.run(["scancel", self.job_id], timeout=60)
+            insist("scancel", self.job_id)
         return STOPPED_BY_SIGNAL
 
     def _blame(self, attempt: str, hung: list[Observed]) -> None:
@@ -212,16 +213,14 @@ class Supervisor:
         say(f"requeue {self.state.requeues} since step {self.state.step}: {why}")
         # Slurm ends this process for it. Until then the job cannot start again, and may be changed.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if subprocess.run(["scontrol", "requeue", self.job_id], timeout=60).returncode:
+        if insist("scontrol", "requeue", self.job_id) is None:
             say("Slurm does not requeue it: it is being ended by someone else, or the cluster forbids it")
             return 1
         if self.state.excluded:
             # Slurm takes none of a list with a node that was replaced meanwhile and has another name now.
-            known = _output("sinfo", "--noheader", "--Node", "--format=%N").split()
+            known = (insist("sinfo", "--noheader", "--Node", "--format=%N") or "").split()
             names = ",".join(node for node in self.state.excluded if node in known)
-            subprocess.run(
-                ["scontrol", "update", f"JobId={self.job_id}", f"ExcNodeList={names}"], check=True, timeout=60
-            )
+            insist("scontrol", "update", f"JobId={self.job_id}", f"ExcNodeList={names}")
         return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from typing import Any
 from .hang_report import Observed
 
 STATE_FILE = "state.json"
+SIGNALLED = 128
+"""Added to the signal's number in the status of a process that one has ended."""
 USAGE_ERROR = 2
 """Status of a process whose message says what the user has to change."""
 ENDED_BY_SLURM = 143
@@ -108,8 +110,15 @@ def first_failure(folder: Path, attempt: str, status: int, nodes: Sequence[str])
     records = [record for record in found if record.get("status", 0) not in (0, ENDED_BY_SLURM)]
     if not records:
         return Failure(status, _lines(f"the step ended with {status}", unheard))
-    # A message that a user can act on counts before the failures that it brought about elsewhere.
-    first = min(records, key=lambda record: (record["status"] != USAGE_ERROR, record["seconds"]))
+
+    def order(record: Mapping[str, Any]) -> tuple[bool, bool, float]:
+        """A message that a user can act on, then a process ended by a signal, count before what they bring
+        about elsewhere: connections that break, which another node's clock may have seen earlier.
+        """
+        is_signal = record["rank"] is not None and record["status"] > SIGNALLED
+        return record["status"] != USAGE_ERROR, not is_signal, record["seconds"]
+
+    first = min(records, key=order)
     who = f"{first['node']}, process {first['rank']}" if first["rank"] is not None else first["node"]
     return Failure(first["status"], _lines(f"{who}: status {first['status']}", first["message"], unheard))
 

@@ -89,14 +89,15 @@ def test_a_stopped_process_is_found_and_blamed(job: Job, tmp_path: Path) -> None
     found = {process.node: process for process in hung_processes(folder, ATTEMPT)}
     assert found.keys() == set(NODES)
     guilty = found[NODES[1]]
-    assert guilty.state == "T" and guilty.doing == "training"
+    assert guilty.state == "T" and guilty.doing == "training" and guilty.place
     assert blame(list(found.values()), NODES).processes == (guilty,)
     waiting = found[NODES[0]]
     assert waiting.waits and waiting.silent_seconds > 1, waiting
     stacks = stacks_folder(folder, ATTEMPT)
     for process in found.values():
         text = (stacks / f"rank-{process.rank}.txt").read_text()
-        assert f"state: {process.state}\n" in text and "in _loop" in text
+        assert f"state: {process.state}\n" in text
+        assert "in _loop" in text.partition("\nStack ")[2].partition("\n\n")[0]
 
 
 BEATING = """

@@ -146,6 +146,11 @@ def placement(cluster: SlurmCluster, wanted: Wanted, problems: list[str]) -> Pla
             "image, python: give one of them: IMAGE=<.sqsh file or image> for containers, or "
             "SUBMIT='--python <file>' of an environment that all nodes see"
         )
+    if wanted.image and _is_file(wanted.image) and not is_shared(cluster, wanted.image):
+        problems.append(
+            f"IMAGE: got {wanted.image}; nodes share {' or '.join(shared_folders(cluster))}. make image "
+            "TARGET=slurm makes such a file and prints its path"
+        )
     groups = _groups(cluster, wanted.partition, problems)
     if not groups:
         raise ValueError(listed(problems))
@@ -194,6 +199,11 @@ def is_shared(cluster: SlurmCluster, path: str) -> bool:
     return ".." not in Path(path).parts and any(
         PurePosixPath(path).is_relative_to(mount) for mount in shared_folders(cluster)
     )
+
+
+def _is_file(image: str) -> bool:
+    """What begins with a slash or a dot is one to pyxis; what ends like one was meant to be one."""
+    return image.startswith(("/", ".")) or image.endswith((".sqsh", ".squashfs"))
 
 
 def folder_problems(cluster: SlurmCluster, folder: str) -> list[str]:

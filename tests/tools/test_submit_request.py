@@ -79,6 +79,11 @@ def test_a_time_limit_is_handed_on(time: str) -> None:
     assert f"--time={time}" in request(time=time)["sbatch"]
 
 
+@pytest.mark.parametrize("image", ["nvcr.io#nvidia/pytorch:26.07-py3", "docker://debian:12"])
+def test_an_image_may_be_a_reference(image: str) -> None:
+    assert request(image=image)["job"]["image"] == image
+
+
 def test_a_score_may_take_less_time_than_a_training() -> None:
     assert "--time=5" in request(stage="evaluate", time="5")["sbatch"]
 
@@ -89,6 +94,8 @@ def test_a_score_may_take_less_time_than_a_training() -> None:
         ([], {"image": None}, "image, python: give one of them"),
         ([], {"hang_seconds": 9}, "--hang-seconds: got 9; give at least 10"),
         ([], {"python": "/fsx/venv/bin/python"}, "image, python: give one of them"),
+        ([], {"image": "/images/esm2.sqsh"}, "IMAGE: got /images/esm2.sqsh; nodes share /fsx. make image"),
+        ([], {"image": "esm2.sqsh"}, "IMAGE: got esm2.sqsh; nodes share /fsx"),
         ([], {"nodes": "3"}, "NODES: got 3; partition gpu has 2"),
         ([], {"nodes": "2-3"}, "NODES: got 2-3; partition gpu has 2"),
         ([], {"nodes": "0"}, "NODES: got 0; expected a number from 1, or a range such as 2-3"),

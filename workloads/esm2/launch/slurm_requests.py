@@ -1,4 +1,4 @@
-"""Requests of a job to Slurm's controller, which may be slow, or just being restarted: a job outlasts that."""
+"""Requests of a job to Slurm's controller, which may be slow or just restarting: a job outlasts that."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import time
 
 SECONDS = 60
-"""Of one request: Slurm's programs give up by themselves, after MessageTimeout (10 s by default) or twice that."""
+"""Of one request: the programs give up by themselves, after once or twice MessageTimeout (10 s usually)."""
 PATIENCE_SECONDS = 600.0
 """For a controller that does not answer. The nodes of the job are idle meanwhile."""
 PAUSE_SECONDS = 10.0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..whole_file import write_whole
 from .hang_report import Observed
 
 STATE_FILE = "state.json"
@@ -43,10 +43,7 @@ class State:
             self.step, self.crashes, self.requeues, self.first_error, self.suspects = step, 0, 0, "", ()
 
     def write(self, folder: Path) -> None:
-        """Whole or not at all: the job may be killed at any moment."""
-        new = folder / f".{STATE_FILE}-{os.getpid()}"
-        new.write_text(json.dumps(asdict(self), indent=2) + "\n")
-        new.replace(folder / STATE_FILE)
+        write_whole(folder / STATE_FILE, json.dumps(asdict(self), indent=2) + "\n")
 
 
 def read_state(folder: Path) -> State:
@@ -74,11 +71,9 @@ def stacks_folder(folder: Path, attempt: str) -> Path:
 
 
 def write_ending(folder: Path, node: str, **record: Any) -> None:
-    """Keep what the processes of a node ended with, whole or not at all: others look for it meanwhile."""
+    """Keep what the processes of a node ended with; others look for it meanwhile."""
     folder.mkdir(parents=True, exist_ok=True)
-    new = folder / f".{node}"
-    new.write_text(json.dumps({"node": node, **record}) + "\n")
-    new.replace(folder / f"{node}.json")
+    write_whole(folder / f"{node}.json", json.dumps({"node": node, **record}) + "\n")
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,7 @@ push: $(READY) ## push it to the cluster's repository and print its reference by
 test: $(READY) $(CDK_READY) $(CHECKOV_READY) ## every test that needs neither root nor cloud nor GPU
 	$(NODE_HERE) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
-test-cluster: $(READY) ## lifecycle scripts on a real Slurm of five machines, made of namespaces (root, Debian 12)
+test-cluster: $(READY) ## set-up and training on a real Slurm of five machines, made of namespaces (root, Debian 12)
 	tests/cluster/install_packages.sh
 	$(BIN)/python -m pytest tests/cluster $(ARGS)
 

@@ -1,7 +1,7 @@
 """What failures cost a training on the test cluster: steps that are done again, and time until the next one.
 
 ``python -m pytest tests/cluster/failure_costs.py -s`` prints the table of docs/training-on-slurm.md in some
-15 minutes; it needs root. Its name keeps it out of ``make test-cluster``: it measures, and proves nothing.
+20 minutes; it needs root. Its name keeps it out of ``make test-cluster``: it measures, and proves nothing.
 """
 
 from __future__ import annotations

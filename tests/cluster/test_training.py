@@ -39,7 +39,7 @@ def test_a_bad_node_is_excluded_and_the_job_can_be_cancelled(cluster: Cluster, h
     try:
         job = submit(cluster, "name=cancelled", "train.max_steps=1000000")
         log = log_of(cluster, job)
-        wait_until(lambda: log.exists() and "start 2" in log.read_text(), "the second start", seconds=120)
+        wait_until(lambda: log.exists() and "start 2" in log.read_text(), "the second start", seconds=240)
         assert (
             f"node {bad} is not fit and is left out from now on: {HOME}/python does not run"
             in log.read_text()
@@ -82,7 +82,9 @@ def submit_and_destroy(
     dead.append(nodes_of(cluster, job["job"])[which])
     cluster.kill(dead[-1])
     # Replaced before that, its name would be unknown to Slurm while the job still has it.
-    wait_until(lambda: job_of(cluster, job["job"])["Restarts"] == "1", "Slurm to requeue the job", seconds=90)
+    wait_until(
+        lambda: job_of(cluster, job["job"])["Restarts"] == "1", "Slurm to requeue the job", seconds=240
+    )
     return job, run_dir
 
 

@@ -80,7 +80,7 @@ def test_at_the_time_limit_it_saves_and_goes_on(cluster: Cluster, home: Path, jo
     """Not a step is lost, and none is done twice."""
     job, run_dir = jobs["limited"]["job"], home / "runs" / "limited"
     log = log_of(cluster, jobs["limited"])
-    wait_until(lambda: "requeue 1" in log.read_text(), "Slurm's signal, and the requeue", seconds=180)
+    wait_until(lambda: "requeue 1" in log.read_text(), "Slurm's signal, and the requeue", seconds=240)
     saved = re.search(
         r"saved on SIGUSR1; the newest checkpoint is of step (\d+)\n.*the time limit is near", log.read_text()
     )

@@ -83,7 +83,10 @@ def submit_and_destroy(
     cluster.kill(dead[-1])
     # Replaced before that, its name would be unknown to Slurm while the job still has it.
     wait_until(
-        lambda: job_of(cluster, job["job"])["Restarts"] == "1", "Slurm to requeue the job", seconds=240
+        lambda: job_of(cluster, job["job"])["Restarts"] == "1",
+        "Slurm to requeue the job",
+        seconds=240,
+        pause_seconds=0.5,
     )
     return job, run_dir
 

@@ -127,6 +127,7 @@ def wait_for_end(cluster: Cluster, job: str, log: Path, state: str = "COMPLETED"
         lambda: job_of(cluster, job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED"),
         f"the end of job {job}",
         seconds=400,
+        pause_seconds=1,
     )
     found = job_of(cluster, job)
     assert found["JobState"] == state, log.read_text()

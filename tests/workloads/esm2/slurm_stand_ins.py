@@ -30,11 +30,13 @@ elif "check" in words:
     folder = here + "/job/endings/" + words[place - 1]
     os.makedirs(folder, exist_ok=True)
     for group in words[place + 1 :]:
-        bad = any(names <= set(group.split(",")) for names in failing)
+        bad = any(names - {{"once"}} <= set(group.split(",")) for names in failing)
         ending = {{"rank": 0, "status": int(bad), "seconds": 0, "message": "timed out" * bad}}
         for node in group.split(","):
             with open(folder + "/" + node + ".json", "w") as file:
                 json.dump({{"node": node}} | ending, file)
+    with open(here + "/failing", "w") as file:
+        json.dump([sorted(names) for names in failing if "once" not in names], file)
 else:
     with open(here + "/steps") as file:
         steps = json.load(file)
@@ -110,7 +112,10 @@ class Slurm:
         path.chmod(0o755)
 
     def on_nodes(self, num_nodes: int, *failing: str) -> None:
-        """The job gets as many; an all-reduce fails in a group that has all nodes of one of ``failing``."""
+        """The job gets as many; an all-reduce fails in a group that has all nodes of one of ``failing``.
+
+        With ``once`` beside the nodes it does so in the first round alone.
+        """
         names = [f"node-{n}" for n in range(1, num_nodes + 1)]
         (self.folder / "nodes").write_text("\n".join(names))
         (self.folder / "failing").write_text(json.dumps([nodes.split() for nodes in failing]))

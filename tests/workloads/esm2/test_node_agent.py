@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ def test_a_node_meets_its_own_group(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (first.min_nodes, first.max_nodes, first.nproc_per_node) == (2, 2, 8)
     assert first.rdzv_endpoint == second.rdzv_endpoint and first.rdzv_endpoint.startswith("node-3:")
     assert [config.rdzv_configs["is_host"] for config in (first, second)] == [True, False]
+    # Torchrun alone would give the first node less time to begin than the others.
+    assert {config.rdzv_configs["read_timeout"] for config in (first, second)} == {600}
     # What is left of one step does not meet the next one.
     later = launch_config(job, "0.2", "train", "node-4", group)
     assert later.run_id != first.run_id and later.rdzv_endpoint != first.rdzv_endpoint
@@ -26,3 +29,13 @@ def test_a_node_meets_its_own_group(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_node_without_a_group_is_told() -> None:
     with pytest.raises(ValueError, match="node-9 is in none of the groups node-1,node-2"):
         find_group("node-9", ["node-1,node-2"])
+
+
+def test_a_check_waits_longer_for_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    bare = Slurm(tmp_path).job
+    waits = [
+        launch_config(job, "0", "check", "node-1", ["node-1"]).rdzv_configs["join_timeout"]
+        for job in (bare, replace(bare, image="/fsx/esm2.sqsh"))
+    ]
+    assert waits == [60, 300]

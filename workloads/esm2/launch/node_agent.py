@@ -34,8 +34,11 @@ MODULES = {
     "bandwidth": "workloads.esm2.network.bandwidth",
     CHECK: "workloads.esm2.network.check",
 }
-CHECK_MEETING_SECONDS, CHECK_CONNECT_SECONDS, CHECK_SHUTDOWN_SECONDS = 60, 20, 5
-"""A check finds out in time that nodes cannot meet; torchrun waits 10 minutes and one."""
+MEETING_SECONDS = 600
+"""For all nodes of a group to come. torchrun itself gives the first one a minute only."""
+CHECK_MEETING_SECONDS, CHECK_CONTAINER_MEETING_SECONDS, CHECK_SHUTDOWN_SECONDS = 60, 300, 5
+"""A check finds out in time that nodes cannot meet. Containers begin apart: a node that has just replaced
+another reads an image of 20 GB from the shared file system, which the others still have in memory."""
 
 
 def main() -> None:
@@ -95,9 +98,9 @@ def launch_config(job: Job, attempt: str, stage: str, node: str, group: Sequence
     Neighbouring steps of a job meet at different ports: of one that was killed, processes may still end.
     """
     run_id = f"{os.environ['SLURM_JOB_ID']}-{attempt}"
-    meeting: dict[str, object] = {"is_host": node == group[0]}
+    seconds = MEETING_SECONDS
     if stage == CHECK:
-        meeting |= {"join_timeout": CHECK_MEETING_SECONDS, "read_timeout": CHECK_CONNECT_SECONDS}
+        seconds = CHECK_CONTAINER_MEETING_SECONDS if job.image else CHECK_MEETING_SECONDS
     return LaunchConfig(
         min_nodes=len(group),
         max_nodes=len(group),
@@ -105,7 +108,7 @@ def launch_config(job: Job, attempt: str, stage: str, node: str, group: Sequence
         run_id=run_id,
         rdzv_backend="c10d",
         rdzv_endpoint=f"{group[0]}:{FIRST_PORT + zlib.crc32(run_id.encode()) % NUM_PORTS}",
-        rdzv_configs=meeting,
+        rdzv_configs={"is_host": node == group[0], "join_timeout": seconds, "read_timeout": seconds},
         local_addr=node,
         max_restarts=0,
         shutdown_timeout=CHECK_SHUTDOWN_SECONDS if stage == CHECK else SHUTDOWN_TIMEOUT_SECONDS,

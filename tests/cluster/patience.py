@@ -9,7 +9,7 @@ from collections.abc import Callable
 def wait_until(is_so: Callable[[], object], what: str, *, seconds: float, pause_seconds: float = 0.1) -> None:
     """Ask again and again until it is so.
 
-    Asking a machine starts programs there, on the cores of what is waited for: pause longer where that takes long.
+    Asking a machine starts programs there, on cores that are short: pause longer where it takes long anyway.
 
     Raises:
         TimeoutError: it was not within ``seconds``; the message says what was waited for.

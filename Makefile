@@ -78,7 +78,9 @@ bandwidth: $(READY) ## all-reduces over nodes, against what their type should re
 ifeq ($(TARGET),slurm)
 	$(call submit,bandwidth) $(ARGS)
 else
-	$(BIN)/torchrun --standalone --nproc-per-node=auto -m workloads.esm2.network.bandwidth --to runs/bandwidth $(ARGS)
+	$(if $(ARGS),$(error ARGS: got $(ARGS); here all-reduces are measured and nothing is expected of them: TARGET=slurm))
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node=auto \
+		-m workloads.esm2.network.bandwidth --to runs/bandwidth
 endif
 
 report: $(READY) ## draw the report of RUN=runs/<name> again, also of a run that is still going

@@ -22,8 +22,9 @@ WITHOUT_USERS = "ubuntu"
 """The image's own user, who is there when the cluster file names none."""
 MIN_MINUTES = 10
 """Of a training's time limit: Slurm's signal to save comes 300 s before it, or up to 60 s earlier."""
-MIN_HANG_SECONDS = 10
-"""Well above the second in which the processes are looked at."""
+HANG_SECONDS = {"cpu": range(10, 86_401), "gpu": range(150, 541)}
+"""Well above the second in which the processes are looked at. On GPUs a process that waits for a crashed one
+has not hung: torchrun ends it after 120 s. What waits for 600 s, NCCL ends without stacks."""
 
 
 @dataclass(frozen=True)
@@ -154,16 +155,18 @@ def placement(cluster: SlurmCluster, wanted: Wanted, problems: list[str]) -> Pla
     groups = _groups(cluster, wanted.partition, problems)
     if not groups:
         raise ValueError(listed(problems))
-    if wanted.hang_seconds < MIN_HANG_SECONDS:
+    hardware = instance_type(groups[0].instance_type)
+    gpus = _gpus(hardware, wanted, problems)
+    bounds = HANG_SECONDS["gpu" if gpus else "cpu"]
+    if wanted.hang_seconds not in bounds:
         problems.append(
-            f"--hang-seconds: got {wanted.hang_seconds}; give at least {MIN_HANG_SECONDS}, "
+            f"--hang-seconds: got {wanted.hang_seconds}; give {bounds[0]} to {bounds[-1]}, "
             "and more than a step takes"
         )
-    hardware = instance_type(groups[0].instance_type)
     return Placement(
         hardware=hardware,
         partition=str(groups[0].partition),
-        gpus=_gpus(hardware, wanted, problems),
+        gpus=gpus,
         sizes=_sizes(groups, wanted, problems),
     )
 

@@ -71,7 +71,8 @@ def test_training_on_cpus_is_one_process_a_node() -> None:
 
 def test_how_long_a_hang_may_last_is_handed_on() -> None:
     assert request()["job"]["hang_seconds"] == 300
-    assert request(hang_seconds=1800)["job"]["hang_seconds"] == 1800
+    assert request(hang_seconds=540)["job"]["hang_seconds"] == 540
+    assert request(hang_seconds=10, gpus_per_node=0)["job"]["hang_seconds"] == 10
 
 
 @pytest.mark.parametrize("time", ["10", "10:30", "2:00:00", "1-0", "1-0:00", "2-00:00:00", "UNLIMITED"])
@@ -92,7 +93,8 @@ def test_a_score_may_take_less_time_than_a_training() -> None:
     ("overrides", "wanted", "problem"),
     [
         ([], {"image": None}, "image, python: give one of them"),
-        ([], {"hang_seconds": 9}, "--hang-seconds: got 9; give at least 10"),
+        ([], {"hang_seconds": 120}, "--hang-seconds: got 120; give 150 to 540, and more than a step takes"),
+        ([], {"hang_seconds": 9, "gpus_per_node": 0}, "--hang-seconds: got 9; give 10 to 86400"),
         ([], {"python": "/fsx/venv/bin/python"}, "image, python: give one of them"),
         ([], {"image": "/images/esm2.sqsh"}, "IMAGE: got /images/esm2.sqsh; nodes share /fsx. make image"),
         ([], {"image": "esm2.sqsh"}, "IMAGE: got esm2.sqsh; nodes share /fsx"),

@@ -44,12 +44,23 @@ class Wanted:
     hang_seconds: int = Job.hang_seconds
 
 
-def job_user(cluster: SlurmCluster, user: str | None) -> str:
+def job_user(cluster: SlurmCluster, user: str | None, here: str | None = None) -> str:
     """Whose job it is.
+
+    Args:
+        cluster: has the users.
+        user: who was named, if anybody.
+        here: who asks, on a machine of the cluster, where everybody submits for themselves.
 
     Raises:
         ValueError: if the cluster has several users and none was named, or one that it has not.
     """
+    if here is not None:
+        if user not in (None, here):
+            raise ValueError(
+                f"--user: got {user}; on the cluster jobs are {here}'s, who asks: log in as {user}"
+            )
+        return here
     names = [found.name for found in cluster.access.users] or [WITHOUT_USERS]
     if user is None and len(names) > 1:
         raise ValueError(f"--user: name one of {', '.join(names)}: whose job is it?")

@@ -159,6 +159,12 @@ def test_whose_job_it_is() -> None:
     assert job_user(P5, names[1]) == names[1]
 
 
+def test_on_the_cluster_everybody_submits_for_themselves() -> None:
+    assert job_user(P5, None, "ada") == job_user(P5, "ada", "ada") == "ada"
+    with pytest.raises(ValueError, match="--user: got ben; on the cluster jobs are ada's"):
+        job_user(P5, "ben", "ada")
+
+
 def test_folders_are_on_lustre() -> None:
     """Below the home where homes are there; ubuntu's is on each node's own disk."""
     name = P5.access.users[0].name

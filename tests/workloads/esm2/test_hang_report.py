@@ -17,7 +17,7 @@ from workloads.esm2.launch.hang_report import (
     place_of,
     report,
 )
-from workloads.esm2.parallel import Processes
+from workloads.esm2.processes import Processes
 
 RECORDED = Path(__file__).with_name("recorded_stacks")
 NODES = ("node-1", "node-2", "node-3")
@@ -41,7 +41,7 @@ def recorded(name: str) -> list[Frame]:
         (
             "ddp_flags",
             "all_reduce (torch/distributed/distributed_c10d.py:3252) called by "
-            "sum_on_host (workloads/esm2/parallel.py:41)",
+            "sum_on_host (workloads/esm2/processes.py:41)",
             True,
         ),
         (

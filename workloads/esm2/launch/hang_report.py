@@ -30,7 +30,7 @@ _WAITING_FUNCTIONS = {
     ("torch/distributed/utils.py", "_verify_param_shape_across_processes"),
     ("torch/distributed/utils.py", "_sync_module_states"),
     ("torch/distributed/_state_dict_utils.py", "_broadcast_tensors"),
-    ("workloads/esm2/parallel.py", "to_host"),
+    ("workloads/esm2/processes.py", "to_host"),
 }
 
 

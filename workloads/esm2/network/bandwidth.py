@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from ..command_line import USAGE_ERROR, tell
 from ..heartbeat import beat
-from ..parallel import Processes, processes
+from ..processes import Processes, processes
 from ..whole_file import write_whole
 from .all_reduce import Point, Sweep, measure, new_buffer, verified_all_reduce
 from .bandwidth_report import report

@@ -191,6 +191,7 @@ def common_fields(cluster: SlurmCluster, wanted: Wanted, place: Placement) -> di
         "python": wanted.python or "python3",
         "image": wanted.image,
         "mounts": tuple(shared_folders(cluster)),
+        "min_nodes": place.sizes[0],
         "gpus_per_node": place.gpus,
         "processes_per_node": place.num_processes,
         "efa": bool(place.gpus and place.sizes[-1] > 1 and place.hardware.num_efa),

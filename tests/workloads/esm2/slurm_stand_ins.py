@@ -63,8 +63,10 @@ here = {folder!r}
 words = sys.argv[1:]
 with open(here + "/calls", "a") as calls:
     print(json.dumps([{name!r}, *words]), file=calls)
-if words[:2] == ["show", "hostnames"] or {name!r} == "sinfo":
+if words[:2] == ["show", "hostnames"]:
     print(open(here + "/nodes").read())
+if {name!r} == "sinfo":
+    print(open(here + "/partition").read())
 if "--signal=TERM" in words:
     open(here + "/stopped", "w").close()
 """
@@ -118,6 +120,7 @@ class Slurm:
         """
         names = [f"node-{n}" for n in range(1, num_nodes + 1)]
         (self.folder / "nodes").write_text("\n".join(names))
+        (self.folder / "partition").write_text("\n".join([*names, "node-9"]))
         (self.folder / "failing").write_text(json.dumps([nodes.split() for nodes in failing]))
         self.answer([{"node": name, "problems": [], "versions": WELL} for name in names])
 
@@ -132,6 +135,7 @@ class Slurm:
             env={
                 "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
                 "SLURM_JOB_ID": "7",
+                "SLURM_JOB_PARTITION": "gpu",
                 "SLURM_JOB_NODELIST": "node-[1-2]",
             },
             stdout=subprocess.PIPE,

@@ -154,6 +154,17 @@ def test_of_two_nodes_one_is_left_out_and_returns_if_it_was_the_other(slurm: Slu
     assert (found.excluded, found.kept) == (("node-1",), {})
 
 
+def test_two_nodes_without_a_third_end_the_job_at_the_second_start(slurm: Slurm) -> None:
+    slurm.job = replace(slurm.job, min_nodes=2)
+    slurm.on_nodes(2, "node-1 node-2")
+    (slurm.folder / "partition").write_text("node-1\nnode-2\n")
+    output = slurm.run()[1]
+    assert "cannot be told" in output and slurm.said_to("scontrol")[-1][-1] == "StartTime=now+30minutes"
+    status, output = slurm.run()
+    assert status == 2 and "no other node was there: node-1 and node-2: node-1: timed out" in output
+    assert "security group" in output
+
+
 def test_two_nodes_get_a_second_chance(slurm: Slurm) -> None:
     """Perhaps one container came late, and no node is to be left out for that."""
     slurm.on_nodes(2, "node-1 node-2 once")

@@ -51,10 +51,26 @@ def test_a_node_that_was_replaced_is_excluded_no_more(slurm: Slurm) -> None:
     assert slurm.said_to("scontrol")[-1] == ["update", "JobId=7", "ExcNodeList=node-2"]
 
 
+def test_where_no_other_node_is_left_the_job_waits(slurm: Slurm) -> None:
+    """In the queue it would be stuck if the node comes back under its old name."""
+    slurm.job = replace(slurm.job, min_nodes=2)
+    State(excluded=("node-9",)).write(slurm.job_folder)
+    slurm.answer(answers(node_2=["/fsx is not mounted"]))
+    status, output = slurm.run()
+    assert status == 0
+    assert (
+        "without node-2, node-9 too few nodes are left in partition gpu: it starts again in 30 min" in output
+    )
+    assert slurm.said_to("scontrol")[-1] == ["update", "JobId=7", "ExcNodeList=", "StartTime=now+30minutes"]
+    slurm.answer(answers())
+    assert slurm.run({"status": 0})[0] == 0
+    assert read_state(slurm.job_folder).excluded == ("node-9",)
+
+
 def test_what_is_wrong_everywhere_ends_the_job(slurm: Slurm) -> None:
     slurm.answer(answers(node_1=["/fsx is full"], node_2=["/fsx is full"]))
     status, output = slurm.run()
-    assert status == 2 and "no single node's fault" in output
+    assert status == 2 and "cannot be put down to a single node" in output
     assert not slurm.said_to("scontrol")
 
 

@@ -163,7 +163,8 @@ def blame(nodes: Sequence[str], outcomes: Sequence[Outcome], kept: Mapping[str, 
         nodes: those of the job.
         outcomes: of each node alone, and of pairs.
         kept: nodes that were once kept where the fault could not be told, each with the one that was left out
-            in its place. If it fails again with another, it is to blame, and the other was not.
+            in its place. If it fails again with another, it is to blame, and the other was not. If it does
+            with the same one, there was no other to find out with.
     """
     alone = {o.nodes[0]: o.failure for o in outcomes if len(o.nodes) == 1 and o.failure}
     if len(alone) == len(nodes):
@@ -174,6 +175,11 @@ def blame(nodes: Sequence[str], outcomes: Sequence[Outcome], kept: Mapping[str, 
     failed = [o for o in pairs if o.failure]
     if not failed:
         return Verdict({})
+    if undecided := [o for o in failed if any(kept.get(a) == b for a, b in itertools.permutations(o.nodes))]:
+        said = {" and ".join(o.nodes): o.failure for o in undecided}
+        return Verdict(
+            {}, fatal=f"all-reduce fails again, and no other node was there: {_listed(said)}; {LOOK_AT}"
+        )
     well = {node for o in pairs if not o.failure for node in o.nodes}
     if not well and len(nodes) > 2:
         said = {" and ".join(o.nodes): o.failure for o in failed}

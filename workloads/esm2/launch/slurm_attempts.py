@@ -42,6 +42,11 @@ class State:
         if step > self.step:
             self.step, self.crashes, self.requeues, self.first_error, self.suspects = step, 0, 0, "", ()
 
+    def clear(self, nodes: Sequence[str]) -> None:
+        """They have passed all checks together: none of them is doubted or excluded any more."""
+        self.kept = {node: other for node, other in self.kept.items() if node not in nodes}
+        self.excluded = tuple(node for node in self.excluded if node not in nodes)
+
     def write(self, folder: Path) -> None:
         write_whole(folder / STATE_FILE, json.dumps(asdict(self), indent=2) + "\n")
 

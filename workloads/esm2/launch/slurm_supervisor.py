@@ -38,6 +38,8 @@ from .slurm_step import srun_help, stage_arguments, step_command
 
 MAX_REQUEUES = 5
 """By the job itself without a new checkpoint in between."""
+WAIT_MINUTES = 30
+"""Until the next start where no other nodes are left: HyperPod replaces one in 20 to 30."""
 SECONDS_BETWEEN_SIGNALS = 15
 """A step that is only starting may miss one."""
 STOPPED_BY_SIGNAL = 143
@@ -70,6 +72,9 @@ class Supervisor:
             say("error: srun has no --container-image: pyxis is missing here; docs/training-on-slurm.md")
             return USAGE_ERROR
         verdict = self._check(options)
+        if verdict.is_well and self.stop is None:
+            self.state.clear(self.nodes)
+            self.state.write(self.folder)
         for attempt in itertools.count(1):
             name, status = f"{self.restart}.{attempt}", STOPPED_BY_SIGNAL
             if verdict.is_well and self.stop is None:
@@ -102,12 +107,7 @@ class Supervisor:
         check = NetworkCheck(
             self.job_file, self.job, options, str(self.restart), say, lambda: self.stop is not None
         )
-        verdict = check.run(self.nodes, self.state.kept)
-        if verdict.is_well and self.stop is None:
-            doubted = self.state.kept.items()
-            self.state.kept = {node: other for node, other in doubted if node not in self.nodes}
-            self.state.write(self.folder)
-        return verdict
+        return check.run(self.nodes, self.state.kept)
 
     def _attempt(self, name: str, options: str) -> int:
         """Prepare the data if need be, then run the stage; its status."""
@@ -189,7 +189,7 @@ class Supervisor:
 
     def _on_bad_nodes(self, verdict: Verdict) -> int:
         if verdict.fatal:
-            say(f"error: {verdict.fatal}; this is no single node's fault, and others would not help")
+            say(f"error: {verdict.fatal}; this cannot be put down to a single node")
             return USAGE_ERROR
         for node, problem in verdict.bad.items():
             say(f"node {node} is not fit and is left out from now on: {problem}")
@@ -217,11 +217,26 @@ class Supervisor:
             say("Slurm does not requeue it: it is being ended by someone else, or the cluster forbids it")
             return 1
         if self.state.excluded:
-            # Slurm takes none of a list with a node that was replaced meanwhile and has another name now.
-            known = (insist("sinfo", "--noheader", "--Node", "--format=%N") or "").split()
-            names = ",".join(node for node in self.state.excluded if node in known)
-            insist("scontrol", "update", f"JobId={self.job_id}", f"ExcNodeList={names}")
+            self._leave_out()
         return 0
+
+    def _leave_out(self) -> None:
+        """Have the requeued job start without the excluded nodes, or later if there are not enough others.
+
+        It would wait for good if the node is repaired and keeps its name, or was not to blame.
+        """
+        partition = os.environ["SLURM_JOB_PARTITION"]
+        there = insist("sinfo", "--noheader", "--Node", "--format=%N", f"--partition={partition}") or ""
+        # Slurm takes none of a list with a node that was replaced meanwhile and has another name now.
+        names = sorted({*self.state.excluded} & {*there.split()})
+        changes = [f"ExcNodeList={','.join(names)}"]
+        if len({*there.split()}) - len(names) < self.job.min_nodes:
+            say(
+                f"without {', '.join(names)} too few nodes are left in partition {partition}: it starts "
+                f"again in {WAIT_MINUTES} minutes, for nodes may have been replaced by then"
+            )
+            changes = ["ExcNodeList=", f"StartTime=now+{WAIT_MINUTES}minutes"]
+        insist("scontrol", "update", f"JobId={self.job_id}", *changes)
 
 
 def say(text: str) -> None:

@@ -70,7 +70,9 @@ cancel() {
     case "${state}" in
     '') echo "job ${job} is not in the queue any more" ;;
     RUNNING)
-        # The batch script has its processes save, and then cancels the job.
+        # The batch script has its processes save, and then cancels the job. The file is for the next start, if this
+        # one ends before the signal comes; a full file system shall not keep the job from being cancelled.
+        touch "${place}/cancelled" 2>/dev/null || true
         scancel --batch --signal=USR2 "${job}"
         echo "job ${job} is asked to save and to end: make tail JOB=${job} shows it"
         echo "at once, without saving: scancel ${job} on the head node"

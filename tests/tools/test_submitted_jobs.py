@@ -109,6 +109,8 @@ def test_cancel_lets_a_running_job_save(place: Place, run: Run, state: str, said
     place.state(state)
     status, output = run("cancel", "12")
     assert status == 0 and output.startswith(said)
+    # The next start, if there is one, knows.
+    assert [path.name for path in place.folder.rglob("cancelled")] == ["cancelled"] * (state == "RUNNING")
 
 
 def test_a_job_that_slurm_has_forgotten_is_not_in_the_queue(place: Place, run: Run) -> None:

@@ -216,6 +216,23 @@ def test_asked_to_stop_it_saves_first(
     assert read_state(slurm.job_folder).crashes == 0
 
 
+def test_cancelled_and_at_the_time_limit_at_once_it_does_not_start_again(slurm: Slurm) -> None:
+    process = slurm.start({"status": 0, "wait": True, "endings": {"node-1": {"status": 143}}})
+    wait_for(slurm.folder / "started", process)
+    process.send_signal(signal.SIGUSR2)
+    process.send_signal(signal.SIGUSR1)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, output
+    assert not slurm.said_to("scontrol") and slurm.calls[-1] == ["scancel", "7"]
+
+
+def test_cancelled_while_it_was_requeued_it_ends_at_once(slurm: Slurm) -> None:
+    (slurm.job_folder / "cancelled").touch()
+    status, output = slurm.run()
+    assert status == 143 and output.endswith("cancelled\n"), output
+    assert not slurm.said_to("srun") and slurm.calls[-1] == ["scancel", "7"]
+
+
 def test_processes_that_had_to_be_killed_have_not_saved(slurm: Slurm) -> None:
     """torchrun's status is the same."""
     process = slurm.start({"status": 0, "wait": True, "endings": {"node-1": {"status": 143}}})

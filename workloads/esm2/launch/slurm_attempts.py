@@ -12,6 +12,8 @@ from ..whole_file import write_whole
 from .hang_report import Observed
 
 STATE_FILE = "state.json"
+CANCELLED_FILE = "cancelled"
+"""Made by ``make cancel`` (tools/jobs_on_cluster.sh): the job does not start again."""
 SIGNALLED = 128
 """Added to the signal's number in the status of a process that one has ended."""
 USAGE_ERROR = 2

@@ -24,6 +24,7 @@ from .job_file import Job, read_job
 from .network_check import AGENT, NetworkCheck
 from .preflight import Verdict, check_nodes
 from .slurm_attempts import (
+    CANCELLED_FILE,
     USAGE_ERROR,
     State,
     first_failure,
@@ -67,6 +68,8 @@ class Supervisor:
         say(f"job {self.job_id}, start {self.restart + 1}, on {' '.join(self.nodes)}")
         self.state.progress_to(newest_checkpoint(Path(self.job.run_dir)))
         self.state.write(self.folder)
+        if self._is_cancelled():
+            return self._cancel()
         options = srun_help()
         if self.job.image and "--container-image" not in options:
             say("error: srun has no --container-image: pyxis is missing here; docs/training-on-slurm.md")
@@ -133,9 +136,11 @@ class Supervisor:
                     self._signal_steps()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.stop = signal.Signals(number)
+        # What is cancelled stays so when its time limit comes a moment later.
+        if self.stop != signal.SIGUSR2:
+            self.stop = signal.Signals(number)
         # SIGTERM is Slurm's, which sends it to the steps itself.
-        if self.stop != signal.SIGTERM:
+        if number != signal.SIGTERM:
             self._signal_steps()
 
     def _signal_steps(self) -> None:
@@ -152,8 +157,15 @@ class Supervisor:
         say(f"{how} on {self.stop.name}; the newest checkpoint is of step {step}")
         if self.stop == signal.SIGUSR1:
             return self._requeue("the time limit is near")
-        if self.stop == signal.SIGUSR2:
-            insist("scancel", self.job_id)
+        return self._cancel() if self._is_cancelled() else STOPPED_BY_SIGNAL
+
+    def _is_cancelled(self) -> bool:
+        """By a signal, or by the file that outlasts the start which the signal was for."""
+        return self.stop == signal.SIGUSR2 or (self.folder / CANCELLED_FILE).exists()
+
+    def _cancel(self) -> int:
+        say("cancelled")
+        insist("scancel", self.job_id)
         return STOPPED_BY_SIGNAL
 
     def _blame(self, attempt: str, hung: list[Observed]) -> None:
@@ -204,6 +216,8 @@ class Supervisor:
 
     def _requeue(self, why: str) -> int:
         """Back into the queue, from where it goes on at its newest checkpoint."""
+        if self._is_cancelled():
+            return self._cancel()
         self.state.progress_to(newest_checkpoint(Path(self.job.run_dir)))
         self.state.requeues += 1
         self.state.write(self.folder)

@@ -82,7 +82,9 @@ bandwidth: $(READY) ## all-reduces over nodes, against what their type should re
 ifneq ($(TARGET),local)
 	$(call submit,bandwidth) $(ARGS)
 else
-	$(BIN)/torchrun --standalone --nproc-per-node=auto -m workloads.esm2.network.bandwidth --to runs/bandwidth $(ARGS)
+	$(if $(ARGS),$(error ARGS: got $(ARGS); here all-reduces are measured and nothing is expected of them: TARGET=slurm))
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node=auto \
+		-m workloads.esm2.network.bandwidth --to runs/bandwidth
 endif
 
 report: $(READY) ## draw the report of RUN=runs/<name> again, also of a run that is still going
@@ -175,7 +177,7 @@ push: $(READY) ## push it to the cluster's repository and print its reference by
 test: $(READY) $(CDK_READY) $(CHECKOV_READY) $(HYPERPOD_READY) ## every test that needs neither root nor cloud nor GPU
 	$(NODE_HERE) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
-test-cluster: $(READY) ## lifecycle scripts on a real Slurm of five machines, made of namespaces (root, Debian 12)
+test-cluster: $(READY) ## set-up and training on a real Slurm of five machines, made of namespaces (root, Debian 12)
 	tests/cluster/install_packages.sh
 	$(BIN)/python -m pytest tests/cluster $(ARGS)
 

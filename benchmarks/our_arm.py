@@ -14,7 +14,8 @@ from benchmarks.arm_process import COUNTS, Gate
 from workloads.esm2.alphabet import EOS
 from workloads.esm2.config import RunConfig
 from workloads.esm2.loader import ReadAhead, StepPacks
-from workloads.esm2.parallel import bare, processes
+from workloads.esm2.parallel import bare
+from workloads.esm2.processes import processes
 from workloads.esm2.train import Trainer
 
 MATMUL_SHAPE = (2048, 1280, 1280)

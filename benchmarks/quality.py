@@ -28,8 +28,8 @@ from benchmarks.trainer_arms import GUIDANCE_BATCH_SIZE, GUIDANCE_TOKENS, SPECIA
 from workloads.esm2.config import ModelConfig
 from workloads.esm2.evaluation import score, unigram_perplexity
 from workloads.esm2.packing import PackShape, PackStream
-from workloads.esm2.parallel import Processes, processes
 from workloads.esm2.pretrained import starting_config, with_weights
+from workloads.esm2.processes import Processes, processes
 from workloads.esm2.proteins import ProteinSplit
 
 # A compiled is A, only faster: its time is what B's is compared with.

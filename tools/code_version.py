@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from config.content_hash import IGNORED, content_hash
@@ -43,11 +44,14 @@ def copy_here(cluster: SlurmCluster, folder: str) -> str:
     if target.is_dir():
         return str(target)
     try:
-        partial = target.with_name(f".{target.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(WORKLOADS, partial, ignore=shutil.ignore_patterns(*IGNORED))
-        partial.rename(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".partial-", dir=target.parent) as partial:
+            copy = Path(partial, target.name)
+            shutil.copytree(WORKLOADS, copy, ignore=shutil.ignore_patterns(*IGNORED))
+            copy.rename(target)
     except OSError as error:
+        if target.is_dir():
+            return str(target)  # that of another submission, which was first
         raise ValueError(
             f"the code cannot be copied to {target}: {error.strerror or error}; free space (df -h), or name "
             "a folder of yours on the shared file system with --folder"

@@ -26,7 +26,7 @@ from tools.container_engine import ENGINES, find_engine
 from tools.head_node import HeadNode, Say, find_head_node
 from tools.image import REPOSITORY, build_image, local_tag
 from tools.image_registry import Repository, digest_of, find_repository, scan_summary
-from tools.job_request import shared_folders, worker_groups
+from tools.job_request import folder_problems, worker_groups
 from tools.node_session import BrokenSession
 from tools.push import NOT_COMMITTED, push_image
 from tools.source_revision import Revision, read_revision, require_clean
@@ -95,13 +95,12 @@ def shared_folder(cluster: SlurmCluster, wanted: str | None) -> str:
     Raises:
         ValueError: if the nodes do not share it, or make could not be given it.
     """
-    shared = shared_folders(cluster)
-    folder = PurePosixPath(wanted or f"{cluster.storage.lustre.mount_path}/{FOLDER}")
-    if ".." in folder.parts or not any(folder.is_relative_to(mount) for mount in shared):
-        raise ValueError(f"--folder: got {folder}; nodes share {' or '.join(shared)}")
-    if not re.fullmatch(r"[\w./+-]+", str(folder)):
+    folder = str(PurePosixPath(wanted or f"{cluster.storage.lustre.mount_path}/{FOLDER}"))
+    if problems := folder_problems(cluster, folder):
+        raise ValueError(problems[0])
+    if not re.fullmatch(r"[\w./+-]+", folder):
         raise ValueError(f"--folder: got {folder}; allowed are letters, digits and . _ + - /")
-    return str(folder)
+    return folder
 
 
 def place(cluster: SlurmCluster, wanted: str | None) -> tuple[str, int]:

@@ -22,8 +22,9 @@ WITHOUT_USERS = "ubuntu"
 """The image's own user, who is there when the cluster file names none."""
 MIN_MINUTES = 10
 """Of a training's time limit: Slurm's signal to save comes 300 s before it, or up to 60 s earlier."""
-MIN_HANG_SECONDS = 10
-"""Well above the second in which the processes are looked at."""
+HANG_SECONDS = {"cpu": range(10, 86_401), "gpu": range(150, 541)}
+"""Well above the second in which the processes are looked at. On GPUs a process that waits for a crashed one
+has not hung: torchrun ends it after 120 s. What waits for 600 s, NCCL ends without stacks."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,23 @@ class Wanted:
     hang_seconds: int = Job.hang_seconds
 
 
-def job_user(cluster: SlurmCluster, user: str | None) -> str:
+def job_user(cluster: SlurmCluster, user: str | None, here: str | None = None) -> str:
     """Whose job it is.
+
+    Args:
+        cluster: has the users.
+        user: who was named, if anybody.
+        here: who asks, on a machine of the cluster, where everybody submits for themselves.
 
     Raises:
         ValueError: if the cluster has several users and none was named, or one that it has not.
     """
+    if here is not None:
+        if user not in (None, here):
+            raise ValueError(
+                f"--user: got {user}; on the cluster jobs are {here}'s, who asks: log in as {user}"
+            )
+        return here
     names = [found.name for found in cluster.access.users] or [WITHOUT_USERS]
     if user is None and len(names) > 1:
         raise ValueError(f"--user: name one of {', '.join(names)}: whose job is it?")
@@ -146,19 +158,26 @@ def placement(cluster: SlurmCluster, wanted: Wanted, problems: list[str]) -> Pla
             "image, python: give one of them: IMAGE=<.sqsh file or image> for containers, or "
             "SUBMIT='--python <file>' of an environment that all nodes see"
         )
+    if wanted.image and _is_file(wanted.image) and not is_shared(cluster, wanted.image):
+        problems.append(
+            f"IMAGE: got {wanted.image}; nodes share {' or '.join(shared_folders(cluster))}. make image "
+            "TARGET=slurm makes such a file and prints its path"
+        )
     groups = _groups(cluster, wanted.partition, problems)
     if not groups:
         raise ValueError(listed(problems))
-    if wanted.hang_seconds < MIN_HANG_SECONDS:
+    hardware = instance_type(groups[0].instance_type)
+    gpus = _gpus(hardware, wanted, problems)
+    bounds = HANG_SECONDS["gpu" if gpus else "cpu"]
+    if wanted.hang_seconds not in bounds:
         problems.append(
-            f"--hang-seconds: got {wanted.hang_seconds}; give at least {MIN_HANG_SECONDS}, "
+            f"--hang-seconds: got {wanted.hang_seconds}; give {bounds[0]} to {bounds[-1]}, "
             "and more than a step takes"
         )
-    hardware = instance_type(groups[0].instance_type)
     return Placement(
         hardware=hardware,
         partition=str(groups[0].partition),
-        gpus=_gpus(hardware, wanted, problems),
+        gpus=gpus,
         sizes=_sizes(groups, wanted, problems),
     )
 
@@ -172,6 +191,7 @@ def common_fields(cluster: SlurmCluster, wanted: Wanted, place: Placement) -> di
         "python": wanted.python or "python3",
         "image": wanted.image,
         "mounts": tuple(shared_folders(cluster)),
+        "min_nodes": place.sizes[0],
         "gpus_per_node": place.gpus,
         "processes_per_node": place.num_processes,
         "efa": bool(place.gpus and place.sizes[-1] > 1 and place.hardware.num_efa),
@@ -194,6 +214,11 @@ def is_shared(cluster: SlurmCluster, path: str) -> bool:
     return ".." not in Path(path).parts and any(
         PurePosixPath(path).is_relative_to(mount) for mount in shared_folders(cluster)
     )
+
+
+def _is_file(image: str) -> bool:
+    """What begins with a slash or a dot is one to pyxis; what ends like one was meant to be one."""
+    return image.startswith(("/", ".")) or image.endswith((".sqsh", ".squashfs"))
 
 
 def folder_problems(cluster: SlurmCluster, folder: str) -> list[str]:

@@ -32,7 +32,7 @@ COPY_INSTEAD = (
 def main() -> int:
     options = _options()
     cluster = load_slurm_cluster(options.cluster)
-    user = getpass.getuser() if slurm_is_here() else job_user(cluster, options.user)
+    user = job_user(cluster, options.user, getpass.getuser() if slurm_is_here() else None)
     folder = options.folder or default_folder(cluster, user)
     head = find_head_node(cluster, options.profile)
     if options.what == "fetch":

@@ -22,9 +22,15 @@ find_job() {
     run="${place%/jobs/*}"
 }
 
-# Of a job in Slurm's queue; nothing of one that has ended.
+# Of a job in Slurm's queue; nothing of one that has ended. It fails where Slurm does not answer: that is no end.
 queue_state() {
-    squeue --noheader --jobs="${job}" --format="${1:-%T}" 2>/dev/null || true
+    local said
+    if said="$(squeue --noheader --jobs="${job}" --format="${1:-%T}" 2>&1 | tail --lines=1)"; then
+        echo "${said}"
+    elif [[ "${said}" != *"Invalid job id"* ]]; then
+        echo "error: Slurm does not say how job ${job} is: ${said}" >&2
+        return 1
+    fi
 }
 
 status() {
@@ -47,10 +53,10 @@ last_line() {
 
 # Ends with the job. Slurm is asked rarely: every question costs its controller something.
 follow() {
-    local log="${place}/job.log" watch
+    local log="${place}/job.log" watch state
     echo "${log}"
     [[ -e "${log}" ]] || echo "the job has not begun: $(queue_state '%T %R')"
-    while [[ -n "$(queue_state)" ]]; do sleep 10; done &
+    until state="$(queue_state 2>/dev/null)" && [[ -z "${state}" ]]; do sleep 10; done &
     watch=$!
     # Expanded now: it is this function's.
     # shellcheck disable=SC2064
@@ -59,10 +65,14 @@ follow() {
 }
 
 cancel() {
-    case "$(queue_state)" in
+    local state
+    state="$(queue_state)" || exit 1
+    case "${state}" in
     '') echo "job ${job} is not in the queue any more" ;;
     RUNNING)
-        # The batch script has its processes save, and then cancels the job.
+        # The batch script has its processes save, and then cancels the job. The file is for the next start, if this
+        # one ends before the signal comes; a full file system shall not keep the job from being cancelled.
+        touch "${place}/cancelled" 2>/dev/null || true
         scancel --batch --signal=USR2 "${job}"
         echo "job ${job} is asked to save and to end: make tail JOB=${job} shows it"
         echo "at once, without saving: scancel ${job} on the head node"
@@ -88,7 +98,8 @@ fetch() {
     fi
     ((${#files[@]})) || { echo "error: ${run} has no report and no results yet" >&2 && exit 2; }
     echo files
-    tar --create --gzip --file=- "${files[@]}" | base64
+    # Status 1: a file has grown meanwhile, as metrics of a running job do.
+    { tar --create --gzip --warning=no-file-changed --file=- "${files[@]}" || (($? == 1)); } | base64
 }
 
 case "${what}" in

@@ -61,7 +61,7 @@ def main() -> int:
     # Options may stand between the overrides.
     options = parser.parse_intermixed_args()
     cluster = load_slurm_cluster(options.cluster)
-    user = getpass.getuser() if slurm_is_here() else job_user(cluster, options.user)
+    user = job_user(cluster, options.user, getpass.getuser() if slurm_is_here() else None)
     folder = options.folder or default_folder(cluster, user)
     wanted = Wanted(
         stage=options.stage,

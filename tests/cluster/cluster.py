@@ -128,7 +128,7 @@ class Cluster:
             found = dict(line.split() for line in listed.output.splitlines() if len(line.split()) == 2)
             return set(found) == names and set(found.values()) <= set(states)
 
-        wait_until(are_so, f"all nodes to be {' or '.join(states)} in Slurm", seconds=60)
+        wait_until(are_so, f"all nodes to be {' or '.join(states)} in Slurm", seconds=180)
 
     def start_slurmctld(self) -> None:
         self.controller.run(["systemctl", "start", "slurmctld.service"])

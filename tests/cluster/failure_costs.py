@@ -1,7 +1,7 @@
 """What failures cost a training on the test cluster: steps that are done again, and time until the next one.
 
 ``python -m pytest tests/cluster/failure_costs.py -s`` prints the table of docs/training-on-slurm.md in some
-15 minutes; it needs root. Its name keeps it out of ``make test-cluster``: it measures, and proves nothing.
+20 minutes; it needs root. Its name keeps it out of ``make test-cluster``: it measures, and proves nothing.
 """
 
 from __future__ import annotations
@@ -66,7 +66,14 @@ class Training:
         return self._signal_process("KILL")
 
     def stop_process(self) -> float:
-        return self._signal_process("STOP")
+        """Not while it saves, for which a process may take half an hour until it is called hung."""
+        while True:
+            stopped = self._signal_process("STOP")
+            time.sleep(1)
+            if (step := self._last_step()) % self._interval:
+                return stopped
+            self._signal_process("CONT")
+            wait_until(lambda step=step: self._last_step() > step, "another step", seconds=60)  # type: ignore[misc]
 
     def reach_time_limit(self) -> float:
         """The failure is when the processes are told, for which Slurm takes up to half a minute."""

@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(is_so: Callable[[], object], what: str, *, seconds: float) -> None:
+def wait_until(is_so: Callable[[], object], what: str, *, seconds: float, pause_seconds: float = 0.1) -> None:
     """Ask again and again until it is so.
+
+    Asking a machine starts programs there, on cores that are short: pause longer where it takes long anyway.
 
     Raises:
         TimeoutError: it was not within ``seconds``; the message says what was waited for.
@@ -16,4 +18,4 @@ def wait_until(is_so: Callable[[], object], what: str, *, seconds: float) -> Non
     while not is_so():
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {seconds:.0f} s in vain for {what}")
-        time.sleep(0.1)
+        time.sleep(pause_seconds)

@@ -90,7 +90,7 @@ def test_two_who_import_get_one_file_and_jobs_take_it(cluster: Cluster, referenc
     (file,) = (cluster.shared / "images").iterdir()
     assert (file.name, file.stat().st_uid, file.stat().st_mode & 0o777) == (Path(image).name, 0, 0o644)
     # Accounting is told a little later.
-    wait_until(lambda: len(accounted(cluster)) == 2, "the imports in accounting", seconds=60)
+    wait_until(lambda: len(accounted(cluster)) == 2, "the imports in accounting", seconds=180)
     assert all(
         line.startswith("root|") and "cpu=4" in line and "gpu" not in line for line in accounted(cluster)
     )

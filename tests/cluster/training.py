@@ -89,8 +89,9 @@ def home(cluster: Cluster, lifecycle: Lifecycle, prepared: Path, tiny_model: Pat
     (home / "run.yaml").write_text(run_file(HOME, "runs"))
     (home / "python").write_text(PYTHON)
     (home / "python").chmod(0o755)
+    # Links that jobs of other tests have left lead nowhere here.
     for path in (home, *home.rglob("*")):
-        os.chown(path, UID, GID)
+        os.chown(path, UID, GID, follow_symlinks=False)
     at_once(let_in, [cluster.login, *cluster.workers])
     cluster.before_slurm.append(let_in)
     return home
@@ -127,6 +128,7 @@ def wait_for_end(cluster: Cluster, job: str, log: Path, state: str = "COMPLETED"
         lambda: job_of(cluster, job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED"),
         f"the end of job {job}",
         seconds=400,
+        pause_seconds=1,
     )
     found = job_of(cluster, job)
     assert found["JobState"] == state, log.read_text()

@@ -8,12 +8,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from config.content_hash import content_hash
 from tests.tools.answering_aws import ACCOUNT, AnsweringAws
+from tests.tools.cluster_files import shipped
 from tests.tools.node_sessions import NodeSessions
 from tools import code_version, submit
 from tools.head_node import HeadNode
@@ -183,6 +186,17 @@ def bring(tmp_path: Path, aws: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=60,
     )
+
+
+def test_submissions_at_the_same_time_share_a_copy_of_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_version, "deployed_folder", lambda cluster: tmp_path / "not deployed")
+    with ThreadPoolExecutor() as pool:
+        found = set(pool.map(lambda _: code_version.copy_here(shipped("slurm"), str(tmp_path)), range(4)))
+    copy = tmp_path / "copies" / code_version.code_hash()
+    assert found == {str(copy)} and [path.name for path in copy.parent.iterdir()] == [copy.name]
+    assert content_hash(copy, {}) == copy.name
 
 
 def test_code_is_brought_whole_or_not_at_all(tmp_path: Path) -> None:

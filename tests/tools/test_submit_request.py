@@ -71,12 +71,18 @@ def test_training_on_cpus_is_one_process_a_node() -> None:
 
 def test_how_long_a_hang_may_last_is_handed_on() -> None:
     assert request()["job"]["hang_seconds"] == 300
-    assert request(hang_seconds=1800)["job"]["hang_seconds"] == 1800
+    assert request(hang_seconds=540)["job"]["hang_seconds"] == 540
+    assert request(hang_seconds=10, gpus_per_node=0)["job"]["hang_seconds"] == 10
 
 
 @pytest.mark.parametrize("time", ["10", "10:30", "2:00:00", "1-0", "1-0:00", "2-00:00:00", "UNLIMITED"])
 def test_a_time_limit_is_handed_on(time: str) -> None:
     assert f"--time={time}" in request(time=time)["sbatch"]
+
+
+@pytest.mark.parametrize("image", ["nvcr.io#nvidia/pytorch:26.07-py3", "docker://debian:12"])
+def test_an_image_may_be_a_reference(image: str) -> None:
+    assert request(image=image)["job"]["image"] == image
 
 
 def test_a_score_may_take_less_time_than_a_training() -> None:
@@ -87,8 +93,11 @@ def test_a_score_may_take_less_time_than_a_training() -> None:
     ("overrides", "wanted", "problem"),
     [
         ([], {"image": None}, "image, python: give one of them"),
-        ([], {"hang_seconds": 9}, "--hang-seconds: got 9; give at least 10"),
+        ([], {"hang_seconds": 120}, "--hang-seconds: got 120; give 150 to 540, and more than a step takes"),
+        ([], {"hang_seconds": 9, "gpus_per_node": 0}, "--hang-seconds: got 9; give 10 to 86400"),
         ([], {"python": "/fsx/venv/bin/python"}, "image, python: give one of them"),
+        ([], {"image": "/images/esm2.sqsh"}, "IMAGE: got /images/esm2.sqsh; nodes share /fsx. make image"),
+        ([], {"image": "esm2.sqsh"}, "IMAGE: got esm2.sqsh; nodes share /fsx"),
         ([], {"nodes": "3"}, "NODES: got 3; partition gpu has 2"),
         ([], {"nodes": "2-3"}, "NODES: got 2-3; partition gpu has 2"),
         ([], {"nodes": "0"}, "NODES: got 0; expected a number from 1, or a range such as 2-3"),
@@ -148,6 +157,12 @@ def test_whose_job_it_is() -> None:
     with pytest.raises(ValueError, match="--user: got nobody"):
         job_user(P5, "nobody")
     assert job_user(P5, names[1]) == names[1]
+
+
+def test_on_the_cluster_everybody_submits_for_themselves() -> None:
+    assert job_user(P5, None, "ada") == job_user(P5, "ada", "ada") == "ada"
+    with pytest.raises(ValueError, match="--user: got ben; on the cluster jobs are ada's"):
+        job_user(P5, "ben", "ada")
 
 
 def test_folders_are_on_lustre() -> None:

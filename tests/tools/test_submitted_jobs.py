@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,11 @@ from tools import jobs
 Run = Callable[..., tuple[int, str]]
 SQUEUE = """#!/bin/bash
 [[ "$*" == *--user=* ]] && { echo "JOBID NAME STATE"; exit; }
-cat "$(dirname "$0")/state" 2>/dev/null
+cat "$(dirname "$0")/state" 2>/dev/null && exit
+cat "$(dirname "$0")/failure" >&2
+exit 1
 """
+GONE, DOWN = (f"slurm_load_jobs error: {why}" for why in ("Invalid job id specified", "Connection refused"))
 SCANCEL = """#!/bin/bash
 echo "scancel $*"
 """
@@ -31,6 +35,7 @@ class Place:
         for name, text in (("sbatch", "#!/bin/sh\n"), ("squeue", SQUEUE), ("scancel", SCANCEL)):
             (self.bin / name).write_text(text)
             (self.bin / name).chmod(0o755)
+        self.fails_with(GONE)
 
     def add(self, job: str, run: str, *, seconds: int) -> Path:
         """A job with a log; returns the run's folder. ``seconds`` order the jobs."""
@@ -44,6 +49,10 @@ class Place:
 
     def state(self, state: str) -> None:
         (self.bin / "state").write_text(f"{state}\n" if state else "")
+
+    def fails_with(self, said: str) -> None:
+        """What squeue says of a job without a state."""
+        (self.bin / "failure").write_text(f"{said}\n")
 
 
 @pytest.fixture
@@ -100,6 +109,20 @@ def test_cancel_lets_a_running_job_save(place: Place, run: Run, state: str, said
     place.state(state)
     status, output = run("cancel", "12")
     assert status == 0 and output.startswith(said)
+    # The next start, if there is one, knows.
+    assert [path.name for path in place.folder.rglob("cancelled")] == ["cancelled"] * (state == "RUNNING")
+
+
+def test_a_job_that_slurm_has_forgotten_is_not_in_the_queue(place: Place, run: Run) -> None:
+    place.add("12", "new", seconds=200)
+    assert run("cancel", "12") == (0, "job 12 is not in the queue any more\n")
+
+
+def test_a_slurm_that_does_not_answer_is_no_end_of_a_job(place: Place, run: Run) -> None:
+    place.add("12", "new", seconds=200)
+    place.fails_with(DOWN)
+    status, said = run("cancel", "12")
+    assert status == 1 and said == f"error: Slurm does not say how job 12 is: {DOWN}\n"
 
 
 def test_cancel_wants_to_know_which(place: Place, run: Run) -> None:
@@ -132,6 +155,16 @@ def test_fetch_brings_report_results_and_model(place: Place, run: Run, tmp_path:
     weights = "model/model.safetensors"
     assert (fetched / weights).read_bytes() == (run_dir / weights).read_bytes()
     assert not (fetched / "checkpoints").exists()
+
+
+def test_files_that_grow_meanwhile_are_fetched(place: Place, run: Run, tmp_path: Path) -> None:
+    """tar ends with status 1 then."""
+    (place.add("12", "new", seconds=200) / "metrics.jsonl").write_text("{}\n")
+    tar = shutil.which("tar")
+    (place.bin / "tar").write_text(f'#!/bin/bash\n{tar} "$@"\nexit 1\n')
+    (place.bin / "tar").chmod(0o755)
+    assert run("fetch", "12")[0] == 0
+    assert (tmp_path / "fetched/new/metrics.jsonl").read_text() == "{}\n"
 
 
 def test_a_model_that_is_too_large_for_a_session_is_named(

@@ -31,7 +31,7 @@ from torch.optim import Optimizer
 
 from .command_line import RunError
 from .heartbeat import beat
-from .parallel import Processes
+from .processes import Processes
 
 CHECKPOINT_FILE = "checkpoint.json"
 LEFT_TOGETHER = (RunError, SystemExit)

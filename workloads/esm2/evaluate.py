@@ -18,8 +18,8 @@ from .evaluation import pseudo_perplexity, score, unigram_perplexity
 from .hardware import compute_dtype, environment
 from .heartbeat import beat
 from .packing import PackShape
-from .parallel import Processes, processes
 from .pretrained import starting_config, starting_weights, with_weights
+from .processes import Processes, processes
 from .proteins import ProteinSplit
 
 

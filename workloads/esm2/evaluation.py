@@ -19,7 +19,8 @@ from .heartbeat import beat
 from .masking import mask_pack, token_scale
 from .model import Pack, PackedEsm
 from .packing import SPECIAL_TOKENS, PackShape, PackStream, PlannedPack
-from .parallel import Processes, bare
+from .parallel import bare
+from .processes import Processes
 from .proteins import ProteinSplit
 
 EVALUATION_SEED = 20_230_317

@@ -1,9 +1,10 @@
 """Signs of life of a training process, for whoever watches it from outside (``launch/hang_watch.py``).
 
-Where ``BEATS_FOLDER`` names a folder of the node, a process has two files there, by its local rank:
-``<n>.json`` says who it is and what it does, and is touched whenever the process advances; ``<n>.stacks``
-takes the stacks of its threads on ``DUMP_SIGNAL``. Where ``BEAT_LINES`` is a number of seconds, the node's
-first process says in its log that it advances (``beat_lines.py``). Without the variables nothing happens.
+Where ``BEATS_FOLDER`` names a folder of the node, a process has files there, by its local rank: ``<n>.json``
+says who it is and what it does, and is touched whenever the process advances; ``<n>.stack`` takes the stack
+of the thread that ``STACK_SIGNAL`` was sent to, ``<n>.threads`` those of all threads on ``THREADS_SIGNAL``.
+Where ``BEAT_LINES`` is a number of seconds, the node's first process says in its log that it advances
+(``beat_lines.py``). Without the variables nothing happens.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import faulthandler
 import json
 import os
 import signal
-import threading
 from functools import cache
 from pathlib import Path
 
@@ -20,8 +20,10 @@ from .beat_lines import BeatLines
 
 BEATS_FOLDER = "ESM2_BEATS_FOLDER"
 BEAT_LINES = "ESM2_BEAT_LINES_SECONDS"
-DUMP_SIGNAL: int = getattr(signal, "SIGRTMIN", signal.SIGUSR2)
-"""The first real-time signal, where there are such: neither torchrun, NCCL nor Slurm sends it."""
+STACK_SIGNAL: int = getattr(signal, "SIGRTMIN", signal.SIGUSR1)
+"""A real-time signal, where there are such: neither torchrun, NCCL nor Slurm sends it."""
+THREADS_SIGNAL = STACK_SIGNAL + 1
+"""Separate, since faulthandler may crash on a thread that runs while its stack is read."""
 RECORD_BYTES = 512
 """One block, written over in place: a full disk cannot fail a beat."""
 
@@ -56,9 +58,11 @@ def _lines() -> BeatLines | None:
 class _Heart:
     def __init__(self, folder: Path) -> None:
         name = os.environ["LOCAL_RANK"]
-        # faulthandler keeps the file, and needs neither Python's lock nor a thread that runs.
-        self._stacks = (folder / f"{name}.stacks").open("w")
-        faulthandler.register(DUMP_SIGNAL, self._stacks, all_threads=True)
+        # faulthandler needs neither Python's lock nor a thread that runs.
+        self._stack = (folder / f"{name}.stack").open("w")
+        self._threads = (folder / f"{name}.threads").open("w")
+        faulthandler.register(STACK_SIGNAL, self._stack, all_threads=False)
+        faulthandler.register(THREADS_SIGNAL, self._threads, all_threads=True)
         self._record = os.open(folder / f"{name}.json", os.O_WRONLY | os.O_CREAT, 0o600)
         self._last: tuple[str, bool] | None = None
 
@@ -67,6 +71,6 @@ class _Heart:
             os.utime(self._record)
             return
         self._last = (doing, slow)
-        who = {"pid": os.getpid(), "rank": int(os.environ["RANK"]), "thread": threading.get_ident()}
+        who = {"pid": os.getpid(), "rank": int(os.environ["RANK"])}
         text = json.dumps({**who, "doing": doing, "slow": slow})
         os.pwrite(self._record, text.encode().ljust(RECORD_BYTES), 0)

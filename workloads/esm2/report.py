@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -21,6 +20,7 @@ import yaml
 from .report_figures import History, curve_figure, length_figure, loss_figure
 from .report_page import Card, definition_table, details, figure_block, page, section, table
 from .tracking import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, read_metrics
+from .whole_file import write_whole
 
 REPORT_FILE = "report.html"
 RECENT_LINES = 20
@@ -51,9 +51,7 @@ def write_report(run_dir: Path) -> Path:
     results = _mapping(run_dir / RESULTS_FILE)
     text = _report(run_dir.resolve().name, lines, config, results)
     path = run_dir / REPORT_FILE
-    temporary = path.with_name(REPORT_FILE + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    write_whole(path, text)
     return path
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from .parallel import Processes
+from .processes import Processes
 
 PATIENCE = "ESM2_LOCK_SECONDS"
 """Environment variable: how long to wait for a folder that the last start of the run may still hold."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ import yaml
 from tqdm import tqdm
 
 from .mlflow_mirror import MlflowMirror, RunStatus
+from .whole_file import write_whole
 
 METRICS_FILE = "metrics.jsonl"
 RESULTS_FILE = "all_results.json"
@@ -49,7 +49,7 @@ class RunLog:
         if not enabled:
             return
         run_dir.mkdir(parents=True, exist_ok=True)
-        _replace_text(run_dir / CONFIG_FILE, yaml.safe_dump(dict(config), sort_keys=False))
+        write_whole(run_dir / CONFIG_FILE, yaml.safe_dump(dict(config), sort_keys=False))
         self._path = run_dir / METRICS_FILE
         _drop_torn_line(self._path)
         self._stream: TextIO | None = self._path.open("a", encoding="utf-8")
@@ -93,7 +93,7 @@ class RunLog:
         self._stream.close()
         lines = read_metrics(self._path)
         kept = [line for line in lines if line["step"] <= step]
-        _replace_text(self._path, "".join(_json_line(line) for line in kept))
+        write_whole(self._path, "".join(_json_line(line) for line in kept))
         self._stream = self._path.open("a", encoding="utf-8")
         self._progress.start_at(step)
         return max([0, *(line["step"] - step for line in lines)])
@@ -142,7 +142,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 def write_results(run_dir: Path, results: Mapping[str, Any]) -> None:
     """Write ``all_results.json``, whole or not at all. Numbers that are not finite become null."""
-    _replace_text(run_dir / RESULTS_FILE, json.dumps(_finite(results), indent=2, allow_nan=False) + "\n")
+    write_whole(run_dir / RESULTS_FILE, json.dumps(_finite(results), indent=2, allow_nan=False) + "\n")
 
 
 class _Progress:
@@ -228,12 +228,3 @@ def _drop_torn_line(path: Path) -> None:
         return
     with path.open("rb+") as stream:
         stream.truncate(stream.read().rfind(b"\n") + 1)
-
-
-def _replace_text(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, path)

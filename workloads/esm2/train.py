@@ -33,8 +33,9 @@ from .masking import mask_pack
 from .mlflow_mirror import RunStatus
 from .optimizer import build_optimizers, learning_rate, set_learning_rate
 from .packing import PackShape, PackStream, Position
-from .parallel import Processes, accumulating, bare, clip_gradients, parallelize, processes
+from .parallel import accumulating, bare, clip_gradients, parallelize
 from .pretrained import full_weights, on_meta, save_model, starting_config, starting_weights
+from .processes import Processes, processes
 from .progress import Progress, Window
 from .proteins import ProteinSplit
 from .report import write_report

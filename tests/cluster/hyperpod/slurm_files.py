@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tests.cluster.machine import CGROUP_MOUNT_POINT
 
 # task/none because not every computer that runs these tests has cgroups with all controllers. SlurmdTimeout,
-# and cred_expire, for which a requeued job waits, are shorter than HyperPod's.
+# and cred_expire and the rounds of scheduling, for which a requeued job waits, are shorter than HyperPod's.
 _SLURM_CONF = """\
 ClusterName={cluster}
 SlurmctldHost={controller}({controller_address})
@@ -31,6 +31,7 @@ JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=5
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
+SchedulerParameters=sched_interval=2,bf_interval=2
 MpiDefault=none
 GresTypes=gpu
 PrologFlags=Alloc,Contain

@@ -30,11 +30,13 @@ elif "check" in words:
     folder = here + "/job/endings/" + words[place - 1]
     os.makedirs(folder, exist_ok=True)
     for group in words[place + 1 :]:
-        bad = any(names <= set(group.split(",")) for names in failing)
+        bad = any(names - {{"once"}} <= set(group.split(",")) for names in failing)
         ending = {{"rank": 0, "status": int(bad), "seconds": 0, "message": "timed out" * bad}}
         for node in group.split(","):
             with open(folder + "/" + node + ".json", "w") as file:
                 json.dump({{"node": node}} | ending, file)
+    with open(here + "/failing", "w") as file:
+        json.dump([sorted(names) for names in failing if "once" not in names], file)
 else:
     with open(here + "/steps") as file:
         steps = json.load(file)
@@ -61,9 +63,11 @@ here = {folder!r}
 words = sys.argv[1:]
 with open(here + "/calls", "a") as calls:
     print(json.dumps([{name!r}, *words]), file=calls)
-if words[:2] == ["show", "hostnames"] or {name!r} == "sinfo":
+if words[:2] == ["show", "hostnames"]:
     print(open(here + "/nodes").read())
-if words[:1] == ["--signal=TERM"]:
+if {name!r} == "sinfo":
+    print(open(here + "/partition").read())
+if "--signal=TERM" in words:
     open(here + "/stopped", "w").close()
 """
 WELL = {"python": "3.12", "torch": "2.13.0"}
@@ -110,9 +114,13 @@ class Slurm:
         path.chmod(0o755)
 
     def on_nodes(self, num_nodes: int, *failing: str) -> None:
-        """The job gets as many; an all-reduce fails in a group that has all nodes of one of ``failing``."""
+        """The job gets as many; an all-reduce fails in a group that has all nodes of one of ``failing``.
+
+        With ``once`` beside the nodes it does so in the first round alone.
+        """
         names = [f"node-{n}" for n in range(1, num_nodes + 1)]
         (self.folder / "nodes").write_text("\n".join(names))
+        (self.folder / "partition").write_text("\n".join([*names, "node-9"]))
         (self.folder / "failing").write_text(json.dumps([nodes.split() for nodes in failing]))
         self.answer([{"node": name, "problems": [], "versions": WELL} for name in names])
 
@@ -127,6 +135,7 @@ class Slurm:
             env={
                 "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
                 "SLURM_JOB_ID": "7",
+                "SLURM_JOB_PARTITION": "gpu",
                 "SLURM_JOB_NODELIST": "node-[1-2]",
             },
             stdout=subprocess.PIPE,
@@ -144,7 +153,7 @@ class Slurm:
         return [json.loads(line) for line in (self.folder / "calls").read_text().splitlines()]
 
     def said_to(self, name: str) -> list[list[str]]:
-        return [call[1:] for call in self.calls if call[0] == name and call[1:2] != ["show"]]
+        return [call[1:] for call in self.calls if call[0] == name and call[1:2] not in (["show"], ["ping"])]
 
     @property
     def train_steps(self) -> list[list[str]]:

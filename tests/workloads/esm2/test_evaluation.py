@@ -27,8 +27,8 @@ from workloads.esm2.evaluate import main
 from workloads.esm2.evaluation import EVALUATION_SEED, pseudo_perplexity, score, unigram_perplexity
 from workloads.esm2.masking import mask_pack
 from workloads.esm2.packing import PackShape, PackStream
-from workloads.esm2.parallel import processes
 from workloads.esm2.pretrained import starting_config, starting_weights, with_weights
+from workloads.esm2.processes import processes
 from workloads.esm2.proteins import ProteinSplit
 
 CPU = torch.device("cpu")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +12,12 @@ from workloads.esm2.launch.hang_report import (
     Frame,
     Observed,
     blame,
+    frames_of,
     is_waiting,
-    main_thread,
     place_of,
     report,
 )
-from workloads.esm2.parallel import Processes
+from workloads.esm2.processes import Processes
 
 RECORDED = Path(__file__).with_name("recorded_stacks")
 NODES = ("node-1", "node-2", "node-3")
@@ -28,10 +27,7 @@ THIRD = replace(WAITING, node="node-3", rank=2)
 
 
 def recorded(name: str) -> list[Frame]:
-    text = (RECORDED / f"{name}.txt").read_text()
-    found = re.search(r"^Current thread 0x([0-9a-f]+)", text, flags=re.MULTILINE)
-    assert found
-    return main_thread(text, int(found[1], 16))
+    return frames_of((RECORDED / f"{name}.txt").read_text())
 
 
 @pytest.mark.parametrize(
@@ -45,7 +41,7 @@ def recorded(name: str) -> list[Frame]:
         (
             "ddp_flags",
             "all_reduce (torch/distributed/distributed_c10d.py:3252) called by "
-            "sum_on_host (workloads/esm2/parallel.py:41)",
+            "sum_on_host (workloads/esm2/processes.py:41)",
             True,
         ),
         (
@@ -70,19 +66,11 @@ def test_where_a_process_is_and_whether_it_waits(name: str, place: str, waits: b
 
 def test_on_gpus_the_host_waits_for_the_device() -> None:
     code = Processes.to_host.__code__
-    stacks = f'Thread 0x0a (most recent call first):\n  File "{code.co_filename}", line 1 in {code.co_name}\n'
-    assert is_waiting(main_thread(stacks, 10))
-
-
-def test_the_last_of_several_dumps_counts() -> None:
-    first, last = (RECORDED / f"{name}.txt" for name in ("ddp_flags", "loader"))
-    ident = re.compile(r"^Current thread 0x[0-9a-f]+", flags=re.MULTILINE)
-    dumps = "\n".join(ident.sub("Current thread 0x1", path.read_text()) for path in (first, last))
-    assert main_thread(dumps, 1) == recorded("loader")
+    assert is_waiting(frames_of(f'  File "{code.co_filename}", line 1 in {code.co_name}\n'))
 
 
 def test_without_stacks_nothing_is_known() -> None:
-    assert main_thread("", 1) == [] and place_of([]) == "" and not is_waiting([])
+    assert frames_of("") == [] and place_of([]) == "" and not is_waiting([])
 
 
 @pytest.mark.parametrize(

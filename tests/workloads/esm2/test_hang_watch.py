@@ -36,7 +36,7 @@ def job(tmp_path: Path, run_file: Path) -> Job:
         processes_per_node=1,
         overrides=("train.max_steps=1000000",),
         run_dir=str(tmp_path / "runs/run"),
-        hang_seconds=3,
+        hang_seconds=5,
     )
     (tmp_path / "job" / CONFIG_FILE).write_bytes(run_file.read_bytes())
     found.write(tmp_path / "job")
@@ -83,20 +83,21 @@ def test_a_stopped_process_is_found_and_blamed(job: Job, tmp_path: Path) -> None
         workers = [worker_of(first), worker_of(second)]
         workers[1].send_signal(signal.SIGSTOP)
         for agent in (first, second):
-            output, _ = agent.communicate(timeout=60)
+            output, _ = agent.communicate(timeout=120)
             assert agent.returncode == 1, output
         assert not any(worker.is_running() for worker in workers)
     found = {process.node: process for process in hung_processes(folder, ATTEMPT)}
     assert found.keys() == set(NODES)
     guilty = found[NODES[1]]
-    assert guilty.state == "T" and guilty.doing == "training"
+    assert guilty.state == "T" and guilty.doing == "training" and guilty.place
     assert blame(list(found.values()), NODES).processes == (guilty,)
     waiting = found[NODES[0]]
     assert waiting.waits and waiting.silent_seconds > 1, waiting
     stacks = stacks_folder(folder, ATTEMPT)
     for process in found.values():
         text = (stacks / f"rank-{process.rank}.txt").read_text()
-        assert f"state: {process.state}\n" in text and "in _loop" in text
+        assert f"state: {process.state}\n" in text
+        assert "in _loop" in text.partition("\nStack ")[2].partition("\n\n")[0]
 
 
 BEATING = """

@@ -19,7 +19,7 @@ def slurm(tmp_path: Path) -> Slurm:
 
 def outcomes(nodes: str, *failing: str) -> list[Outcome]:
     """Of each node alone and each pair of a ring; a group fails if it has all nodes of one of ``failing``."""
-    pairs = [pair for found in ring_rounds(nodes) for pair in found] if len(nodes) > 2 else [tuple(nodes)]
+    pairs = [pair for found in ring_rounds(nodes) for pair in found]
     return [
         Outcome(tuple(group), "lost" if any(set(bad) <= set(group) for bad in failing) else "")
         for group in [*nodes, *pairs]
@@ -79,7 +79,8 @@ def test_both_nodes_are_named_where_one_is_left_out_to_find_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_nodes", "num_rounds", "num_pairs"), [(3, 3, 3), (4, 2, 4), (5, 3, 5), (64, 2, 64), (65, 3, 65)]
+    ("num_nodes", "num_rounds", "num_pairs"),
+    [(2, 1, 1), (3, 3, 3), (4, 2, 4), (5, 3, 5), (64, 2, 64), (65, 3, 65)],
 )
 def test_no_node_is_twice_in_a_round(num_nodes: int, num_rounds: int, num_pairs: int) -> None:
     rounds = ring_rounds([str(n) for n in range(num_nodes)])
@@ -93,8 +94,18 @@ def test_what_a_group_has_left() -> None:
     well = {"node": "a", "status": 0, "seconds": 0, "message": ""}
     early = {"node": "b", "status": 1, "seconds": 1.0, "message": ""}
     late = {"node": "c", "status": 1, "seconds": 2.0, "message": "NCCL WARN"}
-    found = outcomes_of([["a"], ["b", "c"], ["d"], ["b"]], [well, early, late], 180)
-    assert [o.failure for o in found] == ["", "c: NCCL WARN", "d: no end within 180 s", "b: status 1"]
+    waited = {"node": "e", "status": 143, "seconds": 180.0, "message": ""}
+    groups = [["a"], ["b", "c"], ["d"], ["b"], ["a", "e"], ["d", "e"], ["b", "d"]]
+    found = outcomes_of(groups, [well, early, late, waited], 180)
+    assert [o.failure for o in found] == [
+        "",
+        "c: NCCL WARN",
+        "d: no end within 180 s",
+        "b: status 1",
+        "e: no end within 180 s",
+        "d: no end within 180 s",
+        "b: status 1; d: no end within 180 s",
+    ]
 
 
 def test_a_network_that_is_well_is_checked_once(slurm: Slurm) -> None:
@@ -141,6 +152,25 @@ def test_of_two_nodes_one_is_left_out_and_returns_if_it_was_the_other(slurm: Slu
     assert slurm.said_to("scontrol")[-1] == ["update", "JobId=7", "ExcNodeList=node-1"]
     found = read_state(slurm.job_folder)
     assert (found.excluded, found.kept) == (("node-1",), {})
+
+
+def test_two_nodes_without_a_third_end_the_job_at_the_second_start(slurm: Slurm) -> None:
+    slurm.job = replace(slurm.job, min_nodes=2)
+    slurm.on_nodes(2, "node-1 node-2")
+    (slurm.folder / "partition").write_text("node-1\nnode-2\n")
+    output = slurm.run()[1]
+    assert "cannot be told" in output and slurm.said_to("scontrol")[-1][-1] == "StartTime=now+30minutes"
+    status, output = slurm.run()
+    assert status == 2 and "no other node was there: node-1 and node-2: node-1: timed out" in output
+    assert "security group" in output
+
+
+def test_two_nodes_get_a_second_chance(slurm: Slurm) -> None:
+    """Perhaps one container came late, and no node is to be left out for that."""
+    slurm.on_nodes(2, "node-1 node-2 once")
+    status, output = slurm.run({"status": 0})
+    assert status == 0 and "went well the second time" in output, output
+    assert not slurm.said_to("scontrol") and not read_state(slurm.job_folder).kept
 
 
 def test_a_node_that_is_well_with_another_is_no_longer_doubted(slurm: Slurm) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
+from torch.distributed.launcher.api import LaunchConfig
 
 from tests.workloads.esm2.slurm_stand_ins import Slurm
-from workloads.esm2.launch.node_agent import find_group, launch_config
+from workloads.esm2.launch.node_agent import find_group, launch_config, wait_for_first
 
 
 def test_a_node_meets_its_own_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,3 +31,25 @@ def test_a_node_meets_its_own_group(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_node_without_a_group_is_told() -> None:
     with pytest.raises(ValueError, match="node-9 is in none of the groups node-1,node-2"):
         find_group("node-9", ["node-1,node-2"])
+
+
+def test_a_check_waits_longer_for_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    bare = Slurm(tmp_path).job
+    waits = [
+        launch_config(job, "0", "check", "node-1", ["node-1"]).rdzv_configs["join_timeout"]
+        for job in (bare, replace(bare, image="/fsx/esm2.sqsh"))
+    ]
+    assert waits == [60, 300]
+
+
+def test_a_first_node_may_come_later_but_not_too_late() -> None:
+    with socket.socket() as first:
+        first.bind(("localhost", 0))
+        endpoint = f"localhost:{first.getsockname()[1]}"
+        config = LaunchConfig(2, 2, 1, rdzv_endpoint=endpoint, rdzv_configs={"join_timeout": 0.5})
+        with pytest.raises(RendezvousConnectionError, match="refused"):
+            wait_for_first(config)
+        config.rdzv_configs["join_timeout"] = 60
+        threading.Timer(0.5, first.listen).start()
+        wait_for_first(config)

@@ -51,10 +51,26 @@ def test_a_node_that_was_replaced_is_excluded_no_more(slurm: Slurm) -> None:
     assert slurm.said_to("scontrol")[-1] == ["update", "JobId=7", "ExcNodeList=node-2"]
 
 
+def test_where_no_other_node_is_left_the_job_waits(slurm: Slurm) -> None:
+    """In the queue it would be stuck if the node comes back under its old name."""
+    slurm.job = replace(slurm.job, min_nodes=2)
+    State(excluded=("node-9",)).write(slurm.job_folder)
+    slurm.answer(answers(node_2=["/fsx is not mounted"]))
+    status, output = slurm.run()
+    assert status == 0
+    assert (
+        "without node-2, node-9 too few nodes are left in partition gpu: it starts again in 30 min" in output
+    )
+    assert slurm.said_to("scontrol")[-1] == ["update", "JobId=7", "ExcNodeList=", "StartTime=now+30minutes"]
+    slurm.answer(answers())
+    assert slurm.run({"status": 0})[0] == 0
+    assert read_state(slurm.job_folder).excluded == ("node-9",)
+
+
 def test_what_is_wrong_everywhere_ends_the_job(slurm: Slurm) -> None:
     slurm.answer(answers(node_1=["/fsx is full"], node_2=["/fsx is full"]))
     status, output = slurm.run()
-    assert status == 2 and "no single node's fault" in output
+    assert status == 2 and "cannot be put down to a single node" in output
     assert not slurm.said_to("scontrol")
 
 
@@ -153,6 +169,15 @@ def test_a_hang_of_all_is_nobodys(slurm: Slurm) -> None:
     assert not read_state(slurm.job_folder).suspects
 
 
+def test_a_killed_process_counts_before_connections_that_break(slurm: Slurm) -> None:
+    endings = {
+        "node-1": {"status": 1, "seconds": 1.0, "message": "RuntimeError: Connection reset by peer"},
+        "node-2": {"status": 137, "seconds": 2.0, "rank": 9},
+    }
+    status, output = slurm.run({"status": 1, "endings": endings}, {"status": 0})
+    assert status == 0 and "crash 1 of 3 since step 0: node-2, process 9: status 137" in output
+
+
 def test_a_mistake_of_the_users_is_not_tried_again(slurm: Slurm) -> None:
     """Other nodes' tasks were killed because of it, and say so with an earlier clock."""
     endings = {
@@ -187,8 +212,25 @@ def test_asked_to_stop_it_saves_first(
     output, _ = process.communicate(timeout=60)
     assert process.returncode == status, output
     assert "saved on" in output
-    assert ["scancel", "--signal=TERM", "7"] in slurm.calls and slurm.calls[-1] == last_call
+    assert ["scancel", "--quiet", "--signal=TERM", "7"] in slurm.calls and slurm.calls[-1] == last_call
     assert read_state(slurm.job_folder).crashes == 0
+
+
+def test_cancelled_and_at_the_time_limit_at_once_it_does_not_start_again(slurm: Slurm) -> None:
+    process = slurm.start({"status": 0, "wait": True, "endings": {"node-1": {"status": 143}}})
+    wait_for(slurm.folder / "started", process)
+    process.send_signal(signal.SIGUSR2)
+    process.send_signal(signal.SIGUSR1)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, output
+    assert not slurm.said_to("scontrol") and slurm.calls[-1] == ["scancel", "7"]
+
+
+def test_cancelled_while_it_was_requeued_it_ends_at_once(slurm: Slurm) -> None:
+    (slurm.job_folder / "cancelled").touch()
+    status, output = slurm.run()
+    assert status == 143 and output.endswith("cancelled\n"), output
+    assert not slurm.said_to("srun") and slurm.calls[-1] == ["scancel", "7"]
 
 
 def test_processes_that_had_to_be_killed_have_not_saved(slurm: Slurm) -> None:

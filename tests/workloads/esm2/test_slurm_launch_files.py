@@ -50,6 +50,15 @@ def test_a_job_that_slurm_refuses_says_why(slurm: Slurm) -> None:
     slurm.program("sbatch", "#!/bin/bash\necho 'sbatch: error: invalid partition' >&2\nexit 1\n")
     with pytest.raises(ValueError, match="Slurm refuses the job: sbatch: error: invalid partition"):
         submit("", slurm.job, [])
+    assert not list((slurm.folder / "run/jobs").iterdir())
+
+
+def test_a_slurm_that_does_not_answer_may_have_the_job(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm.program("sbatch", "#!/bin/bash\nexec sleep 60\n")
+    monkeypatch.setattr(slurm_submit, "SBATCH_SECONDS", 0.2)
+    with pytest.raises(ValueError, match=r"Slurm has not answered for 0\.2 s; squeue says whether"):
+        submit("", slurm.job, [])
+    assert len(list((slurm.folder / "run/jobs").glob("*/job.json"))) == 1
 
 
 def test_an_image_that_is_not_there_takes_no_node(slurm: Slurm) -> None:

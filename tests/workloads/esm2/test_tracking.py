@@ -210,7 +210,7 @@ def test_truncating_drops_the_steps_of_a_crashed_attempt(tmp_path: Path) -> None
         ("train", 3),
     ]
     assert lines[-1]["loss"] == 30.0 and lines[2]["lost_steps"] == 2
-    assert not list((tmp_path / "r").glob("*.tmp"))
+    assert not list((tmp_path / "r").glob(".*"))
 
 
 def test_a_last_line_torn_by_a_kill_is_dropped(tmp_path: Path) -> None:

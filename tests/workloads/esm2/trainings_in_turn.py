@@ -15,7 +15,7 @@ from unittest import mock
 from workloads.esm2 import train
 from workloads.esm2.config import RunConfig, load_config
 from workloads.esm2.masking import mask_pack
-from workloads.esm2.parallel import Processes, processes
+from workloads.esm2.processes import Processes, processes
 
 
 def main(path: Path, runs: Sequence[str]) -> None:

@@ -15,7 +15,6 @@ STOPPED = {"T": "stopped by a signal", "t": "stopped by a debugger"}
 """States of /proc/<pid>/stat in which a process does nothing at all (proc(5))."""
 MAX_LINES = 8
 _FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<name>.+)$')
-_THREAD = re.compile(r"^(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)\b")
 _OURS, _TORCH = "workloads/esm2/", "torch/"
 _TOPS = {f"/{_OURS}": _OURS, f"-packages/{_TORCH}": _TORCH}
 # Around each collective, and below it on the way to C++; they say nothing.
@@ -31,7 +30,7 @@ _WAITING_FUNCTIONS = {
     ("torch/distributed/utils.py", "_verify_param_shape_across_processes"),
     ("torch/distributed/utils.py", "_sync_module_states"),
     ("torch/distributed/_state_dict_utils.py", "_broadcast_tensors"),
-    ("workloads/esm2/parallel.py", "to_host"),
+    ("workloads/esm2/processes.py", "to_host"),
 }
 
 
@@ -76,17 +75,10 @@ class Blame:
     why: str = ""
 
 
-def main_thread(stacks: str, ident: int) -> list[Frame]:
-    """Frames of one thread, innermost first, in what ``faulthandler`` writes."""
-    frames: list[Frame] = []
-    inside = False
-    for line in stacks.splitlines():
-        if found := _THREAD.match(line):
-            inside = int(found["ident"], 16) == ident
-            frames = [] if inside else frames  # the last dump counts
-        elif inside and (found := _FRAME.match(line)):
-            frames.append(Frame(_short(found["path"]), int(found["line"]), found["name"]))
-    return frames
+def frames_of(stack: str) -> list[Frame]:
+    """Innermost first, of the stack of one thread that ``faulthandler`` has written."""
+    found = (_FRAME.match(line) for line in stack.splitlines())
+    return [Frame(_short(match["path"]), int(match["line"]), match["name"]) for match in found if match]
 
 
 def _short(path: str) -> str:

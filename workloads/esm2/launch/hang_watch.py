@@ -9,19 +9,20 @@ record of how they ended, waits for the other nodes to have done so, and kills i
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..heartbeat import BEATS_FOLDER, DUMP_SIGNAL
-from .hang_report import STOPPED, Observed, is_waiting, main_thread, place_of
+from ..heartbeat import BEATS_FOLDER, STACK_SIGNAL, THREADS_SIGNAL
+from .hang_report import STOPPED, Observed, frames_of, is_waiting, place_of
 from .slurm_attempts import write_ending
 
 START_SECONDS = 1800.0
@@ -34,6 +35,7 @@ OTHERS_SECONDS = 30.0
 END_SECONDS = 30.0
 """For killed processes to end. One that waits for a broken device does not: it is left to Slurm."""
 _ENDED = ("", "Z", "X")
+_LIBC = ctypes.CDLL(None)
 _PIPE, _NCCL = "flight-recorder-", "nccl-rank-"
 
 
@@ -130,15 +132,16 @@ class HangWatch:
         stopped = [process for process in alive if process.state in STOPPED]
         try:
             self._stacks.mkdir(parents=True, exist_ok=True)
-            awaited = {process.local_rank: self._ask(process) for process in alive}
-            self._wait_for_files(
-                file for process in alive if process not in stopped for file in awaited[process.local_rank]
-            )
+            files = {process.local_rank: self._ask(process) for process in alive}
+            self._wait_for_files([f for p in alive if p not in stopped for f in files[p.local_rank]])
             # A stopped process takes signals once it goes on, and then others that waited for it go on, too.
             self._wait_for_others(self._stacks, ".seen")
             for process in stopped:
                 _send(process, signal.SIGCONT)
-            self._wait_for_files(file for process in stopped for file in awaited[process.local_rank])
+            self._wait_for_files([file for process in stopped for file in files[process.local_rank]])
+            for process in alive:
+                _send(process, THREADS_SIGNAL)
+            self._wait_for_files([self._file(process, "threads") for process in alive])
             write_ending(self._endings, self._node, hung=[self._keep(process) for process in processes])
             self._wait_for_others(self._endings, ".json")
         except OSError as error:
@@ -149,10 +152,11 @@ class HangWatch:
             os._exit(1)
 
     def _ask(self, process: _Process) -> list[Path]:
-        """Ask a process for its stacks, and NCCL in it for its records; the files in which they come."""
-        rank = process.record["rank"]
-        _send(process, DUMP_SIGNAL)
-        files = [self._stacks_file(process)]
+        """Ask it where it is, and NCCL in it for its records; the files in which the answers come."""
+        pid, rank = process.record["pid"], process.record["rank"]
+        # To the main thread: any other one may take a signal to the process, and has not its stack.
+        _LIBC.tgkill(pid, pid, STACK_SIGNAL)
+        files = [self._file(process, "stack")]
         with contextlib.suppress(OSError):  # without NCCL nobody listens
             pipe = os.open(f"{self._beats}/{_PIPE}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
             os.write(pipe, b"1\n")
@@ -160,14 +164,14 @@ class HangWatch:
             files.append(Path(f"{self._stacks}/{_NCCL}{rank}"))
         return files
 
-    def _stacks_file(self, process: _Process) -> Path:
-        return self._beats / f"{process.local_rank}.stacks"
+    def _file(self, process: _Process, what: str) -> Path:
+        return self._beats / f"{process.local_rank}.{what}"
 
-    def _wait_for_files(self, files: Iterable[Path]) -> None:
+    def _wait_for_files(self, files: list[Path]) -> None:
         """Until they are there and do not grow any more."""
-        awaited, deadline = list(files), time.monotonic() + DUMP_SECONDS
+        deadline = time.monotonic() + DUMP_SECONDS
         before: list[int] = []
-        while (sizes := [_size(file) for file in awaited]) != before or not all(sizes):
+        while (sizes := [_size(file) for file in files]) != before or not all(sizes):
             if time.monotonic() > deadline:
                 return
             before = sizes
@@ -182,8 +186,8 @@ class HangWatch:
 
     def _keep(self, process: _Process) -> dict[str, Any]:
         """Write a file of its stacks; what they say."""
-        record, stacks = process.record, _text(self._stacks_file(process))
-        frames = main_thread(stacks, record["thread"]) if record else []
+        record, stack = process.record, _text(self._file(process, "stack"))
+        frames = frames_of(stack)
         observed = asdict(
             Observed(
                 node=self._node,
@@ -197,7 +201,7 @@ class HangWatch:
         )
         name = f"rank-{record['rank']}" if record else f"{self._node}-process-{process.local_rank}"
         head = "".join(f"{key}: {value}\n" for key, value in observed.items())
-        (self._stacks / f"{name}.txt").write_text(f"{head}\n{stacks}")
+        (self._stacks / f"{name}.txt").write_text(f"{head}\n{stack}\n{_text(self._file(process, 'threads'))}")
         return observed
 
 

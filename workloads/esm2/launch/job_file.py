@@ -39,6 +39,8 @@ class Job:
     processes_per_node: int
     efa: bool
     """Whether the nodes' instance type has EFA."""
+    min_nodes: int = 1
+    """Fewer are too few to run on."""
     max_crashes: int = 3
     """Without a new checkpoint in between; then the job stops."""
     hang_seconds: int = 300

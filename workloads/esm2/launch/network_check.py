@@ -17,14 +17,15 @@ from pathlib import Path
 
 from .job_file import Job
 from .preflight import Verdict
-from .slurm_attempts import endings
+from .slurm_attempts import ENDED_BY_SLURM, endings
 from .slurm_step import step_command
 
 AGENT = "workloads.esm2.launch.node_agent"
 SECONDS = 240.0
-"""Of one round: the start of containers, the imports, the meeting and the check itself."""
-IMPORT_SECONDS = 1200.0
-"""More where each round first brings an image from a registry: the one of training has some 20 GB."""
+"""Of one round: the imports, the meeting and the check itself."""
+UNPACK_SECONDS, IMPORT_SECONDS = 600.0, 1200.0
+"""More where each node first unpacks a squashfs file, as all others do, or brings an image from a registry:
+the one of training has some 20 GB."""
 STEP_END_SECONDS = 30.0
 LOOK_AT = (
     "look at the security group, which must allow all traffic from itself and to itself, by its own id: EFA's"
@@ -61,8 +62,9 @@ class NetworkCheck:
     ) -> None:
         self.job_file, self.job, self.help_text, self.attempt = job_file, job, help_text, attempt
         self.say, self.is_stopped = say, is_stopped
-        by_reference = job.image is not None and not job.image.startswith("/")
-        self.seconds = SECONDS + (IMPORT_SECONDS if by_reference else 0)
+        self.seconds = SECONDS
+        if job.image:
+            self.seconds += UNPACK_SECONDS if job.image.startswith("/") else IMPORT_SECONDS
 
     def run(self, nodes: Sequence[str], kept: Mapping[str, str]) -> Verdict:
         """Check all nodes; ``kept`` is as in ``blame``."""
@@ -73,8 +75,8 @@ class NetworkCheck:
         if len(nodes) == 1:
             return Verdict({nodes[0]: whole.failure})
         alone = self._round("alone", [[node] for node in nodes])
-        outcomes = [*alone, whole] if len(nodes) == 2 else [*alone]
-        if not any(outcome.failure for outcome in alone) and len(nodes) > 2:
+        outcomes = [*alone]
+        if not any(outcome.failure for outcome in alone):
             for number, pairs in enumerate(ring_rounds(nodes), 1):
                 if self.is_stopped():
                     break
@@ -122,24 +124,29 @@ def outcomes_of(
     by_node = {str(record["node"]): record for record in records}
     found = []
     for group in groups:
-        failed = [by_node[node] for node in group if node in by_node and by_node[node].get("status")]
+        ended = [by_node[node] for node in group if node in by_node]
+        failed = [record for record in ended if record["status"] not in (0, ENDED_BY_SLURM)]
         silent = [node for node in group if node not in by_node]
-        failure = ""
+        # Who had to be ended may have waited for who said nothing at all.
+        unfinished = silent or [str(record["node"]) for record in ended if record["status"] == ENDED_BY_SLURM]
+        said = []
         if failed:
             # Of a connection both ends tell; who says more than a status, says it first.
             first = min(failed, key=lambda record: (not record["message"], record["seconds"]))
-            failure = f"{first['node']}: {first['message'] or 'status {}'.format(first['status'])}"
-        elif silent:
-            failure = f"{', '.join(silent)}: no end within {seconds:g} s"
-        found.append(Outcome(tuple(group), failure))
+            said.append(f"{first['node']}: {first['message'] or 'status {}'.format(first['status'])}")
+        if unfinished:
+            said.append(f"{', '.join(unfinished)}: no end within {seconds:g} s")
+        found.append(Outcome(tuple(group), "; ".join(said)))
     return found
 
 
 def ring_rounds(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
-    """Each node with its next one, in a ring of three nodes or more; no node twice in a round.
+    """Each node with its next one, in a ring; no node twice in a round.
 
-    Two rounds for an even number of nodes, three for an odd one.
+    One round for two nodes, else two for an even number and three for an odd one.
     """
+    if len(nodes) == 2:
+        return [[(nodes[0], nodes[1])]]
     pairs = [(node, nodes[(n + 1) % len(nodes)]) for n, node in enumerate(nodes)]
     last = [pairs.pop()] if len(nodes) % 2 else []
     return [part for part in (pairs[::2], pairs[1::2], last) if part]
@@ -156,7 +163,8 @@ def blame(nodes: Sequence[str], outcomes: Sequence[Outcome], kept: Mapping[str, 
         nodes: those of the job.
         outcomes: of each node alone, and of pairs.
         kept: nodes that were once kept where the fault could not be told, each with the one that was left out
-            in its place. If it fails again with another, it is to blame, and the other was not.
+            in its place. If it fails again with another, it is to blame, and the other was not. If it does
+            with the same one, there was no other to find out with.
     """
     alone = {o.nodes[0]: o.failure for o in outcomes if len(o.nodes) == 1 and o.failure}
     if len(alone) == len(nodes):
@@ -167,6 +175,11 @@ def blame(nodes: Sequence[str], outcomes: Sequence[Outcome], kept: Mapping[str, 
     failed = [o for o in pairs if o.failure]
     if not failed:
         return Verdict({})
+    if undecided := [o for o in failed if any(kept.get(a) == b for a, b in itertools.permutations(o.nodes))]:
+        said = {" and ".join(o.nodes): o.failure for o in undecided}
+        return Verdict(
+            {}, fatal=f"all-reduce fails again, and no other node was there: {_listed(said)}; {LOOK_AT}"
+        )
     well = {node for o in pairs if not o.failure for node in o.nodes}
     if not well and len(nodes) > 2:
         said = {" and ".join(o.nodes): o.failure for o in failed}

@@ -8,6 +8,7 @@ processes end with is left in the job's folder, where the supervisor finds it.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import tempfile
 import time
@@ -15,7 +16,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch.distributed.elastic.rendezvous.api import RendezvousError
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError
 from torch.distributed.launcher.api import LaunchConfig
 
 from ..command_line import ERROR_FILE
@@ -34,8 +35,11 @@ MODULES = {
     "bandwidth": "workloads.esm2.network.bandwidth",
     CHECK: "workloads.esm2.network.check",
 }
-CHECK_MEETING_SECONDS, CHECK_CONNECT_SECONDS, CHECK_SHUTDOWN_SECONDS = 60, 20, 5
-"""A check finds out in time that nodes cannot meet; torchrun waits 10 minutes and one."""
+MEETING_SECONDS = 600
+"""For all nodes of a group to come: torchrun's own bound."""
+CHECK_MEETING_SECONDS, CHECK_CONTAINER_MEETING_SECONDS, CHECK_SHUTDOWN_SECONDS = 60, 300, 5
+"""A check finds out in time that nodes cannot meet. Containers begin apart: a node that has just replaced
+another reads an image of 20 GB from the shared file system, which the others still have in memory."""
 
 
 def main() -> None:
@@ -62,9 +66,12 @@ def main() -> None:
             num_processes=job.processes_per_node,
             hang_seconds=job.hang_seconds,
         )
+        config = launch_config(job, attempt, stage, node, group)
         try:
             with watch:
-                ending = run_processes(launch_config(job, attempt, stage, node, group), arguments)
+                if node != group[0]:
+                    wait_for_first(config)
+                ending = run_processes(config, arguments)
         except RendezvousError as error:
             ending = Ending(1, None, time.time())
             reason = str(error.__cause__ or error).partition("\n")[0] or "not all of them came in time"
@@ -95,9 +102,9 @@ def launch_config(job: Job, attempt: str, stage: str, node: str, group: Sequence
     Neighbouring steps of a job meet at different ports: of one that was killed, processes may still end.
     """
     run_id = f"{os.environ['SLURM_JOB_ID']}-{attempt}"
-    meeting: dict[str, object] = {"is_host": node == group[0]}
+    seconds = MEETING_SECONDS
     if stage == CHECK:
-        meeting |= {"join_timeout": CHECK_MEETING_SECONDS, "read_timeout": CHECK_CONNECT_SECONDS}
+        seconds = CHECK_CONTAINER_MEETING_SECONDS if job.image else CHECK_MEETING_SECONDS
     return LaunchConfig(
         min_nodes=len(group),
         max_nodes=len(group),
@@ -105,11 +112,29 @@ def launch_config(job: Job, attempt: str, stage: str, node: str, group: Sequence
         run_id=run_id,
         rdzv_backend="c10d",
         rdzv_endpoint=f"{group[0]}:{FIRST_PORT + zlib.crc32(run_id.encode()) % NUM_PORTS}",
-        rdzv_configs=meeting,
+        rdzv_configs={"is_host": node == group[0], "join_timeout": seconds},
         local_addr=node,
         max_restarts=0,
         shutdown_timeout=CHECK_SHUTDOWN_SECONDS if stage == CHECK else SHUTDOWN_TIMEOUT_SECONDS,
     )
+
+
+def wait_for_first(config: LaunchConfig) -> None:
+    """Until the group's first node listens. torchrun waits for a minute, in which no signal reaches it.
+
+    Raises:
+        RendezvousConnectionError: if it does not within the time for all nodes to come.
+    """
+    host, _, port = config.rdzv_endpoint.rpartition(":")
+    deadline = time.monotonic() + config.rdzv_configs["join_timeout"]
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise RendezvousConnectionError(str(error)) from None
+        time.sleep(0.2)
 
 
 if __name__ == "__main__":

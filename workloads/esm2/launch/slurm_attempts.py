@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..whole_file import write_whole
 from .hang_report import Observed
 
 STATE_FILE = "state.json"
+CANCELLED_FILE = "cancelled"
+"""Made by ``make cancel`` (tools/jobs_on_cluster.sh): the job does not start again."""
+SIGNALLED = 128
+"""Added to the signal's number in the status of a process that one has ended."""
 USAGE_ERROR = 2
 """Status of a process whose message says what the user has to change."""
 ENDED_BY_SLURM = 143
@@ -40,11 +44,13 @@ class State:
         if step > self.step:
             self.step, self.crashes, self.requeues, self.first_error, self.suspects = step, 0, 0, "", ()
 
+    def clear(self, nodes: Sequence[str]) -> None:
+        """They have passed all checks together: none of them is doubted or excluded any more."""
+        self.kept = {node: other for node, other in self.kept.items() if node not in nodes}
+        self.excluded = tuple(node for node in self.excluded if node not in nodes)
+
     def write(self, folder: Path) -> None:
-        """Whole or not at all: the job may be killed at any moment."""
-        new = folder / f".{STATE_FILE}-{os.getpid()}"
-        new.write_text(json.dumps(asdict(self), indent=2) + "\n")
-        new.replace(folder / STATE_FILE)
+        write_whole(folder / STATE_FILE, json.dumps(asdict(self), indent=2) + "\n")
 
 
 def read_state(folder: Path) -> State:
@@ -72,11 +78,9 @@ def stacks_folder(folder: Path, attempt: str) -> Path:
 
 
 def write_ending(folder: Path, node: str, **record: Any) -> None:
-    """Keep what the processes of a node ended with, whole or not at all: others look for it meanwhile."""
+    """Keep what the processes of a node ended with; others look for it meanwhile."""
     folder.mkdir(parents=True, exist_ok=True)
-    new = folder / f".{node}"
-    new.write_text(json.dumps({"node": node, **record}) + "\n")
-    new.replace(folder / f"{node}.json")
+    write_whole(folder / f"{node}.json", json.dumps({"node": node, **record}) + "\n")
 
 
 @dataclass(frozen=True)
@@ -108,8 +112,15 @@ def first_failure(folder: Path, attempt: str, status: int, nodes: Sequence[str])
     records = [record for record in found if record.get("status", 0) not in (0, ENDED_BY_SLURM)]
     if not records:
         return Failure(status, _lines(f"the step ended with {status}", unheard))
-    # A message that a user can act on counts before the failures that it brought about elsewhere.
-    first = min(records, key=lambda record: (record["status"] != USAGE_ERROR, record["seconds"]))
+
+    def order(record: Mapping[str, Any]) -> tuple[bool, bool, float]:
+        """A message that a user can act on, then a process ended by a signal, count before what they bring
+        about elsewhere: connections that break, which another node's clock may have seen earlier.
+        """
+        is_signal = record["rank"] is not None and record["status"] > SIGNALLED
+        return record["status"] != USAGE_ERROR, not is_signal, record["seconds"]
+
+    first = min(records, key=order)
     who = f"{first['node']}, process {first['rank']}" if first["rank"] is not None else first["node"]
     return Failure(first["status"], _lines(f"{who}: status {first['status']}", first["message"], unheard))
 

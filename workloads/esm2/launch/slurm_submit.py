@@ -22,6 +22,8 @@ JOBS = "jobs"
 """In the work folder: a link for each job, to its folder."""
 LEAST_FREE_BYTES = 512 << 20
 """Three checkpoints of ESM-2 8M, the smallest: 12 bytes a parameter."""
+SBATCH_SECONDS = 120
+"""A busy controller takes its time."""
 KEPT_VARIABLES = ("HOME", "LANG", "LOGNAME", "PATH", "USER")
 """A job does not depend on what else its user had set in the shell it was submitted from."""
 
@@ -56,14 +58,21 @@ def submit(config: str, job: Job, sbatch_options: list[str]) -> dict[str, str]:
     log = folder / "job.log"
     command = ["sbatch", "--parsable", f"--chdir={job.work_folder}", f"--output={log}", *sbatch_options]
     variables = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-    done = subprocess.run(
-        [*command, str(SBATCH_FILE), job.code, str(job_file)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=variables,
-    )
+    try:
+        done = subprocess.run(
+            [*command, str(SBATCH_FILE), job.code, str(job_file)],
+            capture_output=True,
+            text=True,
+            timeout=SBATCH_SECONDS,
+            env=variables,
+        )
+    except subprocess.TimeoutExpired:
+        # It may have taken the job all the same, which then needs its files.
+        raise ValueError(
+            f"Slurm has not answered for {SBATCH_SECONDS} s; squeue says whether it has the job"
+        ) from None
     if done.returncode:
+        shutil.rmtree(folder)
         raise ValueError(f"Slurm refuses the job: {done.stderr.strip()}")
     job_id = done.stdout.strip().splitlines()[-1].split(";")[0]
     _remember(Path(job.work_folder) / JOBS, job_id, folder)

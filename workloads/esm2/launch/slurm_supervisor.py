@@ -24,6 +24,7 @@ from .job_file import Job, read_job
 from .network_check import AGENT, NetworkCheck
 from .preflight import Verdict, check_nodes
 from .slurm_attempts import (
+    CANCELLED_FILE,
     USAGE_ERROR,
     State,
     first_failure,
@@ -33,10 +34,13 @@ from .slurm_attempts import (
     stacks_folder,
     stopped,
 )
+from .slurm_requests import ask, insist
 from .slurm_step import srun_help, stage_arguments, step_command
 
 MAX_REQUEUES = 5
 """By the job itself without a new checkpoint in between."""
+WAIT_MINUTES = 30
+"""Until the next start where no other nodes are left: HyperPod replaces one in 20 to 30."""
 SECONDS_BETWEEN_SIGNALS = 15
 """A step that is only starting may miss one."""
 STOPPED_BY_SIGNAL = 143
@@ -64,11 +68,16 @@ class Supervisor:
         say(f"job {self.job_id}, start {self.restart + 1}, on {' '.join(self.nodes)}")
         self.state.progress_to(newest_checkpoint(Path(self.job.run_dir)))
         self.state.write(self.folder)
+        if self._is_cancelled():
+            return self._cancel()
         options = srun_help()
         if self.job.image and "--container-image" not in options:
             say("error: srun has no --container-image: pyxis is missing here; docs/training-on-slurm.md")
             return USAGE_ERROR
         verdict = self._check(options)
+        if verdict.is_well and self.stop is None:
+            self.state.clear(self.nodes)
+            self.state.write(self.folder)
         for attempt in itertools.count(1):
             name, status = f"{self.restart}.{attempt}", STOPPED_BY_SIGNAL
             if verdict.is_well and self.stop is None:
@@ -101,12 +110,7 @@ class Supervisor:
         check = NetworkCheck(
             self.job_file, self.job, options, str(self.restart), say, lambda: self.stop is not None
         )
-        verdict = check.run(self.nodes, self.state.kept)
-        if verdict.is_well and self.stop is None:
-            doubted = self.state.kept.items()
-            self.state.kept = {node: other for node, other in doubted if node not in self.nodes}
-            self.state.write(self.folder)
-        return verdict
+        return check.run(self.nodes, self.state.kept)
 
     def _attempt(self, name: str, options: str) -> int:
         """Prepare the data if need be, then run the stage; its status."""
@@ -132,13 +136,15 @@ class Supervisor:
                     self._signal_steps()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.stop = signal.Signals(number)
+        # What is cancelled stays so when its time limit comes a moment later.
+        if self.stop != signal.SIGUSR2:
+            self.stop = signal.Signals(number)
         # SIGTERM is Slurm's, which sends it to the steps itself.
-        if self.stop != signal.SIGTERM:
+        if number != signal.SIGTERM:
             self._signal_steps()
 
     def _signal_steps(self) -> None:
-        subprocess.run(["scancel", "--signal=TERM", self.job_id], stderr=subprocess.DEVNULL, timeout=60)
+        ask("scancel", "--quiet", "--signal=TERM", self.job_id)
 
     def _on_stop(self, attempt: str, status: int) -> int:
         assert self.stop is not None
@@ -151,8 +157,15 @@ class Supervisor:
         say(f"{how} on {self.stop.name}; the newest checkpoint is of step {step}")
         if self.stop == signal.SIGUSR1:
             return self._requeue("the time limit is near")
-        if self.stop == signal.SIGUSR2:
-            subprocess.run(["scancel", self.job_id], timeout=60)
+        return self._cancel() if self._is_cancelled() else STOPPED_BY_SIGNAL
+
+    def _is_cancelled(self) -> bool:
+        """By a signal, or by the file that outlasts the start which the signal was for."""
+        return self.stop == signal.SIGUSR2 or (self.folder / CANCELLED_FILE).exists()
+
+    def _cancel(self) -> int:
+        say("cancelled")
+        insist("scancel", self.job_id)
         return STOPPED_BY_SIGNAL
 
     def _blame(self, attempt: str, hung: list[Observed]) -> None:
@@ -188,7 +201,7 @@ class Supervisor:
 
     def _on_bad_nodes(self, verdict: Verdict) -> int:
         if verdict.fatal:
-            say(f"error: {verdict.fatal}; this is no single node's fault, and others would not help")
+            say(f"error: {verdict.fatal}; this cannot be put down to a single node")
             return USAGE_ERROR
         for node, problem in verdict.bad.items():
             say(f"node {node} is not fit and is left out from now on: {problem}")
@@ -203,6 +216,8 @@ class Supervisor:
 
     def _requeue(self, why: str) -> int:
         """Back into the queue, from where it goes on at its newest checkpoint."""
+        if self._is_cancelled():
+            return self._cancel()
         self.state.progress_to(newest_checkpoint(Path(self.job.run_dir)))
         self.state.requeues += 1
         self.state.write(self.folder)
@@ -212,17 +227,30 @@ class Supervisor:
         say(f"requeue {self.state.requeues} since step {self.state.step}: {why}")
         # Slurm ends this process for it. Until then the job cannot start again, and may be changed.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if subprocess.run(["scontrol", "requeue", self.job_id], timeout=60).returncode:
+        if insist("scontrol", "requeue", self.job_id) is None:
             say("Slurm does not requeue it: it is being ended by someone else, or the cluster forbids it")
             return 1
         if self.state.excluded:
-            # Slurm takes none of a list with a node that was replaced meanwhile and has another name now.
-            known = _output("sinfo", "--noheader", "--Node", "--format=%N").split()
-            names = ",".join(node for node in self.state.excluded if node in known)
-            subprocess.run(
-                ["scontrol", "update", f"JobId={self.job_id}", f"ExcNodeList={names}"], check=True, timeout=60
-            )
+            self._leave_out()
         return 0
+
+    def _leave_out(self) -> None:
+        """Have the requeued job start without the excluded nodes, or later if there are not enough others.
+
+        It would wait for good if the node is repaired and keeps its name, or was not to blame.
+        """
+        partition = os.environ["SLURM_JOB_PARTITION"]
+        there = insist("sinfo", "--noheader", "--Node", "--format=%N", f"--partition={partition}") or ""
+        # Slurm takes none of a list with a node that was replaced meanwhile and has another name now.
+        names = sorted({*self.state.excluded} & {*there.split()})
+        changes = [f"ExcNodeList={','.join(names)}"]
+        if len({*there.split()}) - len(names) < self.job.min_nodes:
+            say(
+                f"without {', '.join(names)} too few nodes are left in partition {partition}: it starts "
+                f"again in {WAIT_MINUTES} minutes, for nodes may have been replaced by then"
+            )
+            changes = ["ExcNodeList=", f"StartTime=now+{WAIT_MINUTES}minutes"]
+        insist("scontrol", "update", f"JobId={self.job_id}", *changes)
 
 
 def say(text: str) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import FrameType
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -14,6 +17,8 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 SHUTDOWN_TIMEOUT_SECONDS = 120
 """Between SIGTERM and SIGKILL for the processes: they end their step and save. torchrun's default is 30."""
+_OTHER_SIGNALS = "SIGINT,SIGHUP,SIGQUIT"
+"""That torchrun takes itself; by default it does SIGTERM, too."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,10 @@ def run_processes(config: LaunchConfig, arguments: Sequence[str]) -> Ending:
     # The agent's own account of a failure is a page for each process; ours is the message.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     try:
-        elastic_launch(config, sys.executable)("-u", *arguments)
+        with _one_sigterm():
+            elastic_launch(replace(config, signals_to_handle=_OTHER_SIGNALS), sys.executable)(
+                "-u", *arguments
+            )
     except ChildFailedError as error:
         rank, first = error.get_first_failure()
         status = first.exitcode if first.exitcode > 0 else 128 - first.exitcode
@@ -38,3 +46,22 @@ def run_processes(config: LaunchConfig, arguments: Sequence[str]) -> Ending:
     except SignalException as error:
         return Ending(128 + error.sigval, None, time.time())
     return Ending(0)
+
+
+@contextmanager
+def _one_sigterm() -> Iterator[None]:
+    """End the processes at the first SIGTERM, and ignore it from then on.
+
+    torchrun would leave them while they save at the third one, and supervisors repeat it.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise SignalException(f"got signal {number}", signal.Signals(number))
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        # No process is left to be ended; what they ended with is still to be told.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..parallel import Processes
+from ..processes import Processes
 
 ELEMENT_BYTES = 4
 """Of fp32, the type of nccl-tests by default and of our gradients."""

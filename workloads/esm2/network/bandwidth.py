@@ -19,7 +19,8 @@ import torch.distributed as dist
 
 from ..command_line import USAGE_ERROR, tell
 from ..heartbeat import beat
-from ..parallel import Processes, processes
+from ..processes import Processes, processes
+from ..whole_file import write_whole
 from .all_reduce import Point, Sweep, measure, new_buffer, verified_all_reduce
 from .bandwidth_report import report
 from .expectation import Expectation, read_expectation, size_text
@@ -101,7 +102,6 @@ def _nothing(*_: object, **__: object) -> None: ...
 
 
 def write_results(folder: Path, found: Sweep, expected: Expectation | None, verdict: Verdict | None) -> None:
-    """Whole or not at all: whoever looks for results meanwhile finds those of before."""
     folder.mkdir(parents=True, exist_ok=True)
     points = [{**asdict(p), "algorithm_gb_s": p.algorithm_gb_s, "bus_gb_s": p.bus_gb_s} for p in found.points]
     result = asdict(found) | {
@@ -114,9 +114,7 @@ def write_results(folder: Path, found: Sweep, expected: Expectation | None, verd
         REPORT_FILE: report(found, expected, verdict, TITLES, [row(point) for point in found.points]),
     }
     for name, text in texts.items():
-        new = folder / f".{name}-{os.getpid()}"
-        new.write_text(text)
-        new.replace(folder / name)
+        write_whole(folder / name, text)
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import torch
 
-from ..parallel import Processes, processes
+from ..processes import Processes, processes
 from .all_reduce import Point, measure, new_buffer, verified_all_reduce
 from .nccl_log import NcclLog
 

@@ -1,0 +1,58 @@
+"""torchrun as a library, asked to stop more than once."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.cluster.patience import wait_until
+from tests.workloads.esm2.slurm_stand_ins import REPOSITORY
+
+AGENT = """
+import sys
+from torch.distributed.launcher.api import LaunchConfig
+from workloads.esm2.launch.torchrun import run_processes
+
+config = LaunchConfig(
+    1, 1, 1, run_id="1", rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0, shutdown_timeout=60
+)
+raise SystemExit(run_processes(config, sys.argv[1:]).status)
+"""
+SAVING = """
+import pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+
+def save(number, frame):
+    (folder / "asked").touch()
+    while not (folder / "enough").exists():
+        time.sleep(0.05)
+    (folder / "saved").touch()
+    sys.exit(143)
+
+signal.signal(signal.SIGTERM, save)
+(folder / "begun").touch()
+time.sleep(600)
+"""
+
+
+def test_who_asks_again_does_not_keep_processes_from_saving(tmp_path: Path) -> None:
+    """As the job's supervisor does, since a step that is only starting may miss a signal."""
+    agent = subprocess.Popen([sys.executable, "-c", AGENT, "-c", SAVING, str(tmp_path)], cwd=REPOSITORY)
+    try:
+        wait_until((tmp_path / "begun").exists, "the process", seconds=90)
+        agent.send_signal(signal.SIGTERM)
+        wait_until((tmp_path / "asked").exists, "the signal", seconds=30)
+        for _ in range(3):
+            agent.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
+        assert agent.poll() is None
+        (tmp_path / "enough").touch()
+        assert agent.wait(timeout=60) == 143
+        assert (tmp_path / "saved").exists()
+    finally:
+        (tmp_path / "enough").touch()
+        agent.kill()
+        agent.wait()

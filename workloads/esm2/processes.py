@@ -1,0 +1,62 @@
+"""The processes of a run, apart from what they train: checks of the network need nothing of a model."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The place of this process in the run, as torchrun's environment describes it."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    control: dist.ProcessGroup
+    """CPU group for flags that the host reads, so that no step waits for the device because of them."""
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def sum_on_host(self, *values: float) -> list[float]:
+        """Sum of each value over all processes."""
+        total = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(total, group=self.control)
+        return [float(value) for value in total]
+
+    def to_host(self, values: Tensor) -> list[float]:
+        """Wait for the device, and so for all processes whose results went into the values."""
+        return [float(value) for value in values.tolist()]
+
+
+@contextlib.contextmanager
+def processes(timeout: timedelta | None = None) -> Iterator[Processes]:
+    """Join the process group that torchrun describes; without torchrun, a group of one.
+
+    NCCL for tensors on CUDA, gloo for the rest. A collective that lasts longer than ``timeout`` ends the
+    process; torch's default is 10 minutes with NCCL, 30 with gloo.
+    """
+    cuda = torch.cuda.is_available()
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+    if "RANK" in os.environ:
+        dist.init_process_group(backend, timeout=timeout, device_id=device if cuda else None)
+    else:
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
+    control = dist.new_group(backend="gloo", timeout=timeout)
+    yield Processes(dist.get_rank(), dist.get_world_size(), device, control)
+    # Not after an error: it would wait for processes that know nothing of it.
+    dist.destroy_process_group()

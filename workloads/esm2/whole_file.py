@@ -1,0 +1,17 @@
+"""Small files that are there whole or not at all, whatever happens to the writer. Standard library alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace the file; who reads it meanwhile finds the old text or the new one."""
+    new = path.with_name(f".{path.name}-{os.getpid()}")
+    with new.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        # Of a node that dies, a shared file system keeps the new name and may lose what is not written out.
+        os.fsync(stream.fileno())
+    new.replace(path)

@@ -93,7 +93,7 @@ def test_at_the_time_limit_it_saves_and_goes_on(cluster: Cluster, home: Path, jo
     wait_for_end(cluster, job, log, "CANCELLED")
     # The limit may have come again at the same time, or its processes are only starting.
     assert re.search(
-        r"(saved|ended) on SIGUSR[12]; the newest checkpoint is of step \d{2,}\n.*cancelled\n$",
+        r"(saved|ended) on SIGUSR[12]; the newest checkpoint is of step \d{2,}\n.*cancelled\n",
         log.read_text(),
     )
     again = [line for line in lines(run_dir, "event") if line["event"] == "resumed"]

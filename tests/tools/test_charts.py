@@ -286,6 +286,8 @@ def test_an_interrupted_run_leaves_nothing_that_looks_whole_and_the_next_goes_on
         cwd=REPOSITORY,
         env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"},
         start_new_session=True,
+        # What a shell runs in the background ignores Ctrl-C, and so would this.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     try:
         seen = threading.Event()

@@ -108,6 +108,8 @@ run_on_node({START!r}, script, [], lambda line: print(line, flush=True))
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # What a shell runs in the background ignores it, and so would this.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"

@@ -118,6 +118,8 @@ def _settings(root: Path) -> None:
     if certificates.exists():
         (root / "etc/ssl/certs").mkdir(parents=True)
         shutil.copy2(certificates, root / "etc/ssl/certs")
+        # Of a company's proxy, too, which an older pip would not trust by itself.
+        (root / "etc/pip.conf").write_text(f"[global]\ncert = {certificates}\n")
 
 
 def _python(root: Path) -> None:

@@ -61,6 +61,9 @@ follow() {
     # Expanded now: it is this function's.
     # shellcheck disable=SC2064
     trap "kill ${watch} 2>/dev/null || true" EXIT
+    # GNU tail's status is 1 for a log that was not there at first, though it follows it then.
+    until [[ -e "${log}" ]] || ! kill -0 "${watch}" 2>/dev/null; do sleep 1; done
+    [[ -e "${log}" ]] || { echo "the job has ended without having begun" && return; }
     tail --lines=50 --follow=name --retry --pid="${watch}" "${log}" 2>/dev/null
 }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,6 +52,11 @@ class Place:
     def state(self, state: str) -> None:
         (self.bin / "state").write_text(f"{state}\n" if state else "")
 
+    def hurries(self) -> None:
+        """No wait of the program's takes long."""
+        (self.bin / "sleep").write_text("#!/bin/sh\nexec /bin/sleep 0.1\n")
+        (self.bin / "sleep").chmod(0o755)
+
     def fails_with(self, said: str) -> None:
         """What squeue says of a job without a state."""
         (self.bin / "failure").write_text(f"{said}\n")
@@ -94,6 +101,31 @@ def test_tail_shows_the_last_job_and_ends_with_it(place: Place, run: Run) -> Non
     place.add("12", "new", seconds=200)
     status, said = run("tail")
     assert status == 0 and "log of 12" in said and "log of 7" not in said
+
+
+def test_tail_waits_for_a_job_to_begin(place: Place, run: Run) -> None:
+    log = place.add("12", "new", seconds=200) / "jobs/of-12/job.log"
+    log.unlink()
+    place.state("PENDING")
+    place.hurries()
+
+    def begin_and_end() -> None:
+        log.write_text("begun\n")
+        time.sleep(1)
+        place.state("")
+
+    timer = threading.Timer(0.5, begin_and_end)
+    timer.start()
+    status, said = run("tail")
+    timer.join()
+    assert (status, said.splitlines()[1:]) == (0, ["the job has not begun: PENDING", "begun"])
+
+
+def test_tail_ends_with_a_job_that_never_began(place: Place, run: Run) -> None:
+    (place.add("12", "new", seconds=200) / "jobs/of-12/job.log").unlink()
+    place.hurries()
+    status, said = run("tail")
+    assert status == 0 and said.endswith("the job has ended without having begun\n")
 
 
 @pytest.mark.parametrize(

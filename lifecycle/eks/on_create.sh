@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # HyperPod runs this as root, once on each new node of an EKS cluster, before the node joins. A status other
-# than 0 fails the node. It may be run again at any time. It puts what containers write on the local disk, and
-# does nothing that an add-on of the cluster does. Amazon Linux 2 and 2023. DESTDIR is set by tests alone.
+# than 0 fails the node. It may be run again at any time. It keeps pods from the node's credentials and puts what
+# containers write on the local disk. Amazon Linux 2 and 2023. DESTDIR is set by tests alone.
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 readonly here
 readonly log_file="${DESTDIR:-}/var/log/provision/provisioning.log"
-readonly unit=container-storage.service
+readonly storage=container-storage.service rules=keep-pods-from-metadata.service
 # The service ships the log in intervals; a node that fails at once leaves none behind.
 readonly seconds_to_ship_log=60
 
@@ -20,14 +20,24 @@ containers_run() {
     [[ -n "$(ctr --namespace k8s.io tasks list --quiet 2>/dev/null)" ]]
 }
 
+install_service() {
+    local unit="$1" script="$2"
+    install -D --mode=0755 "${here}/${script}" "${DESTDIR:-}/usr/local/sbin/$(basename "${script//_/-}" .sh)"
+    install -D --mode=0644 "${here}/${unit}" "${DESTDIR:-}/etc/systemd/system/${unit}"
+}
+
 main() {
     log "start on $(hostname)"
-    install -D --mode=0755 "${here}/place_container_storage.sh" \
-        "${DESTDIR:-}/usr/local/sbin/place-container-storage"
-    install -D --mode=0644 "${here}/${unit}" "${DESTDIR:-}/etc/systemd/system/${unit}"
+    install_service "${rules}" keep_pods_from_metadata.sh
+    install_service "${storage}" place_container_storage.sh
     systemctl daemon-reload
-    # At every boot before containerd and kubelet; instance store may come up empty.
-    systemctl enable "${unit}"
+    # At every boot before containerd and kubelet: rules are gone, and instance store may come up empty.
+    systemctl enable "${rules}" "${storage}"
+    if ! systemctl restart "${rules}"; then
+        log "ERROR: pods would reach the node's credentials at 169.254.169.254. See: journalctl --unit ${rules}"
+        return 1
+    fi
+    log "pods are kept from the instance metadata service"
     if "${DESTDIR:-}/usr/local/sbin/place-container-storage" --check; then
         log "container storage is where it belongs"
     elif containers_run; then
@@ -48,12 +58,12 @@ move() {
         fi
     done
     # By systemd, so that the mounts are made where all of the system sees them.
-    systemctl restart "${unit}"
+    systemctl restart "${storage}"
     for service in ${active}; do
         systemctl start "${service}"
     done
     if ! "${DESTDIR:-}/usr/local/sbin/place-container-storage" --check; then
-        log "ERROR: container storage is still on the root volume. See: journalctl --unit ${unit}"
+        log "ERROR: container storage is still on the root volume. See: journalctl --unit ${storage}"
         return 1
     fi
 }

@@ -1,4 +1,4 @@
-"""EKS nodes keep containers' data on a local disk, on Amazon Linux 2 and 2023, or join without."""
+"""EKS nodes keep pods from credentials, and containers' data on a local disk; Amazon Linux 2 and 2023."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.lifecycle.node import Result, StandIns
 
 SCRIPTS = Path(__file__).parents[2] / "lifecycle" / "eks"
 ROOT, NVME, EBS = "259:1", "253:0", "259:5"
+RULES = "keep-pods-from-metadata.service"
 
 # A table of mounts, "path device": the longest that fits counts; a bind mount has its source's device.
 FINDMNT = """
@@ -31,7 +32,9 @@ SYSTEMCTL = """
 case "$1" in
 is-active) [[ " {active} " == *" $3 "* ]] ;;
 show) echo "ActiveState=$(cat "{state}" 2>/dev/null || echo inactive)" ;;
-restart) "{root}/usr/local/sbin/place-container-storage" ;;
+restart)
+    read -r _ program < <(tr = ' ' < "{root}/etc/systemd/system/$2" | grep ^ExecStart)
+    "{root}$program" ;;
 esac
 """
 SYSTEMS = {
@@ -60,7 +63,7 @@ class EksNode:
         self.systemctl()
         self.stand_ins.command("findmnt", FINDMNT.format(table=self.table))
         self.stand_ins.command("mount", MOUNT.format(table=self.table))
-        for name in ("sleep", "ctr"):
+        for name in ("sleep", "ctr", "iptables", "ip6tables"):
             self.stand_ins.command(name)
 
     def systemctl(self, active: str = "") -> None:
@@ -116,7 +119,7 @@ def test_both_folders_are_on_the_instance_store_with_what_was_there(node: EksNod
     }
     pause = node.root / storage.lstrip("/") / "containerd/io.containerd.content.v1.content/pause"
     assert pause.read_text() == "image"
-    assert "systemctl enable container-storage.service" in node.stand_ins.calls
+    assert f"systemctl enable {RULES} container-storage.service" in node.stand_ins.calls
     assert node.config.read_text() == before
 
 
@@ -128,7 +131,10 @@ def test_a_second_run_changes_nothing(node: EksNode) -> None:
     assert result.status == 0
     assert "container storage is where it belongs" in result.output
     assert node.bound() == {}
-    assert not [call for call in node.stand_ins.calls if " stop " in call or " restart " in call]
+    changing = ("systemctl stop", "systemctl restart")
+    assert [call for call in node.stand_ins.calls if call.startswith(changing)] == [
+        f"systemctl restart {RULES}"
+    ]
 
 
 def test_services_that_run_are_stopped_meanwhile_and_no_others_started(al2023: EksNode) -> None:
@@ -136,6 +142,7 @@ def test_services_that_run_are_stopped_meanwhile_and_no_others_started(al2023: E
     assert al2023.run().status == 0
     order = [c for c in al2023.stand_ins.calls if c.split()[1] in ("stop", "start", "restart")]
     assert order == [
+        f"systemctl restart {RULES}",
         "systemctl stop kubelet",
         "systemctl stop containerd",
         "systemctl restart container-storage.service",
@@ -285,3 +292,27 @@ def test_half_a_copy_is_not_taken_for_a_whole_one(al2023: EksNode) -> None:
     assert al2023.boot().status == 0
     assert not (storage / "containerd.partial").exists()
     assert (storage / "containerd/io.containerd.content.v1.content/pause").exists()
+
+
+def test_pods_are_kept_from_the_credentials_before_the_node_joins_and_after_a_reboot(al2023: EksNode) -> None:
+    assert al2023.run().status == 0
+    calls = al2023.stand_ins.calls
+    (rule,) = (call for call in calls if call.startswith("iptables"))
+    assert "--destination 169.254.169.254/32" in rule
+    assert calls.index(rule) < calls.index("systemctl restart container-storage.service")
+    unit = (al2023.root / "etc/systemd/system" / RULES).read_text()
+    (before,) = (line for line in unit.splitlines() if line.startswith("Before="))
+    assert {"containerd.service", "kubelet.service"} <= set(before.removeprefix("Before=").split())
+    program = al2023.root / "usr/local/sbin/keep-pods-from-metadata"
+    assert program.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_node_whose_pods_would_reach_the_credentials_does_not_join(al2023: EksNode) -> None:
+    al2023.stand_ins.command("iptables", "exit 4")
+    result = al2023.run()
+    assert result.status == 1
+    assert (
+        f"ERROR: pods would reach the node's credentials at 169.254.169.254. See: journalctl --unit {RULES}"
+        in (result.output)
+    )
+    assert al2023.bound() == {}

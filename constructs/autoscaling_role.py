@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from aws_cdk import Acknowledgment, Stack, Validations
+from aws_cdk import Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 
 from constructs import Construct
-from constructs.nag_finding import wildcard_finding
+from constructs.node_statements import Statement
+from constructs.statement_role import statement_role
 
 
 def autoscaling_role(scope: Construct, construct_id: str, *, key: kms.IKey | None) -> iam.Role:
@@ -19,29 +20,25 @@ def autoscaling_role(scope: Construct, construct_id: str, *, key: kms.IKey | Non
     stack = Stack.of(scope)
     clusters = f"arn:{stack.partition}:sagemaker:{stack.region}:{stack.account}:cluster/*"
     statements = [
-        iam.PolicyStatement(
-            sid="ScaleClusters",
-            actions=["sagemaker:BatchAddClusterNodes", "sagemaker:BatchDeleteClusterNodes"],
-            resources=[clusters],
+        Statement(
+            "ScaleClusters",
+            ["sagemaker:BatchAddClusterNodes", "sagemaker:BatchDeleteClusterNodes"],
+            [clusters],
+            why_wildcard="the cluster's id is the service's, and follows the role",
         )
     ]
     if key:
         via = {"kms:ViaService": f"sagemaker.{stack.region}.amazonaws.com"}
         statements += [
-            iam.PolicyStatement(
-                sid="GrantVolumesTheKey",
-                actions=["kms:CreateGrant"],
-                resources=[key.key_arn],
-                conditions={"Bool": {"kms:GrantIsForAWSResource": "true"}, "StringEquals": via},
+            Statement(
+                "GrantVolumesTheKey",
+                ["kms:CreateGrant"],
+                [key.key_arn],
+                {"Bool": {"kms:GrantIsForAWSResource": "true"}, "StringEquals": via},
             ),
-            iam.PolicyStatement(
-                sid="DescribeKeyOfVolumes",
-                actions=["kms:DescribeKey"],
-                resources=[key.key_arn],
-                conditions={"StringEquals": via},
-            ),
+            Statement("DescribeKeyOfVolumes", ["kms:DescribeKey"], [key.key_arn], {"StringEquals": via}),
         ]
-    role = iam.Role(
+    return statement_role(
         scope,
         construct_id,
         description="HyperPod's Karpenter",
@@ -49,9 +46,6 @@ def autoscaling_role(scope: Construct, construct_id: str, *, key: kms.IKey | Non
             "hyperpod.sagemaker.amazonaws.com",
             conditions={"StringEqualsIfExists": {"aws:SourceAccount": stack.account}},
         ),
-        inline_policies={"Autoscaling": iam.PolicyDocument(minimize=False, statements=statements)},
+        policy_name="Autoscaling",
+        statements=statements,
     )
-    finding = wildcard_finding(stack, clusters)
-    reason = "the cluster's id is the service's, and follows the role"
-    Validations.of(role).acknowledge(Acknowledgment(id=finding, reason=reason))
-    return role

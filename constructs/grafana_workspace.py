@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from aws_cdk import Acknowledgment, Stack, Validations
+from aws_cdk import Stack
 from aws_cdk import aws_aps as aps
 from aws_cdk import aws_grafana as grafana
 from aws_cdk import aws_iam as iam
 
 from config.cluster import Cluster
 from constructs import Construct
-from constructs.nag_finding import wildcard_finding
+from constructs.node_statements import Statement
+from constructs.statement_role import statement_role
 
 
 class GrafanaWorkspace(Construct):
@@ -24,7 +25,7 @@ class GrafanaWorkspace(Construct):
         super().__init__(scope, construct_id)
         stack = Stack.of(self)
         workspaces = f"arn:{stack.partition}:grafana:{stack.region}:{stack.account}:/workspaces/*"
-        role = iam.Role(
+        role = statement_role(
             self,
             "Role",
             description=f"Grafana of HyperPod cluster {cluster.name}",
@@ -36,31 +37,26 @@ class GrafanaWorkspace(Construct):
                     "ArnLike": {"aws:SourceArn": workspaces},
                 },
             ),
-            inline_policies={
-                "ReadMetrics": iam.PolicyDocument(
-                    minimize=False,
-                    statements=[
-                        iam.PolicyStatement(
-                            sid="QueryMetrics",
-                            actions=[
-                                "aps:DescribeWorkspace",
-                                "aps:GetLabels",
-                                "aps:GetMetricMetadata",
-                                "aps:GetSeries",
-                                "aps:QueryMetrics",
-                            ],
-                            resources=[metrics.attr_arn],
-                        ),
-                        iam.PolicyStatement(
-                            sid="ListWorkspaces", actions=["aps:ListWorkspaces"], resources=["*"]
-                        ),
+            policy_name="ReadMetrics",
+            statements=[
+                Statement(
+                    "QueryMetrics",
+                    [
+                        "aps:DescribeWorkspace",
+                        "aps:GetLabels",
+                        "aps:GetMetricMetadata",
+                        "aps:GetSeries",
+                        "aps:QueryMetrics",
                     ],
-                )
-            },
-        )
-        finding = wildcard_finding(stack, "*")
-        Validations.of(role).acknowledge(
-            Acknowledgment(id=finding, reason="Prometheus has no resource-level permissions for the list")
+                    [metrics.attr_arn],
+                ),
+                Statement(
+                    "ListWorkspaces",
+                    ["aps:ListWorkspaces"],
+                    ["*"],
+                    why_wildcard="Prometheus has no resource-level permissions for the list",
+                ),
+            ],
         )
         self.workspace = grafana.CfnWorkspace(
             self,

@@ -11,14 +11,11 @@ from aws_cdk import aws_secretsmanager as secretsmanager
 
 from constructs import Construct
 from constructs.node_statements import NodeResources, Statement, node_statements
-from constructs.role_findings import acknowledge_wildcards
+from constructs.statement_role import statement_role
 
 
 class InstanceRole(Construct):
-    """The role of nodes: the secret and the workspace are for Slurm's controllers, ``more`` for EKS's nodes.
-
-    Its statements stand inside the role, so that what refers to the role also waits for them.
-    """
+    """For nodes: the secret and the workspace are for Slurm's controllers, ``more`` for EKS's nodes."""
 
     def __init__(
         self,
@@ -38,7 +35,7 @@ class InstanceRole(Construct):
             statements.append(Statement("ReadDatabaseSecret", read, [database_secret.secret_arn]))
         if workspace:
             statements.append(Statement("WriteMetrics", ["aps:RemoteWrite"], [workspace.attr_arn]))
-        self.role = iam.Role(
+        self.role = statement_role(
             self,
             "Role",
             description=f"{construct_id} of HyperPod cluster {resources.cluster_name}",
@@ -48,19 +45,6 @@ class InstanceRole(Construct):
                 "sagemaker.amazonaws.com",
                 conditions={"StringEqualsIfExists": {"aws:SourceAccount": stack.account}},
             ),
-            inline_policies={
-                "HyperPodNode": iam.PolicyDocument(
-                    minimize=False,
-                    statements=[
-                        iam.PolicyStatement(
-                            sid=statement.sid,
-                            actions=statement.actions,
-                            resources=statement.resources,
-                            conditions=statement.conditions,
-                        )
-                        for statement in statements
-                    ],
-                )
-            },
+            policy_name="HyperPodNode",
+            statements=statements,
         )
-        acknowledge_wildcards(self.role, statements)

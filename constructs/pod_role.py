@@ -11,7 +11,7 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 from constructs.kubernetes_cluster import KubernetesCluster
 from constructs.node_statements import Statement
-from constructs.role_findings import acknowledge_wildcards
+from constructs.statement_role import statement_role
 
 
 class PodRole(Construct):
@@ -39,27 +39,14 @@ class PodRole(Construct):
                 "ArnEquals": {"aws:SourceArn": kubernetes.arn},
             },
         )
-        role = iam.Role(
+        role = statement_role(
             self,
             "Role",
             description=f"Pods of {namespace}/{service_account}",
             assumed_by=iam.SessionTagsPrincipal(pods),
-            inline_policies={
-                "Pods": iam.PolicyDocument(
-                    minimize=False,
-                    statements=[
-                        iam.PolicyStatement(
-                            sid=statement.sid,
-                            actions=statement.actions,
-                            resources=statement.resources,
-                            conditions=statement.conditions,
-                        )
-                        for statement in statements
-                    ],
-                )
-            },
+            policy_name="Pods",
+            statements=statements,
         )
-        acknowledge_wildcards(role, statements)
         eks.CfnPodIdentityAssociation(
             self,
             "Association",

@@ -135,7 +135,7 @@ diff: $(CDK_READY) ## what a deployment would change; warns when data or the clu
 	$(NODE_HERE) $(BIN)/python -m tools.template_diff --cluster $(CLUSTER) $(ARGS)
 
 preflight: $(READY) ## live checks before money is spent: quotas, zones, training plan, names
-	$(BIN)/python -m tools.preflight --cluster $(CLUSTER) $(ARGS)
+	$(NODE_HERE) $(BIN)/python -m tools.preflight --cluster $(CLUSTER) $(ARGS)
 
 mirror-downloads: $(READY) ## for a network without internet: copy what nodes fetch to the cluster's bucket
 	$(BIN)/python -m tools.mirror_downloads --cluster $(CLUSTER) $(ARGS)

@@ -38,6 +38,7 @@ ABSENT = {
     "InvalidSubnetId.Malformed",
     "InvalidVpcID.NotFound",
     "InvalidVpcId.Malformed",
+    "NoSuchEntity",
     "404",
     "DataRepositoryAssociationNotFound",
     "InvalidDocument",

@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from config.slurm_cluster import SlurmCluster
+from config.cluster import Cluster
 from config.zones import zone_ids
 from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Parameters, Refusal
 
 STARTED = datetime(2026, 11, 1, tzinfo=UTC)
 APPLIED_QUOTAS = {
     "ml.m5.12xlarge for cluster usage": 4,
+    "ml.m5.2xlarge for cluster usage": 4,
     "ml.m5.4xlarge for cluster usage": 4,
     "ml.g5.8xlarge for cluster usage": 4,
     "ml.g5.8xlarge for cluster spot instance usage": 2,
@@ -38,7 +39,7 @@ OTHER_ZONE = {"us-west-2": "usw2-az9", "us-east-1": "use1-az9"}
 """A zone of the region that no shipped file names."""
 
 
-def empty_account(cluster: SlurmCluster) -> AnsweringAws:
+def empty_account(cluster: Cluster) -> AnsweringAws:
     """An account that is ready for its first cluster: bootstrapped, with quotas, and nothing deployed."""
     aws = AnsweringAws(cluster.region)
     identity = {

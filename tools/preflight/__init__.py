@@ -6,18 +6,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from config.slurm_cluster import SlurmCluster
+from config.cluster import Cluster
+from config.cluster_kinds import AnyCluster
+from config.eks_cluster import EksCluster
 from tools.aws_session import explain, has_expired
 from tools.preflight import (
     account,
+    addons,
     encryption,
     existing_routes,
     existing_vpc,
     images,
     instance_quotas,
+    kubernetes,
     mirror,
     names,
     network_quotas,
@@ -27,9 +33,12 @@ from tools.preflight import (
     zones,
 )
 from tools.preflight.finding import Finding, fail, unknown
+from tools.preflight.planned import Planned
 from tools.preflight.read_only_aws import PermissionMissing, ReadOnlyAws
 
-Check = Callable[[ReadOnlyAws, SlurmCluster], Iterator[Finding]]
+Check = Callable[[ReadOnlyAws, Cluster], Iterator[Finding]]
+OwnCheck = Callable[[ReadOnlyAws, Any], Iterator[Finding]]
+"""Of one scheduler's clusters."""
 
 CHECKS: dict[str, Check] = {
     "region": account.check_region,
@@ -49,23 +58,47 @@ CHECKS: dict[str, Check] = {
     "name of the cluster": names.check_cluster_name,
     "name of the bucket": names.check_bucket,
     "name of the image repository": names.check_repository,
-    "name of the shell document": names.check_document,
     "name of the KMS alias": names.check_key_alias,
-    "names of log groups": names.check_log_groups,
+    "names of log groups": names.check_storage_log_groups,
     "KMS key": encryption.check_key,
     "images": images.check_images,
-    "copies of downloads": mirror.check_mirror,
 }
 """In the order of the report. Each runs whatever the others found."""
 
+SLURM_CHECKS: dict[str, OwnCheck] = {
+    "name of the shell document": names.check_document,
+    "name of the nodes' log group": names.check_node_log_group,
+    "copies of downloads": mirror.check_mirror,
+}
 
-def run_checks(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+
+def _eks_checks(planned: Planned) -> dict[str, OwnCheck]:
+    return {
+        "quotas for Karpenter": instance_quotas.check_karpenter,
+        "quota of EKS clusters": kubernetes.check_cluster_quota,
+        "name of the EKS cluster": names.check_kubernetes_cluster,
+        "Kubernetes version": kubernetes.check_version,
+        "access to Kubernetes": kubernetes.check_access,
+        "IAM Identity Center": kubernetes.check_identity_center,
+        "synthesis": partial(kubernetes.check_synthesis, planned),
+        "names of the cluster's log groups": partial(names.check_planned_log_groups, planned),
+        "add-ons": partial(addons.check_addons, planned),
+    }
+
+
+def checks_of(cluster: AnyCluster) -> dict[str, OwnCheck]:
+    """By title, those of every cluster first."""
+    own = _eks_checks(Planned(cluster)) if isinstance(cluster, EksCluster) else SLURM_CHECKS
+    return {**CHECKS, **own}
+
+
+def run_checks(aws: ReadOnlyAws, cluster: AnyCluster) -> Iterator[Finding]:
     """Yield findings as they come; only missing credentials end the run early."""
     credentials = list(account.check_credentials(aws, cluster))
     yield from credentials
     if credentials[0].level == "FAIL":
         return
-    for title, check in CHECKS.items():
+    for title, check in checks_of(cluster).items():
         try:
             yield from check(aws, cluster)
         except PermissionMissing as missing:

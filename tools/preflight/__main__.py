@@ -1,4 +1,4 @@
-"""``python -m tools.preflight --cluster clusters/slurm.yaml``: exit status 1 if anything would fail.
+"""``python -m tools.preflight --cluster FILE``: exit status 1 if anything would fail.
 
 Exit status 3 if nothing that was checked would fail, but something could not be checked.
 """
@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from dataclasses import asdict
 
-from config.loader import load_slurm_cluster
+from config.loader import load_cluster
 from tools.aws_session import open_session
 from tools.command_line import cluster_parser, run_command
 from tools.preflight import run_checks
@@ -24,7 +24,7 @@ def main() -> int:
     parser = cluster_parser("Check, without changing anything, that a cluster can be deployed.")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     options = parser.parse_args()
-    cluster = load_slurm_cluster(options.cluster)
+    cluster = load_cluster(options.cluster)
     aws = ReadOnlyAws(open_session(region=cluster.region, profile=options.profile))
     findings = []
     for finding in run_checks(aws, cluster):

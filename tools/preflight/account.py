@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from config.slurm_cluster import SlurmCluster
+from config.cluster import Cluster
 from tools.aws_session import explain, is_absent
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -18,7 +18,7 @@ MIN_BOOTSTRAP_VERSION = 6
 """What stacks with assets require (DefaultStackSynthesizer in aws-cdk-lib); `cdk deploy` checks the same."""
 
 
-def check_credentials(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def check_credentials(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     try:
         caller = aws.call("sts", "get_caller_identity")
     except (BotoCoreError, ClientError) as error:
@@ -33,7 +33,7 @@ def check_credentials(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Findi
         )
 
 
-def check_region(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def check_region(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     regions = aws.call("ec2", "describe_regions", RegionNames=[cluster.region], AllRegions=True)["Regions"]
     status = regions[0]["OptInStatus"] if regions else "unknown"
     if status in ("opt-in-not-required", "opted-in"):
@@ -46,7 +46,7 @@ def check_region(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
         )
 
 
-def check_bootstrap(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def check_bootstrap(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     command = f"npx cdk bootstrap aws://{aws.account}/{cluster.region}"
     try:
         parameter = aws.call("ssm", "get_parameter", Name=BOOTSTRAP_PARAMETER)["Parameter"]

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from botocore.exceptions import ClientError
 
-from config.slurm_cluster import SlurmCluster
+from config.cluster import Cluster
 from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
 
 
-def check_key(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def check_key(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     arn = cluster.storage.kms
     if arn in ("aws", "create"):
         return

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from config.cluster import ExistingVpc
+from config.cluster import Cluster, ExistingVpc
+from config.eks_cluster import EksCluster
 from config.endpoint_services import endpoint_services
 from config.slurm_cluster import SlurmCluster
 from config.stack_names import stack_names
@@ -14,7 +15,7 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed
 
 
-def check_routes(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Each subnet's route table: is it that subnet's, where does it lead, and how does S3 go."""
     network = cluster.network
     if not isinstance(network, ExistingVpc):
@@ -51,7 +52,7 @@ def check_routes(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
             yield _without_s3(subject, way_out)
 
 
-def check_endpoints(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def check_endpoints(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Interface endpoints: none missing without a way out, none there twice."""
     network = cluster.network
     if not isinstance(network, ExistingVpc) or is_deployed(aws, stack_names(cluster).network):
@@ -103,8 +104,14 @@ def _is_closed(aws: ReadOnlyAws, network: ExistingVpc) -> bool:
     return any(_way_out(table["Routes"]) is None for table in tables if table["RouteTableId"] in named)
 
 
-def _judge_way_out(subject: str, cluster: SlurmCluster, route: dict[str, Any] | None) -> Finding:
-    if route is None and cluster.prometheus and cluster.node_setup.downloads == "internet":
+def _judge_way_out(subject: str, cluster: Cluster, route: dict[str, Any] | None) -> Finding:
+    if route is None and isinstance(cluster, EksCluster):
+        return fail(
+            subject,
+            "no way out to the internet, from where nodes get images of operators and plugins",
+            "name subnets whose route table leads to a NAT gateway",
+        )
+    if route is None and _nodes_download(cluster):
         return fail(
             subject,
             "no way out to the internet, from where nodes fetch what prometheus needs",
@@ -125,6 +132,15 @@ def _judge_way_out(subject: str, cluster: SlurmCluster, route: dict[str, Any] | 
             subject, "the default route is an internet gateway: a public subnet", "name private subnets"
         )
     return ok(subject, "there is a way out to the internet")
+
+
+def _nodes_download(cluster: Cluster) -> bool:
+    """Whether the set-up of Slurm's nodes fetches from the internet."""
+    return (
+        isinstance(cluster, SlurmCluster)
+        and cluster.prometheus
+        and cluster.node_setup.downloads == "internet"
+    )
 
 
 def _without_s3(subject: str, way_out: dict[str, Any] | None) -> Finding:

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 from botocore.exceptions import ClientError
 
-from config.cluster import ExistingSubnet, ExistingVpc
-from config.slurm_cluster import SlurmCluster
+from config.cluster import Cluster, ExistingSubnet, ExistingVpc
 from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.still_missing import missing_addresses
 
 
-def check_existing_vpc(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def check_existing_vpc(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     network = cluster.network
     if not isinstance(network, ExistingVpc):
         return
@@ -50,7 +49,7 @@ def _option(attribute: str) -> str:
 
 
 def _check_subnet(
-    aws: ReadOnlyAws, cluster: SlurmCluster, network: ExistingVpc, subnet: ExistingSubnet
+    aws: ReadOnlyAws, cluster: Cluster, network: ExistingVpc, subnet: ExistingSubnet
 ) -> Iterator[Finding]:
     subject = f"subnet {subnet.subnet_id}"
     try:
@@ -72,7 +71,7 @@ def _check_subnet(
     yield _addresses(aws, cluster, subnet, free=found["AvailableIpAddressCount"])
 
 
-def _addresses(aws: ReadOnlyAws, cluster: SlurmCluster, subnet: ExistingSubnet, *, free: int) -> Finding:
+def _addresses(aws: ReadOnlyAws, cluster: Cluster, subnet: ExistingSubnet, *, free: int) -> Finding:
     subject = f"subnet {subnet.subnet_id}"
     needed = missing_addresses(aws, cluster)[subnet.availability_zone_id]
     if free < needed:

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from botocore.exceptions import ClientError
 
+from config.cluster import Cluster
 from config.instance_catalogue import instance_type
-from config.slurm_cluster import SlurmCluster
 from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
 
 
-def check_images(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def check_images(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     for group in cluster.instance_groups:
         if group.image_id is None:
             continue

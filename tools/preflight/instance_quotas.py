@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from config.slurm_cluster import SlurmCluster
-from tools.preflight.finding import Finding, fail, ok
+from config.cluster import Cluster
+from config.eks_cluster import EksCluster, EksInstanceGroup
+from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.service_quotas import judge, quotas_by_name
 
@@ -25,7 +26,7 @@ def _quota_name(instance_type: str, capacity: str) -> str:
     return f"{instance_type} for cluster {'spot instance ' if capacity == 'spot' else ''}usage"
 
 
-def _instances_elsewhere(aws: ReadOnlyAws, cluster: SlurmCluster) -> Counter[TypeAndCapacity]:
+def _instances_elsewhere(aws: ReadOnlyAws, cluster: Cluster) -> Counter[TypeAndCapacity]:
     """Instances of the account's other HyperPod clusters: quotas count them all together."""
     count: Counter[TypeAndCapacity] = Counter()
     for summary in aws.items("sagemaker", "list_clusters", "ClusterSummaries"):
@@ -42,14 +43,41 @@ def _instances_elsewhere(aws: ReadOnlyAws, cluster: SlurmCluster) -> Counter[Typ
     return count
 
 
-def _instances_wanted(cluster: SlurmCluster) -> Counter[TypeAndCapacity]:
+def _instances_wanted(cluster: Cluster) -> Counter[TypeAndCapacity]:
     count: Counter[TypeAndCapacity] = Counter()
     for group in cluster.instance_groups:
         count[group.instance_type, group.capacity] += group.num_instances
     return count
 
 
-def check_instance_types(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def _instances_at_most(cluster: Cluster) -> Counter[TypeAndCapacity]:
+    """With all the nodes that Karpenter may add."""
+    count = _instances_wanted(cluster)
+    for group in cluster.instance_groups:
+        if isinstance(group, EksInstanceGroup) and group.max_instances:
+            count[group.instance_type, group.capacity] += max(0, group.max_instances - group.num_instances)
+    return count
+
+
+def check_karpenter(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
+    """A warning, as the cluster is deployed without these nodes."""
+    if cluster.autoscaling == "none":
+        return
+    quotas = quotas_by_name(aws, "sagemaker")
+    wanted, elsewhere = _instances_wanted(cluster), _instances_elsewhere(aws, cluster)
+    for kind, most in sorted(_instances_at_most(cluster).items()):
+        name, used = _quota_name(*kind), elsewhere[kind]
+        value = quotas.get(name)
+        if value is not None and most > wanted[kind] and used + most > value:
+            yield warn(
+                f"quota {name}",
+                f"Karpenter may ask for {most:,} instances, {used:,} are in use, the quota is {value:,.10g}",
+                f"request {used + most:,} for '{name}' in Service Quotas, {SERVICE}, or set max_instances "
+                "lower; pods wait for nodes that the quota does not allow",
+            )
+
+
+def check_instance_types(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Training plans count too: they reserve capacity, they do not raise the quota."""
     quotas = quotas_by_name(aws, "sagemaker")
     elsewhere = _instances_elsewhere(aws, cluster)
@@ -66,7 +94,7 @@ def check_instance_types(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Fi
         )
 
 
-def check_instance_totals(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def check_instance_totals(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     quotas = quotas_by_name(aws, "sagemaker")
     wanted, elsewhere = _instances_wanted(cluster), _instances_elsewhere(aws, cluster)
     totals = [
@@ -89,7 +117,7 @@ def check_instance_totals(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[F
         )
 
 
-def check_volume_size(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def check_volume_size(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     largest_gib = max(group.ebs_gib or 0 for group in cluster.instance_groups)
     if not largest_gib:
         return

@@ -7,10 +7,13 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from config.cluster import Cluster
+from config.eks_cluster import EksCluster
 from config.resource_names import (
     artifact_bucket,
     image_repository,
     key_alias,
+    kubernetes_cluster,
     lustre_log_group,
     metrics_log_group,
     node_log_group,
@@ -20,6 +23,7 @@ from config.slurm_cluster import SlurmCluster
 from config.stack_names import stack_names
 from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok
+from tools.preflight.planned import Planned
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed
 
@@ -42,7 +46,7 @@ def _judge(subject: str, *, exists: bool, own: bool, action: str) -> Finding:
     return fail(subject, "taken, and not by this cluster's stacks", action)
 
 
-def check_cluster_name(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def check_cluster_name(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     yield _judge(
         f"name of cluster {cluster.name}",
         exists=_exists(lambda: aws.call("sagemaker", "describe_cluster", ClusterName=cluster.name)),
@@ -51,7 +55,7 @@ def check_cluster_name(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Find
     )
 
 
-def check_bucket(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def check_bucket(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Buckets outlive a teardown that retains them; the one with a fixed name then stands in the way."""
     bucket = artifact_bucket(cluster, aws.account)
     yield _judge(
@@ -63,7 +67,7 @@ def check_bucket(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
     )
 
 
-def check_repository(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def check_repository(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     name = image_repository(cluster)
     yield _judge(
         f"image repository {name}",
@@ -83,22 +87,44 @@ def check_document(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]
     )
 
 
-def check_log_groups(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
-    stacks = stack_names(cluster)
-    claimed = [(lustre_log_group(cluster), stacks.storage), (node_log_group(cluster), stacks.hyperpod)]
+def check_kubernetes_cluster(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
+    name = kubernetes_cluster(cluster)
+    yield _judge(
+        f"name of EKS cluster {name}",
+        exists=_exists(lambda: aws.call("eks", "describe_cluster", name=name)),
+        own=is_deployed(aws, stack_names(cluster).hyperpod),
+        action="change `name`, or delete that cluster if nobody needs it",
+    )
+
+
+def check_storage_log_groups(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
+    stack = stack_names(cluster).storage
+    yield _log_group(aws, lustre_log_group(cluster), stack)
     if cluster.prometheus:
-        claimed.append((metrics_log_group(cluster), stacks.storage))
-    for name, stack in claimed:
-        groups = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=name)
-        yield _judge(
-            f"log group {name}",
-            exists=any(group["logGroupName"] == name for group in groups),
-            own=is_deployed(aws, stack),
-            action=f"`aws logs delete-log-group --log-group-name {name}`",
-        )
+        yield _log_group(aws, metrics_log_group(cluster), stack)
 
 
-def check_key_alias(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def check_node_log_group(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+    yield _log_group(aws, node_log_group(cluster), stack_names(cluster).hyperpod)
+
+
+def check_planned_log_groups(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
+    """Of the control plane and of pods: EKS and agents may have made them in an earlier cluster's time."""
+    for name in planned.log_groups:
+        yield _log_group(aws, name, stack_names(cluster).hyperpod)
+
+
+def _log_group(aws: ReadOnlyAws, name: str, stack: str) -> Finding:
+    groups = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=name)
+    return _judge(
+        f"log group {name}",
+        exists=any(group["logGroupName"] == name for group in groups),
+        own=is_deployed(aws, stack),
+        action=f"`aws logs delete-log-group --log-group-name {name}`",
+    )
+
+
+def check_key_alias(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     if cluster.storage.kms != "create":
         return
     name = key_alias(cluster)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from config.cluster import NewVpc
+from config.cluster import Cluster, NewVpc
 from config.instance_catalogue import instance_type
-from config.slurm_cluster import SlurmCluster
 from config.stack_names import stack_names
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -17,7 +16,7 @@ from tools.preflight.still_missing import missing_nodes
 VPC, EC2 = "Amazon Virtual Private Cloud (Amazon VPC)", "Amazon Elastic Compute Cloud (Amazon EC2)"
 
 
-def check_network_quotas(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def check_network_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Of the network nothing once it is deployed, or when it is given; of the nodes those to come."""
     names = stack_names(cluster)
     network = cluster.network
@@ -46,8 +45,8 @@ def _nat_gateways(aws: ReadOnlyAws, zone_id: str) -> Finding:
     return _judge(aws, "vpc", "L-FE5A380F", "NAT gateways per Availability Zone", VPC, len(used))
 
 
-def _network_interfaces(aws: ReadOnlyAws, cluster: SlurmCluster) -> Finding:
-    """A Slurm node has an interface for each network card (32 on a P5), with an address or without."""
+def _network_interfaces(aws: ReadOnlyAws, cluster: Cluster) -> Finding:
+    """A node starts with an interface for each network card (32 on a P5), with an address or without."""
     needed = sum(
         group.num_instances * instance_type(group.instance_type).num_network_cards
         for group in cluster.instance_groups

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from botocore.exceptions import ClientError
 
-from config.slurm_cluster import SlurmCluster
+from config.cluster import Cluster
 from config.stack_names import stack_names
 from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok
@@ -35,7 +35,7 @@ def is_deployed(aws: ReadOnlyAws, name: str) -> bool:
     return status is not None and status not in NEVER_CREATED
 
 
-def check_stacks(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def check_stacks(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     for name in stack_names(cluster):
         status = stack_status(aws, name)
         subject = f"stack {name}"

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 
 from config.address_demand import address_takers
-from config.slurm_cluster import SlurmCluster
+from config.cluster import Cluster
+from config.eks_cluster import EksInstanceGroup
 from config.stack_names import stack_names
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed
 
 
-def missing_nodes(aws: ReadOnlyAws, cluster: SlurmCluster) -> SlurmCluster:
-    """The cluster with as many nodes in each group as are still to come."""
+def missing_nodes(aws: ReadOnlyAws, cluster: Cluster) -> Cluster:
+    """The cluster with as many nodes in each group as are still to come, also by Karpenter."""
     if not is_deployed(aws, stack_names(cluster).hyperpod):
         return cluster
     described = aws.call("sagemaker", "describe_cluster", ClusterName=cluster.name)
@@ -20,25 +21,24 @@ def missing_nodes(aws: ReadOnlyAws, cluster: SlurmCluster) -> SlurmCluster:
         (group["InstanceGroupName"], group.get("InstanceType")): group.get("CurrentCount", 0)
         for group in described["InstanceGroups"]
     }
-    groups = [
-        group.model_copy(
-            update={
-                "num_instances": max(
-                    0, group.num_instances - present.get((group.name, group.instance_type), 0)
-                )
-            }
-        )
-        for group in cluster.instance_groups
-    ]
+    groups = []
+    for group in cluster.instance_groups:
+        there = present.get((group.name, group.instance_type), 0)
+        missing = {"num_instances": max(0, group.num_instances - there)}
+        if isinstance(group, EksInstanceGroup) and group.max_instances:
+            missing["max_instances"] = max(0, group.max_instances - there)
+        groups.append(group.model_copy(update=missing))
     return cluster.model_copy(update={"instance_groups": groups})
 
 
-def missing_addresses(aws: ReadOnlyAws, cluster: SlurmCluster) -> Counter[str]:
+def missing_addresses(aws: ReadOnlyAws, cluster: Cluster) -> Counter[str]:
     """Addresses that the next deployment takes, by zone id; what a deployed stack made it has already."""
     names = stack_names(cluster)
     held: tuple[str, ...] = ("network.",) if is_deployed(aws, names.network) else ()
     if is_deployed(aws, names.storage):
         held += ("storage.", "accounting_database")
+    if is_deployed(aws, names.hyperpod):
+        held += ("kubernetes",)
     return Counter(
         {
             zone: sum(number for place, number in taken.items() if not place.startswith(held))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from config.slurm_cluster import SlurmCluster
+from config.cluster import Cluster
 from config.stack_names import stack_names
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -17,7 +17,7 @@ ZFS_CAPACITY = ("L-88479C21", "OpenZFS SSD storage capacity")
 ZFS_THROUGHPUT = ("L-4EDE4065", "OpenZFS throughput capacity")
 
 
-def check_storage_quotas(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def check_storage_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     others = _other_file_systems(aws, cluster)
     lustre = [
         system["StorageCapacity"]
@@ -34,7 +34,7 @@ def check_storage_quotas(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Fi
     yield _judge(aws, ZFS_THROUGHPUT, home.throughput_mbps, used_mbps, "MB/s")
 
 
-def _other_file_systems(aws: ReadOnlyAws, cluster: SlurmCluster) -> list[dict[str, Any]]:
+def _other_file_systems(aws: ReadOnlyAws, cluster: Cluster) -> list[dict[str, Any]]:
     """File systems that are not already this cluster's own."""
     own = {"Key": "aws:cloudformation:stack-name", "Value": stack_names(cluster).storage}
     systems = aws.items("fsx", "describe_file_systems", "FileSystems")

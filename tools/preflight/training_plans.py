@@ -8,8 +8,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from config.cluster import InstanceGroup
-from config.slurm_cluster import SlurmCluster
+from config.cluster import Cluster, InstanceGroup
 from config.zones import zone_of
 from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok, warn
@@ -20,7 +19,7 @@ TARGET = "hyperpod-cluster"
 ENDS_SOON = timedelta(days=2)
 
 
-def check_training_plans(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def check_training_plans(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     groups_of: dict[str, list[InstanceGroup]] = {}
     for group in cluster.instance_groups:
         if group.training_plan_arn:
@@ -30,7 +29,7 @@ def check_training_plans(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Fi
 
 
 def _check_plan(
-    aws: ReadOnlyAws, cluster: SlurmCluster, arn: str, groups: list[InstanceGroup]
+    aws: ReadOnlyAws, cluster: Cluster, arn: str, groups: list[InstanceGroup]
 ) -> Iterator[Finding]:
     name = arn.rpartition("/")[2]
     subject = f"training plan {name}"
@@ -91,7 +90,7 @@ def _status(subject: str, plan: dict[str, Any]) -> Finding:
 
 
 def _capacity(
-    subject: str, cluster: SlurmCluster, plan: dict[str, Any], groups: list[InstanceGroup]
+    subject: str, cluster: Cluster, plan: dict[str, Any], groups: list[InstanceGroup]
 ) -> Iterator[Finding]:
     reserved = plan.get("ReservedCapacitySummaries", [])
     types = {summary["InstanceType"] for summary in reserved}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from config.slurm_cluster import SlurmCluster
+from config.cluster import Cluster
 from config.zones import zone_ids, zone_of
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 
 
-def check_zones(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def check_zones(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     zones = aws.call("ec2", "describe_availability_zones")["AvailabilityZones"]
     state = {zone["ZoneId"]: zone["State"] for zone in zones}
     for zone_id in dict.fromkeys(zone_ids(cluster)):
@@ -25,7 +25,7 @@ def check_zones(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
             yield ok(subject, "available")
 
 
-def check_offers(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+def check_offers(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """EC2's offers stand in for HyperPod's, which cannot be asked for."""
     types = sorted({group.instance_type.removeprefix("ml.") for group in cluster.instance_groups})
     offers = aws.items(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from config.slurm_cluster import SlurmCluster
+from config.cluster_kinds import AnyCluster
 from tests.tools.answering_aws import AnsweringAws
 from tools.preflight import run_checks
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
 
 
-def findings(aws: AnsweringAws, cluster: SlurmCluster) -> list[Finding]:
+def findings(aws: AnsweringAws, cluster: AnyCluster) -> list[Finding]:
     return list(run_checks(ReadOnlyAws(aws.session), cluster))
 
 
-def problems(aws: AnsweringAws, cluster: SlurmCluster) -> list[tuple[str, str, str]]:
+def problems(aws: AnsweringAws, cluster: AnyCluster) -> list[tuple[str, str, str]]:
     """Level, subject and message of everything that is not in order."""
     return [(f.level, f.subject, f.message) for f in findings(aws, cluster) if f.level != "OK"]

@@ -80,8 +80,8 @@ def test_log_groups_are_compared_by_their_whole_name() -> None:
     aws.answer("logs", "DescribeLogGroups", log_groups)
     assert [subject for _, subject, _ in problems(aws, SLURM)] == [
         "log group /aws/fsx/esm2-slurm-lustre",
-        f"log group {NODE_LOG}",
         "log group /aws/vendedlogs/prometheus/esm2-slurm",
+        f"log group {NODE_LOG}",
     ]
 
 

@@ -1,0 +1,143 @@
+"""EKS's add-ons: whether the region offers their versions, and these take their configurations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from botocore.exceptions import ClientError
+from jsonschema import ValidationError, validators
+from jsonschema.exceptions import SchemaError
+
+from config.eks_cluster import EksCluster
+from config.instance_catalogue import instance_type
+from tools.aws_session import error_code, is_absent
+from tools.preflight.finding import Finding, fail, ok, unknown, warn
+from tools.preflight.planned import LATER, Addon, Planned
+from tools.preflight.read_only_aws import ReadOnlyAws
+
+TABLE = "config/addons.py"
+NUM_SHOWN = 5
+"""Offered versions, or mistakes, in a message."""
+# EC2's names of architectures, by EKS's.
+_ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
+
+
+def check_addons(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
+    for addon in planned.addons:
+        subject = f"add-on {addon.name}"
+        offered = _offered(aws, cluster, addon)
+        found = next((version for version in offered if version["addonVersion"] == addon.version), None)
+        if found is None:
+            yield _not_offered(subject, cluster, addon, offered)
+            continue
+        yield ok(subject, f"{addon.version} is offered for Kubernetes {cluster.kubernetes.version}")
+        yield from _architectures(subject, cluster, addon, found)
+        yield from _configuration(subject, aws, addon, found)
+
+
+def _offered(aws: ReadOnlyAws, cluster: EksCluster, addon: Addon) -> list[dict[str, Any]]:
+    """Versions for the cluster's Kubernetes in the region, as EKS lists them: the newest first."""
+    try:
+        addons = aws.items(
+            "eks",
+            "describe_addon_versions",
+            "addons",
+            addonName=addon.name,
+            kubernetesVersion=cluster.kubernetes.version,
+        )
+    except ClientError as error:
+        if is_absent(error):
+            return []
+        raise
+    return [version for found in addons for version in found["addonVersions"]]
+
+
+def _not_offered(subject: str, cluster: EksCluster, addon: Addon, offered: list[dict[str, Any]]) -> Finding:
+    where = f"for Kubernetes {cluster.kubernetes.version} in {cluster.region}"
+    if not offered:
+        return fail(
+            subject,
+            f"it is not offered {where}",
+            "choose another region or kubernetes.version, or leave out in the file what brings it",
+        )
+    default = next((v["addonVersion"] for v in offered if _is_default(v, cluster)), None)
+    shown = ", ".join(version["addonVersion"] for version in offered[:NUM_SHOWN])
+    more = f" and {len(offered) - NUM_SHOWN} older" if len(offered) > NUM_SHOWN else ""
+    return fail(
+        subject,
+        f"{addon.version} is not offered {where}; there are {shown}{more}",
+        f"put one of them in {TABLE}" + (f", as EKS's default {default}" if default else ""),
+    )
+
+
+def _is_default(version: dict[str, Any], cluster: EksCluster) -> bool:
+    return any(
+        compatibility.get("defaultVersion")
+        for compatibility in version.get("compatibilities", [])
+        if compatibility.get("clusterVersion") == cluster.kubernetes.version
+    )
+
+
+def _architectures(
+    subject: str, cluster: EksCluster, addon: Addon, found: dict[str, Any]
+) -> Iterator[Finding]:
+    needed = {instance_type(group.instance_type).architecture for group in cluster.instance_groups}
+    there = found.get("architecture", [])
+    missing = sorted(name for name in needed if there and _ARCHITECTURES[name] not in there)
+    if missing:
+        yield fail(
+            subject,
+            f"{addon.version} is for {', '.join(there)}, nodes are {', '.join(missing)}",
+            f"put another version in {TABLE}, or choose other instance types",
+        )
+
+
+def _configuration(subject: str, aws: ReadOnlyAws, addon: Addon, found: dict[str, Any]) -> Iterator[Finding]:
+    if addon.configuration is None and not found.get("requiresConfiguration"):
+        return
+    command = (
+        f"`aws eks describe-addon-configuration --addon-name {addon.name} --addon-version {addon.version}`"
+    )
+    try:
+        answer = aws.call(
+            "eks", "describe_addon_configuration", addonName=addon.name, addonVersion=addon.version
+        )
+    except ClientError as error:
+        # The version is there: what is refused is the question for a configuration, of which it has none.
+        if not (is_absent(error) or error_code(error) == "InvalidParameterException"):
+            raise
+        answer = {}
+    try:
+        schema = json.loads(answer.get("configurationSchema") or "{}")
+        validator = validators.validator_for(schema, default=validators.Draft7Validator)
+        validator.check_schema(schema)
+    except (json.JSONDecodeError, SchemaError) as error:
+        reason = str(error).splitlines()[0]
+        yield unknown(subject, f"the schema of its configuration cannot be read: {reason}", command)
+        return
+    if not schema:
+        yield warn(subject, "EKS has no schema for its configuration", f"look what it takes: {command}")
+        return
+    errors = validator(schema).iter_errors(addon.configuration or {})
+    mistakes = list(islice((_mistake(error) for error in errors if not _is_later(error)), NUM_SHOWN))
+    if mistakes:
+        yield fail(
+            subject,
+            f"it does not take the configuration that it gets: {'; '.join(mistakes)}",
+            f"mend what the construct of the add-on gives it (constructs/); its schema: {command}",
+        )
+    else:
+        yield ok(subject, "its schema takes the configuration that it gets")
+
+
+def _is_later(error: ValidationError) -> bool:
+    """Of a text of which only a part is known."""
+    return isinstance(error.instance, str) and LATER in error.instance
+
+
+def _mistake(error: ValidationError) -> str:
+    place = ".".join(map(str, error.absolute_path))
+    return f"{place}: {error.message}" if place else error.message

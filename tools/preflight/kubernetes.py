@@ -1,0 +1,151 @@
+"""EKS's control plane: its version, who may use it, and what it takes from the account."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from botocore.exceptions import ClientError
+
+from config.eks_cluster import EksCluster
+from config.resource_names import kubernetes_cluster
+from config.stack_names import stack_names
+from tools.aws_session import is_absent
+from tools.preflight.finding import Finding, fail, ok, unknown, warn
+from tools.preflight.planned import Planned
+from tools.preflight.read_only_aws import ReadOnlyAws
+from tools.preflight.service_quotas import judge, quotas_by_name
+from tools.preflight.stacks import is_deployed
+
+SERVICE = "Amazon Elastic Kubernetes Service (Amazon EKS)"
+CLUSTERS = "Clusters"
+"""Name of the quota of clusters in a region (AWS General Reference, "Amazon EKS endpoints and quotas")."""
+
+
+def check_synthesis(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
+    """A deployment would make the other stacks, which bill, and stop there."""
+    for error in planned.errors:
+        yield fail("synthesis", error, "mend that first; `make synth` shows it too")
+    if not planned.errors:
+        yield ok("synthesis", "the cluster's stack is complete, with HyperPod's chart")
+
+
+def check_version(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
+    wanted = cluster.kubernetes.version
+    subject = f"Kubernetes {wanted}"
+    versions = {
+        version["clusterVersion"]: version
+        for version in aws.items("eks", "describe_cluster_versions", "clusterVersions")
+    }
+    version = versions.get(wanted, {})
+    status = version.get("versionStatus")
+    if status in (None, "UNSUPPORTED"):
+        offered = sorted(
+            (name for name, found in versions.items() if found.get("versionStatus") != "UNSUPPORTED"),
+            key=_minor,
+        )
+        yield fail(
+            subject,
+            f"EKS does not offer it in {cluster.region}; there are {', '.join(offered) or 'none'}",
+            "set kubernetes.version to one of those that HyperPod runs too (docs/deploy-on-eks.md)",
+        )
+    elif status == "EXTENDED_SUPPORT":
+        end = version.get("endOfExtendedSupportDate")
+        yield warn(
+            subject,
+            "in extended support, in which EKS bills a multiple for each hour"
+            + (f", until {end:%Y-%m-%d}" if end else ""),
+            "set a newer kubernetes.version",
+        )
+    else:
+        end = version.get("endOfStandardSupportDate")
+        yield ok(subject, "offered, in standard support" + (f" until {end:%Y-%m-%d}" if end else ""))
+    yield from _upgrade(aws, cluster)
+
+
+def _upgrade(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
+    """EKS goes up by one minor version at a time, and never down."""
+    if not is_deployed(aws, stack_names(cluster).hyperpod):
+        return
+    try:
+        there = aws.call("eks", "describe_cluster", name=kubernetes_cluster(cluster))["cluster"]["version"]
+    except ClientError as error:
+        if is_absent(error):
+            return
+        raise
+    wanted = cluster.kubernetes.version
+    if not 0 <= _minor(wanted) - _minor(there) <= 1:
+        yield fail(
+            f"Kubernetes {wanted}",
+            f"the cluster runs {there}, which goes up by one version at a time, and never down",
+            f"set kubernetes.version to {there} or the next one",
+        )
+
+
+def _minor(version: str) -> int:
+    return int(version.partition(".")[2])
+
+
+def check_cluster_quota(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
+    if is_deployed(aws, stack_names(cluster).hyperpod):
+        return
+    yield judge(
+        subject="quota EKS clusters per Region",
+        quota_name=CLUSTERS,
+        service=SERVICE,
+        value=quotas_by_name(aws, "eks").get(CLUSTERS),
+        needed=1,
+        used=len(aws.items("eks", "list_clusters", "clusters")),
+        unit="",
+    )
+
+
+def check_access(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
+    """EKS refuses an access entry of a role or user that does not exist, an hour into the deployment."""
+    if not cluster.kubernetes.access:
+        yield warn(
+            "kubernetes.access",
+            "nobody is named, so nobody can use kubectl, submit jobs or look at them",
+            "name your role in the file: `aws sts get-caller-identity` shows who you are",
+        )
+    for entry in cluster.kubernetes.access:
+        yield _principal(aws, entry.principal_arn)
+
+
+def _principal(aws: ReadOnlyAws, arn: str) -> Finding:
+    _, _, _, _, account, path = arn.split(":", 5)
+    kind, name = path.split("/")[0], path.rpartition("/")[2]
+    subject = f"{kind} {name}"
+    if account != aws.account:
+        return unknown(
+            subject,
+            f"it is of account {account}, these credentials are of {aws.account}",
+            "if it is no example's, ask there whether it exists; else set your own in kubernetes.access",
+        )
+    try:
+        if kind == "role":
+            there = aws.call("iam", "get_role", RoleName=name)["Role"]["Arn"]
+        else:
+            there = aws.call("iam", "get_user", UserName=name)["User"]["Arn"]
+    except ClientError as error:
+        if not is_absent(error):
+            raise
+        return fail(subject, f"there is no {arn}", "set kubernetes.access to roles and users that exist")
+    if there != arn:
+        return fail(subject, f"the file says {arn}, it is {there}", f"set principal_arn to {there}")
+    return ok(subject, "exists")
+
+
+def check_identity_center(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
+    """How people sign in to Grafana; the instance may be the organization's, and in another region."""
+    if not cluster.grafana:
+        return
+    instances = aws.items("sso-admin", "list_instances", "Instances", RegionScope="ALL_REGIONS")
+    if any(instance.get("Status", "ACTIVE") == "ACTIVE" for instance in instances):
+        yield ok("Grafana", "people sign in by IAM Identity Center, which the account has")
+    else:
+        yield fail(
+            "Grafana",
+            "people sign in by IAM Identity Center, of which the account has no instance",
+            "enable it (console, IAM Identity Center; in an organization in its management account), or set "
+            "grafana to false",
+        )

@@ -1,0 +1,120 @@
+"""What a deployment of the file would install on EKS, by the template that is synthesized for it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from config.eks_cluster import EksCluster
+from config.stack_names import construct_ids
+
+REPOSITORY = Path(__file__).parents[2]
+LATER = "<known at deployment>"
+"""Stands for what CloudFormation fills in, as an ARN."""
+Template = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Addon:
+    name: str
+    version: str
+    configuration: dict[str, Any] | None
+    """Its configuration values, with LATER in them; None if it has none."""
+
+
+@dataclass(frozen=True)
+class Synthesis:
+    template: Template
+    errors: list[str]
+
+
+class Planned:
+    """The cluster's own stack, synthesized when it is first looked at."""
+
+    def __init__(self, cluster: EksCluster) -> None:
+        self._cluster = cluster
+
+    @cached_property
+    def _synthesis(self) -> Synthesis:
+        return synthesize(self._cluster)
+
+    @property
+    def errors(self) -> list[str]:
+        """Why it cannot be deployed."""
+        return self._synthesis.errors
+
+    @property
+    def addons(self) -> list[Addon]:
+        return [_addon(properties) for properties in self._of_type("AWS::EKS::Addon")]
+
+    @property
+    def log_groups(self) -> list[str]:
+        """Those with a name of their own; the others are called after their function."""
+        names = [properties.get("LogGroupName") for properties in self._of_type("AWS::Logs::LogGroup")]
+        return [name for name in names if isinstance(name, str)]
+
+    def _of_type(self, resource_type: str) -> list[dict[str, Any]]:
+        resources = self._synthesis.template["Resources"].values()
+        return [resource["Properties"] for resource in resources if resource["Type"] == resource_type]
+
+
+def synthesize(cluster: EksCluster) -> Synthesis:
+    """The template of the cluster's stack, also where something is wrong with it.
+
+    Raises:
+        ValueError: without Node.js, on which the CDK runs.
+    """
+    if shutil.which("node") is None:
+        raise ValueError("there is no node on the PATH, which the CDK needs; run it by `make preflight`")
+    # Seconds, which checks of Slurm clusters need not wait.
+    from aws_cdk import App
+
+    from stacks.cluster_stacks import add_stacks
+
+    context = json.loads((REPOSITORY / "cdk.json").read_text())["context"]
+    with TemporaryDirectory(prefix="cdk-") as folder:
+        app = App(context=context, outdir=folder, analytics_reporting=False)
+        add_stacks(app, cluster)
+        stack = construct_ids(cluster).hyperpod
+        try:
+            app.synth()
+        except RuntimeError:
+            # Errors that the stack has of itself end it after the files are written.
+            errors = _errors(Path(folder) / f"{stack}.metadata.json")
+            if not errors:
+                raise
+        else:
+            errors = []
+        template: Template = json.loads((Path(folder) / f"{stack}.template.json").read_text())
+    return Synthesis(template, errors)
+
+
+def _errors(metadata: Path) -> list[str]:
+    if not metadata.is_file():
+        return []
+    entries = [entry for found in json.loads(metadata.read_text()).values() for entry in found]
+    return [entry["data"] for entry in entries if entry["type"] == "aws:cdk:error"]
+
+
+def _addon(properties: dict[str, Any]) -> Addon:
+    values = properties.get("ConfigurationValues")
+    return Addon(
+        name=properties["AddonName"],
+        version=properties["AddonVersion"],
+        configuration=None if values is None else json.loads(_text(values)),
+    )
+
+
+def _text(value: str | dict[str, Any]) -> str:
+    """A text of the template, joined from parts some of which are references."""
+    if isinstance(value, str):
+        return value
+    if "Fn::Join" in value:
+        separator, parts = value["Fn::Join"]
+        return str(separator).join(map(_text, parts))
+    return LATER

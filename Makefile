@@ -143,10 +143,10 @@ mirror-downloads: $(READY) ## for a network without internet: copy what nodes fe
 charts: $(READY) ## for EKS: the Helm charts that config/charts.json pins, in .charts
 	@$(BIN)/python -m tools.charts $(ARGS)
 
-connect: $(READY) ## a shell on the head node, or on NODE=<group>-<n>
+connect: $(READY) ## a shell on the head node, or on NODE=<group>-<n>; on EKS without NODE= a kubeconfig
 	$(BIN)/python -m tools.connect --cluster $(CLUSTER) $(NODE) $(ARGS)
 
-logs: $(READY) ## what the set-up of nodes said: of all, or of NODE=<group>-<n>; ARGS=--follow
+logs: $(READY) ## what the set-up of nodes said: of all, or of NODE=<group>-<n>, or NODE=control-plane; ARGS=--follow
 	$(BIN)/python -m tools.logs --cluster $(CLUSTER) $(NODE) $(ARGS)
 
 apply-lifecycle: $(READY) ## run the deployed scripts again on the nodes that are there

@@ -14,6 +14,8 @@ HEAD = "head"
 """Names the first login node, or the controller where there is no login group."""
 UNREACHABLE = {"Pending", "ShuttingDown", "NotFound"}
 """States in which no session can start; in the others the agent may well run."""
+KUBERNETES_PREFIX = "hyperpod-"
+"""Begins a node's name in Kubernetes, before its instance id."""
 NUM_SHOWN = 10
 """Nodes listed in an error message."""
 
@@ -75,7 +77,7 @@ def _not_found(sagemaker: Any, cluster_name: str) -> str:
     there = f"clusters there are: {', '.join(sorted(names))}" if names else "there are no clusters"
     return (
         f"no cluster {cluster_name} in {sagemaker.meta.region_name}; {there}; deploy it with "
-        "`npx cdk deploy SlurmHyperPodStack`, or name another cluster file"
+        "`make deploy`, or name another cluster file"
     )
 
 
@@ -150,7 +152,12 @@ def nodes_meant(cluster: ClusterNodes, wanted: str) -> tuple[Node, ...]:
     """Those of a name, host name, instance id or group, in whatever state; none if it means none."""
     if wanted == HEAD:
         return tuple(node for node in cluster.nodes if node.group in cluster.head_groups)
-    named = tuple(node for node in cluster.nodes if wanted in (node.name, node.instance_id, node.host_name))
+    instance_id = wanted.removeprefix(KUBERNETES_PREFIX)
+    named = tuple(
+        node
+        for node in cluster.nodes
+        if instance_id == node.instance_id or wanted in (node.name, node.host_name)
+    )
     return named or tuple(node for node in cluster.nodes if node.group == wanted)
 
 

@@ -1,32 +1,65 @@
-"""A shell on a node, through Session Manager: no public address, no open port.
+"""A way onto a cluster: a shell on a node through Session Manager, or kubectl.
 
-``python -m tools.connect [NODE]``: ``head`` by default, or a group with one node, ``<group>-<n>``, a host
-name as Slurm shows it, or an instance id.
+``python -m tools.connect [NODE]``: without a node, on Slurm ``head``, on EKS a kubeconfig. A node is a group
+with one node, ``<group>-<n>``, a host name as Slurm or Kubernetes shows it, or an instance id. Nodes have no
+public address and no open port.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import NoReturn
 
-from config.loader import load_slurm_cluster
+import boto3
+
+from config.cluster_kinds import AnyCluster
+from config.eks_cluster import EksCluster
+from config.loader import load_cluster
 from config.resource_names import shell_document
 from tools.aws_session import aws_client, open_session
-from tools.cluster_nodes import HEAD, choose_node, nodes_table, read_cluster_nodes
+from tools.cluster_nodes import HEAD, ClusterNodes, Node, choose_node, nodes_table, read_cluster_nodes
 from tools.command_line import cluster_parser, run_command
+from tools.kubeconfig import default_path, show_nodes, standing_kubeconfig, write_kubeconfig
 from tools.session_command import check_programs, start_session
 from tools.ssh_config import host_block, write_block
 
 DEFAULT_SSH_CONFIG = Path("~/.ssh/config")
 PRINT = Path("-")
+NODE_USERS = {"slurm": "ubuntu", "eks": "ec2-user"}
+"""Users of HyperPod's images, by scheduler: Ubuntu, and Amazon Linux."""
 
 
 def main() -> int:
-    parser = cluster_parser("Open a shell on a node, list nodes, or configure ssh for one.")
+    options = _options()
+    cluster = load_cluster(options.cluster)
+    session = open_session(region=cluster.region, profile=options.profile)
+    if isinstance(cluster, EksCluster):
+        if not (options.node or options.list or options.ssh_config):
+            return _connect_kubectl(cluster, options)
+    elif options.kubeconfig:
+        raise ValueError(
+            f"--kubeconfig: got {options.kubeconfig}; a Slurm cluster has no Kubernetes; omit it"
+        )
+    found = read_cluster_nodes(aws_client(session, "sagemaker"), cluster.name)
+    if options.list:
+        print(nodes_table(found))
+        return 0
+    return _connect_node(cluster, session, found, options)
+
+
+def _options() -> argparse.Namespace:
+    parser = cluster_parser(
+        "Open a shell on a node, list nodes, or configure ssh for one or kubectl for all."
+    )
     parser.add_argument(
-        "node", nargs="?", default=HEAD, help="node, group, host name or instance id (%(default)s)"
+        "node",
+        nargs="?",
+        help=f"node, group, host name or instance id (Slurm: {HEAD}; EKS: none, a kubeconfig)",
     )
     parser.add_argument("--list", action="store_true", help="list the nodes and stop")
     parser.add_argument(
@@ -37,27 +70,67 @@ def main() -> int:
         metavar="FILE",
         help=f"write a Host block for the node into FILE ({DEFAULT_SSH_CONFIG}; - prints it) and stop",
     )
-    parser.add_argument("--user", default="ubuntu", help="user of the Host block (%(default)s)")
-    options = parser.parse_args()
-    cluster = load_slurm_cluster(options.cluster)
-    session = open_session(region=cluster.region, profile=options.profile)
-    found = read_cluster_nodes(aws_client(session, "sagemaker"), cluster.name)
-    if options.list:
-        print(nodes_table(found))
+    parser.add_argument(
+        "--user", help="user of the Host block (that of the nodes' image: ubuntu or ec2-user)"
+    )
+    parser.add_argument(
+        "--kubeconfig",
+        type=Path,
+        metavar="FILE",
+        help="on EKS: write the kubeconfig there (~/.kube/<cluster>; - prints it)",
+    )
+    return parser.parse_args()
+
+
+def _connect_kubectl(cluster: EksCluster, options: argparse.Namespace) -> int:
+    """Status 1 if the kubeconfig is written and the cluster cannot be asked from here."""
+    config = standing_kubeconfig(cluster, options.profile)
+    if options.kubeconfig == PRINT:
+        print(json.dumps(config, indent=2))
         return 0
-    node = choose_node(found, options.node)
+    path = (options.kubeconfig or default_path(cluster)).expanduser().absolute()
+    write_kubeconfig(config, path)
+    print(f"{path}: access to EKS cluster {cluster.name}, with your AWS credentials of the time of use")
+    answers = show_nodes(cluster, path)
+    print(f"\nUse it in this shell:\n  export KUBECONFIG={shlex.quote(str(path))}")
+    print("A shell on a node: make connect NODE=<group>-<n>; all of them: make connect ARGS=--list")
+    return 0 if answers else 1
+
+
+def _connect_node(
+    cluster: AnyCluster, session: boto3.Session, found: ClusterNodes, options: argparse.Namespace
+) -> int:
+    wanted = _wanted(cluster, found, options.node)
+    node = choose_node(found, wanted)
     command = start_session(found, node, region=cluster.region, profile=options.profile)
     if options.ssh_config:
-        host = cluster.name if options.node == HEAD else f"{cluster.name}-{node.name}"
-        block = host_block(host=host, user=options.user, instance_id=node.instance_id, start_session=command)
+        host = cluster.name if wanted == HEAD else f"{cluster.name}-{node.name}"
+        user = options.user or NODE_USERS[cluster.scheduler]
+        block = host_block(host=host, user=user, instance_id=node.instance_id, start_session=command)
         _configure_ssh(options.ssh_config, host, block)
         return 0
+    _warn(found, node)
+    print(f"{node.name} ({node.instance_id}, {node.instance_type}) ...", file=sys.stderr, flush=True)
+    if cluster.scheduler == "slurm":
+        # As the nodes' user; on EKS people have no business in a user's home.
+        command += ["--document-name", shell_document(cluster)]
+    _become(command)
+
+
+def _wanted(cluster: AnyCluster, found: ClusterNodes, node: str | None) -> str:
+    if node is None and cluster.scheduler == "eks":
+        raise ValueError(
+            f"name a node: one node of an EKS cluster is no other's head; {cluster.name} has "
+            f"{', '.join(there.name for there in found.nodes) or 'none yet'}"
+        )
+    return node or HEAD
+
+
+def _warn(found: ClusterNodes, node: Node) -> None:
     if found.status != "InService":
         print(f"note: the cluster is {found.status} {found.failure}".rstrip(), file=sys.stderr)
     if node.status != "Running":
         print(f"warning: {node.name} is {node.status} {node.message}".rstrip(), file=sys.stderr)
-    print(f"{node.name} ({node.instance_id}, {node.instance_type}) ...", file=sys.stderr, flush=True)
-    _become([*command, "--document-name", shell_document(cluster)])
 
 
 def _configure_ssh(path: Path, host: str, block: str) -> None:

@@ -9,15 +9,19 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from config.cluster import Cluster
 from config.resource_names import node_log_group
-from config.slurm_cluster import SlurmCluster
 from tools.aws_session import is_absent
 
 PREFIX = "LifecycleConfig/"
 STREAMS_PER_CALL = 100
 """As many as FilterLogEvents takes."""
-DONE = re.compile(r" bootstrap: (?=done: \d+ steps)")
-RUN_ENDS = re.compile(rf"{DONE.pattern}|^on_init_complete: failed")
+LATE_MS = 60_000
+"""How much later than the others' an event may come; it is looked for again that long."""
+# As lifecycle/slurm and lifecycle/eks put it.
+BEGINS = re.compile(r" bootstrap: | on_create: start ")
+DONE = re.compile(r" (?:bootstrap: (?=done: \d+ steps)|on_create: (?=done$))")
+RUN_ENDS = re.compile(rf"{DONE.pattern}|^on_init_complete: failed| on_create: failed;")
 ERROR = "ERROR: "
 OF_OTHER_NODES = " apply: "
 """In lines of the controller's log by which apply_to_cluster.py tells of all nodes."""
@@ -40,7 +44,7 @@ class Event:
     text: str
 
 
-def find_log_group(logs: Any, cluster: SlurmCluster, cluster_id: str | None) -> str:
+def find_log_group(logs: Any, cluster: Cluster, cluster_id: str | None) -> str:
     """HyperPod's log group of a cluster; of one that is gone, the last one of that name.
 
     Raises:
@@ -86,14 +90,12 @@ def _stream(stream: dict[str, Any]) -> NodeStream:
     )
 
 
-def read_events(
-    logs: Any, log_group: str, streams: Sequence[NodeStream], *, since_ms: int
-) -> Iterator[Event]:
+def read_events(logs: Any, log_group: str, streams: Sequence[str], *, since_ms: int) -> Iterator[Event]:
     """Events of these streams from a time on, in the order of their times within each hundred streams."""
     for start in range(0, len(streams), STREAMS_PER_CALL):
         pages = logs.get_paginator("filter_log_events").paginate(
             logGroupName=log_group,
-            logStreamNames=[stream.name for stream in streams[start : start + STREAMS_PER_CALL]],
+            logStreamNames=streams[start : start + STREAMS_PER_CALL],
             startTime=since_ms,
         )
         for page in pages:
@@ -110,7 +112,7 @@ def newest_run(events: Sequence[Event]) -> list[Event]:
     """A node's events from where its last run began; the first run has what the image said before it."""
     start, ended = 0, False
     for index, event in enumerate(events):
-        if ended and " bootstrap: " in event.text:
+        if ended and BEGINS.search(event.text):
             start, ended = index, False
         ended = ended or bool(RUN_ENDS.search(event.text))
     return list(events[start:])

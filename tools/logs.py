@@ -1,7 +1,8 @@
 """What the set-up of nodes said, newest run, from CloudWatch; also of nodes that are gone.
 
 ``python -m tools.logs [NODE]``: a group, ``<group>-<n>``, a host name, or an instance id, which may be gone;
-by default all nodes that are there, and those that spoke within a day of the last word.
+by default all nodes that are there, and those that spoke within a day of the last word. On EKS also
+``control-plane``: what its API server, authenticator, controllers and scheduler said.
 """
 
 from __future__ import annotations
@@ -14,12 +15,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from config.loader import load_slurm_cluster
+from config.cluster import Cluster
+from config.eks_cluster import EksCluster
+from config.loader import load_cluster
 from tools.aws_session import aws_client, open_session
 from tools.cluster_nodes import ClusterNodes, nodes_meant, read_cluster_nodes
 from tools.command_line import cluster_parser, run_command
+from tools.control_plane_log import (
+    DEFAULT_SINCE_MS,
+    follow_control_plane,
+    part,
+    read_control_plane,
+)
 from tools.lifecycle_log import (
     ERROR,
+    LATE_MS,
     Event,
     NodeStream,
     find_log_group,
@@ -30,8 +40,8 @@ from tools.lifecycle_log import (
 )
 
 POLL_SECONDS = 5.0
-LATE_MS = 60_000
-"""How much later than the others' an event may come; it is looked for again that long."""
+CONTROL_PLANE = "control-plane"
+"""In place of a node: what EKS's parts said."""
 DAY_MS = 24 * 3600 * 1000
 UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": DAY_MS}
 RED, PLAIN = "\x1b[1;31m", "\x1b[0m"
@@ -39,8 +49,11 @@ RED, PLAIN = "\x1b[1;31m", "\x1b[0m"
 
 def main() -> int:
     options = _options()
-    cluster = load_slurm_cluster(options.cluster)
+    cluster = load_cluster(options.cluster)
     session = open_session(region=cluster.region, profile=options.profile)
+    if options.node == CONTROL_PLANE and isinstance(cluster, EksCluster) and not _has_group(cluster):
+        _show_control_plane(aws_client(session, "logs"), cluster, options)
+        return 0
     read_nodes = partial(_read_nodes, aws_client(session, "sagemaker"), cluster.name)
     nodes = read_nodes()
     logs = aws_client(session, "logs")
@@ -48,7 +61,7 @@ def main() -> int:
     streams = choose_streams(list_streams(logs, log_group), nodes, options.node, since_ms=options.since)
     printer = Printer(names_of(nodes), colours=sys.stdout.isatty())
     since_ms = _now_ms() - options.since if options.since else 0
-    found = list(read_events(logs, log_group, streams, since_ms=since_ms))
+    found = list(read_events(logs, log_group, [stream.name for stream in streams], since_ms=since_ms))
     for stream in streams:
         events = [event for event in found if event.stream == stream.name]
         printer.show(stream, events if options.since else newest_run(events))
@@ -57,15 +70,36 @@ def main() -> int:
     return 0
 
 
+def _has_group(cluster: Cluster) -> bool:
+    return any(group.name == CONTROL_PLANE for group in cluster.instance_groups)
+
+
+def _show_control_plane(logs: Any, cluster: EksCluster, options: argparse.Namespace) -> None:
+    now_ms = _now_ms()
+
+    def tell(event: Event) -> None:
+        print(f"{part(event)}: {event.text}", flush=True)
+
+    events = read_control_plane(logs, cluster, since_ms=now_ms - (options.since or DEFAULT_SINCE_MS))
+    for event in events:
+        tell(event)
+    if not events:
+        print('the control plane said nothing in that time; ARGS="--since 1d" looks further back')
+    if options.follow:
+        follow_control_plane(logs, cluster, events, tell, now_ms=now_ms, wait=POLL_SECONDS)
+
+
 def _options() -> argparse.Namespace:
     parser = cluster_parser("Show what the set-up of nodes said.")
-    parser.add_argument("node", nargs="?", help="group, node, host name or instance id (all)")
+    parser.add_argument(
+        "node", nargs="?", help=f"group, node, host name or instance id (all); on EKS also {CONTROL_PLANE}"
+    )
     parser.add_argument("--follow", action="store_true", help="go on with what comes, until Ctrl-C")
     parser.add_argument(
         "--since",
         type=_milliseconds,
         metavar="TIME",
-        help="all since then, such as 30m, 2h or 1d ago, instead of each node's newest run",
+        help="all since then, such as 30m, 2h or 1d ago, instead of each node's newest run or 30m",
     )
     return parser.parse_args()
 
@@ -172,7 +206,7 @@ def _follow(
         if not streams.keys() <= known:
             nodes, known = read_nodes(), set(streams)
             printer.names = names_of(nodes)
-        meant = [s for s in streams.values() if wanted is None or _is_meant(s, nodes, wanted)]
+        meant = [s.name for s in streams.values() if wanted is None or _is_meant(s, nodes, wanted)]
         for event in read_events(logs, log_group, meant, since_ms=latest - LATE_MS):
             if event.id not in seen:
                 seen.add(event.id)

@@ -10,6 +10,7 @@ from aws_cdk import App
 from config.loader import load_cluster
 from stacks.cluster_stacks import add_checks, add_stacks
 from stacks.remaining_costs import remaining_costs
+from stacks.template_size import oversized
 
 DEFAULT_CLUSTERS = ("clusters/slurm.yaml", "clusters/eks.yaml")
 
@@ -27,7 +28,8 @@ def main() -> None:
         print(f"{cluster.name}: once deployed, billed until `make teardown`: {costs}", file=sys.stderr)
         add_stacks(app, cluster)
     add_checks(app)
-    app.synth()
+    if problems := oversized(Path(app.synth().directory)):
+        sys.exit("\n".join(problems))
 
 
 if __name__ == "__main__":

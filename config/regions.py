@@ -35,6 +35,3 @@ HEALTH_MONITORING_REGIONS = frozenset(
 )
 """With the image of the agent that watches EKS nodes for faults: HyperPod's Helm chart knows an account for
 each of them (health-monitoring-agent, ``_helpers.tpl``)."""
-
-TASK_GOVERNANCE_REGIONS = frozenset({"ap-south-1", "eu-central-1", "us-east-1"})
-"""Whose CloudFormation registry has ``AWS::SageMaker::ClusterSchedulerConfig`` and ``ComputeQuota``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from aws_cdk import aws_kms as kms
+from aws_cdk import aws_logs as logs
 
 from config import addons
 from config.eks_cluster import EksCluster
@@ -44,6 +45,7 @@ class ClusterServices(Construct):
         metrics: MetricsWorkspace | None,
         grafana: GrafanaWorkspace | None,
         key: kms.IKey | None,
+        log: logs.CfnLogGroup,
     ) -> None:
         super().__init__(scope, construct_id)
         steps: list[IConstruct] = [
@@ -59,6 +61,7 @@ class ClusterServices(Construct):
                     governance=settings.task_governance,
                     kubernetes=kubernetes,
                     hyperpod=hyperpod,
+                    log=log,
                 )
             )
         volumes = LustreVolumes(self, "Lustre", settings=settings, kubernetes=kubernetes, lustre=lustre)

@@ -120,6 +120,7 @@ class EksHyperPodStack(Stack):
             metrics=storage.metrics,
             grafana=storage.grafana,
             key=key,
+            log=log,
         )
         services.node.add_dependency(waiter.resource)
         if cluster.budget:

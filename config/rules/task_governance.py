@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from config.eks_cluster import EksCluster
 from config.instance_catalogue import INSTANCE_TYPES
-from config.regions import HEALTH_MONITORING_REGIONS, TASK_GOVERNANCE_REGIONS
 from config.task_governance import Quota, Team
 from config.violation import Violation
 
@@ -26,16 +25,6 @@ def names_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
                     f"it is the name of an earlier one of task_governance.{kind}",
                     "set another name, or remove one of the two",
                 )
-
-
-def its_types_are_in_the_region(cluster: EksCluster) -> Iterator[Violation]:
-    if cluster.task_governance and cluster.region in HEALTH_MONITORING_REGIONS - TASK_GOVERNANCE_REGIONS:
-        yield Violation(
-            "task_governance",
-            f"region {cluster.region}",
-            f"CloudFormation can make policy and quotas in {', '.join(sorted(TASK_GOVERNANCE_REGIONS))}",
-            "choose one of these, or remove task_governance (its add-on and quotas are then made by hand)",
-        )
 
 
 def quotas_have_one_measure(cluster: EksCluster) -> Iterator[Violation]:
@@ -147,7 +136,6 @@ def _accelerators_or_instances(quota: Quota) -> int:
 
 
 RULES = (
-    its_types_are_in_the_region,
     names_are_distinct,
     quotas_have_one_measure,
     quotas_are_of_types_that_are_there,

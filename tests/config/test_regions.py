@@ -9,7 +9,7 @@ from pathlib import Path
 import botocore.session
 from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
 
-from config.regions import HEALTH_MONITORING_REGIONS, TASK_GOVERNANCE_REGIONS, ZONE_ID_PREFIXES
+from config.regions import HEALTH_MONITORING_REGIONS, ZONE_ID_PREFIXES
 
 
 def regions_with(kind: str) -> set[str]:
@@ -23,13 +23,6 @@ def regions_with(kind: str) -> set[str]:
 
 def test_regions_are_those_of_the_registry() -> None:
     assert regions_with("AWS::SageMaker::Cluster") == set(ZONE_ID_PREFIXES)
-
-
-def test_task_governance_is_where_the_registry_has_its_types() -> None:
-    policy, quota = (
-        regions_with(f"AWS::SageMaker::{kind}") for kind in ("ClusterSchedulerConfig", "ComputeQuota")
-    )
-    assert policy & quota & set(ZONE_ID_PREFIXES) & HEALTH_MONITORING_REGIONS == TASK_GOVERNANCE_REGIONS
 
 
 def test_zone_ids_begin_with_their_prefix() -> None:

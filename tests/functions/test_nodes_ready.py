@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-import boto3
 import pytest
 from botocore.stub import Stubber
 
@@ -15,18 +13,6 @@ from functions.nodes_ready import index
 CLUSTER = "esm2-eks"
 START = 1_000_000.0
 MINUTES = 60.0
-
-
-@pytest.fixture
-def sagemaker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stubber]:
-    """Answers only what the test expects to be asked, and takes only what the API takes."""
-    client = boto3.client(
-        "sagemaker", region_name="us-west-2", aws_access_key_id="none", aws_secret_access_key="none"
-    )
-    monkeypatch.setattr(index.boto3, "client", lambda service: {"sagemaker": client}[service])
-    with Stubber(client) as stubber:
-        yield stubber
-        stubber.assert_no_pending_responses()
 
 
 def at(minutes: float, monkeypatch: pytest.MonkeyPatch) -> None:

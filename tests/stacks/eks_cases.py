@@ -50,3 +50,11 @@ def objects(case: str) -> list[dict[str, Any]]:
         for found in resources(hyperpod(case), OBJECTS).values()
         for made in json.loads(evaluate(found["Properties"]["Manifest"]))
     ]
+
+
+def governed(case: str, kind: str) -> list[dict[str, Any]]:
+    """What the function is to ask SageMaker for, values evaluated: ClusterSchedulerConfig or ComputeQuota."""
+    evaluate = Evaluator(stacks(case), settings(case).region)
+    found = resources(hyperpod(case), f"Custom::HyperPod{kind}").values()
+    assert all(resource["Properties"]["Kind"] == kind for resource in found)
+    return [json.loads(evaluate(resource["Properties"]["Request"])) for resource in found]

@@ -61,16 +61,16 @@ EKS_EVERY_OPTION: EksCluster = load(
     ],
 )
 
-# As many groups and priorities as the services take, with names as long as they may be. 50 labels and 50
-# taints on each of them would be no template any more, which a synthesis says.
+# As many groups and priorities as the services take, with names as long as they may be. 40 tags, or 50 labels
+# and 50 taints on each of them, would be no template any more, which a synthesis says.
 EKS_LARGEST: EksCluster = load(
     _P5,
     name="n" * 24,
-    region="eu-central-1",
-    tags={f"tag-{number:02d}": "v" * 255 for number in range(20)},
+    region="eu-west-1",
+    tags={f"tag-{number:02d}": "v" * 255 for number in range(16)},
     network={
         "vpc": "new",
-        "availability_zone_ids": ["euc1-az1", "euc1-az2", "euc1-az3"],
+        "availability_zone_ids": ["euw1-az1", "euw1-az2", "euw1-az3"],
         "interface_endpoints": True,
         "private_prefix_length": 18,
     },

@@ -12,11 +12,16 @@ from botocore.model import ListShape, MapShape, Shape, StructureShape
 
 
 @cache
-def create_cluster_shape() -> StructureShape:
+def request_shape(operation: str) -> StructureShape:
+    """What an operation of SageMaker takes."""
     model = botocore.session.get_session().get_service_model("sagemaker")
-    shape = model.operation_model("CreateCluster").input_shape
+    shape = model.operation_model(operation).input_shape
     assert isinstance(shape, StructureShape)
     return shape
+
+
+def create_cluster_shape() -> StructureShape:
+    return request_shape("CreateCluster")
 
 
 def violations(shape: Shape, value: Any, path: str = "") -> Iterator[str]:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
+from aws_cdk import App, CfnOutput, Stack
 
+import app
+from stacks import template_size
 from stacks.remaining_costs import remaining_costs
+from stacks.template_size import MAX_TEMPLATE_BYTES
 from tests.stacks.eks_cases import CASES, CLUSTER, EKS, evaluated, groups, hyperpod, objects, settings, stacks
 from tests.stacks.intrinsics import Evaluator
 from tests.stacks.shapes import create_cluster_shape, violations
 from tests.stacks.synthesized import EKS_FILES, load, only, resources, synthesize
 
-# CloudFormation's quotas: resources in a template, and its size.
-MAX_RESOURCES, MAX_TEMPLATE_BYTES = 500, 1_000_000
+# CloudFormation's quota: resources in a template.
+MAX_RESOURCES = 500
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -197,6 +202,27 @@ def test_templates_stay_below_cloudformation_s_limits(case: str) -> None:
         assert len(template["Resources"]) <= MAX_RESOURCES
         # Written without indentation.
         assert len(json.dumps(template, separators=(",", ":")).encode()) <= MAX_TEMPLATE_BYTES
+
+
+def test_a_template_that_is_too_large_ends_the_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    """aws-cdk-lib warns, and CloudFormation would refuse it after the assets are uploaded."""
+
+    def add_a_stack(construct: App, _cluster: Any) -> None:
+        stack = Stack(construct, "Large")
+        for number in range(10):
+            CfnOutput(stack, f"Output{number}", value="x" * 99_000)
+        Stack(construct, "Small")
+
+    monkeypatch.setattr(app, "DEFAULT_CLUSTERS", ("clusters/slurm.yaml",))
+    monkeypatch.setattr(app, "add_stacks", add_a_stack)
+    app.main()
+    monkeypatch.setattr(template_size, "MAX_TEMPLATE_BYTES", 990_000)
+    with pytest.raises(SystemExit) as ended:
+        app.main()
+    assert re.fullmatch(
+        r"Large: the template has 99\d,\d{3} bytes, CloudFormation takes 990,000; tags .* set fewer .*",
+        str(ended.value),
+    )
 
 
 @pytest.mark.parametrize("file", EKS_FILES)

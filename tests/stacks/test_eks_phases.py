@@ -130,8 +130,8 @@ def test_names_and_certificates_come_before_operators(case: str) -> None:
 def test_quotas_come_between_kueue_and_what_makes_pods(case: str) -> None:
     before = everything_before(case)
     kueue = addon(case, "amazon-sagemaker-hyperpod-taskgovernance")
-    policy = the(case, "AWS::SageMaker::ClusterSchedulerConfig")
-    quotas = set(of(case, "AWS::SageMaker::ComputeQuota"))
+    policy = the(case, "Custom::HyperPodClusterSchedulerConfig")
+    quotas = set(of(case, "Custom::HyperPodComputeQuota"))
     assert quotas
     assert kueue in before[policy]
     for quota in quotas:

@@ -140,6 +140,29 @@ def test_pods_of_no_other_cluster_are_let_in(case: str) -> None:
             }
 
 
+def test_the_function_of_task_governance_makes_nobody_an_administrator() -> None:
+    (role,) = (
+        role
+        for name, role in roles("clusters/eks-p5.yaml").items()
+        if name.startswith("WithNodesTaskGovernanceFunctionRole")
+    )
+    entries = f"arn:aws:eks:us-east-1:{ACCOUNT}:access-entry/{NAME}/*"
+    policies = "arn:aws:eks::aws:cluster-access-policy/AmazonSage?akerHyper?od*"
+    found = statements(role)
+    assert found["LetSageMakerIn"] == (
+        ["eks:AssociateAccessPolicy", "eks:DisassociateAccessPolicy"],
+        entries,
+        {"ArnLike": {"eks:policyArn": policies}},
+    )
+    actions, resources_, _ = found["GovernTasks"]
+    assert all(action.startswith("sagemaker:") and "*" not in action for action in actions)
+    assert resources_ == [
+        HYPERPOD,
+        f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:cluster-scheduler-config/*",
+        f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:compute-quota/*",
+    ]
+
+
 def test_container_insights_writes_to_its_groups_alone() -> None:
     name = EKS_EVERY_OPTION.name
     (role,) = (

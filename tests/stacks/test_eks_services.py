@@ -9,8 +9,9 @@ import pytest
 
 from config.addons import ADDON_VERSIONS
 from config.kubernetes_names import job_namespaces
-from tests.stacks.eks_cases import CASES, addons, hyperpod, objects, settings, stacks
+from tests.stacks.eks_cases import CASES, addons, governed, hyperpod, objects, settings, stacks
 from tests.stacks.intrinsics import Evaluator
+from tests.stacks.shapes import request_shape, violations
 from tests.stacks.synthesized import resources
 
 
@@ -82,22 +83,41 @@ def test_every_namespace_of_jobs_has_the_file_system(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_teams_have_their_quotas(case: str) -> None:
-    governance = settings(case).task_governance
-    found = [
-        quota["Properties"] for quota in resources(hyperpod(case), "AWS::SageMaker::ComputeQuota").values()
-    ]
+    cluster = settings(case)
+    governance, quotas = cluster.task_governance, governed(case, "ComputeQuota")
     assert ("amazon-sagemaker-hyperpod-taskgovernance" in addons(case)) is (governance is not None)
     teams = governance.teams if governance else []
-    assert [quota["ComputeQuotaTarget"]["TeamName"] for quota in found] == [team.name for team in teams]
-    for quota in found:
-        assert len(quota["Name"]) <= 63
-        assert {tag["Key"] for tag in quota["Tags"]} >= {"project", "hyperpod-cluster"}
+    assert [quota["ComputeQuotaTarget"]["TeamName"] for quota in quotas] == [team.name for team in teams]
+    for quota in quotas:
+        assert quota["Name"].startswith(cluster.name), "no other cluster's of the account"
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", ["ClusterSchedulerConfig", "ComputeQuota"])
+def test_sagemaker_takes_policy_and_quotas(case: str, kind: str) -> None:
+    requests = governed(case, kind)
+    assert bool(requests) is (settings(case).task_governance is not None)
+    for request in requests:
+        assert list(violations(request_shape(f"Create{kind}"), request)) == []
+        assert {tag["Key"] for tag in request["Tags"]} >= {"project", "hyperpod-cluster"}
+
+
+def test_priorities_are_what_the_file_says() -> None:
+    (policy,) = governed("clusters/eks-p5.yaml", "ClusterSchedulerConfig")
+    assert policy["SchedulerConfig"] == {
+        "PriorityClasses": [
+            {"Name": "urgent", "Weight": 100},
+            {"Name": "training", "Weight": 50},
+            {"Name": "sweep", "Weight": 10},
+        ],
+        "FairShare": "Enabled",
+        "IdleResourceSharing": "Enabled",
+    }
 
 
 def test_quotas_are_in_instances_or_in_accelerators() -> None:
     proteins, structure = (
-        found["Properties"]["ComputeQuotaConfig"]
-        for found in resources(hyperpod("clusters/eks-p5.yaml"), "AWS::SageMaker::ComputeQuota").values()
+        quota["ComputeQuotaConfig"] for quota in governed("clusters/eks-p5.yaml", "ComputeQuota")
     )
     assert proteins["ComputeQuotaResources"] == [{"InstanceType": "ml.p5.48xlarge", "Count": 6}]
     assert proteins["ResourceSharingConfig"] == {"Strategy": "LendAndBorrow", "BorrowLimit": 100}

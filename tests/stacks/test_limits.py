@@ -8,15 +8,15 @@ import pytest
 
 from config import rules
 from config.slurm_cluster import SlurmCluster
+from stacks.template_size import MAX_TEMPLATE_BYTES
 from tests.stacks.intrinsics import Evaluator
 from tests.stacks.shapes import create_cluster_shape, violations
 from tests.stacks.synthesized import only, resources
 from tests.stacks.variants import EVERY_OPTION, EXISTING_VPC, LARGEST, VARIANTS, variant_templates
 
-# CloudFormation's quotas: resources and outputs in a template, its size in S3, length of a description.
+# CloudFormation's quotas: resources and outputs in a template.
 MAX_RESOURCES = 500
 MAX_OUTPUTS = 200
-MAX_TEMPLATE_BYTES = 1_000_000
 # IAM's quota for all inline policies of a role, white space not counted.
 MAX_INLINE_POLICY_CHARACTERS = 10_240
 REGIONS = {

@@ -23,8 +23,6 @@ ALSO_UNIQUE = {
     "AWS::EC2::SecurityGroup": ["GroupName"],
     "AWS::SecretsManager::Secret": ["Name"],
     "AWS::EKS::Cluster": ["Name"],
-    "AWS::SageMaker::ComputeQuota": ["Name"],
-    "AWS::SageMaker::ClusterSchedulerConfig": ["Name"],
 }
 
 EKS_COPY = ("copy-3", "clusters/eks-p5.yaml")

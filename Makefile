@@ -12,7 +12,7 @@ NAME = $(notdir $(basename $(CONFIG)))
 RUN ?= runs/$(NAME)
 STAGE = $(BIN)/python -m workloads.esm2
 CLUSTER ?= clusters/$(if $(filter eks,$(TARGET)),eks,slurm).yaml
-# On a cluster: TARGET=slurm or eks, and NODES= (2; on Slurm also 2-3), IMAGE=, or any option of tools.submit or
+# On a cluster: TARGET=slurm or eks, and NODES= (2, or 2-3 to train), IMAGE=, or any option of tools.submit or
 # tools.eks_submit in SUBMIT="--time 2:00:00".
 TARGET ?= local
 NODES ?=

@@ -10,7 +10,8 @@ from typing import Any
 
 from config.instance_catalogue import InstanceType
 from config.slurm_cluster import SlurmCluster
-from tools.job_request import Wanted, common_fields, folder_problems, listed, placement
+from tools.job_checks import listed
+from tools.job_request import Wanted, common_fields, folder_problems, placement
 from workloads.esm2.launch.job_file import Job
 from workloads.esm2.network.expectation import Expectation
 from workloads.esm2.network.published import PUBLISHED

@@ -6,23 +6,23 @@ import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
-from tools.jobs import LARGEST_MIB, unpack
+from tools.delivery import Delivery
+from tools.jobs import FETCH
 from tools.kubectl import Kubectl, Manifest
-from workloads.esm2.launch.kubernetes_job import RUN_DIR_ANNOTATION
+from tools.pod_states import waiting_problems
+from workloads.esm2.launch.pod_job import RUN_DIR_ANNOTATION
 
-ON_POD = Path(__file__).with_name("fetch_on_pod.sh")
-POD_SECONDS = 1800
+POD_SECONDS = 3600
 """Then Kubernetes ends a pod that nobody has removed."""
 START_SECONDS = 600
 """An image of this size takes minutes to a node that has not had it."""
 POLL_SECONDS = 2.0
-BAD_IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
-COPY_INSTEAD = (
-    "copy it below the data bucket's folder of the shared file system, from where it is exported to S3 "
-    "(docs/training-on-eks.md)"
-)
+LARGEST_MIB = 16 << 10
+"""Of a model: ESM-2 3B's has 11 GiB. It comes through the API server, at tens of MB/s."""
+STAYS = "it stays on the shared file system, where pods with the claim fsx read it (docs/training-on-eks.md)"
 
 
 def fetch(kubectl: Kubectl, job: Mapping[str, Any], to: Path) -> int:
@@ -37,20 +37,11 @@ def fetch(kubectl: Kubectl, job: Mapping[str, Any], to: Path) -> int:
     kubectl.create(pod)
     try:
         _wait(kubectl, name)
-        said: list[str] = []
-        command = (
-            "exec",
-            name,
-            "--",
-            "bash",
-            "-c",
-            ON_POD.read_text(),
-            ON_POD.name,
-            run_dir,
-            str(LARGEST_MIB),
-        )
-        status = kubectl.stream(*command, say=said.append)
-        return unpack(said, to, status=status, instead=COPY_INSTEAD)
+        program = ["bash", "-c", f'{FETCH.read_text()}fetch_run "$@"', FETCH.name, run_dir, str(LARGEST_MIB)]
+        with TemporaryFile() as archive:
+            delivery = Delivery(archive)
+            status = kubectl.stream("exec", name, "--", *program, say=delivery.take)
+            return delivery.unpack(to, status=status, instead=STAYS)
     finally:
         kubectl.delete("pod", name)
 
@@ -100,11 +91,11 @@ def _wait(kubectl: Kubectl, name: str) -> None:
         status = (kubectl.find("pod", name) or {}).get("status", {})
         if status.get("phase") == "Running":
             return
-        waiting = [found.get("state", {}).get("waiting", {}) for found in status.get("containerStatuses", [])]
-        bad = [found for found in waiting if found.get("reason") in BAD_IMAGE]
-        if bad or status.get("phase") in ("Failed", "Succeeded"):
-            why = bad[0].get("message", bad[0]["reason"]) if bad else status.get("message", status["phase"])
-            raise ValueError(f"the pod that fetches does not start: {why}")
+        bad = [why for found in status.get("containerStatuses", []) for why in waiting_problems(found)]
+        if status.get("phase") in ("Failed", "Succeeded"):
+            bad.append(status.get("message", status["phase"]))
+        if bad:
+            raise ValueError(f"the pod that fetches does not start: {bad[0]}")
         time.sleep(POLL_SECONDS)
     raise ValueError(
         f"the pod that fetches has not started in {START_SECONDS} s: no node has room for it, or the image "

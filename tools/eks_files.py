@@ -11,13 +11,8 @@ from typing import Any
 
 import yaml
 
-from workloads.esm2.launch.kubernetes_job import (
-    INSTANCE_TYPE_LABEL,
-    Manifest,
-    PodJob,
-    config_map,
-    job_manifest,
-)
+from workloads.esm2.launch.kubernetes_job import config_map, job_manifest
+from workloads.esm2.launch.pod_job import INSTANCE_TYPE_LABEL, Manifest, PodJob
 
 HYP_TEMPLATE, HYP_VERSION = "hyp-pytorch-job", "1.1"
 HYP_CONFIG, HYP_MANIFEST, JOB_FILE, RUN_FILE = "config.yaml", "k8s.jinja", "job.yaml", "run.yaml"
@@ -65,11 +60,14 @@ def hyp_config(job: PodJob) -> dict[str, Any]:
         "namespace": job.namespace,
         "image": job.image,
         "instance_type": job.node_labels[INSTANCE_TYPE_LABEL],
-        "node_count": job.num_pods,
+        "node_count": job.min_pods,
+        **({"max_node_count": job.num_pods, "elastic_replica_increment_step": 1} if job.is_elastic else {}),
         "tasks_per_node": str(job.num_processes),
         "max_retry": job.max_retries,
         "queue_name": job.queue,
         "priority": job.priority,
+        "preferred_topology": job.preferred_topology,
+        "required_topology": job.required_topology,
     }
     return {name: value for name, value in found.items() if value is not None}
 

@@ -18,11 +18,12 @@ from config.loader import load_eks_cluster
 from config.task_governance import team_namespace
 from tools.command_line import cluster_parser, run_command
 from tools.eks_fetch import fetch
-from tools.eks_request import chosen_team
+from tools.eks_placement import chosen_team
 from tools.kind_of_job import has_ended, kind_of, list_jobs, state
 from tools.kubectl import Kubectl, Refused, open_kubectl
+from tools.pod_states import pod_problems
 from tools.tables import format_table
-from workloads.esm2.launch.kubernetes_job import (
+from workloads.esm2.launch.pod_job import (
     JOB_LABEL,
     RUN_LABEL,
     SAVE_SECONDS,
@@ -114,6 +115,8 @@ def status(kubectl: Kubectl, operator: Operator) -> int:
         for pod in _pods(kubectl, name):
             where = pod["spec"].get("nodeName", "no node yet")
             print(f"  {'pod':8} {pod['metadata']['name']}  {pod['status'].get('phase', '')}  {where}")
+            for problem in pod_problems(pod):
+                print(f"  {'':8} {problem}")
         if line := _last_line(kubectl, name):
             print(f"  {'log':8} {line}")
     return 0

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
-from config.eks_cluster import EksCluster
 from config.loader import load_eks_cluster
-from tools.command_line import cluster_parser, run_command
+from tools.command_line import run_command
 from tools.eks_files import write_files
 from tools.eks_image import commit_image, image_note
-from tools.eks_request import EksWanted, bandwidth_job, pod_job
+from tools.eks_placement import EksWanted
+from tools.eks_request import bandwidth_job, pod_job
 from tools.kind_of_job import active_jobs, kind_of
 from tools.kubectl import Kubectl, Refused, open_kubectl
-from tools.submit import code_revision
-from workloads.esm2.config import load_config
-from workloads.esm2.launch.job_file import STAGES
-from workloads.esm2.launch.kubernetes_job import RUN_LABEL, STAGE_LABEL, PodJob, config_map, job_manifest
+from tools.stage_command import code_revision, named_run, print_found, stage_parser
+from workloads.esm2.launch.kubernetes_job import config_map, job_manifest
+from workloads.esm2.launch.pod_job import RUN_LABEL, STAGE_LABEL, PodJob
 
 QUEUE_KIND = "localqueues.kueue.x-k8s.io"
 
@@ -36,6 +36,8 @@ def main() -> int:
         team=options.team,
         namespace=options.namespace,
         priority=options.priority,
+        preferred_topology=options.preferred_topology,
+        required_topology=options.required_topology,
         group=options.group,
         gpus_per_node=options.gpus_per_node,
         folder=options.folder,
@@ -43,7 +45,11 @@ def main() -> int:
         hang_seconds=options.hang_seconds,
         max_retries=options.max_retries,
     )
-    job = _job(cluster, options.config, options.overrides, wanted)
+    run, version = named_run(options), code_revision()
+    if run is None:
+        job = bandwidth_job(cluster, options.overrides, wanted, version=version)
+    else:
+        job = pod_job(cluster, *run, options.overrides, wanted, version=version)
     if options.to:
         for line in write_files(job, options.to):
             print(line)
@@ -56,58 +62,44 @@ def main() -> int:
         check_place(kubectl, job)
         create(kubectl, job)
     is_run = job.stage != "bandwidth"
-    found = {
-        "job": job.name,
-        "pods": f"{job.num_pods} in {job.namespace}, of {job.operator}'s operator",
-        **(
-            {"metrics": f"{job.run_dir}/metrics.jsonl"}
-            if is_run
-            else {"results": f"{job.run_dir}/bandwidth.json"}
-        ),
-        "report": f"{job.run_dir}/report.html",
-    }
-    for name, value in found.items():
-        print(f"{name:8} {value}")
+    metrics = {"metrics": f"{job.run_dir}/metrics.jsonl"}
+    results = {"results": f"{job.run_dir}/bandwidth.json"}
+    size = f"{job.min_pods} to {job.num_pods}" if job.is_elastic else str(job.num_pods)
     target = f"TARGET=eks JOB={job.name}"
-    print(f"next     make tail {target}, make status TARGET=eks, make fetch {target}")
+    print_found(
+        {
+            "job": job.name,
+            "pods": f"{size} in {job.namespace}, of {job.operator}'s operator",
+            **(metrics if is_run else results),
+            "report": f"{job.run_dir}/report.html",
+        },
+        follow=f"make tail {target}, make status TARGET=eks, make fetch {target}",
+    )
     return 0
 
 
 def _options() -> argparse.Namespace:
-    parser = cluster_parser("Submit a stage of a run to the cluster's Kubernetes.")
-    parser.add_argument("stage", choices=STAGES)
-    parser.add_argument("--config", type=Path, help="YAML file of the run; bandwidth has none")
-    parser.add_argument("--image", help="by digest; the one of this commit in the cluster's repository")
-    parser.add_argument("--nodes", help="how many; else the team's quota, or all of the group; 1 to evaluate")
+    parser = stage_parser(
+        "Submit a stage of a run to the cluster's Kubernetes.",
+        nodes="a number or a range (2-3); else the team's quota, or all of the group; 1 to evaluate",
+        image="by digest; the one of this commit in the cluster's repository",
+        hang_seconds=EksWanted.hang_seconds,
+    )
     parser.add_argument("--team", help="whose quota, queue and namespace")
     parser.add_argument("--namespace", help="another one than the team's")
     parser.add_argument("--priority", help="one of the cluster file's priority_classes")
-    parser.add_argument("--group", help="instance group; the first one with GPUs")
-    parser.add_argument("--gpus-per-node", type=int, help="all that there are; 0 trains on CPUs")
-    parser.add_argument("--folder", help="of runs, data and downloads on the shared file system")
-    parser.add_argument("--service-account", help="whose rights to AWS the pods have (pod identity)")
     parser.add_argument(
-        "--hang-seconds", type=int, default=EksWanted.hang_seconds, help="without an advance: it has hung"
+        "--preferred-topology", metavar="LABEL", help="of nodes near each other, if there are: as hyp has it"
     )
+    parser.add_argument("--required-topology", metavar="LABEL", help="the same; without them the job waits")
+    parser.add_argument("--group", help="instance group; the first one with GPUs")
+    parser.add_argument("--service-account", help="whose rights to AWS the pods have (pod identity)")
     parser.add_argument(
         "--max-retries", type=int, default=EksWanted.max_retries, help="of a job by its operator"
     )
     parser.add_argument("--kubeconfig", type=Path, help="instead of the caller's AWS credentials")
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="write the manifests there instead")
-    parser.add_argument("overrides", nargs="*", metavar="section.field=value")
-    # Options may stand between the overrides.
     return parser.parse_intermixed_args()
-
-
-def _job(cluster: EksCluster, config: Path | None, overrides: list[str], wanted: EksWanted) -> PodJob:
-    if wanted.stage == "bandwidth":
-        if config:
-            raise ValueError(f"--config: got {config}; the bandwidth job runs no training")
-        return bandwidth_job(cluster, overrides, wanted, version=code_revision())
-    if not config:
-        raise ValueError(f"--config: name the YAML file of the run to {wanted.stage}")
-    run = load_config(config, overrides)
-    return pod_job(cluster, run, config.read_text(), overrides, wanted, version=code_revision())
 
 
 def check_place(kubectl: Kubectl, job: PodJob) -> None:
@@ -150,7 +142,11 @@ def create(kubectl: Kubectl, job: PodJob) -> None:
     """
     manifest, kind = job_manifest(job), kind_of(job.operator)
     try:
-        kubectl.create(manifest, dry_run=True)
+        if unknown := dropped(manifest["spec"], kubectl.create(manifest, dry_run=True)["spec"], "spec"):
+            raise Refused(
+                f"{manifest['kind']} has no {', '.join(unknown)} there; the training operator is of another "
+                "version than the one that make deploy brings"
+            )
         uid = kubectl.create(manifest)["metadata"]["uid"]
     except Refused as error:
         raise ValueError(f"Kubernetes refuses the job: {error}") from None
@@ -162,6 +158,20 @@ def create(kubectl: Kubectl, job: PodJob) -> None:
     except Refused as error:
         kubectl.delete(kind, job.name)
         raise ValueError(f"Kubernetes refuses the run file, and the job is gone again: {error}") from None
+
+
+def dropped(sent: Any, kept: Any, path: str) -> list[str]:
+    """Fields that Kubernetes has left out without a word, as it does those that a kind has not."""
+    if isinstance(sent, list) and isinstance(kept, list) and len(sent) == len(kept):
+        pairs = [(f"{path}[{n}]", *pair) for n, pair in enumerate(zip(sent, kept, strict=True))]
+    elif isinstance(sent, dict) and isinstance(kept, dict):
+        # What is empty is as good as not there.
+        if lost := [f"{path}.{name}" for name, value in sent.items() if value and name not in kept]:
+            return lost
+        pairs = [(f"{path}.{name}", value, kept.get(name)) for name, value in sent.items()]
+    else:
+        return []
+    return [name for inner, one, other in pairs for name in dropped(one, other, inner)]
 
 
 if __name__ == "__main__":

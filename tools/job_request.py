@@ -13,9 +13,9 @@ from typing import Any
 from config.instance_catalogue import InstanceType, instance_type
 from config.node_settings import HOME_MOUNT_PATH
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
+from tools.job_checks import gpus_of, listed, path_problems, shard_problems, sizes_of
 from workloads.esm2.config import RunConfig
 from workloads.esm2.data.manifest import MANIFEST_FILE
-from workloads.esm2.data.sources import NAMED_ADDRESSES
 from workloads.esm2.launch.job_file import Job
 
 WITHOUT_USERS = "ubuntu"
@@ -90,16 +90,17 @@ def job_request(
     Raises:
         ValueError: listing all that does not fit together.
     """
-    problems = _path_problems(cluster, config, wanted.folder)
+    problems = folder_problems(cluster, wanted.folder)
+    problems += path_problems(
+        config,
+        wanted.folder,
+        lambda path: is_shared(cluster, path),
+        who="nodes",
+        where=" or ".join(shared_folders(cluster)),
+    )
     place = placement(cluster, wanted, problems)
-    shard_size = config.parallel.shard_size
-    if wanted.stage == "train" and shard_size:
-        problems += [
-            f"parallel.shard_size: got {shard_size}; it must divide the number of processes, which is "
-            f"{size * place.num_processes} on {size} node(s)"
-            for size in place.sizes
-            if size * place.num_processes % shard_size
-        ]
+    if wanted.stage == "train":
+        problems += shard_problems(config, place.sizes, place.num_processes)
     minutes = _minutes(wanted.time or "")
     if wanted.stage == "train" and minutes is not None and minutes < MIN_MINUTES:
         problems.append(
@@ -167,7 +168,7 @@ def placement(cluster: SlurmCluster, wanted: Wanted, problems: list[str]) -> Pla
     if not groups:
         raise ValueError(listed(problems))
     hardware = instance_type(groups[0].instance_type)
-    gpus = _gpus(hardware, wanted, problems)
+    gpus = gpus_of(hardware, wanted.stage, wanted.gpus_per_node, problems, option="partition")
     bounds = HANG_SECONDS["gpu" if gpus else "cpu"]
     if wanted.hang_seconds not in bounds:
         problems.append(
@@ -241,37 +242,10 @@ def _groups(cluster: SlurmCluster, partition: str | None, problems: list[str]) -
     return groups
 
 
-def _gpus(hardware: InstanceType, wanted: Wanted, problems: list[str]) -> int:
-    if wanted.stage == "data":
-        return 0
-    if (hardware.accelerator or "").startswith(("Trainium", "Inferentia")) and wanted.gpus_per_node != 0:
-        problems.append(
-            f"partition: {hardware.name} has {hardware.accelerator}; training runs on NVIDIA GPUs"
-        )
-    found = hardware.num_accelerators
-    gpus = found if wanted.gpus_per_node is None else wanted.gpus_per_node
-    if not 0 <= gpus <= found:
-        problems.append(f"--gpus-per-node: got {gpus}; {hardware.name} has {found}")
-    return gpus
-
-
 def _sizes(groups: list[SlurmInstanceGroup], wanted: Wanted, problems: list[str]) -> range:
-    """Every number of nodes that the job may run on; none if there is a problem."""
     there = sum(group.num_instances for group in groups)
     asked = wanted.nodes or str(there if wanted.stage in ("train", "bandwidth") else 1)
-    found = re.fullmatch(r"(\d+)(?:-(\d+))?", asked)
-    fewest, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-    if found is None or not 1 <= fewest <= most:
-        problems.append(f"NODES: got {asked}; expected a number from 1, or a range such as 2-3")
-    elif wanted.stage == "data" and most != 1:
-        problems.append(f"NODES: got {asked}; data are prepared on 1 node")
-    elif most > there:
-        problems.append(
-            f"NODES: got {asked}; partition {groups[0].partition} has {there} in the cluster file"
-        )
-    else:
-        return range(fewest, most + 1)
-    return range(0)
+    return sizes_of(asked, wanted.stage, there, problems, who=f"partition {groups[0].partition}")
 
 
 def _minutes(time: str) -> float | None:
@@ -284,26 +258,3 @@ def _minutes(time: str) -> float | None:
         rest = [0, *rest[:2]]
     hours, minutes, seconds = rest
     return (days * 24 + hours) * 60 + minutes + seconds / 60
-
-
-def _path_problems(cluster: SlurmCluster, config: RunConfig, folder: str) -> list[str]:
-    """What nodes could not read or write."""
-    where = " or ".join(shared_folders(cluster))
-    problems = folder_problems(cluster, folder)
-    for name, path in (
-        ("runs", config.runs),
-        ("data.path", config.data.path),
-        ("data.downloads", config.data.downloads),
-    ):
-        if not is_shared(cluster, str(PurePosixPath(folder) / path)):
-            problems.append(f"{name}: got {path}; nodes share {where}. Relative paths are below {folder}")
-    membership = [config.data.membership] if config.data.membership else []
-    for source in [*(config.data.members or config.data.source), *membership]:
-        if source == "sample" or source in NAMED_ADDRESSES or "://" in source or is_shared(cluster, source):
-            continue
-        problems.append(f"data: {source} is on this machine; nodes read below {where}, https:// and s3://")
-    return problems
-
-
-def listed(problems: list[str]) -> str:
-    return f"{len(problems)} problem(s)\n" + "\n".join(f"  {problem}" for problem in problems)

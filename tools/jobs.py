@@ -6,21 +6,19 @@ From a machine of the cluster, or from anywhere through Session Manager. Without
 from __future__ import annotations
 
 import argparse
-import base64
 import getpass
-import io
-import sys
-import tarfile
-from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from config.loader import load_slurm_cluster
 from tools.command_line import cluster_parser, run_command
+from tools.delivery import Delivery
 from tools.head_node import HeadNode, Say, find_head_node, slurm_is_here
 from tools.job_request import default_folder, job_user
 from tools.node_session import BrokenSession
 
 PROGRAM = Path(__file__).with_name("jobs_on_cluster.sh")
+FETCH = Path(__file__).with_name("fetch_run.sh")
 LARGEST_MIB = 200
 """Of a model that comes through a session, at about 1 MB/s."""
 COPY_INSTEAD = (
@@ -56,7 +54,9 @@ def _options() -> argparse.Namespace:
 
 
 def _run(head: HeadNode, user: str, *arguments: str, say: Say) -> int:
-    return head.run(user, ["bash", "-c", PROGRAM.read_text(), PROGRAM.name, *arguments], say)
+    return head.run(
+        user, ["bash", "-c", FETCH.read_text() + PROGRAM.read_text(), PROGRAM.name, *arguments], say
+    )
 
 
 def fetch(head: HeadNode, user: str, folder: str, job: str, to: Path) -> int:
@@ -65,41 +65,10 @@ def fetch(head: HeadNode, user: str, folder: str, job: str, to: Path) -> int:
     Raises:
         ValueError: with what the head node says, if there is nothing to bring or it came damaged.
     """
-    said: list[str] = []
-    status = _run(head, user, "fetch", folder, job, str(LARGEST_MIB), say=said.append)
-    return unpack(said, to, status=status, instead=COPY_INSTEAD)
-
-
-def unpack(said: Sequence[str], to: Path, *, status: int, instead: str) -> int:
-    """Put what a cluster's machine has sent into the folder of its run below ``to``, and name it.
-
-    Args:
-        said: lines: of the run, of what is left out, ``files``, and an archive in base64.
-        to: folder of runs.
-        status: of who sent it.
-        instead: what to do for what is left out.
-
-    Raises:
-        ValueError: with what was said, if there is nothing to bring or it came damaged.
-    """
-    if status or "files" not in said:
-        raise ValueError("\n".join(said[:20]).removeprefix("error: "))
-    start = said.index("files")
-    run = next(line.removeprefix("run ") for line in said[:start] if line.startswith("run "))
-    target = to / run
-    target.mkdir(parents=True, exist_ok=True)
-    try:
-        archive = base64.b64decode("".join(said[start + 1 :]), validate=True)
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            tar.extractall(target, filter="data")
-    except (ValueError, EOFError, tarfile.TarError, OSError) as error:
-        raise ValueError(f"what came is damaged ({error}); run the same command again") from None
-    for line in said[:start]:
-        if line.startswith("left "):
-            print(f"not fetched: {line.removeprefix('left ')}; {instead}", file=sys.stderr)
-    for path in sorted(target.iterdir()):
-        print(path)
-    return 0
+    with TemporaryFile() as archive:
+        delivery = Delivery(archive)
+        status = _run(head, user, "fetch", folder, job, str(LARGEST_MIB), say=delivery.take)
+        return delivery.unpack(to, status=status, instead=COPY_INSTEAD)
 
 
 if __name__ == "__main__":

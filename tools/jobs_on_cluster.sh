@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On the head node, as the jobs' user: jobs_on_cluster.sh status|tail|cancel|fetch FOLDER [JOB] [MIB]
 # FOLDER/jobs has a link for each submitted job, to its folder in the run's. Without JOB the last one is meant.
-# MIB is the size up to which fetch sends a model.
+# MIB is the size up to which fetch sends a model; what it does is in fetch_run.sh, which is sent ahead of this.
 set -euo pipefail
 
 readonly what="$1" folder="$2" largest_mib="${4:-0}" num_shown=5
@@ -87,26 +87,9 @@ cancel() {
     esac
 }
 
-# Lines of text: the run, what is left out, and then the files.
-fetch() {
-    local files=() name size_mib
-    cd "${run}"
-    for name in report.html all_results.json bandwidth.json metrics.jsonl evaluation-*.json; do
-        [[ ! -e "${name}" ]] || files+=("${name}")
-    done
-    echo "run ${run##*/}"
-    if [[ -d model ]]; then
-        size_mib="$(du --summarize --block-size=1M model | cut --fields=1)"
-        if ((size_mib <= largest_mib)); then files+=(model); else echo "left ${run}/model, ${size_mib} MiB"; fi
-    fi
-    ((${#files[@]})) || { echo "error: ${run} has no report and no results yet" >&2 && exit 2; }
-    echo files
-    # Status 1: a file has grown meanwhile, as metrics of a running job do.
-    { tar --create --gzip --warning=no-file-changed --file=- "${files[@]}" || (($? == 1)); } | base64
-}
-
 case "${what}" in
 status) status ;;
 tail) find_job && follow ;;
-cancel | fetch) find_job && "${what}" ;;
+cancel) find_job && cancel ;;
+fetch) find_job && fetch_run "${run}" "${largest_mib}" ;;
 esac

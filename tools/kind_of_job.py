@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tools.kubectl import Kubectl
-from workloads.esm2.launch.kubernetes_job import Operator
+from workloads.esm2.launch.pod_job import Operator
 
 KINDS: Mapping[Operator, str] = {
     "hyperpod": "hyperpodpytorchjobs.sagemaker.amazonaws.com",

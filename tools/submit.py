@@ -6,21 +6,18 @@ metrics and report are.
 
 from __future__ import annotations
 
+import argparse
 import getpass
 import json
-from pathlib import Path
 from typing import Any
 
 from config.loader import load_slurm_cluster
-from config.slurm_cluster import SlurmCluster
 from tools import code_version
 from tools.bandwidth_request import bandwidth_request
-from tools.command_line import cluster_parser, run_command
+from tools.command_line import run_command
 from tools.head_node import HeadNode, find_head_node, slurm_is_here
 from tools.job_request import Wanted, default_folder, job_request, job_user
-from tools.source_revision import read_revision
-from workloads.esm2.config import load_config
-from workloads.esm2.launch.job_file import STAGES, Job
+from tools.stage_command import code_revision, named_run, print_found, stage_parser
 
 SUBMIT_MODULE = "workloads.esm2.launch.slurm_submit"
 # Root makes a folder for the user where nobody else can make one: below the mount point itself.
@@ -43,23 +40,7 @@ exec "$@"
 
 
 def main() -> int:
-    parser = cluster_parser("Submit a stage of a run to the cluster's Slurm.")
-    parser.add_argument("stage", choices=STAGES)
-    parser.add_argument("--config", type=Path, help="YAML file of the run; bandwidth has none")
-    parser.add_argument("--nodes", help="a number or a range (2-3); else all of the partition, 1 to evaluate")
-    parser.add_argument("--partition", help="the first one with GPUs")
-    parser.add_argument("--gpus-per-node", type=int, help="all that there are; 0 trains on CPUs")
-    parser.add_argument("--time", help="limit, as Slurm takes it: 2-00:00:00")
-    parser.add_argument(
-        "--hang-seconds", type=int, default=Job.hang_seconds, help="without an advance: the job has hung"
-    )
-    parser.add_argument("--image", help="container: a .sqsh file on the shared file system, or a reference")
-    parser.add_argument("--python", help="instead of an image: Python of an environment that all nodes see")
-    parser.add_argument("--folder", help="of runs, data and downloads on the shared file system")
-    parser.add_argument("--user", help="whose job it is, when submitted from outside of the cluster")
-    parser.add_argument("overrides", nargs="*", metavar="section.field=value")
-    # Options may stand between the overrides.
-    options = parser.parse_intermixed_args()
+    options = _options()
     cluster = load_slurm_cluster(options.cluster)
     user = job_user(cluster, options.user, getpass.getuser() if slurm_is_here() else None)
     folder = options.folder or default_folder(cluster, user)
@@ -74,7 +55,11 @@ def main() -> int:
         hang_seconds=options.hang_seconds,
         folder=folder,
     )
-    request = _request(cluster, options.config, options.overrides, wanted)
+    run, version = named_run(options), code_revision()
+    if run is None:
+        request = bandwidth_request(cluster, options.overrides, wanted, version=version)
+    else:
+        request = job_request(cluster, *run, options.overrides, wanted, version=version)
     head = find_head_node(cluster, options.profile)
     if head.is_here:
         code = code_version.copy_here(cluster, folder)
@@ -88,32 +73,22 @@ def main() -> int:
             raise ValueError(f"{head.name}: {lustre}/{user} cannot be made: " + "\n".join(said))
     named = f"{folder}/code/{code_version.code_hash()}"
     found = _submit(head, user, code, request | {"job": request["job"] | {"code": named}})
-    for name, value in found.items():
-        print(f"{name:8} {value}")
-    print(f"next     make tail JOB={found['job']}, make status, make fetch JOB={found['job']}")
+    print_found(found, follow=f"make tail JOB={found['job']}, make status, make fetch JOB={found['job']}")
     return 0
 
 
-def _request(
-    cluster: SlurmCluster, config: Path | None, overrides: list[str], wanted: Wanted
-) -> dict[str, Any]:
-    version = code_revision()
-    if wanted.stage == "bandwidth":
-        if config:
-            raise ValueError(f"--config: got {config}; the bandwidth job runs no training")
-        return bandwidth_request(cluster, overrides, wanted, version=version)
-    if not config:
-        raise ValueError(f"--config: name the YAML file of the run to {wanted.stage}")
-    run = load_config(config, overrides)
-    return job_request(cluster, run, config.read_text(), overrides, wanted, version=version)
-
-
-def code_revision() -> str:
-    """Of the code, for checkpoints and reports: the commit, or else the contents' hash."""
-    try:
-        return read_revision(Path(__file__).parents[1]).tag
-    except ValueError:  # no clone, or one that belongs to somebody else
-        return code_version.code_hash()
+def _options() -> argparse.Namespace:
+    parser = stage_parser(
+        "Submit a stage of a run to the cluster's Slurm.",
+        nodes="a number or a range (2-3); else all of the partition, 1 to evaluate",
+        image="container: a .sqsh file on the shared file system, or a reference",
+        hang_seconds=Wanted.hang_seconds,
+    )
+    parser.add_argument("--partition", help="the first one with GPUs")
+    parser.add_argument("--time", help="limit, as Slurm takes it: 2-00:00:00")
+    parser.add_argument("--python", help="instead of an image: Python of an environment that all nodes see")
+    parser.add_argument("--user", help="whose job it is, when submitted from outside of the cluster")
+    return parser.parse_intermixed_args()
 
 
 def _submit(head: HeadNode, user: str, code: str, request: dict[str, Any]) -> dict[str, str]:

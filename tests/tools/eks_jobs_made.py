@@ -8,9 +8,10 @@ from typing import Any
 import yaml
 
 from config.eks_cluster import EksCluster
-from tools.eks_request import EksWanted, bandwidth_job, pod_job
+from tools.eks_placement import EksWanted
+from tools.eks_request import bandwidth_job, pod_job
 from workloads.esm2.config import load_config
-from workloads.esm2.launch.kubernetes_job import PodJob
+from workloads.esm2.launch.pod_job import PodJob
 
 CLUSTERS = Path(__file__).parents[2] / "clusters"
 RUN = Path("workloads/esm2/configs/esm2_8m_sample.yaml")

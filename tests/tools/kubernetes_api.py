@@ -57,6 +57,8 @@ class Objects:
     """API groups whose kinds nobody has installed."""
     refused: dict[str, str] = field(default_factory=dict)
     """Resources that may not be created, and why."""
+    unknown: set[str] = field(default_factory=set)
+    """Fields of a spec that the server's kinds have not; it drops them."""
     shared: Path | None = None
     """Folder of this machine in place of /fsx, for commands in pods."""
     deleted: list[str] = field(default_factory=list)
@@ -124,6 +126,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         metadata = body["metadata"] | {"uid": str(uuid.uuid4()), "creationTimestamp": "2026-01-01T00:00:00Z"}
         made = body | {"metadata": metadata}
+        if "spec" in body:
+            made["spec"] = {
+                name: value for name, value in body["spec"].items() if name not in self.objects.unknown
+            }
         if kind == "pods":
             made["status"] = {"phase": "Running"}
         if not is_trial:

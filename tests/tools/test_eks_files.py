@@ -66,6 +66,12 @@ def test_hyps_own_schema_takes_its_config() -> None:
     # Not checked itself: memory's type is no type of JSON schema's.
     jsonschema.Draft202012Validator(schema).validate(values)
     assert values["node_count"] == 6
+    near = {"preferred_topology": "topology.k8s.aws/network-node-layer-3"}
+    values = hyp_config(made(cluster=shipped("eks-p5"), team="proteins", nodes="4-6", **near))
+    jsonschema.Draft202012Validator(schema).validate(
+        {name: value for name, value in values.items() if name not in ("template", "version")}
+    )
+    assert (values["node_count"], values["max_node_count"]) == (4, 6) and near.items() <= values.items()
 
 
 def test_kubeflow_has_nothing_for_hyp(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -132,6 +133,15 @@ def test_what_the_cluster_lacks_is_told(
     assert not objects.of("configmaps") and not objects.of("hyperpodpytorchjobs")
 
 
+def test_an_operator_that_does_not_know_a_field_makes_no_job(objects: Objects, run: Run) -> None:
+    """Kubernetes drops what a kind has not, without a word."""
+    objects.unknown.add("elasticPolicy")
+    with pytest.raises(ValueError, match=r"HyperPodPyTorchJob has no spec\.elasticPolicy there"):
+        submit(run, "train", "--nodes", "1-2")
+    assert not objects.of("hyperpodpytorchjobs")
+    submit(run, "train", "--nodes", "2")
+
+
 def test_nothing_stays_of_a_job_whose_run_file_is_refused(objects: Objects, run: Run) -> None:
     objects.refused["configmaps"] = "exceeded quota: configmaps"
     with pytest.raises(ValueError, match="refuses the run file, and the job is gone again"):
@@ -190,6 +200,38 @@ def test_status_lists_jobs_and_how_far_they_are(objects: Objects, run: Run, clus
     assert header.split() == ["JOB", "STAGE", "RUN", "STATE", "AGE"]
     assert row.split()[:4] == [name, "train", "esm2-8m-sample", "Running"]
     assert "step 20/200: loss 2.800" in said and "hyperpod-i-0123" in said and "all pods run" in said
+
+
+def test_status_says_what_is_wrong_with_pods(objects: Objects, run: Run) -> None:
+    """In Kubernetes' own words, and in those of what has failed: also of a check that names its node."""
+    name = submit(run)
+    waits, fails, pulls = (add_pod(objects, name, "", number=number, phase="Pending") for number in range(3))
+    said_last = "Traceback\nerror: node hyperpod-i-0123: nvidia-smi shows 7"
+    ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": said_last}}
+    again = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}}
+    image = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image: not found"}}
+    no_node = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+    begun = {"name": "train", "state": {"waiting": {"reason": "PodInitializing"}}}
+    found = {
+        waits: {"conditions": [no_node]},
+        fails: {
+            "initContainerStatuses": [
+                {"name": "check", "restartCount": 3, "state": again, "lastState": ended}
+            ],
+            "containerStatuses": [begun],
+        },
+        pulls: {"initContainerStatuses": [{"name": "check", "state": image}]},
+    }
+    for pod, status in found.items():
+        objects.kept["pods", SPACE, pod]["status"] |= status
+    _, printed = run(eks_jobs, "status")
+    lines = [line.strip() for line in printed.splitlines()]
+    problems = [lines[lines.index(pod) + 1] for pod in lines if pod.startswith("pod ")]
+    assert problems == [
+        "no node: 0/3 nodes are available",
+        "check ended with 1, started again 3 time(s): error: node hyperpod-i-0123: nvidia-smi shows 7",
+        "check waits: Back-off pulling image: not found",
+    ]
 
 
 def test_tail_shows_logs_until_the_job_ends(objects: Objects, run: Run) -> None:
@@ -260,6 +302,24 @@ def test_fetch_brings_results_through_a_pod(
     assert (fetched / "model/model.safetensors").read_bytes() == weights
     assert not (fetched / "checkpoints").exists()
     assert [made for made in objects.deleted if made.startswith("pods/fetch-")] and not objects.of("pods")
+
+
+def test_files_that_grow_meanwhile_are_fetched(
+    objects: Objects, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tar ends with status 1 then."""
+    submit(run)
+    objects.shared = tmp_path / "fsx"
+    run_dir = objects.shared / SPACE / "esm2/runs/esm2_8m_sample"
+    run_dir.mkdir(parents=True)
+    (run_dir / "metrics.jsonl").write_text("{}\n")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "tar").write_text(f'#!/bin/bash\n{shutil.which("tar")} "$@"\nexit 1\n')
+    (programs / "tar").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    assert run(eks_jobs, "fetch", "--to", str(tmp_path / "runs"))[0] == 0
+    assert (tmp_path / "runs/esm2_8m_sample/metrics.jsonl").read_text() == "{}\n"
 
 
 def test_a_run_without_results_says_so(objects: Objects, run: Run, tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ import pytest
 from config.eks_cluster import Taint
 from tests.job_schemas.validation import check, pod_templates
 from tests.tools.eks_jobs_made import IMAGE, made, shipped, with_group
-from workloads.esm2.launch.kubernetes_job import PodJob, config_map, job_manifest
+from workloads.esm2.launch.kubernetes_job import config_map, job_manifest
+from workloads.esm2.launch.pod_job import PodJob
 
 P5 = shipped("eks-p5")
 TEAM = "proteins"
+NEAR = "topology.k8s.aws/network-node-layer-3"
 STAGES = ("data", "train", "evaluate", "bandwidth")
 CASES = [
     (name, operator, stage, overrides)
@@ -55,7 +57,9 @@ def test_what_pods_mount_is_there(name: str, operator: str, stage: str, override
     for container in [*spec["initContainers"], *spec["containers"]]:
         mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
         assert set(mounts) == set(volumes)
-        assert mounts["shared"] == "/fsx" and container["workingDir"] in ("/", job.work_folder)
+        # The check makes the working folder.
+        assert mounts["shared"] == "/fsx"
+        assert container["workingDir"] == ("/" if container["name"] == "check" else job.work_folder)
     assert volumes["shared"]["persistentVolumeClaim"]["claimName"] == "fsx"
     assert volumes["run"]["configMap"]["name"] == config_map(job)["metadata"]["name"]
     assert job.work_folder == f"/fsx/{job.namespace}/esm2"
@@ -90,7 +94,12 @@ def test_every_job_is_resumed(name: str, operator: str, stage: str, overrides: t
     assert spec["nodeSelector"]["sagemaker.amazonaws.com/node-health-status"] == "Schedulable"
     assert spec["terminationGracePeriodSeconds"] == 180
     policy = manifest["spec"]["runPolicy"]
+    # A job that is over keeps no GPU.
+    assert policy["cleanPodPolicy"] == "Running"
     if operator == "kubeflow":
+        pods = sum(replica["replicas"] for replica in manifest["spec"]["pytorchReplicaSpecs"].values())
+        # Restarts of all pods count, and a fault may start each of them again.
+        assert policy["backoffLimit"] == 10 * pods
         annotations = manifest["metadata"]["annotations"]
         assert annotations["sagemaker.amazonaws.com/enable-job-auto-resume"] == "true"
         assert annotations["sagemaker.amazonaws.com/job-max-retry-count"] == "10"
@@ -109,6 +118,70 @@ def test_the_first_pod_is_the_master_and_the_others_are_workers() -> None:
     assert {role: replica["replicas"] for role, replica in replicas.items()} == {"Master": 1, "Worker": 5}
     alone = job_manifest(of("eks", "kubeflow", "evaluate", ()))["spec"]["pytorchReplicaSpecs"]
     assert set(alone) == {"Master"}
+
+
+def command(job: PodJob) -> list[str]:
+    [container] = pod(job)["containers"]
+    return [*container["command"], *container["args"]]
+
+
+def variables(job: PodJob) -> dict[str, Any]:
+    [container] = pod(job)["containers"]
+    return {variable["name"]: variable for variable in container["env"]}
+
+
+def test_pods_of_kubeflow_meet_by_c10d() -> None:
+    """With etcd they never came back (kubeflow/trainer#1638); without either they wait for NCCL."""
+    job = of("eks-p5", "kubeflow", "train", ())
+    words = command(job)
+    assert "--rdzv-backend=c10d" in words and "--rdzv-endpoint=$(MASTER_ADDR):$(MASTER_PORT)" in words
+    assert "--local-addr=$(POD_IP)" in words and "--nnodes=6" in words
+    assert variables(job)["POD_IP"]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
+    assert variables(job)["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"]["value"] == "1"
+    assert "--standalone" in command(of("eks", "kubeflow", "evaluate", ()))
+
+
+def elastic(operator: str) -> PodJob:
+    return made(cluster=shipped("eks-p5", training_operator=operator), team=TEAM, nodes="4-6")
+
+
+def test_hyperpods_operator_may_change_the_number_of_pods() -> None:
+    """It begins with the fewest, and stops the processes before each change; the agent wants one number."""
+    job = elastic("hyperpod")
+    manifest = job_manifest(job)
+    check(manifest)
+    [pods] = manifest["spec"]["replicaSpecs"]
+    policy = manifest["spec"]["elasticPolicy"]
+    assert (pods["replicas"], pods["maxReplicas"]) == (4, 6) == (policy["minReplicas"], policy["maxReplicas"])
+    assert policy["replicaIncrementStep"] == 1
+    # Time to save, as at any other stop.
+    assert policy["gracefulShutdownTimeoutInSeconds"] == 120
+    assert "--nnodes=4" in command(job) and variables(job)["NNODES"]["value"] == "4"
+    assert "elasticPolicy" not in job_manifest(of("eks-p5", "hyperpod", "train", ()))["spec"]
+
+
+def test_torchrun_goes_on_with_fewer_pods_on_kubeflow() -> None:
+    job = elastic("kubeflow")
+    manifest = job_manifest(job)
+    check(manifest)
+    policy = manifest["spec"]["elasticPolicy"]
+    assert (policy["minReplicas"], policy["maxReplicas"], policy["rdzvBackend"]) == (4, 6, "c10d")
+    replicas = manifest["spec"]["pytorchReplicaSpecs"]
+    assert {role: replica["replicas"] for role, replica in replicas.items()} == {"Worker": 6}
+    assert "--nnodes=4:6" in command(job) and "--rdzv-endpoint=$(PET_RDZV_ENDPOINT)" in command(job)
+    assert "elasticPolicy" not in job_manifest(of("eks-p5", "kubeflow", "train", ()))["spec"]
+
+
+@pytest.mark.parametrize("operator", ["hyperpod", "kubeflow"])
+def test_the_node_is_checked_before_anything_runs_there(operator: str) -> None:
+    job = of("eks-p5", operator, "train", ())
+    first, *_ = pod(job)["initContainers"]
+    assert first["name"] == "check"
+    assert {f"--folder={job.work_folder}", "--gpus=8", "--efa=32"} <= set(first["args"])
+    # It is given the devices that it looks at, and then the main container is.
+    assert first["resources"] == pod(job)["containers"][0]["resources"]
+    assert variables(job)["NODE_NAME"]["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
+    assert first["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
 def test_devices_are_those_of_the_type() -> None:
@@ -173,6 +246,16 @@ def test_team_queue_and_priority_are_labels_of_job_and_pods() -> None:
         assert labels["kueue.x-k8s.io/queue-name"] == "hyperpod-ns-proteins-localqueue"
         assert labels["kueue.x-k8s.io/priority-class"] == "urgent-priority"
     assert "kueue.x-k8s.io/queue-name" not in job_manifest(made())["metadata"]["labels"]
+    assert "annotations" not in pod_templates(manifest)[0]["metadata"]
+
+
+@pytest.mark.parametrize("wish", ["preferred", "required"])
+def test_nodes_near_each_other_are_annotations_of_job_and_pods(wish: str) -> None:
+    manifest = job_manifest(made(cluster=P5, team=TEAM, **{f"{wish}_topology": NEAR}))
+    check(manifest)
+    for metadata in (manifest["metadata"], pod_templates(manifest)[0]["metadata"]):
+        found = {name: value for name, value in metadata["annotations"].items() if "topology" in name}
+        assert found == {f"kueue.x-k8s.io/podset-{wish}-topology": NEAR}
 
 
 def test_a_team_takes_its_quota() -> None:
@@ -182,9 +265,13 @@ def test_a_team_takes_its_quota() -> None:
 
 
 def test_names_are_labels_and_never_the_same() -> None:
-    names = {made(f"name={'Very_Long.name' * 9}", stage="evaluate").name for _ in range(3)}
+    jobs = [made(f"name={'Very_Long.name' * 9}", stage="evaluate") for _ in range(3)]
+    names = {job.name for job in jobs}
     assert len(names) == 3 and all(len(name) <= 40 and name == name.lower() for name in names)
     check(job_manifest(made(f"name={'Very_Long.name' * 9}")))
+    # Kubernetes takes 63 characters for a label's value; two long names are two runs all the same.
+    runs = {job.run for job in [*jobs, made(f"name={'Very_Long.name' * 8}")]}
+    assert len(runs) == 2 and all(len(run) <= 63 for run in runs)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +286,38 @@ def test_names_are_labels_and_never_the_same() -> None:
         ([], {"image": "/fsx/images/esm2.sqsh"}, "IMAGE: got /fsx/images/esm2.sqsh"),
         ([], {"nodes": "3"}, "NODES: got 3; workers has 2 in the cluster file"),
         ([], {"nodes": "0"}, "NODES: got 0; expected a number from 1"),
-        ([], {"nodes": "1-2"}, "NODES: got 1-2; expected a number from 1"),
+        ([], {"nodes": "2-1"}, "NODES: got 2-1; expected a number from 1, or a range such as 2-3"),
+        ([], {"nodes": "2-3"}, "NODES: got 2-3; workers has 2 in the cluster file"),
+        (
+            [],
+            {"stage": "evaluate", "nodes": "1-2"},
+            "NODES: got 1-2; only training goes on with another number of nodes",
+        ),
+        (
+            ["parallel.mode=fsdp", "parallel.shard_size=2"],
+            {"nodes": "1-2"},
+            "shard_size: got 2; it must divide the number of processes, which is 1 on 1 node(s)",
+        ),
+        (
+            [],
+            {"nodes": "1-2", "cluster": with_group(shipped(), "workers", capacity="spot")},
+            "NODES: got 1-2; HyperPod's operator does not change the number of spot nodes, which workers has",
+        ),
+        (
+            [],
+            {"preferred_topology": "rack", "cluster": P5, "team": TEAM},
+            "--preferred-topology: got rack; allowed are topology.k8s.aws/network-node-layer-1",
+        ),
+        (
+            [],
+            {"preferred_topology": NEAR, "required_topology": NEAR, "cluster": P5, "team": TEAM},
+            "--preferred-topology, --required-topology: give one of them",
+        ),
+        (
+            [],
+            {"required_topology": NEAR},
+            "--required-topology: Kueue looks for such nodes, for jobs of a team",
+        ),
         ([], {"stage": "data", "nodes": "2"}, "NODES: got 2; data are prepared on 1 node"),
         ([], {"stage": "bandwidth", "nodes": "1"}, "NODES: got 1, with one process; an all-reduce needs two"),
         (["lr=3"], {"stage": "bandwidth"}, "lr=3: the bandwidth job takes at_least=<GB/s>"),

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+"""SIGUSR1 is that of HyperPod's agent, before a job on Kubernetes goes on with another number of nodes
+(hyperpod_elastic_agent 1.1.3, ``plr_hyperpod_elastic_agent.py``)."""
 STOPPED_BY_SIGNAL = 143
 """Exit status after a graceful stop (128 + SIGTERM): not finished, to be started again."""
 
@@ -27,9 +30,9 @@ class StopSignal:
 
 @contextmanager
 def stop_signal() -> Iterator[StopSignal]:
-    """Turn SIGTERM and Ctrl-C into a flag."""
+    """Turn SIGTERM, SIGUSR1 and Ctrl-C into a flag."""
     stop = StopSignal()
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, stop) for number in _SIGNALS}
     try:
         yield stop
     finally:

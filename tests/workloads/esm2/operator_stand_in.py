@@ -56,6 +56,12 @@ def start(ports: Sequence[int], master_port: int, manifest: Mapping[str, Any]) -
         post(port, "start", body)
 
 
+def stop(ports: Sequence[int], seconds: int) -> None:
+    """Before another number of pods: the processes are to save and end, for which they have this time."""
+    for port in ports:
+        post(port, "stop", {"is_graceful": True, "timeout": seconds})
+
+
 def post(port: int, what: str, body: Mapping[str, Any] | None = None) -> None:
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/{what}",

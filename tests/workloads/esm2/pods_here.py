@@ -1,14 +1,13 @@
 """Pods of a rendered job as processes of this machine: the same commands, arguments and environment.
 
 Folders stand for the volumes, so paths in arguments and environment are replaced; pods have addresses of
-their own, which agents here have not, so their ports are. Nothing else differs.
+their own, which agents here have not, so their ports are; and no devices are looked for. Nothing else differs.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -17,12 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
+
 from tests.job_schemas.validation import pod_templates
 
 REPOSITORY = Path(__file__).parents[3]
 AGENT_PACKAGES = REPOSITORY / ".venv-hyperpod"
 """HyperPod's agent, which make test installs apart: it pins an older torch."""
 SETUP_SECONDS = 120
+OF_POD = {"NODE_NAME": "node-1", "POD_IP": "127.0.0.1"}
+"""What Kubernetes tells a pod about itself."""
 
 
 @dataclass
@@ -70,7 +73,12 @@ class Pods:
         folder = self.folder / f"pod-{rank}"
         folder.mkdir()
         port = free_port()
-        added = {"RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(master_port)}
+        added = {
+            "RANK": str(rank),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(master_port),
+            "PET_RDZV_ENDPOINT": f"127.0.0.1:{master_port}",
+        }
         log_file = folder / "log"
         with log_file.open("wb") as log:
             for container in spec["initContainers"]:
@@ -85,17 +93,21 @@ class Pods:
         places = {"/fsx": str(self.shared), "/etc/esm2": str(self.folder / "run"), "/tmp": str(folder)}
 
         def here(text: str) -> str:
-            text = re.sub(r"\$\((\w+)\)", lambda found: added[found[1]], text)
+            text = re.sub(r"\$\((\w+)\)", lambda found: (OF_POD | added)[found[1]], text)
             # Once: folders of tests are below /tmp themselves.
             text = re.sub(r"^(.*=)?(/fsx|/etc/esm2|/tmp)(?=/|$)", lambda m: (m[1] or "") + places[m[2]], text)
-            return re.sub(r"^--server-port=\d+$", f"--server-port={port}", text)
+            text = re.sub(r"^--server-port=\d+$", f"--server-port={port}", text)
+            return re.sub(r"^--(gpus|efa)=\d+$", r"--\1=0", text)
 
         paths = [str(REPOSITORY), str(AGENT_PACKAGES), os.environ.get("PYTHONPATH", "")]
         environment = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": ":".join(filter(None, paths)),
             "CUDA_VISIBLE_DEVICES": "",
-            **{variable["name"]: here(variable["value"]) for variable in container["env"]},
+            **{
+                variable["name"]: here(variable["value"]) if "value" in variable else OF_POD[variable["name"]]
+                for variable in container["env"]
+            },
             **added,
             # Both pods have all of this machine's few cores.
             "OMP_NUM_THREADS": "1",
@@ -112,9 +124,14 @@ class Pods:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """With all that it has started."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    """With all that it has started, which are sessions of their own."""
+    started: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        started = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    for child in started:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
     process.wait(timeout=30)
 
 

@@ -17,16 +17,12 @@ import pytest
 
 from tests.job_schemas.validation import pod_templates
 from tests.tools.eks_jobs_made import made, shipped
-from tests.workloads.esm2.operator_stand_in import post, start, wait_for
+from tests.workloads.esm2.operator_stand_in import post, start, stop, wait_for
 from tests.workloads.esm2.pods_here import AGENT_PACKAGES, Pod, Pods, free_port
 from workloads.esm2.heartbeat import BEAT_LINES
-from workloads.esm2.launch.kubernetes_job import (
-    AGENT_FOLDER,
-    SAVE_SECONDS,
-    PodJob,
-    config_map,
-    job_manifest,
-)
+from workloads.esm2.launch.kubernetes_job import config_map, job_manifest
+from workloads.esm2.launch.pod_job import SAVE_SECONDS, PodJob
+from workloads.esm2.launch.pod_template import AGENT_FOLDER
 from workloads.esm2.stop import STOPPED_BY_SIGNAL
 
 SECONDS = 240
@@ -97,13 +93,16 @@ def run(job: PodJob, shared: Path, folder: Path) -> list[Pod]:
 def drive(pods: list[Pod], job: PodJob) -> None:
     """As HyperPod's operator: start, wait for the end, shut down."""
     begin(pods, job)
-    ports = [pod.port for pod in pods]
+    finish(pods)
+    for pod in pods:
+        post(pod.port, "shutdown")
+
+
+def finish(pods: list[Pod]) -> None:
     try:
-        wait_for(ports, ["completed"], seconds=SECONDS, alive=lambda: all_alive(pods))
+        wait_for([pod.port for pod in pods], ["completed"], seconds=SECONDS, alive=lambda: all_alive(pods))
     except TimeoutError as error:
         raise AssertionError(f"{error}\n" + "\n".join(pod.log for pod in pods)) from None
-    for port in ports:
-        post(port, "shutdown")
 
 
 def begin(pods: list[Pod], job: PodJob) -> None:
@@ -116,19 +115,62 @@ def all_alive(pods: list[Pod]) -> bool:
     return all(pod.main.poll() is None for pod in pods)
 
 
-@pytest.mark.parametrize(
-    ("operator", "mode"), [pytest.param("hyperpod", "fsdp", marks=needs_agent), ("kubeflow", "ddp")]
-)
-def test_two_pods_train(operator: str, mode: str, shared: Path, tmp_path: Path) -> None:
-    job = job_of(operator, "train", *SMALL, f"parallel.mode={mode}")
-    pods = run(job, shared, tmp_path / "job")
-    run_dir = Path(job.run_dir.replace("/fsx", str(shared), 1))
-    results = json.loads((run_dir / "all_results.json").read_text())
-    assert results["world_size"] == 2 and (run_dir / "report.html").exists()
-    assert "step 8/8: loss" in pods[0].log
-    if operator == "hyperpod":
+LONGER = ("train.max_steps=60", "train.save_every_steps=20")
+
+
+def until_saved(pods: list[Pod]) -> None:
+    """Until the first checkpoint of a training is there."""
+    deadline = time.monotonic() + SECONDS
+    while "step 20: checkpoint" not in pods[0].log:
+        assert time.monotonic() < deadline and all_alive(pods), "\n".join(pod.log for pod in pods)
+        time.sleep(0.1)
+
+
+def run_folder(job: PodJob, shared: Path) -> Path:
+    return Path(job.run_dir.replace("/fsx", str(shared), 1))
+
+
+def results_and_events(run_dir: Path) -> tuple[dict[str, Any], list[str]]:
+    lines = (json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines())
+    events = [line["event"] for line in lines if line["kind"] == "event"]
+    return json.loads((run_dir / "all_results.json").read_text()), events
+
+
+def test_pods_of_kubeflow_go_on_when_a_process_dies(shared: Path, tmp_path: Path) -> None:
+    """All in their pods: none of them ends, and none waits until the network gives up."""
+    job = job_of("kubeflow", "train", *SMALL, *LONGER, "parallel.mode=ddp")
+    with Pods(job_manifest(job), shared, tmp_path / "job").running(job.config, job.num_pods) as pods:
+        until_saved(pods)
+        [worker] = children(pods[1].main.pid)
+        os.kill(worker, signal.SIGKILL)
         for pod in pods:
+            assert pod.ends(SECONDS) == 0, pod.log
+    results, events = results_and_events(run_folder(job, shared))
+    assert results["world_size"] == 2 and "resumed" in events
+    assert (run_folder(job, shared) / "report.html").exists()
+
+
+@pytest.mark.parametrize("operator", [hyperpod])
+def test_hyperpods_operator_goes_on_with_fewer_pods(operator: str, shared: Path, tmp_path: Path) -> None:
+    job = made(
+        *SMALL, *LONGER, "parallel.mode=fsdp", cluster=shipped(training_operator=operator), nodes="1-2"
+    )
+    manifest = job_manifest(job)
+    with Pods(manifest, shared, tmp_path / "job").running(job.config, job.num_pods) as pods:
+        begin(pods, job)
+        until_saved(pods)
+        ports = [pod.port for pod in pods]
+        stop(ports, manifest["spec"]["elasticPolicy"]["gracefulShutdownTimeoutInSeconds"])
+        # Agents are ready again when their processes have ended.
+        begin(pods[:1], job)
+        finish(pods[:1])
+        for pod in pods:
+            post(pod.port, "shutdown")
+            assert pod.ends(SECONDS) == 0, pod.log
             assert matching_lines(job, pod), pod.log
+    results, events = results_and_events(run_folder(job, shared))
+    assert results["world_size"] == 1
+    assert [event for event in events if event != "checkpoint"] == ["stopped by SIGUSR1", "resumed"]
 
 
 def matching_lines(job: PodJob, pod: Pod) -> list[str]:

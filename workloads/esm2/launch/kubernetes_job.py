@@ -8,17 +8,11 @@ HyperPod's auto-resume for Kubeflow's PyTorchJob (annotations).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
 
 from ..beat_lines import LINE, SLOW_SECONDS
-from ..heartbeat import BEAT_LINES
-from ..run_lock import PATIENCE
-from .slurm_step import LOCK_SECONDS
+from .pod_job import RUN_DIR_ANNOTATION, VERSION_ANNOTATION, Manifest, PodJob
+from .pod_template import AGENT_PORT, CONFIG_FILE, POD_IP, TEMPORARY_FOLDER, pod_template, run_arguments
 from .torchrun import SHUTDOWN_TIMEOUT_SECONDS
-
-Operator = Literal["hyperpod", "kubeflow"]
-Manifest = dict[str, Any]
 
 MODULES = {
     "data": "workloads.esm2.data",
@@ -26,80 +20,22 @@ MODULES = {
     "evaluate": "workloads.esm2.evaluate",
     "bandwidth": "workloads.esm2.network.bandwidth",
 }
-CONFIG_FOLDER, CONFIG_FILE = "/etc/esm2", "config.yaml"
-AGENT_FOLDER = "/opt/ml/input/config"
-"""HyperPod's agent keeps there who is in the job (``hyperpod_rendezvous_backend.py`` of its 1.1.3)."""
-AGENT_PORT = 8080
-TEMPORARY_FOLDER = "/tmp"
-JOB_LABEL, STAGE_LABEL, RUN_LABEL = "esm2/job", "esm2/stage", "esm2/run"
-RUN_DIR_ANNOTATION, VERSION_ANNOTATION = "esm2/run-dir", "esm2/version"
-HEALTH_LABEL = "sagemaker.amazonaws.com/node-health-status"
-DEEP_HEALTH_LABEL = "sagemaker.amazonaws.com/deep-health-check-status"
-INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
-GROUP_LABEL = "sagemaker.amazonaws.com/instance-group-name"
-QUEUE_LABEL, PRIORITY_LABEL = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 AUTO_RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
 MAX_RETRIES = "sagemaker.amazonaws.com/job-max-retry-count"
 KEPT_SECONDS = 7 * 24 * 3600
-"""A job that has ended stays that long, with its pods and their logs."""
-MAX_SHARED_GIB = 64
+"""A job that has ended stays that long, with the logs of its pods that have ended."""
+CLEAN_POD_POLICY = "Running"
+"""Of a job that has ended, pods that still run or wait go, and give their GPUs back."""
+RESTARTS_IN_PLACE = 3
+"""Of processes in their pods, before the pods start again."""
 RESTART_WINDOW_SECONDS = 6 * 3600
-SAVE_SECONDS = SHUTDOWN_TIMEOUT_SECONDS + 60
-"""Between SIGTERM and SIGKILL for a pod: its processes save, and then those that do not end are killed."""
-LINES_A_HANG = 5
-"""Lines that a process writes in the time after whose silence it counts as hung."""
-
-
-@dataclass(frozen=True)
-class PodJob:
-    """What a job takes and is told."""
-
-    name: str
-    """DNS label, 40 characters at most: operators append to it."""
-    namespace: str
-    operator: Operator
-    stage: str
-    run: str
-    """DNS label."""
-    image: str
-    """By digest."""
-    version: str
-    """Of the code that submits; the image's own is in its ``GIT_SHA``."""
-    num_pods: int
-    num_gpus: int
-    """Of each pod."""
-    num_efa: int
-    """EFA interfaces of each pod."""
-    num_cpus: int
-    memory_gib: int
-    node_labels: Mapping[str, str]
-    """Of nodes that it may run on."""
-    tolerations: tuple[Mapping[str, str], ...]
-    claim: str
-    mount: str
-    """Where the file system is, in pods as on nodes."""
-    work_folder: str
-    """What relative paths of the run file are relative to."""
-    run_dir: str
-    config: str
-    """Text of the run file."""
-    overrides: tuple[str, ...]
-    user: int
-    """Id of the user and group that processes have."""
-    queue: str | None = None
-    priority: str | None = None
-    service_account: str | None = None
-    hang_seconds: int = 300
-    max_retries: int = 10
-
-    @property
-    def num_processes(self) -> int:
-        """Of each pod."""
-        return max(1, self.num_gpus)
-
-    @property
-    def config_name(self) -> str:
-        return f"{self.name}-run"
+RESIZE_SECONDS = 300
+"""For a lost pod to come back on a spare node, which fetches the image, before a job goes on without it; and
+from more nodes being there to a start with them. Both cost a save and a start."""
+JOIN_SECONDS = 3600
+"""torchrun's wait for all pods. HyperPod replaces a node in 20 to 30 minutes."""
+FIRST_POD_SECONDS = 900
+"""torchrun's wait for the first pod to listen, whose node may still fetch the image."""
 
 
 def config_map(job: PodJob) -> Manifest:
@@ -107,7 +43,7 @@ def config_map(job: PodJob) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": job.config_name, "namespace": job.namespace, "labels": _labels(job)},
+        "metadata": {"name": job.config_name, "namespace": job.namespace, "labels": job.labels()},
         "immutable": True,
         "data": {CONFIG_FILE: job.config},
     }
@@ -119,21 +55,35 @@ def job_manifest(job: PodJob) -> Manifest:
 
 
 def _hyperpod_job(job: PodJob) -> Manifest:
-    template = _pod_template(job, _agent_command(job), "train", agent=True)
+    template = pod_template(job, _agent_command(job), "train", agent=True)
+    pods = {"name": "pods", "replicas": job.min_pods, "template": template}
+    elastic = {}
+    if job.is_elastic:
+        pods["maxReplicas"] = job.num_pods
+        # By the agent, SIGUSR1 and this time to save come before each change.
+        elastic["elasticPolicy"] = {
+            "minReplicas": job.min_pods,
+            "maxReplicas": job.num_pods,
+            "replicaIncrementStep": 1,
+            "gracefulShutdownTimeoutInSeconds": SHUTDOWN_TIMEOUT_SECONDS,
+            "scalingTimeoutInSeconds": RESIZE_SECONDS,
+            "faultyScaleDownTimeoutInSeconds": RESIZE_SECONDS,
+        }
     return {
         "apiVersion": "sagemaker.amazonaws.com/v1",
         "kind": "HyperPodPyTorchJob",
         "metadata": _metadata(job, {}),
         "spec": {
             "nprocPerNode": str(job.num_processes),
-            "replicaSpecs": [{"name": "pods", "replicas": job.num_pods, "template": template}],
+            **elastic,
+            "replicaSpecs": [pods],
             "runPolicy": {
-                "cleanPodPolicy": "None",
+                "cleanPodPolicy": CLEAN_POD_POLICY,
                 "jobMaxRetryCount": job.max_retries,
                 "ttlSecondsAfterFinished": KEPT_SECONDS,
                 "restartPolicy": {
                     "evalPeriodSeconds": RESTART_WINDOW_SECONDS,
-                    "numRestartBeforeFullJobRestart": 3,
+                    "numRestartBeforeFullJobRestart": RESTARTS_IN_PLACE,
                     "maxFullJobRestarts": job.max_retries,
                 },
                 **({} if job.stage == "data" else {"logMonitoringConfiguration": [_hang_rule(job)]}),
@@ -153,21 +103,35 @@ def _hang_rule(job: PodJob) -> Manifest:
 
 
 def _kubeflow_job(job: PodJob) -> Manifest:
-    template = _pod_template(job, _torchrun_command(job), "pytorch", agent=False)
-    replicas = {"Master": 1, **({"Worker": job.num_pods - 1} if job.num_pods > 1 else {})}
+    template = pod_template(job, _torchrun_command(job), "pytorch", agent=False)
+    replicas = {"Master": 1, "Worker": job.num_pods - 1}
+    elastic = {}
+    if job.is_elastic:
+        # No pod is the master: the operator takes one for the end of the job when it ends.
+        replicas = {"Worker": job.num_pods}
+        elastic["elasticPolicy"] = {
+            "rdzvBackend": "c10d",
+            "minReplicas": job.min_pods,
+            "maxReplicas": job.num_pods,
+            "maxRestarts": RESTARTS_IN_PLACE,
+        }
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
         "metadata": _metadata(job, {AUTO_RESUME: "true", MAX_RETRIES: str(job.max_retries)}),
         "spec": {
             "nprocPerNode": str(job.num_processes),
+            **elastic,
             "pytorchReplicaSpecs": {
                 role: {"replicas": count, "restartPolicy": "OnFailure", "template": template}
                 for role, count in replicas.items()
+                if count
             },
             "runPolicy": {
-                "backoffLimit": job.max_retries,
-                "cleanPodPolicy": "None",
+                # The operator adds up how often all pods' containers have started again, and one fault may
+                # start each of them again (kubeflow/training-operator, pkg/core/job.go, PastBackoffLimit).
+                "backoffLimit": job.max_retries * job.num_pods,
+                "cleanPodPolicy": CLEAN_POD_POLICY,
                 "ttlSecondsAfterFinished": KEPT_SECONDS,
             },
         },
@@ -175,145 +139,28 @@ def _kubeflow_job(job: PodJob) -> Manifest:
 
 
 def _metadata(job: PodJob, annotations: Mapping[str, str]) -> Manifest:
+    own = {RUN_DIR_ANNOTATION: job.run_dir, VERSION_ANNOTATION: job.version}
     return {
         "name": job.name,
         "namespace": job.namespace,
-        "labels": _labels(job) | _queue_labels(job),
-        "annotations": {RUN_DIR_ANNOTATION: job.run_dir, VERSION_ANNOTATION: job.version, **annotations},
+        "labels": job.labels() | job.queue_labels(),
+        "annotations": {**own, **job.topology_annotations(), **annotations},
     }
-
-
-def _labels(job: PodJob) -> dict[str, str]:
-    return {
-        "app.kubernetes.io/name": "esm2",
-        JOB_LABEL: job.name,
-        STAGE_LABEL: job.stage,
-        RUN_LABEL: job.run,
-    }
-
-
-def _queue_labels(job: PodJob) -> dict[str, str]:
-    found = {QUEUE_LABEL: job.queue, PRIORITY_LABEL: job.priority}
-    return {name: value for name, value in found.items() if value}
-
-
-def _pod_template(job: PodJob, command: list[str], container_name: str, *, agent: bool) -> Manifest:
-    volumes, mounts = _volumes(job, agent=agent)
-    # Limits as requests: what a pod has it keeps, and the kernel kills nobody else for its memory.
-    sizes = {"cpu": str(job.num_cpus), "memory": f"{job.memory_gib}Gi"}
-    devices = {"nvidia.com/gpu": job.num_gpus, "vpc.amazonaws.com/efa": job.num_efa}
-    all_sizes = sizes | {name: str(count) for name, count in devices.items() if count}
-    container = {
-        "image": job.image,
-        "imagePullPolicy": "IfNotPresent",
-        "env": [{"name": name, "value": value} for name, value in environment(job).items()],
-        "volumeMounts": mounts,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
-    }
-
-    def made(name: str, command: list[str], sizes: Mapping[str, str], folder: str) -> Manifest:
-        resources = {"requests": dict(sizes), "limits": dict(sizes)}
-        words = {"command": command[:3], "args": command[3:]}
-        return {"name": name, **words, "workingDir": folder, **container, "resources": resources}
-
-    main = made(container_name, command, all_sizes, job.work_folder)
-    if agent:
-        main["ports"] = [{"name": "agent", "containerPort": AGENT_PORT}]
-    # A working folder that is not there would be made by root.
-    before = [made("folder", ["mkdir", "-p", "--", job.work_folder], sizes, "/")]
-    if job.stage == "train":
-        prepare = ["python3", "-m", "workloads.esm2.launch.pod_data", *_run_arguments(job)]
-        before.append(made("data", prepare, sizes, job.work_folder))
-    return {
-        "metadata": {"labels": _labels(job) | _queue_labels(job)},
-        "spec": {
-            "terminationGracePeriodSeconds": SAVE_SECONDS,
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            **({"serviceAccountName": job.service_account} if job.service_account else {}),
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": job.user,
-                "runAsGroup": job.user,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "nodeSelector": {HEALTH_LABEL: "Schedulable", **job.node_labels},
-            "tolerations": [dict(toleration) for toleration in job.tolerations],
-            "initContainers": before,
-            "containers": [main],
-            "volumes": volumes,
-        },
-    }
-
-
-def _volumes(job: PodJob, *, agent: bool) -> tuple[list[Manifest], list[Manifest]]:
-    """Volumes, and where they are mounted."""
-    found: list[tuple[str, str, Manifest]] = [
-        ("shared", job.mount, {"persistentVolumeClaim": {"claimName": job.claim}}),
-        ("run", CONFIG_FOLDER, {"configMap": {"name": job.config_name}}),
-        ("temporary", TEMPORARY_FOLDER, {"emptyDir": {}}),
-        # In memory, which counts as the container's: NCCL's processes of a node talk by it.
-        (
-            "shared-memory",
-            "/dev/shm",
-            {
-                "emptyDir": {
-                    "medium": "Memory",
-                    "sizeLimit": f"{min(MAX_SHARED_GIB, max(1, job.memory_gib // 4))}Gi",
-                }
-            },
-        ),
-    ]
-    if agent:
-        found.append(("agent", AGENT_FOLDER, {"emptyDir": {}}))
-    volumes = [{"name": name, **source} for name, _, source in found]
-    mounts = [
-        {"name": name, "mountPath": path, **({"readOnly": True} if name == "run" else {})}
-        for name, path, _ in found
-    ]
-    return volumes, mounts
-
-
-def environment(job: PodJob) -> dict[str, str]:
-    """Of the processes. Without EFA nothing of the network is set: NCCL chooses well by itself."""
-    variables = {
-        # The root file system is read-only.
-        "HOME": TEMPORARY_FOLDER,
-        "HF_HOME": f"{job.work_folder}/huggingface",
-        # What processes write is in the pod's log at once.
-        "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": str(max(1, job.num_cpus // job.num_processes)),
-        "TOKENIZERS_PARALLELISM": "false",
-        PATIENCE: str(LOCK_SECONDS),
-        BEAT_LINES: str(max(1, job.hang_seconds // LINES_A_HANG)),
-    }
-    if job.operator == "hyperpod":
-        variables |= {"NNODES": str(job.num_pods)}
-    if job.num_efa:
-        # Huge pages are not requested, so libfabric must not take them.
-        variables |= {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0", "NCCL_NET_PLUGIN": "ofi"}
-        variables |= {"NCCL_SOCKET_IFNAME": "^docker,lo,veth"}
-    return variables
-
-
-def _run_arguments(job: PodJob) -> list[str]:
-    results = ["--to", job.run_dir] if job.stage == "bandwidth" else []
-    return ["--config", f"{CONFIG_FOLDER}/{CONFIG_FILE}", *results, *job.overrides]
 
 
 def _stage(job: PodJob) -> list[str]:
-    return ["-m", MODULES[job.stage], *_run_arguments(job)]
+    return ["-m", MODULES[job.stage], *run_arguments(job)]
 
 
 def _agent_command(job: PodJob) -> list[str]:
-    """The agent waits for the operator, who tells it rank and master; as process 1 it gets the signals."""
+    """The agent waits for the operator, who tells it rank and master; as process 1 it gets the signals.
+
+    It wants one number of nodes. An elastic job begins with the fewest, and at each start the operator says
+    how many there are.
+    """
     return [
         *("python3", "-m", "workloads.esm2.launch.hyperpod_agent"),
-        f"--nnodes={job.num_pods}",
+        f"--nnodes={job.min_pods}",
         f"--nproc-per-node={job.num_processes}",
         "--shutdown-signal=SIGTERM",
         f"--shutdown-timeout={SHUTDOWN_TIMEOUT_SECONDS}",
@@ -325,15 +172,26 @@ def _agent_command(job: PodJob) -> list[str]:
 
 
 def _torchrun_command(job: PodJob) -> list[str]:
-    """Kubeflow's operator gives each pod its rank and where the first one is; Kubernetes puts them in."""
+    """The operator says where the first pod is; Kubernetes puts that in.
+
+    By c10d, pods know of each other: a process that fails in one of them has those of all others start again
+    at once, and not when NCCL gives up waiting. A pod that comes in place of another joins them.
+    """
     meeting = ["--standalone"]
     if job.num_pods > 1:
-        meeting = ["--node-rank=$(RANK)", "--master-addr=$(MASTER_ADDR)", "--master-port=$(MASTER_PORT)"]
+        first = "$(PET_RDZV_ENDPOINT)" if job.is_elastic else "$(MASTER_ADDR):$(MASTER_PORT)"
+        meeting = [
+            *("--rdzv-backend=c10d", f"--rdzv-id={job.name}", f"--rdzv-endpoint={first}"),
+            f"--rdzv-conf=join_timeout={JOIN_SECONDS},read_timeout={FIRST_POD_SECONDS}",
+            # A pod's name is no address to the others.
+            f"--local-addr=$({POD_IP})",
+        ]
     return [
         *("python3", "-m", "torch.distributed.run"),
-        f"--nnodes={job.num_pods}",
+        f"--nnodes={job.min_pods}:{job.num_pods}" if job.is_elastic else f"--nnodes={job.num_pods}",
         f"--nproc-per-node={job.num_processes}",
         *meeting,
+        f"--max-restarts={RESTARTS_IN_PLACE}",
         f"--shutdown-timeout={SHUTDOWN_TIMEOUT_SECONDS}",
         *_stage(job),
     ]

@@ -34,9 +34,9 @@ def check(job: Job, folder: Path, node: str, sys_class: Path = Path("/sys/class"
     """What is wrong with this node, and the versions that must be the same on all nodes."""
     problems: list[str] = []
     versions: dict[str, str] = {}
-    problems += _shared_folder(folder, node)
+    problems += folder_problems(folder, node)
     if job.gpus_per_node:
-        problems += _gpus(versions)
+        problems += gpu_problems(int(os.environ.get("SLURM_GPUS_ON_NODE", "0")), "Slurm", versions)
     if job.efa and not list((sys_class / "infiniband").glob("*")):
         problems.append("no EFA device, but its instance type has EFA: is the driver loaded? fi_info -p efa")
     if not job.image:
@@ -44,7 +44,8 @@ def check(job: Job, folder: Path, node: str, sys_class: Path = Path("/sys/class"
     return {"node": node, "problems": problems, "versions": versions}
 
 
-def _shared_folder(folder: Path, node: str) -> list[str]:
+def folder_problems(folder: Path, node: str) -> list[str]:
+    """Whether the node can write to a shared folder."""
     probe = folder / f".probe-{node}"
     try:
         probe.write_text(node)
@@ -56,8 +57,8 @@ def _shared_folder(folder: Path, node: str) -> list[str]:
     return []
 
 
-def _gpus(versions: dict[str, str]) -> list[str]:
-    given = int(os.environ.get("SLURM_GPUS_ON_NODE", "0"))
+def gpu_problems(given: int, giver: str, versions: dict[str, str]) -> list[str]:
+    """Whether the GPUs that a job was given are there and answer; notes the driver's version."""
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=SECONDS)
@@ -71,7 +72,7 @@ def _gpus(versions: dict[str, str]) -> list[str]:
     versions["driver"] = ", ".join(sorted(set(found)))
     # It shows all that the job may reach: those given, or all of the node where Slurm hides none.
     if len(found) < given:
-        return [f"Slurm gives the job {given} GPUs there, nvidia-smi shows {len(found)}"]
+        return [f"{giver} gives the job {given} GPUs there, nvidia-smi shows {len(found)}"]
     return []
 
 

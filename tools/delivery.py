@@ -1,0 +1,90 @@
+"""A run's files as a cluster's machine sends them (``fetch_run.sh``), line by line, and into their folder."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import shutil
+import sys
+import tarfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO
+
+SHOWN_LINES = 20
+"""Of what was said instead of files."""
+
+
+class Delivery:
+    """Takes lines: of the run, of what is left out, ``files``, and an archive in base64.
+
+    Args:
+        archive: where that goes meanwhile, an empty file.
+    """
+
+    def __init__(self, archive: IO[bytes]) -> None:
+        self._said: list[str] = []
+        self._has_files = False
+        self._rest = ""
+        self._damage = ""
+        self._archive = archive
+
+    def take(self, line: str) -> None:
+        """One of the lines."""
+        if not self._has_files:
+            self._said.append(line)
+            self._has_files = line == "files"
+            return
+        # A session may break lines anywhere; base64 is decoded by four characters.
+        text = self._rest + line
+        whole = len(text) // 4 * 4
+        self._rest = text[whole:]
+        try:
+            self._archive.write(base64.b64decode(text[:whole], validate=True))
+        except binascii.Error as error:
+            self._damage = str(error)
+
+    def unpack(self, to: Path, *, status: int, instead: str) -> int:
+        """Put the files into the folder of their run below ``to``, and name what is there.
+
+        Args:
+            to: folder of runs.
+            status: of who sent them.
+            instead: what to do for what is left out.
+
+        Raises:
+            ValueError: with what was said, if there is nothing to bring or it came damaged.
+        """
+        if status or not self._has_files:
+            raise ValueError("\n".join(self._said[:SHOWN_LINES]).removeprefix("error: "))
+        run = next(line.removeprefix("run ") for line in self._said if line.startswith("run "))
+        target = to / run
+        target.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".fetched-", dir=target) as folder:
+            self._extract(Path(folder))
+            for path in sorted(Path(folder).iterdir()):
+                _replace(path, target / path.name)
+        for line in self._said:
+            if line.startswith("left "):
+                print(f"not fetched: {line.removeprefix('left ')}; {instead}", file=sys.stderr)
+        for path in sorted(target.iterdir()):
+            print(path)
+        return 0
+
+    def _extract(self, folder: Path) -> None:
+        damage = self._damage or ("the end is missing" if self._rest else "")
+        self._archive.seek(0)
+        try:
+            if not damage:
+                with tarfile.open(fileobj=self._archive) as tar:
+                    tar.extractall(folder, filter="data")
+        except (EOFError, tarfile.TarError, OSError) as error:
+            damage = str(error)
+        if damage:
+            raise ValueError(f"what came is damaged ({damage}); run the same command again")
+
+
+def _replace(path: Path, target: Path) -> None:
+    if target.is_dir():
+        shutil.rmtree(target)
+    path.rename(target)

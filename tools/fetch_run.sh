@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# What make fetch brings of a run, from where its file system is: fetch_run RUN-FOLDER LARGEST-MODEL-MIB prints lines
+# of text: the run, what is left out, and then the files, in base64. Whoever sends it adds who calls it.
+set -euo pipefail
+
+fetch_run() {
+    local run="$1" most_mib="$2" files=() name size_mib
+    [[ -d "${run}" ]] || { echo "error: ${run} is not there yet; make tail shows what the job does" >&2 && exit 2; }
+    cd "${run}"
+    for name in report.html all_results.json bandwidth.json metrics.jsonl evaluation-*.json; do
+        [[ ! -e "${name}" ]] || files+=("${name}")
+    done
+    echo "run ${run##*/}"
+    if [[ -d model ]]; then
+        size_mib="$(du --summarize --block-size=1M model | cut --fields=1)"
+        if ((size_mib <= most_mib)); then files+=(model); else echo "left ${run}/model, ${size_mib} MiB"; fi
+    fi
+    ((${#files[@]})) || { echo "error: ${run} has no report and no results yet" >&2 && exit 2; }
+    echo files
+    # Status 1: a file has grown meanwhile, as metrics of a running job do.
+    { tar --create --gzip --warning=no-file-changed --file=- "${files[@]}" || (($? == 1)); } | base64
+}

@@ -1,0 +1,94 @@
+"""What is checked of a job before anything is asked of a cluster, on Slurm as on Kubernetes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import PurePosixPath
+
+from config.instance_catalogue import InstanceType
+from workloads.esm2.config import RunConfig
+from workloads.esm2.data.sources import NAMED_ADDRESSES
+
+
+def listed(problems: list[str]) -> str:
+    return f"{len(problems)} problem(s)\n" + "\n".join(f"  {problem}" for problem in problems)
+
+
+def path_problems(
+    config: RunConfig, folder: str, is_shared: Callable[[str], bool], *, who: str, where: str
+) -> list[str]:
+    """What those who run the job could not read or write.
+
+    Args:
+        config: the run.
+        folder: what its relative paths are relative to.
+        is_shared: whether a path is on a file system that all of them share.
+        who: they, for messages.
+        where: these file systems, for messages.
+    """
+    problems = []
+    for name, path in (
+        ("runs", config.runs),
+        ("data.path", config.data.path),
+        ("data.downloads", config.data.downloads),
+    ):
+        if not is_shared(str(PurePosixPath(folder) / path)):
+            problems.append(f"{name}: got {path}; {who} share {where}. Relative paths are below {folder}")
+    membership = [config.data.membership] if config.data.membership else []
+    for source in [*(config.data.members or config.data.source), *membership]:
+        known = source == "sample" or source in NAMED_ADDRESSES or "://" in source
+        if not known and not is_shared(source):
+            problems.append(
+                f"data: {source} is on this machine; {who} read below {where}, https:// and s3://"
+            )
+    return problems
+
+
+def gpus_of(
+    hardware: InstanceType, stage: str, asked: int | None, problems: list[str], *, option: str
+) -> int:
+    """Of each node; ``option`` is the one that chose the hardware."""
+    if stage == "data":
+        return 0
+    if (hardware.accelerator or "").startswith(("Trainium", "Inferentia")) and asked != 0:
+        problems.append(f"{option}: {hardware.name} has {hardware.accelerator}; training runs on NVIDIA GPUs")
+    found = hardware.num_accelerators
+    gpus = found if asked is None else asked
+    if not 0 <= gpus <= found:
+        problems.append(f"--gpus-per-node: got {gpus}; {hardware.name} has {found}")
+    return gpus
+
+
+def sizes_of(asked: str, stage: str, there: int, problems: list[str], *, who: str) -> range:
+    """Every number of nodes that a job may run on; none if there is a problem.
+
+    Args:
+        asked: a number or a range, as ``2-3``.
+        stage: of the run.
+        there: how many there are in the cluster file.
+        problems: what is wrong is added to them.
+        who: has these, for messages.
+    """
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", asked)
+    fewest, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if found is None or not 1 <= fewest <= most:
+        problems.append(f"NODES: got {asked}; expected a number from 1, or a range such as 2-3")
+    elif stage == "data" and most != 1:
+        problems.append(f"NODES: got {asked}; data are prepared on 1 node")
+    elif most > there:
+        problems.append(f"NODES: got {asked}; {who} has {there} in the cluster file")
+    else:
+        return range(fewest, most + 1)
+    return range(0)
+
+
+def shard_problems(config: RunConfig, sizes: Iterable[int], num_processes: int) -> list[str]:
+    """Numbers of nodes, with this many processes each, over which a model cannot be sharded as asked."""
+    shard_size = config.parallel.shard_size
+    return [
+        f"parallel.shard_size: got {shard_size}; it must divide the number of processes, which is "
+        f"{size * num_processes} on {size} node(s)"
+        for size in sizes
+        if shard_size and size * num_processes % shard_size
+    ]

@@ -1,0 +1,111 @@
+"""What a job of Kubernetes takes and is told, and the names by which it is found again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .torchrun import SHUTDOWN_TIMEOUT_SECONDS
+
+Operator = Literal["hyperpod", "kubeflow"]
+Manifest = dict[str, Any]
+
+JOB_LABEL, STAGE_LABEL, RUN_LABEL = "esm2/job", "esm2/stage", "esm2/run"
+RUN_DIR_ANNOTATION, VERSION_ANNOTATION = "esm2/run-dir", "esm2/version"
+HEALTH_LABEL = "sagemaker.amazonaws.com/node-health-status"
+DEEP_HEALTH_LABEL = "sagemaker.amazonaws.com/deep-health-check-status"
+INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
+GROUP_LABEL = "sagemaker.amazonaws.com/instance-group-name"
+QUEUE_LABEL, PRIORITY_LABEL = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
+PREFERRED_TOPOLOGY = "kueue.x-k8s.io/podset-preferred-topology"
+REQUIRED_TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
+SAVE_SECONDS = SHUTDOWN_TIMEOUT_SECONDS + 60
+"""Between SIGTERM and SIGKILL for a pod: its processes save, and then those that do not end are killed."""
+
+
+@dataclass(frozen=True)
+class PodJob:
+    """One pod a node, a process a GPU."""
+
+    name: str
+    """DNS label, 40 characters at most: operators append to it."""
+    namespace: str
+    operator: Operator
+    stage: str
+    run: str
+    """DNS label."""
+    image: str
+    """By digest."""
+    version: str
+    """Of the code that submits; the image's own is in its ``GIT_SHA``."""
+    num_pods: int
+    """The most that it has."""
+    min_pods: int
+    """With fewer it waits, with more it goes on; ``num_pods`` for a job of a fixed size."""
+    num_gpus: int
+    """Of each pod."""
+    num_efa: int
+    """EFA interfaces of each pod."""
+    num_cpus: int
+    memory_gib: int
+    node_labels: Mapping[str, str]
+    """Of nodes that it may run on."""
+    tolerations: tuple[Mapping[str, str], ...]
+    claim: str
+    mount: str
+    """Where the file system is, in pods as on nodes."""
+    work_folder: str
+    """What relative paths of the run file are relative to."""
+    run_dir: str
+    config: str
+    """Text of the run file."""
+    overrides: tuple[str, ...]
+    user: int
+    """Id of the user and group that processes have."""
+    queue: str | None = None
+    priority: str | None = None
+    preferred_topology: str | None = None
+    """Label of nodes; Kueue looks for nodes with the same value, and takes others if there are none."""
+    required_topology: str | None = None
+    """The same, and Kueue waits if there are none."""
+    service_account: str | None = None
+    hang_seconds: int = 300
+    max_retries: int = 10
+
+    @property
+    def num_processes(self) -> int:
+        """Of each pod."""
+        return max(1, self.num_gpus)
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether it goes on with another number of pods."""
+        return self.min_pods < self.num_pods
+
+    @property
+    def config_name(self) -> str:
+        return f"{self.name}-run"
+
+    def labels(self) -> dict[str, str]:
+        """By which the job, its pods and its run file are found."""
+        return {
+            "app.kubernetes.io/name": "esm2",
+            JOB_LABEL: self.name,
+            STAGE_LABEL: self.stage,
+            RUN_LABEL: self.run,
+        }
+
+    def queue_labels(self) -> dict[str, str]:
+        """For Kueue, on the job and on its pods."""
+        return _given({QUEUE_LABEL: self.queue, PRIORITY_LABEL: self.priority})
+
+    def topology_annotations(self) -> dict[str, str]:
+        """For Kueue, on the job and on its pods."""
+        return _given(
+            {PREFERRED_TOPOLOGY: self.preferred_topology, REQUIRED_TOPOLOGY: self.required_topology}
+        )
+
+
+def _given(values: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value}

@@ -21,7 +21,7 @@ from tools.eks_fetch import fetch
 from tools.eks_placement import chosen_team
 from tools.kind_of_job import has_ended, kind_of, list_jobs, state
 from tools.kubectl import Kubectl, Refused, open_kubectl
-from tools.pod_states import pod_problems
+from tools.pod_states import has_begun, pod_problems
 from tools.tables import format_table
 from workloads.esm2.launch.pod_job import (
     JOB_LABEL,
@@ -34,8 +34,10 @@ from workloads.esm2.launch.pod_job import (
 NUM_SHOWN = 5
 """Jobs of which status shows the log's last line."""
 POLL_SECONDS = 5.0
-MOST_LOGS = 256
-"""Pods that kubectl follows at once."""
+MOST_LOGS = 768
+"""Containers that kubectl follows at once: a pod has three."""
+YET_TO_START = "is waiting to start"
+"""What kubectl says of a container whose turn has not come."""
 FIRST_LINES = 50
 
 
@@ -170,8 +172,7 @@ def tail(kubectl: Kubectl, operator: Operator, name: str) -> int:
                 print(f"job {name} is gone")
                 return 0
             find_job(kubectl, operator, name)
-        started = [pod for pod in pods if pod["status"].get("phase") not in (None, "Pending")]
-        if started:
+        if any(has_begun(pod) for pod in pods):
             # What pods said before they were followed is not lost, and nothing comes twice.
             lines = ["--tail=-1", f"--since-time={seen}"] if begun else [f"--tail={FIRST_LINES}"]
             begun = True
@@ -180,18 +181,30 @@ def tail(kubectl: Kubectl, operator: Operator, name: str) -> int:
                 f"--selector={JOB_LABEL}={name}",
                 "--follow",
                 "--prefix",
+                "--all-containers",
+                "--ignore-errors",
                 f"--max-log-requests={MOST_LOGS}",
                 *lines,
-                say=lambda line: print(line, flush=True),
+                say=_tell,
             )
             seen = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        elif jobs and waiting != (now := f"the job has not begun: {state(jobs[0])}"):
+        elif jobs and waiting != (now := _why_not_begun(jobs[0], pods)):
             waiting = now
             print(now, flush=True)
         if jobs and has_ended(jobs[0]):
             print(f"job {name}: {state(jobs[0])}")
             return 0
         pause(POLL_SECONDS)
+
+
+def _tell(line: str) -> None:
+    if YET_TO_START not in line:
+        print(line, flush=True)
+
+
+def _why_not_begun(job: Mapping[str, Any], pods: list[dict[str, Any]]) -> str:
+    problems = [f"  {pod['metadata']['name']}  {why}" for pod in pods for why in pod_problems(pod)]
+    return "\n".join([f"the job has not begun: {state(job)}", *problems])
 
 
 def cancel(kubectl: Kubectl, operator: Operator, job: Mapping[str, Any]) -> int:

@@ -15,10 +15,14 @@ from tools.job_checks import gpus_of, listed, sizes_of
 from workloads.esm2.launch.pod_job import DEEP_HEALTH_LABEL, GROUP_LABEL, INSTANCE_TYPE_LABEL, PodJob
 
 IMAGE = re.compile(r"[\w.-]+(:\d+)?(/[a-z0-9._-]+)+(:[\w.-]+)?@sha256:[0-9a-f]{64}")
+RESUMED_NAMESPACE = re.compile(r"kubeflow$|hyperpod")
+"""SageMaker developer guide, "Automatic node recovery and auto-resume"."""
 MIN_HANG_SECONDS = 60
 """The operator's agent looks once a second; a process writes five lines in this time at most."""
 DATA_CPUS, DATA_MEMORY_GIB = 8, 16
 MOST_RETRIES = 1000
+RETRIES = {"train": PodJob.max_retries, "data": 3, "evaluate": 3, "bandwidth": 1}
+"""By default: what is not a training has little to lose, and what it fails with is mostly its result."""
 BORROW_LIMIT_PERCENT = 50
 """SageMaker's, where the cluster file gives none (``config/task_governance.py``)."""
 TOPOLOGIES = (
@@ -47,7 +51,12 @@ class EksWanted:
     folder: str | None = None
     service_account: str | None = None
     hang_seconds: int = PodJob.hang_seconds
-    max_retries: int = PodJob.max_retries
+    max_retries: int | None = None
+    """By stage, if it is None."""
+
+    @property
+    def num_retries(self) -> int:
+        return RETRIES[self.stage] if self.max_retries is None else self.max_retries
 
 
 @dataclass(frozen=True)
@@ -125,6 +134,11 @@ def placement(cluster: EksCluster, wanted: EksWanted, problems: list[str]) -> Pl
     folder, mount = wanted.folder or default_folder(cluster, namespace), cluster.storage.lustre.mount_path
     if not is_shared(cluster, folder):
         problems.append(f"--folder: got {folder}; pods share {mount}")
+    if cluster.training_operator == "kubeflow" and not RESUMED_NAMESPACE.match(namespace):
+        problems.append(
+            f"--namespace: got {namespace}; HyperPod resumes Kubeflow's jobs in kubeflow and in namespaces "
+            "whose name begins with hyperpod"
+        )
     if not IMAGE.fullmatch(wanted.image or ""):
         problems.append(
             f"IMAGE: got {wanted.image or 'none'}; a job names its image by digest, "
@@ -135,7 +149,7 @@ def placement(cluster: EksCluster, wanted: EksWanted, problems: list[str]) -> Pl
             f"--hang-seconds: got {wanted.hang_seconds}; give at least {MIN_HANG_SECONDS}, "
             "and more than a step takes"
         )
-    if not 0 <= wanted.max_retries <= MOST_RETRIES:
+    if not 0 <= wanted.num_retries <= MOST_RETRIES:
         problems.append(f"--max-retries: got {wanted.max_retries}; allowed are 0 to {MOST_RETRIES}")
     problems += _topology_problems(wanted, team)
     groups = _groups(cluster, wanted.group, problems)

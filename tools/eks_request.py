@@ -135,7 +135,7 @@ def _job(
         required_topology=wanted.required_topology,
         service_account=wanted.service_account,
         hang_seconds=wanted.hang_seconds,
-        max_retries=wanted.max_retries,
+        max_retries=wanted.num_retries,
     )
 
 

@@ -94,9 +94,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--required-topology", metavar="LABEL", help="the same; without them the job waits")
     parser.add_argument("--group", help="instance group; the first one with GPUs")
     parser.add_argument("--service-account", help="whose rights to AWS the pods have (pod identity)")
-    parser.add_argument(
-        "--max-retries", type=int, default=EksWanted.max_retries, help="of a job by its operator"
-    )
+    parser.add_argument("--max-retries", type=int, help="of a job by its operator; 10 of a training")
     parser.add_argument("--kubeconfig", type=Path, help="instead of the caller's AWS credentials")
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="write the manifests there instead")
     return parser.parse_intermixed_args()

@@ -25,6 +25,15 @@ def pod_problems(pod: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def has_begun(pod: Mapping[str, Any]) -> bool:
+    """Whether one of its containers has a log, which those before the main one may have, too."""
+    status = pod.get("status", {})
+    states = [{**found.get("lastState", {}), **found.get("state", {})} for found in _containers(status)]
+    return status.get("phase", "Pending") != "Pending" or any(
+        "running" in state or "terminated" in state for state in states
+    )
+
+
 def waiting_problems(container: Mapping[str, Any]) -> list[str]:
     """Why a container does not begin, for its status."""
     waiting = container.get("state", {}).get("waiting", {})

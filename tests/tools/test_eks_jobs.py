@@ -246,6 +246,30 @@ def test_tail_shows_logs_until_the_job_ends(objects: Objects, run: Run) -> None:
     assert said.endswith(f"job {name}: Completed\n")
 
 
+def test_tail_says_why_a_job_does_not_begin_and_shows_what_comes_before_training(
+    objects: Objects, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = submit(run)
+    pod = add_pod(objects, name, "preparing data/sample\n", phase="Pending")
+    status = objects.kept["pods", SPACE, pod]["status"]
+    status["conditions"] = [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}]
+
+    def pause(seconds: float) -> None:
+        if status.pop("conditions", None):
+            running = {"name": "data", "state": {"running": {}}}
+            status["initContainerStatuses"] = [running]
+            return
+        condition = {"type": "Completed", "status": "True"}
+        objects.kept["hyperpodpytorchjobs", SPACE, name]["status"] = {"conditions": [condition]}
+
+    monkeypatch.setattr(eks_jobs, "pause", pause)
+    _, said = run(eks_jobs, "tail", name)
+    first, why, *rest = said.splitlines()
+    assert first == "the job has not begun: Waiting"
+    assert why == f"  {pod}  no node: 0/3 nodes are available"
+    assert any(line.endswith("preparing data/sample") for line in rest)
+
+
 def test_tail_goes_on_when_pods_are_replaced(
     objects: Objects, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

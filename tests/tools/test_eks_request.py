@@ -14,6 +14,7 @@ from workloads.esm2.launch.pod_job import PodJob
 
 P5 = shipped("eks-p5")
 TEAM = "proteins"
+RETRIES = {"train": 10, "data": 3, "evaluate": 3, "bandwidth": 1}
 NEAR = "topology.k8s.aws/network-node-layer-3"
 STAGES = ("data", "train", "evaluate", "bandwidth")
 CASES = [
@@ -99,17 +100,18 @@ def test_every_job_is_resumed(name: str, operator: str, stage: str, overrides: t
     if operator == "kubeflow":
         pods = sum(replica["replicas"] for replica in manifest["spec"]["pytorchReplicaSpecs"].values())
         # Restarts of all pods count, and a fault may start each of them again.
-        assert policy["backoffLimit"] == 10 * pods
+        assert policy["backoffLimit"] == RETRIES[stage] * pods
         annotations = manifest["metadata"]["annotations"]
         assert annotations["sagemaker.amazonaws.com/enable-job-auto-resume"] == "true"
-        assert annotations["sagemaker.amazonaws.com/job-max-retry-count"] == "10"
+        assert annotations["sagemaker.amazonaws.com/job-max-retry-count"] == str(RETRIES[stage])
         replicas = manifest["spec"]["pytorchReplicaSpecs"]
         assert {replica["restartPolicy"] for replica in replicas.values()} == {"OnFailure"}
         assert all(
             replica["template"]["spec"]["containers"][0]["name"] == "pytorch" for replica in replicas.values()
         )
     else:
-        assert policy["jobMaxRetryCount"] == 10 and policy["restartPolicy"]["evalPeriodSeconds"] > 0
+        assert policy["jobMaxRetryCount"] == RETRIES[stage]
+        assert policy["restartPolicy"]["evalPeriodSeconds"] > 0
         assert ("logMonitoringConfiguration" in policy) == (stage != "data")
 
 
@@ -128,6 +130,13 @@ def command(job: PodJob) -> list[str]:
 def variables(job: PodJob) -> dict[str, Any]:
     [container] = pod(job)["containers"]
     return {variable["name"]: variable for variable in container["env"]}
+
+
+def test_a_result_is_not_tried_again_in_place() -> None:
+    """A bandwidth below its bound, say; a training's processes are."""
+    assert "--max-restarts=3" in command(of("eks-p5", "kubeflow", "train", ()))
+    assert "--max-restarts=0" in command(of("eks-p5", "kubeflow", "bandwidth", ()))
+    assert made(stage="bandwidth", max_retries=7).max_retries == 7
 
 
 def test_pods_of_kubeflow_meet_by_c10d() -> None:
@@ -322,6 +331,11 @@ def test_names_are_labels_and_never_the_same() -> None:
         ([], {"stage": "bandwidth", "nodes": "1"}, "NODES: got 1, with one process; an all-reduce needs two"),
         (["lr=3"], {"stage": "bandwidth"}, "lr=3: the bandwidth job takes at_least=<GB/s>"),
         ([], {"hang_seconds": 59}, "--hang-seconds: got 59; give at least 60"),
+        (
+            [],
+            {"namespace": "ada", "cluster": shipped(training_operator="kubeflow")},
+            "--namespace: got ada; HyperPod resumes Kubeflow's jobs in kubeflow and in namespaces",
+        ),
         ([], {"max_retries": -1}, "--max-retries: got -1; allowed are 0 to 1000"),
         ([], {"group": "gpu"}, "--group: got gpu; the cluster file has system, workers"),
         ([], {"gpus_per_node": 2}, "--gpus-per-node: got 2; ml.g5.8xlarge has 1"),

@@ -1,7 +1,7 @@
 """Pods of a rendered job as processes of this machine: the same commands, arguments and environment.
 
 Folders stand for the volumes, so paths in arguments and environment are replaced; pods have addresses of
-their own, which agents here have not, so their ports are; and no devices are looked for. Nothing else differs.
+their own, which agents here have not, so their ports are; no devices are looked for. Nothing else differs.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ KEPT_SECONDS = 7 * 24 * 3600
 CLEAN_POD_POLICY = "Running"
 """Of a job that has ended, pods that still run or wait go, and give their GPUs back."""
 RESTARTS_IN_PLACE = 3
-"""Of processes in their pods, before the pods start again."""
+"""Of a training's processes in their pods, before the pods start again. What other stages fail with is their
+result, as a bandwidth below its bound."""
 RESTART_WINDOW_SECONDS = 6 * 3600
 RESIZE_SECONDS = 300
 """For a lost pod to come back on a spare node, which fetches the image, before a job goes on without it; and
@@ -83,7 +84,7 @@ def _hyperpod_job(job: PodJob) -> Manifest:
                 "ttlSecondsAfterFinished": KEPT_SECONDS,
                 "restartPolicy": {
                     "evalPeriodSeconds": RESTART_WINDOW_SECONDS,
-                    "numRestartBeforeFullJobRestart": RESTARTS_IN_PLACE,
+                    "numRestartBeforeFullJobRestart": max(1, _restarts_in_place(job)),
                     "maxFullJobRestarts": job.max_retries,
                 },
                 **({} if job.stage == "data" else {"logMonitoringConfiguration": [_hang_rule(job)]}),
@@ -113,7 +114,7 @@ def _kubeflow_job(job: PodJob) -> Manifest:
             "rdzvBackend": "c10d",
             "minReplicas": job.min_pods,
             "maxReplicas": job.num_pods,
-            "maxRestarts": RESTARTS_IN_PLACE,
+            "maxRestarts": _restarts_in_place(job),
         }
     return {
         "apiVersion": "kubeflow.org/v1",
@@ -146,6 +147,10 @@ def _metadata(job: PodJob, annotations: Mapping[str, str]) -> Manifest:
         "labels": job.labels() | job.queue_labels(),
         "annotations": {**own, **job.topology_annotations(), **annotations},
     }
+
+
+def _restarts_in_place(job: PodJob) -> int:
+    return RESTARTS_IN_PLACE if job.stage == "train" else 0
 
 
 def _stage(job: PodJob) -> list[str]:
@@ -191,7 +196,7 @@ def _torchrun_command(job: PodJob) -> list[str]:
         f"--nnodes={job.min_pods}:{job.num_pods}" if job.is_elastic else f"--nnodes={job.num_pods}",
         f"--nproc-per-node={job.num_processes}",
         *meeting,
-        f"--max-restarts={RESTARTS_IN_PLACE}",
+        f"--max-restarts={_restarts_in_place(job)}",
         f"--shutdown-timeout={SHUTDOWN_TIMEOUT_SECONDS}",
         *_stage(job),
     ]

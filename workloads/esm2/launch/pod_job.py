@@ -72,6 +72,7 @@ class PodJob:
     service_account: str | None = None
     hang_seconds: int = 300
     max_retries: int = 10
+    """How often its operator starts it again."""
 
     @property
     def num_processes(self) -> int:

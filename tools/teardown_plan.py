@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import boto3
 
 from config.cluster import Cluster
+from config.resource_names import control_plane_log_group
 from config.stack_names import stack_names
 from tools.aws_session import aws_client
 from tools.network_holders import kept_holders, live_holders
@@ -15,12 +16,14 @@ from tools.stack_contents import NEVER_DEPLOYED, StackContents, StackResource, r
 
 HOLDS_DATA = {
     "AWS::SageMaker::Cluster": "the cluster, with all its nodes and what is on their disks",
+    "AWS::EKS::Cluster": "the control plane, with all objects of Kubernetes and what is in its volumes",
     "AWS::FSx::FileSystem": "file system",
     "AWS::S3::Bucket": "bucket, with all versions of its objects",
     "AWS::RDS::DBInstance": "database",
     "AWS::ECR::Repository": "image repository, with its images",
     "AWS::KMS::Key": "key (30 days until it is gone)",
     "AWS::APS::Workspace": "metrics",
+    "AWS::Grafana::Workspace": "Grafana, with people's dashboards",
 }
 
 
@@ -33,7 +36,7 @@ class TeardownPlan:
     holders: tuple[str, ...]
     """Ids of what holds it."""
     service_logs: tuple[str, ...]
-    """Log groups that HyperPod made itself."""
+    """Log groups that belong to no stack: HyperPod, EKS and their agents made them."""
 
     @property
     def kept(self) -> list[StackResource]:
@@ -80,20 +83,26 @@ def make_plan(session: boto3.Session, cluster: Cluster) -> TeardownPlan:
         stacks=tuple(going),
         network_held=network if holders else None,
         holders=tuple(holders),
-        service_logs=tuple(name for name in _node_logs(session, cluster) if name not in deleted),
+        service_logs=tuple(name for name in _service_logs(session, cluster) if name not in deleted),
     )
 
 
-def _node_logs(session: boto3.Session, cluster: Cluster) -> tuple[str, ...]:
+def _service_logs(session: boto3.Session, cluster: Cluster) -> tuple[str, ...]:
     """HyperPod logs its nodes' set-up in a group of its own, which belongs to no stack and never expires.
 
-    CloudWatch's agent on the nodes writes to one beside it, which is the stack's.
+    CloudWatch's agent on the nodes writes to one beside it, which is the stack's. So are those of EKS and
+    Container Insights, which they make again for what they say when the stack's are gone.
     """
-    logs = aws_client(session, "logs")
-    pages = logs.get_paginator("describe_log_groups").paginate(
-        logGroupNamePrefix=f"/aws/sagemaker/Clusters/{cluster.name}/"
+    prefixes = [f"/aws/sagemaker/Clusters/{cluster.name}/"]
+    if cluster.scheduler == "eks":
+        prefixes += [control_plane_log_group(cluster), f"/aws/containerinsights/{cluster.name}/"]
+    paginator = aws_client(session, "logs").get_paginator("describe_log_groups")
+    return tuple(
+        group["logGroupName"]
+        for prefix in prefixes
+        for page in paginator.paginate(logGroupNamePrefix=prefix)
+        for group in page["logGroups"]
     )
-    return tuple(group["logGroupName"] for page in pages for group in page["logGroups"])
 
 
 def describe_plan(plan: TeardownPlan) -> str:
@@ -115,7 +124,7 @@ def describe_remains(plan: TeardownPlan) -> str:
         for resource in sorted(plan.kept, key=_order_of_deletion):
             lines += _describe_kept(resource)
         for name in plan.service_logs:
-            lines += [f"  {name}: HyperPod's log of the nodes, bills by the GB and month"]
+            lines += [f"  {name}: a service's log, bills by the GB and month"]
             lines += [f"      aws logs delete-log-group --log-group-name {name}"]
     if plan.network_held:
         lines += [*([""] if lines else []), *_describe_network(plan, plan.network_held)]

@@ -25,10 +25,11 @@ def everything(*, policy: str) -> dict[str, Template]:
 
 
 class Account:
-    """The cluster's stacks, and the services beside them."""
+    """The cluster's stacks, and the services beside them; ``hyperpod`` is the stack with the nodes."""
 
-    def __init__(self, templates: dict[str, Template]) -> None:
+    def __init__(self, templates: dict[str, Template], *, hyperpod: str = HYPERPOD) -> None:
         self.aws = AnsweringAws("us-west-2")
+        self._hyperpod = hyperpod
         self.stacks = DeployedStacks(self.aws, templates)
         self.objects = {"data-0123": [("shard-0", "v1"), ("shard-1", "v1"), ("shard-2", "v1")]}
         self.delete_markers = {"data-0123": [("old", "v2")]}
@@ -48,7 +49,7 @@ class Account:
 
     def _versions(self, parameters: Parameters) -> dict[str, Any]:
         # The bucket may only be emptied when the nodes that write to it are gone.
-        assert HYPERPOD not in self.stacks.status or self.stacks.status[HYPERPOD] == "DELETE_COMPLETE"
+        assert self.stacks.status.get(self._hyperpod, "DELETE_COMPLETE") == "DELETE_COMPLETE"
         bucket = parameters["Bucket"]
         return {
             name: [{"Key": key, "VersionId": version} for key, version in entries[bucket]]

@@ -39,6 +39,10 @@ class FetchError(ValueError):
     """The file cannot be had; the message names the address and what to do."""
 
 
+class BeingFetched(FetchError):
+    """Another process downloads the same file right now."""
+
+
 class TransientError(Exception):
     """A failure that may pass: a broken connection, an overloaded server."""
 
@@ -314,7 +318,7 @@ def _lock(stream: BinaryIO, partial: Path) -> None:
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise FetchError(
+        raise BeingFetched(
             f"{partial} is being written by another process; wait for it, or set data.downloads to another "
             "folder"
         ) from None

@@ -1,32 +1,62 @@
 """A run's data before its pods start: ``python -m workloads.esm2.launch.pod_data --config RUN.yaml [...]``.
 
-Every pod of a training job runs it. The first one prepares what is not there yet; the others wait for it.
+Every pod of a training job runs it. The first one fetches and prepares what is not there yet; the others wait
+for it. What is there is taken without asking for its sources, which may be gone when a job starts again.
 """
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from ..command_line import run_command
 from ..config import RunConfig
+from ..data.manifest import MANIFEST_FILE, Manifest, Settings
 from ..data.run_data import prepare_run
+from ..data.transfer import BeingFetched
 from ..data.workspace import BeingPrepared
 
 POLL_SECONDS = 5.0
 
 
 def main(config: RunConfig) -> None:
-    """Return when the data are there; how long that takes is the source's matter, and no time limit's."""
+    """Return when the data are there; how long that takes is the source's matter, and no time limit's.
+
+    Raises:
+        ValueError: if they cannot be had, or others are in their place.
+    """
     is_told = False
-    while True:
+    while not is_there(config):
         try:
             prepare_run(config)
-            return
-        except BeingPrepared:
+        except (BeingPrepared, BeingFetched):
             if not is_told:
                 print(f"another pod prepares {config.data.path}", flush=True)
             is_told = True
             time.sleep(POLL_SECONDS)
+
+
+def is_there(config: RunConfig) -> bool:
+    """Whether data are there that were made of what the configuration names, in the way it says."""
+    data, folder = config.data, Path(config.data.path)
+    if not (folder / MANIFEST_FILE).exists():
+        return False
+    manifest = Manifest.load(folder)
+    wanted = Settings(
+        seed=data.seed,
+        validation_fraction=data.validation_fraction,
+        test_fraction=data.test_fraction,
+        members=bool(data.members),
+    )
+    locations = {*(data.members or data.source)}
+    if data.members and data.membership:
+        locations.add(data.membership)
+    # A file of a folder is called <folder>/<file> there.
+    made_of = {
+        source.name if source.name in locations else source.name.rpartition("/")[0]
+        for source in manifest.sources
+    }
+    return manifest.settings == wanted and made_of == locations
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ from config.task_governance import team_namespace
 COMMON_NAMESPACE = "hyperpod-training"
 """Where jobs run without teams. HyperPod resumes jobs by itself in kubeflow and in hyperpod* (SageMaker
 developer guide, "Automatic node recovery and auto-resume")."""
+POD_SECURITY = {"pod-security.kubernetes.io/enforce": "baseline"}
+"""Labels of namespaces of jobs, whose pods need nothing of the node's own: in its network, or with its files,
+they would have its credentials."""
 LUSTRE_CLAIM = "fsx"
 """The PersistentVolumeClaim of the Lustre file system, of this name in every namespace of jobs."""
 LUSTRE_STORAGE_CLASS = "fsx-lustre"

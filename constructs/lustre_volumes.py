@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from aws_cdk import RemovalPolicy
+
 from config import addons
 from config.eks_cluster import EksCluster
-from config.kubernetes_names import COMMON_NAMESPACE, job_namespaces
+from config.kubernetes_names import COMMON_NAMESPACE, POD_SECURITY, job_namespaces
 from config.lustre_volumes import (
     SYSTEM_NAMESPACE,
     LustreVolume,
@@ -24,8 +26,7 @@ from constructs.pod_role import PodRole
 _NAMESPACE = {
     "apiVersion": "v1",
     "kind": "Namespace",
-    # Jobs need no privileges of the node's.
-    "metadata": {"name": COMMON_NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "baseline"}},
+    "metadata": {"name": COMMON_NAMESPACE, "labels": POD_SECURITY},
 }
 
 
@@ -34,6 +35,9 @@ class LustreVolumes(Construct):
 
     Volumes are the whole file system: the data under the bucket's path are everybody's, and each namespace
     has a folder of its own for what it makes.
+
+    The objects go with the EKS cluster and not before: Kubernetes deletes no claim, and so no namespace,
+    while a pod uses it, and the deletion of the stack would wait for the end of jobs until it fails.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class LustreVolumes(Construct):
                 storage_class(),
                 *(persistent_volume(volume, namespace) for namespace in places),
             ],
+            removal=RemovalPolicy.RETAIN,
         )
         volumes.node.add_dependency(driver)
         claims = manifest(
@@ -83,7 +88,14 @@ class LustreVolumes(Construct):
             "Claims",
             kubernetes=kubernetes,
             objects=[persistent_volume_claim(volume, namespace) for namespace in places],
+            removal=RemovalPolicy.RETAIN,
         )
         claims.node.add_dependency(volumes)
-        folders = manifest(self, "Folders", kubernetes=kubernetes, objects=[folder_job(namespaces)])
+        folders = manifest(
+            self,
+            "Folders",
+            kubernetes=kubernetes,
+            objects=[folder_job(namespaces)],
+            removal=RemovalPolicy.RETAIN,
+        )
         folders.node.add_dependency(claims)

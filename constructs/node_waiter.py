@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from aws_cdk import CustomResource, Duration
+from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_logs as logs
 
 from config.eks_cluster import EksCluster
 from config.system_groups import system_groups
 from constructs import Construct
 from constructs.eks_hyperpod_cluster import EksHyperPodCluster
+from constructs.kubernetes_cluster import KubernetesCluster
 from constructs.node_statements import Statement
 from constructs.polled_resource import WAIT, PolledResource
 
+CNI = "aws-node"
+"""The VPC CNI's pods, one on each node: ready when the node's network is."""
+READY_WITHIN = Duration.minutes(10)
+"""From Running on. The installer, which asks, has 15 minutes."""
+
 
 class NodeWaiter(Construct):
-    """In place when the groups for Kubernetes's own pods have nodes; deleted at once.
+    """In place when the groups for Kubernetes's own pods have nodes that pods can run on; deleted at once.
 
-    What needs nodes depends on ``resource``.
+    HyperPod's word for a node, Running, is about the machine. That it has joined and has a network is asked
+    of Kubernetes: without, every add-on that comes next would fail for itself after its own time-out.
+
+    What needs nodes depends on ``ready``.
     """
 
     def __init__(
@@ -25,6 +35,7 @@ class NodeWaiter(Construct):
         construct_id: str,
         *,
         settings: EksCluster,
+        kubernetes: KubernetesCluster,
         hyperpod: EksHyperPodCluster,
         log: logs.CfnLogGroup,
     ) -> None:
@@ -42,7 +53,7 @@ class NodeWaiter(Construct):
             query_interval=Duration.seconds(30),
             log=log,
         )
-        self.resource = CustomResource(
+        running = CustomResource(
             self,
             "Resource",
             resource_type="Custom::HyperPodNodes",
@@ -56,4 +67,16 @@ class NodeWaiter(Construct):
                 "TimeoutSeconds": WAIT.to_seconds(),
             },
         )
-        self.resource.node.add_dependency(hyperpod)
+        running.node.add_dependency(hyperpod)
+        self.ready = eks.KubernetesObjectValue(
+            self,
+            "Ready",
+            cluster=kubernetes.cluster,
+            object_type="daemonset",
+            object_name=CNI,
+            object_namespace="kube-system",
+            # Of its pods those that are ready; missing as long as there is none.
+            json_path=".status.numberAvailable",
+            timeout=READY_WITHIN,
+        )
+        self.ready.node.add_dependency(running)

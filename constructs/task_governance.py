@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from aws_cdk import CustomResource, Duration, Stack
+from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_logs as logs
 
 from config import addons
 from config.cluster_tags import tags_of
 from config.eks_cluster import EksCluster
-from config.task_governance import Quota, Team
+from config.kubernetes_names import POD_SECURITY
+from config.task_governance import Quota, Team, team_namespace
 from config.task_governance import TaskGovernance as Settings
 from constructs import Construct
 from constructs.addon import addon
@@ -69,6 +71,17 @@ class TaskGovernance(Construct):
         for team in governance.teams:
             quota = self._resource(f"Quota{team.name}", "ComputeQuota", _quota(settings.name, team))
             quota.node.add_dependency(policy)
+            # The quota makes the namespace, and says nothing of what its pods may do.
+            security = eks.KubernetesPatch(
+                self,
+                f"PodSecurity{team.name}",
+                cluster=kubernetes.cluster,
+                resource_name=f"namespace/{team_namespace(team.name)}",
+                apply_patch={"metadata": {"labels": POD_SECURITY}},
+                # For as long as there is a namespace.
+                restore_patch={"metadata": {}},
+            )
+            security.node.add_dependency(quota)
 
     def _resource(self, construct_id: str, kind: str, request: Mapping[str, Any]) -> CustomResource:
         tags = [{"Key": key, "Value": value} for key, value in tags_of(self._settings).items()]

@@ -104,11 +104,7 @@ class EksHyperPodStack(Stack):
 
         log = log_group(self, "FunctionLog", key=key, retention_days=FUNCTION_LOG_DAYS)
         waiter = NodeWaiter(
-            self,
-            "NodeWaiter",
-            settings=cluster,
-            hyperpod=hyperpod,
-            log=log,
+            self, "NodeWaiter", settings=cluster, kubernetes=kubernetes, hyperpod=hyperpod, log=log
         )
         services = ClusterServices(
             self,
@@ -122,7 +118,7 @@ class EksHyperPodStack(Stack):
             key=key,
             log=log,
         )
-        services.node.add_dependency(waiter.resource)
+        services.node.add_dependency(waiter.ready)
         if cluster.budget:
             CostBudget(self, "Budget", cluster_name=cluster.name, tag=CLUSTER_TAG, budget=cluster.budget)
         self._outputs(

@@ -28,8 +28,10 @@ class StackResource:
 
     @property
     def is_kept(self) -> bool:
+        """Whether it outlives the stack; what a function put into Kubernetes goes with the EKS cluster."""
         # RetainExceptOnCreate retains what has once been deployed.
-        return self.deletion_policy in ("Retain", "RetainExceptOnCreate")
+        retained = self.deletion_policy in ("Retain", "RetainExceptOnCreate")
+        return retained and not self.resource_type.startswith("Custom::")
 
     @property
     def leaves_snapshot(self) -> bool:

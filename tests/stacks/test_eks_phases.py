@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ CLUSTER = "AWS::SageMaker::Cluster"
 ADDON = "AWS::EKS::Addon"
 CHART = "Custom::AWSCDK-EKS-HelmChart"
 OBJECTS = "Custom::AWSCDK-EKS-KubernetesResource"
+READY = "Custom::AWSCDK-EKS-KubernetesObjectValue"
 INSTALLED = (ADDON, CHART, OBJECTS)
 WITHOUT_NODES = {"vpc-cni", "kube-proxy", "eks-pod-identity-agent"}
 CASES = (*EKS_FILES, *EKS_VARIANTS)
@@ -111,10 +113,23 @@ def test_the_chart_does_not_wait_for_its_pods(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_last_comes_what_needs_nodes(case: str) -> None:
-    waiter = the(case, "Custom::HyperPodNodes")
-    assert the(case, CLUSTER) in everything_before(case)[waiter]
+    before = everything_before(case)
+    running, ready = the(case, "Custom::HyperPodNodes"), the(case, READY)
+    assert the(case, CLUSTER) in before[running]
+    assert running in before[ready]
     for name in in_phase(case, "WithNodes"):
-        assert waiter in everything_before(case)[name], name
+        assert ready in before[name], name
+
+
+def test_kubernetes_itself_is_asked_for_a_node_with_a_network() -> None:
+    """Longer than the function of aws-cdk-lib may run, and the question would never be answered."""
+    asked = hyperpod("clusters/eks.yaml")[the("clusters/eks.yaml", READY)]["Properties"]
+    assert (asked["ObjectNamespace"], asked["ObjectType"]) == ("kube-system", "daemonset")
+    # The name of the add-on's, and what the API leaves out while it is 0.
+    assert (asked["ObjectName"], asked["JsonPath"]) == ("aws-node", ".status.numberAvailable")
+    asks = referred_to(asked["ServiceToken"])
+    (timeout,) = {hyperpod("clusters/eks.yaml")[name]["Properties"]["Timeout"] for name in asks}
+    assert int(asked["TimeoutSeconds"]) < timeout
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -197,6 +212,21 @@ def test_the_installer_is_there_until_all_is_removed(case: str) -> None:
     assert len(needed) == 4
     for name in of(case, CHART, OBJECTS):
         assert needed <= everything_before(case)[name], name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_jobs_that_run_do_not_hold_up_a_deletion(case: str) -> None:
+    """Kubernetes keeps a claim, and the namespace it is in, until the last pod that uses it ends."""
+    held = {"Namespace", "PersistentVolume", "PersistentVolumeClaim"}
+    retained = 0
+    for resource in of(case, OBJECTS).values():
+        text = json.dumps(resource["Properties"]["Manifest"])
+        kinds = set(re.findall(r'\\+"kind\\+":\\+"(\w+)\\+"', text))
+        assert kinds
+        if kinds & held:
+            retained += 1
+            assert resource["DeletionPolicy"] == "Retain"
+    assert retained == 2
 
 
 @pytest.mark.parametrize("file", EKS_FILES)

@@ -139,3 +139,20 @@ def test_pods_are_kept_from_the_nodes_credentials_and_not_from_their_own(case: s
     assert not any(ip_address("169.254.170.23") in network for network in networks), "pod identity"
     cni = json.loads(addons(case)["vpc-cni"]["ConfigurationValues"])
     assert cni["enableNetworkPolicy"] == "true"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_pods_of_jobs_are_not_in_the_network_of_nodes_nor_see_their_files(case: str) -> None:
+    """There they would have the nodes' credentials, whatever the network's policies say."""
+    labels = {
+        made["metadata"]["name"]: made["metadata"]["labels"]
+        for made in objects(case)
+        if made["kind"] == "Namespace"
+    } | {
+        patch["Properties"]["ResourceName"].removeprefix("namespace/"): json.loads(
+            patch["Properties"]["ApplyPatchJson"]
+        )["metadata"]["labels"]
+        for patch in resources(hyperpod(case), "Custom::AWSCDK-EKS-KubernetesPatch").values()
+    }
+    levels = {name: found["pod-security.kubernetes.io/enforce"] for name, found in labels.items()}
+    assert levels == dict.fromkeys(job_namespaces(settings(case)), "baseline")

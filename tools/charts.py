@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import yaml
@@ -28,30 +30,52 @@ from config.chart_cache import (
     problem_of,
     write_lock,
 )
+from config.chart_values import chart_values
 from config.charts import TABLE, Archive, Chart, load_charts
+from config.loader import load_eks_cluster
 from tools.chart_sources import copy_archive, fetch_archive, fetch_folder
 from tools.command_line import run_command
 from tools.helm import find_helm, run_helm
 
+HYPERPOD = "hyperpod"
+"""The chart whose values follow from the cluster file."""
+DEFAULT_CLUSTER = Path("clusters/eks.yaml")
+Values = dict[str, Any]
 UNFINISHED = "unfinished-"
 """Begins names of folders that a run works in; one that was killed leaves its own."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Fetch the Helm charts that EKS clusters install.")
+    parser.add_argument(
+        "--cluster",
+        type=Path,
+        default=DEFAULT_CLUSTER,
+        metavar="FILE",
+        help="render HyperPod's chart with the values of this cluster file (%(default)s)",
+    )
     parser.add_argument("--table", type=Path, default=TABLE, metavar="FILE", help="charts (%(default)s)")
     parser.add_argument("--cache", type=Path, default=CACHE, metavar="DIR", help="goes there (%(default)s)")
     options = parser.parse_args()
     try:
         with _alone_in(options.cache):
             for name, chart in load_charts(options.table).items():
-                _bring(name, chart, options.cache)
+                _bring(name, chart, options.cache, _values_of(name, options.cluster))
     except OSError as error:
         where = error.filename or options.cache
         raise ValueError(
             f"{where}: {error.strerror}; nothing unfinished was kept, run make charts again"
         ) from None
     return 0
+
+
+def _values_of(name: str, cluster_file: Path) -> Values:
+    """What the cluster's installer gives the chart; the chart's own defaults are never installed.
+
+    Raises:
+        ValueError: if the cluster file is wrong.
+    """
+    return chart_values(load_eks_cluster(cluster_file)) if name == HYPERPOD else {}
 
 
 @contextmanager
@@ -71,7 +95,7 @@ def _alone_in(cache: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _bring(name: str, chart: Chart, cache: Path) -> None:
+def _bring(name: str, chart: Chart, cache: Path, values: Values) -> None:
     if problem_of(name, chart, cache) is None:
         print(f"{name}: there already, unchanged")
         return
@@ -88,7 +112,7 @@ def _bring(name: str, chart: Chart, cache: Path) -> None:
             copy_archive(archive, files)
         for note in make_self_contained(files / "Chart.yaml", chart):
             print(f"{name}: {note}")
-        _finish(name, chart, whole, cache)
+        _finish(name, chart, whole, cache, values)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -143,7 +167,7 @@ def _from_folder(dependency: dict[str, Any], archive: Archive, notes: list[str])
     return {**others, "version": archive.version}
 
 
-def _finish(name: str, chart: Chart, whole: Path, cache: Path) -> None:
+def _finish(name: str, chart: Chart, whole: Path, cache: Path, values: Values) -> None:
     """Check the assembled chart, lock its files, and put it in the place of what was there."""
     files = files_of(files_folder(whole.parent, whole.name))
     content = content_sha256(files)
@@ -152,7 +176,7 @@ def _finish(name: str, chart: Chart, whole: Path, cache: Path) -> None:
             f"chart {name} has SHA-256 {content}, the table has {chart.content_sha256}; it was not kept. If "
             "you have changed its pins, compare the files and note the new one"
         )
-    _check_with_helm(name, files_folder(whole.parent, whole.name), cache)
+    _check_with_helm(name, files_folder(whole.parent, whole.name), cache, values)
     write_lock(lock_file(whole.parent, whole.name), chart, files)
     target = cache / name
     if target.exists():
@@ -161,18 +185,56 @@ def _finish(name: str, chart: Chart, whole: Path, cache: Path) -> None:
     print(f"{name}: {len(files)} files in {target}, SHA-256 {content}")
 
 
-def _check_with_helm(name: str, folder: Path, cache: Path) -> None:
+def _check_with_helm(name: str, folder: Path, cache: Path, values: Values) -> None:
     """Refuse a chart that helm cannot render; its remarks on style are upstream's, and only shown."""
     helm = find_helm(cache)
     if helm is None:
         print(f"{name}: not linted: helm of the Python package runs on Linux x86-64, and none is on the PATH")
         return
-    rendered = run_helm(helm, "template", name, str(folder), "--namespace=kube-system")
-    if rendered.returncode != 0:
-        raise ValueError(f"helm cannot render chart {name}: {' '.join(rendered.stderr.split())}")
-    linted = run_helm(helm, "lint", "--quiet", str(folder))
+    with TemporaryDirectory() as scratch:
+        file = Path(scratch) / "values.json"
+        file.write_text(json.dumps(values))
+        given = f"--values={file}"
+        rendered = run_helm(helm, "template", name, str(folder), "--namespace=kube-system", given)
+        if rendered.returncode != 0:
+            raise ValueError(f"helm cannot render chart {name}: {' '.join(rendered.stderr.split())}")
+        linted = run_helm(helm, "lint", "--quiet", str(folder), given)
     if linted.returncode != 0:
         print(f"{name}: helm lint says:\n{linted.stdout}{linted.stderr}", file=sys.stderr)
+    if values:
+        for remark in unexpected_parts(folder / "Chart.yaml", values, rendered.stdout):
+            print(f"{name}: WARNING: {remark}", file=sys.stderr)
+
+
+def unexpected_parts(chart_file: Path, values: Values, rendered: str) -> list[str]:
+    """What the chart installs though nobody switched it on, and the other way round.
+
+    helm says before each object of which template it is: ``# Source: <chart>/charts/<part>/...``.
+    """
+    chart = yaml.safe_load(chart_file.read_text())
+    sources = set(re.findall(r"^# Source: (\S+)", rendered, re.MULTILINE))
+    begin = f"{chart['name']}/charts/"
+    of_parts = {source for source in sources if source.startswith(begin)}
+    installed = {source.removeprefix(begin).partition("/")[0] for source in of_parts}
+    remarks = []
+    if own := sorted(sources - of_parts):
+        remarks.append(f"it installs what belongs to none of its parts: {', '.join(own)}")
+    for dependency in chart.get("dependencies", []):
+        part = dependency.get("alias", dependency["name"])
+        wanted = _switch(values, dependency.get("condition", ""))
+        if part in installed and wanted is None:
+            remarks.append(f"it installs {part}, which config/chart_values.py does not switch")
+        elif wanted is not None and wanted != (part in installed):
+            remarks.append(f"{part} is switched {'on' if wanted else 'off'}, and that has no effect")
+    return remarks
+
+
+def _switch(values: Values, condition: str) -> bool | None:
+    """What the values say at ``a.b.c``; None if they do not."""
+    found: Any = values
+    for key in condition.split("."):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, bool) else None
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def test_device_plugins_are_where_the_values_say() -> None:
     nvidia, efa = "hyperpod-nvidia-device-plugin", "hyperpod-aws-efa-k8s-device-plugin"
     assert daemon_sets("cpu") == agents
     assert daemon_sets("g5") == {*agents, nvidia, efa}
-    assert daemon_sets("trn1") == {*agents, efa, "neuron-device-plugin"}
+    assert daemon_sets("trn1") == {*agents, efa, "neuron-device-plugin-daemonset"}
 
 
 def test_the_efa_plugin_is_on_the_types_named_alone() -> None:

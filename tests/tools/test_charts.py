@@ -348,6 +348,49 @@ def test_a_chart_that_helm_cannot_render_is_refused(
     assert not (cache / "main").exists()
 
 
+def test_hyperpods_chart_is_rendered_with_a_clusters_values_and_surprises_are_told(
+    make_charts: Run, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody of the chart's readers here has seen the pinned commit before it was first fetched."""
+    monkeypatch.setattr(charts, "HYPERPOD", "main")
+    monkeypatch.chdir(REPOSITORY)
+    template = upstream.repository / FOLDER / "templates" / "text.yaml"
+    needed = '{{ (index .Values "health-monitoring-agent").region | required "a region" }}'
+    template.write_text(template.read_text() + f"  region: {needed}\n")
+    git = {**upstream.table()["main"]["git"], "commit": upstream.commit()}
+    printed = make_charts(git=git)
+    assert "WARNING: it installs what belongs to none of its parts: main/templates/text.yaml\n" in printed
+    assert "WARNING: it installs own, which config/chart_values.py does not switch\n" in printed
+    assert "WARNING: it installs device-plugin, which config" in printed
+
+
+@pytest.mark.parametrize(
+    ("rendered", "values", "remarks"),
+    [
+        ("# Source: main/charts/part/templates/a.yaml", {"part": {"enabled": True}}, []),
+        ("", {"part": {"enabled": False}}, []),
+        ("", {}, []),
+        (
+            "# Source: main/charts/part/templates/a.yaml",
+            {"part": {"enabled": False}},
+            ["part is switched off, and that has no effect"],
+        ),
+        ("", {"part": {"enabled": True}}, ["part is switched on, and that has no effect"]),
+        (
+            "# Source: main/charts/part/charts/more/templates/a.yaml",
+            {},
+            ["it installs part, which config/chart_values.py does not switch"],
+        ),
+    ],
+)
+def test_switches_without_effect(
+    rendered: str, values: dict[str, Any], remarks: list[str], tmp_path: Path
+) -> None:
+    chart = {"name": "main", "dependencies": [{"name": "part", "condition": "part.enabled"}]}
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(chart))
+    assert charts.unexpected_parts(tmp_path / "Chart.yaml", values, rendered) == remarks
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

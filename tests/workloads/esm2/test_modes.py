@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -45,16 +46,11 @@ def runs(prepared: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFact
     """The folder of all ``RUNS``; those of one process are trained in this one."""
     folder = tmp_path_factory.mktemp("modes")
     run_file = write_run_file(folder, prepared, tiny_model)
-    for processes in (1, 2, 3, 4):
-        overrides = [
-            f"name={name} optim.name={name.rpartition('-')[2]} {settings}"
-            for name, (number, settings) in RUNS.items()
-            if number == processes
-        ]
-        if processes == 1:
-            main(run_file, overrides)
-        else:
-            train_in_turn(run_file, *overrides, processes=processes)
+    overrides: dict[int, list[str]] = defaultdict(list)
+    for name, (processes, settings) in RUNS.items():
+        overrides[processes].append(f"name={name} optim.name={name.rpartition('-')[2]} {settings}")
+    main(run_file, overrides.pop(1))
+    train_in_turn(run_file, overrides)
     return folder / "runs"
 
 

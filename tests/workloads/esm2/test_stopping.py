@@ -62,7 +62,7 @@ def test_killed_runs_resume_bit_for_bit(run_file: Path) -> None:
     settings = [
         f"name={name}-{mode} parallel.mode={mode} {saving}" for name in ("killed", "whole") for mode in killed
     ]
-    train_in_turn(run_file, *settings, processes=2)
+    train_in_turn(run_file, {2: settings})
     for mode, step in killed.items():
         assert "resumed" in events(runs / f"killed-{mode}"), f"{mode} killed at step {step}"
         whole = losses(runs / f"whole-{mode}")

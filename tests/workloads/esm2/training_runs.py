@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -89,11 +90,18 @@ def start_training(
     )
 
 
-def train_in_turn(run_file: Path, *runs: str, processes: int) -> None:
-    """Train several runs to their ends in the same processes; each is given by its overrides."""
-    process = start_training(str(run_file), *runs, processes=processes, module=IN_TURN)
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output
+def train_in_turn(run_file: Path, runs: Mapping[int, Sequence[str]]) -> None:
+    """Train several runs to their ends; each is given by its overrides, below its number of processes."""
+    done = subprocess.run(
+        [sys.executable, "-m", IN_TURN, str(run_file), json.dumps(runs)],
+        cwd=REPOSITORY,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stdout
 
 
 def losses(run_dir: Path) -> Losses:

@@ -38,7 +38,6 @@ from .pretrained import full_weights, on_meta, save_model, starting_config, star
 from .processes import Processes, processes
 from .progress import Progress, Window
 from .proteins import ProteinSplit
-from .report import write_report
 from .run_lock import exclusive
 from .stop import STOPPED_BY_SIGNAL, StopSignal, stop_signal
 from .tracking import RESULTS_FILE, RunLog, write_results
@@ -219,6 +218,9 @@ def train(config: RunConfig, here: Processes) -> dict[str, Any]:
             log.close(status)
     if here.is_first:
         write_results(run_dir, results)
+        # Imported here: matplotlib takes a second, which no start and no other process should wait for.
+        from .report import write_report
+
         write_report(run_dir)
     return results
 

@@ -22,7 +22,6 @@ from ..heartbeat import beat
 from ..processes import Processes, processes
 from ..whole_file import write_whole
 from .all_reduce import Point, Sweep, measure, new_buffer, verified_all_reduce
-from .bandwidth_report import report
 from .expectation import Expectation, read_expectation, size_text
 from .nccl_log import NcclLog
 from .verdict import Verdict, judge
@@ -102,6 +101,9 @@ def _nothing(*_: object, **__: object) -> None: ...
 
 
 def write_results(folder: Path, found: Sweep, expected: Expectation | None, verdict: Verdict | None) -> None:
+    # Imported here: matplotlib takes a second, and one process alone writes.
+    from .bandwidth_report import report
+
     folder.mkdir(parents=True, exist_ok=True)
     points = [{**asdict(p), "algorithm_gb_s": p.algorithm_gb_s, "bus_gb_s": p.bus_gb_s} for p in found.points]
     result = asdict(found) | {

@@ -106,9 +106,8 @@ def test_the_page_shows_measured_and_expected() -> None:
     )
 
 
-@pytest.mark.parametrize(("at_least", "status"), [(None, 0), (1e6, 2)])
-def test_a_sweep_of_two_processes(tmp_path: Path, at_least: float | None, status: int) -> None:
-    expected = Expectation("ml.m5.large", 0, 1.0, False, None, at_least)
+def test_a_sweep_of_two_processes(tmp_path: Path) -> None:
+    expected = Expectation("ml.m5.large", 0, 1.0, False, None, at_least_gb_s=1e6)
     (tmp_path / "config.yaml").write_text(expected.text())
     module = ["workloads.esm2.network.bandwidth", f"--config={tmp_path}/config.yaml", f"--to={tmp_path}/run"]
     done = subprocess.run(
@@ -119,14 +118,11 @@ def test_a_sweep_of_two_processes(tmp_path: Path, at_least: float | None, status
         text=True,
         timeout=180,
     )
-    assert (done.returncode != 0) == bool(status), done.stderr
+    assert done.returncode != 0, "slower than was asked for"
     found = json.loads((tmp_path / "run/bandwidth.json").read_text())
     assert found["network"] == "gloo" and len(found["points"]) >= 10
     assert all(p["bus_gb_s"] == pytest.approx(p["algorithm_gb_s"]) for p in found["points"])
     assert "16 MiB" in done.stdout or found["points"][-1]["seconds"] > 5
     assert "<svg" in (tmp_path / "run/report.html").read_text()
-    if status:
-        assert found["verdict"]["state"] == "low"
-        assert "at_least is 1e+06 GB/s" in (tmp_path / "message").read_text()
-    else:
-        assert found["verdict"]["state"] == "not judged" and "not judged" in done.stdout
+    assert found["verdict"]["state"] == "low"
+    assert "at_least is 1e+06 GB/s" in (tmp_path / "message").read_text()

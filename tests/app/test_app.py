@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from stacks.remaining_costs import remaining_costs
 from tests.golden.normalised import GOLDEN, normalised
 from tests.local_aws.deployment import LocalAws
-from tests.stacks.synthesized import EKS_STACKS, REPOSITORY, STACKS, load
+from tests.stacks.synthesized import EKS_STACKS, REPOSITORY, STACKS
 
 NOBODY = LocalAws("http://localhost:9")
 """Whatever the command line would ask of AWS finds a closed port."""
@@ -31,15 +30,6 @@ def test_synth_writes_the_golden_templates(tmp_path: Path) -> None:
     for stack in STACKS:
         template = json.loads((tmp_path / f"{stack}.template.json").read_text())
         assert normalised(template) == (GOLDEN / "slurm-p5" / f"{stack}.json").read_text()
-
-
-def test_destroy_says_what_still_bills() -> None:
-    """Before the question whether to destroy, and of the small cluster when no file is named."""
-    output = cdk("destroy", "SlurmHyperPodStack", succeeds=False)
-    costs = ", ".join(remaining_costs(load("clusters/slurm.yaml")))
-    line = f"esm2-slurm: once deployed, billed until `make teardown`: {costs}"
-    assert line in output
-    assert output.index(line) < output.index("irreversible")
 
 
 def test_without_a_file_both_kinds_of_clusters_are_there() -> None:

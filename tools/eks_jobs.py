@@ -22,6 +22,7 @@ from tools.eks_placement import chosen_team
 from tools.kind_of_job import has_ended, kind_of, list_jobs, state
 from tools.kubectl import Kubectl, Refused, open_kubectl
 from tools.pod_states import has_begun, pod_problems
+from tools.queue_states import queue_problems
 from tools.tables import format_table
 from workloads.esm2.launch.pod_job import (
     JOB_LABEL,
@@ -112,7 +113,8 @@ def status(kubectl: Kubectl, operator: Operator) -> int:
     for job in jobs[:NUM_SHOWN]:
         name = job["metadata"]["name"]
         print(f"\njob {name}  run {job['metadata']['labels'][RUN_LABEL]}  {state(job)}")
-        for message in _messages(job):
+        waits = [] if has_ended(job) else queue_problems(kubectl, job)
+        for message in [*_messages(job), *waits]:
             print(f"  {'why':8} {message}")
         for pod in _pods(kubectl, name):
             where = pod["spec"].get("nodeName", "no node yet")
@@ -188,7 +190,7 @@ def tail(kubectl: Kubectl, operator: Operator, name: str) -> int:
                 say=_tell,
             )
             seen = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        elif jobs and waiting != (now := _why_not_begun(jobs[0], pods)):
+        elif jobs and waiting != (now := _why_not_begun(kubectl, jobs[0], pods)):
             waiting = now
             print(now, flush=True)
         if jobs and has_ended(jobs[0]):
@@ -202,8 +204,9 @@ def _tell(line: str) -> None:
         print(line, flush=True)
 
 
-def _why_not_begun(job: Mapping[str, Any], pods: list[dict[str, Any]]) -> str:
-    problems = [f"  {pod['metadata']['name']}  {why}" for pod in pods for why in pod_problems(pod)]
+def _why_not_begun(kubectl: Kubectl, job: Mapping[str, Any], pods: list[dict[str, Any]]) -> str:
+    problems = [f"  {why}" for why in queue_problems(kubectl, job)]
+    problems += [f"  {pod['metadata']['name']}  {why}" for pod in pods for why in pod_problems(pod)]
     return "\n".join([f"the job has not begun: {state(job)}", *problems])
 
 

@@ -65,7 +65,7 @@ class Kubectl:
             raise
 
     def matching(self, kind: str, labels: Mapping[str, str]) -> list[Manifest]:
-        """Objects of the namespace that have the labels."""
+        """Objects of the namespace that have the labels, all of them if there are none."""
         selector = ",".join(f"{name}={value}" for name, value in labels.items())
         found: list[Manifest] = self._json("get", kind, f"--selector={selector}", "--output=json")["items"]
         return found
@@ -73,7 +73,7 @@ class Kubectl:
     def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
         """Make an object; a dry run goes through all checks of the cluster and makes nothing."""
         options = ["--dry-run=server"] if dry_run else []
-        # Whether fields are known, the tests have seen to; and what this cluster's operator knows, it says.
+        # Kubernetes would be asked for all of its schemas; what a dry run gives back shows what it knows.
         command = ("create", "--filename=-", "--validate=ignore", "--output=json", *options)
         return self._json(*command, text=json.dumps(manifest))
 

@@ -33,7 +33,7 @@ KINDS = {
     },
     "kubeflow.org/v1": {"pytorchjobs": "PyTorchJob"},
     "sagemaker.amazonaws.com/v1": {"hyperpodpytorchjobs": "HyperPodPyTorchJob"},
-    "kueue.x-k8s.io/v1beta1": {"localqueues": "LocalQueue"},
+    "kueue.x-k8s.io/v1beta1": {"localqueues": "LocalQueue", "workloads": "Workload"},
 }
 PATH = re.compile(
     r"/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+/[^/]+))(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"

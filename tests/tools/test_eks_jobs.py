@@ -166,8 +166,22 @@ def test_a_team_needs_its_queue(objects: Objects, run: Run) -> None:
     with pytest.raises(ValueError, match=f"queue {space}-localqueue is not there"):
         submit(run, "train", "--team", "proteins", cluster="eks-p5")
     objects.add("localqueues", space, f"{space}-localqueue")
-    submit(run, "train", "--team", "proteins", "--priority", "urgent", cluster="eks-p5")
-    assert objects.of("hyperpodpytorchjobs")[0]["metadata"]["namespace"] == space
+    name = submit(run, "train", "--team", "proteins", "--priority", "urgent", cluster="eks-p5")
+    [job] = objects.of("hyperpodpytorchjobs")
+    assert job["metadata"]["namespace"] == space
+    # Why it waits there, is Kueue's to say.
+    for uid, more in ((job["metadata"]["uid"], 16), ("of another job", 8)):
+        said = f"insufficient unused quota for nvidia.com/gpu, {more} more needed"
+        objects.add(
+            "workloads",
+            space,
+            f"workload-{more}",
+            metadata={"ownerReferences": [{"uid": uid}]},
+            status={"conditions": [{"type": "QuotaReserved", "status": "False", "message": said}]},
+        )
+    _, status = run(eks_jobs, "status", "--team", "proteins", cluster="eks-p5")
+    assert f"job {name}" in status and "no quota: insufficient unused quota for nvidia.com/gpu, 16" in status
+    assert "8 more needed" not in status
 
 
 def add_pod(objects: Objects, job: str, log: str, *, number: int = 0, phase: str = "Running") -> str:

@@ -115,7 +115,7 @@ def all_alive(pods: list[Pod]) -> bool:
     return all(pod.main.poll() is None for pod in pods)
 
 
-LONGER = ("train.max_steps=60", "train.save_every_steps=20")
+LONGER = ("train.max_steps=40", "train.save_every_steps=20")
 
 
 def until_saved(pods: list[Pod]) -> None:

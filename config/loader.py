@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from config.cluster import Cluster
-from config.cluster_kinds import AnyCluster, Kind, kind_meant
+from config.cluster_kinds import KINDS, AnyCluster, Kind, kind_meant
 from config.eks_cluster import EksCluster
 from config.field_errors import field_violations
 from config.places import Location, below, item_label
@@ -22,6 +21,7 @@ from config.yaml_document import read_document
 
 Named = TypeVar("Named", bound=Section)
 Made = TypeVar("Made", bound=Section)
+Wanted = TypeVar("Wanted", SlurmCluster, EksCluster)
 
 # Lists whose items errors call by name.
 _NAMED: tuple[Location, ...] = (
@@ -54,10 +54,7 @@ def load_slurm_cluster(path: Path) -> SlurmCluster:
     Raises:
         ValueError: also if the file is for another scheduler.
     """
-    cluster = load_cluster(path)
-    if not isinstance(cluster, SlurmCluster):
-        raise ValueError(_other_scheduler(path, cluster, "slurm"))
-    return cluster
+    return _of_kind(load_cluster(path), SlurmCluster, path)
 
 
 def load_eks_cluster(path: Path) -> EksCluster:
@@ -66,14 +63,14 @@ def load_eks_cluster(path: Path) -> EksCluster:
     Raises:
         ValueError: also if the file is for another scheduler.
     """
-    cluster = load_cluster(path)
-    if not isinstance(cluster, EksCluster):
-        raise ValueError(_other_scheduler(path, cluster, "eks"))
-    return cluster
+    return _of_kind(load_cluster(path), EksCluster, path)
 
 
-def _other_scheduler(path: Path, cluster: Cluster, wanted: str) -> str:
-    return (
+def _of_kind(cluster: AnyCluster, kind: type[Wanted], path: Path) -> Wanted:
+    if isinstance(cluster, kind):
+        return cluster
+    wanted = next(scheduler for scheduler, other in KINDS.items() if other is kind)
+    raise ValueError(
         f"{path}: scheduler: got {cluster.scheduler}; what you started is for scheduler: {wanted};"
         f" give it a cluster file for that, as clusters/{wanted}.yaml"
     )

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from config.eks_cluster import EksCluster, EksInstanceGroup
+from config.eks_cluster import EksCluster
+from config.karpenter import scaled_groups
 from config.rules.paths import group_path
 from config.violation import Violation
 
@@ -36,7 +37,7 @@ def karpenter_needs_node_recovery(cluster: EksCluster) -> Iterator[Violation]:
 
 
 def karpenter_has_groups(cluster: EksCluster) -> Iterator[Violation]:
-    scaled = _scaled(cluster)
+    scaled = scaled_groups(cluster)
     if cluster.autoscaling == "none":
         for group in scaled:
             yield Violation(
@@ -62,7 +63,7 @@ def karpenter_has_groups(cluster: EksCluster) -> Iterator[Violation]:
 
 
 def scaled_groups_begin_with_no_nodes(cluster: EksCluster) -> Iterator[Violation]:
-    for group in _scaled(cluster):
+    for group in scaled_groups(cluster):
         if group.num_instances:
             yield Violation(
                 group_path(group, "num_instances"),
@@ -70,10 +71,6 @@ def scaled_groups_begin_with_no_nodes(cluster: EksCluster) -> Iterator[Violation
                 "Karpenter begins with no nodes, and would take these away",
                 "set 0, or remove max_instances",
             )
-
-
-def _scaled(cluster: EksCluster) -> list[EksInstanceGroup]:
-    return [group for group in cluster.instance_groups if group.max_instances is not None]
 
 
 RULES = (

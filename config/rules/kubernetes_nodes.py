@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 
 from config.cluster import NewVpc
-from config.eks_cluster import EksCluster, EksInstanceGroup
+from config.eks_cluster import EksCluster
 from config.regions import HEALTH_MONITORING_REGIONS, ZONE_ID_PREFIXES
 from config.rules.paths import group_path
+from config.system_groups import lasting_groups
 from config.text_forms import LABEL_KEY
 from config.violation import Violation, key_path
 
@@ -82,10 +83,7 @@ def taints_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
 
 def own_pods_have_a_node(cluster: EksCluster) -> Iterator[Violation]:
     """CoreDNS, certificates, operators and controllers: without them nothing else is placed or started."""
-    if not any(
-        group.num_instances and group.capacity != "spot" and not _keeps_away(group)
-        for group in cluster.instance_groups
-    ):
+    if not lasting_groups(cluster):
         yield Violation(
             "instance_groups",
             "no group whose nodes are always there and let any pod in",
@@ -136,10 +134,6 @@ def network_has_a_way_out(cluster: EksCluster) -> Iterator[Violation]:
             "with scheduler: eks nodes get images of operators and plugins from registries on the internet",
             "set nat",
         )
-
-
-def _keeps_away(group: EksInstanceGroup) -> bool:
-    return any(taint.effect != "PreferNoSchedule" for taint in group.taints)
 
 
 RULES = (

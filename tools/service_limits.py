@@ -1,7 +1,8 @@
 """Changes that the services refuse, or that end nodes, though CloudFormation's schemas allow them.
 
 Sources: SageMaker AI developer guide ("Updating SageMaker HyperPod cluster configuration", "Using an external
-accounting database", "Continuous provisioning") and FSx's UpdateFileSystem.
+accounting database", "Continuous provisioning"), FSx's UpdateFileSystem, and the EKS user guide ("Update
+existing cluster to new Kubernetes version").
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from tools.replacements import KEPT, Template
 
 CLUSTER = "AWS::SageMaker::Cluster"
+CONTROL_PLANE = "AWS::EKS::Cluster"
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,25 @@ def find_notices(stack: str, old: Template, new: Template) -> Iterator[Notice]:
             yield Notice(stack, logical_id, text, is_certain=False)
         if before["Type"] == CLUSTER:
             yield from (Notice(stack, logical_id, *text) for text in _cluster(was, now))
+        if before["Type"] == CONTROL_PLANE:
+            yield from (Notice(stack, logical_id, text) for text in _control_plane(was, now))
         if before["Type"] == "AWS::FSx::FileSystem":
             sizes = was.get("StorageCapacity", 0), now.get("StorageCapacity", 0)
             if sizes[1] < sizes[0]:
                 text = f"FSx refuses to shrink a file system, here from {sizes[0]} to {sizes[1]} GiB"
                 yield Notice(stack, logical_id, text)
+
+
+def _control_plane(was: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    versions = was.get("Version"), now.get("Version")
+    if not all(isinstance(version, str) for version in versions):
+        return
+    steps = [int(str(version).partition(".")[2]) for version in versions]
+    if not 0 <= steps[1] - steps[0] <= 1:
+        yield (
+            f"EKS refuses to go from Kubernetes {versions[0]} to {versions[1]}: it goes up by one version at "
+            "a time, and never down"
+        )
 
 
 def _cluster(was: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, bool]]:
@@ -64,6 +80,12 @@ def _cluster(was: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, bo
         if types[0] != types[1]:
             yield (
                 f"HyperPod refuses another type for group {name} ({types[0]} to {types[1]}): add a group "
+                "with a new name and remove this one",
+                True,
+            )
+        if before.get("CapacityRequirements") != after.get("CapacityRequirements"):
+            yield (
+                f"HyperPod refuses to change the capacity of group {name} (spot or on demand): add a group "
                 "with a new name and remove this one",
                 True,
             )

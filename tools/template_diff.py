@@ -19,7 +19,7 @@ from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
 from tools.deployed_templates import deployed_template
 from tools.replacements import Loss, Template, exports_of, find_losses
-from tools.service_limits import CLUSTER, describe_notice, find_notices
+from tools.service_limits import CLUSTER, CONTROL_PLANE, describe_notice, find_notices
 from tools.template_references import imported_exports
 
 ASSEMBLY = Path("cdk.out")
@@ -27,7 +27,7 @@ CDK = Path("node_modules/aws-cdk/bin/cdk")
 """The pinned one: npx would fetch another where none is installed."""
 PRECIOUS = {
     "AWS::SageMaker::Cluster": ("the cluster", "all its nodes are terminated and every job ends"),
-    "AWS::EKS::Cluster": ("the control plane", "all that is installed on it is gone, and every job ends"),
+    CONTROL_PLANE: ("the control plane", "all that is installed on it is gone, and every job ends"),
     "AWS::Grafana::Workspace": ("the Grafana workspace", "people's dashboards are gone"),
     "AWS::FSx::FileSystem": ("a file system", "the new one is empty"),
     "AWS::RDS::DBInstance": ("the accounting database", "the new one is empty"),
@@ -37,6 +37,8 @@ PRECIOUS = {
     "AWS::ECR::Repository": ("the image repository", "the new one is empty"),
 }
 NAME_PROPERTIES = ("ClusterName", "BucketName", "RepositoryName", "DBInstanceIdentifier")
+CONTROL_PLANE_NAME = "Name"
+"""Of AWS::EKS::Cluster; other types have names under this key that several may bear."""
 
 
 def main() -> int:
@@ -157,14 +159,15 @@ def find_exports_in_use(pairs: list[tuple[str, Template, Template]], *, region: 
 def _keeps_name(loss: Loss, new: Template) -> bool:
     before = loss.old.get("Properties", {})
     after = new["Resources"].get(loss.logical_id, {}).get("Properties", {})
-    return any(name in after and after[name] == before.get(name) for name in NAME_PROPERTIES)
+    names = (CONTROL_PLANE_NAME,) if loss.resource_type == CONTROL_PLANE else NAME_PROPERTIES
+    return any(name in after and after[name] == before.get(name) for name in names)
 
 
 def describe(precious: PreciousLoss) -> str:
     """A paragraph: what is lost, why, and what that means."""
     loss = precious.loss
     what, consequence = PRECIOUS[loss.resource_type]
-    on_cluster = loss.resource_type == CLUSTER
+    on_cluster = loss.resource_type in (CLUSTER, CONTROL_PLANE)
     mark = "!!! WARNING" if precious.is_certain else "note"
     lines = [
         f"{mark}: {what} {loss.kind}: {loss.logical_id} ({loss.resource_type}) in {precious.stack}",

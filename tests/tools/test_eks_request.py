@@ -191,6 +191,8 @@ def test_the_node_is_checked_before_anything_runs_there(operator: str) -> None:
     assert first["resources"] == pod(job)["containers"][0]["resources"]
     assert variables(job)["NODE_NAME"]["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
     assert first["terminationMessagePolicy"] == "FallbackToLogsOnError"
+    assert "utility" in variables(job)["NVIDIA_DRIVER_CAPABILITIES"]["value"]
+    assert "NVIDIA_DRIVER_CAPABILITIES" not in variables(of("eks-p5", operator, "data", ()))
 
 
 def test_devices_are_those_of_the_type() -> None:

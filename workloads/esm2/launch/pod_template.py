@@ -113,6 +113,9 @@ def environment(job: PodJob) -> dict[str, str]:
         PATIENCE: str(LOCK_SECONDS),
         BEAT_LINES: str(max(1, job.hang_seconds // LINES_A_HANG)),
     }
+    if job.num_gpus:
+        # nvidia-smi, which the check asks, is put in from the node only for those who want utilities.
+        variables |= {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
     if job.operator == "hyperpod":
         variables |= {"NNODES": str(job.min_pods)}
     elif job.num_pods > 1:

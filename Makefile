@@ -175,7 +175,7 @@ push: $(READY) ## push it to the cluster's repository and print its reference by
 	@$(BIN)/python -m tools.push --cluster $(CLUSTER) $(ARGS)
 
 test: $(READY) $(CDK_READY) $(CHECKOV_READY) $(HYPERPOD_READY) ## every test that needs neither root nor cloud nor GPU
-	$(NODE_HERE) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	$(NODE_HERE) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-cluster: $(READY) ## set-up and training on a real Slurm of five machines, made of namespaces (root, Debian 12)
 	tests/cluster/install_packages.sh

@@ -18,6 +18,7 @@ from tools.aws_session import explain, has_expired
 from tools.preflight import (
     account,
     addons,
+    chart_types,
     encryption,
     existing_routes,
     existing_vpc,
@@ -81,6 +82,7 @@ def _eks_checks(planned: Planned) -> dict[str, OwnCheck]:
         "access to Kubernetes": kubernetes.check_access,
         "IAM Identity Center": kubernetes.check_identity_center,
         "synthesis": partial(kubernetes.check_synthesis, planned),
+        "types that the chart knows": chart_types.check_types,
         "names of the cluster's log groups": partial(names.check_planned_log_groups, planned),
         "add-ons": partial(addons.check_addons, planned),
     }

@@ -19,7 +19,8 @@ from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped_eks, with_group
 from tests.tools.preflight.report import findings, problems
 from tools.preflight import __main__ as command
-from tools.preflight import planned
+from tools.preflight import chart_types, planned
+from tools.preflight.read_only_aws import ReadOnlyAws
 
 REPOSITORY = Path(__file__).parents[3]
 GOLDEN = REPOSITORY / "tests" / "golden"
@@ -398,6 +399,39 @@ def test_what_karpenter_may_ask_for_beyond_the_quota_is_warned_of() -> None:
     ]
     fitting = with_group(cluster, "workers", max_instances=4)
     assert problems(eks_account(fitting), fitting) == []
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "found"),
+    [
+        ("ml.g5.8xlarge", []),
+        ("ml.trn1.32xlarge", []),
+        (
+            "ml.trn2.3xlarge",
+            [("FAIL", "its Neuron plugin does not know ml.trn2.3xlarge: no job would get a device")],
+        ),
+        (
+            "ml.g7e.48xlarge",
+            [
+                (
+                    "WARN",
+                    "its health monitoring does not know ml.g7e.48xlarge: faults of its accelerators are not "
+                    "found",
+                )
+            ],
+        ),
+    ],
+)
+def test_types_that_the_chart_knows(
+    instance_type: str, found: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the stand-in, which has some of the types that HyperPod's chart has."""
+    stand_ins = REPOSITORY / "tests" / "charts" / "stand_ins"
+    monkeypatch.setattr(chart_types, "chart_folder", partial(chart_folder, stand_ins=stand_ins))
+    cluster = with_group(EKS, "workers", instance_type=instance_type)
+    aws = ReadOnlyAws(AnsweringAws("us-west-2").session)
+    told = [(finding.level, finding.message) for finding in chart_types.check_types(aws, cluster)]
+    assert told == (found or [("OK", "knows the accelerated types of the file")])
 
 
 def test_missing_permissions_are_named() -> None:

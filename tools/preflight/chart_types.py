@@ -1,0 +1,86 @@
+"""Instance types that HyperPod's chart, as it was fetched, knows of.
+
+Its Neuron plugin and its health monitoring have lists of types of their own, which no value changes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from config.chart_cache import CACHE, chart_folder
+from config.chart_values import TYPE_LABEL, chart_values
+from config.eks_cluster import EksCluster
+from config.instance_catalogue import instance_type
+from tools.helm import find_helm, run_helm
+from tools.preflight.finding import Finding, fail, ok, unknown, warn
+from tools.preflight.read_only_aws import ReadOnlyAws
+
+SUBJECT = "HyperPod's chart"
+NEURON, HEALTH = "neuron-device-plugin", "health-monitoring-agent"
+"""Begin the names of its DaemonSets."""
+NEWER = "take a newer chart (docs/charts.md), or another instance type"
+
+
+def check_types(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
+    try:
+        folder = chart_folder("hyperpod")
+    except ValueError:  # of which the synthesis tells
+        return
+    helm = find_helm(CACHE)
+    if helm is None:
+        yield unknown(SUBJECT, "there is no helm on the PATH", "install helm 3, and run it again")
+        return
+    with TemporaryDirectory() as scratch:
+        values = Path(scratch) / "values.json"
+        values.write_text(json.dumps(chart_values(cluster)))
+        rendered = run_helm(helm, "template", "hyperpod", str(folder), f"--values={values}")
+    if rendered.returncode != 0:
+        said = " ".join(rendered.stderr.split())
+        yield fail(SUBJECT, f"helm cannot render it for this file: {said}", "run `make charts` again")
+        return
+    documents = [made for made in yaml.safe_load_all(rendered.stdout) if made]
+    daemons = [made for made in documents if made["kind"] == "DaemonSet"]
+    found = list(_unknown_types(cluster, daemons))
+    yield from found
+    if not found:
+        yield ok(SUBJECT, "knows the accelerated types of the file")
+
+
+def _unknown_types(cluster: EksCluster, daemons: list[dict[str, Any]]) -> Iterator[Finding]:
+    for name in sorted({group.instance_type for group in cluster.instance_groups}):
+        accelerator = instance_type(name).accelerator
+        if accelerator is None:
+            continue
+        if accelerator.startswith("Trainium") and not _is_on(name, NEURON, daemons):
+            yield fail(SUBJECT, f"its Neuron plugin does not know {name}: no job would get a device", NEWER)
+        if not _is_on(name, HEALTH, daemons):
+            yield warn(
+                SUBJECT,
+                f"its health monitoring does not know {name}: faults of its accelerators are not found",
+                NEWER,
+            )
+
+
+def _is_on(name: str, prefix: str, daemons: list[dict[str, Any]]) -> bool:
+    return any(_admits(each, name) for each in daemons if each["metadata"]["name"].startswith(prefix))
+
+
+def _admits(daemon_set: dict[str, Any], name: str) -> bool:
+    """Whether one of the affinity's terms has the type, or no word about types; without terms, all are in."""
+    affinity = daemon_set["spec"]["template"]["spec"].get("affinity", {}).get("nodeAffinity", {})
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    terms = required.get("nodeSelectorTerms", [{}])
+    return any(
+        all(
+            name in expression.get("values", [])
+            for expression in term.get("matchExpressions", [])
+            if expression["key"] == TYPE_LABEL and expression["operator"] == "In"
+        )
+        for term in terms
+    )

@@ -24,6 +24,7 @@ from constructs.log_group import log_group
 from constructs.network import Network
 from constructs.node_statements import LIFECYCLE_PREFIX, NodeResources
 from constructs.node_waiter import NodeWaiter
+from constructs.pod_interfaces import PodInterfaces
 from constructs.without_nodes import WithoutNodes
 from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
@@ -78,6 +79,10 @@ class EksHyperPodStack(Stack):
             repository=storage.image_repository.repository,
             key=key,
         )
+        log = log_group(self, "FunctionLog", key=key, retention_days=FUNCTION_LOG_DAYS)
+        interfaces = PodInterfaces(
+            self, "PodInterfaces", settings=cluster, security_group=network.security_group, log=log
+        )
         hyperpod = EksHyperPodCluster(
             self,
             "Cluster",
@@ -99,10 +104,9 @@ class EksHyperPodStack(Stack):
             ),
             lifecycle_s3_uri=files.lifecycle.s3_uri,
             key=key,
-            depends_on=[without_nodes, files.lifecycle],
+            depends_on=[without_nodes, files.lifecycle, interfaces.resource],
         )
 
-        log = log_group(self, "FunctionLog", key=key, retention_days=FUNCTION_LOG_DAYS)
         waiter = NodeWaiter(
             self, "NodeWaiter", settings=cluster, kubernetes=kubernetes, hyperpod=hyperpod, log=log
         )

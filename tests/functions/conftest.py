@@ -1,19 +1,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import boto3
 import pytest
 from botocore.stub import Stubber
 
+SESSION: Any = boto3.Session("none", "none", region_name="us-west-2")
+"""``Any`` because the types of boto3 know services by literals only."""
 
-@pytest.fixture
-def sagemaker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stubber]:
+
+@contextmanager
+def stubbed(service: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stubber]:
     """Answers only what the test expects to be asked, and takes only what the API takes."""
-    client = boto3.client(
-        "sagemaker", region_name="us-west-2", aws_access_key_id="none", aws_secret_access_key="none"
-    )
-    monkeypatch.setattr(boto3, "client", lambda service: {"sagemaker": client}[service])
+    client = SESSION.client(service)
+    monkeypatch.setattr(boto3, "client", lambda name: {service: client}[name])
     with Stubber(client) as stubber:
         yield stubber
         stubber.assert_no_pending_responses()
+
+
+@pytest.fixture
+def sagemaker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stubber]:
+    with stubbed("sagemaker", monkeypatch) as stubber:
+        yield stubber
+
+
+@pytest.fixture
+def ec2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stubber]:
+    with stubbed("ec2", monkeypatch) as stubber:
+        yield stubber

@@ -215,6 +215,16 @@ def test_the_installer_is_there_until_all_is_removed(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_pods_interfaces_are_deleted_between_nodes_and_network(case: str) -> None:
+    """The group that they are in is the network stack's, which goes after this one."""
+    cleaner = the(case, "Custom::HyperPodPodInterfaces")
+    assert cleaner in everything_before(case)[the(case, CLUSTER)]
+    properties = hyperpod(case)[cleaner]["Properties"]
+    (group,) = hyperpod(case)[the(case, CLUSTER)]["Properties"]["VpcConfig"]["SecurityGroupIds"]
+    assert properties["SecurityGroupId"] == group
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_jobs_that_run_do_not_hold_up_a_deletion(case: str) -> None:
     """Kubernetes keeps a claim, and the namespace it is in, until the last pod that uses it ends."""
     held = {"Namespace", "PersistentVolume", "PersistentVolumeClaim"}

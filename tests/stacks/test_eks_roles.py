@@ -163,6 +163,19 @@ def test_the_function_of_task_governance_makes_nobody_an_administrator() -> None
     ]
 
 
+def test_interfaces_of_this_cluster_s_pods_alone_may_be_deleted() -> None:
+    (role,) = (
+        role
+        for name, role in roles("clusters/eks-p5.yaml").items()
+        if name.startswith("PodInterfacesFunctionRole")
+    )
+    assert statements(role)["DeletePodsInterfaces"] == (
+        "ec2:DeleteNetworkInterface",
+        f"{EC2}:network-interface/*",
+        {"StringEquals": {"aws:ResourceTag/cluster.k8s.amazonaws.com/name": NAME}},
+    )
+
+
 def test_container_insights_writes_to_its_groups_alone() -> None:
     name = EKS_EVERY_OPTION.name
     (role,) = (

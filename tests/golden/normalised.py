@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ def normalised(template: dict[str, Any]) -> str:
     return _CONTENT.sub(r"\1/<content>", text) + "\n"
 
 
+@cache
 def golden_files() -> dict[Path, str]:
     """What the golden files of all shipped clusters should hold."""
     return {

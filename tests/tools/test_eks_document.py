@@ -18,13 +18,13 @@ from tests.tools.document_commands import (
     unknown_options,
 )
 from tests.tools.preflight.report import findings
-from tests.tools.preflight.test_eks_preflight import P5, approved, eks_account
+from tests.tools.preflight.test_eks_preflight import P5, all_checks, approved, eks_account
 from tests.tools.test_deploy_document import policy
 from tests.tools.test_teardown_eks import CLUSTER, EksAccount
 from tests.tools.test_teardown_eks import approved as approved_templates
 from tools.preflight.read_only_aws import DIFFERENTLY_NAMED
 
-__all__ = ["approved"]
+__all__ = ["all_checks", "approved"]
 TEXT = (REPOSITORY / "docs/deploy-on-eks.md").read_text()
 MODELS = botocore.session.get_session()
 
@@ -69,6 +69,7 @@ def test_files_exist() -> None:
         assert (REPOSITORY / path).exists(), path
 
 
+@pytest.mark.usefixtures("all_checks")
 def test_preflight_needs_exactly_the_permissions_that_are_listed() -> None:
     user = "arn:aws:iam::123456789012:user/ada"
     aws = eks_account(P5)

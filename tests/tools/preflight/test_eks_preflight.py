@@ -18,6 +18,7 @@ from tests.tools.accounts import cluster_description, deployed_stacks, empty_acc
 from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped_eks, with_group
 from tests.tools.preflight.report import findings, problems
+from tools import preflight
 from tools.preflight import __main__ as command
 from tools.preflight import chart_types, planned
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -28,6 +29,7 @@ ROLE = f"arn:aws:iam::{ACCOUNT}:role/teams/platform"
 ACCESS = {"access": [{"principal_arn": ROLE, "level": "cluster_admin"}]}
 EKS = shipped_eks("eks", kubernetes=ACCESS)
 P5 = shipped_eks("eks-p5", kubernetes=ACCESS)
+EVERY_CLUSTERS = preflight.CHECKS
 VERSIONS = ADDON_VERSIONS["1.34"]
 STACKS = {f"esm2-eks-eks-{name}": "UPDATE_COMPLETE" for name in ("network", "storage", "hyperpod")}
 LEVEL = {"type": "object", "properties": {"level": {"enum": ["BASIC", "ADVANCED", "DISABLED"]}}}
@@ -74,10 +76,16 @@ def approved_template(cluster: EksCluster) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def approved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The approved templates are what is synthesized."""
+    """The approved templates are what is synthesized; of the checks, those of EKS alone are made."""
     monkeypatch.setattr(
         planned, "synthesize", lambda cluster: planned.Synthesis(approved_template(cluster), [])
     )
+    monkeypatch.setattr(preflight, "CHECKS", {})
+
+
+@pytest.fixture
+def all_checks(approved: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "CHECKS", EVERY_CLUSTERS)
 
 
 def offered(version: str, *, default: bool = True, **changes: Any) -> dict[str, Any]:
@@ -136,6 +144,7 @@ def role(arn: str) -> dict[str, Any]:
     return {"Path": "/", "RoleName": name, "RoleId": "A" * 16, "Arn": arn, "CreateDate": datetime.now(UTC)}
 
 
+@pytest.mark.usefixtures("all_checks")
 @pytest.mark.parametrize("cluster", [EKS, P5], ids=["eks", "eks-p5"])
 def test_an_account_that_is_ready_has_nothing_to_fix(cluster: EksCluster) -> None:
     aws = eks_account(cluster)

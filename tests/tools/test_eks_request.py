@@ -115,11 +115,14 @@ def test_every_job_is_resumed(name: str, operator: str, stage: str, overrides: t
         assert ("logMonitoringConfiguration" in policy) == (stage != "data")
 
 
-def test_the_first_pod_is_the_master_and_the_others_are_workers() -> None:
-    replicas = job_manifest(of("eks-p5", "kubeflow", "train", ()))["spec"]["pytorchReplicaSpecs"]
-    assert {role: replica["replicas"] for role, replica in replicas.items()} == {"Master": 1, "Worker": 5}
-    alone = job_manifest(of("eks", "kubeflow", "evaluate", ()))["spec"]["pytorchReplicaSpecs"]
-    assert set(alone) == {"Master"}
+def test_several_pods_of_kubeflow_have_no_master() -> None:
+    """With one, the operator adds a container to the others whose image closed networks do not reach."""
+    spec = job_manifest(of("eks-p5", "kubeflow", "train", ()))["spec"]
+    replicas = spec["pytorchReplicaSpecs"]
+    assert {role: replica["replicas"] for role, replica in replicas.items()} == {"Worker": 6}
+    assert (spec["elasticPolicy"]["minReplicas"], spec["elasticPolicy"]["maxReplicas"]) == (6, 6)
+    alone = job_manifest(of("eks", "kubeflow", "evaluate", ()))["spec"]
+    assert set(alone["pytorchReplicaSpecs"]) == {"Master"} and "elasticPolicy" not in alone
 
 
 def command(job: PodJob) -> list[str]:
@@ -143,7 +146,7 @@ def test_pods_of_kubeflow_meet_by_c10d() -> None:
     """With etcd they never came back (kubeflow/trainer#1638); without either they wait for NCCL."""
     job = of("eks-p5", "kubeflow", "train", ())
     words = command(job)
-    assert "--rdzv-backend=c10d" in words and "--rdzv-endpoint=$(MASTER_ADDR):$(MASTER_PORT)" in words
+    assert "--rdzv-backend=c10d" in words and "--rdzv-endpoint=$(PET_RDZV_ENDPOINT)" in words
     assert "--local-addr=$(POD_IP)" in words and "--nnodes=6" in words
     assert variables(job)["POD_IP"]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
     assert variables(job)["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"]["value"] == "1"
@@ -177,8 +180,7 @@ def test_torchrun_goes_on_with_fewer_pods_on_kubeflow() -> None:
     assert (policy["minReplicas"], policy["maxReplicas"], policy["rdzvBackend"]) == (4, 6, "c10d")
     replicas = manifest["spec"]["pytorchReplicaSpecs"]
     assert {role: replica["replicas"] for role, replica in replicas.items()} == {"Worker": 6}
-    assert "--nnodes=4:6" in command(job) and "--rdzv-endpoint=$(PET_RDZV_ENDPOINT)" in command(job)
-    assert "elasticPolicy" not in job_manifest(of("eks-p5", "kubeflow", "train", ()))["spec"]
+    assert "--nnodes=4:6" in command(job)
 
 
 @pytest.mark.parametrize("operator", ["hyperpod", "kubeflow"])

@@ -12,7 +12,7 @@ import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -50,35 +50,28 @@ class Pods:
     shared: Path
     """Stands for /fsx."""
     folder: Path
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Beside the manifest's: what the operator adds."""
 
     @contextmanager
     def running(self, config: str, num_pods: int) -> Iterator[list[Pod]]:
         """Start the pods: what comes before the main container, in each, and then that one."""
         (self.folder / "run").mkdir(parents=True)
         (self.folder / "run/config.yaml").write_text(config)
-        master_port = free_port()
+        first_port = free_port()
         pods: list[Pod] = []
         try:
             for rank in range(num_pods):
-                pods.append(self._start(rank, master_port))
+                pods.append(self._start(rank, first_port))
             yield pods
         finally:
             for pod in pods:
                 _end(pod.main)
 
-    def _start(self, rank: int, master_port: int) -> Pod:
+    def _start(self, rank: int, first_port: int) -> Pod:
         spec = pod_templates(dict(self.manifest))[0]["spec"]
         folder = self.folder / f"pod-{rank}"
         folder.mkdir()
         port = free_port()
-        added = {
-            "RANK": str(rank),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(master_port),
-            "PET_RDZV_ENDPOINT": f"127.0.0.1:{master_port}",
-        }
+        added = {"PET_RDZV_ENDPOINT": f"127.0.0.1:{first_port}"}
         log_file = folder / "log"
         with log_file.open("wb") as log:
             for container in spec["initContainers"]:

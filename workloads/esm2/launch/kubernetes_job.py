@@ -105,10 +105,10 @@ def _hang_rule(job: PodJob) -> Manifest:
 
 def _kubeflow_job(job: PodJob) -> Manifest:
     template = pod_template(job, _torchrun_command(job), "pytorch", agent=False)
-    replicas = {"Master": 1, "Worker": job.num_pods - 1}
-    elastic = {}
-    if job.is_elastic:
-        # No pod is the master: the operator takes one for the end of the job when it ends.
+    replicas, elastic = {"Master": 1}, {}
+    if job.num_pods > 1:
+        # Of a fixed size, too: with a master, the operator has workers wait for its name, by a container
+        # of Docker Hub's alpine, which closed networks do not reach.
         replicas = {"Worker": job.num_pods}
         elastic["elasticPolicy"] = {
             "rdzvBackend": "c10d",
@@ -126,7 +126,6 @@ def _kubeflow_job(job: PodJob) -> Manifest:
             "pytorchReplicaSpecs": {
                 role: {"replicas": count, "restartPolicy": "OnFailure", "template": template}
                 for role, count in replicas.items()
-                if count
             },
             "runPolicy": {
                 # The operator adds up how often all pods' containers have started again, and one fault may
@@ -184,9 +183,8 @@ def _torchrun_command(job: PodJob) -> list[str]:
     """
     meeting = ["--standalone"]
     if job.num_pods > 1:
-        first = "$(PET_RDZV_ENDPOINT)" if job.is_elastic else "$(MASTER_ADDR):$(MASTER_PORT)"
         meeting = [
-            *("--rdzv-backend=c10d", f"--rdzv-id={job.name}", f"--rdzv-endpoint={first}"),
+            *("--rdzv-backend=c10d", f"--rdzv-id={job.name}", "--rdzv-endpoint=$(PET_RDZV_ENDPOINT)"),
             f"--rdzv-conf=join_timeout={JOIN_SECONDS},read_timeout={FIRST_POD_SECONDS}",
             # A pod's name is no address to the others.
             f"--local-addr=$({POD_IP})",

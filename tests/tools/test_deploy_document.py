@@ -129,8 +129,8 @@ def test_connect_needs_no_more_than_is_listed() -> None:
     cloud = Logs(aws)
     cloud.say("controller", "i-0123456789abcdef0", "a line")
     log_group = find_log_group(aws.session.client("logs"), shipped("slurm"), "abc123def456")
-    streams = list_streams(aws.session.client("logs"), log_group)
-    assert list(read_events(aws.session.client("logs"), log_group, [stream.name for stream in streams], since_ms=0))
+    names = [stream.name for stream in list_streams(aws.session.client("logs"), log_group)]
+    assert list(read_events(aws.session.client("logs"), log_group, names, since_ms=0))
     used = {f"{service}:{operation}" for service, operation in aws.calls}
     assert {"logs:FilterLogEvents", "logs:DescribeLogStreams"} <= used
     assert used | {"ssm:StartSession", "kms:GenerateDataKey"} <= policy("Preflight", "Connect")

@@ -89,9 +89,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(run_file: Path) -> None:
     assert 7 <= step < NUM_STEPS
     assert [path.name for path in (run_dir / "checkpoints").iterdir()] == [f"step-{step:08d}"]
     assert not (run_dir / "all_results.json").exists()
-    again = start_training(*command, processes=2)
-    output, _ = again.communicate(timeout=240)
-    assert again.returncode == 0, output
+    train_in_turn(run_file, {2: ["name=stopped"]})
     assert min(losses(run_dir)) == 1 and "stopped by SIGTERM" in events(run_dir)
     train_here(run_file, "name=whole")
     assert largest_difference(losses(run_dir), losses(run_dir.parent / "whole")) < 1e-5

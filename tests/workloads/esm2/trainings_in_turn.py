@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import mlflow  # noqa: F401  (which each process else imports, in a thread of its own)
 from torch.multiprocessing.spawn import start_processes
 
 from tests.workloads.esm2.pods_here import free_port

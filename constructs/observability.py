@@ -16,14 +16,21 @@ from constructs.metrics_workspace import MetricsWorkspace
 from constructs.node_statements import Statement
 from constructs.pod_role import PodRole
 
+# Names, levels and the place of logging are those of the console's own template (observability-template.yaml of
+# aws/sagemaker-hyperpod-cluster-setup); make preflight holds them against the add-on's schema.
 _LEVELS = {
     **dict.fromkeys(
-        ("trainingMetrics", "clusterMetrics", "nodeMetrics", "acceleratedComputeMetrics"), "BASIC"
+        (
+            "trainingMetrics",
+            "inferenceMetrics",
+            "clusterMetrics",
+            "nodeMetrics",
+            "acceleratedComputeMetrics",
+        ),
+        "BASIC",
     ),
     # There is no basic level of these.
-    **dict.fromkeys(
-        ("inferenceMetrics", "taskGovernanceMetrics", "scalingMetrics", "networkMetrics"), "DISABLED"
-    ),
+    **dict.fromkeys(("taskGovernanceMetrics", "scalingMetrics", "networkMetrics"), "DISABLED"),
 }
 
 
@@ -85,8 +92,7 @@ class Observability(Construct):
                     ),
                 },
                 **({"amgWorkspace": grafana.for_addon} if grafana else {}),
-                "metricsProvider": metrics_provider,
-                "logging": {"enabled": True},
+                "metricsProvider": {**metrics_provider, "logging": {"enabled": True}},
             },
         )
         operator.node.add_dependency(role)

@@ -47,8 +47,11 @@ OBSERVABILITY_SCHEMA: dict[str, Any] = {
             },
         },
         "amgWorkspace": {"type": "object"},
-        "metricsProvider": {"type": "object", "additionalProperties": LEVEL},
-        "logging": {"type": "object", "properties": {"enabled": {"type": "boolean"}}},
+        "metricsProvider": {
+            "type": "object",
+            "properties": {"logging": {"type": "object", "properties": {"enabled": {"type": "boolean"}}}},
+            "additionalProperties": LEVEL,
+        },
     },
 }
 SCHEMAS = {
@@ -250,14 +253,17 @@ def test_a_configuration_that_the_schema_refuses_says_where() -> None:
     """AWS's samples have logging in two places: the live schema tells which is right."""
     elsewhere = json.loads(json.dumps(OBSERVABILITY_SCHEMA))
     metrics = elsewhere["properties"]["metricsProvider"]
-    metrics["properties"] = {"logging": elsewhere["properties"].pop("logging")}
-    metrics["additionalProperties"]["properties"]["level"]["enum"] = ["BASIC"]
+    elsewhere["properties"]["logging"] = metrics.pop("properties")["logging"]
+    metrics["additionalProperties"] |= {
+        "properties": {"level": {"enum": ["BASIC"]}},
+        "additionalProperties": False,
+    }
     aws = eks_account()
     schema_answer(aws, OBSERVABILITY, elsewhere)
     (found,) = [finding for finding in findings(aws, EKS) if finding.level != "OK"]
     assert (found.level, found.subject) == ("FAIL", f"add-on {OBSERVABILITY}")
-    assert "Additional properties are not allowed ('logging' was unexpected)" in found.message
-    assert "metricsProvider.inferenceMetrics.level: 'DISABLED' is not one of ['BASIC']" in found.message
+    assert "Additional properties are not allowed ('enabled' was unexpected)" in found.message
+    assert "metricsProvider.scalingMetrics.level: 'DISABLED' is not one of ['BASIC']" in found.message
     assert f"aws eks describe-addon-configuration --addon-name {OBSERVABILITY}" in found.action
 
 

@@ -9,10 +9,13 @@ from workloads.esm2.config import RunConfig
 from workloads.esm2.data.manifest import Manifest
 from workloads.esm2.data.prepare import prepare
 from workloads.esm2.data.sources import fetch
+from workloads.esm2.finetune.prepare import prepare_table
 
 
 def prepare_run(config: RunConfig) -> Manifest:
     """Fetch and prepare the data that a run's configuration names."""
+    if config.task is not None:
+        return prepare_table(config)
     data = config.data
     downloads = Path(data.downloads)
     files, names = _fetched(data.members or data.source, downloads)

@@ -22,6 +22,7 @@ import yaml
 T = TypeVar("T")
 
 ModelSize = Literal["8M", "35M", "150M", "650M", "3B", "15B"]
+LoraTarget = Literal["query", "key", "value", "attention_output", "intermediate", "output"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +124,59 @@ class TrackingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SplitConfig:
+    """By a column, or by cluster with the shares of ``data.validation_fraction`` and ``data.test_fraction``."""
+
+    column: str | None = None
+    """Column that says which split a protein belongs to."""
+    validation: tuple[str, ...] = ()
+    """Values of ``column`` that are held out for validation; what neither list names is trained on."""
+    test: tuple[str, ...] = ()
+    cluster_column: str | None = None
+    """Column with the cluster of similar proteins, which goes to one split as a whole."""
+    clusters: str | None = None
+    """The same as a file of two columns: cluster, protein."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """What a model is fine-tuned for; a run without it pre-trains."""
+
+    kind: Literal["binary", "multiclass", "multilabel", "regression", "residue"]
+    """``residue`` gives each residue a class; the others predict for a protein as a whole."""
+    table: tuple[str, ...] = ("sample",)
+    """CSV, TSV, Parquet or FASTA files, https:// or s3:// addresses, or ``sample`` (embedded)."""
+    labels: str | None = None
+    """Table with the labels of a FASTA file, by id."""
+    id_column: str = "id"
+    sequence_column: str = "sequence"
+    label_columns: tuple[str, ...] = ()
+    """One column of 0 and 1 or of class names; several for ``multilabel`` and ``regression``."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes in the order of the model's outputs; of ``residue`` one letter each."""
+    class_weights: Literal["balanced", "none"] = "none"
+    """``balanced`` weights the loss of each class by the inverse of its frequency in the training split."""
+    split: SplitConfig = field(default_factory=SplitConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adapters (Hu et al. 2021) beside frozen weights; the head is trained as a whole."""
+
+    rank: int = 16
+    alpha: float = 32.0
+    """The adapters' output is scaled by alpha / rank."""
+    targets: tuple[LoraTarget, ...] = ("query", "key", "value", "attention_output", "intermediate", "output")
+    """Matrices of each layer that get an adapter."""
+    lr: float = 1e-3
+    """Peak learning rate in place of ``optim.lr``: adapters want about ten times that of full fine-tuning."""
+    quantize: Literal["none", "nf4"] = "none"
+    """``nf4`` keeps the frozen matrices of the layers in 4 bits (QLoRA, Dettmers et al. 2023)."""
+    merge: bool = True
+    """Also write the model with the adapters merged into its weights, as for full fine-tuning."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     name: str
     """Name of the run; its folder is ``<runs>/<name>``."""
@@ -134,6 +188,9 @@ class RunConfig:
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    task: TaskConfig | None = None
+    lora: LoraConfig | None = None
+    """``{}`` is LoRA with these defaults; null trains all weights."""
 
     @property
     def run_dir(self) -> Path:
@@ -219,14 +276,33 @@ def _build(cls: type[T], raw: object, prefix: str, problems: list[str]) -> T | N
     for name, kind in hints.items():
         if name not in raw:
             continue
-        if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-            values[name] = _build(kind, raw[name] or {}, f"{prefix}{name}.", problems)
+        section, optional = _section(kind)
+        if section is not None:
+            is_off = optional and raw[name] is None
+            values[name] = None if is_off else _build(section, raw[name] or {}, f"{prefix}{name}.", problems)
         else:
             try:
                 values[name] = _convert(kind, raw[name])
             except (TypeError, ValueError) as error:
                 problems.append(f"{prefix}{name}: got {raw[name]!r}; {error}")
+    for lacking in dataclasses.fields(cls):  # type: ignore[arg-type]  # a dataclass, whatever T is
+        has_default = (lacking.default, lacking.default_factory) != (dataclasses.MISSING,) * 2
+        if lacking.name not in raw and not has_default:
+            problems.append(f"{prefix}{lacking.name}: is missing; {_allowed(hints[lacking.name])}")
     return cls(**values) if len(problems) == before else None
+
+
+def _section(kind: Any) -> tuple[type | None, bool]:
+    """The dataclass of a section, None for any other field; and whether null leaves the section out."""
+    arguments = typing.get_args(kind)
+    optional = types.NoneType in arguments
+    section = arguments[0] if optional else kind
+    return (section if dataclasses.is_dataclass(section) and isinstance(section, type) else None), optional
+
+
+def _allowed(kind: Any) -> str:
+    choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+    return f"allowed are {', '.join(map(str, choices))}" if choices else "it must be given"
 
 
 def _convert(kind: Any, value: Any) -> Any:
@@ -236,7 +312,7 @@ def _convert(kind: Any, value: Any) -> Any:
         # YAML 1.1 also reads on/off as booleans, which the choices of this file are not.
         text = {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
         if text not in arguments:
-            raise ValueError(f"allowed are {', '.join(map(str, arguments))}")
+            raise ValueError(_allowed(kind))
         return text
     if origin in (types.UnionType, typing.Union):
         return None if value is None else _convert(arguments[0], value)
@@ -244,6 +320,9 @@ def _convert(kind: Any, value: Any) -> Any:
         items = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
         if arguments[-1] is not Ellipsis and len(items) != len(arguments):
             raise ValueError(f"expected {len(arguments)} values")
+        # Classes and values of a column may be numbers; YAML 1.1 reads Y and N as booleans, which stay wrong.
+        is_text = arguments[0] is str
+        items = [str(item) if is_text and type(item) in (int, float) else item for item in items]
         return tuple(_convert(arguments[0], item) for item in items)
     if kind is bool:
         if not isinstance(value, bool):
@@ -261,7 +340,9 @@ def _convert(kind: Any, value: Any) -> Any:
         except ValueError:
             raise ValueError("expected a number") from None
     if not isinstance(value, str):
-        raise ValueError("expected text")
+        raise ValueError(
+            "expected text" + ("; put Y, N, on and the like in quotes" * isinstance(value, bool))
+        )
     return value
 
 
@@ -336,4 +417,33 @@ def _rule_violations(config: RunConfig) -> list[str]:
         (proteins >= 0, f"evaluate.pseudo_perplexity_proteins: got {proteins}; must not be negative")
     )
     rules.append((train.eval_packs >= 0, f"train.eval_packs: got {train.eval_packs}; must not be negative"))
+    rules += _lora_rules(config)
     return [message for holds, message in rules if not holds]
+
+
+def _lora_rules(config: RunConfig) -> list[tuple[bool, str]]:
+    lora = config.lora
+    if lora is None:
+        return []
+    return [
+        (
+            config.task is not None,
+            "lora: adapters are for fine-tuning; add a section task:, or leave lora out to pre-train",
+        ),
+        (lora.rank >= 1, f"lora.rank: got {lora.rank}; must be at least 1"),
+        (lora.alpha > 0, f"lora.alpha: got {lora.alpha}; must be above 0"),
+        (0 < lora.lr < 1, f"lora.lr: got {lora.lr}; allowed above 0, below 1"),
+        (
+            bool(lora.targets),
+            f"lora.targets: got an empty list; allowed are {', '.join(typing.get_args(LoraTarget))}",
+        ),
+        (
+            config.optim.name == "adamw",
+            f"optim.name: got {config.optim.name} with lora; Muon is for whole matrices, so use adamw",
+        ),
+        (
+            lora.quantize == "none" or config.parallel.mode == "ddp",
+            f"lora.quantize: got {lora.quantize} with parallel.mode={config.parallel.mode}; 4-bit weights are "
+            "not sharded, so use parallel.mode=ddp",
+        ),
+    ]

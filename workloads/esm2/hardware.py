@@ -18,7 +18,7 @@ import torch
 import transformers
 
 from .config import TrainConfig
-from .model import PackedEsm
+from .model import PackedModel
 
 PEAK_BF16_FLOPS = {
     # Dense bf16 tensor-core rates in FLOP/s, from NVIDIA's data sheets (half of the sparse figures).
@@ -69,7 +69,7 @@ def compiles(train: TrainConfig, device: torch.device) -> bool:
     return False
 
 
-def num_flops(model: PackedEsm, num_residues: int, num_attended_pairs: int) -> float:
+def num_flops(model: PackedModel, num_residues: int, num_attended_pairs: int) -> float:
     """Model FLOPs of forward and backward pass over real residues: 6 N per residue and 12 L h per pair.
 
     N counts parameters without the embedding; a pair is two positions of one protein, so attention enters

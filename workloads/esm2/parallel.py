@@ -14,12 +14,12 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from .config import ParallelConfig
-from .model import PackedEsm
+from .model import PackedModel
 from .processes import Processes
 
 
 def parallelize(
-    model: PackedEsm,
+    model: PackedModel,
     weights: dict[str, Tensor],
     config: ParallelConfig,
     here: Processes,
@@ -67,7 +67,7 @@ def _mesh(config: ParallelConfig, here: Processes) -> DeviceMesh:
 
 
 def _shard(
-    model: PackedEsm,
+    model: PackedModel,
     weights: dict[str, Tensor],
     mesh: DeviceMesh,
     device: torch.device,
@@ -103,10 +103,10 @@ def accumulating(model: nn.Module, is_last: bool) -> Iterator[None]:
         yield
 
 
-def bare(model: nn.Module) -> PackedEsm:
+def bare(model: nn.Module) -> PackedModel:
     """The model inside DDP; FSDP2 does not wrap."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
-    assert isinstance(inner, PackedEsm)
+    assert isinstance(inner, PackedModel)
     return inner
 
 

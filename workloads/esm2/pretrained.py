@@ -6,17 +6,19 @@ import json
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from transformers import EsmConfig, EsmForMaskedLM, EsmTokenizer
+from transformers import EsmConfig, EsmForMaskedLM, EsmPreTrainedModel, EsmTokenizer
 
 from .alphabet import TOKENS
 from .checkpoint import CHECKPOINT_FILE, weights_of
 from .config import ModelConfig
-from .model import PackedEsm, published_config
+from .model import PackedEsm, PackedModel, published_config
+
+Model = TypeVar("Model", bound=PackedModel)
 
 
 def starting_config(model: ModelConfig) -> EsmConfig:
@@ -79,14 +81,18 @@ def _readable(init_from: str) -> str:
 
 
 def on_meta(config: EsmConfig) -> PackedEsm:
-    """A model without weights; ``parallelize`` or ``with_weights`` gives it some."""
+    """A model without weights; ``parallelize`` or ``assigned`` gives it some."""
     with torch.device("meta"):
         return PackedEsm(config)
 
 
 def with_weights(config: EsmConfig, weights: dict[str, Tensor]) -> PackedEsm:
-    """A model on this process alone."""
-    model = on_meta(config)
+    """A masked language model on this process alone."""
+    return assigned(on_meta(config), weights)
+
+
+def assigned(model: Model, weights: dict[str, Tensor]) -> Model:
+    """Give a model made on the meta device its weights."""
     model.load_state_dict(weights, assign=True)
     model.tie_weights()
     return model
@@ -99,22 +105,28 @@ def full_weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}
 
 
-def save_model(folder: Path, config: EsmConfig, weights: dict[str, Tensor]) -> None:
+def save_model(
+    folder: Path,
+    config: EsmConfig,
+    weights: dict[str, Tensor],
+    kind: type[EsmPreTrainedModel] = EsmForMaskedLM,
+) -> None:
     """Write safetensors, configuration and tokenizer so that transformers loads them without a network.
 
     The folder appears whole or not at all; one that is there is replaced.
     """
     with torch.device("meta"):
-        plain = EsmForMaskedLM(config)
+        plain = kind(config)
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     plain.save_pretrained(partial, state_dict=weights)
-    _tokenizer(config).save_pretrained(partial)
+    tokenizer(config).save_pretrained(partial)
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
 
 
-def _tokenizer(config: EsmConfig) -> Any:
+def tokenizer(config: EsmConfig) -> Any:
+    """Residues to ids, for those who load a model by transformers."""
     with TemporaryDirectory() as folder:
         vocabulary = Path(folder) / "vocab.txt"
         vocabulary.write_text("\n".join(TOKENS))

@@ -125,7 +125,7 @@ class TrackingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitConfig:
-    """By a column, or by cluster with the shares of ``data.validation_fraction`` and ``data.test_fraction``."""
+    """By a column, or by cluster with ``data.validation_fraction`` and ``data.test_fraction``."""
 
     column: str | None = None
     """Column that says which split a protein belongs to."""
@@ -340,9 +340,8 @@ def _convert(kind: Any, value: Any) -> Any:
         except ValueError:
             raise ValueError("expected a number") from None
     if not isinstance(value, str):
-        raise ValueError(
-            "expected text" + ("; put Y, N, on and the like in quotes" * isinstance(value, bool))
-        )
+        hint = "; put words such as Y, N, on and off in quotes" if isinstance(value, bool) else ""
+        raise ValueError(f"expected text{hint}")
     return value
 
 
@@ -443,7 +442,7 @@ def _lora_rules(config: RunConfig) -> list[tuple[bool, str]]:
         ),
         (
             lora.quantize == "none" or config.parallel.mode == "ddp",
-            f"lora.quantize: got {lora.quantize} with parallel.mode={config.parallel.mode}; 4-bit weights are "
-            "not sharded, so use parallel.mode=ddp",
+            f"lora.quantize: got {lora.quantize} with parallel.mode={config.parallel.mode}; 4-bit weights "
+            "cannot be sharded, so use parallel.mode=ddp",
         ),
     ]

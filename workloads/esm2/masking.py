@@ -37,7 +37,7 @@ def num_rows(num_tokens: int, mask_fraction: float) -> int:
 
 
 def plain_pack(host: HostPack, max_length: int, device: torch.device) -> Pack:
-    """Move a pack to the device with nothing masked: ``rows`` is CLS of each segment, there are no targets."""
+    """Move a pack to the device as it is: ``rows`` are the segments' CLS, and there are no targets."""
     placed = _place(host, device)
     last = len(placed.tokens) - 1
     return Pack(

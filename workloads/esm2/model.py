@@ -1,7 +1,7 @@
 """ESM-2 for packs of proteins: transformers' modules and weights, a forward pass without padding.
 
-``PackedEsm`` is an ``EsmForMaskedLM`` with the same parameter names, and the classifiers are transformers' own
-likewise; only the arithmetic of the forward pass differs from transformers':
+``PackedEsm`` is an ``EsmForMaskedLM`` with the same parameter names, and the two classifiers likewise; only the
+arithmetic of the forward pass differs from transformers':
 
 * a pack of proteins is one row of T tokens, attention stays within each protein;
 * ESM-2's token dropout is applied per protein (``token_scale``), not per row;

@@ -1,6 +1,6 @@
 """ESM-2 for packs of proteins: transformers' modules and weights, a forward pass without padding.
 
-``PackedEsm`` is an ``EsmForMaskedLM`` with the same parameter names, and the two classifiers likewise; only the
+``PackedEsm`` is an ``EsmForMaskedLM`` with the same parameter names, and so are the two classifiers; only the
 arithmetic of the forward pass differs from transformers':
 
 * a pack of proteins is one row of T tokens, attention stays within each protein;

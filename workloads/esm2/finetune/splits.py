@@ -20,7 +20,7 @@ from workloads.esm2.data.spill import SPLIT_SALT, hash_all
 from .table import Problems, Record, first_of
 
 if TYPE_CHECKING:
-    from workloads.esm2.config import TaskSplitConfig
+    from workloads.esm2.config import SplitConfig
 
 SplitNumbers = npt.NDArray[np.int8]
 """Position in ``SPLITS`` of each record, shape (N,)."""
@@ -33,7 +33,7 @@ HOW_TO_SPLIT = (
 )
 
 
-def check_rule(split: TaskSplitConfig) -> None:
+def check_rule(split: SplitConfig) -> None:
     """Raise a ValueError unless a rule is given, and one alone."""
     if split.cluster_column is not None and split.clusters is not None:
         raise ValueError("task.split: got cluster_column and clusters; clusters come from one of them")
@@ -59,7 +59,7 @@ def check_rule(split: TaskSplitConfig) -> None:
 
 
 def split_records(
-    split: TaskSplitConfig,
+    split: SplitConfig,
     records: Sequence[Record],
     clusters: Sequence[str] | None,
     *,
@@ -103,9 +103,7 @@ def split_records(
     return numbers
 
 
-def record_clusters(
-    split: TaskSplitConfig, records: Sequence[Record], table: Path | None
-) -> list[str] | None:
+def record_clusters(split: SplitConfig, records: Sequence[Record], table: Path | None) -> list[str] | None:
     """Cluster of every record, from the column or from the table (None if neither is configured).
 
     Raises:
@@ -127,7 +125,7 @@ def record_clusters(
     return clusters
 
 
-def _by_column(split: TaskSplitConfig, records: Sequence[Record]) -> SplitNumbers:
+def _by_column(split: SplitConfig, records: Sequence[Record]) -> SplitNumbers:
     assert split.column is not None
     problems = Problems()
     values = []

@@ -117,6 +117,34 @@ class EvaluateConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InferenceConfig:
+    """``make embed``, ``make predict`` and ``make variants``: proteins in, one table out."""
+
+    model: str | None = None
+    """Model folder, checkpoint folder or hub id; null is the ``model`` folder of this run."""
+    input: tuple[str, ...] = ("sample",)
+    """FASTA, CSV, TSV or Parquet files, folders of FASTA, https:// or s3:// addresses, or ``sample``."""
+    output: str | None = None
+    """.parquet or (``predict``, ``variants``) .csv; null is a file in the run's folder."""
+    id_column: str = "id"
+    sequence_column: str = "sequence"
+    embedding: Literal["mean", "residue"] = "mean"
+    """One vector a protein, the mean over its residues; or one a residue."""
+    stored_as: Literal["float32", "float16"] = "float32"
+    """Type of the embeddings in the file."""
+    long_proteins: Literal["window", "crop", "reject"] = "window"
+    """Proteins above ``model.max_residues``: read in overlapping windows that each answer for the
+    residues around their middle; the first ``model.max_residues`` residues alone; or a line in the rejects."""
+    tokens_per_pack: int = 0
+    """Tokens that the model reads at once; 0 is 2,048 on a CPU, 65,536 on a GPU."""
+    part_residues: int = 500_000
+    """Residues of a part, of which a killed command loses at most one a process."""
+    mutations: str | None = None
+    """``variants``: CSV with the columns ``mutation`` (A42G, or A42G:K50R) and, for more than one protein,
+    ``id``; null scores every single mutation of each protein."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
     mlflow_uri: str | None = None
     """MLflow tracking URI; null is MLFLOW_TRACKING_URI or else a local store in ``mlruns``."""
@@ -187,6 +215,7 @@ class RunConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    inference: InferenceConfig = field(default_factory=InferenceConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     task: TaskConfig | None = None
     lora: LoraConfig | None = None
@@ -414,6 +443,20 @@ def _rule_violations(config: RunConfig) -> list[str]:
     proteins = config.evaluate.pseudo_perplexity_proteins
     rules.append(
         (proteins >= 0, f"evaluate.pseudo_perplexity_proteins: got {proteins}; must not be negative")
+    )
+    inference = config.inference
+    rules.append((bool(inference.input), "inference.input: got an empty list; name at least one file"))
+    rules.append(
+        (
+            inference.tokens_per_pack >= 0,
+            f"inference.tokens_per_pack: got {inference.tokens_per_pack}; must not be negative",
+        )
+    )
+    rules.append(
+        (
+            inference.part_residues >= 1,
+            f"inference.part_residues: got {inference.part_residues}; must be at least 1",
+        )
     )
     rules.append((train.eval_packs >= 0, f"train.eval_packs: got {train.eval_packs}; must not be negative"))
     rules += _lora_rules(config)

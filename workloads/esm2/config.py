@@ -133,8 +133,8 @@ class InferenceConfig:
     stored_as: Literal["float32", "float16"] = "float32"
     """Type of the embeddings in the file."""
     long_proteins: Literal["window", "crop", "reject"] = "window"
-    """Proteins above ``model.max_residues``: read in overlapping windows that each answer for the
-    residues around their middle; the first ``model.max_residues`` residues alone; or a line in the rejects."""
+    """Proteins above ``model.max_residues``: read in overlapping windows that each answer for the residues
+    around their middle; the first ``model.max_residues`` residues alone; or a line in the rejects."""
     tokens_per_pack: int = 0
     """Tokens that the model reads at once; 0 is 2,048 on a CPU, 65,536 on a GPU."""
     part_residues: int = 500_000

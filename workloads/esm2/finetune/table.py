@@ -117,7 +117,7 @@ def read_records(
     else:
         wanted = [id_column, sequence_column, *columns]
         rows = (row for path in files for row in read_rows(path, wanted, problems))
-        records = list(_table_records(rows, id_column, sequence_column, problems))
+        records = list(table_records(rows, id_column, sequence_column, problems))
     _check_ids(records, problems)
     problems.raise_if_any(", ".join(path.name for path in files))
     if not records:
@@ -214,11 +214,11 @@ def _check_columns(path: Path, header: Sequence[str], columns: Sequence[str]) ->
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise ValueError(
         f"{path} has no column {missing[0]!r}{hint}; it has {', '.join(map(repr, header))}. Name the table's "
-        "own columns in task.id_column, task.sequence_column, task.label_columns and task.split"
+        "own columns in id_column, sequence_column and, of a task, label_columns and split"
     )
 
 
-def _table_records(
+def table_records(
     rows: Iterable[Row], id_column: str, sequence_column: str, problems: Problems
 ) -> Iterator[Record]:
     for where, cells in rows:

@@ -192,7 +192,7 @@ class LoraConfig:
     """Low-rank adapters (Hu et al. 2021) beside frozen weights; the head is trained as a whole."""
 
     rank: int = 16
-    alpha: float = 32.0
+    alpha: int = 32
     """The adapters' output is scaled by alpha / rank."""
     targets: tuple[LoraTarget, ...] = ("query", "key", "value", "attention_output", "intermediate", "output")
     """Matrices of each layer that get an adapter."""
@@ -473,7 +473,7 @@ def _lora_rules(config: RunConfig) -> list[tuple[bool, str]]:
             "lora: adapters are for fine-tuning; add a section task:, or leave lora out to pre-train",
         ),
         (lora.rank >= 1, f"lora.rank: got {lora.rank}; must be at least 1"),
-        (lora.alpha > 0, f"lora.alpha: got {lora.alpha}; must be above 0"),
+        (lora.alpha >= 1, f"lora.alpha: got {lora.alpha}; must be at least 1"),
         (0 < lora.lr < 1, f"lora.lr: got {lora.lr}; allowed above 0, below 1"),
         (
             bool(lora.targets),

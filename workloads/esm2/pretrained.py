@@ -98,9 +98,9 @@ def assigned(model: Model, weights: dict[str, Tensor]) -> Model:
     return model
 
 
-def full_weights(model: nn.Module) -> dict[str, Tensor]:
+def full_weights(model: nn.Module, *, trained_only: bool = False) -> dict[str, Tensor]:
     """Unsharded weights on the CPU of the first process, empty elsewhere. Every process calls this."""
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=trained_only)
     state = get_model_state_dict(model, options=options)
     return {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}
 

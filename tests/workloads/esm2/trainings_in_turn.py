@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from workloads.esm2 import train
+from workloads.esm2 import pretraining, train
 from workloads.esm2.config import RunConfig, load_config
 from workloads.esm2.masking import mask_pack
 from workloads.esm2.processes import Processes, processes
@@ -34,8 +34,8 @@ def train_and_record(config: RunConfig, here: Processes) -> None:
             file.write(json.dumps([pack.tokens.tolist(), pack.targets.tolist()]) + "\n")
             return pack
 
-        with mock.patch.object(train, "mask_pack", recording_mask_pack):
-            train.train(config, here)
+        with mock.patch.object(pretraining, "mask_pack", recording_mask_pack):
+            train.train(train.objective_of(config), here)
 
 
 def recorded_packs(run_dir: Path, processes: int, *, packs_per_step: int, num_steps: int) -> list[Any]:

@@ -88,9 +88,9 @@ class Endpoint(Section):
     """Where it is, as us-west-2."""
     image: Annotated[str, forms.field(forms.ECR_IMAGE, max_length=255)]
     """By digest, in the endpoint's region; usually given at deployment, -c image=..."""
-    model: Annotated[str, forms.field(forms.S3_MODEL, max_length=1024)]
+    model: Annotated[str, forms.field(forms.MODEL, max_length=1024)]
     """Files of a model, as runs/<run>/model, as they are or as an archive; usually given at deployment,
-    -c model=s3://..."""
+    -c model=s3://... For EKS a path on the cluster's file system, MODEL=/fsx/..."""
     instance_type: str
     """As ml.g5.xlarge; config/hosting_types.py lists those that the image runs on."""
     instances: Instances = Instances()

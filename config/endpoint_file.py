@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -15,11 +15,12 @@ from config.regions import ZONE_ID_PREFIXES
 from config.violation import Violation
 from config.yaml_document import read_document
 
+Target = Literal["sagemaker", "eks"]
 GIVEN = ("image", "model")
 """Keys that a deployment may give beside the file, since they are other ones each time."""
 
 
-def load_endpoint(path: Path, given: Mapping[str, str | None]) -> Endpoint:
+def load_endpoint(path: Path, given: Mapping[str, str | None], target: Target = "sagemaker") -> Endpoint:
     """Read and check an endpoint file, with the values given in place of the file's.
 
     Raises:
@@ -29,7 +30,7 @@ def load_endpoint(path: Path, given: Mapping[str, str | None]) -> Endpoint:
     document: dict[str, Any] = read_document(path) | {key: value for key, value in given.items() if value}
     try:
         endpoint = Endpoint.model_validate(document)
-        found = list(violations(endpoint))
+        found = violations(endpoint, target)
     except ValidationError as error:
         found = [_with_context(violation) for violation in field_violations(error, document, Endpoint)]
     if found:
@@ -37,9 +38,16 @@ def load_endpoint(path: Path, given: Mapping[str, str | None]) -> Endpoint:
     return endpoint
 
 
-def violations(endpoint: Endpoint) -> list[Violation]:
-    """What values of the right types must hold besides."""
+def violations(endpoint: Endpoint, target: Target) -> list[Violation]:
+    """What values of the right types must hold besides, where the endpoint is to be."""
     found = []
+    if endpoint.model.startswith("s3://") != (target == "sagemaker"):
+        allowed = (
+            "SageMaker reads s3://..." if target == "sagemaker" else "pods read the file system, /fsx/..."
+        )
+        found.append(Violation("model", endpoint.model, allowed, "give another"))
+    if target == "eks" and endpoint.kubernetes is None:
+        found.append(Violation("kubernetes", None, "it says how many pods there are", "add kubernetes"))
     if endpoint.region not in ZONE_ID_PREFIXES:
         allowed = f"one of {', '.join(ZONE_ID_PREFIXES)} is allowed"
         found.append(Violation("region", endpoint.region, allowed, "set one of these"))

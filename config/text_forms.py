@@ -112,9 +112,10 @@ ECR_IMAGE = _form(
     f"123456789012.dkr.ecr.us-west-2.amazonaws.com/esm2/training@sha256:{'0' * 64}",
     f"210987654321.dkr.ecr.us-east-1.amazonaws.com/team/training@sha256:{'f' * 64}",
 )
-S3_MODEL = _form(
-    r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/([\w!.()/=-]+/|[\w!.()/=-]+\.tar\.gz)$",
-    "a model is given as s3://<bucket>/<folder>/, or as an archive, s3://<bucket>/<key>.tar.gz",
+MODEL = _form(
+    r"^(s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/([\w!.()/=-]+/|[\w!.()/=-]+\.tar\.gz)|(/[\w.=-]+)+)$",
+    "a model is given as s3://<bucket>/<folder>/, as an archive, s3://<bucket>/<key>.tar.gz, or for EKS as a"
+    " path on the cluster's file system",
     "s3://proteins/models/localization/",
     "s3://proteins/models/localization.tar.gz",
 )

@@ -145,7 +145,7 @@ def _placement(cluster: EksCluster, wanted: EksWanted, problems: list[str]) -> _
     team = chosen_team(cluster, wanted.team, problems)
     namespace = wanted.namespace or (team_namespace(team) if team else COMMON_NAMESPACE)
     folder, mount = wanted.folder or default_folder(cluster, namespace), cluster.storage.lustre.mount_path
-    if not _is_below(folder, mount):
+    if not is_below(folder, mount):
         problems.append(f"--folder: got {folder}; pods share {mount}")
     if not IMAGE.fullmatch(wanted.image or ""):
         problems.append(
@@ -159,7 +159,7 @@ def _placement(cluster: EksCluster, wanted: EksWanted, problems: list[str]) -> _
         )
     if not 0 <= wanted.max_retries <= MOST_RETRIES:
         problems.append(f"--max-retries: got {wanted.max_retries}; allowed are 0 to {MOST_RETRIES}")
-    groups = _groups(cluster, wanted.group, problems)
+    groups = groups_of_type(cluster, wanted.group, problems)
     if not groups:
         raise ValueError(listed(problems))
     hardware = instance_type(groups[0].instance_type)
@@ -200,8 +200,8 @@ def _job(
         num_efa=_num_efa(place.hardware, place.gpus, place.num_pods),
         num_cpus=cpus,
         memory_gib=memory_gib,
-        node_labels=_node_labels(place.groups, by_name=wanted.group is not None),
-        tolerations=_tolerations(place.groups),
+        node_labels=node_labels(place.groups, by_name=wanted.group is not None),
+        tolerations=tolerations(place.groups),
         claim=LUSTRE_CLAIM,
         mount=cluster.storage.lustre.mount_path,
         work_folder=place.folder,
@@ -244,7 +244,7 @@ def _priority(cluster: EksCluster, priority: str | None, team: str | None, probl
     return priority
 
 
-def _groups(cluster: EksCluster, wanted: str | None, problems: list[str]) -> list[EksInstanceGroup]:
+def groups_of_type(cluster: EksCluster, wanted: str | None, problems: list[str]) -> list[EksInstanceGroup]:
     """Groups of one type: that of the named one, or the first with accelerators."""
     ordered = sorted(
         cluster.instance_groups, key=lambda group: instance_type(group.instance_type).num_accelerators == 0
@@ -345,7 +345,7 @@ def _share(
     return max(1, int(cpus * part)), max(1, int(memory * part))
 
 
-def _node_labels(groups: Sequence[EksInstanceGroup], *, by_name: bool) -> dict[str, str]:
+def node_labels(groups: Sequence[EksInstanceGroup], *, by_name: bool) -> dict[str, str]:
     labels = {INSTANCE_TYPE_LABEL: groups[0].instance_type}
     if by_name:
         labels[GROUP_LABEL] = groups[0].name
@@ -354,7 +354,7 @@ def _node_labels(groups: Sequence[EksInstanceGroup], *, by_name: bool) -> dict[s
     return labels
 
 
-def _tolerations(groups: Sequence[EksInstanceGroup]) -> tuple[dict[str, str], ...]:
+def tolerations(groups: Sequence[EksInstanceGroup]) -> tuple[dict[str, str], ...]:
     """Of the groups' own taints. That of nodes found unhealthy is not among them: jobs stay away."""
     found = {
         (taint.key, taint.value, taint.effect): {
@@ -377,17 +377,17 @@ def _path_problems(config: RunConfig, folder: str, mount: str) -> list[str]:
         ("data.path", config.data.path),
         ("data.downloads", config.data.downloads),
     ):
-        if not _is_below(str(PurePosixPath(folder) / path), mount):
+        if not is_below(str(PurePosixPath(folder) / path), mount):
             problems.append(f"{name}: got {path}; pods share {mount}. Relative paths are below {folder}")
     membership = [config.data.membership] if config.data.membership else []
     for source in [*(config.data.members or config.data.source), *membership]:
         known = source == "sample" or source in NAMED_ADDRESSES or "://" in source
-        if not known and not _is_below(source, mount):
+        if not known and not is_below(source, mount):
             problems.append(f"data: {source} is on this machine; pods read below {mount}, https:// and s3://")
     return problems
 
 
-def _is_below(path: str, mount: str) -> bool:
+def is_below(path: str, mount: str) -> bool:
     return ".." not in Path(path).parts and PurePosixPath(path).is_relative_to(mount)
 
 

@@ -19,6 +19,9 @@ NODES ?=
 IMAGE ?=
 SUBMIT ?=
 JOB ?=
+# What serve answers with: a model's folder, and for EKS the file of the endpoint.
+MODEL ?=
+ENDPOINT ?= endpoints/esm2.yaml
 JOBS = $(BIN)/python -m tools.$(if $(filter eks,$(TARGET)),eks_jobs,jobs) --cluster $(CLUSTER)
 CDK_READY := node_modules/.ready
 # What `cdk deploy` and `cdk destroy` name: it brings the other two stacks, and leaves them.
@@ -46,7 +49,7 @@ $(foreach goal,$(filter report bench bench-data,$(MAKECMDGOALS)),\
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help env data train-ddp train-fsdp evaluate bandwidth report status tail cancel fetch bench bench-data \
+.PHONY: help env data train-ddp train-fsdp evaluate serve bandwidth report status tail cancel fetch bench bench-data \
 	synth deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
 	schema golden image push test test-cluster test-image lint format clean
 
@@ -77,6 +80,16 @@ train-fsdp: $(READY) ## the same with the model sharded (FSDP2), as a run named 
 
 evaluate: $(READY) ## score a run, a checkpoint or a hub id (ARGS="model.init_from=...") with fixed masks
 	$(call stage,evaluate,evaluate) $(ARGS)
+
+serve: $(READY) ## answer requests with MODEL=<folder> (RUN's) on port 8080; TARGET=eks: by pods, as ENDPOINT= says
+ifeq ($(TARGET),eks)
+	$(BIN)/python -m tools.eks_serve --cluster $(CLUSTER) --endpoint $(ENDPOINT) \
+		$(if $(MODEL),--model $(MODEL)) $(if $(IMAGE),--image $(IMAGE)) $(SUBMIT) $(ARGS)
+else ifeq ($(TARGET),slurm)
+	$(error TARGET: got slurm; a model is served on this machine, by pods (TARGET=eks) or by SageMaker (docs/serving.md))
+else
+	$(STAGE).serving --model $(or $(MODEL),$(RUN)/model) $(ARGS)
+endif
 
 bandwidth: $(READY) ## all-reduces over nodes, against what their type should reach; here: over all GPUs, or cores
 ifneq ($(TARGET),local)

@@ -76,7 +76,7 @@ def test_pods_serve_the_model_and_may_nothing_else() -> None:
         "subPath": "hyperpod-training/esm2/runs/localization/model",
         "readOnly": True,
     }
-    assert container["args"] == ["serve"] and container["image"] == IMAGE
+    assert container["command"] == ["serve"] and container["image"] == IMAGE
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert container["resources"]["limits"] == container["resources"]["requests"]
     assert container["securityContext"]["readOnlyRootFilesystem"] is True

@@ -170,7 +170,7 @@ def _container(service: PodService) -> Manifest:
         "name": "server",
         "image": service.image,
         "imagePullPolicy": "IfNotPresent",
-        "args": ["serve"],
+        "command": ["serve"],
         "env": [{"name": name, "value": value} for name, value in variables.items()],
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "resources": {"requests": sizes, "limits": sizes},

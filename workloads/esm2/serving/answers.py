@@ -11,7 +11,8 @@ from typing import Any
 from .proteins import JSON
 
 Answer = Mapping[str, Any]
-"""Of one protein. Values are numbers, texts, lists of one of them, or mappings of names to numbers."""
+"""Of one protein. Values are numbers, texts, mappings of names to numbers, vectors (tuples of numbers, as
+many for every protein), or lists, as one entry a residue."""
 
 
 def write_answers(ids: Sequence[str], answers: Sequence[Answer], media_type: str) -> bytes:
@@ -28,15 +29,15 @@ def write_answers(ids: Sequence[str], answers: Sequence[Answer], media_type: str
 
 
 def _columns(answer: Answer) -> dict[str, Any]:
-    """A mapping is a column for each name, a list of numbers one for each, a list of texts a single one."""
+    """A mapping is a column for each name, a vector one for each number, a list a single one."""
     columns: dict[str, Any] = {}
     for name, value in answer.items():
         if isinstance(value, Mapping):
             columns |= {f"{name}_{key}": item for key, item in value.items()}
-        elif isinstance(value, list) and value and not isinstance(value[0], str):
+        elif isinstance(value, tuple):
             columns |= {f"{name}_{index}": item for index, item in enumerate(value)}
         elif isinstance(value, list):
-            columns[name] = ";".join(value)
+            columns[name] = ";".join(map(str, value))
         else:
             columns[name] = value
     return columns

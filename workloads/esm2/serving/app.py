@@ -31,7 +31,7 @@ class Service:
         self.is_draining = False
         self.batcher = Batcher(
             model,
-            tokens_per_pack=settings.tokens_per_pack,
+            tokens_per_pack=settings.tokens_per_pack or model.tokens_per_pack,
             max_waiting_residues=settings.max_waiting_residues,
             timeout_seconds=settings.timeout_seconds,
         )

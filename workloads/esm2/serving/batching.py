@@ -36,6 +36,9 @@ log = logging.getLogger("uvicorn.error")
 class Model(Protocol):
     """What the server needs of a model."""
 
+    tokens_per_pack: int
+    """What suits its device."""
+
     def run(self, proteins: Sequence[Tokens]) -> Sequence[Answer]:
         """Answers in the order of the proteins; called from one thread, which is not the server's."""
         ...

@@ -23,9 +23,9 @@ class ServeSettings:
     """Of a request."""
     max_residues: int = _setting(1022, 1, 100_000)
     """Of a protein; ESM-2 was trained on 1022. Longer ones are refused, not cropped in silence."""
-    tokens_per_pack: int = _setting(16_384, 64, 1 << 20)
-    """Most tokens, CLS and EOS counted, that go through the model at once: bounds its memory. A protein that
-    is longer goes alone."""
+    tokens_per_pack: int = _setting(0, 0, 1 << 20)
+    """Most tokens, CLS and EOS counted, that go through the model at once: bounds its memory. 0 is what suits
+    the device (``inference/engine.py``). A protein that is longer goes alone."""
     max_waiting_residues: int = _setting(1_000_000, 1, 1 << 40)
     """Residues admitted and not yet computed; what would be more is answered with 503."""
     timeout_seconds: int = _setting(55, 1, 3600)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workloads.esm2.serving.app import Service
-from workloads.esm2.serving.batching import Tokens
+from workloads.esm2.serving.batching import Model, Tokens
 from workloads.esm2.serving.server import Server
 from workloads.esm2.serving.settings import ServeSettings
 
@@ -23,6 +23,8 @@ JSON, CSV = "application/json", "text/csv"
 
 class CountingModel:
     """Answers with the length and the first token; takes a pack only while its gate is open."""
+
+    tokens_per_pack = 16_384
 
     def __init__(self) -> None:
         self.packs: list[list[int]] = []
@@ -87,7 +89,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(model: CountingModel, settings: ServeSettings) -> Iterator[Served]:
+def serving(model: Model, settings: ServeSettings) -> Iterator[Served]:
     service = Service(model, settings)
     server = Server(service, host="127.0.0.1", port=free_port())
     thread = threading.Thread(target=server.run)
@@ -99,7 +101,8 @@ def serving(model: CountingModel, settings: ServeSettings) -> Iterator[Served]:
     try:
         yield Served(server.config.port, service, server)
     finally:
-        model.gate.set()
+        if isinstance(model, CountingModel):
+            model.gate.set()
         server.should_exit = True
         thread.join(START_SECONDS)
         assert not thread.is_alive()

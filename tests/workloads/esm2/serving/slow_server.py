@@ -15,6 +15,8 @@ from workloads.esm2.serving.settings import ServeSettings
 
 
 class SlowModel:
+    tokens_per_pack = 16_384
+
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 

@@ -165,8 +165,10 @@ def test_json_has_no_number_that_json_lacks() -> None:
 def test_lists_in_csv() -> None:
     from workloads.esm2.serving.answers import write_answers
 
-    written = write_answers(["a"], [{"embedding": [0.5, 1.0], "labels": ["x", "y"]}], CSV).decode()
-    assert written == "id,embedding_0,embedding_1,labels\na,0.5,1.0,x;y\n"
+    written = write_answers(
+        ["a"], [{"embedding": (0.5, 1.0), "labels": ["x", "y"], "each": [0.25, 1.0]}], CSV
+    ).decode()
+    assert written == "id,embedding_0,embedding_1,labels,each\na,0.5,1.0,x;y,0.25;1.0\n"
 
 
 @pytest.mark.parametrize(

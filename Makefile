@@ -6,7 +6,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-CONFIG ?= workloads/esm2/configs/esm2_8m_sample.yaml
+CONFIGS = workloads/esm2/configs
+CONFIG ?= $(CONFIGS)/$(if $(filter finetune-lora,$(MAKECMDGOALS)),finetune/membrane_sample,esm2_8m_sample).yaml
 ARGS ?=
 NAME = $(notdir $(basename $(CONFIG)))
 RUN ?= runs/$(NAME)
@@ -49,7 +50,8 @@ $(foreach goal,$(filter report bench bench-data,$(MAKECMDGOALS)),\
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help env data train-ddp train-fsdp evaluate serve bandwidth report status tail cancel fetch bench bench-data \
+.PHONY: help env data train-ddp train-fsdp finetune-lora evaluate serve bandwidth report status tail cancel fetch \
+	bench bench-data \
 	synth deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
 	schema golden image push test test-cluster test-image lint format clean
 
@@ -77,6 +79,11 @@ train-ddp: $(READY) ## pre-train with a copy of the model on each device, and re
 
 train-fsdp: $(READY) ## the same with the model sharded (FSDP2), as a run named <run>_fsdp
 	$(call stage,train,launch.local) parallel.mode=fsdp name=$(NAME)_fsdp $(ARGS)
+
+finetune-lora: $(READY) ## train for the task of CONFIG=workloads/esm2/configs/finetune/<task>.yaml, and report
+	@test ! -r $(CONFIG) || grep -q '^task:' $(CONFIG) || \
+		{ echo "CONFIG: $(CONFIG) has no task: to fine-tune for; $(CONFIGS)/finetune has examples" >&2; exit 2; }
+	$(call stage,train,launch.local) $(ARGS)
 
 evaluate: $(READY) ## score a run, a checkpoint or a hub id (ARGS="model.init_from=...") with fixed masks
 	$(call stage,evaluate,evaluate) $(ARGS)

@@ -18,7 +18,7 @@ from config.task_governance import team_namespace
 from tools.bandwidth_request import asked_bandwidth, expectation
 from tools.job_request import listed
 from workloads.esm2.config import RunConfig
-from workloads.esm2.data.sources import NAMED_ADDRESSES
+from workloads.esm2.data.run_data import paths_read
 from workloads.esm2.launch.kubernetes_job import (
     DEEP_HEALTH_LABEL,
     GROUP_LABEL,
@@ -379,11 +379,11 @@ def _path_problems(config: RunConfig, folder: str, mount: str) -> list[str]:
     ):
         if not is_below(str(PurePosixPath(folder) / path), mount):
             problems.append(f"{name}: got {path}; pods share {mount}. Relative paths are below {folder}")
-    membership = [config.data.membership] if config.data.membership else []
-    for source in [*(config.data.members or config.data.source), *membership]:
-        known = source == "sample" or source in NAMED_ADDRESSES or "://" in source
-        if not known and not is_below(source, mount):
-            problems.append(f"data: {source} is on this machine; pods read below {mount}, https:// and s3://")
+    problems += [
+        f"data: {path} is on this machine; pods read below {mount}, https:// and s3://"
+        for path in paths_read(config)
+        if not is_below(path, mount)
+    ]
     return problems
 
 

@@ -15,7 +15,7 @@ from config.node_settings import HOME_MOUNT_PATH
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
 from workloads.esm2.config import RunConfig
 from workloads.esm2.data.manifest import MANIFEST_FILE
-from workloads.esm2.data.sources import NAMED_ADDRESSES
+from workloads.esm2.data.run_data import paths_read
 from workloads.esm2.launch.job_file import Job
 
 WITHOUT_USERS = "ubuntu"
@@ -297,11 +297,11 @@ def _path_problems(cluster: SlurmCluster, config: RunConfig, folder: str) -> lis
     ):
         if not is_shared(cluster, str(PurePosixPath(folder) / path)):
             problems.append(f"{name}: got {path}; nodes share {where}. Relative paths are below {folder}")
-    membership = [config.data.membership] if config.data.membership else []
-    for source in [*(config.data.members or config.data.source), *membership]:
-        if source == "sample" or source in NAMED_ADDRESSES or "://" in source or is_shared(cluster, source):
-            continue
-        problems.append(f"data: {source} is on this machine; nodes read below {where}, https:// and s3://")
+    problems += [
+        f"data: {path} is on this machine; nodes read below {where}, https:// and s3://"
+        for path in paths_read(config)
+        if not is_shared(cluster, path)
+    ]
     return problems
 
 

@@ -247,7 +247,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     try:
         raw = yaml.safe_load(path.read_text())
     except FileNotFoundError:
-        known = sorted(str(p) for p in (Path(__file__).parent / "configs").glob("*.yaml"))
+        known = sorted(str(p) for p in (Path(__file__).parent / "configs").rglob("*.yaml"))
         raise ValueError(f"no run configuration at {path}; the shipped ones are {', '.join(known)}") from None
     except OSError as error:
         raise ValueError(

@@ -75,7 +75,8 @@ def _readable(init_from: str) -> str:
         EsmConfig.from_pretrained(init_from)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"model.init_from: {init_from!r} is neither a model folder nor one that the hub has: {error}"
+            f"model.init_from: {init_from!r} is neither a model folder nor one that the hub has. Without a "
+            f"network: make train-ddp, and then model.init_from=runs/esm2_8m_sample/model. {error}"
         ) from error
     return init_from
 

@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CONFIGS = workloads/esm2/configs
-CONFIG ?= $(CONFIGS)/$(if $(filter finetune-lora,$(MAKECMDGOALS)),finetune/membrane_sample,esm2_8m_sample).yaml
+CONFIG ?= $(CONFIGS)/$(if $(filter finetune-%,$(MAKECMDGOALS)),finetune/membrane_sample,esm2_8m_sample).yaml
 ARGS ?=
 NAME = $(notdir $(basename $(CONFIG)))
 RUN ?= runs/$(NAME)
@@ -45,13 +45,13 @@ else
 $(error TARGET: got $(TARGET); allowed are local, slurm and eks)
 endif
 ifneq ($(TARGET),local)
-$(foreach goal,$(filter report bench bench-data,$(MAKECMDGOALS)),\
+$(foreach goal,$(filter report bench bench-data finetune-table,$(MAKECMDGOALS)),\
 	$(error TARGET=$(TARGET): $(goal) runs on this machine alone; for a run of the cluster make fetch comes first))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help env data train-ddp train-fsdp finetune-lora evaluate serve bandwidth report status tail cancel fetch \
-	bench bench-data \
+.PHONY: help env data train-ddp train-fsdp finetune-lora finetune-table evaluate serve bandwidth report status tail \
+	cancel fetch bench bench-data \
 	synth deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
 	schema golden image push test test-cluster test-image lint format clean
 
@@ -84,6 +84,9 @@ finetune-lora: $(READY) ## train for the task of CONFIG=workloads/esm2/configs/f
 	@test ! -r $(CONFIG) || grep -q '^task:' $(CONFIG) || \
 		{ echo "CONFIG: $(CONFIG) has no task: to fine-tune for; $(CONFIGS)/finetune has examples" >&2; exit 2; }
 	$(call stage,train,launch.local) $(ARGS)
+
+finetune-table: $(READY) ## minutes, scores and memory of each memory-saving method, run after run
+	$(STAGE).finetune.method_table --config $(CONFIG) $(ARGS)
 
 evaluate: $(READY) ## score a run, a checkpoint or a hub id (ARGS="model.init_from=...") with fixed masks
 	$(call stage,evaluate,evaluate) $(ARGS)

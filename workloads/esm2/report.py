@@ -38,7 +38,7 @@ COLUMN_FORMATS = {
     "perplexity": "{:.2f}",
     "eval_accuracy": "{:.2%}",
     "eval_runtime": "{:.1f}",
-    **dict.fromkeys(TITLES, "{:.4f}"),
+    **{f"eval_{name}": "{:.4f}" for name in TITLES if name != "accuracy"},
 }
 
 
@@ -81,6 +81,7 @@ def _report(
     manifest = _mapping(Path(str(_get(config, "data", "path"))) / "manifest.json")
     body = [
         _cards(
+            task,
             score_cards(task, predictions, evaluations) if task else _masking_cards(evaluations, results),
             train,
             results,
@@ -159,6 +160,7 @@ def _masking_cards(evaluations: Sequence[Mapping[str, Any]], results: Mapping[st
 
 
 def _cards(
+    task: str | None,
     quality: Sequence[Card],
     train: Sequence[Mapping[str, Any]],
     results: Mapping[str, Any],
@@ -168,7 +170,6 @@ def _cards(
     recent = [_or_nan(line.get("residues_per_second")) for line in train[-RECENT_LINES:]]
     finite = [value for value in recent if math.isfinite(value)]
     seconds = _first(last.get("seconds"), results.get("train_runtime"))
-    trainable = _number(results.get("trainable_parameters"))
     cards = [
         *quality,
         Card("Training loss", _format(_first(last.get("loss")), "{:.3f}"), "last logged"),
@@ -196,11 +197,7 @@ def _cards(
             _bytes(_first(results.get("peak_memory_bytes"), last.get("peak_memory_bytes"))),
             "per device",
         ),
-        Card(
-            "Trained parameters",
-            _si(trainable),
-            f"of {_si(_number(results.get('parameters')))}" if results.get("parameters") else "",
-        ),
+        Card("Trained parameters", _si(_number(results.get("parameters"))), "head included" if task else ""),
     ]
     # What was not measured (MFU on a CPU) has no card.
     return '<div class="cards">' + "".join(c.html() for c in cards if c.value is not None) + "</div>"
@@ -236,7 +233,7 @@ def _evaluation_table(evaluations: Sequence[Mapping[str, Any]]) -> str:
     leading = ["split", "step", "eval_loss", "perplexity", "eval_accuracy"]
     others = dict.fromkeys(name for line in evaluations for name in line if name not in {*leading, "kind"})
     names = [name for name in leading if any(name in line for line in evaluations)] + list(others)
-    titles = {"eval_loss": "loss", "eval_accuracy": "accuracy"}
+    titles = {f"eval_{name}": name.replace("_", " ") for name in ("loss", *TITLES)}
     rows = [
         [
             _format(_number(line.get(name)), COLUMN_FORMATS.get(name, "")) or _value(line.get(name))

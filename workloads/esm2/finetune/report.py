@@ -78,6 +78,7 @@ def score_cards(
     validation: Mapping[str, Any] = next(
         (line for line in reversed(evaluations) if line.get("split") == "validation"), {}
     )
+    validation = {name.removeprefix("eval_"): value for name, value in validation.items()}
     values: Mapping[str, Any] = validation
     notes = dict.fromkeys(TITLES, "validation")
     if predictions is not None:

@@ -97,8 +97,8 @@ def confusion(schema: LabelSchema, labels: Floats, outputs: Floats) -> npt.NDArr
     from sklearn.metrics import confusion_matrix
 
     if schema.kind == "binary":
-        ((_, truth, predicted, _),) = one_against_others(schema, labels, outputs)
-        return np.asarray(confusion_matrix(truth, predicted, labels=[False, True]))
+        ((_, holds, said, _),) = one_against_others(schema, labels, outputs)
+        return np.asarray(confusion_matrix(holds, said, labels=[False, True])) if len(holds) else None
     if schema.kind in ("multiclass", "residue"):
         numbers = list(range(len(schema.classes)))
         truth, predicted = _classes(labels, outputs)

@@ -121,10 +121,17 @@ def finished_run(folder: Path, schema: LabelSchema, labels: np.ndarray, outputs:
         for n in range(1, 21)
     ]
     lines.append(
-        {"kind": "eval", "split": "validation", "step": 20, "eval_loss": 0.3, "accuracy": 0.75, "mcc": 0.5}
+        {
+            "kind": "eval",
+            "split": "validation",
+            "step": 20,
+            "eval_loss": 0.3,
+            "eval_accuracy": 0.75,
+            "eval_mcc": 0.5,
+        }
     )
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    results = {"train_loss": 0.2, "parameters": 8_000_000, "trainable_parameters": 200_000}
+    results = {"train_loss": 0.2, "parameters": 200_000}
     (run / "all_results.json").write_text(json.dumps(results))
     units = np.arange(len(labels))
     np.savez(predictions_file(run, "test"), units=units, labels=labels, outputs=outputs)

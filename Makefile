@@ -29,6 +29,7 @@ CDK_READY := node_modules/.ready
 STACK = $(if $(shell grep -E '^scheduler: *["'\'']?eks' $(CLUSTER)),EksHyperPodStack,SlurmHyperPodStack)
 CDK = $(NODE_HERE) node node_modules/aws-cdk/bin/cdk --context cluster=$(CLUSTER)
 CHECKOV_READY := .venv-checkov/.ready
+LOCUST_READY := .venv-locust/.ready
 HYPERPOD_READY := .venv-hyperpod/.ready
 # The environment brings the Node.js that the CDK's command line and its Python package run on.
 NODE_HERE = PATH="$(CURDIR)/$(BIN):$$PATH"
@@ -45,13 +46,13 @@ else
 $(error TARGET: got $(TARGET); allowed are local, slurm and eks)
 endif
 ifneq ($(TARGET),local)
-$(foreach goal,$(filter report bench bench-data finetune-table,$(MAKECMDGOALS)),\
+$(foreach goal,$(filter report bench bench-data bench-serve finetune-table,$(MAKECMDGOALS)),\
 	$(error TARGET=$(TARGET): $(goal) runs on this machine alone; for a run of the cluster make fetch comes first))
 endif
 
 .DEFAULT_GOAL := help
 .PHONY: help env data train-ddp train-fsdp finetune-lora finetune-table evaluate serve bandwidth report status tail \
-	cancel fetch bench bench-data \
+	cancel fetch bench bench-data bench-serve \
 	synth deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
 	schema golden image push test test-cluster test-image lint format clean
 
@@ -131,6 +132,10 @@ bench: $(READY) ## residues/s and loss against transformers' Trainer, interleave
 bench-data: $(READY) ## data preparation against transformers' tokenizer and pyfastx
 	$(BIN)/python -m benchmarks.data $(ARGS)
 
+bench-serve: $(LOCUST_READY) ## real proteins for a server that runs (make serve); ARGS="--users 16 --run-time 60s"
+	.venv-locust/bin/locust --locustfile benchmarks/serving.py --headless --only-summary \
+		--host http://localhost:8080 --spawn-rate 100 $(ARGS)
+
 $(CDK_READY): package-lock.json $(READY)
 	$(NODE_HERE) npm ci --silent --no-audit --no-fund
 	@touch $@
@@ -139,6 +144,12 @@ $(CDK_READY): package-lock.json $(READY)
 $(CHECKOV_READY): requirements-checkov.txt $(READY)
 	$(PYTHON) -m venv .venv-checkov
 	.venv-checkov/bin/pip install --quiet --disable-pip-version-check --requirement requirements-checkov.txt
+	@touch $@
+
+# A load generator patches the standard library and brings a web server of its own.
+$(LOCUST_READY): requirements-locust.txt $(READY)
+	$(PYTHON) -m venv .venv-locust
+	.venv-locust/bin/pip install --quiet --disable-pip-version-check --requirement requirements-locust.txt
 	@touch $@
 
 # HyperPod's agent pins an older torch than it needs: it comes without its requirements, in a folder of its own.
@@ -222,4 +233,4 @@ format: $(READY) ## rewrite the code in the house's format
 	$(BIN)/ruff format .
 
 clean: ## remove the environments; data, runs and downloads stay
-	rm -rf $(VENV) .venv-checkov .venv-hyperpod node_modules cdk.out
+	rm -rf $(VENV) .venv-checkov .venv-hyperpod .venv-locust node_modules cdk.out

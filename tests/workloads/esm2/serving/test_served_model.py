@@ -126,6 +126,11 @@ def test_a_folder_that_is_no_model_is_told(tmp_path: Path, folders: dict[str, Pa
         open_model(tmp_path, SETTINGS)
 
 
+def test_what_training_saves_is_readable_for_the_server_s_user(tiny_model: Path) -> None:
+    assert {path.name for path in tiny_model.iterdir()} >= {"config.json", "model.safetensors"}
+    assert all(path.stat().st_mode & 0o444 == 0o444 for path in tiny_model.iterdir())
+
+
 def test_the_command_says_all_that_is_wrong_with_its_settings(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "workloads.esm2.serving", "--model", str(tmp_path)],

@@ -4,9 +4,9 @@
 
 The rows are those of AWS's post on fine-tuning ESM-2 on SageMaker
 (https://aws.amazon.com/blogs/machine-learning/efficiently-fine-tune-the-esm-2-protein-language-model-with-amazon-sagemaker/):
-all weights in one micro-batch a step, then each method alone, then all together. Steps, data and tokens a
-step are the same in every row. Each is a run of its own in fresh processes, so that its peak of memory is its
-own, and is resumed or kept like any run when the command is given again.
+all weights in one micro-batch a device and step, then each method alone, then all together. Steps, data and
+tokens a step are the same in every row. Each is a run of its own in fresh processes, so that its peak of
+memory is its own, and is resumed or kept like any run when the command is given again.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import yaml
 
 from workloads.esm2.command_line import RunError, run_command
 from workloads.esm2.config import LoraConfig, RunConfig
+from workloads.esm2.launch.local import processes_and_threads
 from workloads.esm2.tracking import RESULTS_FILE
 from workloads.esm2.whole_file import write_whole
 
@@ -36,7 +37,7 @@ FIGURES_FILE = "methods.json"
 class Method:
     name: str
     accumulation: bool = False
-    """Micro-batches of ``train.tokens_per_pack`` in place of one of ``train.tokens_per_step``."""
+    """Micro-batches of ``train.tokens_per_pack`` in place of one that is a device's share of a step."""
     checkpointing: bool = False
     lora: bool = False
 
@@ -57,28 +58,30 @@ TITLE_OF = {
 }
 
 
-def method_run(config: RunConfig, method: Method) -> RunConfig:
+def method_run(config: RunConfig, method: Method, num_devices: int) -> RunConfig:
     """The run of a method: the configuration with what the method changes."""
+    whole = config.train.tokens_per_step // num_devices
     train = replace(
         config.train,
-        tokens_per_pack=config.train.tokens_per_pack if method.accumulation else config.train.tokens_per_step,
+        tokens_per_pack=config.train.tokens_per_pack if method.accumulation else whole,
         activation_checkpointing=method.checkpointing,
     )
     lora = (config.lora or LoraConfig()) if method.lora else None
     return replace(config, name=f"{config.name}-{method.name}", train=train, lora=lora)
 
 
-def check(config: RunConfig) -> None:
+def check(config: RunConfig, num_devices: int) -> None:
     """Raise a ValueError for a configuration of which the rows would not differ."""
     if config.task is None:
         raise ValueError(
             "task: is missing; the table compares ways of fine-tuning, so give a run that has one"
         )
     train = config.train
-    if train.tokens_per_pack == train.tokens_per_step:
+    if train.tokens_per_step % (2 * num_devices * train.tokens_per_pack):
         raise ValueError(
-            f"train.tokens_per_pack: got {train.tokens_per_pack}, which is all of train.tokens_per_step; "
-            "accumulation needs micro-batches, so give a fraction of it"
+            f"train.tokens_per_step: got {train.tokens_per_step}; for {num_devices} device(s) with micro-"
+            f"batches of train.tokens_per_pack ({train.tokens_per_pack}) give a multiple of "
+            f"{2 * num_devices * train.tokens_per_pack}, so that each accumulates two at least"
         )
 
 
@@ -129,13 +132,14 @@ def markdown(rows: Sequence[Mapping[str, Any]], environment: Mapping[str, Any]) 
 
 
 def main(config: RunConfig) -> None:
-    check(config)
+    num_devices, _ = processes_and_threads()
+    check(config, num_devices)
     assert config.task is not None
     folder = config.run_dir
     folder.mkdir(parents=True, exist_ok=True)
     rows, environment = [], {}
     for method in METHODS:
-        run = method_run(config, method)
+        run = method_run(config, method, num_devices)
         file = folder / f"{method.name}.yaml"
         write_whole(file, yaml.safe_dump(run.to_dict(), sort_keys=False))
         status = launch(file)

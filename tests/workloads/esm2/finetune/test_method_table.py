@@ -62,6 +62,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
         return 0
 
     monkeypatch.setattr(method_table, "launch", launch)
+    monkeypatch.setattr(method_table, "processes_and_threads", lambda: (1, 1))
     return seen
 
 
@@ -95,14 +96,20 @@ def test_lora_keeps_what_the_configuration_says_of_it(tmp_path: Path, tiny_model
     file = tmp_path / "table.yaml"
     membrane_run(tmp_path, tiny_model)
     config = load_config(file, ["lora.rank=3"])
-    assert [(run := method_run(config, method)).lora and run.lora.rank for method in METHODS] == [
+    assert [(run := method_run(config, method, 1)).lora and run.lora.rank for method in METHODS] == [
         *(None, None, None, 3, 3)
     ]
 
 
+def test_every_device_has_a_micro_batch_of_its_own(tmp_path: Path, tiny_model: Path) -> None:
+    config = membrane_run(tmp_path, tiny_model)
+    packs = [method_run(config, method, 2).train.tokens_per_pack for method in METHODS]
+    assert packs == [256, 128, 256, 256, 128]
+
+
 def test_rows_that_would_not_differ_are_refused(tmp_path: Path, tiny_model: Path) -> None:
     membrane_run(tmp_path, tiny_model)
-    with pytest.raises(ValueError, match=r"tokens_per_pack: got 512, which is all of"):
+    with pytest.raises(ValueError, match=r"tokens_per_step: got 512; for .* give a multiple of \d+"):
         main(load_config(tmp_path / "table.yaml", ["train.tokens_per_pack=512"]))
     with pytest.raises(ValueError, match="task: is missing"):
         main(load_config(tmp_path / "table.yaml", ["task=null"]))

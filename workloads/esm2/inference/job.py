@@ -100,8 +100,18 @@ def run_parts(
     settings: dict[str, object],
     tabulate: Tabulate,
     part_residues: int,
+    records: Callable[[], Iterable[Protein | Reject]] | None = None,
 ) -> None:
     """Compute the parts that are missing, and join them.
+
+    Args:
+        config: of the command.
+        here: this process; all of them call this.
+        output: what is written.
+        settings: whatever the result depends on besides the proteins.
+        tabulate: rows for proteins.
+        part_residues: a part ends with the protein that reaches this.
+        records: the input, read twice; by default what ``inference.input`` names.
 
     Raises:
         ValueError: for an input that cannot be read at all, or that changes meanwhile.
@@ -109,7 +119,8 @@ def run_parts(
     identity = json.dumps(settings)
 
     def read() -> Iterator[Part]:
-        return cut(_records(config), part_residues, identity)
+        found = records_of(config) if records is None else records()
+        return cut(found, part_residues, identity)
 
     beat("reading the input", slow=True)
     plan = [planned(part) for part in read()]
@@ -160,7 +171,8 @@ def run_parts(
         _say(here, f"{totals['rejected']:,} records rejected, each with its reason in {output.rejects}")
 
 
-def _records(config: RunConfig) -> Iterator[Protein | Reject]:
+def records_of(config: RunConfig) -> Iterator[Protein | Reject]:
+    """What ``inference.input`` names."""
     inference = config.inference
     records = read_proteins(
         inference.input,

@@ -46,13 +46,13 @@ else
 $(error TARGET: got $(TARGET); allowed are local, slurm and eks)
 endif
 ifneq ($(TARGET),local)
-$(foreach goal,$(filter report bench bench-data bench-serve finetune-table,$(MAKECMDGOALS)),\
+$(foreach goal,$(filter report bench bench-data bench-inference bench-serve finetune-table embed predict variants,$(MAKECMDGOALS)),\
 	$(error TARGET=$(TARGET): $(goal) runs on this machine alone; for a run of the cluster make fetch comes first))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help env data train-ddp train-fsdp finetune-lora finetune-table evaluate serve bandwidth report status tail \
-	cancel fetch bench bench-data bench-serve \
+.PHONY: help env data train-ddp train-fsdp finetune-lora finetune-table evaluate serve embed predict variants \
+	bandwidth report status tail cancel fetch bench bench-data bench-inference bench-serve \
 	synth deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
 	schema golden image push test test-cluster test-image lint format clean
 
@@ -102,6 +102,15 @@ else
 	$(STAGE).serving --model $(or $(MODEL),$(RUN)/model) $(ARGS)
 endif
 
+embed: $(READY) ## embeddings of proteins: ARGS="inference.input=[proteins.fasta] inference.model=<folder or hub id>"
+	$(STAGE).inference.embed --config $(CONFIG) $(ARGS)
+
+predict: $(READY) ## labels and probabilities by the fine-tuned model of CONFIG, or of inference.model
+	$(STAGE).inference.predict --config $(CONFIG) $(ARGS)
+
+variants: $(READY) ## masked marginals of inference.mutations=<csv>, or of all single mutants, with heat maps
+	$(STAGE).inference.variants --config $(CONFIG) $(ARGS)
+
 bandwidth: $(READY) ## all-reduces over nodes, against what their type should reach; here: over all GPUs, or cores
 ifneq ($(TARGET),local)
 	$(call submit,bandwidth) $(ARGS)
@@ -131,6 +140,9 @@ bench: $(READY) ## residues/s and loss against transformers' Trainer, interleave
 
 bench-data: $(READY) ## data preparation against transformers' tokenizer and pyfastx
 	$(BIN)/python -m benchmarks.data $(ARGS)
+
+bench-inference: $(READY) ## embeddings per second against transformers' feature-extraction pipeline
+	$(BIN)/python -m benchmarks.inference $(ARGS)
 
 bench-serve: $(LOCUST_READY) ## real proteins for a server that runs (make serve); ARGS="--users 16 --run-time 60s"
 	.venv-locust/bin/locust --locustfile benchmarks/serving.py --headless --only-summary \

@@ -19,7 +19,7 @@ MAX_PICTURES = 20
 
 
 def draw_heat_maps(table: Path) -> list[Path]:
-    """A picture ``<name>.<number>-<id>.png`` for each of the first proteins of a table of all single mutants."""
+    """Pictures ``<name>.<number>-<id>.png`` of the first proteins in a table of all single mutants."""
     rows = pq.read_table(table) if table.suffix == PARQUET else pyarrow.csv.read_csv(table)
     found: dict[str, dict[tuple[int, str], float]] = {}
     wild: dict[str, dict[int, str]] = {}

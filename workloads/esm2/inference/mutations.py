@@ -56,8 +56,8 @@ def parse_variant(name: str, protein: Protein) -> Variant:
         if match is None:
             shown = repr(text[:MAX_NAME_SHOWN])
             raise ValueError(
-                f"{shown} is not a mutation; write the residue, its position from 1 and the new one, as A42G, "
-                "several as A42G:K50R"
+                f"{shown} is not a mutation; write the residue, its position from 1 and the new residue: "
+                "A42G, or A42G:K50R for several"
             )
         wild, number, mutant = match[1].upper(), int(match[2]), match[3].upper()
         for letter in (wild, mutant):
@@ -71,8 +71,8 @@ def parse_variant(name: str, protein: Protein) -> Variant:
         there = TOKENS[int(protein.tokens[number - 1])]
         if there != wild:
             raise ValueError(
-                f"{text}: the wild type {protein.id} has {there} at position {number}, not {wild}; is this the "
-                "right protein, and are its positions counted from 1?"
+                f"{text}: the wild type {protein.id} has {there} at position {number}, not {wild}; is this "
+                "the right protein, and are its positions counted from 1?"
             )
         if any(other.place == number - 1 for other in found):
             raise ValueError(f"{name[:MAX_NAME_SHOWN]}: position {number} is named twice; name it once")

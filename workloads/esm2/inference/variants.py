@@ -1,4 +1,4 @@
-"""Effects of variants without training: ``python -m workloads.esm2.inference.variants --config RUN.yaml [...]``.
+"""Effects of variants, without training: ``python -m workloads.esm2.inference.variants --config RUN.yaml``.
 
 Masked marginals (Meier et al. 2021): each mutated position is masked alone in the wild type, and a variant's
 score is the sum over its positions of log p(mutant) - log p(wild type). Below 0 the model finds the mutant
@@ -148,8 +148,8 @@ def _asked_for(
         return
     if len(known) > 1 and any(row.protein is None for row in asked):
         raise ValueError(
-            f"inference.mutations: a row has no id, and the input has {len(known)} proteins; give the table a "
-            "column id, filled in every row"
+            f"inference.mutations: a row has no id, and the input has {len(known)} proteins; give the table "
+            "a column id, filled in every row"
         )
     for row in asked:
         if row.protein is not None and row.protein not in known:

@@ -349,7 +349,7 @@ def _convert(kind: Any, value: Any) -> Any:
         items = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
         if arguments[-1] is not Ellipsis and len(items) != len(arguments):
             raise ValueError(f"expected {len(arguments)} values")
-        # Classes and values of a column may be numbers; YAML 1.1 reads Y and N as booleans, which stay wrong.
+        # Classes and values of a column may be numbers; what YAML 1.1 takes for a boolean stays wrong.
         is_text = arguments[0] is str
         items = [str(item) if is_text and type(item) in (int, float) else item for item in items]
         return tuple(_convert(arguments[0], item) for item in items)
@@ -369,7 +369,7 @@ def _convert(kind: Any, value: Any) -> Any:
         except ValueError:
             raise ValueError("expected a number") from None
     if not isinstance(value, str):
-        hint = "; put words such as Y, N, on and off in quotes" if isinstance(value, bool) else ""
+        hint = "; put words such as yes, no, on and off in quotes" if isinstance(value, bool) else ""
         raise ValueError(f"expected text{hint}")
     return value
 

@@ -122,6 +122,14 @@ def save_model(
     shutil.rmtree(partial, ignore_errors=True)
     plain.save_pretrained(partial, state_dict=weights)
     tokenizer(config).save_pretrained(partial)
+    replace_folder(partial, folder)
+
+
+def replace_folder(partial: Path, folder: Path) -> None:
+    """Give a finished folder its name; one that is there is replaced."""
+    for file in partial.iterdir():
+        # safetensors makes files for their owner alone, whatever the umask says.
+        shutil.copymode(partial / "config.json", file)
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
 

@@ -21,7 +21,7 @@ from transformers import EsmConfig, EsmPreTrainedModel
 
 from workloads.esm2.config import LoraConfig
 from workloads.esm2.model import PackedModel
-from workloads.esm2.pretrained import save_model, tokenizer
+from workloads.esm2.pretrained import replace_folder, save_model, tokenizer
 
 MODULES = {
     "query": "attention.self.query",
@@ -141,8 +141,7 @@ def write_adapters(
     model.save_pretrained(partial, save_embedding_layers=False)
     config.save_pretrained(partial)
     tokenizer(config).save_pretrained(partial)
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    replace_folder(partial, folder)
     if lora.merge:
         save_model(run_dir / "model", config, dict(model.merge_and_unload().state_dict()), kind)
 

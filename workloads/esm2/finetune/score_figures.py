@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ MAX_CURVES = len(COLOURS) * len(DASHES)
 MAX_CURVE_POINTS = 400
 MAX_SCATTER_POINTS = 3000
 MAX_MATRIX_CLASSES = 40
+MAX_LEGEND_COLUMNS = 4
+MAX_NAME_CHARS = 24
 MATRIX_TEXT_CLASSES = 14
 """Larger matrices have no room for numbers."""
 
@@ -50,19 +53,23 @@ def confusion_figure(counts: npt.NDArray[np.int64], names: Sequence[str], unit: 
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     inches = max(3.4, min(7.5, 1.6 + 0.55 * size))
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(inches + 1.2, inches))
+        figure = Figure(figsize=(inches + 1.0, inches))
         axes = figure.subplots()
         axes.set_title("Confusion matrix")
         axes.grid(visible=False)
-        image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="equal")
+        # Cells as shapes: a picture inside the page is what its policy refuses.
+        axes.pcolormesh(shares, cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=1.5)
+        axes.invert_yaxis()
+        axes.set_aspect("equal")
+        centres = np.arange(size) + 0.5
         # Long names of many classes would run into each other.
         leaning = size > 2 and max(map(len, names)) > 4
         axes.set_xticks(
-            range(size), labels=names, rotation=40 if leaning else 0, ha="right" if leaning else "center"
+            centres, labels=names, rotation=40 if leaning else 0, ha="right" if leaning else "center"
         )
-        axes.set_yticks(range(size), labels=names)
+        axes.set_yticks(centres, labels=names)
         axes.tick_params(length=0)
-        axes.set_xlabel("predicted")
+        axes.set_xlabel(f"predicted (colour: share of the true class's {unit})")
         axes.set_ylabel("true")
         for spine in axes.spines.values():
             spine.set_visible(False)
@@ -70,16 +77,14 @@ def confusion_figure(counts: npt.NDArray[np.int64], names: Sequence[str], unit: 
             share = shares[row, column]
             text = f"{counts[row, column]:,}" + (f"\n{share:.0%}" if size <= 6 else "")
             axes.text(
-                column,
-                row,
+                column + 0.5,
+                row + 0.5,
                 text,
                 ha="center",
                 va="center",
                 fontsize=10 if size <= 6 else 8,
                 color="white" if share > 0.55 else INK,
             )
-        bar = figure.colorbar(image, ax=axes, shrink=0.8, label=f"share of the true class's {unit}")
-        bar.outline.set_visible(False)
         return svg_text(figure, "confusion")
 
 
@@ -91,7 +96,8 @@ def curves_figure(classes: Sequence[RankedClass]) -> str | None:
     if not shown:
         return None
     with matplotlib.rc_context(STYLE):
-        rows = -(-len(shown) // 3) if len(shown) > 1 else 1
+        num_columns = min(MAX_LEGEND_COLUMNS, len(shown))
+        rows = -(-len(shown) // num_columns)
         figure = Figure(figsize=(WIDE_INCHES[0], WIDE_INCHES[1] + 0.2 * rows))
         roc, recall = figure.subplots(1, 2)
         for number, part in enumerate(shown):
@@ -101,8 +107,7 @@ def curves_figure(classes: Sequence[RankedClass]) -> str | None:
                 "linewidth": 1.8,
             }
             false_rate, true_rate, _ = roc_curve(part.truth, part.ranking)
-            text = f"{part.name} (AUROC {part.auroc:.3f}, AUPRC {part.auprc:.3f})"
-            roc.plot(*_thinned(false_rate, true_rate), label=text.replace("$", r"\$"), **style)
+            roc.plot(*_thinned(false_rate, true_rate), label=_label(part, len(shown)), **style)
             precision, found, _ = precision_recall_curve(part.truth, part.ranking)
             recall.plot(*_thinned(found, precision), **style)
         if len(shown) == 1:
@@ -112,8 +117,19 @@ def curves_figure(classes: Sequence[RankedClass]) -> str | None:
         recall.set(title="Precision and recall", xlabel="recall", ylabel="precision")
         for axes in (roc, recall):
             axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.03))
-        figure.legend(*roc.get_legend_handles_labels(), loc="outside lower center", ncols=min(3, len(shown)))
+        figure.legend(*roc.get_legend_handles_labels(), loc="outside lower center", ncols=num_columns)
         return svg_text(figure, "curves")
+
+
+def _label(part: RankedClass, num_shown: int) -> str:
+    """A name, with its areas where there is room; a dollar sign is no formula."""
+    name = (
+        part.name
+        if len(part.name) <= MAX_NAME_CHARS
+        else part.name[: MAX_NAME_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    )
+    areas = f" (AUROC {part.auroc:.3f}, AUPRC {part.auprc:.3f})" if num_shown <= 2 else ""
+    return name.replace("$", r"\$") + areas
 
 
 def scatter_figure(name: str, labels: Floats, predictions: Floats) -> str | None:
@@ -132,7 +148,7 @@ def scatter_figure(name: str, labels: Floats, predictions: Floats) -> str | None
         axes.scatter(x, y, s=9, color=BLUE, alpha=0.35, linewidths=0)
         axes.set(xlabel="measured", ylabel="predicted", aspect="equal")
         axes.set(xlim=(low - margin, high + margin), ylim=(low - margin, high + margin))
-        return svg_text(figure, f"scatter-{abs(hash(name))}")
+        return svg_text(figure, f"scatter-{zlib.crc32(name.encode())}")
 
 
 def _thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:

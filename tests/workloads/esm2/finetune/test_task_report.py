@@ -175,6 +175,7 @@ def test_the_report_shows_scores_figures_and_classes(tmp_path: Path, schema: Lab
         name, value = list(part.values.items())[1]
         assert f"{value:.3f}" in row.group() or f"{value:.1%}" in row.group(), name
     assert "<b>golgi" not in text
+    assert "<image" not in text  # the page's policy refuses pictures, data: addresses too
     assert "200 k" in text and "LoRA of rank 8" in text
 
 

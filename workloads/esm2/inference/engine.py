@@ -91,7 +91,7 @@ class Engine:
         self.device, self.dtype, self.max_residues = device, dtype, max_residues
         self._tokens_per_pack = tokens_per_pack or TOKENS_PER_PACK[device.type]
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def run(self, proteins: Sequence[npt.NDArray[np.uint8]], answer: Answer) -> list[Array]:
         """The answer for every protein, (C,) or (L, C).
 

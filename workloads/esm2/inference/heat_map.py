@@ -16,6 +16,8 @@ ROWS = "GAVLIMPFWYSTCNQDEHKR"
 """By chemical kind: small, aliphatic, aromatic, polar, charged."""
 POSITIONS_PER_LINE = 100
 MAX_PICTURES = 20
+MAX_POSITIONS = 3000
+"""Drawn of a protein; what is longer gives pictures that few programs open. The table has them all."""
 
 
 def draw_heat_maps(table: Path) -> list[Path]:
@@ -41,10 +43,11 @@ def draw_heat_maps(table: Path) -> list[Path]:
 
 
 def _draw(path: Path, name: str, scores: dict[tuple[int, str], float], wild: dict[int, str]) -> None:
-    length = max(wild)
+    length = min(max(wild), MAX_POSITIONS)
     grid = np.full((len(ROWS), length), np.nan)
     for (place, mutant), score in scores.items():
-        grid[ROWS.index(mutant), place - 1] = score
+        if place <= length:
+            grid[ROWS.index(mutant), place - 1] = score
     # A few extreme positions would leave the rest without colour.
     limit = float(np.nanpercentile(np.abs(grid), 98))
     count = -(-length // POSITIONS_PER_LINE)

@@ -21,6 +21,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..alphabet import encode
 from .answers import Answer
 from .problems import Problem
 
@@ -28,8 +29,11 @@ SPECIAL_TOKENS = 2
 RATE_WEIGHT = 0.2
 """Of the newest pack in the running mean of the model's speed."""
 LONGEST_RETRY_SECONDS = 60
+RECHECK_SECONDS = 5.0
+"""Between trials of a model that failed: whoever routes by /ping sends nothing that could show it mended."""
 
 Tokens = npt.NDArray[np.uint8]
+_TRIAL: Tokens = encode("ACDEFGHIKLMNPQRSTVWY")
 log = logging.getLogger("uvicorn.error")
 
 
@@ -70,7 +74,7 @@ class Batcher:
         self.waiting_residues = 0
         """Of proteins that have no answer yet, those in the model included."""
         self.is_healthy = True
-        """False from a failure of the model until it succeeds again."""
+        """False from a failure of the model until it succeeds again, on a request or on a trial."""
 
     async def answer(self, proteins: Sequence[Tokens]) -> list[Answer]:
         """The answers, in the order of the proteins.
@@ -108,7 +112,7 @@ class Batcher:
         """Feed the model, for as long as the server is there."""
         loop = asyncio.get_running_loop()
         while True:
-            await self._there_is_work.wait()
+            await self._work_or_recovery()
             taken = self._next_pack()
             if not taken:
                 self._there_is_work.clear()
@@ -121,8 +125,9 @@ class Batcher:
             except Exception:
                 # Whatever it is, these requests have their answer now, and /ping tells who can replace us.
                 log.exception("the model failed on a pack of %d proteins", len(tokens))
-                self.is_healthy = False
                 self._fail([request for request, _, _ in taken])
+                # A pack may be at fault, as one too large for the device's memory, or the device is.
+                await self._try_model()
             else:
                 self.is_healthy = True
                 self._learn_speed(sum(map(len, tokens)), time.monotonic() - started)
@@ -130,6 +135,23 @@ class Batcher:
                     self._give(request, index, answer)
             finally:
                 self.waiting_residues -= sum(map(len, tokens))
+
+    async def _work_or_recovery(self) -> None:
+        while not self._there_is_work.is_set():
+            try:
+                async with asyncio.timeout(None if self.is_healthy else RECHECK_SECONDS):
+                    await self._there_is_work.wait()
+            except TimeoutError:
+                await self._try_model()
+
+    async def _try_model(self) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._model.run, [_TRIAL])
+        except Exception as error:
+            log.error("the model fails on a trial, too: %s", error)
+            self.is_healthy = False
+        else:
+            self.is_healthy = True
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)

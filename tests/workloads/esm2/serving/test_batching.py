@@ -100,15 +100,27 @@ def test_who_leaves_is_not_computed_for() -> None:
     assert model.packs == [[1]]
 
 
-def test_a_failure_of_the_model_is_500_and_unhealthy_until_it_works_again(
-    caplog: pytest.LogCaptureFixture,
+def test_a_model_that_fails_is_unhealthy_until_it_works_again_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("workloads.esm2.serving.batching.RECHECK_SECONDS", 0.05)
     model = CountingModel()
     with serving(model, ServeSettings()) as served:
         model.fails = True
         reply = served.invoke({"proteins": ["M"]})
         assert reply.status == 500 and "this device" not in reply.body.decode(), "details are for the log"
-        assert served.send("GET", "/ping").status == 503
+        eventually(lambda: served.send("GET", "/ping").status == 503)
         model.fails = False
+        # Nobody sends requests to a server that is not healthy.
+        eventually(lambda: served.send("GET", "/ping").status == 200)
         assert served.invoke({"proteins": ["M"]}).status == 200
+
+
+def test_a_pack_that_the_model_cannot_do_makes_nobody_go_away() -> None:
+    model = CountingModel()
+    model.fails_from = 100
+    with serving(model, ServeSettings()) as served:
+        assert served.invoke({"proteins": ["M" * 100]}).status == 500
+        assert served.invoke({"proteins": ["M" * 99]}).status == 200
         assert served.send("GET", "/ping").status == 200
+    assert model.packs == [[100], [20], [99]]

@@ -69,7 +69,7 @@ def confusion_figure(counts: npt.NDArray[np.int64], names: Sequence[str], unit: 
         )
         axes.set_yticks(centres, labels=names)
         axes.tick_params(length=0)
-        axes.set_xlabel(f"predicted (colour: share of the true class's {unit})")
+        axes.set_xlabel(f"predicted (colour: share of true {unit})")
         axes.set_ylabel("true")
         for spine in axes.spines.values():
             spine.set_visible(False)

@@ -16,12 +16,15 @@ from typing import Any
 import torch
 from peft import LoraConfig as PeftLoraConfig
 from peft import TaskType, get_peft_model, inject_adapter_in_model
+from peft.tuners.lora import Linear as PeftLinear
 from torch import Tensor, nn
 from transformers import EsmConfig, EsmPreTrainedModel
 
 from workloads.esm2.config import LoraConfig
 from workloads.esm2.model import PackedModel
 from workloads.esm2.pretrained import replace_folder, save_model, tokenizer
+
+from .adapted_linear import AdaptedLinear
 
 MODULES = {
     "query": "attention.self.query",
@@ -46,6 +49,9 @@ def check_quantization(lora: LoraConfig) -> None:
 def add_adapters(model: PackedModel, lora: LoraConfig) -> None:
     """Put adapters into a model on the meta device; they and the head are what is trained."""
     inject_adapter_in_model(_peft_config(lora, "", None), model, low_cpu_mem_usage=True)
+    for module in model.modules():
+        if type(module) is PeftLinear:
+            module.__class__ = AdaptedLinear
     model.get_submodule("classifier").requires_grad_(True)
 
 

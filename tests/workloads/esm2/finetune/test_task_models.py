@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig
+from peft.tuners.lora import Linear as PeftLinear
 from sklearn.utils.class_weight import compute_class_weight
 from transformers import EsmConfig
 
 from tests.workloads.esm2.finetune.labelled_proteins import TASKS, write_task_file
 from workloads.esm2.config import load_config
+from workloads.esm2.finetune.adapted_linear import AdaptedLinear
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.esm2.finetune.packs import LabelledPack, LabelledStream, labelled_pack
 from workloads.esm2.finetune.tasks import TaskLoss, new_head, packed_class, plain_class, task_config
@@ -124,3 +128,23 @@ def test_a_new_head_depends_on_the_seed_alone(split: LabelledSplit, tiny_config:
         torch.rand(3)
         heads.append(torch.cat([value.ravel() for value in new_head(config, kind, seed).values()]))
     assert torch.equal(heads[0], heads[1]) and not torch.equal(heads[0], heads[2])
+
+
+def test_adapted_matrix_is_that_of_peft() -> None:
+    torch.manual_seed(0)
+    theirs = PeftLinear(
+        torch.nn.Linear(12, 20).requires_grad_(False), "default", LoraConfig(), r=4, lora_alpha=12
+    )
+    torch.nn.init.normal_(theirs.lora_B["default"].weight)
+    x, weights = torch.randn(7, 12, requires_grad=True), torch.randn(7, 20)
+    ours = copy.deepcopy(theirs)
+    ours.__class__ = AdaptedLinear
+    found = []
+    for layer in (theirs, ours):
+        x.grad = None
+        outputs = layer(x)
+        (outputs * weights).sum().backward()
+        a, b = (part["default"].weight.grad for part in (layer.lora_A, layer.lora_B))
+        assert layer.base_layer.weight.grad is None
+        found.append((outputs.detach(), x.grad, a, b))
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)

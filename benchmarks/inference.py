@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ import torch
 from transformers import pipeline
 
 from workloads.esm2.alphabet import decode
-from workloads.esm2.config import ModelConfig, TrainConfig
+from workloads.esm2.config import ModelConfig, ModelSize, TrainConfig
 from workloads.esm2.data.sources import SAMPLE
 from workloads.esm2.hardware import compute_dtype, environment
 from workloads.esm2.inference.engine import EMBEDDING, Engine
@@ -142,8 +142,8 @@ def measure(
 
 
 def _model_folder(model: str, folder: Path) -> Path:
-    is_size = model.endswith(("M", "B"))
-    config = ModelConfig(size=model) if is_size else ModelConfig(init_from=model)  # type: ignore[arg-type]
+    sizes = {size: ModelConfig(size=size) for size in get_args(ModelSize)}
+    config = sizes.get(model, ModelConfig(init_from=model))
     save_model(folder / "model", starting_config(config), starting_weights(config, SEED))
     return folder / "model"
 

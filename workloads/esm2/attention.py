@@ -111,8 +111,9 @@ def _forward_only(qkv: Tensor, cos: Tensor, sin: Tensor, cumulative: Tensor) -> 
 def _rotate_all(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """``rotate`` for x (T, N, H, D), in long rows: halves of a head are a few numbers, a slow inner loop."""
     heads = x.shape[2]
-    # The halves swapped, moved 8 bytes at a time.
-    wide = x.view(torch.float64).unflatten(-1, (2, -1))
+    # The halves swapped, moved 8 bytes at a time where they have as many.
+    word = torch.float64 if x.shape[3] // 2 * x.element_size() % 8 == 0 else x.dtype
+    wide = x.view(word).unflatten(-1, (2, -1))
     swapped = torch.empty(wide.shape, dtype=wide.dtype, device=x.device)
     swapped[..., 0, :] = wide[..., 1, :]
     swapped[..., 1, :] = wide[..., 0, :]

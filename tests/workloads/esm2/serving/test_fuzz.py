@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import random
@@ -15,6 +16,7 @@ from tests.workloads.esm2.serving.served import CSV, JSON, CountingModel, Served
 from workloads.esm2.serving.settings import ServeSettings
 
 NUM_REQUESTS, NUM_CONNECTIONS = 1500, 150
+MAX_BODY_BYTES = 20_000
 REFUSALS = {400, 404, 405, 406, 413, 415, 422}
 GOOD = [
     (JSON, b'{"proteins": ["MKT", {"id": "P1", "sequence": "LAGV"}]}'),
@@ -66,7 +68,7 @@ PIECES += [b"\r\n", b"Transfer-Encoding: chunked\r\n", b"zz\r\n", b"\0", b"\xff\
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    settings = ServeSettings(max_body_bytes=20_000, max_proteins=20, max_residues=100)
+    settings = ServeSettings(max_body_bytes=MAX_BODY_BYTES, max_proteins=20, max_residues=100)
     with serving(CountingModel(), settings) as found:
         yield found
 
@@ -120,9 +122,15 @@ def test_no_request_is_the_server_s_fault(served: Served) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
     for number in range(NUM_REQUESTS):
         method, path, body, headers = request(rng)
-        connection.request(method, path, body, headers)
-        reply = connection.getresponse()
-        answer = reply.read()
+        try:
+            connection.request(method, path, body, headers)
+            reply = connection.getresponse()
+            answer = reply.read()
+        except ConnectionError:
+            # Beyond twice the limit the server does not read on, and its answer may be lost.
+            assert len(body) > 2 * MAX_BODY_BYTES
+            connection.close()
+            continue
         assert reply.status == 200 or reply.status in REFUSALS, (
             number,
             method,
@@ -143,13 +151,12 @@ def test_noise_instead_of_http_harms_nobody(served: Served) -> None:
     rng = random.Random(8)
     for _ in range(NUM_CONNECTIONS):
         with socket.create_connection(("127.0.0.1", served.port), timeout=60) as client:
-            client.sendall(
-                b"".join(rng.choices(PIECES, k=rng.randint(1, 12))) + rng.randbytes(rng.randint(0, 50))
-            )
-            client.shutdown(socket.SHUT_WR)
-            try:
+            answer = b""
+            # The server may have closed already.
+            with contextlib.suppress(OSError):
+                noise = b"".join(rng.choices(PIECES, k=rng.randint(1, 12)))
+                client.sendall(noise + rng.randbytes(rng.randint(0, 50)))
+                client.shutdown(socket.SHUT_WR)
                 answer = client.recv(100)
-            except ConnectionResetError:
-                answer = b""
         assert not answer or answer.split()[1][:1] in (b"2", b"4"), answer
     assert served.invoke({"proteins": ["MKT"]}).status == 200

@@ -82,7 +82,7 @@ class Clients:
 
 
 def test_sigterm_under_load_loses_no_request() -> None:
-    with server(0.02, drain_seconds=2) as (port, process):
+    with server(0.02, drain_seconds=4) as (port, process):
         clients = Clients(port)
         threads = [threading.Thread(target=clients.run) for _ in range(NUM_CLIENTS)]
         for thread in threads:
@@ -107,10 +107,10 @@ def test_sigterm_under_load_loses_no_request() -> None:
 
 
 def test_what_is_in_the_model_is_finished_without_a_drain() -> None:
-    with server(1.0, drain_seconds=0) as (port, process):
+    with server(3.0, drain_seconds=0) as (port, process):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         connection.request("POST", "/invocations", BODY, {"Content-Type": "application/json"})
-        time.sleep(0.3)
+        time.sleep(1)  # until it is in the model, where it stays for three
         process.send_signal(signal.SIGTERM)
         answer = connection.getresponse()
         assert answer.status == 200 and b'"length":7' in answer.read()

@@ -6,7 +6,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-CONFIG ?= workloads/esm2/configs/esm2_8m_sample.yaml
+CONFIGS = workloads/esm2/configs
+CONFIG ?= $(CONFIGS)/$(if $(filter finetune-%,$(MAKECMDGOALS)),finetune/membrane_sample,esm2_8m_sample).yaml
 ARGS ?=
 NAME = $(notdir $(basename $(CONFIG)))
 RUN ?= runs/$(NAME)
@@ -19,12 +20,16 @@ NODES ?=
 IMAGE ?=
 SUBMIT ?=
 JOB ?=
+# What serve answers with: a model's folder, and for EKS the file of the endpoint.
+MODEL ?=
+ENDPOINT ?= endpoints/esm2.yaml
 JOBS = $(BIN)/python -m tools.$(if $(filter eks,$(TARGET)),eks_jobs,jobs) --cluster $(CLUSTER)
 CDK_READY := node_modules/.ready
 # What `cdk deploy` and `cdk destroy` name: it brings the other two stacks, and leaves them.
 STACK = $(if $(shell grep -E '^scheduler: *["'\'']?eks' $(CLUSTER)),EksHyperPodStack,SlurmHyperPodStack)
 CDK = $(NODE_HERE) node node_modules/aws-cdk/bin/cdk --context cluster=$(CLUSTER)
 CHECKOV_READY := .venv-checkov/.ready
+LOCUST_READY := .venv-locust/.ready
 HYPERPOD_READY := .venv-hyperpod/.ready
 # The environment brings the Node.js that the CDK's command line and its Python package run on.
 NODE_HERE = PATH="$(CURDIR)/$(BIN):$$PATH"
@@ -41,12 +46,13 @@ else
 $(error TARGET: got $(TARGET); allowed are local, slurm and eks)
 endif
 ifneq ($(TARGET),local)
-$(foreach goal,$(filter report bench bench-data,$(MAKECMDGOALS)),\
+$(foreach goal,$(filter report bench bench-data bench-inference bench-serve finetune-table embed predict variants,$(MAKECMDGOALS)),\
 	$(error TARGET=$(TARGET): $(goal) runs on this machine alone; for a run of the cluster make fetch comes first))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help env data train-ddp train-fsdp evaluate bandwidth report status tail cancel fetch bench bench-data \
+.PHONY: help env data train-ddp train-fsdp finetune-lora finetune-table evaluate serve embed predict variants \
+	bandwidth report status tail cancel fetch bench bench-data bench-inference bench-serve \
 	synth deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
 	schema golden image push test test-cluster test-image lint format clean
 
@@ -75,8 +81,35 @@ train-ddp: $(READY) ## pre-train with a copy of the model on each device, and re
 train-fsdp: $(READY) ## the same with the model sharded (FSDP2), as a run named <run>_fsdp
 	$(call stage,train,launch.local) parallel.mode=fsdp name=$(NAME)_fsdp $(ARGS)
 
+finetune-lora: $(READY) ## train for the task of CONFIG=workloads/esm2/configs/finetune/<task>.yaml, and report
+	@test ! -r $(CONFIG) || grep -q '^task:' $(CONFIG) || \
+		{ echo "CONFIG: $(CONFIG) has no task: to fine-tune for; $(CONFIGS)/finetune has examples" >&2; exit 2; }
+	$(call stage,train,launch.local) $(ARGS)
+
+finetune-table: $(READY) ## minutes, scores and memory of each memory-saving method, run after run
+	$(STAGE).finetune.method_table --config $(CONFIG) $(ARGS)
+
 evaluate: $(READY) ## score a run, a checkpoint or a hub id (ARGS="model.init_from=...") with fixed masks
 	$(call stage,evaluate,evaluate) $(ARGS)
+
+serve: $(READY) ## answer requests with MODEL=<folder> (RUN's) on port 8080; TARGET=eks: by pods, as ENDPOINT= says
+ifeq ($(TARGET),eks)
+	$(BIN)/python -m tools.eks_serve --cluster $(CLUSTER) --endpoint $(ENDPOINT) \
+		$(if $(MODEL),--model $(MODEL)) $(if $(IMAGE),--image $(IMAGE)) $(SUBMIT) $(ARGS)
+else ifeq ($(TARGET),slurm)
+	$(error TARGET: got slurm; a model is served on this machine, by pods (TARGET=eks) or by SageMaker (docs/serving.md))
+else
+	$(STAGE).serving --model $(or $(MODEL),$(RUN)/model) $(ARGS)
+endif
+
+embed: $(READY) ## embeddings of proteins: ARGS="inference.input=[proteins.fasta] inference.model=<folder or hub id>"
+	$(STAGE).inference.embed --config $(CONFIG) $(ARGS)
+
+predict: $(READY) ## labels and probabilities by the fine-tuned model of CONFIG, or of inference.model
+	$(STAGE).inference.predict --config $(CONFIG) $(ARGS)
+
+variants: $(READY) ## masked marginals of inference.mutations=<csv>, or of all single mutants, with heat maps
+	$(STAGE).inference.variants --config $(CONFIG) $(ARGS)
 
 bandwidth: $(READY) ## all-reduces over nodes, against what their type should reach; here: over all GPUs, or cores
 ifneq ($(TARGET),local)
@@ -108,6 +141,13 @@ bench: $(READY) ## residues/s and loss against transformers' Trainer, interleave
 bench-data: $(READY) ## data preparation against transformers' tokenizer and pyfastx
 	$(BIN)/python -m benchmarks.data $(ARGS)
 
+bench-inference: $(READY) ## embeddings per second against transformers' feature-extraction pipeline
+	$(BIN)/python -m benchmarks.inference $(ARGS)
+
+bench-serve: $(LOCUST_READY) ## real proteins for a server that runs (make serve); ARGS="--users 16 --run-time 60s"
+	.venv-locust/bin/locust --locustfile benchmarks/serving.py --headless --only-summary \
+		--host http://localhost:8080 --spawn-rate 100 $(ARGS)
+
 $(CDK_READY): package-lock.json $(READY)
 	$(NODE_HERE) npm ci --silent --no-audit --no-fund
 	@touch $@
@@ -116,6 +156,12 @@ $(CDK_READY): package-lock.json $(READY)
 $(CHECKOV_READY): requirements-checkov.txt $(READY)
 	$(PYTHON) -m venv .venv-checkov
 	.venv-checkov/bin/pip install --quiet --disable-pip-version-check --requirement requirements-checkov.txt
+	@touch $@
+
+# A load generator patches the standard library and brings a web server of its own.
+$(LOCUST_READY): requirements-locust.txt $(READY)
+	$(PYTHON) -m venv .venv-locust
+	.venv-locust/bin/pip install --quiet --disable-pip-version-check --requirement requirements-locust.txt
 	@touch $@
 
 # HyperPod's agent pins an older torch than it needs: it comes without its requirements, in a folder of its own.
@@ -199,4 +245,4 @@ format: $(READY) ## rewrite the code in the house's format
 	$(BIN)/ruff format .
 
 clean: ## remove the environments; data, runs and downloads stay
-	rm -rf $(VENV) .venv-checkov .venv-hyperpod node_modules cdk.out
+	rm -rf $(VENV) .venv-checkov .venv-hyperpod .venv-locust node_modules cdk.out

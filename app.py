@@ -1,4 +1,7 @@
-"""The CDK app: what `-c cluster=<file>` describes, or both default files, so that each deploys as typed."""
+"""The CDK app: what `-c cluster=<file>` describes, or both default files, so that each deploys as typed.
+
+With `-c endpoint=<file>` it is the endpoint alone.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ from pathlib import Path
 
 from aws_cdk import App
 
+from config.endpoint_file import GIVEN, load_endpoint
 from config.loader import load_cluster
 from stacks.cluster_stacks import add_checks, add_stacks
+from stacks.endpoint_stack import add_endpoint_stack
 from stacks.remaining_costs import remaining_costs
 from stacks.template_size import oversized
 
@@ -17,11 +22,16 @@ DEFAULT_CLUSTERS = ("clusters/slurm.yaml", "clusters/eks.yaml")
 
 def main() -> None:
     app = App()
-    named = app.node.try_get_context("cluster")
+    context = app.node.try_get_context
+    endpoint, cluster_files = None, [context("cluster")] if context("cluster") else DEFAULT_CLUSTERS
     try:
-        clusters = [load_cluster(Path(file)) for file in ([named] if named else DEFAULT_CLUSTERS)]
+        if file := context("endpoint"):
+            endpoint = load_endpoint(Path(file), {key: context(key) for key in GIVEN})
+        clusters = [] if endpoint else [load_cluster(Path(file)) for file in cluster_files]
     except ValueError as error:
         sys.exit(str(error))
+    if endpoint:
+        add_endpoint_stack(app, endpoint)
     for cluster in clusters:
         # At every command, because the command line shows no app which one it is, nor annotations at destroy.
         costs = ", ".join(remaining_costs(cluster))

@@ -15,8 +15,9 @@ from workloads.esm2.alphabet import EOS
 from workloads.esm2.config import RunConfig
 from workloads.esm2.loader import ReadAhead, StepPacks
 from workloads.esm2.parallel import bare
+from workloads.esm2.pretraining import Pretraining
 from workloads.esm2.processes import processes
-from workloads.esm2.train import Trainer
+from workloads.esm2.trainer import Trainer
 
 MATMUL_SHAPE = (2048, 1280, 1280)
 """A pack of tokens times the feed-forward matrix of the 8M model (and the projections of the 650M one)."""
@@ -33,7 +34,7 @@ class OurArm:
 
     def run(self, gate: Gate) -> None:
         with processes() as here:
-            trainer = Trainer(self.config, here)
+            trainer = Trainer(Pretraining(self.config), here)
             gate.weights = bare(trainer.model).state_dict
             with _steps(trainer) as steps:
                 working = gate.enter()

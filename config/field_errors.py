@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from config.cluster_kinds import KINDS, Kind
+from config.cluster_kinds import KINDS
 from config.places import (
     Location,
     below,
@@ -20,6 +20,7 @@ from config.places import (
     path_of,
     section_at,
 )
+from config.section import Section
 from config.text_forms import FORMS
 from config.violation import Violation, shown
 
@@ -37,8 +38,10 @@ _WANTED = {
 }
 
 
-def field_violations(error: ValidationError, document: dict[str, Any], kind: Kind) -> list[Violation]:
-    """One for each value that the kind of cluster does not take; ``document`` has the names of the groups."""
+def field_violations(
+    error: ValidationError, document: dict[str, Any], kind: type[Section]
+) -> list[Violation]:
+    """One for each value that this kind of file does not take; ``document`` has the names of the groups."""
     all_details = error.errors(include_url=False)
     meant = {
         (*details["loc"][:-1], key_meant(details, kind))
@@ -53,7 +56,7 @@ def field_violations(error: ValidationError, document: dict[str, Any], kind: Kin
     ]
 
 
-def _violation(details: ErrorDetails, document: dict[str, Any], kind: Kind) -> Violation:
+def _violation(details: ErrorDetails, document: dict[str, Any], kind: type[Section]) -> Violation:
     location, got = in_document(details), details["input"]
     if details["type"] == "missing":
         got = None
@@ -62,7 +65,9 @@ def _violation(details: ErrorDetails, document: dict[str, Any], kind: Kind) -> V
     return Violation(path_of(location, document), got, *_allowed_and_fix(details, location, got, kind))
 
 
-def _allowed_and_fix(details: ErrorDetails, location: Location, got: object, kind: Kind) -> tuple[str, str]:
+def _allowed_and_fix(
+    details: ErrorDetails, location: Location, got: object, kind: type[Section]
+) -> tuple[str, str]:
     context = details.get("ctx", {})
     match details["type"]:
         case "missing" if location == ("scheduler",):
@@ -102,7 +107,7 @@ def _allowed_and_fix(details: ErrorDetails, location: Location, got: object, kin
             return _WANTED.get(other, (details["msg"], "set another value"))
 
 
-def _no_such_key(details: ErrorDetails, kind: Kind) -> tuple[str, str]:
+def _no_such_key(details: ErrorDetails, kind: type[Section]) -> tuple[str, str]:
     schedulers = other_schedulers(details, kind)
     if schedulers:
         return f"it is for scheduler: {' or '.join(schedulers)}", "remove it"

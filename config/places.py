@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic_core import ErrorDetails
 
 from config.cluster import ExistingVpc, NewVpc
-from config.cluster_kinds import KINDS, Kind
+from config.cluster_kinds import KINDS
 from config.section import Section
 from config.violation import key_path
 
@@ -57,7 +57,7 @@ def item_label(item: Any, index: int) -> str:
     return name if isinstance(name, str) and name and name.isprintable() else str(index)
 
 
-def key_meant(details: ErrorDetails, kind: Kind) -> str | None:
+def key_meant(details: ErrorDetails, kind: type[Section]) -> str | None:
     """The key that an unknown one is most like."""
     *parents, key = details["loc"]
     if other_network(details) or other_schedulers(details, kind):
@@ -76,10 +76,12 @@ def other_network(details: ErrorDetails) -> str | None:
     )
 
 
-def other_schedulers(details: ErrorDetails, kind: Kind) -> list[str]:
+def other_schedulers(details: ErrorDetails, kind: type[Section]) -> list[str]:
     """The schedulers whose cluster files have the key which this kind does not have."""
     *parents, key = details["loc"]
-    schedulers = []
+    schedulers: list[str] = []
+    if kind not in KINDS.values():
+        return schedulers  # no cluster file
     for scheduler, other in KINDS.items():
         try:
             section = section_at(parents, other)
@@ -99,7 +101,7 @@ def network_meant(network: dict[str, Any]) -> str | None:
     return "new" if has_new else "existing"
 
 
-def section_at(location: Sequence[int | str], kind: Kind) -> type[Section]:
+def section_at(location: Sequence[int | str], kind: type[Section]) -> type[Section]:
     section: type[Section] = kind
     for part in location:
         if section is kind and part == "network":

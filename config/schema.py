@@ -1,17 +1,24 @@
-"""The cluster file's JSON schema, which editors complete and check from: ``python -m config.schema``."""
+"""The JSON schemas of cluster and endpoint files, which editors complete and check from:
+``python -m config.schema``.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
 from config.cluster_kinds import KINDS, AnyCluster
+from config.endpoint import Endpoint
+from config.endpoint_file import GIVEN
+from config.hosting_types import HOSTING_TYPES
 from config.instance_catalogue import INSTANCE_TYPES
 from config.regions import ZONE_ID_PREFIXES
 
 SCHEMA = Path("clusters/cluster.schema.json")
+ENDPOINT_SCHEMA = Path("endpoints/endpoint.schema.json")
 
 
 def schema_text() -> str:
@@ -22,10 +29,24 @@ def schema_text() -> str:
             section["properties"]["instance_type"]["enum"] = list(INSTANCE_TYPES)
     for kind in KINDS.values():
         schema["$defs"][kind.__name__]["properties"]["region"]["enum"] = list(ZONE_ID_PREFIXES)
-    # The dialect that the YAML language server reads.
+    return _text(schema)
+
+
+def endpoint_schema_text() -> str:
+    """Image and model may be missing: a deployment gives them."""
+    schema = Endpoint.model_json_schema()
+    schema["required"] = [name for name in schema["required"] if name not in GIVEN]
+    schema["properties"]["region"]["enum"] = list(ZONE_ID_PREFIXES)
+    schema["properties"]["instance_type"]["enum"] = list(HOSTING_TYPES)
+    return _text(schema)
+
+
+def _text(schema: dict[str, Any]) -> str:
+    """In the dialect that the YAML language server reads."""
     return json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", **schema}, indent=2) + "\n"
 
 
 if __name__ == "__main__":
-    SCHEMA.write_text(schema_text())
-    print(SCHEMA)
+    for path, text in ((SCHEMA, schema_text()), (ENDPOINT_SCHEMA, endpoint_schema_text())):
+        path.write_text(text)
+        print(path)

@@ -105,6 +105,32 @@ KMS = _form(
     "aws",
     "create",
 )
+ECR_IMAGE = _form(
+    r"^\d{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com/[a-z0-9]([a-z0-9._/-]*[a-z0-9])?@sha256:[0-9a-f]{64}$",
+    "an image is given by digest, <account>.dkr.ecr.<region>.amazonaws.com/<repository>@sha256:<64 digits>,"
+    " as make push prints it",
+    f"123456789012.dkr.ecr.us-west-2.amazonaws.com/esm2/training@sha256:{'0' * 64}",
+    f"210987654321.dkr.ecr.us-east-1.amazonaws.com/team/training@sha256:{'f' * 64}",
+)
+MODEL = _form(
+    r"^(s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/([\w!.()/=-]+/|[\w!.()/=-]+\.tar\.gz)|(/[\w.=-]+)+)$",
+    "a model is given as s3://<bucket>/<folder>/, as an archive, s3://<bucket>/<key>.tar.gz, or for EKS as a"
+    " path on the cluster's file system",
+    "s3://proteins/models/localization/",
+    "s3://proteins/models/localization.tar.gz",
+)
+S3_FOLDER = _form(
+    r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/([\w!.()=-]+/)*[\w!.()=-]+$",
+    "a folder of a bucket is given as s3://<bucket>/<folder>",
+    "s3://proteins/captured",
+    "s3://proteins/endpoints/captured",
+)
+KEY_ARN = _form(
+    r"^arn:aws:kms:[a-z0-9-]+:\d{12}:key/(mrk-[0-9a-f]{32}|[0-9a-f-]{36})$",
+    "a key is given by its ARN, not by an alias",
+    "arn:aws:kms:us-west-2:123456789012:key/0a1b2c3d-0000-1111-2222-333344445555",
+    "arn:aws:kms:us-east-1:123456789012:key/mrk-0123456789abcdef0123456789abcdef",
+)
 TRAINING_PLAN_ARN = _form(
     r"^arn:aws:sagemaker:[a-z0-9-]+:\d{12}:training-plan/[a-zA-Z0-9](-*[a-zA-Z0-9]){0,63}$",
     "a plan is given by its ARN, which `aws sagemaker list-training-plans` prints",

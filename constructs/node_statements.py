@@ -49,7 +49,12 @@ def node_statements(stack: Stack, resources: NodeResources) -> list[Statement]:
     """
     statements = [
         *_service_statements(stack, resources.cluster_name),
-        *_network_statements(stack, resources),
+        *network_statements(
+            stack,
+            vpc_id=resources.vpc.vpc_id,
+            subnet_ids=[subnet.subnet_id for subnet in resources.subnets],
+            security_group_id=resources.security_group.security_group_id,
+        ),
         *_artifact_statements(stack, resources),
     ]
     if resources.key:
@@ -114,18 +119,20 @@ def _service_statements(stack: Stack, cluster_name: str) -> list[Statement]:
     ]
 
 
-def _network_statements(stack: Stack, resources: NodeResources) -> list[Statement]:
-    """The interfaces that HyperPod puts into the VPC for each node, in this cluster's subnets alone."""
+def network_statements(
+    stack: Stack, *, vpc_id: str, subnet_ids: Sequence[str], security_group_id: str
+) -> list[Statement]:
+    """The interfaces that SageMaker puts into the VPC for each instance, in these subnets alone."""
     ec2_arn = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}"
     interfaces = f"{ec2_arn}:network-interface/*"
-    subnets = [f"{ec2_arn}:subnet/{subnet.subnet_id}" for subnet in resources.subnets]
-    vpc = {"ec2:Vpc": f"{ec2_arn}:vpc/{resources.vpc.vpc_id}"}
+    subnets = [f"{ec2_arn}:subnet/{subnet_id}" for subnet_id in subnet_ids]
+    vpc = {"ec2:Vpc": f"{ec2_arn}:vpc/{vpc_id}"}
     unknown = "the service makes interfaces for nodes that come and go"
     return [
         Statement(
             "CreateInterfaces",
             ["ec2:CreateNetworkInterface"],
-            [interfaces, *subnets, f"{ec2_arn}:security-group/{resources.security_group.security_group_id}"],
+            [interfaces, *subnets, f"{ec2_arn}:security-group/{security_group_id}"],
             why_wildcard=f"{unknown}; subnets and security group are named",
         ),
         Statement(

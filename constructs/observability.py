@@ -16,8 +16,8 @@ from constructs.metrics_workspace import MetricsWorkspace
 from constructs.node_statements import Statement
 from constructs.pod_role import PodRole
 
-# Names, levels and the place of logging are those of the console's own template (observability-template.yaml of
-# aws/sagemaker-hyperpod-cluster-setup); make preflight holds them against the add-on's schema.
+# Names, levels and the place of logging are those of the console's own template (observability-template.yaml
+# of aws/sagemaker-hyperpod-cluster-setup); make preflight holds them against the add-on's schema.
 _LEVELS = {
     **dict.fromkeys(
         (

@@ -99,29 +99,6 @@ class Placement:
         part = self.gpus / hardware.num_accelerators if self.gpus else 1.0
         return max(1, int(cpus * part)), max(1, int(memory * part))
 
-    def node_labels(self, *, by_name: bool) -> dict[str, str]:
-        """Of nodes that the job may run on; ``by_name`` are those of its one group."""
-        labels = {INSTANCE_TYPE_LABEL: self.hardware.name}
-        if by_name:
-            labels[GROUP_LABEL] = self.groups[0].name
-        if all(group.deep_health_checks for group in self.groups):
-            labels[DEEP_HEALTH_LABEL] = "Passed"
-        return labels
-
-    def tolerations(self) -> tuple[dict[str, str], ...]:
-        """Of the groups' own taints. That of nodes found unhealthy is not among them: jobs stay away."""
-        found = {
-            (taint.key, taint.value, taint.effect): {
-                "key": taint.key,
-                "operator": "Exists" if taint.value is None else "Equal",
-                **({} if taint.value is None else {"value": taint.value}),
-                "effect": taint.effect,
-            }
-            for group in self.groups
-            for taint in group.taints
-        }
-        return tuple(found.values())
-
 
 def placement(cluster: EksCluster, wanted: EksWanted, problems: list[str]) -> Placement:
     """Find the nodes, and add to the problems what does not fit.
@@ -152,7 +129,7 @@ def placement(cluster: EksCluster, wanted: EksWanted, problems: list[str]) -> Pl
     if not 0 <= wanted.num_retries <= MOST_RETRIES:
         problems.append(f"--max-retries: got {wanted.max_retries}; allowed are 0 to {MOST_RETRIES}")
     problems += _topology_problems(wanted, team)
-    groups = _groups(cluster, wanted.group, problems)
+    groups = groups_of_type(cluster, wanted.group, problems)
     if not groups:
         raise ValueError(listed(problems))
     hardware = instance_type(groups[0].instance_type)
@@ -221,7 +198,7 @@ def _topology_problems(wanted: EksWanted, team: str | None) -> list[str]:
     return problems
 
 
-def _groups(cluster: EksCluster, wanted: str | None, problems: list[str]) -> list[EksInstanceGroup]:
+def groups_of_type(cluster: EksCluster, wanted: str | None, problems: list[str]) -> list[EksInstanceGroup]:
     """Groups of one type: that of the named one, or the first with accelerators."""
     ordered = sorted(
         cluster.instance_groups, key=lambda group: instance_type(group.instance_type).num_accelerators == 0
@@ -233,6 +210,31 @@ def _groups(cluster: EksCluster, wanted: str | None, problems: list[str]) -> lis
     if wanted is not None:
         return [group for group in ordered if group.name == wanted]
     return [group for group in ordered if group.instance_type == ordered[0].instance_type]
+
+
+def node_labels(groups: Sequence[EksInstanceGroup], *, by_name: bool) -> dict[str, str]:
+    """Of nodes of these groups, which have one type; ``by_name`` are those of the one group alone."""
+    labels = {INSTANCE_TYPE_LABEL: groups[0].instance_type}
+    if by_name:
+        labels[GROUP_LABEL] = groups[0].name
+    if all(group.deep_health_checks for group in groups):
+        labels[DEEP_HEALTH_LABEL] = "Passed"
+    return labels
+
+
+def tolerations(groups: Sequence[EksInstanceGroup]) -> tuple[dict[str, str], ...]:
+    """Of the groups' own taints. That of nodes found unhealthy is not among them: jobs stay away."""
+    found = {
+        (taint.key, taint.value, taint.effect): {
+            "key": taint.key,
+            "operator": "Exists" if taint.value is None else "Equal",
+            **({} if taint.value is None else {"value": taint.value}),
+            "effect": taint.effect,
+        }
+        for group in groups
+        for taint in group.taints
+    }
+    return tuple(found.values())
 
 
 @dataclass(frozen=True)

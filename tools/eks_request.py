@@ -15,7 +15,7 @@ from config.eks_cluster import EksCluster
 from config.kubernetes_names import LUSTRE_CLAIM, TRAINING_UID
 from config.task_governance import team_namespace
 from tools.bandwidth_request import asked_bandwidth, expectation
-from tools.eks_placement import EksWanted, Placement, is_shared, placement
+from tools.eks_placement import EksWanted, Placement, is_shared, node_labels, placement, tolerations
 from tools.job_checks import listed, path_problems, shard_problems
 from workloads.esm2.config import RunConfig
 from workloads.esm2.launch.pod_job import PodJob
@@ -119,8 +119,8 @@ def _job(
         num_efa=place.num_efa,
         num_cpus=cpus,
         memory_gib=memory_gib,
-        node_labels=place.node_labels(by_name=wanted.group is not None),
-        tolerations=place.tolerations(),
+        node_labels=node_labels(place.groups, by_name=wanted.group is not None),
+        tolerations=tolerations(place.groups),
         claim=LUSTRE_CLAIM,
         mount=cluster.storage.lustre.mount_path,
         work_folder=place.folder,

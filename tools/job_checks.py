@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from config.instance_catalogue import InstanceType
 from workloads.esm2.config import RunConfig
-from workloads.esm2.data.sources import NAMED_ADDRESSES
+from workloads.esm2.data.run_data import paths_read
 
 
 def listed(problems: list[str]) -> str:
@@ -35,13 +35,11 @@ def path_problems(
     ):
         if not is_shared(str(PurePosixPath(folder) / path)):
             problems.append(f"{name}: got {path}; {who} share {where}. Relative paths are below {folder}")
-    membership = [config.data.membership] if config.data.membership else []
-    for source in [*(config.data.members or config.data.source), *membership]:
-        known = source == "sample" or source in NAMED_ADDRESSES or "://" in source
-        if not known and not is_shared(source):
-            problems.append(
-                f"data: {source} is on this machine; {who} read below {where}, https:// and s3://"
-            )
+    problems += [
+        f"data: {path} is on this machine; {who} read below {where}, https:// and s3://"
+        for path in paths_read(config)
+        if not is_shared(path)
+    ]
     return problems
 
 

@@ -77,6 +77,11 @@ class Kubectl:
         command = ("create", "--filename=-", "--validate=ignore", "--output=json", *options)
         return self._json(*command, text=json.dumps(manifest))
 
+    def apply(self, manifest: Manifest) -> Manifest:
+        """Make an object, or change what this project has set of it; what others have set stays."""
+        options = ("--server-side", "--field-manager=esm2", "--force-conflicts", "--validate=ignore")
+        return self._json("apply", "--filename=-", "--output=json", *options, text=json.dumps(manifest))
+
     def delete(self, kind: str, name: str) -> bool:
         """Ask for an object to go, without waiting; whether it was there."""
         said = self.run("delete", kind, name, "--wait=false", "--ignore-not-found", "--output=name")

@@ -13,6 +13,7 @@ import pytest
 
 from tests.golden.normalised import GOLDEN, normalised
 from tests.local_aws.deployment import LocalAws
+from tests.stacks.endpoints import GIVEN
 from tests.stacks.synthesized import EKS_STACKS, REPOSITORY, STACKS
 
 NOBODY = LocalAws("http://localhost:9")
@@ -115,3 +116,12 @@ def test_cdk_json_holds_flags_alone() -> None:
     assert all(name.startswith("@aws-cdk") for name in settings["context"])
     # Storage must not go while a cluster uses it. CloudFormation guards exports, but not weak references.
     assert settings["context"]["@aws-cdk/core:defaultCrossStackReferences"] == "strong"
+
+
+def test_an_endpoint_is_deployed_alone_with_what_is_given() -> None:
+    given = [argument for key, value in GIVEN.items() for argument in ("-c", f"{key}={value}")]
+    output = cdk("list", "-c", "endpoint=endpoints/esm2.yaml", *given)
+    assert [line.split(" ")[0] for line in output.splitlines() if "Stack (" in line] == ["EndpointStack"]
+    output = cdk("list", "-c", "endpoint=endpoints/esm2.yaml", succeeds=False)
+    assert "Traceback" not in output
+    assert "endpoints/esm2.yaml: image: got nothing" in output

@@ -177,6 +177,12 @@ def test_stages_work_as_that_user(built: Built) -> None:
     assert "proteins" in built.run("python3", "-m", "workloads.esm2.data", *arguments)
 
 
+def test_serve_is_a_command(built: Built) -> None:
+    """As SageMaker calls it; without a model it says what is missing, and where."""
+    said = built.run("bash", "-c", "serve 2>&1 || echo ended with $?")
+    assert "/opt/ml/model holds no config.json" in said and "ended with 2" in said
+
+
 def test_nothing_is_left_of_the_build(built: Built) -> None:
     assert built.left == frozenset()
     names = {path.name for path in (built.root / "opt/esm2").rglob("*")}

@@ -159,7 +159,12 @@ def test_everything_that_the_workload_imports_is_asked_for() -> None:
         for path in (REPOSITORY / "workloads").rglob("*.py")
         for module in re.findall(r"^\s*(?:import|from) ([a-zA-Z_]\w*)", path.read_text(), re.MULTILINE)
     }
-    distributions = {"yaml": "pyyaml", "mlflow": "mlflow-skinny", "botocore": "boto3"}
+    distributions = {
+        "yaml": "pyyaml",
+        "mlflow": "mlflow-skinny",
+        "botocore": "boto3",
+        "sklearn": "scikit-learn",
+    }
     distributions |= {"hyperpod_elastic_agent": agent().name}
     third_party = imported - set(sys.stdlib_module_names) - {"workloads", "torch", "the"}
     assert {distributions.get(module, module) for module in third_party} <= names | {agent().name}

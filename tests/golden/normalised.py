@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.stacks.endpoints import ENDPOINT_FILES, endpoint_template
 from tests.stacks.synthesized import ALL_FILES, templates
 
 GOLDEN = Path(__file__).parent
@@ -25,9 +26,14 @@ def normalised(template: dict[str, Any]) -> str:
 
 @cache
 def golden_files() -> dict[Path, str]:
-    """What the golden files of all shipped clusters should hold."""
-    return {
+    """What the golden files of all shipped clusters and endpoints should hold."""
+    endpoints = {
+        GOLDEN / f"endpoint-{Path(file).stem}" / "EndpointStack.json": normalised(endpoint_template(file))
+        for file in ENDPOINT_FILES
+    }
+    clusters = {
         GOLDEN / Path(file).stem / f"{stack}.json": normalised(template)
         for file in ALL_FILES
         for stack, template in templates(file).items()
     }
+    return clusters | endpoints

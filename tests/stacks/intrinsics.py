@@ -37,6 +37,8 @@ _ATTRIBUTE = {
     ),
     ("AWS::APS::Workspace", "WorkspaceId"): "ws-0123",
     ("AWS::Grafana::Workspace", "Id"): "g-0123456789",
+    ("AWS::SageMaker::Model", "ModelName"): "model-abcdefghij12",
+    ("AWS::SageMaker::EndpointConfig", "EndpointConfigName"): "config-abcdefghij12",
     ("AWS::SageMaker::Cluster", "ClusterArn"): "arn:aws:sagemaker:{region}:{account}:cluster/abcdefghij12",
 }
 

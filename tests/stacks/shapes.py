@@ -32,6 +32,7 @@ def violations(shape: Shape, value: Any, path: str = "") -> Iterator[str]:
         "list": list,
         "string": str,
         "integer": int,
+        "float": (int, float),
         "boolean": bool,
         "timestamp": str,
     }

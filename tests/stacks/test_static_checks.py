@@ -17,6 +17,7 @@ from aws_cdk import aws_s3 as s3
 
 from stacks.cluster_stacks import add_checks, add_stacks
 from tests.stacks.eks_variants import EKS_EVERY_OPTION
+from tests.stacks.endpoints import ENDPOINT_FILES, endpoint_assembly
 from tests.stacks.synthesized import (
     ALL_FILES,
     REPOSITORY,
@@ -35,6 +36,7 @@ CHECKOV = REPOSITORY / ".venv-checkov" / "bin" / "checkov"
 def assemblies() -> tuple[Path, ...]:
     return (
         *(assembly(file) for file in ALL_FILES),
+        *(endpoint_assembly(file) for file in ENDPOINT_FILES),
         synthesize(EVERY_OPTION),
         synthesize(EXISTING_VPC),
         synthesize(EKS_EVERY_OPTION),

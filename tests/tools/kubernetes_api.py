@@ -30,7 +30,11 @@ KINDS = {
         "configmaps": "ConfigMap",
         "persistentvolumeclaims": "PersistentVolumeClaim",
         "serviceaccounts": "ServiceAccount",
+        "services": "Service",
     },
+    "apps/v1": {"deployments": "Deployment"},
+    "networking.k8s.io/v1": {"networkpolicies": "NetworkPolicy"},
+    "policy/v1": {"poddisruptionbudgets": "PodDisruptionBudget"},
     "kubeflow.org/v1": {"pytorchjobs": "PyTorchJob"},
     "sagemaker.amazonaws.com/v1": {"hyperpodpytorchjobs": "HyperPodPyTorchJob"},
     "kueue.x-k8s.io/v1beta1": {"localqueues": "LocalQueue", "workloads": "Workload"},
@@ -136,6 +140,25 @@ class _Handler(BaseHTTPRequestHandler):
             self.objects.kept[kind, namespace, metadata["name"]] = made
         self._answer(201, made)
 
+    def do_PATCH(self) -> None:
+        """Server-side apply, of one manager: what it sends is what there is."""
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        found = self._found()
+        if found is None:
+            return
+        kind, namespace, name, _ = found
+        self.objects.asked.append(f"apply {kind} {name}")
+        if kind in self.objects.refused:
+            self._refuse(403, "Forbidden", self.objects.refused[kind])
+            return
+        try:
+            check(body)
+        except Exception as error:  # as above
+            self._refuse(422, "Invalid", str(error).splitlines()[0])
+            return
+        self.objects.kept[kind, namespace, name or ""] = body
+        self._answer(200, body)
+
     def do_DELETE(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", "0")))
         found = self._found()
@@ -170,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "singularName": kind.lower(),
                 "namespaced": kind != "Namespace",
                 "kind": kind,
-                "verbs": ["create", "delete", "get", "list", "watch"],
+                "verbs": ["create", "delete", "get", "list", "patch", "watch"],
             }
             for resource, kind in KINDS[version].items()
         ]

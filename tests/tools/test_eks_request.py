@@ -362,6 +362,12 @@ def test_names_are_labels_and_never_the_same() -> None:
         (["data.path=../../../data"], {}, "data.path: got ../../../data; pods share /fsx"),
         (["data.downloads=/tmp"], {}, "data.downloads: got /tmp; pods share /fsx"),
         (["data.source=[mine.fasta]"], {}, "data: mine.fasta is on this machine; pods read below /fsx"),
+        (["task.kind=binary", "task.table=[mine.csv]"], {}, "data: mine.csv is on this machine"),
+        (
+            ["task.kind=binary", "task.split.clusters=mine.tsv"],
+            {},
+            "data: mine.tsv is on this machine",
+        ),
         (
             ["parallel.mode=fsdp", "parallel.shard_size=3"],
             {},

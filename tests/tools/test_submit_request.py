@@ -52,6 +52,12 @@ def test_p5_nodes_have_eight_processes_and_efa() -> None:
     assert not request(cluster=P5, folder=folder, nodes="1")["job"]["efa"]
 
 
+def test_a_fine_tuning_reads_its_table_alone() -> None:
+    """The embedded one comes with the code, a named one is fetched."""
+    overrides = ["task.kind=binary", "task.table=[sample, deeploc2]", "data.source=[mine.fasta]"]
+    assert request(*overrides)["job"]["stage"] == "train"
+
+
 def test_nodes_may_be_a_range() -> None:
     """Whichever number it gets, network and options must fit."""
     found = request(cluster=P5, folder=default_folder(P5, "ubuntu"), nodes="1-2")
@@ -114,6 +120,12 @@ def test_a_score_may_take_less_time_than_a_training() -> None:
         (["data.path=/data"], {}, "data.path: got /data"),
         (["data.downloads=/tmp"], {}, "data.downloads: got /tmp"),
         (["data.source=[mine.fasta]"], {}, "data: mine.fasta is on this machine"),
+        (["task.kind=binary", "task.table=[mine.csv]"], {}, "data: mine.csv is on this machine"),
+        (
+            ["task.kind=binary", "task.split.clusters=mine.tsv"],
+            {},
+            "data: mine.tsv is on this machine",
+        ),
         (
             ["parallel.mode=fsdp", "parallel.shard_size=3"],
             {},

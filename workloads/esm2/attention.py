@@ -9,6 +9,7 @@ CPU flash kernel, because score tiles stay in the cache and no buffer is allocat
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ from torch.nn.attention.varlen import varlen_attn
 SCORE_TILE_BYTES = 2 << 20
 """Heads are taken together up to this many bytes of scores: two tiles stay in a server core's L2/L3 share.
 Measured on a Zen 4 core at head size 16: 1 to 2 MiB is best from 150 to 1024 residues."""
+FORWARD_TILE_BYTES = 1 << 20
+"""The same where nothing is kept for a backward pass, so that one tile does."""
 LENGTH_STEP = 32
 """Lengths are rounded up to this: oneDNN compiles a kernel for every new shape of a product (1.5 ms and
 0.7 MB each), and 32 lengths fit its cache where a thousand do not."""
@@ -69,7 +72,55 @@ def packed_attention(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) 
         )
         assert isinstance(context, Tensor)  # a tuple comes only when more is asked for
         return context
+    if not (torch.is_grad_enabled() and qkv.requires_grad):
+        return _forward_only(qkv, cos, sin, segments.cumulative)
     return _segment_attention(qkv, cos, sin, segments.cumulative)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # the loop's length changes with every pack
+def _forward_only(qkv: Tensor, cos: Tensor, sin: Tensor, cumulative: Tensor) -> Tensor:
+    """Three products per protein on views of ``qkv``: nothing is laid out anew, nothing kept.
+
+    A protein is read on to a rounded length. The keys behind it belong to the next one and are masked, the
+    queries' results are dropped.
+    """
+    num_tokens, _, heads, size = qkv.shape
+    rotated = _rotate_all(qkv[:, :2], cos, sin)  # (T, 2, H, D)
+    rotated[:, 0].mul_(size**-0.5)
+    q, k, v = (x.transpose(0, 1) for x in (rotated[:, 0], rotated[:, 1], qkv[:, 2]))  # (H, T, D)
+    context = torch.empty_like(qkv[:, 0])
+    for start, stop in itertools.pairwise(cumulative.tolist()):
+        length = stop - start
+        if not length:
+            continue
+        reach = min(-(-length // LENGTH_STEP) * LENGTH_STEP, num_tokens - start)
+        here = slice(start, start + reach)
+        step = max(1, min(heads, FORWARD_TILE_BYTES // (reach * reach * qkv.element_size())))
+        scores = _buffers.take(step * reach * reach, qkv)
+        for first in range(0, heads, step):
+            group = slice(first, min(first + step, heads))
+            s = scores[: (group.stop - first) * reach * reach].view(-1, reach, reach)
+            torch.bmm(q[group, here], k[group, here].transpose(1, 2), out=s)
+            s[:, :, length:] = -torch.inf
+            torch.softmax(s, dim=-1, out=s)
+            context[start:stop, group] = torch.bmm(s, v[group, here])[:, :length].transpose(0, 1)
+        _buffers.give_back(scores)
+    return context
+
+
+def _rotate_all(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """``rotate`` for x (T, N, H, D), in long rows: halves of a head are a few numbers, a slow inner loop."""
+    heads = x.shape[2]
+    # The halves swapped, moved 8 bytes at a time where they have as many.
+    word = torch.float64 if x.shape[3] // 2 * x.element_size() % 8 == 0 else x.dtype
+    wide = x.view(word).unflatten(-1, (2, -1))
+    swapped = torch.empty(wide.shape, dtype=wide.dtype, device=x.device)
+    swapped[..., 0, :] = wide[..., 1, :]
+    swapped[..., 1, :] = wide[..., 0, :]
+    swapped = swapped.flatten(-2).view(x.dtype)
+    both_cos = torch.cat((cos, cos), dim=-1).repeat(1, heads, 1)[:, None]  # (T, 1, H, D)
+    both_sin = torch.cat((-sin, sin), dim=-1).repeat(1, heads, 1)[:, None]
+    return torch.addcmul(x * both_cos, swapped, both_sin)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # the loop's length changes with every pack

@@ -24,13 +24,14 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse, async_save
 from torch.optim import Optimizer
 
 from .command_line import RunError
 from .heartbeat import beat
+from .parallel import bare
 from .processes import Processes
 
 CHECKPOINT_FILE = "checkpoint.json"
@@ -49,14 +50,25 @@ class Checkpointer:
     """Saves and restores a run's model, optimizers and progress.
 
     Every process calls every method in the same order. ``identity`` is what a resumed run must agree on
-    (model, data, seed): a flat mapping of field name to value.
+    (model, data, seed): a flat mapping of field name to value. With ``trains_all=False`` only parameters that
+    need a gradient are saved; the others are as the run starts with them.
     """
 
-    def __init__(self, folder: Path, here: Processes, identity: Mapping[str, Any], keep: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        here: Processes,
+        identity: Mapping[str, Any],
+        keep: int,
+        *,
+        trains_all: bool = True,
+    ) -> None:
         self._folder = folder
         self._here = here
         self._identity = dict(identity)
         self._keep = keep
+        self._options = StateDictOptions(ignore_frozen_params=not trains_all, strict=trains_all)
+        self._trains_all = trains_all
         # Background collectives need a group of their own, or they would meet those of the training step.
         self._group = dist.new_group(backend="gloo")
         cuda = here.device.type == "cuda"
@@ -87,7 +99,7 @@ class Checkpointer:
         self.finish()
         beat("saving a checkpoint", slow=True)
         path = self._path(step)
-        model_state, optimizer_state = get_state_dict(model, optimizers)
+        model_state, optimizer_state = self._state(model, optimizers)
         partial = path.with_name(path.name + _PARTIAL)
         future = async_save(
             {"model": model_state, "optimizer": optimizer_state},
@@ -145,6 +157,7 @@ class Checkpointer:
                 "step": step,
                 "world_size": self._here.world_size,
                 "identity": self._identity,
+                "holds": "model" if self._trains_all else "what was trained",
                 "checksums": checksums,
                 **extra,
             }
@@ -202,12 +215,25 @@ class Checkpointer:
         return None
 
     def _load(self, path: Path, model: nn.Module, optimizers: list[Optimizer]) -> None:
-        model_state, optimizer_state = get_state_dict(model, optimizers)
+        model_state, optimizer_state = self._state(model, optimizers)
         state: dict[str, Any] = {"model": model_state, "optimizer": optimizer_state}
         load(state, checkpoint_id=path, process_group=self._group)
         set_state_dict(
-            model, optimizers, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+            model,
+            optimizers,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+            options=self._options,
         )
+
+    def _state(self, model: nn.Module, optimizers: list[Optimizer]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Of the model and of the optimizers, by parameter name."""
+        model_state, optimizer_state = get_state_dict(model, optimizers, options=self._options)
+        if not self._trains_all:
+            # Buffers are left, such as the scales of 4-bit weights, which are as frozen as these.
+            trained = {name for name, p in bare(model).named_parameters() if p.requires_grad}
+            model_state = {name: value for name, value in model_state.items() if name in trained}
+        return model_state, optimizer_state
 
     def _check_identity(self, path: Path, saved: Mapping[str, Any]) -> None:
         names = sorted(saved.keys() | self._identity.keys())
@@ -280,10 +306,15 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     """Full model weights of a checkpoint folder, read in one process.
 
     Raises:
-        ValueError: if the folder is not a complete checkpoint.
+        ValueError: if the folder is not a complete checkpoint, or holds adapters alone.
     """
     if not (folder / CHECKPOINT_FILE).exists():
         raise ValueError(f"{folder} is not a checkpoint of this project: it has no {CHECKPOINT_FILE}")
+    if json.loads((folder / CHECKPOINT_FILE).read_text()).get("holds", "model") != "model":
+        raise ValueError(
+            f"{folder} holds adapters and a head without the model that they belong to; start the run again "
+            "to its end, and give its model folder"
+        )
     metadata = FileSystemReader(folder).read_metadata()
     state = {
         name: torch.empty(item.size, dtype=item.properties.dtype)

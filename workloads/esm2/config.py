@@ -22,6 +22,7 @@ import yaml
 T = TypeVar("T")
 
 ModelSize = Literal["8M", "35M", "150M", "650M", "3B", "15B"]
+LoraTarget = Literal["query", "key", "value", "attention_output", "intermediate", "output"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,10 +117,91 @@ class EvaluateConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InferenceConfig:
+    """``make embed``, ``make predict`` and ``make variants``: proteins in, one table out."""
+
+    model: str | None = None
+    """Model folder, checkpoint folder or hub id; null is the ``model`` folder of this run."""
+    input: tuple[str, ...] = ("sample",)
+    """FASTA, CSV, TSV or Parquet files, folders of FASTA, https:// or s3:// addresses, or ``sample``."""
+    output: str | None = None
+    """.parquet or (``predict``, ``variants``) .csv; null is a file in the run's folder."""
+    id_column: str = "id"
+    sequence_column: str = "sequence"
+    embedding: Literal["mean", "residue"] = "mean"
+    """One vector a protein, the mean over its residues; or one a residue."""
+    stored_as: Literal["float32", "float16"] = "float32"
+    """Type of the embeddings in the file."""
+    long_proteins: Literal["window", "crop", "reject"] = "window"
+    """Proteins above ``model.max_residues``: read in overlapping windows that each answer for the residues
+    around their middle; the first ``model.max_residues`` residues alone; or a line in the rejects."""
+    tokens_per_pack: int = 0
+    """Tokens that the model reads at once; 0 is 2,048 on a CPU, 65,536 on a GPU."""
+    part_residues: int = 500_000
+    """Residues of a part, of which a killed command loses at most one a process."""
+    mutations: str | None = None
+    """``variants``: CSV with the columns ``mutation`` (A42G, or A42G:K50R) and, for more than one protein,
+    ``id``; null scores every single mutation of each protein."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
     mlflow_uri: str | None = None
     """MLflow tracking URI; null is MLFLOW_TRACKING_URI or else a local store in ``mlruns``."""
     experiment: str = "esm2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitConfig:
+    """By a column, or by cluster with ``data.validation_fraction`` and ``data.test_fraction``."""
+
+    column: str | None = None
+    """Column that says which split a protein belongs to."""
+    validation: tuple[str, ...] = ()
+    """Values of ``column`` that are held out for validation; what neither list names is trained on."""
+    test: tuple[str, ...] = ()
+    cluster_column: str | None = None
+    """Column with the cluster of similar proteins, which goes to one split as a whole."""
+    clusters: str | None = None
+    """The same as a file of two columns: cluster, protein."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """What a model is fine-tuned for; a run without it pre-trains."""
+
+    kind: Literal["binary", "multiclass", "multilabel", "regression", "residue"]
+    """``residue`` gives each residue a class; the others predict for a protein as a whole."""
+    table: tuple[str, ...] = ("sample",)
+    """CSV, TSV, Parquet or FASTA files, https:// or s3:// addresses, or ``sample`` (embedded)."""
+    labels: str | None = None
+    """Table with the labels of a FASTA file, by id."""
+    id_column: str = "id"
+    sequence_column: str = "sequence"
+    label_columns: tuple[str, ...] = ()
+    """One column of 0 and 1 or of class names; several for ``multilabel`` and ``regression``."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes in the order of the model's outputs; of ``residue`` one letter each."""
+    class_weights: Literal["balanced", "none"] = "none"
+    """``balanced`` weights the loss of each class by the inverse of its frequency in the training split."""
+    split: SplitConfig = field(default_factory=SplitConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adapters (Hu et al. 2021) beside frozen weights; the head is trained as a whole."""
+
+    rank: int = 16
+    alpha: int = 32
+    """The adapters' output is scaled by alpha / rank."""
+    targets: tuple[LoraTarget, ...] = ("query", "key", "value", "attention_output", "intermediate", "output")
+    """Matrices of each layer that get an adapter."""
+    lr: float = 1e-3
+    """Peak learning rate in place of ``optim.lr``: adapters want about ten times that of full fine-tuning."""
+    quantize: Literal["none", "nf4"] = "none"
+    """``nf4`` keeps the frozen matrices of the layers in 4 bits (QLoRA, Dettmers et al. 2023)."""
+    merge: bool = True
+    """Also write the model with the adapters merged into its weights, as for full fine-tuning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +215,11 @@ class RunConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    inference: InferenceConfig = field(default_factory=InferenceConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    task: TaskConfig | None = None
+    lora: LoraConfig | None = None
+    """``{}`` is LoRA with these defaults; null trains all weights."""
 
     @property
     def run_dir(self) -> Path:
@@ -161,7 +247,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     try:
         raw = yaml.safe_load(path.read_text())
     except FileNotFoundError:
-        known = sorted(str(p) for p in (Path(__file__).parent / "configs").glob("*.yaml"))
+        known = sorted(str(p) for p in (Path(__file__).parent / "configs").rglob("*.yaml"))
         raise ValueError(f"no run configuration at {path}; the shipped ones are {', '.join(known)}") from None
     except OSError as error:
         raise ValueError(
@@ -219,14 +305,33 @@ def _build(cls: type[T], raw: object, prefix: str, problems: list[str]) -> T | N
     for name, kind in hints.items():
         if name not in raw:
             continue
-        if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-            values[name] = _build(kind, raw[name] or {}, f"{prefix}{name}.", problems)
+        section, optional = _section(kind)
+        if section is not None:
+            is_off = optional and raw[name] is None
+            values[name] = None if is_off else _build(section, raw[name] or {}, f"{prefix}{name}.", problems)
         else:
             try:
                 values[name] = _convert(kind, raw[name])
             except (TypeError, ValueError) as error:
                 problems.append(f"{prefix}{name}: got {raw[name]!r}; {error}")
+    for lacking in dataclasses.fields(cls):  # type: ignore[arg-type]  # a dataclass, whatever T is
+        has_default = (lacking.default, lacking.default_factory) != (dataclasses.MISSING,) * 2
+        if lacking.name not in raw and not has_default:
+            problems.append(f"{prefix}{lacking.name}: is missing; {_allowed(hints[lacking.name])}")
     return cls(**values) if len(problems) == before else None
+
+
+def _section(kind: Any) -> tuple[type | None, bool]:
+    """The dataclass of a section, None for any other field; and whether null leaves the section out."""
+    arguments = typing.get_args(kind)
+    optional = types.NoneType in arguments
+    section = arguments[0] if optional else kind
+    return (section if dataclasses.is_dataclass(section) and isinstance(section, type) else None), optional
+
+
+def _allowed(kind: Any) -> str:
+    choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+    return f"allowed are {', '.join(map(str, choices))}" if choices else "it must be given"
 
 
 def _convert(kind: Any, value: Any) -> Any:
@@ -236,7 +341,7 @@ def _convert(kind: Any, value: Any) -> Any:
         # YAML 1.1 also reads on/off as booleans, which the choices of this file are not.
         text = {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
         if text not in arguments:
-            raise ValueError(f"allowed are {', '.join(map(str, arguments))}")
+            raise ValueError(_allowed(kind))
         return text
     if origin in (types.UnionType, typing.Union):
         return None if value is None else _convert(arguments[0], value)
@@ -244,6 +349,9 @@ def _convert(kind: Any, value: Any) -> Any:
         items = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
         if arguments[-1] is not Ellipsis and len(items) != len(arguments):
             raise ValueError(f"expected {len(arguments)} values")
+        # Classes and values of a column may be numbers; what YAML 1.1 takes for a boolean stays wrong.
+        is_text = arguments[0] is str
+        items = [str(item) if is_text and type(item) in (int, float) else item for item in items]
         return tuple(_convert(arguments[0], item) for item in items)
     if kind is bool:
         if not isinstance(value, bool):
@@ -261,7 +369,8 @@ def _convert(kind: Any, value: Any) -> Any:
         except ValueError:
             raise ValueError("expected a number") from None
     if not isinstance(value, str):
-        raise ValueError("expected text")
+        hint = "; put words such as yes, no, on and off in quotes" if isinstance(value, bool) else ""
+        raise ValueError(f"expected text{hint}")
     return value
 
 
@@ -335,5 +444,48 @@ def _rule_violations(config: RunConfig) -> list[str]:
     rules.append(
         (proteins >= 0, f"evaluate.pseudo_perplexity_proteins: got {proteins}; must not be negative")
     )
+    inference = config.inference
+    rules.append((bool(inference.input), "inference.input: got an empty list; name at least one file"))
+    rules.append(
+        (
+            inference.tokens_per_pack >= 0,
+            f"inference.tokens_per_pack: got {inference.tokens_per_pack}; must not be negative",
+        )
+    )
+    rules.append(
+        (
+            inference.part_residues >= 1,
+            f"inference.part_residues: got {inference.part_residues}; must be at least 1",
+        )
+    )
     rules.append((train.eval_packs >= 0, f"train.eval_packs: got {train.eval_packs}; must not be negative"))
+    rules += _lora_rules(config)
     return [message for holds, message in rules if not holds]
+
+
+def _lora_rules(config: RunConfig) -> list[tuple[bool, str]]:
+    lora = config.lora
+    if lora is None:
+        return []
+    return [
+        (
+            config.task is not None,
+            "lora: adapters are for fine-tuning; add a section task:, or leave lora out to pre-train",
+        ),
+        (lora.rank >= 1, f"lora.rank: got {lora.rank}; must be at least 1"),
+        (lora.alpha >= 1, f"lora.alpha: got {lora.alpha}; must be at least 1"),
+        (0 < lora.lr < 1, f"lora.lr: got {lora.lr}; allowed above 0, below 1"),
+        (
+            bool(lora.targets),
+            f"lora.targets: got an empty list; allowed are {', '.join(typing.get_args(LoraTarget))}",
+        ),
+        (
+            config.optim.name == "adamw",
+            f"optim.name: got {config.optim.name} with lora; Muon is for whole matrices, so use adamw",
+        ),
+        (
+            lora.quantize == "none" or config.parallel.mode == "ddp",
+            f"lora.quantize: got {lora.quantize} with parallel.mode={config.parallel.mode}; 4-bit weights "
+            "cannot be sharded, so use parallel.mode=ddp",
+        ),
+    ]

@@ -27,8 +27,13 @@ def evaluate(config: RunConfig, here: Processes) -> dict[str, object]:
     """Scores of one model on one split.
 
     Raises:
-        ValueError: if there is no such model, or no such split in the prepared data.
+        ValueError: if there is no such model, or no such split in the prepared data, or the run has a task.
     """
+    if config.task is not None:
+        raise ValueError(
+            "task: masks are for models without a task. A fine-tuned one was scored when its run ended, see "
+            f"{config.run_dir}/all_results.json; make predict gives its answers on other proteins"
+        )
     model_config = _model_to_score(config)
     split = ProteinSplit(config.data.path, config.evaluate.split)
     model = with_weights(starting_config(model_config), starting_weights(model_config, seed=0))

@@ -63,7 +63,7 @@ def score(
     proteins = residues = 0
     inner = bare(model)
     beat("evaluating", slow=True)  # layers may be compiled for it
-    for packs in _rounds(stream.epoch(0), num_packs, here.world_size):
+    for packs in rounds(stream.epoch(0), num_packs, here.world_size):
         proteins += sum(len(pack.units) for pack in packs)
         residues += sum(pack.num_residues for pack in packs)
         mine = packs[here.rank] if here.rank < len(packs) else None
@@ -91,7 +91,7 @@ def score(
     )
 
 
-def _rounds(packs: Iterator[PlannedPack], limit: int, world_size: int) -> Iterator[list[PlannedPack]]:
+def rounds(packs: Iterator[PlannedPack], limit: int, world_size: int) -> Iterator[list[PlannedPack]]:
     """One pack a process at a time, so that every process calls the model equally often."""
     packs = islice(packs, limit) if limit else packs
     while chunk := list(islice(packs, world_size)):

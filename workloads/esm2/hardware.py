@@ -18,7 +18,7 @@ import torch
 import transformers
 
 from .config import TrainConfig
-from .model import PackedEsm
+from .model import PackedModel
 
 PEAK_BF16_FLOPS = {
     # Dense bf16 tensor-core rates in FLOP/s, from NVIDIA's data sheets (half of the sparse figures).
@@ -69,17 +69,21 @@ def compiles(train: TrainConfig, device: torch.device) -> bool:
     return False
 
 
-def num_flops(model: PackedEsm, num_residues: int, num_attended_pairs: int) -> float:
+def num_flops(model: PackedModel, num_residues: int, num_attended_pairs: int) -> float:
     """Model FLOPs of forward and backward pass over real residues: 6 N per residue and 12 L h per pair.
 
     N counts parameters without the embedding; a pair is two positions of one protein, so attention enters
-    with the sum of squared lengths (Chowdhery et al. 2022, appendix B, for full attention). Padding is not
-    counted, nor is anything recomputed; that the last layer skips tokens nobody predicts is not deducted.
+    with the sum of squared lengths (Chowdhery et al. 2022, appendix B, for full attention). Of a frozen
+    parameter the product for its gradient falls away, which leaves 4. Padding is not counted, nor is anything
+    recomputed; that the last layer skips tokens nobody predicts is not deducted.
     """
     config = model.config
-    embedding = model.esm.embeddings.word_embeddings.weight.numel()
-    parameters = sum(p.numel() for p in model.parameters() if p.requires_grad) - embedding
-    return 6.0 * parameters * num_residues + 12.0 * (
+    per_residue = 0
+    for name, parameter in model.named_parameters():
+        if "word_embeddings" not in name and "contact_head" not in name:
+            count = parameter.numel() * (1 if parameter.is_floating_point() else 2)  # two of 4 bits a byte
+            per_residue += count * (6 if parameter.requires_grad else 4)
+    return float(per_residue) * num_residues + 12.0 * (
         config.num_hidden_layers * config.hidden_size * num_attended_pairs
     )
 

@@ -7,6 +7,7 @@ world size, in any packing. Shapes: T tokens, S segments, K room for predicted t
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 
@@ -35,19 +36,27 @@ def num_rows(num_tokens: int, mask_fraction: float) -> int:
     return min(num_tokens, math.ceil(num_tokens * mask_fraction + 8 * deviation))
 
 
+def plain_pack(host: HostPack, max_length: int, device: torch.device) -> Pack:
+    """Move a pack to the device as it is: ``rows`` are the segments' CLS, and there are no targets."""
+    placed = _place(host, device)
+    last = len(placed.tokens) - 1
+    return Pack(
+        tokens=placed.tokens,
+        token_scale=token_scale(placed.tokens, placed.segment, placed.lengths),
+        positions=placed.positions,
+        segments=Segments(placed.cumulative, max_length),
+        rows=placed.cumulative[:-1].long().clamp(max=last),
+        targets=torch.empty(0, dtype=torch.long, device=device),
+    )
+
+
 def mask_pack(host: HostPack, max_length: int, mask_fraction: float, device: torch.device) -> Pack:
     """Move a pack to the device and mask it there."""
-    cumulative = _to_device(torch.from_numpy(host.cumulative), device)  # (S + 1,)
-    tokens = _to_device(torch.from_numpy(host.tokens), device).long()  # (T,)
-    keys = _to_device(torch.from_numpy(host.keys), device)  # (S,)
-    starts = _to_device(torch.from_numpy(host.starts), device)  # (S,)
-    num_tokens, num_segments = len(tokens), len(keys)
-
-    lengths = cumulative.diff().long()  # (S,)
-    segment = torch.repeat_interleave(
-        torch.arange(num_segments, device=device), lengths, output_size=num_tokens
-    )  # (T,)
-    positions = torch.arange(num_tokens, device=device) - cumulative[segment].long()
+    placed = _place(host, device)
+    tokens, segment, positions = placed.tokens, placed.segment, placed.positions
+    keys = to_device(torch.from_numpy(host.keys), device)  # (S,)
+    starts = to_device(torch.from_numpy(host.starts), device)  # (S,)
+    num_tokens = len(tokens)
 
     # One hash a residue; its bits decide, from the top: predicted or not, what happens, which residue.
     residue = starts[segment] + positions - 1
@@ -69,12 +78,40 @@ def mask_pack(host: HostPack, max_length: int, mask_fraction: float, device: tor
 
     return Pack(
         tokens=masked,
-        token_scale=token_scale(masked, segment, lengths),
+        token_scale=token_scale(masked, segment, placed.lengths),
         positions=positions,
-        segments=Segments(cumulative, max_length),
+        segments=Segments(placed.cumulative, max_length),
         rows=rows,
         targets=targets,
     )
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A pack's tokens on the device, and where each is."""
+
+    tokens: torch.Tensor
+    """(T,) int64."""
+    cumulative: torch.Tensor
+    """(S + 1,) int32."""
+    lengths: torch.Tensor
+    """(S,) int64."""
+    segment: torch.Tensor
+    """(T,) int64."""
+    positions: torch.Tensor
+    """(T,) int64 within the segment."""
+
+
+def _place(host: HostPack, device: torch.device) -> _Placed:
+    cumulative = to_device(torch.from_numpy(host.cumulative), device)
+    tokens = to_device(torch.from_numpy(host.tokens), device).long()
+    num_tokens, num_segments = len(tokens), len(cumulative) - 1
+    lengths = cumulative.diff().long()
+    segment = torch.repeat_interleave(
+        torch.arange(num_segments, device=device), lengths, output_size=num_tokens
+    )
+    positions = torch.arange(num_tokens, device=device) - cumulative[segment].long()
+    return _Placed(tokens, cumulative, lengths, segment, positions)
 
 
 def token_scale(tokens: torch.Tensor, segment: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
@@ -95,7 +132,8 @@ def _fraction(bits: torch.Tensor, shift: int) -> torch.Tensor:
     return (bits >> shift) & ((1 << _FRACTION_BITS) - 1)
 
 
-def _to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Without the host waiting for it."""
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor

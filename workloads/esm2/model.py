@@ -1,14 +1,14 @@
 """ESM-2 for packs of proteins: transformers' modules and weights, a forward pass without padding.
 
-``PackedEsm`` is an ``EsmForMaskedLM`` with the same parameter names; only the arithmetic of its forward
-pass differs from transformers':
+``PackedEsm`` is an ``EsmForMaskedLM`` with the same parameter names, and so are the two classifiers; only the
+arithmetic of the forward pass differs from transformers':
 
 * a pack of proteins is one row of T tokens, attention stays within each protein;
 * ESM-2's token dropout is applied per protein (``token_scale``), not per row;
 * queries, keys and values come from one matrix product;
-* the last layer's feed-forward block and the language-model head run on the predicted tokens alone.
+* the last layer's feed-forward block and the head run on the tokens alone that something is predicted for.
 
-Shapes: T tokens, K predicted tokens, C hidden size, H heads, D head size, V vocabulary.
+Shapes: T tokens, K predicted tokens, C hidden size, H heads, D head size, V vocabulary, L labels.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import EsmConfig, EsmForMaskedLM
+from transformers import (
+    EsmConfig,
+    EsmForMaskedLM,
+    EsmForSequenceClassification,
+    EsmForTokenClassification,
+    EsmModel,
+    EsmPreTrainedModel,
+)
 from transformers.models.esm.modeling_esm import EsmLayer
 
 from .alphabet import MASK, PAD, VOCAB_SIZE
@@ -72,9 +79,10 @@ class Pack:
     """(T,) int64 position within the protein, CLS at 0."""
     segments: Segments
     rows: Tensor
-    """(K,) int64 places of the predicted tokens; spare entries point anywhere."""
+    """(K,) int64 places of the predicted tokens; spare entries point anywhere. CLS of each segment where
+    nothing is masked."""
     targets: Tensor
-    """(K,) int64 original ids; -100 at unused places."""
+    """(K,) int64 original ids; -100 at unused places. Of a task: its labels."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +107,16 @@ class PackedEsmLayer(EsmLayer):
         """(T, C) -> (T, C), or (K, C) if only ``rows`` are wanted of the result."""
         attention = self.attention.self
         projections = (attention.query, attention.key, attention.value)
-        qkv = F.linear(
-            _layer_norm(hidden, self.attention.LayerNorm),
-            torch.cat([projection.weight for projection in projections]),
-            torch.cat([projection.bias for projection in projections]),
-        ).view(len(hidden), 3, attention.num_attention_heads, attention.attention_head_size)
+        normed = _layer_norm(hidden, self.attention.LayerNorm)
+        if all(type(projection) is nn.Linear for projection in projections):
+            flat = F.linear(
+                normed,
+                torch.cat([projection.weight for projection in projections]),
+                torch.cat([projection.bias for projection in projections]),
+            )
+        else:  # adapters or 4-bit weights, which act in a forward pass of their own
+            flat = torch.cat([projection(normed) for projection in projections], dim=-1)
+        qkv = flat.view(len(hidden), 3, attention.num_attention_heads, attention.attention_head_size)
         context = packed_attention(qkv, cos.to(qkv.dtype), sin.to(qkv.dtype), segments)
         context = context.reshape(hidden.shape)
         if rows is not None:
@@ -113,8 +126,8 @@ class PackedEsmLayer(EsmLayer):
         return hidden + self.output.dense(inner)
 
 
-class PackedEsm(EsmForMaskedLM):
-    """ESM-2 with masked-language-model head over packed tokens.
+class PackedModel(EsmPreTrainedModel):
+    """What ESM-2 with any head has in common.
 
     Built on the meta device; ``load_state_dict(..., assign=True)`` or FSDP gives it weights.
 
@@ -122,26 +135,22 @@ class PackedEsm(EsmForMaskedLM):
         ValueError: if the configuration asks for something that ESM-2 does not have.
     """
 
+    esm: EsmModel
+
     def __init__(self, config: EsmConfig) -> None:
         _reject_other_architectures(config)
         super().__init__(config)
         self.esm.encoder.layer = nn.ModuleList(
             PackedEsmLayer(config) for _ in range(config.num_hidden_layers)
         )
-        # The contact head reads attention maps and gets no gradient from masked-language modelling.
+        # The contact head reads attention maps, and no loss here does.
         self.esm.contact_head.requires_grad_(False)
         # Positions come with the pack; a buffer that no checkpoint holds would stay on the meta device.
         del self.esm.embeddings.position_ids
         self.activation_checkpointing = False
 
-    def forward(self, pack: Pack) -> Prediction:
-        """Loss sum and number of correct predictions over the pack's predicted tokens."""
-        logits = self.logits(pack, pack.rows)  # (K, V)
-        loss_sum = F.cross_entropy(logits, pack.targets, ignore_index=-100, reduction="sum")
-        return Prediction(loss_sum, (logits.detach().argmax(dim=-1) == pack.targets).sum())
-
-    def logits(self, pack: Pack, rows: Tensor | None = None) -> Tensor:
-        """fp32 logits (K, V) at ``rows``, or (T, V) at every token."""
+    def encode(self, pack: Pack, rows: Tensor | None = None) -> Tensor:
+        """fp32 hidden states behind the last layer norm: (K, C) at ``rows``, or (T, C) at every token."""
         hidden = self.esm.embeddings.word_embeddings(pack.tokens) * pack.token_scale[:, None]  # (T, C)
         assert self.esm.rotary_embeddings is not None  # checked in __init__
         inv_freq = self.esm.rotary_embeddings.inv_freq.float()
@@ -156,10 +165,40 @@ class PackedEsm(EsmForMaskedLM):
                 hidden = checkpoint(layer, *arguments, use_reentrant=False, preserve_rng_state=False)
             else:
                 hidden = layer(*arguments)
-        hidden = _layer_norm(hidden, self.esm.encoder.emb_layer_norm_after)
-        hidden = F.gelu(self.lm_head.dense(hidden))
+        return _layer_norm(hidden, self.esm.encoder.emb_layer_norm_after)
+
+
+class PackedEsm(PackedModel, EsmForMaskedLM):
+    """ESM-2 with masked-language-model head over packed tokens."""
+
+    def forward(self, pack: Pack) -> Prediction:
+        """Loss sum and number of correct predictions over the pack's predicted tokens."""
+        logits = self.logits(pack, pack.rows)  # (K, V)
+        loss_sum = F.cross_entropy(logits, pack.targets, ignore_index=-100, reduction="sum")
+        return Prediction(loss_sum, (logits.detach().argmax(dim=-1) == pack.targets).sum())
+
+    def logits(self, pack: Pack, rows: Tensor | None = None) -> Tensor:
+        """fp32 logits (K, V) at ``rows``, or (T, V) at every token."""
+        hidden = F.gelu(self.lm_head.dense(self.encode(pack, rows)))
         hidden = _layer_norm(hidden, self.lm_head.layer_norm)
         return (self.lm_head.decoder(hidden) + self.lm_head.bias).float()
+
+
+class PackedSequenceClassifier(PackedModel, EsmForSequenceClassification):
+    """ESM-2 with transformers' head on CLS."""
+
+    def forward(self, pack: Pack) -> Tensor:
+        """fp32 logits (K, L) of the proteins whose CLS tokens are ``pack.rows``."""
+        features = self.encode(pack, pack.rows)
+        return self.classifier(features[:, None]).float()  # the head takes the first of a row of tokens
+
+
+class PackedTokenClassifier(PackedModel, EsmForTokenClassification):
+    """ESM-2 with transformers' head on every token."""
+
+    def forward(self, pack: Pack) -> Tensor:
+        """fp32 logits (T, L)."""
+        return self.classifier(self.encode(pack)).float()
 
 
 def _layer_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor:

@@ -130,7 +130,7 @@ class PackStream:
         units = np.arange(first, min(first + BLOCK_UNITS, self._split.num_units), dtype=np.int64)
         places, full = self._split.draw(first, len(units), self._seed, epoch)
         residues = np.minimum(full, self.shape.max_residues)
-        starts = below(hash64(_CROP_SALT, self._seed, epoch, units), full - residues + 1)
+        starts = self.crop_starts(epoch, units, full - residues)
         order = np.argsort(hash64(_ORDER_SALT, self._seed, epoch, units), kind="stable")
         padding_segments = -(-self.shape.num_tokens // self.shape.max_length)
         packs = pack_lengths(
@@ -147,6 +147,12 @@ class PackStream:
             yield PlannedPack(
                 epoch, units[chosen], [places[i] for i in chosen.tolist()], starts[chosen], residues[chosen]
             )
+
+    def crop_starts(
+        self, epoch: int, units: npt.NDArray[np.int64], spare: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """First residue of each protein's crop, (units,), of which ``spare`` residues do not fit."""
+        return below(hash64(_CROP_SALT, self._seed, epoch, units), spare + 1)
 
     def load(self, pack: PlannedPack | None) -> HostPack:
         """Read a planned pack's residues; None gives a pack of padding, for a rank with nothing to do."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -14,16 +14,17 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from .config import ParallelConfig
-from .model import PackedEsm
+from .model import PackedModel
 from .processes import Processes
 
 
 def parallelize(
-    model: PackedEsm,
+    model: PackedModel,
     weights: dict[str, Tensor],
     config: ParallelConfig,
     here: Processes,
     dtype: torch.dtype,
+    loaded: Callable[[PackedModel, torch.dtype], None] = lambda model, dtype: None,
 ) -> nn.Module:
     """Give a model made on the meta device its weights and its place on the devices.
 
@@ -34,6 +35,7 @@ def parallelize(
         config: DDP or FSDP2, and the size of an FSDP2 shard group.
         here: this process.
         dtype: type of the arithmetic. Master weights, gradients and their reduction stay in fp32.
+        loaded: called with DDP, when the model has its weights and is still on the host.
 
     Raises:
         ValueError: if ``config.shard_size`` does not divide the number of processes.
@@ -42,6 +44,7 @@ def parallelize(
         return _shard(model, weights, _mesh(config, here), here.device, dtype)
     model.load_state_dict(weights, assign=True)
     model.tie_weights()
+    loaded(model, dtype)
     model.to(here.device)  # type: ignore[arg-type]  # transformers wraps it
     if here.world_size == 1:
         return model
@@ -67,7 +70,7 @@ def _mesh(config: ParallelConfig, here: Processes) -> DeviceMesh:
 
 
 def _shard(
-    model: PackedEsm,
+    model: PackedModel,
     weights: dict[str, Tensor],
     mesh: DeviceMesh,
     device: torch.device,
@@ -103,10 +106,10 @@ def accumulating(model: nn.Module, is_last: bool) -> Iterator[None]:
         yield
 
 
-def bare(model: nn.Module) -> PackedEsm:
+def bare(model: nn.Module) -> PackedModel:
     """The model inside DDP; FSDP2 does not wrap."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
-    assert isinstance(inner, PackedEsm)
+    assert isinstance(inner, PackedModel)
     return inner
 
 

@@ -6,17 +6,19 @@ import json
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from transformers import EsmConfig, EsmForMaskedLM, EsmTokenizer
+from transformers import EsmConfig, EsmForMaskedLM, EsmPreTrainedModel, EsmTokenizer
 
 from .alphabet import TOKENS
 from .checkpoint import CHECKPOINT_FILE, weights_of
 from .config import ModelConfig
-from .model import PackedEsm, published_config
+from .model import PackedEsm, PackedModel, published_config
+
+Model = TypeVar("Model", bound=PackedModel)
 
 
 def starting_config(model: ModelConfig) -> EsmConfig:
@@ -73,48 +75,67 @@ def _readable(init_from: str) -> str:
         EsmConfig.from_pretrained(init_from)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"model.init_from: {init_from!r} is neither a model folder nor one that the hub has: {error}"
+            f"model.init_from: {init_from!r} is neither a model folder nor one that the hub has. Without a "
+            f"network: make train-ddp, and then model.init_from=runs/esm2_8m_sample/model. {error}"
         ) from error
     return init_from
 
 
 def on_meta(config: EsmConfig) -> PackedEsm:
-    """A model without weights; ``parallelize`` or ``with_weights`` gives it some."""
+    """A model without weights; ``parallelize`` or ``assigned`` gives it some."""
     with torch.device("meta"):
         return PackedEsm(config)
 
 
 def with_weights(config: EsmConfig, weights: dict[str, Tensor]) -> PackedEsm:
-    """A model on this process alone."""
-    model = on_meta(config)
+    """A masked language model on this process alone."""
+    return assigned(on_meta(config), weights)
+
+
+def assigned(model: Model, weights: dict[str, Tensor]) -> Model:
+    """Give a model made on the meta device its weights."""
     model.load_state_dict(weights, assign=True)
     model.tie_weights()
     return model
 
 
-def full_weights(model: nn.Module) -> dict[str, Tensor]:
+def full_weights(model: nn.Module, *, trained_only: bool = False) -> dict[str, Tensor]:
     """Unsharded weights on the CPU of the first process, empty elsewhere. Every process calls this."""
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=trained_only)
     state = get_model_state_dict(model, options=options)
     return {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}
 
 
-def save_model(folder: Path, config: EsmConfig, weights: dict[str, Tensor]) -> None:
+def save_model(
+    folder: Path,
+    config: EsmConfig,
+    weights: dict[str, Tensor],
+    kind: type[EsmPreTrainedModel] = EsmForMaskedLM,
+) -> None:
     """Write safetensors, configuration and tokenizer so that transformers loads them without a network.
 
     The folder appears whole or not at all; one that is there is replaced.
     """
     with torch.device("meta"):
-        plain = EsmForMaskedLM(config)
+        plain = kind(config)
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     plain.save_pretrained(partial, state_dict=weights)
-    _tokenizer(config).save_pretrained(partial)
+    tokenizer(config).save_pretrained(partial)
+    replace_folder(partial, folder)
+
+
+def replace_folder(partial: Path, folder: Path) -> None:
+    """Give a finished folder its name; one that is there is replaced."""
+    for file in partial.iterdir():
+        # safetensors makes files for their owner alone, whatever the umask says.
+        shutil.copymode(partial / "config.json", file)
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
 
 
-def _tokenizer(config: EsmConfig) -> Any:
+def tokenizer(config: EsmConfig) -> Any:
+    """Residues to ids, for those who load a model by transformers."""
     with TemporaryDirectory() as folder:
         vocabulary = Path(folder) / "vocab.txt"
         vocabulary.write_text("\n".join(TOKENS))

@@ -17,6 +17,13 @@ from typing import Any
 import numpy as np
 import yaml
 
+from .finetune.report import (
+    TITLES,
+    Predictions,
+    read_predictions,
+    score_cards,
+    score_section,
+)
 from .report_figures import History, curve_figure, length_figure, loss_figure
 from .report_page import Card, definition_table, details, figure_block, page, section, table
 from .tracking import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, read_metrics
@@ -31,6 +38,7 @@ COLUMN_FORMATS = {
     "perplexity": "{:.2f}",
     "eval_accuracy": "{:.2%}",
     "eval_runtime": "{:.1f}",
+    **{f"eval_{name}": "{:.4f}" for name in TITLES if name != "accuracy"},
 }
 
 
@@ -49,7 +57,10 @@ def write_report(run_dir: Path) -> Path:
         ) from None
     config = _mapping(run_dir / CONFIG_FILE)
     results = _mapping(run_dir / RESULTS_FILE)
-    text = _report(run_dir.resolve().name, lines, config, results)
+    predictions = None
+    if config.get("task"):
+        predictions = read_predictions(run_dir, Path(str(_get(config, "data", "path"))))
+    text = _report(run_dir.resolve().name, lines, config, results, predictions)
     path = run_dir / REPORT_FILE
     write_whole(path, text)
     return path
@@ -60,19 +71,29 @@ def _report(
     lines: Sequence[Mapping[str, Any]],
     config: Mapping[str, Any],
     results: Mapping[str, Any],
+    predictions: Predictions | None,
 ) -> str:
+    task = _get(config, "task", "kind")
     train = [line for line in lines if line["kind"] == "train"]
     evaluations = [line for line in lines if line["kind"] == "eval"]
     events = [(line["step"], _event_text(line)) for line in lines if line["kind"] == "event"]
     history = _history(train, events)
     manifest = _mapping(Path(str(_get(config, "data", "path"))) / "manifest.json")
     body = [
-        _cards(train, evaluations, results, _get(config, "train", "max_steps")),
+        _cards(
+            task,
+            score_cards(task, predictions, evaluations) if task else _masking_cards(evaluations, results),
+            train,
+            results,
+            _get(config, "train", "max_steps"),
+        ),
         figure_block(
             "Training loss and evaluations over real residues",
-            loss_figure(history, evaluations, _number(results.get("unigram_perplexity"))),
+            loss_figure(history, evaluations, _number(results.get("unigram_perplexity")), masking=not task),
             wide=True,
         ),
+        score_section(predictions),
+        "<h2>Training</h2>" if predictions else "",
         '<div class="grid">',
         figure_block(
             "Training speed",
@@ -114,52 +135,56 @@ def _history(train: Sequence[Mapping[str, Any]], events: Sequence[tuple[int, str
     return History(steps=steps, residues=columns.get("residues", steps), columns=columns, events=events)
 
 
-def _cards(
-    train: Sequence[Mapping[str, Any]],
-    evaluations: Sequence[Mapping[str, Any]],
-    results: Mapping[str, Any],
-    max_steps: object,
-) -> str:
-    last = train[-1] if train else {}
+def _masking_cards(evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> list[Card]:
+    """How well masked residues are predicted."""
     validation: Mapping[str, Any] = next(
         (line for line in reversed(evaluations) if line.get("split") == "validation"), {}
     )
-    recent = [_or_nan(line.get("residues_per_second")) for line in train[-RECENT_LINES:]]
-    finite = [value for value in recent if math.isfinite(value)]
-
-    def first(*values: object) -> float | None:
-        return next((number for value in values if (number := _number(value)) is not None), None)
-
-    test_perplexity = first(results.get("test_perplexity"))
-    unigram = first(results.get("unigram_perplexity"))
+    test_perplexity = _first(results.get("test_perplexity"))
+    unigram = _first(results.get("unigram_perplexity"))
     notes = [f"test {test_perplexity:.2f}"] if test_perplexity is not None else []
     notes += [f"unigram {unigram:.2f}"] if unigram is not None else []
-    test_accuracy = first(results.get("test_accuracy"))
-    seconds = first(last.get("seconds"), results.get("train_runtime"))
-    cards = [
+    test_accuracy = _first(results.get("test_accuracy"))
+    return [
         Card(
             "Validation perplexity",
-            _format(first(results.get("perplexity"), validation.get("perplexity")), "{:.2f}"),
+            _format(_first(results.get("perplexity"), validation.get("perplexity")), "{:.2f}"),
             ", ".join(notes),
         ),
         Card(
             "Validation accuracy",
-            _format(first(results.get("eval_accuracy"), validation.get("eval_accuracy")), "{:.1%}"),
+            _format(_first(results.get("eval_accuracy"), validation.get("eval_accuracy")), "{:.1%}"),
             f"test {test_accuracy:.1%}" if test_accuracy is not None else "of masked residues",
         ),
-        Card("Training loss", _format(first(last.get("loss")), "{:.3f}"), "last logged"),
+    ]
+
+
+def _cards(
+    task: str | None,
+    quality: Sequence[Card],
+    train: Sequence[Mapping[str, Any]],
+    results: Mapping[str, Any],
+    max_steps: object,
+) -> str:
+    last = train[-1] if train else {}
+    recent = [_or_nan(line.get("residues_per_second")) for line in train[-RECENT_LINES:]]
+    finite = [value for value in recent if math.isfinite(value)]
+    seconds = _first(last.get("seconds"), results.get("train_runtime"))
+    cards = [
+        *quality,
+        Card("Training loss", _format(_first(last.get("loss")), "{:.3f}"), "last logged"),
         Card(
             "Residues per second",
             _si(
-                first(results.get("train_residues_per_second"), float(np.median(finite)) if finite else None)
+                _first(results.get("train_residues_per_second"), float(np.median(finite)) if finite else None)
             ),
             "real residues, all devices",
         ),
-        Card("Fill", _format(first(results.get("fill"), last.get("fill")), "{:.1%}"), "real tokens of all"),
-        Card("MFU", _format(first(results.get("mfu"), last.get("mfu")), "{:.1%}"), "real residues only"),
+        Card("Fill", _format(_first(results.get("fill"), last.get("fill")), "{:.1%}"), "real tokens of all"),
+        Card("MFU", _format(_first(results.get("mfu"), last.get("mfu")), "{:.1%}"), "real residues only"),
         Card(
             "Residues trained",
-            _si(first(results.get("train_residues"), last.get("residues"))),
+            _si(_first(results.get("train_residues"), last.get("residues"))),
             f"step {last.get('step', 0):,} of {max_steps:,}" if isinstance(max_steps, int) else "",
         ),
         Card(
@@ -169,12 +194,17 @@ def _cards(
         ),
         Card(
             "Peak memory",
-            _bytes(first(results.get("peak_memory_bytes"), last.get("peak_memory_bytes"))),
+            _bytes(_first(results.get("peak_memory_bytes"), last.get("peak_memory_bytes"))),
             "per device",
         ),
+        Card("Trained parameters", _si(_number(results.get("parameters"))), "head included" if task else ""),
     ]
     # What was not measured (MFU on a CPU) has no card.
     return '<div class="cards">' + "".join(c.html() for c in cards if c.value is not None) + "</div>"
+
+
+def _first(*values: object) -> float | None:
+    return next((number for value in values if (number := _number(value)) is not None), None)
 
 
 def _state(lines: Sequence[Mapping[str, Any]], config: Mapping[str, Any], results: Mapping[str, Any]) -> str:
@@ -187,20 +217,23 @@ def _state(lines: Sequence[Mapping[str, Any]], config: Mapping[str, Any], result
 
 
 def _subtitle(config: Mapping[str, Any]) -> str:
+    adapters = _get(config, "lora", "rank")
     parts = [
-        f"ESM-2 {_get(config, 'model', 'size')}",
+        str(_get(config, "task", "kind")),
+        f"ESM-2 {_get(config, 'model', 'size')}" if not _get(config, "model", "init_from") else "",
         f"from {_get(config, 'model', 'init_from')}",
         str(_get(config, "parallel", "mode")).upper(),
         str(_get(config, "optim", "name")),
+        f"LoRA of rank {adapters}",
     ]
-    return ", ".join(part for part in parts if "None" not in part and "NONE" not in part)
+    return ", ".join(part for part in parts if part and "None" not in part and "NONE" not in part)
 
 
 def _evaluation_table(evaluations: Sequence[Mapping[str, Any]]) -> str:
     leading = ["split", "step", "eval_loss", "perplexity", "eval_accuracy"]
     others = dict.fromkeys(name for line in evaluations for name in line if name not in {*leading, "kind"})
     names = [name for name in leading if any(name in line for line in evaluations)] + list(others)
-    titles = {"eval_loss": "loss", "eval_accuracy": "accuracy"}
+    titles = {f"eval_{name}": name.replace("_", " ") for name in ("loss", *TITLES)}
     rows = [
         [
             _format(_number(line.get(name)), COLUMN_FORMATS.get(name, "")) or _value(line.get(name))

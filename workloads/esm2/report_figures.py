@@ -79,9 +79,16 @@ class History:
 
 
 def loss_figure(
-    history: History, evaluations: Sequence[Mapping[str, Any]], unigram_perplexity: float | None
+    history: History,
+    evaluations: Sequence[Mapping[str, Any]],
+    unigram_perplexity: float | None,
+    *,
+    masking: bool = True,
 ) -> str | None:
-    """Draw training loss and evaluations over residues, with steps above and perplexity at the right."""
+    """Draw training loss and evaluations over residues, with steps above.
+
+    With ``masking`` it is the loss of masked residues, and perplexity stands at the right.
+    """
     scored = {
         split: [
             (history.residues_at(line["step"]), line["eval_loss"])
@@ -131,7 +138,7 @@ def loss_figure(
                 linewidth=1.2,
                 label=f"residue frequencies alone (perplexity {unigram_perplexity:.1f})",
             )
-        axes.set_ylabel("loss (nats per masked residue)")
+        axes.set_ylabel("loss (nats per masked residue)" if masking else "loss")
         # The first steps may start far above all that follows: leave room for them only if they are near.
         low, high = min(losses), max(losses)
         usual = float(np.quantile(losses, 0.98))
@@ -140,14 +147,19 @@ def loss_figure(
         axes.set_ylim(low - margin, top + margin)
         _finish_x(axes, history)
         _steps_on_top(axes, history)
-        right = axes.secondary_yaxis("right", functions=(_exp, _log))
-        right.set_ylabel("perplexity")
-        right.yaxis.set_major_locator(MaxNLocator(6))
-        right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
-        right.spines["right"].set_visible(True)
+        if masking:
+            _perplexity_at_right(axes)
         _mark_events(axes, history, labels=True)
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
         return svg_text(figure, "loss")
+
+
+def _perplexity_at_right(axes: Any) -> None:
+    right = axes.secondary_yaxis("right", functions=(_exp, _log))
+    right.set_ylabel("perplexity")
+    right.yaxis.set_major_locator(MaxNLocator(6))
+    right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    right.spines["right"].set_visible(True)
 
 
 def curve_figure(

@@ -37,6 +37,7 @@ figure { margin: 0 0 16px; padding: 14px; overflow-x: auto; background: #fff; }
 figure svg { display: block; width: 100%; height: auto; min-width: 400px; }
 figure.wide svg { min-width: 620px; }
 figure svg text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif; }
+.narrow { max-width: 640px; }
 .panel { overflow-x: auto; margin-bottom: 16px; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 7px 14px; border-bottom: 1px solid var(--line); vertical-align: top; }

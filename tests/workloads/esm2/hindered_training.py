@@ -11,7 +11,7 @@ import time
 from itertools import count
 from typing import Any
 
-from workloads.esm2 import train
+from workloads.esm2 import pretraining, train
 from workloads.esm2.command_line import run_command
 from workloads.esm2.masking import mask_pack
 
@@ -26,5 +26,5 @@ def hindered_mask_pack(*arguments: Any) -> Any:
 
 
 if __name__ == "__main__":
-    train.mask_pack = hindered_mask_pack  # type: ignore[attr-defined]
+    pretraining.mask_pack = hindered_mask_pack
     run_command(train.main)

@@ -9,10 +9,12 @@ import pytest
 from workloads.esm2.config import load_config
 from workloads.esm2.model import SHAPES
 
-CONFIGS = sorted((Path(__file__).parents[3] / "workloads/esm2/configs").glob("*.yaml"))
+FOLDER = Path(__file__).parents[3] / "workloads/esm2/configs"
+CONFIGS = sorted(FOLDER.glob("*.yaml"))
+TASKS = sorted((FOLDER / "finetune").glob("*.yaml"))
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", CONFIGS + TASKS, ids=lambda path: path.stem)
 def test_shipped_run_loads(path: Path) -> None:
     config = load_config(path)
     assert config.name == path.stem
@@ -24,6 +26,13 @@ def test_shipped_run_loads(path: Path) -> None:
 
 def test_all_published_sizes_are_shipped() -> None:
     assert {load_config(path).model.size for path in CONFIGS} == set(SHAPES)
+
+
+def test_every_kind_of_task_has_an_example() -> None:
+    """Pre-training has none, and no adapters."""
+    tasks = [load_config(path).task for path in TASKS]
+    assert {task.kind for task in tasks if task} == {"binary", "multilabel", "regression", "residue"}
+    assert not any(load_config(path).task or load_config(path).lora for path in CONFIGS)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from tests.workloads.esm2.training_runs import losses, train_here
 from workloads.esm2.run_lock import PATIENCE
-from workloads.esm2.train import NonFiniteLossError
+from workloads.esm2.trainer import NonFiniteLossError
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import mlflow  # noqa: F401  (which each process else imports, in a thread of it
 from torch.multiprocessing.spawn import start_processes
 
 from tests.workloads.esm2.pods_here import free_port
-from workloads.esm2 import train
+from workloads.esm2 import pretraining, train
 from workloads.esm2.config import RunConfig, load_config
 from workloads.esm2.masking import mask_pack
 from workloads.esm2.processes import Processes, processes
@@ -41,8 +41,8 @@ def train_and_record(config: RunConfig, here: Processes) -> None:
             file.write(json.dumps([pack.tokens.tolist(), pack.targets.tolist()]) + "\n")
             return pack
 
-        with mock.patch.object(train, "mask_pack", recording_mask_pack):
-            train.train(config, here)
+        with mock.patch.object(pretraining, "mask_pack", recording_mask_pack):
+            train.train(train.objective_of(config), here)
 
 
 def recorded_packs(run_dir: Path, processes: int, *, packs_per_step: int, num_steps: int) -> list[Any]:

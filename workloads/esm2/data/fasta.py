@@ -211,6 +211,15 @@ def record_lines(block: Block) -> Iterator[tuple[bytes, int]]:
         line += 1 + len(newline) + body.count(b"\n")
 
 
+def single_records(block: Block) -> Iterator[Block]:
+    """Each record of a block by itself, so that a bad one does not spoil the others."""
+    line = block.first_line
+    for start, stop in itertools.pairwise(_record_bounds(block.data)):
+        record = block.data[start:stop]
+        yield Block(block.file, line, record)
+        line += record.count(b"\n")
+
+
 def _record_bounds(data: bytes) -> list[int]:
     """Where each record of a block begins, and the end of the last."""
     array = np.frombuffer(data, dtype=np.uint8)

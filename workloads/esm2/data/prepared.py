@@ -56,9 +56,10 @@ def _same_sources(manifest: Manifest, files: Mapping[Path, str]) -> bool:
     sizes = sorted((name, path.stat().st_size) for path, name in files.items())
     if sizes != sorted((source.name, source.bytes) for source in manifest.sources):
         return False
-    return set(manifest.sources) == {_source_file(path, name) for path, name in files.items()}
+    return set(manifest.sources) == {source_file(path, name) for path, name in files.items()}
 
 
-def _source_file(path: Path, name: str) -> SourceFile:
+def source_file(path: Path, name: str) -> SourceFile:
+    """What the manifest says of a file."""
     with path.open("rb") as file:
         return SourceFile(name, path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())

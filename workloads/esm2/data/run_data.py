@@ -8,11 +8,15 @@ from pathlib import Path
 from workloads.esm2.config import RunConfig
 from workloads.esm2.data.manifest import Manifest
 from workloads.esm2.data.prepare import prepare
-from workloads.esm2.data.sources import fetch
+from workloads.esm2.data.sources import NAMED_ADDRESSES, fetch
+from workloads.esm2.finetune.prepare import NAMED_ADDRESSES as NAMED_TABLES
+from workloads.esm2.finetune.prepare import prepare_table
 
 
 def prepare_run(config: RunConfig) -> Manifest:
     """Fetch and prepare the data that a run's configuration names."""
+    if config.task is not None:
+        return prepare_table(config)
     data = config.data
     downloads = Path(data.downloads)
     files, names = _fetched(data.members or data.source, downloads)
@@ -32,6 +36,21 @@ def prepare_run(config: RunConfig) -> Manifest:
         membership=membership,
         source_names=names,
     )
+
+
+def paths_read(config: RunConfig) -> list[str]:
+    """Files and folders that preparing a run's data reads, besides what it fetches or the code brings."""
+    data, task = config.data, config.task
+    named: Iterable[str]
+    if task is None:
+        locations, named = [*(data.members or data.source), data.membership], NAMED_ADDRESSES
+    else:
+        locations, named = [*task.table, task.labels, task.split.clusters], NAMED_TABLES
+    return [
+        location
+        for location in locations
+        if location and location != "sample" and location not in named and "://" not in location
+    ]
 
 
 def _fetched(locations: Iterable[str], downloads: Path) -> tuple[list[Path], list[str]]:

@@ -43,22 +43,27 @@ def main(config: RunConfig) -> None:
     """
     starting_config(config.model)
     prepare_run(config)
-    processes, threads = processes_and_threads()
     if (config.run_dir / RESULTS_FILE).exists():
         print(
             f"{config.run_dir} holds a finished run; it goes on if train.max_steps has grown. "
             "Choose another name= to start anew",
             file=sys.stderr,
         )
-    print(f"training {config.name}: processes {processes}, threads each {threads}", file=sys.stderr)
+    raise SystemExit(on_every_device("workloads.esm2.train", f"training {config.name}"))
+
+
+def on_every_device(module: str, title: str) -> int:
+    """Run a module on this machine with the arguments of this process; the exit status of its processes."""
+    processes, threads = processes_and_threads()
+    print(f"{title}: processes {processes}, threads each {threads}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="esm2-") as folder:
         message = Path(folder) / "message"
         os.environ[ERROR_FILE] = str(message)
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-        status = _run(processes, sys.argv[1:])
+        status = _run(processes, ["-m", module, *sys.argv[1:]])
         if message.exists():
             print(message.read_text(), file=sys.stderr)
-    raise SystemExit(status)
+    return status
 
 
 def _run(processes: int, arguments: list[str]) -> int:
@@ -73,7 +78,7 @@ def _run(processes: int, arguments: list[str]) -> int:
         max_restarts=0,
         shutdown_timeout=SHUTDOWN_TIMEOUT_SECONDS,
     )
-    return run_processes(config, ["-m", "workloads.esm2.train", *arguments]).status
+    return run_processes(config, arguments).status
 
 
 if __name__ == "__main__":

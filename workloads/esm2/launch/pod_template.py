@@ -47,11 +47,7 @@ def pod_template(job: PodJob, command: list[str], container_name: str, *, agent:
         "volumeMounts": mounts,
         # What a container said last is told by make status, also when the pod is gone from its node.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": container_security(),
     }
 
     def made(name: str, command: list[str], sizes: Mapping[str, str], folder: str) -> Manifest:
@@ -79,18 +75,31 @@ def pod_template(job: PodJob, command: list[str], container_name: str, *, agent:
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             **({"serviceAccountName": job.service_account} if job.service_account else {}),
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": job.user,
-                "runAsGroup": job.user,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            "securityContext": pod_security(job.user),
             "nodeSelector": {HEALTH_LABEL: "Schedulable", **job.node_labels},
             "tolerations": [dict(toleration) for toleration in job.tolerations],
             "initContainers": before,
             "containers": [main],
             "volumes": volumes,
         },
+    }
+
+
+def container_security() -> Manifest:
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+
+
+def pod_security(user: int) -> Manifest:
+    """For processes of a user and group of that id."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": user,
+        "runAsGroup": user,
+        "seccompProfile": {"type": "RuntimeDefault"},
     }
 
 

@@ -1,0 +1,245 @@
+"""Runs that fine-tune: what they change, write, resume, and the same losses in every mode."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
+from tests.workloads.esm2.training_runs import lines, losses, train_here, train_in_turn
+from workloads.esm2.alphabet import CLS, EOS
+from workloads.esm2.checkpoint import weights_of
+from workloads.esm2.config import load_config
+from workloads.esm2.finetune.labelled import LabelledSplit
+from workloads.esm2.finetune.objective import FineTuning
+from workloads.esm2.finetune.predictions import Predictions
+from workloads.esm2.processes import processes
+from workloads.esm2.trainer import Trainer
+
+MAX_RESIDUES = 126
+MODES = {
+    "lora": (1, "lora.lr=1e-2"),
+    "full": (1, ""),
+    "lora-ddp-2": (2, "lora.lr=1e-2"),
+    "full-ddp-2": (2, ""),
+    "lora-fsdp-2": (2, "lora.lr=1e-2 parallel.mode=fsdp"),
+    "full-fsdp-2": (2, "parallel.mode=fsdp"),
+    "lora-fsdp-2-recomputing": (2, "lora.lr=1e-2 parallel.mode=fsdp train.activation_checkpointing=true"),
+}
+"""Number of processes and settings; what is trained comes first in the name."""
+
+
+@pytest.fixture(scope="module")
+def run_file(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_task_file(tmp_path_factory.mktemp("binary"), tiny_model, "binary")
+
+
+@pytest.fixture(scope="module")
+def runs(run_file: Path) -> Path:
+    """The folder of ``MODES``; those of one process are trained in this one."""
+    for name, (number, settings) in MODES.items():
+        if number == 1:
+            train_here(run_file, f"name={name}", *settings.split())
+    several = [f"name={name} {settings}" for name, (number, settings) in MODES.items() if number == 2]
+    train_in_turn(run_file, *several, processes=2)
+    return run_file.parent / "runs"
+
+
+@pytest.mark.parametrize("trained", ["lora", "full"])
+def test_losses_are_the_same_in_every_mode(runs: Path, trained: str) -> None:
+    alone = losses(runs / trained)
+    assert len(alone) == 8 and alone[8] < alone[1] - 0.05, "there must be something learnt to compare"
+    for name in MODES:
+        if name.startswith(trained):
+            there = losses(runs / name)
+            assert max(abs(alone[step] - there[step]) for step in alone) < 1e-5, name
+            scores = json.loads((runs / name / "all_results.json").read_text())
+            assert scores["test_loss"] == pytest.approx(
+                lines(runs / trained, "eval")[-1]["eval_loss"], abs=1e-5
+            )
+
+
+def test_adapters_change_nothing_but_themselves_and_the_head(run_file: Path) -> None:
+    config = load_config(run_file, ["lora={targets: [query, output]}", "name=touched"])
+    with processes() as here:
+        trainer = Trainer(FineTuning(config), here)
+        before = {name: value.clone() for name, value in trainer.model.named_parameters()}
+        steps = trainer.steps()
+        for _ in range(3):  # the first matrices have no gradient as long as the second ones are 0
+            trainer.step(next(steps))
+        changed = {
+            name for name, value in trainer.model.named_parameters() if not torch.equal(value, before[name])
+        }
+    layers = [f"esm.encoder.layer.{index}" for index in range(2)]
+    modules = [f"{layer}.{name}" for layer in layers for name in ("attention.self.query", "output.dense")]
+    assert changed == {
+        *(f"{module}.lora_{part}.default.weight" for module in modules for part in "AB"),
+        *(f"classifier.{layer}.{part}" for layer in ("dense", "out_proj") for part in ("weight", "bias")),
+    }
+
+
+def outputs_of(model: torch.nn.Module, split: LabelledSplit) -> torch.Tensor:
+    """transformers' logits of each protein by itself, of a residue task without CLS and EOS."""
+    found = []
+    places, _ = split.draw(0, split.num_units, 0, 0)
+    for place in places:
+        tokens = np.concatenate([[CLS], split.residues(place)[:MAX_RESIDUES], [EOS]]).astype(np.int64)
+        with torch.no_grad():
+            logits = model(torch.from_numpy(tokens)[None]).logits
+        found.append(logits if split.schema.kind != "residue" else logits[0, 1:-1])
+    return torch.cat(found)
+
+
+def test_merged_model_and_adapter_give_what_was_trained(runs: Path, run_file: Path, tiny_model: Path) -> None:
+    """The run's own scores are of the model with adapters."""
+    split = LabelledSplit(load_config(run_file).data.path, "test")
+    for name in ("lora", "lora-fsdp-2"):
+        scored = torch.from_numpy(Predictions.load(runs / name / "predictions-test.npz").outputs)
+        assert scored.std() > 1e-3, "the proteins differ"
+        merged = AutoModelForSequenceClassification.from_pretrained(runs / name / "model").eval()
+        assert merged.config.id2label == {0: "membrane"}
+        torch.testing.assert_close(outputs_of(merged, split), scored, rtol=0, atol=1e-5)
+        base = AutoModelForSequenceClassification.from_pretrained(tiny_model, num_labels=1)
+        adapted = PeftModel.from_pretrained(base, runs / name / "adapter").eval()
+        torch.testing.assert_close(outputs_of(adapted, split), scored, rtol=0, atol=1e-5)
+
+
+def test_resumed_run_is_the_uninterrupted_one(runs: Path, run_file: Path) -> None:
+    train_here(run_file, "name=resumed", "lora.lr=1e-2", "train.max_steps=5")
+    checkpoint = runs / "resumed/checkpoints/step-00000005"
+    train_here(run_file, "name=resumed", "lora.lr=1e-2")
+    assert losses(runs / "resumed") == losses(runs / "lora")
+    for part in ("model/model.safetensors", "adapter/adapter_model.safetensors"):
+        one, other = (load_file(runs / name / part) for name in ("resumed", "lora"))
+        assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one), part
+    with pytest.raises(ValueError, match="holds adapters and a head without the model"):
+        weights_of(checkpoint)
+    names = [name for name in FileSystemReader(checkpoint).read_metadata().state_dict_metadata]
+    held = {name for name in names if name.startswith("model.")}
+    assert held and all(".lora_" in name or ".classifier." in name for name in held), "no frozen weights"
+
+
+def test_another_start_is_no_resumption(runs: Path, run_file: Path) -> None:
+    for change, message in (
+        ("lora.rank=4", "lora.rank: checkpoint 16, now 4"),
+        ("lora.alpha=4", "lora.alpha: checkpoint 32, now 4"),
+        ("task.class_weights=balanced", "task.class_weights: checkpoint 'none', now 'balanced'"),
+    ):
+        with pytest.raises(ValueError, match=f"belongs to another run:\n  {message}"):
+            train_here(run_file, "name=lora", "lora.lr=1e-2", "train.max_steps=9", change)
+    assert len(losses(runs / "lora")) == 8
+
+
+def test_other_weights_of_the_same_name_are_no_resumption(
+    run_file: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    """A checkpoint of adapters does not hold them."""
+    base = shutil.copytree(tiny_model, tmp_path / "model")
+    settings = ["name=other", "lora.lr=1e-2", f"model.init_from={base}", "optim.warmup_steps=0"]
+    train_here(run_file, *settings, "train.max_steps=1")
+    weights = load_file(base / "model.safetensors")
+    weights["esm.encoder.layer.0.output.dense.bias"][3] += 1e-3
+    save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="weights to start from"):
+        train_here(run_file, *settings, "train.max_steps=2")
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("multiclass", "lora.lr=1e-2 task.class_weights=balanced"),
+        ("multilabel", ""),
+        ("regression", "lora.lr=1e-2"),
+        ("residue", "lora.lr=1e-2"),
+    ],
+)
+def test_every_kind_of_task_is_trained_and_written(
+    kind: str, settings: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    run_file = write_task_file(tmp_path, tiny_model, kind)
+    train_here(run_file, *settings.split())
+    config = load_config(run_file, settings.split())
+    run_dir = tmp_path / "runs" / config.name
+    found = losses(run_dir)
+    assert found[8] < found[1], "it learns"
+    auto = AutoModelForTokenClassification if kind == "residue" else AutoModelForSequenceClassification
+    model = auto.from_pretrained(run_dir / "model").eval()
+    split = LabelledSplit(config.data.path, "test")
+    assert tuple(model.config.id2label.values()) == split.schema.output_names
+    predictions = Predictions.load(run_dir / "predictions-test.npz")
+    scored = torch.from_numpy(predictions.outputs)
+    torch.testing.assert_close(outputs_of(model, split), scored, rtol=1e-5, atol=1e-5)
+    results = json.loads((run_dir / "all_results.json").read_text())
+    assert results["task"] == kind and results["classes"] == list(split.schema.output_names)
+    if kind == "regression":
+        assert 50 < scored.mean() < 80, "in the units of the table"
+        labels = predictions.labels
+        rmse = float(np.sqrt(np.nanmean((predictions.outputs - labels) ** 2)))
+        assert results["test_rmse"] == pytest.approx(rmse, rel=1e-5)
+
+
+def test_four_bit_weights_are_trained_beside_and_merged_as_they_were(
+    run_file: Path,
+) -> None:
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed; the image has it")
+    train_here(run_file, "name=nf4", "lora.quantize=nf4", "train.max_steps=4")
+    train_here(run_file, "name=nf4", "lora.quantize=nf4")
+    run_dir = run_file.parent / "runs/nf4"
+    scored = torch.from_numpy(Predictions.load(run_dir / "predictions-test.npz").outputs)
+    merged = AutoModelForSequenceClassification.from_pretrained(run_dir / "model").eval()
+    split = LabelledSplit(load_config(run_file).data.path, "test")
+    torch.testing.assert_close(outputs_of(merged, split), scored, rtol=0, atol=1e-5)
+
+
+def test_bad_settings_have_a_message(
+    run_file: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    other = write_task_file(tmp_path, tiny_model, "multiclass")
+    for settings, message in (
+        (["lora.quantize=nf4"], "needs bitsandbytes, and that is not installed"),
+        (
+            [f"data.path={load_config(other).data.path}"],
+            "holds labels of a multiclass task, and task.kind is binary",
+        ),
+        (["data.path=/nonexistent"], "/nonexistent holds no labelled proteins"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            train_here(run_file, "name=bad", *settings)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["task=null", "lora={}"], "lora: adapters are for fine-tuning"),
+        (
+            ["task={}"],
+            "task.kind: is missing; allowed are binary, multiclass, multilabel, regression, residue",
+        ),
+        (["task.kind=ranking"], "task.kind: got 'ranking'; allowed are binary"),
+        (
+            ["task.classes=[No, true]"],
+            "task.classes: got [False, True]; expected text; put words",
+        ),
+        (["lora.rank=0"], "lora.rank: got 0; must be at least 1"),
+        (["lora.targets=[keys]"], "lora.targets: got ['keys']; allowed are query, key, value"),
+        (["lora.targets=[]"], "lora.targets: got an empty list"),
+        (["lora={lr: 3}"], "lora.lr: got 3.0; allowed above 0, below 1"),
+        (["lora={}", "optim.name=muon"], "optim.name: got muon with lora"),
+        (["lora.quantize=nf4", "parallel.mode=fsdp"], "lora.quantize: got nf4 with parallel.mode=fsdp"),
+    ],
+)
+def test_a_run_file_that_cannot_be_is_refused(run_file: Path, overrides: list[str], message: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        load_config(run_file, overrides)
+    assert message in str(raised.value)

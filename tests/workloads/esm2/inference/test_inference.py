@@ -1,0 +1,397 @@
+"""Embeddings and predictions equal transformers' own, and survive bad records, long proteins and kills."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+from transformers import (
+    AutoTokenizer,
+    EsmConfig,
+    EsmForSequenceClassification,
+    EsmForTokenClassification,
+    EsmModel,
+)
+
+from workloads.esm2.alphabet import encode
+from workloads.esm2.config import RunConfig, load_config
+from workloads.esm2.inference.embed import embed
+from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
+from workloads.esm2.inference.model import load_model
+from workloads.esm2.inference.predict import predict
+from workloads.esm2.inference.windows import windows
+from workloads.esm2.pretrained import save_model
+from workloads.esm2.processes import Processes, processes
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Processes]:
+    with processes() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def sequences() -> list[str]:
+    """Of very different lengths; neighbours in a pack must not see each other."""
+    rng = np.random.default_rng(0)
+    lengths = [1, 2, 15, 16, 17, 31, 33, 64, 90, 120, 7, 5, 126, 101]
+    return ["".join(rng.choice(list("LAGVSERTIDPKQNFYMHWC"), size=length)) for length in lengths]
+
+
+@pytest.fixture
+def fasta(sequences: list[str], tmp_path: Path) -> Path:
+    path = tmp_path / "proteins.fasta"
+    path.write_text("".join(f">P{index} note\n{text}\n" for index, text in enumerate(sequences)))
+    return path
+
+
+@pytest.fixture
+def configured(tmp_path: Path, tiny_model: Path) -> Callable[..., RunConfig]:
+    """A run's configuration with changes of its section ``inference``."""
+    path = tmp_path / "run.yaml"
+    settings = {"name": "run", "runs": str(tmp_path / "runs"), "train": {"precision": "fp32"}}
+    path.write_text(yaml.safe_dump(settings))
+
+    def configure(**inference: Any) -> RunConfig:
+        fields = {"model": str(tiny_model), "tokens_per_pack": 256, **inference}
+        return load_config(path, [f"inference.{name}={json.dumps(value)}" for name, value in fields.items()])
+
+    return configure
+
+
+@pytest.fixture(scope="module")
+def hidden(tiny_model: Path, sequences: list[str]) -> list[np.ndarray]:
+    """transformers' last hidden states of the residues, one protein at a time, by its own tokenizer."""
+    model = EsmModel.from_pretrained(tiny_model, add_pooling_layer=False).eval()
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    with torch.no_grad():
+        return [
+            model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0, 1:-1].numpy()
+            for text in sequences
+        ]
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return pq.read_table(path).to_pylist()
+
+
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.mark.parametrize("embedding", ["mean", "residue"])
+def test_embeddings_are_those_of_transformers(
+    configured: Callable[..., RunConfig],
+    here: Processes,
+    fasta: Path,
+    hidden: list[np.ndarray],
+    tmp_path: Path,
+    embedding: str,
+) -> None:
+    out = tmp_path / "out.parquet"
+    embed(configured(input=[str(fasta)], output=str(out), embedding=embedding), here)
+    found = rows(out)
+    assert [row["id"] for row in found] == [f"P{index}" for index in range(len(hidden))]
+    for row, expected in zip(found, hidden, strict=True):
+        wanted = expected.mean(axis=0) if embedding == "mean" else expected
+        assert row["length"] == len(expected)
+        np.testing.assert_allclose(row["embedding"], wanted, atol=1e-5)
+    about = json.loads(pq.read_schema(out).metadata[b"esm2"])
+    assert about["precision"] == "fp32" and about["stored_as"] == "float32"
+    assert not (tmp_path / "out.parquet.parts").exists()
+
+
+def test_bf16_stays_near_fp32(tiny_model: Path, sequences: list[str], hidden: list[np.ndarray]) -> None:
+    engine = Engine(load_model(str(tiny_model)), device=CPU, dtype=torch.bfloat16)
+    for found, expected in zip(
+        engine.run([encode(text) for text in sequences], EMBEDDING), hidden, strict=True
+    ):
+        mean = expected.mean(axis=0)
+        assert np.dot(found, mean) / (np.linalg.norm(found) * np.linalg.norm(mean)) > 0.9995
+
+
+def test_embeddings_in_float16(
+    configured: Callable[..., RunConfig],
+    here: Processes,
+    fasta: Path,
+    hidden: list[np.ndarray],
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "out.parquet"
+    embed(configured(input=[str(fasta)], output=str(out), stored_as="float16"), here)
+    schema = pq.read_schema(out)
+    assert schema.field("embedding").type.value_type == pa.float16()
+    np.testing.assert_allclose(rows(out)[3]["embedding"], hidden[3].mean(axis=0), atol=2e-3)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".tsv", ".parquet", ".fasta.gz"])
+def test_other_formats_give_the_same(
+    configured: Callable[..., RunConfig],
+    here: Processes,
+    sequences: list[str],
+    hidden: list[np.ndarray],
+    tmp_path: Path,
+    suffix: str,
+) -> None:
+    path = tmp_path / f"proteins{suffix}"
+    names = [f"P{index}" for index in range(len(sequences))]
+    if suffix == ".parquet":
+        pq.write_table(pa.table({"name": names, "seq": sequences}), path)
+    elif suffix == ".fasta.gz":
+        path.write_bytes(
+            gzip.compress("".join(f">{n}\n{s}\n" for n, s in zip(names, sequences, strict=True)).encode())
+        )
+    else:
+        comma = "\t" if suffix == ".tsv" else ","
+        text = "".join(
+            f"{name}{comma}{text}\n" for name, text in [("name", "seq"), *zip(names, sequences, strict=True)]
+        ).encode()
+        path.write_bytes(gzip.compress(text) if suffix.endswith(".gz") else text)
+    out = tmp_path / "out.parquet"
+    embed(configured(input=[str(path)], output=str(out), id_column="name", sequence_column="seq"), here)
+    found = rows(out)
+    assert [row["id"] for row in found] == names
+    np.testing.assert_allclose(found[-1]["embedding"], hidden[-1].mean(axis=0), atol=1e-5)
+
+
+def test_bad_records_are_reported_and_the_rest_is_computed(
+    configured: Callable[..., RunConfig],
+    here: Processes,
+    sequences: list[str],
+    hidden: list[np.ndarray],
+    tmp_path: Path,
+) -> None:
+    fasta = tmp_path / "bad.fasta"
+    fasta.write_text(f">a\nMK-L\n>good\n{sequences[7]}\n>empty\n>\nMK\n>z\n{sequences[8]}*\n>q\nMK\nL7\n")
+    table = tmp_path / "bad.csv"
+    table.write_text(f"id,sequence\n,MKL\nnone,\nt,{sequences[9]}\nwide,MK,L\ngap,M.K\n")
+    out = tmp_path / "out.parquet"
+    embed(configured(input=[str(fasta), str(table)], output=str(out)), here)
+    found = rows(out)
+    assert [row["id"] for row in found] == ["good", "z", "t"]
+    for row, expected in zip(found, hidden[7:10], strict=True):
+        np.testing.assert_allclose(row["embedding"], expected.mean(axis=0), atol=1e-5)
+    rejects = [(Path(row["where"]).name, row["reason"]) for row in csv_rows(tmp_path / "out.rejects.csv")]
+    assert [where for where, _ in rejects] == [
+        *("bad.fasta:2", "bad.fasta:5", "bad.fasta:6", "bad.fasta:12"),
+        *("bad.csv:2", "bad.csv:3", "bad.csv:5", "bad.csv:6"),
+    ]
+    assert "'-' in record a is not a residue" in rejects[0][1]
+    assert "has no sequence" in rejects[1][1] and "header without an id" in rejects[2][1]
+    assert "no id" in rejects[4][1] and "3 fields, the header has 2" in rejects[6][1]
+    # What is right the next time leaves no old list behind.
+    fasta.write_text(f">good\n{sequences[7]}\n")
+    embed(configured(input=[str(fasta)], output=str(out)), here)
+    assert not (tmp_path / "out.rejects.csv").exists()
+
+
+def test_windows_cover_a_protein_once() -> None:
+    for length in [1, 9, 10, 11, 15, 16, 44, 101]:
+        found = windows(length, 10)
+        answered = [place for window in found for place in range(window.first, window.last)]
+        assert answered == list(range(length))
+        for window in found:
+            assert 0 <= window.start <= window.first < window.last <= window.stop <= length
+            assert window.stop - window.start == min(10, length)
+            # About a quarter of a window lies between a residue and an end that the protein goes on behind.
+            assert window.start == 0 or window.first - window.start >= 2
+            assert window.stop == length or window.stop - window.last >= 2
+
+
+def test_long_proteins_by_each_policy(
+    configured: Callable[..., RunConfig],
+    here: Processes,
+    tiny_model: Path,
+    fasta: Path,
+    sequences: list[str],
+    tmp_path: Path,
+) -> None:
+    engine = Engine(load_model(str(tiny_model)), device=CPU, dtype=torch.float32)
+    tokens = encode(sequences[9])  # 120 residues: three windows of 64
+    parts = [
+        engine.run([tokens[w.start : w.stop]], RESIDUE_EMBEDDINGS)[0][w.first - w.start : w.last - w.start]
+        for w in windows(120, 64)
+    ]
+    assert len(parts) == 3
+    expected = {"window": np.concatenate(parts).mean(axis=0), "crop": engine.run([tokens[:64]], EMBEDDING)[0]}
+    for policy in ("window", "crop", "reject"):
+        out = tmp_path / f"{policy}.parquet"
+        config = configured(input=[str(fasta)], output=str(out), long_proteins=policy)
+        config = load_config(tmp_path / "run.yaml", ["model.max_residues=64", *_overrides(config)])
+        embed(config, here)
+        found = {row["id"]: row for row in rows(out)}
+        if policy == "reject":
+            assert "P9" not in found and len(found) == 10
+            (reject, *_) = csv_rows(tmp_path / "reject.rejects.csv")
+            assert "record P8 has 90 residues; allowed are 64 (model.max_residues)" in reject["reason"]
+        else:
+            assert found["P9"]["length"] == 120
+            np.testing.assert_allclose(found["P9"]["embedding"], expected[policy], atol=1e-5)
+
+
+def _overrides(config: RunConfig) -> list[str]:
+    return [f"inference.{name}={json.dumps(value)}" for name, value in config.to_dict()["inference"].items()]
+
+
+def test_killed_command_goes_on_with_what_is_missing(
+    configured: Callable[..., RunConfig],
+    here: Processes,
+    fasta: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    whole = tmp_path / "whole.parquet"
+    settings = {"input": [str(fasta)], "part_residues": 100}
+    embed(configured(**settings, output=str(whole)), here)
+    assert "part 5 of 5" in capsys.readouterr().err
+    out = tmp_path / "out.parquet"
+    run, calls = Engine.run, 0
+
+    def killed(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+        return run(*arguments)
+
+    monkeypatch.setattr(Engine, "run", killed)
+    with pytest.raises(KeyboardInterrupt):
+        embed(configured(**settings, output=str(out)), here)
+    assert not out.exists() and len(list((tmp_path / "out.parquet.parts").iterdir())) == 2
+    embed(configured(**settings, output=str(out)), here)
+    assert calls == 3 + 3, "two parts were there"
+    assert pq.read_table(out).equals(pq.read_table(whole))
+    embed(configured(**settings, output=str(out)), here)
+    assert calls == 6 and "is there already" in capsys.readouterr().out
+    # Another protein in the input: only what it changes is another result.
+    fasta.write_text(fasta.read_text() + ">new\nMKTAYIAK\n")
+    embed(configured(**settings, output=str(out)), here)
+    assert [row["id"] for row in rows(out)][-1] == "new"
+
+
+def save_head(folder: Path, config: EsmConfig, kind: type, **changes: Any) -> Path:
+    fields = {**config.to_dict(), "architectures": [kind.__name__], **changes}
+    made = EsmConfig.from_dict(fields)
+    torch.manual_seed(1)
+    save_model(folder, made, kind(made).state_dict(), kind)
+    return folder
+
+
+def test_predictions_are_those_of_transformers(
+    configured: Callable[..., RunConfig],
+    here: Processes,
+    tiny_config: EsmConfig,
+    fasta: Path,
+    sequences: list[str],
+    tmp_path: Path,
+) -> None:
+    names = {0: "Nucleus", 1: "Membrane", 2: "Cell wall"}
+    for problem in ("multi_label_classification", "single_label_classification", "regression"):
+        folder = save_head(
+            tmp_path / problem,
+            tiny_config,
+            EsmForSequenceClassification,
+            id2label=names,
+            problem_type=problem,
+        )
+        logits = _logits(EsmForSequenceClassification, folder, sequences)
+        out = tmp_path / f"{problem}.csv"
+        predict(configured(model=str(folder), input=[str(fasta)], output=str(out)), here)
+        for row, expected in zip(csv_rows(out), logits, strict=True):
+            if problem == "regression":
+                found = [float(row[name]) for name in names.values()]
+                np.testing.assert_allclose(found, expected[0], atol=1e-5)
+                continue
+            is_multi = problem.startswith("multi")
+            values = torch.tensor(expected[0])
+            wanted = (values.sigmoid() if is_multi else values.softmax(-1)).tolist()
+            np.testing.assert_allclose(
+                [float(row[f"probability_{name}"]) for name in names.values()], wanted, atol=1e-5
+            )
+            likely = [name for name, p in zip(names.values(), wanted, strict=True) if p >= 0.5]
+            assert row["label"] == (";".join(likely) if is_multi else names[int(np.argmax(wanted))])
+
+
+def test_residue_labels_are_those_of_transformers(
+    configured: Callable[..., RunConfig],
+    here: Processes,
+    tiny_config: EsmConfig,
+    fasta: Path,
+    sequences: list[str],
+    tmp_path: Path,
+) -> None:
+    folder = save_head(
+        tmp_path / "residue", tiny_config, EsmForTokenClassification, id2label={0: "H", 1: "E", 2: "C"}
+    )
+    out = tmp_path / "out.csv"
+    predict(configured(model=str(folder), input=[str(fasta)], output=str(out)), here)
+    logits = _logits(EsmForTokenClassification, folder, sequences)
+    for row, expected in zip(csv_rows(out), logits, strict=True):
+        inner = torch.tensor(expected[0, 1:-1])
+        assert row["label"] == "".join("HEC"[index] for index in inner.argmax(-1).tolist())
+        found = [float(text) for text in row["probability"].split()]
+        np.testing.assert_allclose(found, inner.softmax(-1).amax(-1).tolist(), atol=1e-4)
+
+
+def _logits(kind: Any, folder: Path, sequences: list[str]) -> list[np.ndarray]:
+    model = kind.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        return [model(**tokenizer(text, return_tensors="pt")).logits.numpy() for text in sequences]
+
+
+def test_what_cannot_be_used_is_refused(
+    configured: Callable[..., RunConfig], here: Processes, fasta: Path, tmp_path: Path
+) -> None:
+    cases: list[tuple[Callable[[RunConfig, Processes], None], dict[str, Any], str]] = [
+        (predict, {}, "a masked language model without a task, so it has nothing to predict"),
+        (embed, {"output": "x.csv"}, r"inference.output: got x.csv; its name must end in .parquet"),
+        (embed, {"model": str(tmp_path)}, "neither config.json"),
+        (embed, {"model": None}, "does not exist: the run run has not finished"),
+        (embed, {"input": [str(tmp_path / "none.fa")]}, "no such file or folder"),
+        (embed, {"input": [str(tmp_path / "run.yaml")]}, "sequence before the first header|not FASTA"),
+    ]
+    for command, changes, message in cases:
+        settings = {"input": [str(fasta)], **changes}
+        with pytest.raises(ValueError, match=message):
+            command(configured(**settings), here)
+    table = tmp_path / "t.csv"
+    table.write_text("name,sequence\na,MK\n")
+    with pytest.raises(ValueError, match=r"no column 'id'.*'name', 'sequence'"):
+        embed(configured(input=[str(table)]), here)
+
+
+def test_two_processes_make_what_one_makes(
+    configured: Callable[..., RunConfig], here: Processes, fasta: Path, tmp_path: Path
+) -> None:
+    """As ``make embed`` on a machine of two cores, in real processes."""
+    config = configured(input=[str(fasta)], part_residues=100, output=str(tmp_path / "one.parquet"))
+    embed(config, here)
+    overrides = [text for text in _overrides(config) if not text.startswith("inference.output")]
+    command = [sys.executable, "-m", "workloads.esm2.inference.embed", "--config", str(tmp_path / "run.yaml")]
+    done = subprocess.run(
+        [*command, *overrides, f"inference.output={tmp_path / 'two.parquet'}"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=Path(__file__).parents[4],
+    )
+    assert done.returncode == 0, done.stderr
+    assert pq.read_table(tmp_path / "two.parquet").equals(pq.read_table(tmp_path / "one.parquet"))
+    assert f"14 proteins, 628 residues to {tmp_path / 'two.parquet'} (fp32)" in done.stdout

@@ -1,0 +1,141 @@
+"""Masked marginals equal those computed one mask at a time by transformers."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from transformers import AutoTokenizer, EsmForMaskedLM
+
+from workloads.esm2.alphabet import STANDARD_RESIDUES, TOKENS, encode
+from workloads.esm2.config import RunConfig, load_config
+from workloads.esm2.inference.mutations import parse_variant
+from workloads.esm2.inference.records import Protein
+from workloads.esm2.inference.variants import variants
+from workloads.esm2.processes import Processes, processes
+
+WILD = "MKTAYIAKQRQISFVKSHFSRQ"
+LONG = "GAVLIMPFWYSTCNQDEHKR" * 5
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Processes]:
+    with processes() as found:
+        yield found
+
+
+def configured(folder: Path, model: Path, **inference: object) -> RunConfig:
+    path = folder / "run.yaml"
+    settings = {
+        "name": "run",
+        "runs": str(folder / "runs"),
+        "model": {"max_residues": 40},
+        "train": {"precision": "fp32"},
+    }
+    path.write_text(yaml.safe_dump(settings))
+    fields = {"model": str(model), "output": str(folder / "out.csv"), **inference}
+    return load_config(path, [f"inference.{name}={json.dumps(value)}" for name, value in fields.items()])
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def reference(model: EsmForMaskedLM, tokenizer: AutoTokenizer, protein: str, place: int) -> torch.Tensor:
+    """log p of the residues at a masked place, by transformers alone."""
+    ids = tokenizer(protein, return_tensors="pt").input_ids  # type: ignore[operator]
+    ids[0, place + 1] = tokenizer.mask_token_id  # type: ignore[attr-defined]
+    with torch.no_grad():
+        return model(ids, attention_mask=torch.ones_like(ids)).logits[0, place + 1].log_softmax(-1)
+
+
+def test_scores_are_masked_marginals(tiny_model: Path, here: Processes, tmp_path: Path) -> None:
+    fasta, table = tmp_path / "wild.fasta", tmp_path / "mutations.csv"
+    fasta.write_text(f">w\n{WILD}\n>long\n{LONG}\n")
+    asked = ["w,A4G", "w,A4G:K8R:Q22W", "long,G1A", "long,I45W", "long,R100K", "w, m1v "]
+    wrong = [
+        *("w,A5G", "w,A4", "w,A4G:A4V", "w,Q23A", "w,A4B", "other,A4G"),
+        "w,",
+    ]
+    table.write_text("\n".join(["id,mutation", *asked, *wrong]) + "\n")
+    variants(configured(tmp_path, tiny_model, input=[str(fasta)], mutations=str(table)), here)
+    found = {(row["id"], row["mutation"]): float(row["score"]) for row in rows(tmp_path / "out.csv")}
+    assert len(found) == len(asked)
+    model = EsmForMaskedLM.from_pretrained(tiny_model).eval()
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+
+    def score(protein: str, place: int, mutant: str) -> float:
+        log_p = reference(model, tokenizer, protein, place)
+        return float(log_p[TOKENS.index(mutant)] - log_p[TOKENS.index(protein[place])])
+
+    multiple = score(WILD, 3, "G") + score(WILD, 7, "R") + score(WILD, 21, "W")
+    expected = {
+        ("w", "A4G"): score(WILD, 3, "G"),
+        ("w", "A4G:K8R:Q22W"): multiple,
+        ("w", "m1v"): score(WILD, 0, "V"),
+        # Of a long protein: the 40 residues around the place.
+        ("long", "G1A"): score(LONG[:40], 0, "A"),
+        ("long", "I45W"): score(LONG[24:64], 20, "W"),
+        ("long", "R100K"): score(LONG[60:], 39, "K"),
+    }
+    assert found == pytest.approx(expected, abs=1e-5)
+    reasons = [row["reason"] for row in rows(tmp_path / "out.rejects.csv")]
+    assert len(reasons) == len(wrong)
+    told = "\n".join(reasons)
+    for message in (
+        "A5G: the wild type w has Y at position 5, not A",
+        "'A4' is not a mutation",
+        "position 4 is named twice",
+        "Q23A: position 23 is behind the end of w, which has 22 residues",
+        f"A4B: B is not one of the residues {STANDARD_RESIDUES}",
+        "no protein other in the input",
+        "'' is not a mutation",
+    ):
+        assert message in told
+    assert rows(tmp_path / "out.rejects.csv")[0]["where"] == f"{table}:8"
+
+
+def test_every_single_mutant_and_its_picture(tiny_model: Path, here: Processes, tmp_path: Path) -> None:
+    fasta = tmp_path / "wild.fasta"
+    fasta.write_text(f">sp|P1|w\n{WILD[:9]}XU\n")
+    variants(configured(tmp_path, tiny_model, input=[str(fasta)]), here)
+    found = rows(tmp_path / "out.csv")
+    # Nothing is scored where the wild type has no standard residue.
+    assert [row["mutation"] for row in found] == [
+        f"{WILD[place]}{place + 1}{mutant}"
+        for place in range(9)
+        for mutant in STANDARD_RESIDUES
+        if mutant != WILD[place]
+    ]
+    assert np.isfinite([float(row["score"]) for row in found]).all()
+    picture = tmp_path / "out.01-sp-P1-w.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_table_for_no_protein_in_particular(tiny_model: Path, here: Processes, tmp_path: Path) -> None:
+    fasta, table = tmp_path / "wild.fasta", tmp_path / "mutations.csv"
+    fasta.write_text(f">w\n{WILD}\n")
+    table.write_text("mutation\nA4G\n")
+    config = configured(tmp_path, tiny_model, input=[str(fasta)], mutations=str(table))
+    variants(config, here)
+    assert [row["mutation"] for row in rows(tmp_path / "out.csv")] == ["A4G"]
+    fasta.write_text(f">w\n{WILD}\n>v\n{WILD}\n")
+    with pytest.raises(ValueError, match="a row has no id, and the input has 2 proteins"):
+        variants(config, here)
+    table.write_text("variant\nA4G\n")
+    with pytest.raises(ValueError, match="has no column 'mutation'; it has 'variant'"):
+        variants(config, here)
+
+
+def test_lower_case_and_blanks_are_read() -> None:
+    protein = Protein("w", encode(WILD), "")
+    assert (
+        parse_variant("a4g : K8R", protein).substitutions == parse_variant("A4G:k8r", protein).substitutions
+    )

@@ -1,0 +1,31 @@
+"""A server in a process of its own, for signals: ``slow_server.py PORT SECONDS``, those of a pack."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from workloads.esm2.serving.app import Service
+from workloads.esm2.serving.batching import Tokens
+from workloads.esm2.serving.server import Server
+from workloads.esm2.serving.settings import ServeSettings
+
+
+class SlowModel:
+    tokens_per_pack = 16_384
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def run(self, proteins: Sequence[Tokens]) -> list[dict[str, Any]]:
+        time.sleep(self._seconds)
+        return [{"length": len(tokens)} for tokens in proteins]
+
+
+if __name__ == "__main__":
+    port, seconds = int(sys.argv[1]), float(sys.argv[2])
+    service = Service(SlowModel(seconds), ServeSettings.of(os.environ))
+    Server(service, host="127.0.0.1", port=port).run()

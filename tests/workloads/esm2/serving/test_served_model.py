@@ -1,0 +1,146 @@
+"""Models of every kind of task, served from their folders: the answers are transformers' own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import EsmConfig, EsmForMaskedLM, EsmForSequenceClassification, EsmForTokenClassification
+
+from tests.workloads.esm2.serving.served import CSV, Served, serving
+from tests.workloads.esm2.serving.test_shutdown import REPOSITORY
+from workloads.esm2.alphabet import CLS, EOS, encode
+from workloads.esm2.serving.model import open_model
+from workloads.esm2.serving.settings import ServeSettings
+
+PROTEINS = ["MKTAYIAKQR", "LAGV", "M" * 80, "WYHC" * 9]
+SETTINGS = ServeSettings(max_residues=200)
+TASKS: dict[str, tuple[Any, str | None, list[str]]] = {
+    "binary": (EsmForSequenceClassification, "multi_label_classification", ["membrane"]),
+    "multilabel": (
+        EsmForSequenceClassification,
+        "multi_label_classification",
+        ["nucleus", "cytoplasm", "other"],
+    ),
+    "multiclass": (EsmForSequenceClassification, "single_label_classification", ["a", "b", "c"]),
+    "regression": (EsmForSequenceClassification, "regression", ["melting", "activity"]),
+    "residue": (EsmForTokenClassification, None, ["H", "E", "C"]),
+    "plain": (EsmForMaskedLM, None, ["0", "1"]),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tiny_config: EsmConfig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """By task; with large weights in the heads, so that labels differ."""
+    made = {}
+    for task, (kind, problem_type, names) in TASKS.items():
+        torch.manual_seed(3)
+        config = EsmConfig(**tiny_config.to_dict())
+        config.problem_type, config.num_labels = problem_type, len(names)  # type: ignore[assignment]
+        config.id2label = dict(enumerate(names))
+        model = kind(config)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.startswith("classifier"):
+                    parameter.normal_(std=3.0)
+        made[task] = tmp_path_factory.mktemp(task)
+        model.save_pretrained(made[task])
+    return made
+
+
+def theirs(folder: Path, task: str, protein: str) -> np.ndarray:
+    """transformers' logits, or its last hidden states, of one protein (with CLS and EOS)."""
+    model = TASKS[task][0].from_pretrained(folder, dtype=torch.float32).eval()
+    tokens = torch.tensor([[CLS, *encode(protein).tolist(), EOS]])
+    with torch.no_grad():
+        output = model(tokens, torch.ones_like(tokens), output_hidden_states=True)
+    return (output.hidden_states[-1] if task == "plain" else output.logits)[0].numpy()
+
+
+def answers(folder: Path) -> list[dict[str, Any]]:
+    with serving(open_model(folder, SETTINGS), SETTINGS) as served:
+        return _invoked(served)
+
+
+def _invoked(served: Served) -> list[dict[str, Any]]:
+    reply = served.invoke({"proteins": PROTEINS})
+    assert reply.status == 200, reply.body
+    found: list[dict[str, Any]] = reply.json["predictions"]
+    assert [one["id"] for one in found] == ["0", "1", "2", "3"]
+    return found
+
+
+def close(found: Any, expected: np.ndarray) -> None:
+    """In bf16 where the CPU multiplies it: two digits."""
+    np.testing.assert_allclose(np.array(found), expected, atol=0.08)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_answers_are_those_of_transformers(folders: dict[str, Path], task: str) -> None:
+    names = TASKS[task][2]
+    for protein, found in zip(PROTEINS, answers(folders[task]), strict=True):
+        expected = theirs(folders[task], task, protein)
+        if task == "plain":
+            close(found["embedding"], expected[1:-1].mean(axis=0))
+        elif task == "regression":
+            assert list(found["values"]) == names
+            scale = np.abs(expected).max() + 1
+            close(np.array(list(found["values"].values())) / scale, expected / scale)
+        elif task == "residue":
+            probabilities = torch.tensor(expected[1:-1]).softmax(dim=-1).numpy()
+            assert len(found["labels"]) == len(protein)
+            close(found["probabilities"], probabilities.max(axis=-1))
+        elif task == "multiclass":
+            close(list(found["probabilities"].values()), torch.tensor(expected).softmax(dim=-1).numpy())
+            assert found["label"] == max(found["probabilities"], key=found["probabilities"].get)
+        else:
+            close(list(found["probabilities"].values()), torch.tensor(expected).sigmoid().numpy())
+            assert found["labels"] == [name for name, p in found["probabilities"].items() if p >= 0.5]
+
+
+def test_embeddings_and_residues_as_csv(folders: dict[str, Path]) -> None:
+    body = "\n".join(PROTEINS).encode()
+    for task, columns in (("plain", 1 + 32), ("residue", 3)):
+        with serving(open_model(folders[task], SETTINGS), SETTINGS) as served:
+            lines = served.invoke(body, CSV).body.decode().splitlines()
+        assert len(lines) == 1 + len(PROTEINS)
+        assert {len(line.split(",")) for line in lines} == {columns}
+
+
+def test_a_folder_that_is_no_model_is_told(tmp_path: Path, folders: dict[str, Path]) -> None:
+    with pytest.raises(ValueError, match="it is not there"):
+        open_model(tmp_path / "none", SETTINGS)
+    (tmp_path / "model").mkdir()
+    with pytest.raises(ValueError, match=r"it has model; .*put its files, not the folder, into the archive"):
+        open_model(tmp_path, SETTINGS)
+    config = json.loads((folders["multiclass"] / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["EsmForProteinFolding"]}))
+    with pytest.raises(ValueError, match="EsmForProteinFolding"):
+        open_model(tmp_path, SETTINGS)
+
+
+def test_what_training_saves_is_readable_for_the_server_s_user(tiny_model: Path) -> None:
+    assert {path.name for path in tiny_model.iterdir()} >= {"config.json", "model.safetensors"}
+    assert all(path.stat().st_mode & 0o444 == 0o444 for path in tiny_model.iterdir())
+
+
+def test_the_command_says_all_that_is_wrong_with_its_settings(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "workloads.esm2.serving", "--model", str(tmp_path)],
+        cwd=REPOSITORY,
+        env={**os.environ, "ESM2_SERVE_MAX_PROTEINS": "0", "ESM2_SERVE_COLOUR": "red"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "ESM2_SERVE_COLOUR: there is no such setting" in done.stderr
+    assert "ESM2_SERVE_MAX_PROTEINS: got '0'" in done.stderr

@@ -1,0 +1,1 @@
+"""Fine-tuning: labelled proteins, models with heads, LoRA, scores and reports."""

@@ -1,0 +1,177 @@
+"""Low-rank adapters by peft, beside frozen weights of 32, 16 or 4 bits.
+
+A model with adapters is the packed model itself, in which peft puts its layers in the places of the matrices:
+what it names ``x.base_layer.weight`` is ``x.weight`` of the model without.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig as PeftLoraConfig
+from peft import TaskType, get_peft_model, inject_adapter_in_model
+from peft.tuners.lora import Linear as PeftLinear
+from torch import Tensor, nn
+from transformers import EsmConfig, EsmPreTrainedModel
+
+from workloads.esm2.config import LoraConfig
+from workloads.esm2.model import PackedModel
+from workloads.esm2.pretrained import replace_folder, save_model, tokenizer
+
+from .adapted_linear import AdaptedLinear
+
+MODULES = {
+    "query": "attention.self.query",
+    "key": "attention.self.key",
+    "value": "attention.self.value",
+    "attention_output": "attention.output.dense",
+    "intermediate": "intermediate.dense",
+    "output": "output.dense",
+}
+"""Of a layer, by their names in ``lora.targets``."""
+
+
+def check_quantization(lora: LoraConfig) -> None:
+    """Raise ValueError if 4-bit weights are asked for and bitsandbytes is not there."""
+    if lora.quantize != "none" and importlib.util.find_spec("bitsandbytes") is None:
+        raise ValueError(
+            f"lora.quantize: got {lora.quantize}, which needs bitsandbytes, and that is not installed; "
+            ".venv/bin/pip install bitsandbytes, or lora.quantize=none"
+        )
+
+
+def add_adapters(model: PackedModel, lora: LoraConfig) -> None:
+    """Put adapters into a model on the meta device; they and the head are what is trained."""
+    inject_adapter_in_model(_peft_config(lora, "", None), model, low_cpu_mem_usage=True)
+    for module in model.modules():
+        if type(module) is PeftLinear:
+            module.__class__ = AdaptedLinear
+    model.get_submodule("classifier").requires_grad_(True)
+
+
+def with_adapters(model: PackedModel, weights: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+    """State to start from: the weights by peft's names, and new adapters.
+
+    Args:
+        model: with adapters.
+        weights: of the model without.
+        seed: of the adapters' first matrices; the second ones are 0, so that they change nothing yet.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    state = {}
+    for name, value in model.state_dict().items():
+        if ".lora_A." in name:
+            state[name] = torch.empty(value.shape)
+            # As peft does it: uniform within 1 / sqrt(inputs).
+            nn.init.kaiming_uniform_(state[name], a=math.sqrt(5), generator=generator)
+        elif ".lora_B." in name:
+            state[name] = torch.zeros(value.shape)
+        else:
+            state[name] = weights[name.replace(".base_layer.", ".")]
+    return state
+
+
+def shrink_frozen(model: PackedModel, lora: LoraConfig, dtype: torch.dtype) -> None:
+    """Keep the layers' frozen matrices in the type of the arithmetic, or in 4 bits once on the device.
+
+    Autocast would round them to the same 16 bits in every pass.
+    """
+    layers = model.esm.encoder.layer
+    for name, module in list(layers.named_modules()):
+        if type(module) is not nn.Linear or module.weight.requires_grad:
+            continue
+        if lora.quantize == "none":
+            module.to(dtype)
+            continue
+        parent, _, attribute = name.rpartition(".")
+        setattr(layers.get_submodule(parent), attribute, _in_4_bits(module, dtype))
+
+
+def dequantized(weights: dict[str, Tensor], lora: LoraConfig, device: torch.device) -> dict[str, Tensor]:
+    """The weights as the model sees them that is trained: 4-bit ones after their rounding."""
+    if lora.quantize == "none":
+        return weights
+    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+
+    rounded = dict(weights)
+    for name, value in weights.items():
+        if name.startswith("esm.encoder.layer.") and name.endswith(".weight") and value.ndim == 2:
+            packed, state = quantize_4bit(value.to(device), quant_type="nf4", compress_statistics=True)
+            rounded[name] = dequantize_4bit(packed, state).to("cpu", torch.float32)
+    return rounded
+
+
+def write_adapters(
+    run_dir: Path,
+    lora: LoraConfig,
+    config: EsmConfig,
+    kind: type[EsmPreTrainedModel],
+    *,
+    trained: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor],
+    base: str | None,
+) -> None:
+    """Write ``adapter`` in peft's format and, with ``lora.merge``, ``model`` in that of transformers.
+
+    Args:
+        run_dir: of the run; the folders appear whole or not at all.
+        lora: of the run.
+        config: of the model with its head.
+        kind: transformers' class of it.
+        trained: adapters by peft's names.
+        weights: of the model without adapters, the trained head among them.
+        base: what peft is to load the adapter onto.
+    """
+    with torch.device("meta"):
+        plain = kind(config)
+    task = TaskType.TOKEN_CLS if "Token" in kind.__name__ else TaskType.SEQ_CLS
+    plain.name_or_path = base or ""
+    model: Any = get_peft_model(plain, _peft_config(lora, base, task), low_cpu_mem_usage=True)
+    state = {}
+    for name in model.state_dict():
+        inner = name.removeprefix("base_model.model.")
+        for part in (".base_layer", ".modules_to_save.default", ".original_module"):
+            inner = inner.replace(part, "")
+        state[name] = trained[inner] if ".lora_" in inner else weights[inner]
+    model.load_state_dict(state, assign=True)
+    folder = run_dir / "adapter"
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    # Otherwise peft asks the hub whether the vocabulary has grown.
+    model.save_pretrained(partial, save_embedding_layers=False)
+    config.save_pretrained(partial)
+    tokenizer(config).save_pretrained(partial)
+    replace_folder(partial, folder)
+    if lora.merge:
+        save_model(run_dir / "model", config, dict(model.merge_and_unload().state_dict()), kind)
+
+
+def _peft_config(lora: LoraConfig, base: str | None, task: TaskType | None) -> PeftLoraConfig:
+    parts = "|".join(MODULES[name].replace(".", r"\.") for name in lora.targets)
+    return PeftLoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=rf"(.*\.)?esm\.encoder\.layer\.\d+\.({parts})",
+        bias="none",
+        task_type=task,
+        base_model_name_or_path=base,
+        inference_mode=False,
+    )
+
+
+def _in_4_bits(linear: nn.Linear, dtype: torch.dtype) -> nn.Module:
+    """Still whole: bitsandbytes rounds a matrix when it moves to its device."""
+    from bitsandbytes.nn import Linear4bit, Params4bit
+
+    result: nn.Module = Linear4bit(
+        linear.in_features, linear.out_features, compute_dtype=dtype, quant_type="nf4", device="meta"
+    )
+    result.weight = Params4bit(linear.weight.data, requires_grad=False, quant_type="nf4")
+    result.bias = linear.bias
+    return result

@@ -1,0 +1,252 @@
+"""What the labels of a task are, and how their text in a table becomes numbers.
+
+A protein of a sequence task has one number a label column: 0 or 1 (binary, multilabel), the place of its
+class (multiclass) or a measurement (regression); NaN where there is none. A protein of a residue task has
+the place of a class for each residue, or ``IGNORED``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .table import Cell, Problems, Record
+
+Kind = Literal["binary", "multiclass", "multilabel", "regression", "residue"]
+Floats = npt.NDArray[np.float32]
+Classes = npt.NDArray[np.int16]
+
+LABELS_FILE = "labels.json"
+IGNORED = -100
+"""Class of a residue without a label; torch's cross entropy passes it over."""
+UNKNOWN_RESIDUE = "-"
+"""Text of a residue without a label, unless a class is called so."""
+MAX_CLASSES = 1000
+_TRUTH = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "false": 0.0, "true": 1.0}
+
+
+@dataclass(frozen=True)
+class LabelSchema:
+    """The outputs of a task, by name."""
+
+    kind: Kind
+    columns: tuple[str, ...]
+    """Label columns of the table."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes; of a binary task (negative, positive); empty for multilabel and regression."""
+
+    @property
+    def num_outputs(self) -> int:
+        """Logits (or values) that a model gives a protein, of a residue task each residue."""
+        return len(self.classes) if self.kind in ("multiclass", "residue") else len(self.columns)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        return self.classes if self.kind in ("multiclass", "residue") else self.columns
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels of all records, in their order."""
+
+    schema: LabelSchema
+    values: Floats | None
+    """(N, columns) for sequence tasks,"""
+    residues: list[Classes] | None
+    """(length,) each for residue tasks."""
+
+    def key(self, index: int) -> bytes:
+        """Bytes that two records have in common if and only if they are labelled alike."""
+        array = self.values[index] if self.values is not None else self.residues[index]  # type: ignore[index]
+        return array.tobytes()
+
+    def has_any(self, index: int) -> bool:
+        if self.values is not None:
+            return bool(np.isfinite(self.values[index]).any())
+        assert self.residues is not None
+        return bool((self.residues[index] != IGNORED).any())
+
+
+def read_labels(
+    kind: Kind, columns: Sequence[str], classes: Sequence[str], records: Sequence[Record]
+) -> Labels:
+    """Read the label cells of all records.
+
+    Args:
+        kind: of task.
+        columns: label columns; one, or with multilabel and regression any number.
+        classes: names in order, (negative, positive) if binary; empty to take what the table has, sorted.
+        records: of the table.
+
+    Raises:
+        ValueError: for columns and classes that do not fit the kind, and for bad cells with their lines.
+    """
+    _check_columns(kind, columns, classes)
+    problems = Problems()
+    if kind in ("multiclass", "residue") and not classes:
+        classes = _found_classes(kind, columns[0], records)
+    if kind == "binary" and not classes:
+        schema = LabelSchema(kind, tuple(columns), (f"not {columns[0]}", columns[0]))
+    else:
+        schema = LabelSchema(kind, tuple(columns), tuple(classes))
+    if kind == "residue":
+        residues = [_residue_classes(record, columns[0], schema.classes, problems) for record in records]
+        labels = Labels(schema, None, residues)
+    else:
+        names = {name: float(place) for place, name in enumerate(classes)}
+        rows = [[_number(record, column, kind, names, problems) for column in columns] for record in records]
+        labels = Labels(schema, np.array(rows, dtype=np.float32).reshape(len(records), len(columns)), None)
+    problems.raise_if_any(f"the label column(s) {', '.join(columns)}")
+    return labels
+
+
+def class_counts(schema: LabelSchema, arrays: Iterable[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
+    """How often each class occurs.
+
+    Args:
+        schema: of the task.
+        arrays: (N, columns) of labels; of a residue task one (length,) array a protein.
+
+    Returns:
+        Shape (columns, 2), negatives and positives, if binary or multilabel; (1, classes) if multiclass or
+        residue; (columns, 0) for regression, which has no classes.
+    """
+    one_of_many = schema.kind in ("multiclass", "residue")
+    num_classes = {"regression": 0}.get(schema.kind, len(schema.classes) if one_of_many else 2)
+    counts = np.zeros((1 if one_of_many else len(schema.columns), num_classes), dtype=np.int64)
+    if not num_classes:
+        return counts
+    for array in arrays:
+        # A residue task's labels are one column with a row for each residue.
+        for column, row in zip(array.reshape(len(array), -1).T, counts, strict=True):
+            known = column[np.isfinite(column) & (column >= 0)].astype(np.int64)
+            row += np.bincount(known, minlength=num_classes)
+    return counts
+
+
+def save_schema(folder: Path, schema: LabelSchema, facts: dict[str, Any]) -> None:
+    text = json.dumps({**asdict(schema), **facts}, indent=1)
+    (folder / LABELS_FILE).write_text(text + "\n")
+
+
+def load_schema(folder: Path) -> tuple[LabelSchema, dict[str, Any]]:
+    """The schema of a prepared folder, and what else was noted with it.
+
+    Raises:
+        ValueError: if the folder has no labels or a damaged note of them.
+    """
+    path = folder / LABELS_FILE
+    try:
+        raw = json.loads(path.read_text())
+        schema = LabelSchema(raw.pop("kind"), tuple(raw.pop("columns")), tuple(raw.pop("classes")))
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(
+            f"{folder} holds no labelled proteins: no {LABELS_FILE}; run make data with the fine-tuning "
+            "configuration first, or choose another data.path"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error!r}); delete the folder and run make data again"
+        ) from None
+    return schema, raw
+
+
+def _check_columns(kind: Kind, columns: Sequence[str], classes: Sequence[str]) -> None:
+    if not columns:
+        raise ValueError("task.label_columns: got none; name the table's column(s) of labels")
+    if len(set(columns)) < len(columns):
+        raise ValueError(f"task.label_columns: got {list(columns)}; name each column once")
+    if kind in ("binary", "multiclass", "residue") and len(columns) > 1:
+        raise ValueError(
+            f"task.label_columns: got {len(columns)} columns; a {kind} task has one "
+            "(several columns of 0 and 1 are kind: multilabel)"
+        )
+    if classes and kind in ("multilabel", "regression"):
+        raise ValueError(f"task.classes: got {list(classes)}; a {kind} task takes its names from the columns")
+    if len(set(classes)) < len(classes):
+        raise ValueError(f"task.classes: got {list(classes)}; name each class once")
+    if classes and kind == "binary" and len(classes) != 2:
+        raise ValueError(
+            f"task.classes: got {list(classes)}; a binary task has two, the negative one first, "
+            "or none where the labels are 0 and 1"
+        )
+
+
+def _found_classes(kind: Kind, column: str, records: Sequence[Record]) -> tuple[str, ...]:
+    found: set[str] = set()
+    for record in records:
+        cell = record.cells[column]
+        # The text of a residue task is a class for each letter, and so are the items of a list.
+        found.update(cell or () if kind == "residue" else (_as_text(cell),))
+    found -= {"", UNKNOWN_RESIDUE} if kind == "residue" else {""}
+    if not 2 <= len(found) <= MAX_CLASSES:
+        some = ", ".join(sorted(found)[:3])
+        raise ValueError(
+            f"the label column {column!r} has {len(found)} different values ({some}...); a {kind} task has "
+            f"2 to {MAX_CLASSES} classes. Numbers to be predicted as such are kind: regression"
+        )
+    if all(name.isascii() and name.isdigit() for name in found):
+        return tuple(sorted(found, key=int))
+    return tuple(sorted(found))
+
+
+def _as_text(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else ""
+
+
+def _number(record: Record, column: str, kind: Kind, names: dict[str, float], problems: Problems) -> float:
+    cell = record.cells[column]
+    if cell is None:
+        return math.nan
+    if not isinstance(cell, str):
+        problems.add(record.where, f"record {record.id}: a list in column {column!r}, expected one value")
+        return math.nan
+    if kind == "regression":
+        try:
+            value = float(cell)
+        except ValueError:
+            value = math.nan
+        if abs(value) <= np.finfo(np.float32).max:  # not so of NaN
+            return value
+        allowed = "a number that 32 bits hold, or nothing where it was not measured"
+    elif names:
+        if cell in names:
+            return names[cell]
+        allowed = f"one of {', '.join(names)}"
+    else:
+        if cell.lower() in _TRUTH:
+            return _TRUTH[cell.lower()]
+        allowed = "0 or 1 (other names are given as task.classes: [negative, positive])"
+    problems.add(
+        record.where, f"record {record.id}: {cell[:40]!r} in column {column!r}; allowed is {allowed}"
+    )
+    return math.nan
+
+
+def _residue_classes(record: Record, column: str, classes: tuple[str, ...], problems: Problems) -> Classes:
+    cell = record.cells[column] or ()
+    result = np.full(len(record.tokens), IGNORED, dtype=np.int16)
+    if cell and len(cell) != len(record.tokens):
+        problems.add(
+            record.where,
+            f"record {record.id}: {len(cell)} labels in column {column!r} for {len(record.tokens)} residues",
+        )
+        return result
+    places = {"": IGNORED, UNKNOWN_RESIDUE: IGNORED, **{name: place for place, name in enumerate(classes)}}
+    for position, name in enumerate(cell):
+        if name not in places:
+            problems.add(
+                record.where,
+                f"record {record.id}: {name!r} at residue {position + 1} in column {column!r}; allowed are "
+                f"{', '.join(classes)} and {UNKNOWN_RESIDUE!r} for none",
+            )
+            return result
+        result[position] = places[name]
+    return result

@@ -1,0 +1,163 @@
+"""What each memory-saving method costs and brings: one run after another, and a table of them.
+
+``python -m workloads.esm2.finetune.method_table --config RUN.yaml [section.field=value ...]``
+
+The rows are those of AWS's post on fine-tuning ESM-2 on SageMaker
+(https://aws.amazon.com/blogs/machine-learning/efficiently-fine-tune-the-esm-2-protein-language-model-with-amazon-sagemaker/):
+all weights in one micro-batch a device and step, then each method alone, then all together. Steps, data and
+tokens a step are the same in every row. Each is a run of its own in fresh processes, so that its peak of
+memory is its own, and is resumed or kept like any run when the command is given again.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from workloads.esm2.command_line import RunError, run_command
+from workloads.esm2.config import LoraConfig, RunConfig
+from workloads.esm2.launch.local import processes_and_threads
+from workloads.esm2.tracking import RESULTS_FILE
+from workloads.esm2.whole_file import write_whole
+
+from .report import HEADLINES, TITLES
+
+TABLE_FILE = "methods.md"
+FIGURES_FILE = "methods.json"
+
+
+@dataclass(frozen=True)
+class Method:
+    name: str
+    accumulation: bool = False
+    """Micro-batches of ``train.tokens_per_pack`` in place of one that is a device's share of a step."""
+    checkpointing: bool = False
+    lora: bool = False
+
+
+METHODS = (
+    Method("base"),
+    Method("accumulation", accumulation=True),
+    Method("checkpointing", checkpointing=True),
+    Method("lora", lora=True),
+    Method("all", accumulation=True, checkpointing=True, lora=True),
+)
+TITLE_OF = {
+    "base": "base: all weights",
+    "accumulation": "gradient accumulation",
+    "checkpointing": "gradient checkpointing",
+    "lora": "LoRA",
+    "all": "all methods together",
+}
+
+
+def method_run(config: RunConfig, method: Method, num_devices: int) -> RunConfig:
+    """The run of a method: the configuration with what the method changes."""
+    whole = config.train.tokens_per_step // num_devices
+    train = replace(
+        config.train,
+        tokens_per_pack=config.train.tokens_per_pack if method.accumulation else whole,
+        activation_checkpointing=method.checkpointing,
+    )
+    lora = (config.lora or LoraConfig()) if method.lora else None
+    return replace(config, name=f"{config.name}-{method.name}", train=train, lora=lora)
+
+
+def check(config: RunConfig, num_devices: int) -> None:
+    """Raise a ValueError for a configuration of which the rows would not differ."""
+    if config.task is None:
+        raise ValueError(
+            "task: is missing; the table compares ways of fine-tuning, so give a run that has one"
+        )
+    train = config.train
+    if train.tokens_per_step % (2 * num_devices * train.tokens_per_pack):
+        raise ValueError(
+            f"train.tokens_per_step: got {train.tokens_per_step}; for {num_devices} device(s) with micro-"
+            f"batches of train.tokens_per_pack ({train.tokens_per_pack}) give a multiple of "
+            f"{2 * num_devices * train.tokens_per_pack}, so that each accumulates two at least"
+        )
+
+
+def launch(file: Path) -> int:
+    """Run a configuration on this machine as ``make finetune-lora`` does; the exit status."""
+    command = [sys.executable, "-m", "workloads.esm2.launch.local", "--config", str(file)]
+    return subprocess.run(command, check=False).returncode
+
+
+def row(method: Method, kind: str, results: Mapping[str, Any]) -> dict[str, Any]:
+    """One line of the table, from what a run left."""
+    first, second = HEADLINES[kind][:2]
+    prefix = "test_" if results.get("test_samples") else "eval_"
+    return {
+        "method": TITLE_OF[method.name],
+        "minutes": results["train_runtime"] / 60,
+        first: results[prefix + first],
+        second: results[prefix + second],
+        "peak_memory_bytes": results["peak_memory_bytes"],
+        "trained_parameters": results["parameters"],
+        "residues_per_second": results["train_residues_per_second"],
+    }
+
+
+def markdown(rows: Sequence[Mapping[str, Any]], environment: Mapping[str, Any]) -> str:
+    """The table with the hardware and versions it was made on."""
+    scores = [name for name in rows[0] if name in TITLES]
+    head = ["method", "minutes", *(TITLES[name] for name in scores)]
+    head += ["peak memory, GB", "trained parameters", "residues/s"]
+    lines = [
+        [
+            str(line["method"]),
+            f"{line['minutes']:.1f}",
+            *(f"{line[name]:.3f}" for name in scores),
+            f"{line['peak_memory_bytes'] / 1e9:.2f}",
+            f"{line['trained_parameters']:,}",
+            f"{line['residues_per_second']:,.0f}",
+        ]
+        for line in rows
+    ]
+    table = "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *lines])
+    where = ", ".join(
+        f"{name} {environment[name]}"
+        for name in ("device", "cpu_cores", "python", "torch")
+        if name in environment
+    )
+    return f"{table}\n\n{where}\n"
+
+
+def main(config: RunConfig) -> None:
+    num_devices, _ = processes_and_threads()
+    check(config, num_devices)
+    assert config.task is not None
+    folder = config.run_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    rows, environment = [], {}
+    for method in METHODS:
+        run = method_run(config, method, num_devices)
+        file = folder / f"{method.name}.yaml"
+        write_whole(file, yaml.safe_dump(run.to_dict(), sort_keys=False))
+        status = launch(file)
+        if status:
+            raise RunError(
+                f"the run of {TITLE_OF[method.name]} ended with status {status}; the same command goes on "
+                f"from there, and {file} is the configuration of this run alone"
+            )
+        results = json.loads((run.run_dir / RESULTS_FILE).read_text())
+        rows.append(row(method, config.task.kind, results))
+        environment = results["environment"]
+    write_whole(
+        folder / FIGURES_FILE, json.dumps({"rows": rows, "environment": environment}, indent=1) + "\n"
+    )
+    text = markdown(rows, environment)
+    write_whole(folder / TABLE_FILE, text)
+    print(f"{text}\n{folder / TABLE_FILE}")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,178 @@
+"""Fine-tuning: a model with a head for a task, all of its weights trained or adapters beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import xxhash
+from torch import Tensor, nn
+
+from workloads.esm2.config import OptimConfig, RunConfig
+from workloads.esm2.model import Pack, PackedModel
+from workloads.esm2.objective import Evaluation, Objective, Place
+from workloads.esm2.packing import HostPack, PackShape, PackStream
+from workloads.esm2.pretrained import save_model, starting_config, starting_weights
+from workloads.esm2.processes import Processes
+from workloads.esm2.proteins import ProteinSplit, Split
+
+from . import adapters
+from .labelled import LabelledSplit
+from .packs import LabelledStream, labelled_pack
+from .predictions import TaskEvaluation, evaluate
+from .tasks import TaskLoss, new_head, packed_class, plain_class, task_config
+
+HEADLINES = ("accuracy", "mcc", "f1", "auroc", "spearman", "rmse")
+"""Scores for the last line of a run, as far as its kind of task has them."""
+
+
+class FineTuning(Objective):
+    """Of the run's task.
+
+    Raises:
+        ValueError: if the data is of another kind of task, or 4 bits are asked for that nobody can do.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        assert config.task is not None, "a run without a task pre-trains"
+        self.task, self.lora = config.task, config.lora
+        if self.lora is not None:
+            adapters.check_quantization(self.lora)
+        self.labelled = LabelledSplit(config.data.path, "train")
+        self.schema = self.labelled.schema
+        if self.schema.kind != self.task.kind:
+            raise ValueError(
+                f"data.path: {config.data.path} holds labels of a {self.schema.kind} task, and task.kind is "
+                f"{self.task.kind}; give another data.path, or delete that folder and run make data again"
+            )
+        self.base_config = starting_config(config.model)
+        super().__init__(config, self.labelled, task_config(self.base_config, self.schema))
+        self.loss = TaskLoss(self.labelled, balanced=self.task.class_weights == "balanced")
+        self._fingerprint = ""
+
+    @property
+    def optim(self) -> OptimConfig:
+        if self.lora is None:
+            return self.config.optim
+        return dataclasses.replace(self.config.optim, lr=self.lora.lr)
+
+    @property
+    def lr_field(self) -> str:
+        return "optim.lr" if self.lora is None else "lora.lr"
+
+    @property
+    def trains_all(self) -> bool:
+        return self.lora is None
+
+    def on_meta(self) -> PackedModel:
+        with torch.device("meta"):
+            model: PackedModel = packed_class(self.schema.kind)(self.esm_config)
+        if self.lora is not None:
+            adapters.add_adapters(model, self.lora)
+        return model
+
+    def weights(self) -> dict[str, Tensor]:
+        weights = self._plain_weights()
+        if self.lora is None:
+            return weights
+        self._fingerprint = _fingerprint(weights)
+        return adapters.with_adapters(self.on_meta(), weights, self.config.train.seed)
+
+    def _plain_weights(self) -> dict[str, Tensor]:
+        """Without adapters: the encoder to start from, and a new head."""
+        seed = self.config.train.seed
+        start = starting_weights(self.config.model, seed)
+        encoder = {name: value for name, value in start.items() if name.startswith("esm.")}
+        return encoder | new_head(self.esm_config, self.schema.kind, seed)
+
+    def loaded(self, model: PackedModel, dtype: torch.dtype) -> None:
+        if self.lora is not None:
+            adapters.shrink_frozen(model, self.lora, dtype)
+
+    def open(self, split: Split) -> LabelledSplit:
+        return LabelledSplit(self.config.data.path, split)
+
+    def stream(self, split: ProteinSplit, shape: PackShape, seed: int) -> PackStream:
+        assert isinstance(split, LabelledSplit)
+        return LabelledStream(split, shape, seed)
+
+    def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> Pack:
+        return labelled_pack(host, shape.max_length, device)
+
+    def num_targets(self, pack: Pack) -> Tensor:
+        return self.loss.num_targets(pack.targets)
+
+    def loss_sum(self, model: nn.Module, pack: Pack) -> Tensor:
+        return self.loss(model(pack), pack.targets)
+
+    def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
+        assert isinstance(split, LabelledSplit)
+        return evaluate(model, split, self.loss, place, num_packs)
+
+    def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
+        kind = plain_class(self.schema.kind)
+        if self.lora is None:
+            save_model(run_dir / "model", self.esm_config, self.loss.head_in_units(dict(weights)), kind)
+            return
+        head = {name: value for name, value in weights.items() if name.startswith("classifier.")}
+        base = adapters.dequantized(self._plain_weights(), self.lora, device)
+        adapters.write_adapters(
+            run_dir,
+            self.lora,
+            self.esm_config,
+            kind,
+            trained=weights,
+            weights=base | self.loss.head_in_units(head),
+            base=self.config.model.init_from,
+        )
+
+    def results(self, validation: Evaluation, test: Evaluation | None) -> dict[str, Any]:
+        tested = {} if test is None else test.values
+        return {
+            "task": self.schema.kind,
+            "classes": list(self.schema.output_names),
+            **{name.replace("eval_", "test_", 1): value for name, value in tested.items()},
+            "test_samples": 0 if test is None else test.num_proteins,
+        }
+
+    def record(self, run_dir: Path, validation: Evaluation, test: Evaluation | None) -> None:
+        for name, evaluation in (("validation", validation), ("test", test)):
+            if isinstance(evaluation, TaskEvaluation):
+                evaluation.predictions.save(run_dir / f"predictions-{name}.npz")
+
+    def summary(self, results: Mapping[str, Any]) -> str:
+        parts = []
+        for split, prefix in (("validation", "eval_"), ("test", "test_")):
+            found = [f"{name} {results[prefix + name]:.3f}" for name in HEADLINES if prefix + name in results]
+            parts += [f"{split} {', '.join(found)}"] if found else []
+        return "; ".join(parts)
+
+    def identity(self, here: Processes) -> dict[str, Any]:
+        identity = super().identity(here) | {
+            "task.kind": self.task.kind,
+            "task.class_weights": self.task.class_weights,
+        }
+        if self.lora is None:
+            return identity
+        # Checkpoints do not hold the frozen weights, so they must be the same at the next start.
+        fingerprint = [self._fingerprint]
+        dist.broadcast_object_list(fingerprint, src=0, group=here.control)
+        return identity | {
+            "lora.rank": self.lora.rank,
+            "lora.alpha": self.lora.alpha,
+            "lora.targets": list(self.lora.targets),
+            "lora.quantize": self.lora.quantize,
+            "weights to start from (xxh3)": fingerprint[0],
+        }
+
+
+def _fingerprint(weights: Mapping[str, Tensor]) -> str:
+    digest = xxhash.xxh3_128()
+    for name in sorted(weights):
+        digest.update(name.encode())
+        digest.update(weights[name].contiguous().numpy().data)
+    return digest.hexdigest()

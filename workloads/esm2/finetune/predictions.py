@@ -1,0 +1,144 @@
+"""A model's outputs on a split, collected from all processes, and their scores."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from workloads.esm2.evaluation import EVALUATION_SEED, rounds
+from workloads.esm2.heartbeat import beat
+from workloads.esm2.objective import Evaluation, Place
+from workloads.esm2.parallel import bare
+
+from .labelled import LabelledSplit
+from .labels import IGNORED, LabelSchema
+from .packs import LabelledStream, labelled_pack
+from .scores import scores
+from .tasks import TaskLoss
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """N proteins of a split, of a residue task N residues; C columns of labels, L outputs."""
+
+    units: npt.NDArray[np.int64]
+    """Proteins of the split, in the order of the rows."""
+    offsets: npt.NDArray[np.int64]
+    """(proteins + 1,) first row of each."""
+    labels: npt.NDArray[np.float32]
+    """(N, C), NaN where there is none; of a residue task C is 1."""
+    outputs: npt.NDArray[np.float32]
+    """(N, L) logits, or values in the labels' units."""
+
+    def save(self, path: Path) -> None:
+        """As an npz archive, whole or not at all."""
+        partial = path.with_name(path.name + ".partial")
+        with partial.open("wb") as file:
+            np.savez_compressed(
+                file, units=self.units, offsets=self.offsets, labels=self.labels, outputs=self.outputs
+            )
+        os.replace(partial, path)
+
+    @staticmethod
+    def load(path: Path) -> Predictions:
+        with np.load(path, allow_pickle=False) as arrays:
+            return Predictions(*(arrays[name] for name in ("units", "offsets", "labels", "outputs")))
+
+
+@dataclass(frozen=True)
+class TaskEvaluation(Evaluation):
+    predictions: Predictions
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, split: LabelledSplit, loss: TaskLoss, place: Place, num_packs: int
+) -> TaskEvaluation:
+    """Scores on the first packs of a split (0: all), the same on every process.
+
+    ``eval_loss`` is a mean over all labels, weighted as in training.
+    """
+    started = time.monotonic()
+    here, shape, schema = place.here, place.shape, split.schema
+    stream = LabelledStream(split, shape, EVALUATION_SEED)
+    offsets = _row_offsets(split, shape.max_residues)
+    outputs = torch.zeros(int(offsets[-1]), schema.num_outputs)
+    seen = torch.zeros(split.num_units, dtype=torch.bool)
+    totals = torch.zeros(2, dtype=torch.float64, device=here.device)  # loss, labels
+    beat("evaluating", slow=True)  # layers may be compiled for it
+    for packs in rounds(stream.epoch(0), num_packs, here.world_size):
+        mine = packs[here.rank] if here.rank < len(packs) else None
+        host = stream.load(mine)
+        pack = labelled_pack(host, shape.max_length, here.device)
+        with torch.autocast(here.device.type, dtype=torch.bfloat16, enabled=place.dtype == torch.bfloat16):
+            found = bare(model)(pack)
+        totals += torch.stack([loss(found, pack.targets).double(), loss.num_targets(pack.targets).double()])
+        if mine is not None:
+            rows = _rows_of_units(mine.units, offsets)
+            outputs[rows] = found[_rows_of_pack(host.cumulative, len(mine.units), schema)].float().cpu()
+        for planned in packs:
+            seen[torch.from_numpy(planned.units)] = True
+        beat("evaluating")
+    dist.all_reduce(totals)
+    dist.all_reduce(outputs, group=here.control)
+    units = np.flatnonzero(seen.numpy())
+    rows = _rows_of_units(units, offsets)
+    predictions = Predictions(
+        units=units,
+        offsets=np.concatenate([[0], np.cumsum(np.diff(offsets)[units])]),
+        labels=_labels(split, units, shape.max_residues),
+        outputs=loss.in_units(outputs.numpy()[rows]),
+    )
+    loss_sum, num_labels = here.to_host(totals)
+    found_scores = scores(schema, predictions.labels, predictions.outputs)
+    return TaskEvaluation(
+        values={
+            "eval_loss": loss_sum / max(1.0, num_labels),
+            **{f"eval_{name}": value for name, value in found_scores.items()},
+        },
+        num_proteins=len(units),
+        seconds=time.monotonic() - started,
+        predictions=predictions,
+    )
+
+
+def _row_offsets(split: LabelledSplit, max_residues: int) -> npt.NDArray[np.int64]:
+    """(units + 1,) first row of each protein: one for all of it, or one for each residue that is read."""
+    if split.schema.kind != "residue":
+        return np.arange(split.num_units + 1)
+    _, lengths = split.draw(0, split.num_units, 0, 0)
+    return np.concatenate([[0], np.cumsum(np.minimum(lengths, max_residues))])
+
+
+def _rows_of_units(units: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    ranges = [np.arange(offsets[unit], offsets[unit + 1]) for unit in units]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *ranges])
+
+
+def _rows_of_pack(
+    cumulative: npt.NDArray[np.int32], num_proteins: int, schema: LabelSchema
+) -> npt.NDArray[np.int64]:
+    """Places in the model's outputs of a pack's proteins, or of their residues."""
+    if schema.kind != "residue":
+        return np.arange(num_proteins)
+    bounds = itertools.pairwise(cumulative[: num_proteins + 1])
+    ranges = [np.arange(start + 1, stop - 1) for start, stop in bounds]  # between CLS and EOS
+    return np.concatenate(ranges)
+
+
+def _labels(split: LabelledSplit, units: npt.NDArray[np.int64], max_residues: int) -> npt.NDArray[np.float32]:
+    if split.schema.kind != "residue":
+        return split.labels(units)
+    parts = [labels[:max_residues] for labels in split.residue_labels(units)]
+    flat = np.concatenate([np.zeros(0, dtype=np.int64), *parts]).astype(np.float32)[:, None]
+    flat[flat == IGNORED] = np.nan
+    return flat

@@ -1,0 +1,209 @@
+"""From a table of labelled proteins to a folder of shards as pre-training reads them, with labels.
+
+The table is held in memory, which a set of labelled proteins fits; what pre-trains does not, and has
+``data/prepare.py``. The result does not depend on the order of the table's rows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from workloads.esm2.config import RunConfig, TaskConfig
+from workloads.esm2.data.manifest import SPLITS, Manifest, Settings
+from workloads.esm2.data.prepared import existing_manifest, source_file
+from workloads.esm2.data.sources import fetch
+from workloads.esm2.data.spill import hash_all
+from workloads.esm2.data.workspace import workspace
+
+from .label_shards import write_split
+from .labels import Labels, class_counts, load_schema, read_labels, save_schema
+from .splits import TRAIN, check_rule, record_clusters, split_records
+from .table import Record, first_of, read_records
+
+SAMPLE = Path(__file__).parent / "sample" / "localization.csv.gz"
+NAMED_ADDRESSES = {
+    "deeploc2": "https://services.healthtech.dtu.dk/services/DeepLoc-2.0/data/"
+    "Swissprot_Train_Validation_dataset.csv",
+}
+"""Tables that ``task.table`` knows by a word."""
+
+
+def prepare_table(config: RunConfig) -> Manifest:
+    """Prepare the table of a fine-tuning run, or return at once if ``data.path`` holds the result.
+
+    Raises:
+        ValueError: for anything wrong with the table, its labels, its splits or the output folder; nothing
+            is left behind.
+    """
+    task, out = config.task, Path(config.data.path)
+    assert task is not None, "a run without task: has no table"
+    check_rule(task.split)
+    downloads = Path(config.data.downloads)
+    files = {path: name for name in task.table for path in _table_files(name, downloads)}
+    (labels_file, clusters_file) = (
+        _one_file(field, name, downloads)
+        for field, name in (("task.labels", task.labels), ("task.split.clusters", task.split.clusters))
+    )
+    sources = dict(files)
+    for path, name in ((labels_file, task.labels), (clusters_file, task.split.clusters)):
+        if path is not None and name is not None:
+            sources[path] = name
+    by_cluster = task.split.column is None
+    settings = Settings(
+        seed=config.data.seed,
+        validation_fraction=config.data.validation_fraction if by_cluster else 0.0,
+        test_fraction=config.data.test_fraction if by_cluster else 0.0,
+        members=False,
+    )
+    data_task = _data_fields(task)
+    manifest = existing_manifest(out, sources, settings)
+    if manifest is not None:
+        _check_same_task(out, data_task)
+        _say(f"{out} is already prepared: {_summary(manifest)}")
+        return manifest
+
+    split_columns = [name for name in (task.split.column, task.split.cluster_column) if name is not None]
+    records = read_records(
+        list(files),
+        labels_file,
+        id_column=task.id_column,
+        sequence_column=task.sequence_column,
+        columns=list(dict.fromkeys([*task.label_columns, *split_columns])),
+    )
+    labels = read_labels(task.kind, task.label_columns, task.classes, records)
+    clusters = record_clusters(task.split, records, clusters_file)
+    numbers = split_records(
+        task.split,
+        records,
+        clusters,
+        validation_fraction=settings.validation_fraction,
+        test_fraction=settings.test_fraction,
+    )
+    order = _order(records, settings.seed)
+    labelled = [index for index in order if labels.has_any(index)]
+    kept = _without_copies(labelled, records, labels)
+    _check_training_classes(labels, [index for index in kept if numbers[index] == TRAIN])
+    contradictions = len(kept) - len({records[index].tokens for index in kept})
+    with workspace(out) as folder:
+        splits = {
+            name: write_split(
+                folder, name, [i for i in kept if numbers[i] == number], records, labels, clusters
+            )
+            for number, name in enumerate(SPLITS)
+        }
+        manifest = Manifest(
+            sources=tuple(sorted(source_file(path, name) for path, name in sources.items())),
+            settings=settings,
+            duplicates_dropped=len(labelled) - len(kept),
+            splits=splits,
+        )
+        manifest.save(folder)
+        facts = {
+            "task": data_task,
+            "unlabelled_dropped": len(records) - len(labelled),
+            "contradicting_labels": contradictions,
+        }
+        save_schema(folder, labels.schema, facts)
+    _say(f"{out} is prepared: {_summary(manifest)}")
+    if len(records) > len(labelled):
+        _say(f"note: {len(records) - len(labelled)} protein(s) have no label and were left out")
+    if contradictions:
+        _say(f"note: {contradictions} protein(s) repeat another's sequence with other labels; all are kept")
+    return manifest
+
+
+def _table_files(name: str, downloads: Path) -> list[Path]:
+    if name == "sample":
+        if not SAMPLE.is_file():
+            raise ValueError(f"sample: {SAMPLE} is missing; restore it with: git checkout -- {SAMPLE}")
+        return [SAMPLE]
+    return fetch(NAMED_ADDRESSES.get(name, name), downloads)
+
+
+def _one_file(field: str, name: str | None, downloads: Path) -> Path | None:
+    if name is None:
+        return None
+    path, *others = fetch(name, downloads)
+    if others:
+        raise ValueError(f"{field}: {name} is {len(others) + 1} files; give one table")
+    return path
+
+
+def _data_fields(task: TaskConfig) -> dict[str, Any]:
+    """What of a task shapes its data, as JSON has it; the sources are compared by content."""
+    fields = asdict(task)
+    for name in ("class_weights", "table", "labels"):
+        del fields[name]
+    fields["split"].pop("clusters")
+    flat = {f"split.{name}": value for name, value in fields.pop("split").items()}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in (fields | flat).items()}
+
+
+def _check_same_task(out: Path, wanted: dict[str, Any]) -> None:
+    there = load_schema(out)[1].get("task", {})
+    differences = [
+        f"task.{name} (there {there.get(name)!r}, wanted {value!r})"
+        for name, value in wanted.items()
+        if there.get(name) != value
+    ]
+    if differences:
+        raise ValueError(
+            f"{out} holds data prepared differently: {'; '.join(differences)}; "
+            "choose another data.path, or delete that folder to prepare again"
+        )
+
+
+def _order(records: Sequence[Record], seed: int) -> list[int]:
+    """Shuffled by a hash of the sequence; equal ones by id."""
+    keys = hash_all([record.tokens for record in records], seed).tolist()
+    return sorted(range(len(records)), key=lambda i: (keys[i], records[i].tokens, records[i].id))
+
+
+def _without_copies(order: Sequence[int], records: Sequence[Record], labels: Labels) -> list[int]:
+    """Of equal sequences with equal labels the smallest id stays; leaks were refused before."""
+    seen: set[tuple[bytes, bytes]] = set()
+    kept = []
+    for index in order:
+        key = (records[index].tokens, labels.key(index))
+        if key not in seen:
+            kept.append(index)
+            seen.add(key)
+    return kept
+
+
+def _check_training_classes(labels: Labels, rows: Sequence[int]) -> None:
+    """Nothing is learned about a class that the training split does not have."""
+    schema = labels.schema
+    if labels.values is not None:
+        counts = class_counts(schema, [labels.values[list(rows)]])
+    else:
+        assert labels.residues is not None
+        counts = class_counts(schema, (labels.residues[index] for index in rows))
+    if schema.kind == "regression":
+        return
+    if counts.shape[0] == 1:
+        missing = [name for name, count in zip(schema.classes, counts[0], strict=False) if not count]
+    else:
+        missing = [
+            f"{name} = {value}"
+            for name, pair in zip(schema.columns, counts, strict=True)
+            for value, count in enumerate(pair)
+            if not count
+        ]
+    if missing:
+        raise ValueError(
+            f"the training split has no example of {first_of(missing)}; leave the class or column out of the "
+            "task, or give the training split a protein with it"
+        )
+
+
+def _summary(manifest: Manifest) -> str:
+    return ", ".join(f"{name} {split.records:,}" for name, split in manifest.splits.items()) + " proteins"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,227 @@
+"""Which split each labelled protein belongs to: as a column says, or by cluster. Never at random.
+
+Homologous proteins share labels, so that a random split puts answers to the test questions into the training
+split. Whatever the rule, equal sequences and members of one cluster in two splits are refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from workloads.esm2.data.manifest import SPLITS
+from workloads.esm2.data.spill import SPLIT_SALT, hash_all
+
+from .table import Problems, Record, first_of
+
+if TYPE_CHECKING:
+    from workloads.esm2.config import SplitConfig
+
+SplitNumbers = npt.NDArray[np.int8]
+"""Position in ``SPLITS`` of each record, shape (N,)."""
+TRAIN, VALIDATION, TEST = range(len(SPLITS))
+SHOWN_LEAKS = 5
+HOW_TO_SPLIT = (
+    "Give task.split.column with the values that are task.split.validation and task.split.test; or "
+    "task.split.cluster_column; or task.split.clusters, a table of two columns (protein, cluster), for "
+    "example the _cluster.tsv that 'mmseqs easy-cluster proteins.fasta out tmp --min-seq-id 0.3' writes"
+)
+
+
+def check_rule(split: SplitConfig) -> None:
+    """Raise a ValueError unless a rule is given, and one alone."""
+    if split.cluster_column is not None and split.clusters is not None:
+        raise ValueError("task.split: got cluster_column and clusters; clusters come from one of them")
+    if split.column is None:
+        if split.validation or split.test:
+            raise ValueError(
+                "task.split: validation and test are values of task.split.column, which is not given"
+            )
+        if split.cluster_column is None and split.clusters is None:
+            raise ValueError(
+                "task.split: nothing says which proteins are held out, and a random choice would put "
+                f"relatives of the training proteins among them. {HOW_TO_SPLIT}"
+            )
+        return
+    if not split.validation:
+        raise ValueError(
+            f"task.split.validation: got none; name the values of the column {split.column!r} that are held "
+            "out for validation"
+        )
+    both = sorted(set(split.validation) & set(split.test))
+    if both:
+        raise ValueError(f"task.split: {first_of(both)} is in validation and in test; choose one")
+
+
+def split_records(
+    split: SplitConfig,
+    records: Sequence[Record],
+    clusters: Sequence[str] | None,
+    *,
+    validation_fraction: float,
+    test_fraction: float,
+) -> SplitNumbers:
+    """Assign every record to a split and refuse leakage.
+
+    Args:
+        split: the rule.
+        records: of the table.
+        clusters: of each record, from ``record_clusters``.
+        validation_fraction: share of clusters held out where clusters decide.
+        test_fraction: likewise, for the final test.
+
+    Raises:
+        ValueError: if a split has no protein, or a sequence or a cluster is in two.
+    """
+    if split.column is not None:
+        numbers = _by_column(split, records)
+    else:
+        assert clusters is not None
+        numbers = _by_cluster(clusters, validation_fraction, test_fraction)
+    wanted = [TRAIN, VALIDATION]
+    wanted += [TEST] if split.test or (split.column is None and test_fraction > 0) else []
+    for number in wanted:
+        if not (numbers == number).any():
+            raise ValueError(
+                f"the {SPLITS[number]} split has no protein of {len(records)}; "
+                + (
+                    f"name other values of the column {split.column!r}"
+                    if split.column is not None
+                    else f"there are {len(set(clusters or ()))} clusters for data.validation_fraction "
+                    f"{validation_fraction} and data.test_fraction {test_fraction}: give more clusters, or "
+                    "larger shares"
+                )
+            )
+    _refuse_leaks("sequence", numbers, records, lambda index: records[index].tokens)
+    if clusters is not None:
+        _refuse_leaks("cluster", numbers, records, lambda index: clusters[index])
+    return numbers
+
+
+def record_clusters(split: SplitConfig, records: Sequence[Record], table: Path | None) -> list[str] | None:
+    """Cluster of every record, from the column or from the table (None if neither is configured).
+
+    Raises:
+        ValueError: for records without a cluster.
+    """
+    if table is not None:
+        return _from_table(table, records)
+    if split.cluster_column is None:
+        return None
+    problems = Problems()
+    clusters = []
+    for record in records:
+        cluster = record.cells[split.cluster_column]
+        if not isinstance(cluster, str):
+            problems.add(record.where, f"record {record.id} has no cluster in {split.cluster_column!r}")
+            continue
+        clusters.append(cluster)
+    problems.raise_if_any(f"the cluster column {split.cluster_column!r}")
+    return clusters
+
+
+def _by_column(split: SplitConfig, records: Sequence[Record]) -> SplitNumbers:
+    assert split.column is not None
+    problems = Problems()
+    values = []
+    for record in records:
+        value = record.cells[split.column]
+        if not isinstance(value, str):
+            problems.add(record.where, f"record {record.id} has no split in column {split.column!r}")
+            value = ""
+        values.append(value)
+    problems.raise_if_any(f"the split column {split.column!r}")
+    found = Counter(values)
+    unknown = [value for value in (*split.validation, *split.test) if value not in found]
+    if unknown:
+        some = first_of([f"{value} ({count} proteins)" for value, count in found.most_common(6)])
+        raise ValueError(
+            f"task.split: the column {split.column!r} has no value {unknown[0]!r}; it has {some}"
+        )
+    places = {value: VALIDATION for value in split.validation} | {value: TEST for value in split.test}
+    return np.array([places.get(value, TRAIN) for value in values], dtype=np.int8)
+
+
+def _by_cluster(clusters: Sequence[str], validation_fraction: float, test_fraction: float) -> SplitNumbers:
+    """By the same hash of the cluster as data preparation, so that both hold out the same clusters."""
+    shares = hash_all([cluster.encode() for cluster in clusters], SPLIT_SALT) / 2.0**64
+    numbers = np.full(len(clusters), TRAIN, dtype=np.int8)
+    numbers[shares < test_fraction + validation_fraction] = VALIDATION
+    numbers[shares < test_fraction] = TEST
+    return numbers
+
+
+def _from_table(path: Path, records: Sequence[Record]) -> list[str]:
+    """Look up each record in a table of two columns, in either order: mmseqs writes the cluster first."""
+    problems = Problems()
+    rows: list[tuple[str, str]] = []
+    try:
+        text = path.read_text()
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text; give a table of two tab-separated columns") from None
+    for number, line in enumerate(text.splitlines(), start=1):
+        fields = line.split("\t")
+        if len(fields) == 2 and all(fields):
+            rows.append((fields[0], fields[1]))
+        elif line:
+            problems.add(
+                f"{path}:{number}", f"{len(fields)} tab-separated fields, expected protein and cluster"
+            )
+    problems.raise_if_any(path.name)
+    ids = {record.id for record in records}
+    orphans: list[str] = []
+    for members_first in (True, False):
+        pairs = rows if members_first else [(member, cluster) for cluster, member in rows]
+        cluster_of: dict[str, str] = {}
+        for member, cluster in pairs:
+            if cluster_of.setdefault(member, cluster) != cluster and member in ids:
+                break  # a protein in two clusters: this column is not the proteins'
+        else:
+            missing = [record.id for record in records if record.id not in cluster_of]
+            if not missing:
+                return [cluster_of[record.id] for record in records]
+            if not orphans or len(missing) < len(orphans):
+                orphans = missing
+    some = f"; without a cluster are {first_of(orphans)}" if orphans else ""
+    raise ValueError(
+        f"{path} does not give each of the {len(records)} proteins one cluster{some}. "
+        "Cluster the proteins of this very table again, under the same ids"
+    )
+
+
+def _refuse_leaks(
+    what: str,
+    numbers: SplitNumbers,
+    records: Sequence[Record],
+    key: Callable[[int], Hashable],
+) -> None:
+    first: dict[Hashable, int] = {}
+    leaks: list[tuple[int, int]] = []
+    for index in range(len(records)):
+        other = first.setdefault(key(index), index)
+        if numbers[other] != numbers[index]:
+            leaks.append((other, index))
+    if not leaks:
+        return
+    lines = [
+        f"  {key(one) if what == 'cluster' else 'the same sequence'}: "
+        + " and ".join(
+            f"{records[index].id} ({records[index].where}, {SPLITS[numbers[index]]})" for index in (one, two)
+        )
+        for one, two in leaks[:SHOWN_LEAKS]
+    ]
+    if len(leaks) > SHOWN_LEAKS:
+        lines.append(f"  ... and {len(leaks) - SHOWN_LEAKS} more")
+    advice = (
+        "split by cluster instead (task.split.cluster_column or task.split.clusters), or move them into one"
+        if what == "cluster"
+        else "remove the copies from one split; the scores would count what was learned by heart"
+    )
+    raise ValueError(
+        f"{len(leaks)} protein(s) share a {what} with another split; {advice}:\n" + "\n".join(lines)
+    )

@@ -1,0 +1,142 @@
+"""A task's model and loss: transformers' heads, the losses that transformers has for them.
+
+Shapes: N proteins (of a residue task residues), L outputs of the model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import EsmConfig, EsmForSequenceClassification, EsmForTokenClassification
+
+from workloads.esm2.model import PackedSequenceClassifier, PackedTokenClassifier
+
+from .labelled import LabelledSplit
+from .labels import IGNORED, Kind, LabelSchema
+
+PROBLEM_TYPES: dict[Kind, str | None] = {
+    "binary": "multi_label_classification",  # of one label
+    "multiclass": "single_label_classification",
+    "multilabel": "multi_label_classification",
+    "regression": "regression",
+    "residue": None,
+}
+"""By which transformers chooses the loss of a sequence classifier."""
+
+
+def packed_class(kind: Kind) -> type[PackedSequenceClassifier] | type[PackedTokenClassifier]:
+    return PackedTokenClassifier if kind == "residue" else PackedSequenceClassifier
+
+
+def plain_class(kind: Kind) -> type[EsmForSequenceClassification] | type[EsmForTokenClassification]:
+    """What others load the model as."""
+    return EsmForTokenClassification if kind == "residue" else EsmForSequenceClassification
+
+
+def task_config(base: EsmConfig, schema: LabelSchema) -> EsmConfig:
+    """Shape of the model with the task's head: the base's, with names for the outputs."""
+    names = schema.classes[1:] if schema.kind == "binary" else schema.output_names
+    return EsmConfig(
+        **{
+            **base.to_dict(),
+            "architectures": [plain_class(schema.kind).__name__],
+            "problem_type": PROBLEM_TYPES[schema.kind],
+            "id2label": dict(enumerate(names)),
+            "label2id": {name: place for place, name in enumerate(names)},
+        }
+    )
+
+
+def new_head(config: EsmConfig, kind: Kind, seed: int) -> dict[str, Tensor]:
+    """Random weights of the head by transformers' own initialisation."""
+    single_layer = EsmConfig(**{**config.to_dict(), "num_hidden_layers": 1})
+    # A generator state of its own: a library that draws numbers earlier must not change the weights.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = plain_class(kind)(single_layer)
+    return {name: value for name, value in model.state_dict().items() if name.startswith("classifier.")}
+
+
+class TaskLoss:
+    """Loss of a task, with the weights and units that the training split gives.
+
+    Args:
+        split: what is trained on.
+        balanced: whether each class weighs as the inverse of its frequency there.
+    """
+
+    def __init__(self, split: LabelledSplit, *, balanced: bool) -> None:
+        self.kind = split.schema.kind
+        outputs = split.schema.num_outputs
+        self.shift, self.scale = np.zeros(outputs, np.float32), np.ones(outputs, np.float32)
+        if self.kind == "regression":
+            self.shift, self.scale = _mean_and_deviation(split.labels(np.arange(split.num_units)))
+        self._weight = torch.from_numpy(_class_weights(split)) if balanced else None
+
+    def num_targets(self, targets: Tensor) -> Tensor:
+        """() int64 labels that are there."""
+        return (targets != IGNORED).sum() if self.kind == "residue" else targets.isfinite().sum()
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """() fp32 sum over all labels that are there.
+
+        Args:
+            outputs: (N, L) of the model.
+            targets: (N, columns) as ``LabelledPack`` has them, of a residue task (N,).
+        """
+        weight = None if self._weight is None else self._weight.to(outputs.device, non_blocking=True)
+        if self.kind in ("multiclass", "residue"):
+            if self.kind == "multiclass":
+                targets = targets[:, 0].nan_to_num(nan=IGNORED).long()
+            return F.cross_entropy(outputs, targets, weight, ignore_index=IGNORED, reduction="sum")
+        is_there = targets.isfinite()
+        targets = targets.nan_to_num(nan=0.0)
+        if self.kind == "regression":
+            shift, scale = (_like(values, outputs) for values in (self.shift, self.scale))
+            losses = (outputs - (targets - shift) / scale) ** 2
+        else:
+            losses = F.binary_cross_entropy_with_logits(outputs, targets, pos_weight=weight, reduction="none")
+        return losses.masked_fill(~is_there, 0.0).sum()
+
+    def in_units(self, outputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Outputs as the labels are measured: a regression learns them with mean 0 and deviation 1."""
+        return outputs * self.scale + self.shift
+
+    def head_in_units(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The same in the head's last layer, so that the model that is written needs nothing of it."""
+        if self.kind != "regression":
+            return weights
+        weight, bias = weights["classifier.out_proj.weight"], weights["classifier.out_proj.bias"]
+        shift, scale = (_like(values, weight) for values in (self.shift, self.scale))
+        return weights | {
+            "classifier.out_proj.weight": weight * scale[:, None],
+            "classifier.out_proj.bias": bias * scale + shift,
+        }
+
+
+def _class_weights(split: LabelledSplit) -> npt.NDArray[np.float32]:
+    """Of one class out of many: all / (classes * those of the class), which is 1 in the mean over the split.
+    Of a label that is there or not: negatives / positives, as a weight of the positives.
+    """
+    counts = split.class_counts().astype(np.float64)
+    if split.schema.kind in ("multiclass", "residue"):
+        return (counts.sum() / (counts.shape[1] * np.maximum(counts[0], 1))).astype(np.float32)
+    return (np.maximum(counts[:, 0], 1) / np.maximum(counts[:, 1], 1)).astype(np.float32)
+
+
+def _mean_and_deviation(
+    labels: npt.NDArray[np.float32],
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    values = labels.astype(np.float64)
+    deviation = np.asarray(np.nanstd(values, axis=0))
+    mean = np.asarray(np.nanmean(values, axis=0))
+    return mean.astype(np.float32), np.where(deviation > 0, deviation, 1.0).astype(np.float32)
+
+
+def _like(values: npt.NDArray[Any], tensor: Tensor) -> Tensor:
+    return torch.from_numpy(values).to(tensor.device, non_blocking=True)

@@ -1,0 +1,64 @@
+"""Embeddings of proteins: ``python -m workloads.esm2.inference.embed --config RUN.yaml [...]``.
+
+Parquet with the columns id, length (residues) and embedding: a list of C numbers, the mean over the residues;
+or with ``inference.embedding=residue`` a list of L such lists. They are the hidden states behind the model's
+last layer norm, what transformers calls ``last_hidden_state``, without CLS and EOS.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from ..config import RunConfig
+from ..processes import Processes
+from .engine import EMBEDDING, RESIDUE_EMBEDDINGS, Array
+from .job import cropped, load, run_parts, settings_of
+from .output import PARQUET, Output
+from .records import Protein
+from .start import start
+
+MAX_PART_BYTES = 256 << 20
+"""Of embeddings a residue: they are in memory until their part is written."""
+
+
+def embed(config: RunConfig, here: Processes) -> None:
+    """Embeddings of every protein of the input.
+
+    Raises:
+        ValueError: for a model, an input or an output that cannot be used.
+    """
+    inference = config.inference
+    output = Output(Path(inference.output or config.run_dir / "embeddings.parquet"), [PARQUET])
+    loaded = load(config, here)
+    size = loaded.engine.model.config.hidden_size
+    is_mean = inference.embedding == "mean"
+    settings = settings_of(config, loaded, "embed")
+    settings |= {"embedding": inference.embedding, "stored_as": inference.stored_as}
+
+    def tabulate(proteins: list[Protein]) -> pa.Table:
+        found = loaded.engine.run(cropped(config, proteins), EMBEDDING if is_mean else RESIDUE_EMBEDDINGS)
+        embeddings = _vectors(found, size, inference.stored_as)
+        if not is_mean:
+            offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in found])]).astype(np.int32)
+            embeddings = pa.ListArray.from_arrays(pa.array(offsets), embeddings)
+        ids, lengths = [protein.id for protein in proteins], [len(protein.tokens) for protein in proteins]
+        columns = [pa.array(ids, pa.string()), pa.array(lengths, pa.int32()), embeddings]
+        return pa.table(columns, names=["id", "length", "embedding"])
+
+    part_residues = inference.part_residues
+    if not is_mean:
+        part_residues = max(1, min(part_residues, MAX_PART_BYTES // (4 * size)))
+    run_parts(config, here, output=output, settings=settings, tabulate=tabulate, part_residues=part_residues)
+
+
+def _vectors(found: list[Array], size: int, kind: str) -> pa.Array:
+    """Rows of ``size`` numbers, those of all proteins one after another."""
+    flat = np.concatenate([np.empty(0, np.float32), *(rows.ravel() for rows in found)]).astype(kind)
+    return pa.FixedSizeListArray.from_arrays(pa.array(flat), size)
+
+
+if __name__ == "__main__":
+    start("embed", embed)

@@ -1,0 +1,214 @@
+"""What ``embed`` and ``predict`` have in common: every protein of the input to one row of a table.
+
+Every process reads the whole input, which is quick, and computes each so many-th part of it. The first one
+joins the parts when all are there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+import torch.distributed as dist
+
+from ..config import InferenceConfig, RunConfig
+from ..hardware import compute_dtype, environment
+from ..heartbeat import beat
+from ..processes import Processes
+from .engine import Engine
+from .model import fingerprint, load_model
+from .output import Output
+from .parts import Part, cut, key_of, planned
+from .records import Protein, Reject, read_proteins
+
+Tabulate = Callable[[list[Protein]], pa.Table]
+WAIT_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The model of a command, ready to compute."""
+
+    name: str
+    fingerprint: str
+    engine: Engine
+
+
+def load(config: RunConfig, here: Processes) -> Loaded:
+    """The model that ``inference.model`` names, or that the run has left.
+
+    Raises:
+        ValueError: if there is none, or if it cannot be read.
+    """
+    name = config.inference.model or str(config.run_dir / "model")
+    if config.inference.model is None and not Path(name).is_dir():
+        raise ValueError(
+            f"{name} does not exist: the run {config.name} has not finished. Train it first, or name a model "
+            "with inference.model=<folder or hub id>"
+        )
+    beat("loading", slow=True)
+    model = load_model(name)
+    identity = fingerprint(model)
+    engine = Engine(
+        model,
+        device=here.device,
+        dtype=compute_dtype(config.train, here.device),
+        tokens_per_pack=config.inference.tokens_per_pack,
+        max_residues=config.model.max_residues,
+    )
+    return Loaded(name, identity, engine)
+
+
+def cropped(config: RunConfig, proteins: list[Protein]) -> list[npt.NDArray[np.uint8]]:
+    """What the engine gets of the proteins."""
+    if config.inference.long_proteins != "crop":
+        return [protein.tokens for protein in proteins]
+    return [protein.tokens[: config.model.max_residues] for protein in proteins]
+
+
+def settings_of(config: RunConfig, loaded: Loaded, command: str) -> dict[str, object]:
+    """What a result depends on besides the proteins."""
+    inference = config.inference
+    return {
+        "command": command,
+        "model": loaded.name,
+        "model_fingerprint": loaded.fingerprint,
+        "precision": precision(loaded.engine.dtype),
+        "max_residues": config.model.max_residues,
+        "long_proteins": inference.long_proteins,
+    }
+
+
+def precision(dtype: torch.dtype) -> str:
+    """Of matrix products; what lies between them is fp32."""
+    return "bf16" if dtype == torch.bfloat16 else "fp32"
+
+
+def run_parts(
+    config: RunConfig,
+    here: Processes,
+    *,
+    output: Output,
+    settings: dict[str, object],
+    tabulate: Tabulate,
+    part_residues: int,
+    records: Callable[[], Iterable[Protein | Reject]] | None = None,
+) -> None:
+    """Compute the parts that are missing, and join them.
+
+    Args:
+        config: of the command.
+        here: this process; all of them call this.
+        output: what is written.
+        settings: whatever the result depends on besides the proteins.
+        tabulate: rows for proteins.
+        part_residues: a part ends with the protein that reaches this.
+        records: the input, read twice; by default what ``inference.input`` names.
+
+    Raises:
+        ValueError: for an input that cannot be read at all, or that changes meanwhile.
+    """
+    identity = json.dumps(settings)
+
+    def read() -> Iterator[Part]:
+        found = records_of(config) if records is None else records()
+        return cut(found, part_residues, identity)
+
+    beat("reading the input", slow=True)
+    plan = [planned(part) for part in read()]
+    key = key_of(plan)
+    if output.is_finished(key):
+        _say(here, f"{output.path} is there already, from the same proteins and model")
+        return
+    missing = {part.file for part in plan if not (output.folder / part.file).exists()}
+    # The first process may join and drop the parts as soon as all are there: not before all have looked.
+    dist.barrier(group=here.control)
+    started = time.monotonic()
+    if len(missing) < len(plan):
+        _say(here, f"going on: {len(plan) - len(missing)} of {len(plan)} parts are there")
+    for part, expected in zip(read(), plan, strict=True):
+        if planned(part) != expected:
+            raise ValueError("inference.input: a file has changed while it was read; run the command again")
+        if part.number % here.world_size != here.rank or expected.file not in missing:
+            continue
+        begun = time.monotonic()
+        output.write_part(expected.file, tabulate(part.proteins), part.rejects)
+        rate = part.num_residues / (time.monotonic() - begun)
+        print(
+            f"part {part.number + 1} of {len(plan)}: {len(part.proteins):,} proteins, "
+            f"{part.num_residues:,} residues, {rate:,.0f} residues/s",
+            file=sys.stderr,
+        )
+    if not here.is_first:
+        return
+    _await([output.folder / part.file for part in plan])
+    seconds = time.monotonic() - started
+    computed = sum(part.num_residues for part in plan if part.file in missing)
+    totals = {
+        "proteins": sum(part.num_proteins for part in plan),
+        "residues": sum(part.num_residues for part in plan),
+        "rejected": sum(part.num_rejects for part in plan),
+        "processes": here.world_size,
+        "computed_residues": computed,
+        "seconds": round(seconds, 3),
+    }
+    about = {"key": key, **settings, **totals, "environment": environment(here.device)}
+    output.join([part.file for part in plan], about)
+    _say(
+        here,
+        f"{totals['proteins']:,} proteins, {totals['residues']:,} residues to {output.path} "
+        f"({settings['precision']}); {computed / max(seconds, 1e-9):,.0f} residues/s in {seconds:,.1f} s",
+    )
+    if totals["rejected"]:
+        _say(here, f"{totals['rejected']:,} records rejected, each with its reason in {output.rejects}")
+
+
+def records_of(config: RunConfig) -> Iterator[Protein | Reject]:
+    """What ``inference.input`` names."""
+    inference = config.inference
+    records = read_proteins(
+        inference.input,
+        Path(config.data.downloads),
+        id_column=inference.id_column,
+        sequence_column=inference.sequence_column,
+    )
+    return _within(records, inference, config.model.max_residues)
+
+
+def _within(
+    records: Iterable[Protein | Reject], inference: InferenceConfig, max_residues: int
+) -> Iterator[Protein | Reject]:
+    """Long proteins as rejects, if that is wanted of them."""
+    for record in records:
+        if (
+            isinstance(record, Protein)
+            and inference.long_proteins == "reject"
+            and len(record.tokens) > max_residues
+        ):
+            yield Reject(
+                record.file,
+                f"record {record.id} has {len(record.tokens)} residues; allowed are {max_residues} "
+                "(model.max_residues), or set inference.long_proteins to window or crop",
+            )
+        else:
+            yield record
+
+
+def _await(files: list[Path]) -> None:
+    """Until the other processes have written their parts; torchrun ends this one if another fails."""
+    while any(not file.exists() for file in files):
+        beat("waiting for the other processes")
+        time.sleep(WAIT_SECONDS)
+
+
+def _say(here: Processes, text: str) -> None:
+    if here.is_first:
+        print(text)

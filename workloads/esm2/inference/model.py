@@ -1,0 +1,67 @@
+"""A model to use: whatever head it has, read from a folder or the hub."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import xxhash
+from torch import nn
+from transformers import (
+    EsmForMaskedLM,
+    EsmForSequenceClassification,
+    EsmForTokenClassification,
+    EsmPreTrainedModel,
+)
+
+from ..config import ModelConfig
+from ..model import PackedEsm, PackedModel, PackedSequenceClassifier, PackedTokenClassifier
+from ..pretrained import assigned, starting_config, starting_weights
+
+HEADS: dict[str, tuple[type[EsmPreTrainedModel], type[PackedModel]]] = {
+    "EsmForMaskedLM": (EsmForMaskedLM, PackedEsm),
+    "EsmForSequenceClassification": (EsmForSequenceClassification, PackedSequenceClassifier),
+    "EsmForTokenClassification": (EsmForTokenClassification, PackedTokenClassifier),
+}
+"""Architectures by their names in config.json, in transformers and here."""
+
+
+def load_model(name: str) -> PackedModel:
+    """A model on the CPU, in fp32, that computes no gradients.
+
+    Args:
+        name: a folder that transformers wrote, a checkpoint of ours, or a hub id.
+
+    Raises:
+        ValueError: if there is none, if it is not ESM-2, or if weights are missing in it.
+    """
+    config = starting_config(ModelConfig(init_from=name))
+    architecture = (config.architectures or ["EsmForMaskedLM"])[0]
+    if architecture not in HEADS:
+        raise ValueError(f"{name}: a model of the kind {architecture}; allowed are {', '.join(HEADS)}")
+    theirs, ours = HEADS[architecture]
+    if ours is PackedEsm:
+        weights = starting_weights(ModelConfig(init_from=name), seed=0)
+    else:
+        weights = _weights(name, theirs)
+    with torch.device("meta"):
+        empty = ours(config)
+    return assigned(empty, weights).requires_grad_(False).eval()
+
+
+def _weights(name: str, kind: type[EsmPreTrainedModel]) -> dict[str, torch.Tensor]:
+    loading: Any = kind.from_pretrained(name, dtype=torch.float32, output_loading_info=True)
+    loaded, info = loading
+    missing = sorted(key for key in info["missing_keys"] if not key.startswith("esm.contact_head."))
+    if missing:
+        raise ValueError(f"{name} lacks {', '.join(missing)}; give a fine-tuned model's folder")
+    return dict(loaded.state_dict())
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Hash of a model's configuration and weights: the same numbers give the same results."""
+    digest = xxhash.xxh3_128(str(getattr(model, "config", None)).encode())
+    for key, tensor in sorted(model.state_dict().items()):
+        digest.update(key.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()

@@ -1,0 +1,120 @@
+"""Mutations as people write them, and which of them are asked for.
+
+``A42G`` has the wild type's residue, its position from 1, and what takes its place; a colon joins several.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..alphabet import STANDARD_RESIDUES, TOKENS
+from .records import Protein
+
+_FORM = re.compile(r"([A-Za-z])([1-9][0-9]{0,5})([A-Za-z])")
+SEPARATOR = ":"
+MAX_NAME_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class Substitution:
+    wild: int
+    """Token id."""
+    place: int
+    """Residue, from 0."""
+    mutant: int
+    """Token id."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    name: str
+    substitutions: tuple[Substitution, ...]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A row of the table of mutations."""
+
+    where: str
+    protein: str | None
+    """Its id; None in a table for the only protein there is."""
+    name: str
+
+
+def parse_variant(name: str, protein: Protein) -> Variant:
+    """A variant of a protein by its name.
+
+    Raises:
+        ValueError: if the name is none, or does not fit the protein.
+    """
+    found: list[Substitution] = []
+    for text in name.split(SEPARATOR):
+        match = _FORM.fullmatch(text.strip())
+        if match is None:
+            shown = repr(text[:MAX_NAME_SHOWN])
+            raise ValueError(
+                f"{shown} is not a mutation; write the residue, its position from 1 and the new residue: "
+                "A42G, or A42G:K50R for several"
+            )
+        wild, number, mutant = match[1].upper(), int(match[2]), match[3].upper()
+        for letter in (wild, mutant):
+            if letter not in STANDARD_RESIDUES:
+                raise ValueError(f"{text}: {letter} is not one of the residues {STANDARD_RESIDUES}")
+        if number > len(protein.tokens):
+            raise ValueError(
+                f"{text}: position {number} is behind the end of {protein.id}, which has "
+                f"{len(protein.tokens)} residues"
+            )
+        there = TOKENS[int(protein.tokens[number - 1])]
+        if there != wild:
+            raise ValueError(
+                f"{text}: the wild type {protein.id} has {there} at position {number}, not {wild}; is this "
+                "the right protein, and are its positions counted from 1?"
+            )
+        if any(other.place == number - 1 for other in found):
+            raise ValueError(f"{name[:MAX_NAME_SHOWN]}: position {number} is named twice; name it once")
+        found.append(Substitution(TOKENS.index(wild), number - 1, TOKENS.index(mutant)))
+    return Variant(name, tuple(found))
+
+
+def all_single_mutants(protein: Protein) -> list[Variant]:
+    """Each standard residue replaced by each of the 19 others."""
+    standard = [TOKENS.index(letter) for letter in STANDARD_RESIDUES]
+    return [
+        Variant(f"{TOKENS[wild]}{place + 1}{TOKENS[mutant]}", (Substitution(wild, place, mutant),))
+        for place, wild in enumerate(protein.tokens.tolist())
+        if wild in standard
+        for mutant in standard
+        if mutant != wild
+    ]
+
+
+def read_mutations(path: Path) -> list[Asked]:
+    """The rows of a CSV with the column ``mutation``, and ``id`` where there are several proteins.
+
+    Raises:
+        ValueError: if the file cannot be read as such a table.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.DictReader(stream, strict=True)
+            columns = reader.fieldnames or []
+            if "mutation" not in columns:
+                listed = ", ".join(map(repr, columns)) or "nothing"
+                raise ValueError(
+                    f"{path} has no column 'mutation'; it has {listed}. Its first line names the columns: "
+                    "mutation, and id for more than one protein"
+                )
+            return [
+                Asked(f"{path}:{reader.line_num}", row.get("id") or None, (row["mutation"] or "").strip())
+                for row in reader
+            ]
+    except OSError as error:
+        raise ValueError(f"inference.mutations: {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
+    except csv.Error as error:
+        raise ValueError(f"{path} is not CSV: {error}; correct its quotes") from None

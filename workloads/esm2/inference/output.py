@@ -1,0 +1,115 @@
+"""The table that a command writes: its parts, and what they become in the end."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from ..whole_file import write_whole
+from .records import Reject
+
+PARQUET, CSV = ".parquet", ".csv"
+_REJECTS = b"rejects"
+_ROW_GROUP_ROWS = 4096
+
+
+class Output:
+    """One file, ``<name>.rejects.csv`` beside it if records were rejected, and ``<name>.json`` about it.
+
+    Raises:
+        ValueError: for a name that is not one of the formats.
+    """
+
+    def __init__(self, path: Path, formats: Sequence[str]) -> None:
+        if path.suffix not in formats:
+            raise ValueError(f"inference.output: got {path}; its name must end in {' or '.join(formats)}")
+        self.path = path
+        self.folder = path.with_name(path.name + ".parts")
+        self.rejects = path.with_name(path.stem + ".rejects.csv")
+        self.summary = path.with_name(path.name + ".json")
+
+    def is_finished(self, key: str) -> bool:
+        """Whether the file holds the result with this key, whole."""
+        try:
+            return self.path.exists() and json.loads(self.summary.read_text())["key"] == key
+        except (OSError, ValueError, KeyError):
+            return False
+
+    def write_part(self, name: str, table: pa.Table, rejects: Sequence[Reject]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        listed = json.dumps([[reject.where, reject.reason] for reject in rejects]).encode()
+        partial = self.folder / f".{name}-{os.getpid()}"
+        table = table.replace_schema_metadata({**(table.schema.metadata or {}), _REJECTS: listed})
+        pq.write_table(table, partial, row_group_size=_ROW_GROUP_ROWS)
+        partial.replace(self.folder / name)
+
+    def join(self, names: Iterable[str], summary: dict[str, Any]) -> None:
+        """Write the parts as one file in their order, then what was rejected, then the summary.
+
+        Each appears whole or not at all. The parts go last: a command killed in here does it again.
+        """
+        self.summary.unlink(missing_ok=True)
+        partial = self.path.with_name(f".{self.path.name}-{os.getpid()}")
+        rejects: list[tuple[str, str]] = []
+        writer: Any = None
+        for name in names:
+            with pq.ParquetFile(self.folder / name) as part:
+                schema = part.schema_arrow
+                rejects += json.loads(schema.metadata[_REJECTS])
+                if writer is None:
+                    writer = self._writer(partial, schema, summary)
+                for batch in part.iter_batches(_ROW_GROUP_ROWS):
+                    writer.write_batch(batch.replace_schema_metadata(writer.schema.metadata))
+        writer.close()
+        partial.replace(self.path)
+        if rejects:
+            write_whole(self.rejects, _csv_text(rejects))
+        else:
+            self.rejects.unlink(missing_ok=True)
+        write_whole(self.summary, json.dumps(summary, indent=2) + "\n")
+        shutil.rmtree(self.folder)
+
+    def _writer(self, path: Path, schema: pa.Schema, summary: dict[str, Any]) -> Any:
+        if self.path.suffix == PARQUET:
+            about = {b"esm2": json.dumps(summary).encode()}
+            return pq.ParquetWriter(path, schema.with_metadata(about))
+        return _CsvWriter(path, schema)
+
+
+class _CsvWriter:
+    """Lists, one entry a residue, become text with blanks between the entries."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        fields = [pa.field(f.name, pa.string()) if pa.types.is_list(f.type) else f for f in schema]
+        self.schema = pa.schema(fields)
+        self._writer = pa.csv.CSVWriter(path, self.schema)
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        columns = [
+            pa.array([" ".join(f"{item:.4f}" for item in row) for row in column.to_pylist()])
+            if pa.types.is_list(column.type)
+            else column
+            for column in batch.columns
+        ]
+        self._writer.write_batch(pa.record_batch(columns, schema=self.schema))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _csv_text(rejects: Iterable[tuple[str, str]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["where", "reason"])
+    writer.writerows(rejects)
+    return text.getvalue()

@@ -1,0 +1,78 @@
+"""Predictions of a fine-tuned model: ``python -m workloads.esm2.inference.predict --config RUN.yaml [...]``.
+
+CSV or Parquet with the columns id, length (residues), and
+
+* of classes: label (several of them, and none, are possible where labels do not exclude each other; then with
+  a semicolon in between) and probability_<class> for each;
+* of a regression: a column for each value;
+* of residues: label, a letter or name for each residue, and probability, that of each residue's label.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from ..config import RunConfig
+from ..processes import Processes
+from .engine import Array
+from .heads import Head
+from .job import cropped, load, run_parts, settings_of
+from .output import CSV, PARQUET, Output
+from .records import Protein
+from .start import start
+
+
+def predict(config: RunConfig, here: Processes) -> None:
+    """Predictions for every protein of the input.
+
+    Raises:
+        ValueError: for a model, an input or an output that cannot be used.
+    """
+    inference = config.inference
+    output = Output(Path(inference.output or config.run_dir / "predictions.csv"), [CSV, PARQUET])
+    loaded = load(config, here)
+    head = Head.of(loaded.engine.model, loaded.name)
+
+    def tabulate(proteins: list[Protein]) -> pa.Table:
+        logits = loaded.engine.run(cropped(config, proteins), head.answer)
+        columns = {
+            "id": pa.array([protein.id for protein in proteins], pa.string()),
+            "length": pa.array([len(protein.tokens) for protein in proteins], pa.int32()),
+            **predictions(head, [head.values(found) for found in logits]),
+        }
+        return pa.table(columns)
+
+    run_parts(
+        config,
+        here,
+        output=output,
+        settings=settings_of(config, loaded, "predict"),
+        tabulate=tabulate,
+        part_residues=inference.part_residues,
+    )
+
+
+def predictions(head: Head, values: list[Array]) -> dict[str, pa.Array]:
+    """Columns for proteins with these values of the head."""
+    labels = [head.labels(found) for found in values]
+    if head.kind == "residue":
+        separator = "" if all(len(name) == 1 for name in head.names) else " "
+        return {
+            "label": pa.array([separator.join(found) for found in labels], pa.string()),
+            "probability": pa.array([found.max(axis=-1) for found in values], pa.list_(pa.float32())),
+        }
+    table = np.stack(values) if values else np.empty((0, len(head.names)), np.float32)
+    each = {name: pa.array(table[:, index]) for index, name in enumerate(head.names)}
+    if head.kind == "regression":
+        return each
+    return {
+        "label": pa.array([";".join(found) for found in labels], pa.string()),
+        **{f"probability_{name}": column for name, column in each.items()},
+    }
+
+
+if __name__ == "__main__":
+    start("predict", predict)

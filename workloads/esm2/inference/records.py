@@ -1,0 +1,108 @@
+"""Proteins of FASTA files and tables one after another; bad ones are told apart, and reading goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ..data.fasta import RECORD_START, Block, SourceReader, check_fasta_start, parse_block, single_records
+from ..data.limits import MIB
+from ..data.sources import fetch
+from ..finetune.table import CSV_DELIMITERS, PARQUET_SUFFIXES, Problems, read_rows, table_records
+
+BLOCK_BYTES = 4 * MIB
+MAX_RECORD_BYTES = 32 * MIB
+
+
+@dataclass(frozen=True)
+class Protein:
+    id: str
+    tokens: npt.NDArray[np.uint8]
+    """(L,) without CLS and EOS."""
+    file: str
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A record that is no protein."""
+
+    where: str
+    """``file:line``, or the row of a Parquet file."""
+    reason: str
+
+
+def read_proteins(
+    locations: Sequence[str], downloads: Path, *, id_column: str, sequence_column: str
+) -> Iterator[Protein | Reject]:
+    """Everything in the files that the locations name, in their order.
+
+    Args:
+        locations: as ``inference.input`` takes them.
+        downloads: folder for what is fetched.
+        id_column: of tables, the column of ids.
+        sequence_column: likewise of sequences.
+
+    Raises:
+        ValueError: for a file that cannot be read at all, or a table without these columns.
+    """
+    for path in [path for location in locations for path in fetch(location, downloads)]:
+        if path.name.lower().removesuffix(".gz").endswith((*CSV_DELIMITERS, *PARQUET_SUFFIXES)):
+            yield from _of_table(path, id_column, sequence_column)
+        else:
+            yield from _of_fasta(path)
+
+
+class _Collected(Problems):
+    """Problems that are handed on, not counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rejects: list[Reject] = []
+
+    def add(self, where: str, text: str) -> None:
+        self.rejects.append(Reject(where, text))
+
+    def taken(self) -> list[Reject]:
+        found, self.rejects = self.rejects, []
+        return found
+
+
+def _of_table(path: Path, id_column: str, sequence_column: str) -> Iterator[Protein | Reject]:
+    problems = _Collected()
+    rows = read_rows(path, [id_column, sequence_column], problems)
+    for record in table_records(rows, id_column, sequence_column, problems):
+        yield from problems.taken()
+        yield Protein(record.id, np.frombuffer(record.tokens, dtype=np.uint8), str(path))
+    yield from problems.taken()
+
+
+def _of_fasta(path: Path) -> Iterator[Protein | Reject]:
+    reader = SourceReader(path)
+    try:
+        for number, block in enumerate(reader.blocks(RECORD_START, BLOCK_BYTES, MAX_RECORD_BYTES)):
+            if number == 0:
+                check_fasta_start(block)
+            yield from _of_block(block)
+    finally:
+        reader.close()
+
+
+def _of_block(block: Block) -> Iterator[Protein | Reject]:
+    try:
+        ids, tokens = parse_block(block)
+    except ValueError:
+        for record in single_records(block):
+            try:
+                ids, tokens = parse_block(record)
+            except ValueError as error:
+                where, _, reason = str(error).partition(": ")
+                yield Reject(where, reason)
+            else:
+                yield Protein(ids[0].decode(), np.frombuffer(tokens[0], dtype=np.uint8), block.file)
+        return
+    for name, protein in zip(ids, tokens, strict=True):
+        yield Protein(name.decode(), np.frombuffer(protein, dtype=np.uint8), block.file)

@@ -1,0 +1,149 @@
+"""What a run trains for: the one place where pre-training and fine-tuning differ."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import EsmConfig
+
+from .config import OptimConfig, RunConfig
+from .model import Pack, PackedModel
+from .packing import HostPack, PackShape, PackStream
+from .processes import Processes
+from .proteins import ProteinSplit, Split
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Of a model on a split."""
+
+    values: dict[str, float]
+    """What the run's log gets."""
+    num_proteins: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and how a model is evaluated."""
+
+    here: Processes
+    shape: PackShape
+    """Of the training's packs: layers compiled for it serve here too."""
+    dtype: torch.dtype
+    """Of matrix products."""
+
+
+class Objective(ABC):
+    """Model, loss and scores of a run; the loop around them is the same for all.
+
+    Args:
+        config: of the run.
+        split: what is trained on.
+        esm_config: shape of the model.
+    """
+
+    def __init__(self, config: RunConfig, split: ProteinSplit, esm_config: EsmConfig) -> None:
+        self.config, self.split, self.esm_config = config, split, esm_config
+
+    @property
+    def optim(self) -> OptimConfig:
+        return self.config.optim
+
+    @property
+    def lr_field(self) -> str:
+        """Of the run file."""
+        return "optim.lr"
+
+    @property
+    def trains_all(self) -> bool:
+        """Whether checkpoints hold the whole model; else what is trained of it."""
+        return True
+
+    @abstractmethod
+    def on_meta(self) -> PackedModel:
+        """The model without weights."""
+
+    @abstractmethod
+    def weights(self) -> dict[str, Tensor]:
+        """The full fp32 state to start from.
+
+        Raises:
+            ValueError: if ``model.init_from`` cannot be read.
+        """
+
+    def loaded(self, model: PackedModel, dtype: torch.dtype) -> None:
+        """Change a model with weights before it moves to its device; not with FSDP.
+
+        ``dtype`` is that of matrix products.
+        """
+        return
+
+    @abstractmethod
+    def open(self, split: Split) -> ProteinSplit: ...
+
+    @abstractmethod
+    def stream(self, split: ProteinSplit, shape: PackShape, seed: int) -> PackStream: ...
+
+    @abstractmethod
+    def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> Pack:
+        """What the model reads."""
+
+    @abstractmethod
+    def num_targets(self, pack: Pack) -> Tensor:
+        """() int64, over which the loss is a mean."""
+
+    @abstractmethod
+    def loss_sum(self, model: nn.Module, pack: Pack) -> Tensor:
+        """() fp32, with the gradient."""
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
+        """Score on the first packs of a split; 0: all. Every process calls it."""
+
+    @abstractmethod
+    def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
+        """Write the trained model for others to load.
+
+        Args:
+            run_dir: of the run.
+            weights: what checkpoints hold of the model, whole and on the CPU.
+            device: on which it was trained.
+        """
+
+    @abstractmethod
+    def results(self, validation: Evaluation, test: Evaluation | None) -> dict[str, Any]:
+        """Of the finished run, besides what every run has."""
+
+    def record(self, run_dir: Path, validation: Evaluation, test: Evaluation | None) -> None:
+        """Write what the report needs besides the results."""
+        return
+
+    @abstractmethod
+    def summary(self, results: Mapping[str, Any]) -> str:
+        """The results in a line."""
+
+    def identity(self, here: Processes) -> dict[str, Any]:
+        """What a checkpoint must agree on to be resumed; everything else may change between starts."""
+        config = self.config
+        shards = self.split.manifest.splits["train"].shards
+        return {
+            **{f"model.{name}": value for name, value in asdict(config.model).items()},
+            "train.seed": config.train.seed,
+            "train.tokens_per_pack": config.train.tokens_per_pack,
+            "train.tokens_per_step": config.train.tokens_per_step,
+            "optim.name": config.optim.name,
+            "optim.betas": list(config.optim.betas),
+            "optim.eps": config.optim.eps,
+            "optim.weight_decay": config.optim.weight_decay,
+            "data (sha256 of the training shards)": hashlib.sha256(
+                "".join(shard.sha256 for shard in shards).encode()
+            ).hexdigest(),
+        }

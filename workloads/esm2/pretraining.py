@@ -1,0 +1,86 @@
+"""Masked-language modelling: hidden residues are to be found from the rest of their protein."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .config import RunConfig
+from .evaluation import Score, score, unigram_perplexity
+from .masking import mask_pack
+from .model import Pack, PackedModel
+from .objective import Evaluation, Objective, Place
+from .packing import HostPack, PackShape, PackStream
+from .pretrained import on_meta, save_model, starting_config, starting_weights
+from .proteins import ProteinSplit, Split
+
+
+class Pretraining(Objective):
+    """Of all weights, on proteins without labels."""
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config, ProteinSplit(config.data.path, "train"), starting_config(config.model))
+
+    def on_meta(self) -> PackedModel:
+        return on_meta(self.esm_config)
+
+    def weights(self) -> dict[str, Tensor]:
+        return starting_weights(self.config.model, self.config.train.seed)
+
+    def open(self, split: Split) -> ProteinSplit:
+        return ProteinSplit(self.config.data.path, split)
+
+    def stream(self, split: ProteinSplit, shape: PackShape, seed: int) -> PackStream:
+        return PackStream(split, shape, seed)
+
+    def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> Pack:
+        return mask_pack(host, shape.max_length, self.config.model.mask_fraction, device)
+
+    def num_targets(self, pack: Pack) -> Tensor:
+        return (pack.targets != -100).sum()
+
+    def loss_sum(self, model: nn.Module, pack: Pack) -> Tensor:
+        """Cross-entropies in nats over the predicted residues."""
+        result: Tensor = model(pack).loss_sum
+        return result
+
+    def score(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int = 0) -> Score:
+        return score(
+            model,
+            split,
+            shape=place.shape,
+            mask_fraction=self.config.model.mask_fraction,
+            dtype=place.dtype,
+            here=place.here,
+            num_packs=num_packs,
+        )
+
+    def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
+        result = self.score(model, split, place, num_packs)
+        values = {
+            "eval_loss": result.loss,
+            "eval_accuracy": result.accuracy,
+            "perplexity": result.perplexity,
+        }
+        return Evaluation(values, result.num_proteins, result.seconds)
+
+    def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
+        save_model(run_dir / "model", self.esm_config, dict(weights))
+
+    def results(self, validation: Evaluation, test: Evaluation | None) -> dict[str, Any]:
+        return {
+            "unigram_perplexity": unigram_perplexity(self.open("validation")),
+            "test_loss": test and test.values["eval_loss"],
+            "test_accuracy": test and test.values["eval_accuracy"],
+            "test_perplexity": test and test.values["perplexity"],
+        }
+
+    def summary(self, results: Mapping[str, Any]) -> str:
+        return (
+            f"validation perplexity {results['perplexity']:.2f} "
+            f"(unigram {results['unigram_perplexity']:.2f}), accuracy {results['eval_accuracy']:.3f}"
+        )

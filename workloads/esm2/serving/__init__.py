@@ -1,0 +1,1 @@
+"""A model behind SageMaker's inference contract: ``/ping`` and ``/invocations``."""

@@ -1,0 +1,43 @@
+"""Serve a model: ``python -m workloads.esm2.serving [--model FOLDER]``; in the image, the command ``serve``.
+
+Limits are environment variables (``settings.py``), since that is what endpoints and pods hand to a container.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+from .app import Service
+from .model import open_model
+from .server import Server
+from .settings import ServeSettings
+
+MODEL_FOLDER = Path("/opt/ml/model")
+"""Where SageMaker puts the model's files."""
+PORT = 8080
+USAGE_ERROR, STOPPED = 2, 143
+
+
+def main() -> None:
+    # Process 1 of a container has no default for it, and loading may take minutes.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
+    parser = argparse.ArgumentParser(prog="serve", description="Answer /ping and /invocations with a model.")
+    parser.add_argument("--model", type=Path, default=MODEL_FOLDER, help="folder that transformers reads")
+    parser.add_argument("--host", default="0.0.0.0", help="address to listen on")
+    parser.add_argument("--port", type=int, default=PORT)
+    options = parser.parse_args()
+    try:
+        settings = ServeSettings.of(os.environ)
+        model = open_model(options.model, settings)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(USAGE_ERROR)
+    Server(Service(model, settings), host=options.host, port=options.port).run()
+
+
+if __name__ == "__main__":
+    main()

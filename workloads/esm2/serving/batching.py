@@ -1,0 +1,216 @@
+"""Proteins of all requests that wait, in packs for the model.
+
+Whenever the model is free it takes what waits, up to a pack, and never waits for more: alone, a request
+has no delay, and under load packs fill by themselves. Each request in turn gives one protein, so that a
+large one does not keep small ones waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..alphabet import encode
+from .answers import Answer
+from .problems import Problem
+
+SPECIAL_TOKENS = 2
+RATE_WEIGHT = 0.2
+"""Of the newest pack in the running mean of the model's speed."""
+LONGEST_RETRY_SECONDS = 60
+RECHECK_SECONDS = 5.0
+"""Between trials of a model that failed: whoever routes by /ping sends nothing that could show it mended."""
+
+Tokens = npt.NDArray[np.uint8]
+_TRIAL: Tokens = encode("ACDEFGHIKLMNPQRSTVWY")
+log = logging.getLogger("uvicorn.error")
+
+
+class Model(Protocol):
+    """What the server needs of a model."""
+
+    tokens_per_pack: int
+    """What suits its device."""
+
+    def run(self, proteins: Sequence[Tokens]) -> Sequence[Answer]:
+        """Answers in the order of the proteins; called from one thread, which is not the server's."""
+        ...
+
+
+@dataclass(eq=False)
+class _Request:
+    waiting: deque[tuple[int, Tokens]]
+    answers: list[Answer | None]
+    num_missing: int
+    done: asyncio.Future[None]
+
+
+class Batcher:
+    """The queue before the model."""
+
+    def __init__(
+        self, model: Model, *, tokens_per_pack: int, max_waiting_residues: int, timeout_seconds: float
+    ) -> None:
+        self._model = model
+        self._tokens_per_pack = tokens_per_pack
+        self._max_waiting = max_waiting_residues
+        self._timeout = timeout_seconds
+        self._requests: deque[_Request] = deque()
+        self._there_is_work = asyncio.Event()
+        # A thread of its own, always the same: the server goes on answering, and CUDA's state is a thread's.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
+        self._residues_per_second: float | None = None
+        self.waiting_residues = 0
+        """Of proteins that have no answer yet, those in the model included."""
+        self.is_healthy = True
+        """False from a failure of the model until it succeeds again, on a request or on a trial."""
+
+    async def answer(self, proteins: Sequence[Tokens]) -> list[Answer]:
+        """The answers, in the order of the proteins.
+
+        Raises:
+            Problem: 503 if too much waits already, or if the answer does not come in time; 500 if the model
+                fails.
+        """
+        residues = sum(map(len, proteins))
+        self._check_room(residues)
+        request = _Request(
+            waiting=deque(enumerate(proteins)),
+            answers=[None] * len(proteins),
+            num_missing=len(proteins),
+            done=asyncio.get_running_loop().create_future(),
+        )
+        self.waiting_residues += residues
+        self._requests.append(request)
+        self._there_is_work.set()
+        try:
+            async with asyncio.timeout(self._timeout):
+                await request.done
+        except TimeoutError:
+            raise _busy(
+                f"no answer in {self._timeout:g} s; send fewer or shorter proteins, or try again later",
+                self._expected_seconds(self.waiting_residues),
+            ) from None
+        finally:
+            # Also when the client has gone: nobody reads what would be computed.
+            self.waiting_residues -= sum(len(tokens) for _, tokens in request.waiting)
+            request.waiting.clear()
+        return [answer for answer in request.answers if answer is not None]
+
+    async def run(self) -> None:
+        """Feed the model, for as long as the server is there."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._work_or_recovery()
+            taken = self._next_pack()
+            if not taken:
+                self._there_is_work.clear()
+                continue
+            tokens = [tokens for _, _, tokens in taken]
+            started = time.monotonic()
+            try:
+                answers = await loop.run_in_executor(self._thread, self._model.run, tokens)
+                _check_count(answers, tokens)
+            except Exception:
+                # Whatever it is, these requests have their answer now, and /ping tells who can replace us.
+                log.exception("the model failed on a pack of %d proteins", len(tokens))
+                self._fail([request for request, _, _ in taken])
+                # A pack may be at fault, as one too large for the device's memory, or the device is.
+                await self._try_model()
+            else:
+                self.is_healthy = True
+                self._learn_speed(sum(map(len, tokens)), time.monotonic() - started)
+                for (request, index, _), answer in zip(taken, answers, strict=True):
+                    self._give(request, index, answer)
+            finally:
+                self.waiting_residues -= sum(map(len, tokens))
+
+    async def _work_or_recovery(self) -> None:
+        while not self._there_is_work.is_set():
+            try:
+                async with asyncio.timeout(None if self.is_healthy else RECHECK_SECONDS):
+                    await self._there_is_work.wait()
+            except TimeoutError:
+                await self._try_model()
+
+    async def _try_model(self) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._model.run, [_TRIAL])
+        except Exception as error:
+            log.error("the model fails on a trial, too: %s", error)
+            self.is_healthy = False
+        else:
+            self.is_healthy = True
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _next_pack(self) -> list[tuple[_Request, int, Tokens]]:
+        """Proteins up to a pack, at least one if any waits; the next in turn that does not fit ends it."""
+        taken: list[tuple[_Request, int, Tokens]] = []
+        room = self._tokens_per_pack
+        while self._requests:
+            request = self._requests[0]
+            if not request.waiting:
+                self._requests.popleft()
+                continue
+            index, tokens = request.waiting[0]
+            room -= len(tokens) + SPECIAL_TOKENS
+            if room < 0 and taken:
+                break
+            request.waiting.popleft()
+            taken.append((request, index, tokens))
+            self._requests.rotate(-1)
+        return taken
+
+    def _check_room(self, residues: int) -> None:
+        expected = self._expected_seconds(self.waiting_residues + residues)
+        too_many = self.waiting_residues + residues > self._max_waiting
+        # One that is too slow by itself is tried: the estimate is of other proteins.
+        too_slow = self.waiting_residues > 0 and expected > self._timeout
+        if too_many or too_slow:
+            waiting = f"{self.waiting_residues} residues wait already"
+            raise _busy(f"{waiting}; try again later", self._expected_seconds(self.waiting_residues))
+
+    def _expected_seconds(self, residues: int) -> float:
+        return residues / self._residues_per_second if self._residues_per_second else 0.0
+
+    def _learn_speed(self, residues: int, seconds: float) -> None:
+        speed = residues / max(seconds, 1e-6)
+        before = self._residues_per_second
+        self._residues_per_second = speed if before is None else before + RATE_WEIGHT * (speed - before)
+
+    @staticmethod
+    def _give(request: _Request, index: int, answer: Answer) -> None:
+        request.answers[index] = answer
+        request.num_missing -= 1
+        if not request.num_missing and not request.done.done():
+            request.done.set_result(None)
+
+    @staticmethod
+    def _fail(requests: Sequence[_Request]) -> None:
+        for request in requests:
+            if not request.done.done():
+                detail = "the model failed on this request; the server's log says why"
+                request.done.set_exception(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail))
+
+
+def _check_count(answers: Sequence[Answer], tokens: Sequence[Tokens]) -> None:
+    if len(answers) != len(tokens):
+        raise RuntimeError(f"the model gave {len(answers)} answers to {len(tokens)} proteins")
+
+
+def _busy(detail: str, seconds: float) -> Problem:
+    retry = min(LONGEST_RETRY_SECONDS, max(1, math.ceil(seconds)))
+    return Problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers={"Retry-After": str(retry)})

@@ -1,0 +1,155 @@
+"""Bodies of requests, JSON or CSV, as proteins; everything wrong with them is told at once."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..alphabet import encode
+from .problems import Fault, Problem, shown
+from .settings import ServeSettings
+
+JSON, CSV = "application/json", "text/csv"
+MEDIA_TYPES = (JSON, CSV)
+MAX_ID = 256
+_NOT_A_LETTER = re.compile(r"[^A-Za-z]")
+_FORM = '{"proteins": ["MKT...", {"id": "P1", "sequence": "MKT..."}]}'
+
+
+@dataclass(frozen=True)
+class Protein:
+    id: str
+    """The client's; its number in the request, from 0, where it gave none."""
+    tokens: npt.NDArray[np.uint8]
+    """(L,) without CLS and EOS."""
+
+
+@dataclass(frozen=True)
+class _Record:
+    where: str
+    id: Any
+    sequence: Any
+
+
+def read_proteins(body: bytes, media_type: str, settings: ServeSettings) -> list[Protein]:
+    """The proteins of a request.
+
+    Raises:
+        Problem: 400 for what is no JSON or CSV of this form, 413 for too many, 422 for wrong proteins.
+    """
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _malformed(f"the body is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    records = _from_json(text) if media_type == JSON else _from_csv(text)
+    if not records:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "the request has no protein; give at least one")
+    if len(records) > settings.max_proteins:
+        raise Problem(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"the request has {len(records)} proteins; at most {settings.max_proteins} are allowed: split it",
+        )
+    faults = [fault for record in records for fault in _faults(record, settings.max_residues)]
+    if faults:
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY, f"{len(faults)} of the request's values are not allowed", faults
+        )
+    residues = sum(len(record.sequence) for record in records)
+    if residues > settings.max_waiting_residues:
+        raise Problem(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"the request has {residues} residues; at most {settings.max_waiting_residues} are allowed: "
+            "split it",
+        )
+    return [
+        Protein(str(index) if record.id is None else record.id, encode(record.sequence))
+        for index, record in enumerate(records)
+    ]
+
+
+def _from_json(text: str) -> list[_Record]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        # Of numbers with too many digits and of nesting Python says things that mean nothing to a client.
+        reason = str(error) if isinstance(error, json.JSONDecodeError) else "a number or nesting too large"
+        raise _malformed(f"the body is not JSON: {reason}") from None
+    if not isinstance(document, dict):
+        raise _malformed(f"the body is {shown(document)}; allowed is an object: {_FORM}")
+    unknown = [key for key in document if key != "proteins"]
+    if unknown:
+        raise _malformed(f"the body has the key {shown(unknown[0])}; allowed is {_FORM}")
+    proteins = document.get("proteins")
+    if not isinstance(proteins, list):
+        raise _malformed(f"proteins is {shown(proteins)}; allowed is a list: {_FORM}")
+    return [_json_record(f"proteins[{index}]", item) for index, item in enumerate(proteins)]
+
+
+def _json_record(where: str, item: Any) -> _Record:
+    if isinstance(item, str):
+        return _Record(where, None, item)
+    if not isinstance(item, dict):
+        raise _malformed(f"{where} is {shown(item)}; allowed is a sequence, or an object as in {_FORM}")
+    unknown = [key for key in item if key not in ("id", "sequence")]
+    if unknown or "sequence" not in item:
+        what = f"has the key {shown(unknown[0])}" if unknown else "has no sequence"
+        raise _malformed(f"{where} {what}; allowed are the keys id and sequence, the latter is required")
+    return _Record(where, item.get("id"), item["sequence"])
+
+
+def _from_csv(text: str) -> list[_Record]:
+    """With a header line that has ``sequence``, and ``id`` if wanted; or without, of one column or of two."""
+    try:
+        rows = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if row]
+    except csv.Error as error:
+        raise _malformed(f"the body is not CSV: {error}") from None
+    if not rows:
+        return []
+    columns: Sequence[str] = ["sequence"] if len(rows[0]) == 1 else ["id", "sequence"]
+    if "sequence" in rows[0]:
+        columns, *rows = rows
+        if sorted(columns) not in (["sequence"], ["id", "sequence"]):
+            listed = ", ".join(map(shown, columns[:10]))
+            raise _malformed(f"the header has the columns {listed}; allowed are id and sequence")
+    records = []
+    for number, row in enumerate(rows):
+        if len(row) != len(columns):
+            raise _malformed(
+                f"row {number} of proteins has {len(row)} columns; allowed are {len(columns)}: "
+                + ",".join(columns)
+            )
+        cells: Mapping[str, str] = dict(zip(columns, row, strict=True))
+        records.append(_Record(f"proteins[{number}]", cells.get("id"), cells["sequence"]))
+    return records
+
+
+def _faults(record: _Record, max_residues: int) -> list[Fault]:
+    found = []
+    if record.id is not None:
+        is_text = isinstance(record.id, str) and 0 < len(record.id) <= MAX_ID and record.id.isprintable()
+        if not is_text:
+            allowed = f"1 to {MAX_ID} printable characters"
+            found.append(Fault(f"{record.where}.id", shown(record.id), allowed))
+    sequence, where = record.sequence, f"{record.where}.sequence"
+    if not isinstance(sequence, str):
+        return [*found, Fault(where, shown(sequence), "a text of residues, as MKT...")]
+    if not 0 < len(sequence) <= max_residues:
+        found.append(Fault(where, f"{len(sequence)} residues", f"1 to {max_residues} residues"))
+    bad = _NOT_A_LETTER.search(sequence)
+    if bad:
+        allowed = "the letters A-Z in either case, no gaps, blanks or stops"
+        found.append(Fault(where, f"{shown(bad[0])} at position {bad.start() + 1}", allowed))
+    return found
+
+
+def _malformed(detail: str) -> Problem:
+    return Problem(HTTPStatus.BAD_REQUEST, detail)

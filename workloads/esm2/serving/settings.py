@@ -1,0 +1,64 @@
+"""What the server admits: defaults, and the environment variables that change them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+PREFIX = "ESM2_SERVE_"
+"""Of the environment variables: ``ESM2_SERVE_MAX_PROTEINS`` is ``max_proteins``."""
+
+
+def _setting(default: int, least: int, most: int) -> Any:
+    return dataclasses.field(default=default, metadata={"least": least, "most": most})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeSettings:
+    max_body_bytes: int = _setting(5 << 20, 1 << 10, 25 << 20)
+    """Of a request. SageMaker itself hands on 25 MB, 6 MB before 2025."""
+    max_proteins: int = _setting(256, 1, 100_000)
+    """Of a request."""
+    max_residues: int = _setting(1022, 1, 100_000)
+    """Of a protein; ESM-2 was trained on 1022. Longer ones are refused, not cropped in silence."""
+    tokens_per_pack: int = _setting(0, 0, 1 << 20)
+    """Most tokens, CLS and EOS counted, that go through the model at once: bounds its memory. 0 is what suits
+    the device (``inference/engine.py``). A protein that is longer goes alone."""
+    max_waiting_residues: int = _setting(1_000_000, 1, 1 << 40)
+    """Residues admitted and not yet computed; what would be more is answered with 503."""
+    timeout_seconds: int = _setting(55, 1, 3600)
+    """An answer comes in this time, or 503; SageMaker gives a container 60 s."""
+    drain_seconds: int = _setting(5, 0, 300)
+    """So long after SIGTERM the server goes on answering, so that whoever routes to it learns of its end."""
+
+    @staticmethod
+    def of(environment: Mapping[str, str]) -> ServeSettings:
+        """Read the settings.
+
+        Raises:
+            ValueError: listing everything that is wrong with them.
+        """
+        fields = {PREFIX + field.name.upper(): field for field in dataclasses.fields(ServeSettings)}
+        given = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
+        problems, values = [], {}
+        for name, text in sorted(given.items()):
+            if name not in fields:
+                problems.append(f"{name}: there is no such setting; allowed are {', '.join(fields)}")
+                continue
+            least, most = fields[name].metadata["least"], fields[name].metadata["most"]
+            is_number = text.isascii() and text.isdigit() and len(text) < 20
+            if not is_number or not least <= int(text) <= most:
+                problems.append(f"{name}: got {text!r}; whole numbers from {least} to {most} are allowed")
+                continue
+            values[fields[name].name] = int(text)
+        settings = ServeSettings(**values)
+        if not problems and settings.max_waiting_residues < settings.max_residues:
+            problems.append(
+                f"{PREFIX}MAX_WAITING_RESIDUES: got {settings.max_waiting_residues}; a single protein may "
+                f"have {settings.max_residues} ({PREFIX}MAX_RESIDUES)"
+            )
+        if problems:
+            raise ValueError("\n".join(problems))
+        return settings

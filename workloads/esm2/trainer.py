@@ -1,0 +1,124 @@
+"""The step of a run: its packs forward and backward, one update of the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from .command_line import RunError
+from .config import RunConfig
+from .hardware import compiles, compute_dtype, num_flops
+from .heartbeat import beat
+from .loader import StepPacks, step_packs
+from .objective import Evaluation, Objective, Place
+from .optimizer import build_optimizers, learning_rate, set_learning_rate
+from .packing import PackShape, Position
+from .parallel import accumulating, bare, clip_gradients, parallelize
+from .processes import Processes
+from .progress import Progress
+from .proteins import ProteinSplit
+
+
+class NonFiniteLossError(RunError):
+    """Loss or gradient is NaN or infinite; the weights were not touched."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    loss: float
+    """Mean over all targets of the step; in nats where it is a cross-entropy."""
+    grad_norm: float
+    learning_rate: float
+
+
+class Trainer:
+    """One run: model, optimizers, data and the steps over them."""
+
+    def __init__(self, objective: Objective, here: Processes) -> None:
+        self.objective, self.here = objective, here
+        self.config: RunConfig = objective.config
+        config, train = self.config, self.config.train
+        self.shape = PackShape.of(objective.split, train.tokens_per_pack, config.model.max_residues)
+        self.dtype = compute_dtype(train, here.device)
+        # With FSDP the first process alone holds a whole model, on the host, and sends out the shares.
+        has_weights = config.parallel.mode == "ddp" or here.is_first
+        weights = objective.weights() if has_weights else {}
+        model = objective.on_meta()
+        model.activation_checkpointing = train.activation_checkpointing
+        self.model: nn.Module = parallelize(
+            model, weights, config.parallel, here, self.dtype, objective.loaded
+        )
+        if compiles(train, here.device):
+            # Layers are graphs of their own; inside DDP, Dynamo would cut each into buckets once more.
+            torch._dynamo.config.optimize_ddp = False
+            for layer in bare(self.model).esm.encoder.layer:
+                layer.compile(dynamic=False)
+        self.optimizers: list[Optimizer] = build_optimizers(self.model, objective.optim)
+        self.progress = Progress()
+        self.has_stepped = False
+
+    def step(self, step: StepPacks) -> StepResult:
+        """One optimizer step over this process's share of the step's packs.
+
+        Raises:
+            NonFiniteLossError: before the optimizer has touched a weight.
+        """
+        here, objective = self.here, self.objective
+        lr = learning_rate(self.progress.step + 1, self.config.train.max_steps, objective.optim)
+        set_learning_rate(self.optimizers, lr)
+        packs = [objective.pack(host, self.shape, here.device) for host in step.packs]
+        # The loss is a mean over all targets of the step, on any process and in any micro-batch. DDP and
+        # FSDP average gradients over processes, hence the factor world_size.
+        num_targets = torch.stack([objective.num_targets(pack) for pack in packs]).sum()
+        dist.all_reduce(num_targets)
+        num_targets.clamp_(min=1)  # a step of a few short proteins may have none
+        loss = torch.zeros((), device=here.device)
+        for index, pack in enumerate(packs):
+            with accumulating(self.model, is_last=index == len(packs) - 1):
+                with torch.autocast(
+                    here.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16
+                ):
+                    loss_sum = objective.loss_sum(self.model, pack)
+                (loss_sum * (here.world_size / num_targets)).backward()
+            loss += loss_sum.detach() / num_targets
+            self.beat()
+        dist.all_reduce(loss)
+        grad_norm = clip_gradients(self.model, objective.optim.clip_norm)
+        mean_loss, norm = here.to_host(torch.stack([loss, grad_norm]))
+        result = StepResult(mean_loss, norm, lr)
+        if not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
+            raise NonFiniteLossError(
+                f"step {self.progress.step + 1}: loss {result.loss}, gradient norm {result.grad_norm} at "
+                f"learning rate {lr:.3g}; the weights were not touched. Lower {objective.lr_field} or "
+                "lengthen optim.warmup_steps, then start the same command again"
+            )
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self.progress.add(step, result.loss)
+        self.has_stepped = True
+        return result
+
+    def beat(self) -> None:
+        """The first step of this process compiles and connects."""
+        beat("training", slow=not self.has_stepped)
+
+    def num_flops(self, residues: int, attended_pairs: int) -> float:
+        return num_flops(bare(self.model), residues, attended_pairs)
+
+    def steps(self) -> Iterator[StepPacks]:
+        """Packs of every step from where the run stands."""
+        stream = self.objective.stream(self.objective.split, self.shape, self.config.train.seed)
+        position = Position(self.progress.epoch, self.progress.pack)
+        here = self.here
+        return step_packs(stream, position, self.config.packs_per_step, here.rank, here.world_size)
+
+    def evaluate(self, split: ProteinSplit, num_packs: int = 0) -> Evaluation:
+        place = Place(self.here, self.shape, self.dtype)
+        return self.objective.evaluate(self.model, split, place, num_packs)

@@ -12,7 +12,7 @@ _LARGE = 1 << 30
 def keep_freed_memory() -> None:
     """Have glibc reuse large blocks, which it would give back to the kernel and get anew, page by page.
 
-    A pack's activations are blocks of some MB each: on a CPU that is about a seventh of the time.
+    A pack's activations are blocks of some MB each. What it gains is not settled: docs/inference.md.
     """
     if not sys.platform.startswith("linux"):
         return

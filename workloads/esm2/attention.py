@@ -216,7 +216,8 @@ class _SegmentAttention(torch.autograd.Function):
             used += tile.num_elements if keep else 0
         _buffers.give_back(scores)
         if keep:
-            ctx.save_for_backward(q, k, v, out, cos, sin, probabilities)
+            # The used part, whose size is the pack's: recomputing the layer may find a buffer of another.
+            ctx.save_for_backward(q, k, v, out, cos, sin, probabilities[:total])
             ctx.slots, ctx.tiles, ctx.is_used = slots, tiles, False
         else:
             _buffers.give_back(probabilities)
@@ -247,7 +248,7 @@ class _SegmentAttention(torch.autograd.Function):
             torch.bmm(s.transpose(1, 2), q[here], out=dk[here])
             used += tile.num_elements
         _buffers.give_back(scores)
-        _buffers.give_back(probabilities)
+        _buffers.give_back(probabilities.new_empty(0).set_(probabilities.untyped_storage()))
         # A rotation's transpose is the rotation by the opposite angle.
         dqkv = torch.stack(
             (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from workloads.esm2 import attention
 from workloads.esm2.attention import Segments, packed_attention
@@ -27,3 +28,25 @@ def test_forward_alone_equals_forward_with_gradients(
     expected = packed_attention(qkv.clone().requires_grad_(), cos, sin, segments)
     tolerance = 1e-6 if dtype == torch.float32 else 2e-2
     torch.testing.assert_close(found, expected.detach(), atol=tolerance, rtol=tolerance)
+
+
+def test_recomputing_gives_the_same_whatever_buffers_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier, larger pack left a buffer, which the first pass takes; the second makes its own."""
+    torch.manual_seed(0)
+    qkv, angles = torch.randn(96, 3, 4, 16), torch.randn(96, 1, 8)
+    segments = Segments(torch.tensor([0, 40, 96], dtype=torch.int32), 64)
+
+    def gradient(*, recompute: bool) -> torch.Tensor:
+        monkeypatch.setattr(attention, "_buffers", attention._Buffers())
+        attention._buffers.give_back(torch.empty(5_000_000))  # for the scores
+        attention._buffers.give_back(torch.empty(20_000_000))  # for the probabilities
+        x = qkv.clone().requires_grad_()
+        arguments = (x, angles.cos(), angles.sin(), segments)
+        out = checkpoint(packed_attention, *arguments, use_reentrant=False) if recompute else None
+        (packed_attention(*arguments) if out is None else out).square().sum().backward()
+        assert x.grad is not None
+        return x.grad
+
+    assert torch.equal(gradient(recompute=True), gradient(recompute=False))
+    # Whole buffers come back, not the part of them that was used.
+    assert max(buffer.numel() for buffer in attention._buffers._free) == 20_000_000

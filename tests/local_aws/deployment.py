@@ -29,7 +29,7 @@ COPIED = (
     "tools",
 )
 LINKED = (".venv", "node_modules")
-COMMAND_SECONDS = 240
+COMMAND_SECONDS = 480
 
 
 def copy_checkout(destination: Path) -> Path:

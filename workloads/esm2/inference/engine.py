@@ -19,7 +19,6 @@ from ..heartbeat import beat
 from ..masking import plain_pack
 from ..model import Pack, PackedModel
 from ..packing import SPECIAL_TOKENS, HostPack
-from .allocator import keep_freed_memory
 from .windows import Window, windows
 
 TOKENS_PER_PACK = {"cpu": 2048, "cuda": 65_536}
@@ -85,8 +84,6 @@ class Engine:
         tokens_per_pack: int = 0,
         max_residues: int = 1022,
     ) -> None:
-        if device.type == "cpu":
-            keep_freed_memory()
         self.model = model.to(device)  # type: ignore[arg-type]  # transformers wraps it
         for module in model.esm.encoder.layer.modules():
             if isinstance(module, nn.Linear):

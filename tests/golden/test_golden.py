@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.normalised import GOLDEN, golden_files, normalised
+from tests.stacks.endpoints import ENDPOINT_FILES
 from tests.stacks.synthesized import CLUSTER_FILES, EKS_FILES, EKS_STACKS, STACKS
 
 LINES_SHOWN = 80
@@ -19,6 +20,7 @@ PATHS = [
     for file in files
     for stack in stacks
 ]
+PATHS += [GOLDEN / f"endpoint-{Path(file).stem}" / "EndpointStack.json" for file in ENDPOINT_FILES]
 
 
 def difference(path: Path, wanted: str) -> str:

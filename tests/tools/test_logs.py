@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
+from tests.tools.sleeping import only_sleep
 from tests.tools.slurm_nodes import group, node, running_cluster
 from tools import logs
 
@@ -245,7 +246,7 @@ def test_following_tells_what_comes_once_and_of_new_nodes(
         elif turn is None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(logs.time, "sleep", wait)
+    monkeypatch.setattr(logs, "time", only_sleep(wait))
     with pytest.raises(KeyboardInterrupt):
         show("--follow")
     told = capsys.readouterr().out.partition("not at its end yet\n\n")[2]

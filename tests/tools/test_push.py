@@ -13,6 +13,7 @@ from tests.tools.answering_aws import Refusal
 from tests.tools.container_engines import Engines
 from tests.tools.image_sources import git, make_repository
 from tests.tools.registries import DIGEST, NAME, PASSWORD, REGISTRY, Registry, WholeFindings, scan
+from tests.tools.sleeping import only_sleep
 from tools import image_registry, push
 from tools.command_line import run_command
 from tools.image_registry import registry_login
@@ -30,7 +31,7 @@ def registry(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> Registry:
     monkeypatch.setattr(answering_aws, "SecondPages", WholeFindings)
     made = Registry(engines)
     monkeypatch.setattr(push, "open_session", lambda region, profile: made.aws.session)
-    monkeypatch.setattr(image_registry.time, "sleep", lambda seconds: pytest.fail("waited"))
+    monkeypatch.setattr(image_registry, "time", only_sleep(lambda seconds: pytest.fail("waited")))
     return made
 
 

@@ -51,7 +51,7 @@ def runs(run_file: Path) -> Path:
         if number == 1:
             train_here(run_file, f"name={name}", *settings.split())
     several = [f"name={name} {settings}" for name, (number, settings) in MODES.items() if number == 2]
-    train_in_turn(run_file, *several, processes=2)
+    train_in_turn(run_file, {2: several})
     return run_file.parent / "runs"
 
 

@@ -1,0 +1,12 @@
+"""A clock for one module, whose sleep is the test's. Threads of others go on sleeping as they did."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+
+
+def only_sleep(sleep: Callable[[float], object]) -> SimpleNamespace:
+    """To stand in for the module ``time``."""
+    return SimpleNamespace(**vars(time) | {"sleep": sleep})

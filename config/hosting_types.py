@@ -5,28 +5,9 @@ Sizes are those of SageMaker's ``ProductionVariantInstanceType``.
 
 from __future__ import annotations
 
-_UP_TO_32 = (
-    "large",
-    "xlarge",
-    "2xlarge",
-    "4xlarge",
-    "8xlarge",
-    "12xlarge",
-    "16xlarge",
-    "24xlarge",
-    "32xlarge",
-)
-_UP_TO_48 = (
-    "large",
-    "xlarge",
-    "2xlarge",
-    "4xlarge",
-    "8xlarge",
-    "12xlarge",
-    "16xlarge",
-    "24xlarge",
-    "48xlarge",
-)
+_TO_16 = ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "16xlarge")
+_UP_TO_32 = (*_TO_16, "24xlarge", "32xlarge")
+_UP_TO_48 = (*_TO_16, "24xlarge", "48xlarge")
 _GRAPHICS = ("xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "16xlarge", "24xlarge", "48xlarge")
 
 CPU_FAMILIES: dict[str, tuple[str, ...]] = {

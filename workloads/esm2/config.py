@@ -19,6 +19,8 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
+from .config_rules import rule_violations
+
 T = TypeVar("T")
 
 ModelSize = Literal["8M", "35M", "150M", "650M", "3B", "15B"]
@@ -270,7 +272,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
             problems.append(f"{override!r}: the value is not YAML")
     config = _build(RunConfig, raw, "", problems)
     if config is not None:
-        problems += _rule_violations(config)
+        problems += rule_violations(config)
     if problems or config is None:
         lines = "\n".join(f"  {problem}" for problem in problems)
         raise ValueError(f"{path}: {len(problems)} problem(s)\n{lines}")
@@ -372,120 +374,3 @@ def _convert(kind: Any, value: Any) -> Any:
         hint = "; put words such as yes, no, on and off in quotes" if isinstance(value, bool) else ""
         raise ValueError(f"expected text{hint}")
     return value
-
-
-def _rule_violations(config: RunConfig) -> list[str]:
-    """Every broken rule that spans a field's type, as ``section.field: got X; allowed; what to do``."""
-    train, optim, data, model = config.train, config.optim, config.data, config.model
-    fractions = data.validation_fraction + data.test_fraction
-    rules: list[tuple[bool, str]] = [
-        (
-            bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*", config.name)),
-            f"name: got {config.name!r}; use letters, digits, '.', '_' and '-'",
-        ),
-        (
-            1 <= model.max_residues <= 65_534,
-            f"model.max_residues: got {model.max_residues}; allowed 1 to 65534",
-        ),
-        (
-            0 < model.mask_fraction < 1,
-            f"model.mask_fraction: got {model.mask_fraction}; allowed above 0, below 1",
-        ),
-        (
-            train.tokens_per_pack >= model.max_residues + 2,
-            f"train.tokens_per_pack: got {train.tokens_per_pack}; a pack must hold the longest protein, "
-            f"so at least model.max_residues + 2 = {model.max_residues + 2}",
-        ),
-        (
-            train.tokens_per_pack > 0
-            and train.tokens_per_step >= train.tokens_per_pack
-            and train.tokens_per_step % train.tokens_per_pack == 0,
-            f"train.tokens_per_step: got {train.tokens_per_step}; allowed are multiples of "
-            f"train.tokens_per_pack ({train.tokens_per_pack})",
-        ),
-        (0 < optim.lr < 1, f"optim.lr: got {optim.lr}; allowed above 0, below 1"),
-        (
-            all(0 <= beta < 1 for beta in optim.betas),
-            f"optim.betas: got {list(optim.betas)}; each at least 0, below 1",
-        ),
-        (optim.eps > 0, f"optim.eps: got {optim.eps}; must be above 0"),
-        (optim.weight_decay >= 0, f"optim.weight_decay: got {optim.weight_decay}; must not be negative"),
-        (optim.clip_norm >= 0, f"optim.clip_norm: got {optim.clip_norm}; must not be negative"),
-        (
-            0 <= optim.final_lr_fraction <= 1,
-            f"optim.final_lr_fraction: got {optim.final_lr_fraction}; allowed 0 to 1",
-        ),
-        (
-            0 <= optim.warmup_steps < train.max_steps,
-            f"optim.warmup_steps: got {optim.warmup_steps}; must be below train.max_steps "
-            f"({train.max_steps}), or the peak learning rate is never reached",
-        ),
-        (
-            data.validation_fraction > 0 and data.test_fraction >= 0 and fractions < 1,
-            f"data.validation_fraction, data.test_fraction: got {data.validation_fraction} and "
-            f"{data.test_fraction}; the first must be above 0, the second not negative, the sum below 1",
-        ),
-        (
-            bool(data.members) == bool(data.membership),
-            f"data.members, data.membership: got {list(data.members)} and {data.membership!r}; "
-            "give both or neither",
-        ),
-        (bool(data.source or data.members), "data.source: got an empty list; name at least one FASTA"),
-        (
-            config.parallel.shard_size == 0 or config.parallel.mode == "fsdp",
-            f"parallel.shard_size: got {config.parallel.shard_size} with parallel.mode=ddp; only fsdp shards",
-        ),
-        (config.parallel.shard_size >= 0, "parallel.shard_size: must not be negative"),
-    ]
-    for name in ("max_steps", "log_every_steps", "eval_every_steps", "save_every_steps", "keep_checkpoints"):
-        value = getattr(train, name)
-        rules.append((value >= 1, f"train.{name}: got {value}; must be at least 1"))
-    proteins = config.evaluate.pseudo_perplexity_proteins
-    rules.append(
-        (proteins >= 0, f"evaluate.pseudo_perplexity_proteins: got {proteins}; must not be negative")
-    )
-    inference = config.inference
-    rules.append((bool(inference.input), "inference.input: got an empty list; name at least one file"))
-    rules.append(
-        (
-            inference.tokens_per_pack >= 0,
-            f"inference.tokens_per_pack: got {inference.tokens_per_pack}; must not be negative",
-        )
-    )
-    rules.append(
-        (
-            inference.part_residues >= 1,
-            f"inference.part_residues: got {inference.part_residues}; must be at least 1",
-        )
-    )
-    rules.append((train.eval_packs >= 0, f"train.eval_packs: got {train.eval_packs}; must not be negative"))
-    rules += _lora_rules(config)
-    return [message for holds, message in rules if not holds]
-
-
-def _lora_rules(config: RunConfig) -> list[tuple[bool, str]]:
-    lora = config.lora
-    if lora is None:
-        return []
-    return [
-        (
-            config.task is not None,
-            "lora: adapters are for fine-tuning; add a section task:, or leave lora out to pre-train",
-        ),
-        (lora.rank >= 1, f"lora.rank: got {lora.rank}; must be at least 1"),
-        (lora.alpha >= 1, f"lora.alpha: got {lora.alpha}; must be at least 1"),
-        (0 < lora.lr < 1, f"lora.lr: got {lora.lr}; allowed above 0, below 1"),
-        (
-            bool(lora.targets),
-            f"lora.targets: got an empty list; allowed are {', '.join(typing.get_args(LoraTarget))}",
-        ),
-        (
-            config.optim.name == "adamw",
-            f"optim.name: got {config.optim.name} with lora; Muon is for whole matrices, so use adamw",
-        ),
-        (
-            lora.quantize == "none" or config.parallel.mode == "ddp",
-            f"lora.quantize: got {lora.quantize} with parallel.mode={config.parallel.mode}; 4-bit weights "
-            "cannot be sharded, so use parallel.mode=ddp",
-        ),
-    ]

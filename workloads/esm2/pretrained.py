@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import torch
+from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from transformers import EsmConfig, EsmForMaskedLM, EsmPreTrainedModel, EsmTokenizer
@@ -19,6 +20,8 @@ from .config import ModelConfig
 from .model import PackedEsm, PackedModel, published_config
 
 Model = TypeVar("Model", bound=PackedModel)
+ADAPTER_FILE = "adapter_config.json"
+"""Of a folder in peft's format."""
 
 
 def starting_config(model: ModelConfig) -> EsmConfig:
@@ -34,6 +37,11 @@ def starting_config(model: ModelConfig) -> EsmConfig:
     folder = Path(model.init_from)
     if (folder / CHECKPOINT_FILE).exists():
         return EsmConfig(**json.loads((folder / CHECKPOINT_FILE).read_text())["model_config"])
+    if (folder / ADAPTER_FILE).exists():
+        raise ValueError(
+            f"model.init_from: {folder} holds an adapter and a head without the model that they belong to; "
+            "give the run's model folder, in which it is merged (lora.merge)"
+        )
     if folder.is_dir() and not (folder / "config.json").exists():
         raise ValueError(
             f"model.init_from: {folder} holds neither config.json (transformers) nor {CHECKPOINT_FILE} (a "
@@ -43,11 +51,23 @@ def starting_config(model: ModelConfig) -> EsmConfig:
     return EsmConfig.from_pretrained(_readable(model.init_from))
 
 
-def starting_weights(model: ModelConfig, seed: int) -> dict[str, Tensor]:
+def starting_weights(
+    model: ModelConfig,
+    seed: int,
+    kind: type[EsmPreTrainedModel] = EsmForMaskedLM,
+    *,
+    encoder_only: bool = False,
+) -> dict[str, Tensor]:
     """Full fp32 weights: random from ``seed``, or those of ``model.init_from``.
 
+    Args:
+        model: which.
+        seed: of random weights.
+        kind: transformers' class of the head that ``init_from`` has.
+        encoder_only: whether ``init_from`` may have another head, or none; the head's weights are any then.
+
     Raises:
-        ValueError: if ``init_from`` cannot be read.
+        ValueError: if ``init_from`` cannot be read, or lacks weights.
     """
     if model.init_from is None:
         # A generator state of its own: a library that draws numbers earlier must not change the weights.
@@ -57,14 +77,19 @@ def starting_weights(model: ModelConfig, seed: int) -> dict[str, Tensor]:
     folder = Path(model.init_from)
     if (folder / CHECKPOINT_FILE).exists():
         return weights_of(folder)
-    loading: Any = EsmForMaskedLM.from_pretrained(
+    loading: Any = kind.from_pretrained(
         _readable(model.init_from), dtype=torch.float32, output_loading_info=True
     )
     loaded, info = loading
-    missing = sorted(name for name in info["missing_keys"] if not name.startswith("esm.contact_head."))
+    missing = sorted(
+        name
+        for name in info["missing_keys"]
+        if not name.startswith("esm.contact_head.") and (name.startswith("esm.") or not encoder_only)
+    )
     if missing:
         raise ValueError(
-            f"model.init_from: {model.init_from} lacks {', '.join(missing)}; give a masked language model"
+            f"model.init_from: {model.init_from} lacks {', '.join(missing)}; give a whole model, with a "
+            "masked language head unless it is fine-tuned"
         )
     return dict(loaded.state_dict())
 
@@ -72,6 +97,7 @@ def starting_weights(model: ModelConfig, seed: int) -> dict[str, Tensor]:
 def _readable(init_from: str) -> str:
     """Check that transformers finds a configuration there, before anything large is loaded."""
     try:
+        _check_reached(init_from)
         EsmConfig.from_pretrained(init_from)
     except (OSError, ValueError) as error:
         raise ValueError(
@@ -79,6 +105,20 @@ def _readable(init_from: str) -> str:
             f"network: make train-ddp, and then model.init_from=runs/esm2_8m_sample/model. {error}"
         ) from error
     return init_from
+
+
+def _check_reached(init_from: str) -> None:
+    """Raise OSError if it must come from the hub, and the hub does not answer or does not have it.
+
+    transformers would try again for half a minute and more.
+    """
+    if Path(init_from).exists() or try_to_load_from_cache(init_from, "config.json") is not None:
+        return
+    url = hf_hub_url(init_from, "config.json")
+    try:
+        get_hf_file_metadata(url)
+    except Exception as error:  # of whichever library the hub's client speaks HTTP by
+        raise OSError(f"{url}: {error}") from error
 
 
 def on_meta(config: EsmConfig) -> PackedEsm:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 import xxhash
 from torch import Tensor, nn
 
+from workloads.esm2.checkpoint import CHECKPOINT_FILE
 from workloads.esm2.config import OptimConfig, RunConfig
 from workloads.esm2.model import Pack, PackedModel
 from workloads.esm2.objective import Evaluation, Objective, Place
@@ -83,11 +84,28 @@ class FineTuning(Objective):
         return adapters.with_adapters(self.on_meta(), weights, self.config.train.seed)
 
     def _plain_weights(self) -> dict[str, Tensor]:
-        """Without adapters: the encoder to start from, and a new head."""
-        seed = self.config.train.seed
-        start = starting_weights(self.config.model, seed)
+        """Without adapters: the model to start from, with its head if it is of this task, or a new one."""
+        seed, kind = self.config.train.seed, self.schema.kind
+        if self._has_head:
+            start = starting_weights(self.config.model, seed, plain_class(kind))
+            return self.loss.head_from_units(start)
+        start = starting_weights(self.config.model, seed, encoder_only=True)
         encoder = {name: value for name, value in start.items() if name.startswith("esm.")}
-        return encoder | new_head(self.esm_config, self.schema.kind, seed)
+        return encoder | new_head(self.esm_config, kind, seed)
+
+    @property
+    def _has_head(self) -> bool:
+        """Whether the model to start from was fine-tuned for outputs of the same kinds and names."""
+        base, wanted = self.base_config, self.esm_config
+        if (
+            self.schema.kind == "regression"
+            and (Path(self.config.model.init_from or "") / CHECKPOINT_FILE).exists()
+        ):
+            return False  # its head is in units that the checkpoint does not tell
+        return all(
+            getattr(base, name) == getattr(wanted, name)
+            for name in ("architectures", "problem_type", "id2label")
+        )
 
     def loaded(self, model: PackedModel, dtype: torch.dtype) -> None:
         if self.lora is not None:

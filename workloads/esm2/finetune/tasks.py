@@ -28,6 +28,9 @@ PROBLEM_TYPES: dict[Kind, str | None] = {
 }
 """By which transformers chooses the loss of a sequence classifier."""
 
+HEAD_WEIGHT, HEAD_BIAS = (f"classifier.out_proj.{part}" for part in ("weight", "bias"))
+"""transformers' names of the last layer of a sequence classifier."""
+
 
 def packed_class(kind: Kind) -> type[PackedSequenceClassifier] | type[PackedTokenClassifier]:
     return PackedTokenClassifier if kind == "residue" else PackedSequenceClassifier
@@ -111,12 +114,17 @@ class TaskLoss:
         """The same in the head's last layer, so that the model that is written needs nothing of it."""
         if self.kind != "regression":
             return weights
-        weight, bias = weights["classifier.out_proj.weight"], weights["classifier.out_proj.bias"]
+        weight, bias = weights[HEAD_WEIGHT], weights[HEAD_BIAS]
         shift, scale = (_like(values, weight) for values in (self.shift, self.scale))
-        return weights | {
-            "classifier.out_proj.weight": weight * scale[:, None],
-            "classifier.out_proj.bias": bias * scale + shift,
-        }
+        return weights | {HEAD_WEIGHT: weight * scale[:, None], HEAD_BIAS: bias * scale + shift}
+
+    def head_from_units(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The way back, of a model that was written by ``head_in_units``."""
+        if self.kind != "regression":
+            return weights
+        weight, bias = weights[HEAD_WEIGHT], weights[HEAD_BIAS]
+        shift, scale = (_like(values, weight) for values in (self.shift, self.scale))
+        return weights | {HEAD_WEIGHT: weight / scale[:, None], HEAD_BIAS: (bias - shift) / scale}
 
 
 def _class_weights(split: LabelledSplit) -> npt.NDArray[np.float32]:

@@ -114,6 +114,34 @@ def test_merged_model_and_adapter_give_what_was_trained(runs: Path, run_file: Pa
         torch.testing.assert_close(outputs_of(adapted, split), scored, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["multiclass", "regression", "residue"])
+def test_a_fine_tuned_model_is_gone_on_from_with_its_head(
+    kind: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    run_file = write_task_file(tmp_path, tiny_model, kind)
+    first = FineTuning(load_config(run_file, ["train.seed=1"]))
+    weights = first.weights()
+    first.write_model(tmp_path / "runs/first", weights, torch.device("cpu"))
+    model = tmp_path / "runs/first/model"
+    if kind == "regression":
+        assert load_file(model / "model.safetensors")["classifier.out_proj.bias"] > 50, "degrees"
+    for settings in ("lora=null", "lora={}"):
+        state = FineTuning(load_config(run_file, [f"model.init_from={model}", settings])).weights()
+        plain = {
+            name.replace(".base_layer.", "."): value for name, value in state.items() if ".lora_" not in name
+        }
+        for name in weights.keys() - {
+            "esm.contact_head.regression.weight",
+            "esm.contact_head.regression.bias",
+        }:
+            torch.testing.assert_close(plain[name], weights[name], rtol=1e-4, atol=1e-5)
+    other = write_task_file(tmp_path / "other", model, "binary")
+    state = FineTuning(load_config(other)).weights()
+    name = "esm.encoder.layer.1.output.dense.weight"
+    assert torch.equal(state[name], weights[name])
+    assert len(state["classifier.out_proj.bias"]) == 1, "another task has a head of its own"
+
+
 def test_resumed_run_is_the_uninterrupted_one(runs: Path, run_file: Path) -> None:
     train_here(run_file, "name=resumed", "lora.lr=1e-2", "train.max_steps=5")
     checkpoint = runs / "resumed/checkpoints/step-00000005"

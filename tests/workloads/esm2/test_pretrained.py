@@ -1,0 +1,46 @@
+"""Models to start from: what cannot be read is said at once, with what to do."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+from transformers import EsmConfig, EsmForSequenceClassification
+
+from workloads.esm2.config import ModelConfig
+from workloads.esm2.pretrained import save_model, starting_config, starting_weights
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail(f"waits {seconds} s to try again"))
+    with pytest.raises(
+        ValueError, match=r"Without a network: make train-ddp, and then model\.init_from=runs/"
+    ) as raised:
+        starting_config(ModelConfig(init_from="facebook/esm2_t6_8M_UR50D"))
+    assert "http://127.0.0.1:9/facebook/esm2_t6_8M_UR50D" in str(raised.value)
+
+
+def test_an_adapter_alone_is_no_model_to_start_from(tmp_path: Path, tiny_config: EsmConfig) -> None:
+    tiny_config.save_pretrained(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ValueError, match="holds an adapter and a head without the model"):
+        starting_config(ModelConfig(init_from=str(tmp_path)))
+
+
+def test_another_head_serves_where_the_encoder_alone_is_asked_for(
+    tmp_path: Path, tiny_config: EsmConfig
+) -> None:
+    classifier = EsmForSequenceClassification(tiny_config)
+    save_model(tmp_path / "model", tiny_config, classifier.state_dict(), EsmForSequenceClassification)
+    model = ModelConfig(init_from=str(tmp_path / "model"))
+    found = starting_weights(model, 0, encoder_only=True)
+    name = "esm.encoder.layer.1.output.dense.weight"
+    assert found[name].equal(classifier.state_dict()[name])
+    with pytest.raises(ValueError, match=r"lacks lm_head\..*; give a whole model"):
+        starting_weights(model, 0)

@@ -46,7 +46,7 @@ else
 $(error TARGET: got $(TARGET); allowed are local, slurm and eks)
 endif
 ifneq ($(TARGET),local)
-$(foreach goal,$(filter report bench bench-data bench-inference bench-serve finetune-table embed predict variants,$(MAKECMDGOALS)),\
+$(foreach goal,$(filter report bench bench-data bench-inference bench-serve finetune-table,$(MAKECMDGOALS)),\
 	$(error TARGET=$(TARGET): $(goal) runs on this machine alone; for a run of the cluster make fetch comes first))
 endif
 
@@ -103,13 +103,13 @@ else
 endif
 
 embed: $(READY) ## embeddings of proteins: ARGS="inference.input=[proteins.fasta] inference.model=<folder or hub id>"
-	$(STAGE).inference.embed --config $(CONFIG) $(ARGS)
+	$(call stage,embed,inference.embed) $(ARGS)
 
 predict: $(READY) ## labels and probabilities by the fine-tuned model of CONFIG, or of inference.model
-	$(STAGE).inference.predict --config $(CONFIG) $(ARGS)
+	$(call stage,predict,inference.predict) $(ARGS)
 
 variants: $(READY) ## masked marginals of inference.mutations=<csv>, or of all single mutants, with heat maps
-	$(STAGE).inference.variants --config $(CONFIG) $(ARGS)
+	$(call stage,variants,inference.variants) $(ARGS)
 
 bandwidth: $(READY) ## all-reduces over nodes, against what their type should reach; here: over all GPUs, or cores
 ifneq ($(TARGET),local)

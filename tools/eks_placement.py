@@ -12,6 +12,7 @@ from config.instance_catalogue import InstanceType, instance_type
 from config.kubernetes_names import COMMON_NAMESPACE, job_folder
 from config.task_governance import team_namespace
 from tools.job_checks import gpus_of, listed, sizes_of
+from workloads.esm2.launch.job_file import RESUMED
 from workloads.esm2.launch.pod_job import DEEP_HEALTH_LABEL, GROUP_LABEL, INSTANCE_TYPE_LABEL, PodJob
 
 IMAGE = re.compile(r"[\w.-]+(:\d+)?(/[a-z0-9._-]+)+(:[\w.-]+)?@sha256:[0-9a-f]{64}")
@@ -21,8 +22,8 @@ MIN_HANG_SECONDS = 60
 """The operator's agent looks once a second; a process writes five lines in this time at most."""
 DATA_CPUS, DATA_MEMORY_GIB = 8, 16
 MOST_RETRIES = 1000
-RETRIES = {"train": PodJob.max_retries, "data": 3, "evaluate": 3, "bandwidth": 1}
-"""By default: what is not a training has little to lose, and what it fails with is mostly its result."""
+RETRIES = {**dict.fromkeys(RESUMED, PodJob.max_retries), "data": 3, "evaluate": 3, "bandwidth": 1}
+"""By default: what does not go on where it was has little to lose, and mostly fails with its result."""
 BORROW_LIMIT_PERCENT = 50
 """SageMaker's, where the cluster file gives none (``config/task_governance.py``)."""
 TOPOLOGIES = (

@@ -16,7 +16,7 @@ from config.kubernetes_names import LUSTRE_CLAIM, TRAINING_UID
 from config.task_governance import team_namespace
 from tools.bandwidth_request import asked_bandwidth, expectation
 from tools.eks_placement import EksWanted, Placement, is_shared, node_labels, placement, tolerations
-from tools.job_checks import listed, path_problems, shard_problems
+from tools.job_checks import listed, output_of, path_problems, shard_problems
 from workloads.esm2.config import RunConfig
 from workloads.esm2.launch.pod_job import PodJob
 
@@ -42,8 +42,10 @@ def pod_job(
     """
     problems: list[str] = []
     place = placement(cluster, wanted, problems)
+    output = output_of(config, wanted.stage, place.folder, problems)
     problems += path_problems(
         config,
+        wanted.stage,
         place.folder,
         lambda path: is_shared(cluster, path),
         who="pods",
@@ -60,6 +62,7 @@ def pod_job(
         version=version,
         run=config.name,
         run_dir=str(PurePosixPath(place.folder) / config.run_dir),
+        output=output,
         config=config_text,
         # The file's name is another one in the pods.
         overrides=(*overrides, f"name={config.name}"),
@@ -88,6 +91,7 @@ def bandwidth_job(cluster: EksCluster, settings: Sequence[str], wanted: EksWante
         version=version,
         run=run,
         run_dir=str(PurePosixPath(place.folder) / "runs" / run),
+        output="",
         config=expectation(place.hardware, has_efa=has_efa, at_least_gb_s=at_least).text(),
         overrides=(),
     )
@@ -101,6 +105,7 @@ def _job(
     version: str,
     run: str,
     run_dir: str,
+    output: str,
     config: str,
     overrides: tuple[str, ...],
 ) -> PodJob:
@@ -125,6 +130,7 @@ def _job(
         mount=cluster.storage.lustre.mount_path,
         work_folder=place.folder,
         run_dir=run_dir,
+        output=output,
         config=config,
         overrides=overrides,
         user=TRAINING_UID,

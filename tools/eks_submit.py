@@ -19,6 +19,7 @@ from tools.eks_request import bandwidth_job, pod_job
 from tools.kind_of_job import active_jobs, kind_of
 from tools.kubectl import Kubectl, Refused, open_kubectl
 from tools.stage_command import code_revision, named_run, print_found, stage_parser
+from workloads.esm2.launch.job_file import results
 from workloads.esm2.launch.kubernetes_job import config_map, job_manifest
 from workloads.esm2.launch.pod_job import RUN_LABEL, STAGE_LABEL, PodJob
 
@@ -61,17 +62,13 @@ def main() -> int:
     ) as kubectl:
         check_place(kubectl, job)
         create(kubectl, job)
-    is_run = job.stage != "bandwidth"
-    metrics = {"metrics": f"{job.run_dir}/metrics.jsonl"}
-    results = {"results": f"{job.run_dir}/bandwidth.json"}
     size = f"{job.min_pods} to {job.num_pods}" if job.is_elastic else str(job.num_pods)
     target = f"TARGET=eks JOB={job.name}"
     print_found(
         {
             "job": job.name,
             "pods": f"{size} in {job.namespace}, of {job.operator}'s operator",
-            **(metrics if is_run else results),
-            "report": f"{job.run_dir}/report.html",
+            **results(job.stage, job.run_dir, job.output),
         },
         follow=f"make tail {target}, make status TARGET=eks, make fetch {target}",
     )
@@ -81,7 +78,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = stage_parser(
         "Submit a stage of a run to the cluster's Kubernetes.",
-        nodes="a number or a range (2-3); else the team's quota, or all of the group; 1 to evaluate",
+        nodes="a number or a range (2-3); else the team's quota, or all of the group, to train; else 1",
         image="by digest; the one of this commit in the cluster's repository",
         hang_seconds=EksWanted.hang_seconds,
     )
@@ -94,7 +91,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--required-topology", metavar="LABEL", help="the same; without them the job waits")
     parser.add_argument("--group", help="instance group; the first one with GPUs")
     parser.add_argument("--service-account", help="whose rights to AWS the pods have (pod identity)")
-    parser.add_argument("--max-retries", type=int, help="of a job by its operator; 10 of a training")
+    parser.add_argument("--max-retries", type=int, help="by the operator; 10 of what goes on where it was")
     parser.add_argument("--kubeconfig", type=Path, help="instead of the caller's AWS credentials")
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="write the manifests there instead")
     return parser.parse_intermixed_args()

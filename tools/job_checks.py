@@ -8,7 +8,9 @@ from pathlib import PurePosixPath
 
 from config.instance_catalogue import InstanceType
 from workloads.esm2.config import RunConfig
-from workloads.esm2.data.run_data import paths_read
+from workloads.esm2.data.run_data import local_files, paths_read
+from workloads.esm2.inference.output_file import output_file
+from workloads.esm2.launch.job_file import INFERENCE
 
 
 def listed(problems: list[str]) -> str:
@@ -16,31 +18,63 @@ def listed(problems: list[str]) -> str:
 
 
 def path_problems(
-    config: RunConfig, folder: str, is_shared: Callable[[str], bool], *, who: str, where: str
+    config: RunConfig, stage: str, folder: str, is_shared: Callable[[str], bool], *, who: str, where: str
 ) -> list[str]:
     """What those who run the job could not read or write.
 
     Args:
         config: the run.
+        stage: of it.
         folder: what its relative paths are relative to.
         is_shared: whether a path is on a file system that all of them share.
         who: they, for messages.
         where: these file systems, for messages.
     """
-    problems = []
-    for name, path in (
+    is_inference = stage in INFERENCE
+    # A hub id looks like a relative path, and is taken for one below the folder.
+    below: list[tuple[str, str | None]] = [
         ("runs", config.runs),
-        ("data.path", config.data.path),
         ("data.downloads", config.data.downloads),
-    ):
-        if not is_shared(str(PurePosixPath(folder) / path)):
-            problems.append(f"{name}: got {path}; {who} share {where}. Relative paths are below {folder}")
+        *([] if is_inference else [("data.path", config.data.path)]),
+        *([("inference.output", config.inference.output)] if is_inference else []),
+        *([("inference.model", config.inference.model)] if is_inference else []),
+    ]
+    problems = [
+        f"{name}: got {path}; {who} share {where}. Relative paths are below {folder}"
+        for name, path in below
+        if path is not None and not is_shared(str(PurePosixPath(folder) / path))
+    ]
+    if is_inference:
+        name, read = "inference.input", local_files(config.inference.input)
+    else:
+        name, read = "data", paths_read(config)
     problems += [
-        f"data: {path} is on this machine; {who} read below {where}, https:// and s3://"
-        for path in paths_read(config)
+        f"{name}: {path} is on this machine; {who} read below {where}, https:// and s3://"
+        for path in read
         if not is_shared(path)
     ]
+    mutations = config.inference.mutations
+    if stage == "variants" and mutations is not None and not is_shared(mutations):
+        problems.append(f"inference.mutations: {mutations} is on this machine; {who} read below {where}")
     return problems
+
+
+def output_of(config: RunConfig, stage: str, folder: str, problems: list[str]) -> str:
+    """The table that a stage of inference writes, by its whole path; empty for other stages.
+
+    Args:
+        config: the run.
+        stage: of it.
+        folder: what its relative paths are relative to.
+        problems: what is wrong is added to them.
+    """
+    if stage not in INFERENCE:
+        return ""
+    try:
+        return str(PurePosixPath(folder) / output_file(config, stage))
+    except ValueError as error:
+        problems.append(str(error))
+        return ""
 
 
 def gpus_of(

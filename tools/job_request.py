@@ -13,15 +13,15 @@ from typing import Any
 from config.instance_catalogue import InstanceType, instance_type
 from config.node_settings import HOME_MOUNT_PATH
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
-from tools.job_checks import gpus_of, listed, path_problems, shard_problems, sizes_of
+from tools.job_checks import gpus_of, listed, output_of, path_problems, shard_problems, sizes_of
 from workloads.esm2.config import RunConfig
 from workloads.esm2.data.manifest import MANIFEST_FILE
-from workloads.esm2.launch.job_file import Job
+from workloads.esm2.launch.job_file import RESUMED, Job
 
 WITHOUT_USERS = "ubuntu"
 """The image's own user, who is there when the cluster file names none."""
 MIN_MINUTES = 10
-"""Of a training's time limit: Slurm's signal to save comes 300 s before it, or up to 60 s earlier."""
+"""Of a stage that goes on later: Slurm's signal comes 300 s before the time limit, or up to 60 s earlier."""
 HANG_SECONDS = {"cpu": range(10, 86_401), "gpu": range(150, 541)}
 """Well above the second in which the processes are looked at. On GPUs a process that waits for a crashed one
 has not hung: torchrun ends it after 120 s. What waits for 600 s, NCCL ends without stacks."""
@@ -91,8 +91,10 @@ def job_request(
         ValueError: listing all that does not fit together.
     """
     problems = folder_problems(cluster, wanted.folder)
+    output = output_of(config, wanted.stage, wanted.folder, problems)
     problems += path_problems(
         config,
+        wanted.stage,
         wanted.folder,
         lambda path: is_shared(cluster, path),
         who="nodes",
@@ -102,10 +104,10 @@ def job_request(
     if wanted.stage == "train":
         problems += shard_problems(config, place.sizes, place.num_processes)
     minutes = _minutes(wanted.time or "")
-    if wanted.stage == "train" and minutes is not None and minutes < MIN_MINUTES:
+    if wanted.stage in RESUMED and minutes is not None and minutes < MIN_MINUTES:
         problems.append(
             f"--time: got {wanted.time}, to Slurm {minutes:g} minute(s); give at least {MIN_MINUTES}, since "
-            "training saves 5 minutes before the limit. Two hours are 2:00:00"
+            f"{wanted.stage} is stopped 5 minutes before the limit, to go on later. Two hours are 2:00:00"
         )
     if problems:
         raise ValueError(listed(problems))
@@ -115,7 +117,8 @@ def job_request(
         # The file's name is another one on the cluster.
         overrides=(*overrides, f"name={config.name}"),
         run_dir=str(PurePosixPath(wanted.folder) / config.run_dir),
-        data_manifest=str(PurePosixPath(wanted.folder) / config.data.path / MANIFEST_FILE),
+        data_manifest="" if output else str(PurePosixPath(wanted.folder) / config.data.path / MANIFEST_FILE),
+        output=output,
     )
     return {"config": config_text, "job": asdict(job), "sbatch": place.options(wanted, config.name)}
 

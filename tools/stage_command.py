@@ -10,7 +10,7 @@ from tools import code_version
 from tools.command_line import cluster_parser
 from tools.source_revision import read_revision
 from workloads.esm2.config import RunConfig, load_config
-from workloads.esm2.launch.job_file import STAGES
+from workloads.esm2.launch.job_file import MODULES
 
 
 def stage_parser(description: str, *, nodes: str, image: str, hang_seconds: int) -> argparse.ArgumentParser:
@@ -25,7 +25,7 @@ def stage_parser(description: str, *, nodes: str, image: str, hang_seconds: int)
         hang_seconds: without an advance, by default.
     """
     parser = cluster_parser(description)
-    parser.add_argument("stage", choices=STAGES)
+    parser.add_argument("stage", choices=MODULES)
     parser.add_argument("--config", type=Path, help="YAML file of the run; bandwidth has none")
     parser.add_argument("--nodes", help=nodes)
     parser.add_argument("--image", help=image)

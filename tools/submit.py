@@ -80,7 +80,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = stage_parser(
         "Submit a stage of a run to the cluster's Slurm.",
-        nodes="a number or a range (2-3); else all of the partition, 1 to evaluate",
+        nodes="a number or a range (2-3); else all of the partition to train, 1 for the rest",
         image="container: a .sqsh file on the shared file system, or a reference",
         hang_seconds=Wanted.hang_seconds,
     )

@@ -100,6 +100,8 @@ def test_what_is_printed_is_as_on_slurm(objects: Objects, run: Run) -> None:
     names = [line.split()[0] for line in said.splitlines()]
     assert names == ["job", "pods", "metrics", "report", "next"]
     assert f"/fsx/{SPACE}/esm2/runs/esm2_8m_sample/metrics.jsonl" in said
+    _, said = run(eks_submit, "embed", "--config", str(RUN), "--image", IMAGE)
+    assert f"\nresults  /fsx/{SPACE}/esm2/runs/esm2_8m_sample/embeddings.parquet\nnext" in said
 
 
 @pytest.mark.parametrize(

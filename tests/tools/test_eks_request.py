@@ -14,9 +14,8 @@ from workloads.esm2.launch.pod_job import PodJob
 
 P5 = shipped("eks-p5")
 TEAM = "proteins"
-RETRIES = {"train": 10, "data": 3, "evaluate": 3, "bandwidth": 1}
+RETRIES = {"train": 10, "data": 3, "evaluate": 3, "predict": 10, "bandwidth": 1}
 NEAR = "topology.k8s.aws/network-node-layer-3"
-STAGES = ("data", "train", "evaluate", "bandwidth")
 CASES = [
     (name, operator, stage, overrides)
     for name in ("eks", "eks-p5")
@@ -26,6 +25,7 @@ CASES = [
         ("train", ("parallel.mode=ddp",)),
         ("train", ("parallel.mode=fsdp",)),
         ("evaluate", ("evaluate.split=test",)),
+        ("predict", ("inference.input=[sample]",)),
         ("bandwidth", ()),
     )
 ]
@@ -136,8 +136,9 @@ def variables(job: PodJob) -> dict[str, Any]:
 
 
 def test_a_result_is_not_tried_again_in_place() -> None:
-    """A bandwidth below its bound, say; a training's processes are."""
+    """A bandwidth below its bound, say; what goes on where it was is."""
     assert "--max-restarts=3" in command(of("eks-p5", "kubeflow", "train", ()))
+    assert "--max-restarts=3" in command(of("eks-p5", "kubeflow", "predict", ()))
     assert "--max-restarts=0" in command(of("eks-p5", "kubeflow", "bandwidth", ()))
     assert made(stage="bandwidth", max_retries=7).max_retries == 7
 
@@ -362,6 +363,11 @@ def test_names_are_labels_and_never_the_same() -> None:
         (["data.path=../../../data"], {}, "data.path: got ../../../data; pods share /fsx"),
         (["data.downloads=/tmp"], {}, "data.downloads: got /tmp; pods share /fsx"),
         (["data.source=[mine.fasta]"], {}, "data: mine.fasta is on this machine; pods read below /fsx"),
+        (
+            ["inference.input=[mine.fasta]"],
+            {"stage": "embed"},
+            "inference.input: mine.fasta is on this machine; pods read below /fsx, https:// and s3://",
+        ),
         (["task.kind=binary", "task.table=[mine.csv]"], {}, "data: mine.csv is on this machine"),
         (
             ["task.kind=binary", "task.split.clusters=mine.tsv"],

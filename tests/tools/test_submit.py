@@ -141,6 +141,7 @@ def test_commands_run_as_the_user_and_without_roots_environment(
         ("train-ddp", "tools.submit train .* parallel.mode=ddp"),
         ("train-fsdp", "tools.submit train .* parallel.mode=fsdp name=esm2_650m_fsdp"),
         ("evaluate", "tools.submit evaluate"),
+        ("predict", "tools.submit predict"),
         ("bandwidth", "tools.submit bandwidth"),
     ],
 )

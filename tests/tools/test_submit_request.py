@@ -58,6 +58,18 @@ def test_a_fine_tuning_reads_its_table_alone() -> None:
     assert request(*overrides)["job"]["stage"] == "train"
 
 
+def test_inference_takes_a_node_and_reads_no_shards() -> None:
+    """Nor the sources of the run's data, which may be gone."""
+    found = request("data.source=[mine.fasta]", "inference.input=[sample, s3://b/p.fasta]", stage="predict")
+    assert {"--nodes=1", "--gpus-per-node=1", "--exclusive"} <= set(found["sbatch"])
+    job = found["job"]
+    assert job["data_manifest"] == ""
+    assert job["output"] == f"{FOLDER}/runs/esm2_8m_sample/predictions.csv"
+    elsewhere = request("inference.output=/fsx/data/e.parquet", stage="embed", nodes="2")
+    assert elsewhere["job"]["output"] == "/fsx/data/e.parquet" and "--nodes=2" in elsewhere["sbatch"]
+    assert request("inference.input=[mine.fasta]")["job"]["output"] == ""
+
+
 def test_nodes_may_be_a_range() -> None:
     """Whichever number it gets, network and options must fit."""
     found = request(cluster=P5, folder=default_folder(P5, "ubuntu"), nodes="1-2")
@@ -112,6 +124,7 @@ def test_a_score_may_take_less_time_than_a_training() -> None:
         ([], {"stage": "data", "nodes": "2"}, "NODES: got 2; data are prepared on 1 node"),
         ([], {"time": "2:00"}, "--time: got 2:00, to Slurm 2 minute(s); give at least 10"),
         ([], {"time": "0-00:09:30"}, "to Slurm 9.5 minute(s)"),
+        ([], {"stage": "embed", "time": "5"}, "embed is stopped 5 minutes before the limit, to go on later"),
         ([], {"partition": "cpu"}, "partition: got cpu; the cluster file has gpu"),
         ([], {"gpus_per_node": 2}, "--gpus-per-node: got 2; ml.g5.8xlarge has 1"),
         ([], {"folder": "/home/ubuntu"}, "--folder: got /home/ubuntu; nodes share /fsx"),
@@ -120,6 +133,27 @@ def test_a_score_may_take_less_time_than_a_training() -> None:
         (["data.path=/data"], {}, "data.path: got /data"),
         (["data.downloads=/tmp"], {}, "data.downloads: got /tmp"),
         (["data.source=[mine.fasta]"], {}, "data: mine.fasta is on this machine"),
+        (
+            ["inference.input=[sample, mine.fasta]"],
+            {"stage": "predict"},
+            "inference.input: mine.fasta is on this machine; nodes read below /fsx, https:// and s3://",
+        ),
+        (
+            ["inference.mutations=m.csv"],
+            {"stage": "variants"},
+            "inference.mutations: m.csv is on this machine; nodes read below /fsx",
+        ),
+        (
+            ["inference.model=/home/ada/model"],
+            {"stage": "embed"},
+            "inference.model: got /home/ada/model; nodes share /fsx",
+        ),
+        (
+            ["inference.output=/tmp/e.parquet"],
+            {"stage": "embed"},
+            "inference.output: got /tmp/e.parquet; nodes share /fsx",
+        ),
+        (["inference.output=e.csv"], {"stage": "embed"}, "got e.csv; its name must end in .parquet"),
         (["task.kind=binary", "task.table=[mine.csv]"], {}, "data: mine.csv is on this machine"),
         (
             ["task.kind=binary", "task.split.clusters=mine.tsv"],

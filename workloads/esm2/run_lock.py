@@ -1,4 +1,4 @@
-"""One training at a time in a run's folder: two would overwrite each other's checkpoints."""
+"""One command at a time on what it writes: two would overwrite each other's checkpoints or parts."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ from typing import IO
 from .processes import Processes
 
 PATIENCE = "ESM2_LOCK_SECONDS"
-"""Environment variable: how long to wait for a folder that the last start of the run may still hold."""
+"""Environment variable: how long to wait for a lock that the last start of a job may still hold."""
 
 
 @contextmanager
-def exclusive(run_dir: Path, here: Processes) -> Iterator[None]:
-    """Hold the folder while training; the kernel lets go of it when the process ends, however it ends.
+def exclusive(lock_file: Path, here: Processes, when_held: str) -> Iterator[None]:
+    """Hold a lock; the kernel lets go of it when the process ends, however it ends.
+
+    Args:
+        lock_file: made if it is not there.
+        here: this process; all of them call this.
+        when_held: message for who finds the lock held.
 
     Raises:
-        ValueError: on every process, if another run holds the folder for longer than ``PATIENCE`` says.
+        ValueError: on every process, if others hold the lock for longer than ``PATIENCE`` says.
     """
     is_held = False
     if here.is_first:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        lock = (run_dir / "lock").open("w")
+        lock_file.parent.mkdir(parents=True, exist_ok=True)
+        lock = lock_file.open("w")
         deadline = time.monotonic() + float(os.environ.get(PATIENCE, "0"))
         while (is_held := _is_held(lock)) and time.monotonic() < deadline:
             time.sleep(0.5)
     if here.sum_on_host(is_held)[0]:
-        raise ValueError(
-            f"{run_dir} is being trained by another process; wait for it, stop it (its workers too), "
-            "or choose another 'name'"
-        )
+        raise ValueError(when_held)
     yield
     if here.is_first:
         lock.close()

@@ -211,7 +211,12 @@ def _finish(trainer: Trainer, validation: ProteinSplit, log: RunLog) -> dict[str
 def main(config: RunConfig) -> None:
     beat("starting", slow=True)
     transformers.utils.logging.disable_progress_bar()  # of no use once a process
-    with processes() as here, exclusive(config.run_dir, here):
+    run_dir = config.run_dir
+    when_held = (
+        f"{run_dir} is being trained by another process; wait for it, stop it (its workers too), or choose "
+        "another 'name'"
+    )
+    with processes() as here, exclusive(run_dir / "lock", here, when_held):
         if here.is_first and config.packs_per_step % here.world_size:
             print(
                 f"warning: a step has {config.packs_per_step} packs for {here.world_size} processes, so some "
@@ -225,7 +230,7 @@ def main(config: RunConfig) -> None:
             print(
                 f"{config.name}: {objective.summary(results)}, "
                 f"{results['train_residues_per_second']:.0f} residues/s\n"
-                f"model   {config.run_dir / 'model'}\nreport  {config.run_dir / 'report.html'}"
+                f"model   {run_dir / 'model'}\nreport  {run_dir / 'report.html'}"
             )
 
 

@@ -85,7 +85,7 @@ def test_requeues_without_progress_are_bounded(slurm: Slurm) -> None:
     slurm.answer(answers()[:1])
     State(requeues=5).write(slurm.job_folder)
     status, output = slurm.run()
-    assert status == 1 and "requeued 5 times without a new checkpoint" in output
+    assert status == 1 and "requeued 5 times without progress since step 0; given up" in output
     assert not slurm.said_to("scontrol")
 
 
@@ -103,6 +103,28 @@ def test_crashes_count_anew_after_a_checkpoint(slurm: Slurm) -> None:
     status, output = slurm.run(crash("node-1"), crash("node-1"), crash("node-1") | progress, {"status": 0})
     assert status == 0, output
     assert "crash 2 of 3 since step 0" in output and "crash 1 of 3 since step 10" in output
+
+
+def test_parts_are_the_progress_of_inference(slurm: Slurm) -> None:
+    """A long table takes many time limits, and has no checkpoints."""
+    output = slurm.folder / "run/predictions.csv"
+    slurm.job = replace(slurm.job, stage="predict", data_manifest="", output=str(output))
+    parts = output.with_name("predictions.csv.parts")
+    parts.mkdir()
+    (parts / "000000-ab.parquet").touch()
+    (parts / ".000001-cd.parquet-17").touch()
+    State(requeues=5, crashes=2).write(slurm.job_folder)
+    process = slurm.start({"status": 0, "wait": True, "endings": {"node-1": {"status": 143}}})
+    wait_for(slurm.folder / "started", process)
+    process.send_signal(signal.SIGUSR1)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert "ended on SIGUSR1; parts that are written: 1\n" in said
+    assert "requeue 1 since part 1: the time limit is near" in said
+    (words,) = slurm.train_steps
+    assert words[-3:] == ["0.1", "predict", "node-1,node-2"]
+    status, said = slurm.run(crash("node-1"), {"status": 0})
+    assert status == 0 and "crash 1 of 3 since part 1" in said and f"done: {output}\n" in said
 
 
 def test_a_crash_beside_a_lost_node_is_not_counted(slurm: Slurm) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from workloads.esm2.config import RunConfig
@@ -41,11 +41,13 @@ def prepare_run(config: RunConfig) -> Manifest:
 def paths_read(config: RunConfig) -> list[str]:
     """Files and folders that preparing a run's data reads, besides what it fetches or the code brings."""
     data, task = config.data, config.task
-    named: Iterable[str]
     if task is None:
-        locations, named = [*(data.members or data.source), data.membership], NAMED_ADDRESSES
-    else:
-        locations, named = [*task.table, task.labels, task.split.clusters], NAMED_TABLES
+        return local_files([*(data.members or data.source), data.membership])
+    return local_files([*task.table, task.labels, task.split.clusters], NAMED_TABLES)
+
+
+def local_files(locations: Iterable[str | None], named: Collection[str] = NAMED_ADDRESSES) -> list[str]:
+    """Of locations that ``fetch`` takes those that are neither an address nor a word for one."""
     return [
         location
         for location in locations

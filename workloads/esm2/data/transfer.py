@@ -24,6 +24,8 @@ from typing import BinaryIO, Protocol, TypeVar
 
 from tqdm import tqdm
 
+from workloads.esm2.heartbeat import beat
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -258,6 +260,7 @@ def _append(
         mininterval=0.1 if sys.stderr.isatty() else 30,
     ) as bar:
         for chunk in remote.read(offset_bytes, state):
+            beat("downloading", slow=True)
             stream.write(chunk)
             bar.update(len(chunk))
     stream.flush()
@@ -317,6 +320,9 @@ def _naming(address: str, error: Exception) -> str:
 def _lock(stream: BinaryIO, partial: Path) -> None:
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Who was just finishing may have given the file its name between open and lock.
+        if not partial.exists() or not os.path.samestat(partial.stat(), os.fstat(stream.fileno())):
+            raise BlockingIOError
     except BlockingIOError:
         raise BeingFetched(
             f"{partial} is being written by another process; wait for it, or set data.downloads to another "

@@ -7,8 +7,6 @@ last layer norm, what transformers calls ``last_hidden_state``, without CLS and 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 
@@ -16,7 +14,8 @@ from ..config import RunConfig
 from ..processes import Processes
 from .engine import EMBEDDING, RESIDUE_EMBEDDINGS, Array
 from .job import cropped, load, run_parts, settings_of
-from .output import PARQUET, Output
+from .output import Output
+from .output_file import output_file
 from .records import Protein
 from .start import start
 
@@ -31,7 +30,7 @@ def embed(config: RunConfig, here: Processes) -> None:
         ValueError: for a model, an input or an output that cannot be used.
     """
     inference = config.inference
-    output = Output(Path(inference.output or config.run_dir / "embeddings.parquet"), [PARQUET])
+    output = Output(output_file(config, "embed"))
     loaded = load(config, here)
     size = loaded.engine.model.config.hidden_size
     is_mean = inference.embedding == "mean"

@@ -10,7 +10,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from matplotlib.figure import Figure
 
-from .output import PARQUET
+from .output_file import PARQUET
 
 ROWS = "GAVLIMPFWYSTCNQDEHKR"
 """By chemical kind: small, aliphatic, aromatic, polar, charged."""

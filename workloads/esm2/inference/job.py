@@ -1,7 +1,8 @@
-"""What ``embed`` and ``predict`` have in common: every protein of the input to one row of a table.
+"""What the commands of inference have in common: every protein of the input to rows of one table.
 
 Every process reads the whole input, which is quick, and computes each so many-th part of it. The first one
-joins the parts when all are there.
+joins the parts when all are there; the others wait for that, since an operator takes a job for done when one
+of its pods has ended well.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ..config import InferenceConfig, RunConfig
 from ..hardware import compute_dtype, environment
 from ..heartbeat import beat
 from ..processes import Processes
+from ..run_lock import exclusive
 from .engine import Engine
 from .model import fingerprint, load_model
 from .output import Output
@@ -30,7 +32,7 @@ from .parts import Part, cut, key_of, planned
 from .records import Protein, Reject, read_proteins
 
 Tabulate = Callable[[list[Protein]], pa.Table]
-WAIT_SECONDS = 0.2
+WAIT_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -114,13 +116,37 @@ def run_parts(
         records: the input, read twice; by default what ``inference.input`` names.
 
     Raises:
-        ValueError: for an input that cannot be read at all, or that changes meanwhile.
+        ValueError: for an input that cannot be read at all, or that changes meanwhile; for an output that
+            another command writes.
     """
+    when_held = (
+        f"{output.path} is being written by another command; wait for it, stop it (its workers too), or "
+        "name another inference.output"
+    )
+    with exclusive(output.lock, here, when_held):
+        _run_parts(
+            here,
+            output=output,
+            settings=settings,
+            tabulate=tabulate,
+            part_residues=part_residues,
+            records=(lambda: records_of(config)) if records is None else records,
+        )
+
+
+def _run_parts(
+    here: Processes,
+    *,
+    output: Output,
+    settings: dict[str, object],
+    tabulate: Tabulate,
+    part_residues: int,
+    records: Callable[[], Iterable[Protein | Reject]],
+) -> None:
     identity = json.dumps(settings)
 
     def read() -> Iterator[Part]:
-        found = records_of(config) if records is None else records()
-        return cut(found, part_residues, identity)
+        return cut(records(), part_residues, identity)
 
     beat("reading the input", slow=True)
     plan = [planned(part) for part in read()]
@@ -148,8 +174,9 @@ def run_parts(
             file=sys.stderr,
         )
     if not here.is_first:
+        _await(lambda: output.is_finished(key))
         return
-    _await([output.folder / part.file for part in plan])
+    _await(lambda: all((output.folder / part.file).exists() for part in plan))
     seconds = time.monotonic() - started
     computed = sum(part.num_residues for part in plan if part.file in missing)
     totals = {
@@ -202,9 +229,9 @@ def _within(
             yield record
 
 
-def _await(files: list[Path]) -> None:
-    """Until the other processes have written their parts; torchrun ends this one if another fails."""
-    while any(not file.exists() for file in files):
+def _await(is_done: Callable[[], bool]) -> None:
+    """Until the other processes have done something; torchrun ends this one if another fails."""
+    while not is_done():
         beat("waiting for the other processes")
         time.sleep(WAIT_SECONDS)
 

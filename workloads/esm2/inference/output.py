@@ -15,28 +15,24 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from ..heartbeat import beat
 from ..whole_file import write_whole
+from .output_file import PARQUET, parts_folder
 from .records import Reject
 
-PARQUET, CSV = ".parquet", ".csv"
 _REJECTS = b"rejects"
 _ROW_GROUP_ROWS = 4096
 
 
 class Output:
-    """One file, ``<name>.rejects.csv`` beside it if records were rejected, and ``<name>.json`` about it.
+    """One file, ``<name>.rejects.csv`` beside it if records were rejected, and ``<name>.json`` about it."""
 
-    Raises:
-        ValueError: for a name that is not one of the formats.
-    """
-
-    def __init__(self, path: Path, formats: Sequence[str]) -> None:
-        if path.suffix not in formats:
-            raise ValueError(f"inference.output: got {path}; its name must end in {' or '.join(formats)}")
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.folder = path.with_name(path.name + ".parts")
+        self.folder = parts_folder(path)
         self.rejects = path.with_name(path.stem + ".rejects.csv")
         self.summary = path.with_name(path.name + ".json")
+        self.lock = path.with_name(f".{path.name}.lock")
 
     def is_finished(self, key: str) -> bool:
         """Whether the file holds the result with this key, whole."""
@@ -63,6 +59,7 @@ class Output:
         rejects: list[tuple[str, str]] = []
         writer: Any = None
         for name in names:
+            beat("joining the parts")
             with pq.ParquetFile(self.folder / name) as part:
                 schema = part.schema_arrow
                 rejects += json.loads(schema.metadata[_REJECTS])

@@ -10,8 +10,6 @@ CSV or Parquet with the columns id, length (residues), and
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 
@@ -20,7 +18,8 @@ from ..processes import Processes
 from .engine import Array
 from .heads import Head
 from .job import cropped, load, run_parts, settings_of
-from .output import CSV, PARQUET, Output
+from .output import Output
+from .output_file import output_file
 from .records import Protein
 from .start import start
 
@@ -32,7 +31,7 @@ def predict(config: RunConfig, here: Processes) -> None:
         ValueError: for a model, an input or an output that cannot be used.
     """
     inference = config.inference
-    output = Output(Path(inference.output or config.run_dir / "predictions.csv"), [CSV, PARQUET])
+    output = Output(output_file(config, "predict"))
     loaded = load(config, here)
     head = Head.of(loaded.engine.model, loaded.name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,13 @@ import numpy.typing as npt
 from ..data.fasta import RECORD_START, Block, SourceReader, check_fasta_start, parse_block, single_records
 from ..data.limits import MIB
 from ..data.sources import fetch
+from ..data.transfer import BeingFetched
 from ..finetune.table import CSV_DELIMITERS, PARQUET_SUFFIXES, Problems, read_rows, table_records
+from ..heartbeat import beat
 
 BLOCK_BYTES = 4 * MIB
 MAX_RECORD_BYTES = 32 * MIB
+POLL_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -49,11 +53,21 @@ def read_proteins(
     Raises:
         ValueError: for a file that cannot be read at all, or a table without these columns.
     """
-    for path in [path for location in locations for path in fetch(location, downloads)]:
+    for path in [path for location in locations for path in _fetched(location, downloads)]:
         if path.name.lower().removesuffix(".gz").endswith((*CSV_DELIMITERS, *PARQUET_SUFFIXES)):
             yield from _of_table(path, id_column, sequence_column)
         else:
             yield from _of_fasta(path)
+
+
+def _fetched(location: str, downloads: Path) -> list[Path]:
+    """Local files; one process of a command downloads, and the others wait for it."""
+    while True:
+        try:
+            return fetch(location, downloads)
+        except BeingFetched:
+            beat("waiting for a download")
+            time.sleep(POLL_SECONDS)
 
 
 class _Collected(Problems):

@@ -13,13 +13,35 @@ from typing import Any
 
 JOB_FILE = "job.json"
 CONFIG_FILE = "config.yaml"
-STAGES = ("train", "data", "evaluate", "bandwidth")
+MODULES: Mapping[str, str] = {
+    "data": "workloads.esm2.data",
+    "train": "workloads.esm2.train",
+    "evaluate": "workloads.esm2.evaluate",
+    "embed": "workloads.esm2.inference.embed",
+    "predict": "workloads.esm2.inference.predict",
+    "variants": "workloads.esm2.inference.variants",
+    "bandwidth": "workloads.esm2.network.bandwidth",
+}
+"""Of the stages."""
+INFERENCE = ("embed", "predict", "variants")
+"""Stages that write a table, part by part."""
+RESUMED = ("train", *INFERENCE)
+"""Stages that go on where an earlier start has come to."""
+
+
+def results(stage: str, run_dir: str, output: str) -> dict[str, str]:
+    """Where a stage leaves what came of it, by name."""
+    if output:
+        return {"results": output}
+    found = "results" if stage == "bandwidth" else "metrics"
+    file = "bandwidth.json" if stage == "bandwidth" else "metrics.jsonl"
+    return {found: f"{run_dir}/{file}", "report": f"{run_dir}/report.html"}
 
 
 @dataclass(frozen=True)
 class Job:
     stage: str
-    """One of ``STAGES``; data is prepared by one process, the others run one a GPU."""
+    """One of ``MODULES``; data is prepared by one process, the others run one a GPU."""
     code: str
     """Folder with ``workloads/``."""
     version: str
@@ -42,10 +64,12 @@ class Job:
     min_nodes: int = 1
     """Fewer are too few to run on."""
     max_crashes: int = 3
-    """Without a new checkpoint in between; then the job stops."""
+    """Without progress in between; then the job stops."""
     hang_seconds: int = 300
     """Without an advance of a process, after which it has hung. torch's own bound with NCCL is 600, and
     leaves no stacks."""
+    output: str = ""
+    """Table that a stage of inference writes; empty for other stages."""
 
     def write(self, folder: Path) -> Path:
         path = folder / JOB_FILE

@@ -10,16 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..beat_lines import LINE, SLOW_SECONDS
+from .job_file import MODULES, RESUMED
 from .pod_job import RUN_DIR_ANNOTATION, VERSION_ANNOTATION, Manifest, PodJob
 from .pod_template import AGENT_PORT, CONFIG_FILE, POD_IP, TEMPORARY_FOLDER, pod_template, run_arguments
 from .torchrun import SHUTDOWN_TIMEOUT_SECONDS
 
-MODULES = {
-    "data": "workloads.esm2.data",
-    "train": "workloads.esm2.train",
-    "evaluate": "workloads.esm2.evaluate",
-    "bandwidth": "workloads.esm2.network.bandwidth",
-}
 AUTO_RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
 MAX_RETRIES = "sagemaker.amazonaws.com/job-max-retry-count"
 KEPT_SECONDS = 7 * 24 * 3600
@@ -27,8 +22,8 @@ KEPT_SECONDS = 7 * 24 * 3600
 CLEAN_POD_POLICY = "Running"
 """Of a job that has ended, pods that still run or wait go, and give their GPUs back."""
 RESTARTS_IN_PLACE = 3
-"""Of a training's processes in their pods, before the pods start again. What other stages fail with is their
-result, as a bandwidth below its bound."""
+"""Of processes in their pods, before the pods start again, where they go on from what is done. What other
+stages fail with is their result, as a bandwidth below its bound."""
 RESTART_WINDOW_SECONDS = 6 * 3600
 RESIZE_SECONDS = 300
 """For a lost pod to come back on a spare node, which fetches the image, before a job goes on without it; and
@@ -149,7 +144,7 @@ def _metadata(job: PodJob, annotations: Mapping[str, str]) -> Manifest:
 
 
 def _restarts_in_place(job: PodJob) -> int:
-    return RESTARTS_IN_PLACE if job.stage == "train" else 0
+    return RESTARTS_IN_PLACE if job.stage in RESUMED else 0
 
 
 def _stage(job: PodJob) -> list[str]:

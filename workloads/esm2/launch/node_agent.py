@@ -22,19 +22,13 @@ from torch.distributed.launcher.api import LaunchConfig
 from ..command_line import ERROR_FILE
 from ..stop import STOPPED_BY_SIGNAL
 from .hang_watch import HangWatch, flight_recorder
-from .job_file import Job, read_job
+from .job_file import MODULES, Job, read_job
 from .slurm_attempts import endings_folder, stacks_folder, write_ending
 from .slurm_step import stage_arguments
 from .torchrun import SHUTDOWN_TIMEOUT_SECONDS, Ending, run_processes
 
 FIRST_PORT, NUM_PORTS = 20_000, 10_000
-CHECK = "check"
-MODULES = {
-    "train": "workloads.esm2.train",
-    "evaluate": "workloads.esm2.evaluate",
-    "bandwidth": "workloads.esm2.network.bandwidth",
-    CHECK: "workloads.esm2.network.check",
-}
+CHECK, CHECK_MODULE = "check", "workloads.esm2.network.check"
 MEETING_SECONDS = 600
 """For all nodes of a group to come: torchrun's own bound."""
 CHECK_MEETING_SECONDS, CHECK_CONTAINER_MEETING_SECONDS, CHECK_SHUTDOWN_SECONDS = 60, 300, 5
@@ -52,9 +46,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="esm2-") as folder:
         message = Path(folder) / "message"
         os.environ[ERROR_FILE] = str(message)
-        arguments = ["-m", MODULES[stage]]
+        arguments = ["-m", CHECK_MODULE]
         if stage != CHECK:
-            arguments += stage_arguments(job, job_file.parent)
+            arguments = ["-m", MODULES[stage], *stage_arguments(job, job_file.parent)]
         if job.gpus_per_node:
             os.environ |= flight_recorder(Path(folder), stacks)
         watch = HangWatch(

@@ -58,6 +58,8 @@ class PodJob:
     work_folder: str
     """What relative paths of the run file are relative to."""
     run_dir: str
+    output: str
+    """Table that a stage of inference writes, else empty."""
     config: str
     """Text of the run file."""
     overrides: tuple[str, ...]

@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..inference.output_file import num_parts
 from ..whole_file import write_whole
 from .hang_report import Observed
+from .job_file import Job
 
 STATE_FILE = "state.json"
 CANCELLED_FILE = "cancelled"
@@ -25,11 +27,11 @@ ENDED_BY_SLURM = 143
 @dataclass
 class State:
     step: int = 0
-    """Of the newest checkpoint when an attempt last began."""
+    """How far the job had come (``progress``) when an attempt last began."""
     crashes: int = 0
-    """Since that checkpoint."""
+    """Since then."""
     requeues: int = 0
-    """By the job itself, since that checkpoint."""
+    """By the job itself, since then."""
     first_error: str = ""
     """Of these crashes."""
     kept: dict[str, str] = field(default_factory=dict)
@@ -37,7 +39,7 @@ class State:
     excluded: tuple[str, ...] = ()
     """Nodes that failed a check, or were to blame for two hangs."""
     suspects: tuple[str, ...] = ()
-    """Nodes to blame for a hang since that checkpoint."""
+    """Nodes to blame for a hang since then."""
 
     def progress_to(self, step: int) -> None:
         """Start counting again where the run has come further."""
@@ -60,6 +62,11 @@ def read_state(folder: Path) -> State:
         return State()
     nodes = {name: tuple(values.get(name, ())) for name in ("excluded", "suspects")}
     return State(**{**values, **nodes})
+
+
+def progress(job: Job) -> int:
+    """Step of the last whole checkpoint; of inference, how many parts of the table are there."""
+    return num_parts(Path(job.output)) if job.output else newest_checkpoint(Path(job.run_dir))
 
 
 def newest_checkpoint(run_dir: Path) -> int:

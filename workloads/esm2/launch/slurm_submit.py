@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from .job_file import CONFIG_FILE, Job, job_of
+from .job_file import CONFIG_FILE, Job, job_of, results
 
 SBATCH_FILE = Path(__file__).with_name("train.sbatch")
 JOBS = "jobs"
@@ -76,13 +76,7 @@ def submit(config: str, job: Job, sbatch_options: list[str]) -> dict[str, str]:
         raise ValueError(f"Slurm refuses the job: {done.stderr.strip()}")
     job_id = done.stdout.strip().splitlines()[-1].split(";")[0]
     _remember(Path(job.work_folder) / JOBS, job_id, folder)
-    is_run = job.stage != "bandwidth"
-    return {
-        "job": job_id,
-        "log": str(log),
-        **({"metrics": f"{run_dir}/metrics.jsonl"} if is_run else {"results": f"{run_dir}/bandwidth.json"}),
-        "report": str(run_dir / "report.html"),
-    }
+    return {"job": job_id, "log": str(log), **results(job.stage, job.run_dir, job.output)}
 
 
 def _remember(jobs: Path, job_id: str, folder: Path) -> None:

@@ -3,9 +3,10 @@
 ``python3 -m workloads.esm2.launch.slurm_supervisor JOB``, by the node's own Python: standard library alone.
 
 The step is stopped before the time limit (SIGUSR1, from Slurm) and the job requeued; stopped for good by
-SIGUSR2 (``make cancel``). A crash is tried again, ``max_crashes`` times without a new checkpoint. A node that
-fails a check is excluded and the job requeued. A hang requeues it, too; a node that is to blame for a second
-one is excluded. The loss of a node is Slurm's to see, which requeues the job.
+SIGUSR2 (``make cancel``). A crash is tried again, ``max_crashes`` times without progress: a new checkpoint,
+or of inference another part of its table. A node that fails a check is excluded and the job requeued. A hang
+requeues it, too; a node that is to blame for a second one is excluded. The loss of a node is Slurm's to see,
+which requeues the job.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .slurm_attempts import (
     State,
     first_failure,
     hung_processes,
-    newest_checkpoint,
+    progress,
     read_state,
     stacks_folder,
     stopped,
@@ -38,7 +39,7 @@ from .slurm_requests import ask, insist
 from .slurm_step import srun_help, stage_arguments, step_command
 
 MAX_REQUEUES = 5
-"""By the job itself without a new checkpoint in between."""
+"""By the job itself without progress in between."""
 WAIT_MINUTES = 30
 """Until the next start where no other nodes are left: HyperPod replaces one in 20 to 30."""
 SECONDS_BETWEEN_SIGNALS = 15
@@ -66,7 +67,7 @@ class Supervisor:
     def run(self) -> int:
         """The exit status of the job, unless it is requeued."""
         say(f"job {self.job_id}, start {self.restart + 1}, on {' '.join(self.nodes)}")
-        self.state.progress_to(newest_checkpoint(Path(self.job.run_dir)))
+        self.state.progress_to(progress(self.job))
         self.state.write(self.folder)
         if self._is_cancelled():
             return self._cancel()
@@ -95,7 +96,7 @@ class Supervisor:
             if hung:
                 return self._requeue("it hung")
             if status == 0:
-                say(f"done: {self.job.run_dir}")
+                say(f"done: {self.job.output or self.job.run_dir}")
                 return 0
             if (ends_with := self._on_crash(name, status)) is not None:
                 return ends_with
@@ -150,14 +151,22 @@ class Supervisor:
         assert self.stop is not None
         said = stopped(self.folder, attempt)
         if status == 0 and not said:
-            say(f"done, just before it was to stop: {self.job.run_dir}")
+            say(f"done, just before it was to stop: {self.job.output or self.job.run_dir}")
             return 0
-        step = newest_checkpoint(Path(self.job.run_dir))
         how = "saved" if any(said) else "ended"
-        say(f"{how} on {self.stop.name}; the newest checkpoint is of step {step}")
+        say(f"{how} on {self.stop.name}; {self._reached(progress(self.job))}")
         if self.stop == signal.SIGUSR1:
             return self._requeue("the time limit is near")
         return self._cancel() if self._is_cancelled() else STOPPED_BY_SIGNAL
+
+    def _reached(self, number: int) -> str:
+        if self.job.output:
+            return f"parts that are written: {number}"
+        return f"the newest checkpoint is of step {number}"
+
+    @property
+    def _since(self) -> str:
+        return f"since {'part' if self.job.output else 'step'} {self.state.step}"
 
     def _is_cancelled(self) -> bool:
         """By a signal, or by the file that outlasts the start which the signal was for."""
@@ -173,12 +182,12 @@ class Supervisor:
         found = blame(hung, self.nodes)
         for line in [*report(hung, found), f"stacks: {stacks_folder(self.folder, attempt)}"]:
             say(line)
-        self.state.progress_to(newest_checkpoint(Path(self.job.run_dir)))
+        self.state.progress_to(progress(self.job))
         if len(found.nodes) != 1:
             return  # what several have in common is more likely the cause
         (node,) = found.nodes
         if node in self.state.suspects:
-            say(f"node {node} is left out from now on: it was to blame before, since step {self.state.step}")
+            say(f"node {node} is left out from now on: it was to blame before, {self._since}")
             self.state.excluded = tuple(sorted({*self.state.excluded, node}))
         self.state.suspects = tuple(sorted({*self.state.suspects, node}))
 
@@ -188,12 +197,12 @@ class Supervisor:
         if failure.status == USAGE_ERROR:
             say(f"error: {failure.text}")
             return USAGE_ERROR
-        self.state.progress_to(newest_checkpoint(Path(self.job.run_dir)))
+        self.state.progress_to(progress(self.job))
         self.state.crashes += 1
         self.state.first_error = self.state.first_error or failure.text
         self.state.write(self.folder)
         count = f"{self.state.crashes} of {self.job.max_crashes}"
-        say(f"crash {count} since step {self.state.step}: {failure.text}")
+        say(f"crash {count} {self._since}: {failure.text}")
         if self.state.crashes < self.job.max_crashes:
             return None
         say(f"error: given up; the first of these crashes was {self.state.first_error}")
@@ -218,13 +227,13 @@ class Supervisor:
         """Back into the queue, from where it goes on at its newest checkpoint."""
         if self._is_cancelled():
             return self._cancel()
-        self.state.progress_to(newest_checkpoint(Path(self.job.run_dir)))
+        self.state.progress_to(progress(self.job))
         self.state.requeues += 1
         self.state.write(self.folder)
         if self.state.requeues > MAX_REQUEUES:
-            say(f"error: requeued {MAX_REQUEUES} times without a new checkpoint; given up")
+            say(f"error: requeued {MAX_REQUEUES} times without progress {self._since}; given up")
             return 1
-        say(f"requeue {self.state.requeues} since step {self.state.step}: {why}")
+        say(f"requeue {self.state.requeues} {self._since}: {why}")
         # Slurm ends this process for it. Until then the job cannot start again, and may be changed.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if insist("scontrol", "requeue", self.job_id) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import gzip
 import json
 import subprocess
@@ -27,6 +28,8 @@ from transformers import (
 
 from workloads.esm2.alphabet import encode
 from workloads.esm2.config import RunConfig, load_config
+from workloads.esm2.data.transfer import BeingFetched
+from workloads.esm2.inference import records
 from workloads.esm2.inference.embed import embed
 from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
 from workloads.esm2.inference.model import load_model
@@ -283,6 +286,40 @@ def test_killed_command_goes_on_with_what_is_missing(
     fasta.write_text(fasta.read_text() + ">new\nMKTAYIAK\n")
     embed(configured(**settings, output=str(out)), here)
     assert [row["id"] for row in rows(out)][-1] == "new"
+
+
+def test_two_commands_do_not_write_one_output(
+    configured: Callable[..., RunConfig], here: Processes, fasta: Path, tmp_path: Path
+) -> None:
+    """The first one to be done would take the other's parts away."""
+    config = configured(input=[str(fasta)], output=str(tmp_path / "out.parquet"))
+    with (tmp_path / ".out.parquet.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match=r"out.parquet is being written by another command; wait for it"):
+            embed(config, here)
+    embed(config, here)
+    assert len(rows(tmp_path / "out.parquet")) == 14
+
+
+def test_one_process_downloads_and_the_others_wait(
+    configured: Callable[..., RunConfig],
+    here: Processes,
+    fasta: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def fetch(location: str, downloads: Path) -> list[Path]:
+        asked.append(location)
+        if len(asked) < 3:
+            raise BeingFetched("another process downloads it")
+        return [fasta]
+
+    monkeypatch.setattr(records, "fetch", fetch)
+    monkeypatch.setattr(records, "POLL_SECONDS", 0.0)
+    embed(configured(input=["s3://bucket/p.fasta"], output=str(tmp_path / "out.parquet")), here)
+    assert len(rows(tmp_path / "out.parquet")) == 14 and len(asked) > 3
 
 
 def save_head(folder: Path, config: EsmConfig, kind: type, **changes: Any) -> Path:

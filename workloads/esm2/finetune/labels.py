@@ -213,7 +213,7 @@ def _number(record: Record, column: str, kind: Kind, names: dict[str, float], pr
             value = float(cell)
         except ValueError:
             value = math.nan
-        if abs(value) <= np.finfo(np.float32).max:  # not so of NaN
+        if abs(value) <= float(np.finfo(np.float32).max):  # not so of NaN
             return value
         allowed = "a number that 32 bits hold, or nothing where it was not measured"
     elif names:

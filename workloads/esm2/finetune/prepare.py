@@ -12,16 +12,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from workloads.esm2.config import RunConfig, TaskConfig
-from workloads.esm2.data.manifest import SPLITS, Manifest, Settings
+from workloads.esm2.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings
 from workloads.esm2.data.prepared import existing_manifest, source_file
 from workloads.esm2.data.sources import fetch
 from workloads.esm2.data.spill import hash_all
 from workloads.esm2.data.workspace import workspace
 
 from .label_shards import write_split
-from .labels import Labels, class_counts, load_schema, read_labels, save_schema
-from .splits import TRAIN, check_rule, record_clusters, split_records
+from .labels import LABELS_FILE, Labels, class_counts, load_schema, read_labels, save_schema
+from .splits import TRAIN, SplitNumbers, check_rule, record_clusters, split_records
 from .table import Record, first_of, read_records
 
 SAMPLE = Path(__file__).parent / "sample" / "localization.csv.gz"
@@ -52,13 +54,7 @@ def prepare_table(config: RunConfig) -> Manifest:
     for path, name in ((labels_file, task.labels), (clusters_file, task.split.clusters)):
         if path is not None and name is not None:
             sources[path] = name
-    by_cluster = task.split.column is None
-    settings = Settings(
-        seed=config.data.seed,
-        validation_fraction=config.data.validation_fraction if by_cluster else 0.0,
-        test_fraction=config.data.test_fraction if by_cluster else 0.0,
-        members=False,
-    )
+    settings = _settings(config)
     data_task = _data_fields(task)
     manifest = existing_manifest(out, sources, settings)
     if manifest is not None:
@@ -86,7 +82,7 @@ def prepare_table(config: RunConfig) -> Manifest:
     order = _order(records, settings.seed)
     labelled = [index for index in order if labels.has_any(index)]
     kept = _without_copies(labelled, records, labels)
-    _check_training_classes(labels, [index for index in kept if numbers[index] == TRAIN])
+    _check_labelled(labels, numbers, kept)
     contradictions = len(kept) - len({records[index].tokens for index in kept})
     with workspace(out) as folder:
         splits = {
@@ -116,6 +112,36 @@ def prepare_table(config: RunConfig) -> Manifest:
     return manifest
 
 
+def is_prepared(config: RunConfig) -> bool:
+    """Whether ``data.path`` holds a run's table, told without the table, which may be gone since.
+
+    Raises:
+        ValueError: if what is there is damaged.
+    """
+    task, out = config.task, Path(config.data.path)
+    assert task is not None, "a run without task: has no table"
+    if not (out / MANIFEST_FILE).exists() or not (out / LABELS_FILE).exists():
+        return False
+    manifest = Manifest.load(out)
+    names = {name for name in (*task.table, task.labels, task.split.clusters) if name is not None}
+    return (
+        manifest.settings == _settings(config)
+        and {source.name for source in manifest.sources} == names
+        and not _differences(out, _data_fields(task))
+    )
+
+
+def _settings(config: RunConfig) -> Settings:
+    assert config.task is not None
+    by_cluster = config.task.split.column is None
+    return Settings(
+        seed=config.data.seed,
+        validation_fraction=config.data.validation_fraction if by_cluster else 0.0,
+        test_fraction=config.data.test_fraction if by_cluster else 0.0,
+        members=False,
+    )
+
+
 def _table_files(name: str, downloads: Path) -> list[Path]:
     if name == "sample":
         if not SAMPLE.is_file():
@@ -143,14 +169,17 @@ def _data_fields(task: TaskConfig) -> dict[str, Any]:
     return {k: list(v) if isinstance(v, tuple) else v for k, v in (fields | flat).items()}
 
 
-def _check_same_task(out: Path, wanted: dict[str, Any]) -> None:
+def _differences(out: Path, wanted: dict[str, Any]) -> list[str]:
     there = load_schema(out)[1].get("task", {})
-    differences = [
+    return [
         f"task.{name} (there {there.get(name)!r}, wanted {value!r})"
         for name, value in wanted.items()
         if there.get(name) != value
     ]
-    if differences:
+
+
+def _check_same_task(out: Path, wanted: dict[str, Any]) -> None:
+    if differences := _differences(out, wanted):
         raise ValueError(
             f"{out} holds data prepared differently: {'; '.join(differences)}; "
             "choose another data.path, or delete that folder to prepare again"
@@ -175,30 +204,47 @@ def _without_copies(order: Sequence[int], records: Sequence[Record], labels: Lab
     return kept
 
 
-def _check_training_classes(labels: Labels, rows: Sequence[int]) -> None:
-    """Nothing is learned about a class that the training split does not have."""
-    schema = labels.schema
-    if labels.values is not None:
-        counts = class_counts(schema, [labels.values[list(rows)]])
-    else:
-        assert labels.residues is not None
-        counts = class_counts(schema, (labels.residues[index] for index in rows))
-    if schema.kind == "regression":
-        return
-    if counts.shape[0] == 1:
-        missing = [name for name, count in zip(schema.classes, counts[0], strict=False) if not count]
-    else:
-        missing = [
-            f"{name} = {value}"
-            for name, pair in zip(schema.columns, counts, strict=True)
-            for value, count in enumerate(pair)
-            if not count
-        ]
+def _check_labelled(labels: Labels, numbers: SplitNumbers, rows: Sequence[int]) -> None:
+    """Every split has a protein with a label, and that of training one of each class or measurement.
+
+    Args:
+        labels: of all records.
+        numbers: split of each record.
+        rows: records that are kept, which have a label.
+    """
+    for number in sorted({*numbers.tolist()} - {*numbers[rows].tolist()}):
+        raise ValueError(
+            f"none of the {(numbers == number).sum()} protein(s) of the {SPLITS[number]} split has a label in "
+            f"{first_of(labels.schema.columns)}; hold out others, or fill in their labels"
+        )
+    missing = _never_trained(labels, [index for index in rows if numbers[index] == TRAIN])
     if missing:
         raise ValueError(
             f"the training split has no example of {first_of(missing)}; leave the class or column out of the "
             "task, or give the training split a protein with it"
         )
+
+
+def _never_trained(labels: Labels, rows: Sequence[int]) -> list[str]:
+    """Classes and measurements that none of the records has."""
+    schema = labels.schema
+    if labels.values is not None:
+        values = labels.values[rows]
+        if schema.kind == "regression":
+            known = np.isfinite(values).any(axis=0)
+            return [name for name, there in zip(schema.columns, known, strict=True) if not there]
+        counts = class_counts(schema, [values])
+    else:
+        assert labels.residues is not None
+        counts = class_counts(schema, (labels.residues[index] for index in rows))
+    if schema.classes:
+        return [name for name, count in zip(schema.classes, counts[0], strict=True) if not count]
+    return [
+        f"{name} = {value}"
+        for name, pair in zip(schema.columns, counts, strict=True)
+        for value, count in enumerate(pair)
+        if not count
+    ]
 
 
 def _summary(manifest: Manifest) -> str:

@@ -272,6 +272,26 @@ REFUSALS: dict[str, tuple[dict[str, Any], list[tuple[int, int, str]], str]] = {
     "no sequence": ({}, [(0, 1, " ")], r"t\.csv:2: record p0 has no sequence"),
     "no residue": ({}, [(1, 1, "MA1D")], r"t\.csv:3: record p1: b'1' at position 3 is not a residue"),
     "a class that is never trained": ({}, [(1, 4, "0")], "no example of membrane;"),
+    "a label that is never trained": (
+        {"kind": "multilabel", "label_columns": ("membrane",)},
+        [(1, 4, "0")],
+        "no example of membrane = 1;",
+    ),
+    "a residue class that is never trained": (
+        {"kind": "residue", "label_columns": ("state",)},
+        [(2, 7, "HHHCE")],
+        "no example of E;",
+    ),
+    "a measurement that is never trained": (
+        {"kind": "regression", "label_columns": ("stability", "membrane")},
+        [(0, 6, ""), (1, 6, "")],
+        "no example of stability;",
+    ),
+    "a split without labels": (
+        {"kind": "regression", "label_columns": ("stability",)},
+        [(2, 6, "")],
+        r"none of the 1 protein\(s\) of the validation split has a label in stability",
+    ),
 }
 
 

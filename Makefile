@@ -132,7 +132,7 @@ tail: $(READY) ## the log of JOB=<number>, or of the last one, until it ends
 cancel: $(READY) ## have JOB=<number> save and end
 	@$(JOBS) cancel $(JOB) $(ARGS)
 
-fetch: $(READY) ## report, results and model of JOB=<number>, or of the last one, in runs/
+fetch: $(READY) ## report, results, model and tables of JOB=<number>, or of the last one, in runs/
 	@$(JOBS) fetch $(JOB) $(ARGS)
 
 bench: $(READY) ## residues/s and loss against transformers' Trainer, interleaved on this machine

@@ -21,12 +21,12 @@ START_SECONDS = 600
 """An image of this size takes minutes to a node that has not had it."""
 POLL_SECONDS = 2.0
 LARGEST_MIB = 16 << 10
-"""Of a model: ESM-2 3B's has 11 GiB. It comes through the API server, at tens of MB/s."""
+"""Of a model or a table: ESM-2 3B has 11 GiB. It comes through the API server, at tens of MB/s."""
 STAYS = "it stays on the shared file system, where pods with the claim fsx read it (docs/training-on-eks.md)"
 
 
 def fetch(kubectl: Kubectl, job: Mapping[str, Any], to: Path) -> int:
-    """Bring report, results, metrics and the model; its size permitting.
+    """Bring report, results and metrics, and of models and tables those that are not too large.
 
     Raises:
         ValueError: if there is nothing to bring, it came damaged, or the pod does not start.

@@ -20,7 +20,7 @@ from tools.node_session import BrokenSession
 PROGRAM = Path(__file__).with_name("jobs_on_cluster.sh")
 FETCH = Path(__file__).with_name("fetch_run.sh")
 LARGEST_MIB = 200
-"""Of a model that comes through a session, at about 1 MB/s."""
+"""Of a model or a table that comes through a session, at about 1 MB/s."""
 COPY_INSTEAD = (
     "copy it below the data bucket's folder of the shared file system, from where it is exported to S3 "
     "(docs/training-on-slurm.md)"
@@ -60,7 +60,7 @@ def _run(head: HeadNode, user: str, *arguments: str, say: Say) -> int:
 
 
 def fetch(head: HeadNode, user: str, folder: str, job: str, to: Path) -> int:
-    """Bring report, results, metrics and the model; its size permitting.
+    """Bring report, results and metrics, and of models and tables those that are not too large.
 
     Raises:
         ValueError: with what the head node says, if there is nothing to bring or it came damaged.

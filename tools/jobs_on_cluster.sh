@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On the head node, as the jobs' user: jobs_on_cluster.sh status|tail|cancel|fetch FOLDER [JOB] [MIB]
 # FOLDER/jobs has a link for each submitted job, to its folder in the run's. Without JOB the last one is meant.
-# MIB is the size up to which fetch sends a model; what it does is in fetch_run.sh, which is sent ahead of this.
+# MIB is the size up to which fetch sends a model or a table; what it does is in fetch_run.sh, which is sent ahead of this.
 set -euo pipefail
 
 readonly what="$1" folder="$2" largest_mib="${4:-0}" num_shown=5

@@ -172,21 +172,31 @@ def test_a_job_that_nobody_submitted(place: Place, run: Run, what: str) -> None:
         assert status == 2 and "error: no job 99 was submitted" in said
 
 
-def test_fetch_brings_report_results_and_model(place: Place, run: Run, tmp_path: Path) -> None:
+def test_fetch_brings_report_results_model_and_tables(place: Place, run: Run, tmp_path: Path) -> None:
     run_dir = place.add("12", "new", seconds=200)
     contents = {"report.html": "<svg>", "all_results.json": "{}", "metrics.jsonl": "{}\n"}
+    contents |= {
+        "predictions.csv": "id\n",
+        "predictions.csv.json": "{}",
+        "a.parquet": "",
+        "a.rejects.csv": "",
+    }
     for name, text in contents.items():
         (run_dir / name).write_text(text)
     (run_dir / "model").mkdir()
     (run_dir / "model" / "model.safetensors").write_bytes(os.urandom(300_000))
+    (run_dir / "adapter").mkdir()
+    (run_dir / "adapter" / "adapter_config.json").write_text("{}")
     (run_dir / "checkpoints").mkdir()
+    (run_dir / ".predictions.csv-7").touch()
+    (run_dir / "b.parquet.parts").mkdir()
     status, said = run("fetch", "12")
     assert status == 0 and str(tmp_path / "fetched/new/report.html") in said
     fetched = tmp_path / "fetched/new"
     assert {name: (fetched / name).read_text() for name in contents} == contents
     weights = "model/model.safetensors"
     assert (fetched / weights).read_bytes() == (run_dir / weights).read_bytes()
-    assert not (fetched / "checkpoints").exists()
+    assert {path.name for path in fetched.iterdir()} == {*contents, "model", "adapter"}
 
 
 def test_files_that_grow_meanwhile_are_fetched(place: Place, run: Run, tmp_path: Path) -> None:
@@ -199,7 +209,7 @@ def test_files_that_grow_meanwhile_are_fetched(place: Place, run: Run, tmp_path:
     assert (tmp_path / "fetched/new/metrics.jsonl").read_text() == "{}\n"
 
 
-def test_a_model_that_is_too_large_for_a_session_is_named(
+def test_what_is_too_large_for_a_session_is_named(
     place: Place, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(jobs, "LARGEST_MIB", 0)
@@ -207,9 +217,11 @@ def test_a_model_that_is_too_large_for_a_session_is_named(
     (run_dir / "report.html").write_text("<svg>")
     (run_dir / "model").mkdir()
     (run_dir / "model" / "model.safetensors").write_bytes(os.urandom(3_000_000))
+    (run_dir / "embeddings.parquet").write_bytes(os.urandom(1_500_000))
     status, said = run("fetch")
     assert status == 0 and f"not fetched: {run_dir}/model, 3 MiB" in said
-    assert not (tmp_path / "fetched/new/model").exists()
+    assert f"not fetched: {run_dir}/embeddings.parquet, 2 MiB" in said
+    assert [path.name for path in (tmp_path / "fetched/new").iterdir()] == ["report.html"]
 
 
 def test_a_run_without_results_says_so(place: Place, run: Run) -> None:

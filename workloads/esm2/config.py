@@ -183,7 +183,7 @@ class TaskConfig:
     label_columns: tuple[str, ...] = ()
     """One column of 0 and 1 or of class names; several for ``multilabel`` and ``regression``."""
     classes: tuple[str, ...] = ()
-    """Names of the classes in the order of the model's outputs; of ``residue`` one letter each."""
+    """Names of the classes in the order of the model's outputs; empty takes those of the table, sorted."""
     class_weights: Literal["balanced", "none"] = "none"
     """``balanced`` weights the loss of each class by the inverse of its frequency in the training split."""
     split: SplitConfig = field(default_factory=SplitConfig)

@@ -27,7 +27,7 @@ LABELS_FILE = "labels.json"
 IGNORED = -100
 """Class of a residue without a label; torch's cross entropy passes it over."""
 UNKNOWN_RESIDUE = "-"
-"""Text of a residue without a label, unless a class is called so."""
+"""Name of a residue's label that is not known, unless a class is called so."""
 MAX_CLASSES = 1000
 _TRUTH = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "false": 0.0, "true": 1.0}
 
@@ -183,8 +183,7 @@ def _found_classes(kind: Kind, column: str, records: Sequence[Record]) -> tuple[
     found: set[str] = set()
     for record in records:
         cell = record.cells[column]
-        # The text of a residue task is a class for each letter, and so are the items of a list.
-        found.update(cell or () if kind == "residue" else (_as_text(cell),))
+        found.update(_residue_names(cell) if kind == "residue" else (_as_text(cell),))
     found -= {"", UNKNOWN_RESIDUE} if kind == "residue" else {""}
     if not 2 <= len(found) <= MAX_CLASSES:
         some = ", ".join(sorted(found)[:3])
@@ -230,17 +229,26 @@ def _number(record: Record, column: str, kind: Kind, names: dict[str, float], pr
     return math.nan
 
 
+def _residue_names(cell: Cell) -> Sequence[str]:
+    """A class a residue: the items of a list, the words of a text, or its letters if it is one word."""
+    if isinstance(cell, str):
+        words = cell.split()
+        return words if len(words) > 1 else cell
+    return cell or ()
+
+
 def _residue_classes(record: Record, column: str, classes: tuple[str, ...], problems: Problems) -> Classes:
-    cell = record.cells[column] or ()
+    names = _residue_names(record.cells[column])
     result = np.full(len(record.tokens), IGNORED, dtype=np.int16)
-    if cell and len(cell) != len(record.tokens):
+    if names and len(names) != len(record.tokens):
         problems.add(
             record.where,
-            f"record {record.id}: {len(cell)} labels in column {column!r} for {len(record.tokens)} residues",
+            f"record {record.id}: {len(names)} labels in column {column!r} for {len(record.tokens)} "
+            "residues; allowed are as many letters, or as many names with blanks between them",
         )
         return result
     places = {"": IGNORED, UNKNOWN_RESIDUE: IGNORED, **{name: place for place, name in enumerate(classes)}}
-    for position, name in enumerate(cell):
+    for position, name in enumerate(names):
         if name not in places:
             problems.add(
                 record.where,

@@ -214,8 +214,8 @@ def _check_labelled(labels: Labels, numbers: SplitNumbers, rows: Sequence[int]) 
     """
     for number in sorted({*numbers.tolist()} - {*numbers[rows].tolist()}):
         raise ValueError(
-            f"none of the {(numbers == number).sum()} protein(s) of the {SPLITS[number]} split has a label in "
-            f"{first_of(labels.schema.columns)}; hold out others, or fill in their labels"
+            f"none of the {(numbers == number).sum()} protein(s) of the {SPLITS[number]} split has a label "
+            f"in {first_of(labels.schema.columns)}; hold out others, or fill in their labels"
         )
     missing = _never_trained(labels, [index for index in rows if numbers[index] == TRAIN])
     if missing:

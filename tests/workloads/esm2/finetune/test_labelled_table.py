@@ -141,6 +141,15 @@ def test_residue_labels_stand_at_their_residues(tmp_path: Path) -> None:
     assert train.class_counts().tolist() == [[5, 2]]
 
 
+def test_residue_labels_have_names_between_blanks_too(tmp_path: Path) -> None:
+    words = {"H": "helix", "C": "coil", "-": "-"}
+    rows = [(*row[:-1], " ".join(words[letter] for letter in row[-1])) for row in ROWS]
+    prepare_table(run_of(tmp_path, write_csv(tmp_path / "t.csv", rows), "residue", label_columns=("state",)))
+    split = LabelledSplit(tmp_path / "prepared", "test")
+    assert split.schema.classes == ("coil", "helix")
+    assert split.residue_labels(np.array([0]))[0].tolist() == [-100, 1, 1, 0, 0, -100]
+
+
 def test_residue_labels_come_as_lists_too(tmp_path: Path) -> None:
     rows = [row for row in ROWS if row[-1]]
     columns = dict(zip(HEADER, zip(*rows, strict=True), strict=True))
@@ -260,7 +269,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], list[tuple[int, int, str]], str]] = {
     "too few residue labels": (
         {"kind": "residue", "label_columns": ("state",)},
         [(2, 7, "HHC")],
-        r"t\.csv:4: record p2: 3 labels in column 'state' for 5 residues",
+        r"t\.csv:4: record p2: 3 labels in column 'state' for 5 residues; allowed are as many letters",
     ),
     "an unknown residue class": (
         {"kind": "residue", "label_columns": ("state",), "classes": ("C", "H")},

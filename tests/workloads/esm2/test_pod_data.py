@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
 from workloads.esm2.config import RunConfig, load_config
 from workloads.esm2.data.run_data import prepare_run
 from workloads.esm2.data.transfer import BeingFetched
@@ -41,6 +42,17 @@ def test_data_that_are_there_need_no_source(fasta: Path, name: str) -> None:
     pod_data.main(config)
     with pytest.raises(ValueError, match="no such file or folder"):
         prepare_run(config)
+
+
+def test_a_table_that_is_there_needs_no_source(tiny_model: Path, tmp_path: Path) -> None:
+    run_file = write_task_file(tmp_path, tiny_model, "binary")
+    (tmp_path / "table.csv").rename(tmp_path / "moved.csv")
+    pod_data.main(load_config(run_file))
+    with pytest.raises(ValueError, match="no such file or folder"):
+        pod_data.main(load_config(run_file, ["task.split.test=[2]"]))
+    (tmp_path / "moved.csv").rename(tmp_path / "table.csv")
+    with pytest.raises(ValueError, match=r"holds data prepared differently: task\.split\.test"):
+        pod_data.main(load_config(run_file, ["task.split.test=[2]"]))
 
 
 @pytest.mark.parametrize("override", ["data.seed=5", "data.test_fraction=0.2", "data.source=[sample]"])

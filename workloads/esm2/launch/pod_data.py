@@ -15,6 +15,7 @@ from ..data.manifest import MANIFEST_FILE, Manifest, Settings
 from ..data.run_data import prepare_run
 from ..data.transfer import BeingFetched
 from ..data.workspace import BeingPrepared
+from ..finetune.prepare import is_prepared
 
 POLL_SECONDS = 5.0
 
@@ -29,6 +30,7 @@ def main(config: RunConfig) -> None:
     while not is_there(config):
         try:
             prepare_run(config)
+            return
         except (BeingPrepared, BeingFetched):
             if not is_told:
                 print(f"another pod prepares {config.data.path}", flush=True)
@@ -38,6 +40,8 @@ def main(config: RunConfig) -> None:
 
 def is_there(config: RunConfig) -> bool:
     """Whether data are there that were made of what the configuration names, in the way it says."""
+    if config.task is not None:
+        return is_prepared(config)
     data, folder = config.data, Path(config.data.path)
     if not (folder / MANIFEST_FILE).exists():
         return False

@@ -27,7 +27,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
     parser = argparse.ArgumentParser(prog="serve", description="Answer /ping and /invocations with a model.")
     parser.add_argument("--model", type=Path, default=MODEL_FOLDER, help="folder that transformers reads")
-    parser.add_argument("--host", default="0.0.0.0", help="address to listen on")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is all")
     parser.add_argument("--port", type=int, default=PORT)
     options = parser.parse_args()
     try:

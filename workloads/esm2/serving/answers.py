@@ -11,8 +11,8 @@ from typing import Any
 from .proteins import JSON
 
 Answer = Mapping[str, Any]
-"""Of one protein. Values are numbers, texts, mappings of names to numbers, vectors (tuples of numbers, as
-many for every protein), or lists, as one entry a residue."""
+"""Of one protein; all of a model have the same names, in one order. Values are numbers, texts, mappings of
+names to numbers, vectors (tuples of numbers, as many for every protein), or lists, as one entry a residue."""
 
 
 def write_answers(ids: Sequence[str], answers: Sequence[Answer], media_type: str) -> bytes:
@@ -22,9 +22,9 @@ def write_answers(ids: Sequence[str], answers: Sequence[Answer], media_type: str
         return json.dumps({"predictions": predictions}, allow_nan=False, separators=(",", ":")).encode()
     rows = [{"id": name, **_columns(answer)} for name, answer in zip(ids, answers, strict=True)]
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(rows[0])
+    writer.writerows(row.values() for row in rows)
     return text.getvalue().encode()
 
 

@@ -46,6 +46,7 @@ class Service:
                 HTTPException: self._plain_problem,
                 Problem: self._problem,
                 ClientDisconnect: _gone,
+                Exception: self._failure,
             },
             lifespan=self._lifespan,
         )
@@ -107,6 +108,11 @@ class Service:
         detail = f"got {got}; allowed are GET /ping and POST /invocations"
         problem = Problem(HTTPStatus(error.status_code), detail, headers=error.headers or {})
         return await self._problem(request, problem)
+
+    async def _failure(self, request: Request, error: Exception) -> Response:
+        """What nobody has thought of; starlette hands it on, and uvicorn logs it."""
+        detail = "the server failed on this request; its log says why"
+        return await self._problem(request, Problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail))
 
     def _headers(self) -> dict[str, str]:
         """Clients that keep connections open come back by a new one, and so to another server."""

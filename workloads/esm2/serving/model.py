@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from ..alphabet import encode
@@ -31,8 +32,15 @@ class ServedModel:
         self.tokens_per_pack = TOKENS_PER_PACK[engine.device.type]
 
     def run(self, proteins: Sequence[Tokens]) -> list[Answer]:
-        wanted = self._head.answer if self._head else EMBEDDING
-        return [self._answer(found) for found in self._engine.run(proteins, wanted)]
+        """Answers in the order of the proteins.
+
+        Raises:
+            FloatingPointError: if they are infinite or not numbers, as after a training that diverged.
+        """
+        found = self._engine.run(proteins, self._head.answer if self._head else EMBEDDING)
+        if not all(np.isfinite(numbers).all() for numbers in found):
+            raise FloatingPointError("the model's answers are not finite")
+        return [self._answer(numbers) for numbers in found]
 
     def _answer(self, found: Array) -> Answer:
         if self._head is None:
@@ -55,20 +63,7 @@ def open_model(folder: Path, settings: ServeSettings) -> ServedModel:
     Raises:
         ValueError: saying what the folder lacks.
     """
-    config = folder / "config.json"
-    if not config.is_file():
-        there = sorted(path.name for path in folder.iterdir())[:10] if folder.is_dir() else None
-        has = f"it has {', '.join(there) or 'nothing'}" if there is not None else "it is not there"
-        raise ValueError(
-            f"--model: {folder} holds no config.json, {has}; give the model folder of a run, or put its "
-            "files, not the folder, into the archive"
-        )
-    unreadable = [path.name for path in folder.iterdir() if not os.access(path, os.R_OK)]
-    if unreadable:
-        raise ValueError(
-            f"--model: user {os.getuid()} may not read {', '.join(unreadable)} in {folder}; pack the files "
-            "readable for all (chmod a+r)"
-        )
+    _check_files(folder)
     model = load_model(str(folder))
     head = None if isinstance(model, PackedEsm) else Head.of(model, str(folder))
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
@@ -81,5 +76,29 @@ def open_model(folder: Path, settings: ServeSettings) -> ServedModel:
     )
     served = ServedModel(engine, head)
     lengths = [min(length, settings.max_residues) for length in WARM_RESIDUES]
-    served.run([encode("A" * length) for length in lengths])
+    try:
+        served.run([encode("A" * length) for length in lengths])
+    except FloatingPointError as error:
+        raise ValueError(f"--model: {folder}: {error}; give another checkpoint of its training") from None
     return served
+
+
+def _check_files(folder: Path) -> None:
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise ValueError(
+            f"--model: user {os.geteuid()} cannot list {folder}: {error.strerror}; give the model folder of "
+            "a run, readable for all (chmod a+rX)"
+        ) from None
+    if "config.json" not in names:
+        raise ValueError(
+            f"--model: {folder} holds no config.json, it has {', '.join(names[:10]) or 'nothing'}; give the "
+            "model folder of a run, or put its files, not the folder, into the archive"
+        )
+    unreadable = [name for name in names if not os.access(folder / name, os.R_OK)]
+    if unreadable:
+        raise ValueError(
+            f"--model: user {os.geteuid()} may not read {', '.join(unreadable)} in {folder}; pack the files "
+            "readable for all (chmod a+r)"
+        )

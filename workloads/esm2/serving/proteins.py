@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -50,14 +51,10 @@ def read_proteins(body: bytes, media_type: str, settings: ServeSettings) -> list
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise _malformed(f"the body is not UTF-8 text: {error.reason} at byte {error.start}") from None
-    records = _from_json(text) if media_type == JSON else _from_csv(text)
+    parse = _from_json if media_type == JSON else _from_csv
+    records = parse(text, settings.max_proteins)
     if not records:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "the request has no protein; give at least one")
-    if len(records) > settings.max_proteins:
-        raise Problem(
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"the request has {len(records)} proteins; at most {settings.max_proteins} are allowed: split it",
-        )
     faults = [fault for record in records for fault in _faults(record, settings.max_residues)]
     if faults:
         raise Problem(
@@ -76,7 +73,16 @@ def read_proteins(body: bytes, media_type: str, settings: ServeSettings) -> list
     ]
 
 
-def _from_json(text: str) -> list[_Record]:
+def _check_number(found: Sequence[object], max_proteins: int) -> None:
+    """Before anything is made of them: a million empty ones would keep the server from answering /ping."""
+    if len(found) > max_proteins:
+        raise Problem(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"the request has more than {max_proteins} proteins, the most that is allowed: split it",
+        )
+
+
+def _from_json(text: str, max_proteins: int) -> list[_Record]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -91,6 +97,7 @@ def _from_json(text: str) -> list[_Record]:
     proteins = document.get("proteins")
     if not isinstance(proteins, list):
         raise _malformed(f"proteins is {shown(proteins)}; allowed is a list: {_FORM}")
+    _check_number(proteins, max_proteins)
     return [_json_record(f"proteins[{index}]", item) for index, item in enumerate(proteins)]
 
 
@@ -106,10 +113,12 @@ def _json_record(where: str, item: Any) -> _Record:
     return _Record(where, item.get("id"), item["sequence"])
 
 
-def _from_csv(text: str) -> list[_Record]:
+def _from_csv(text: str, max_proteins: int) -> list[_Record]:
     """With a header line that has ``sequence``, and ``id`` if wanted; or without, of one column or of two."""
     try:
-        rows = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if row]
+        filled = filter(None, csv.reader(io.StringIO(text, newline=""), strict=True))
+        # A header, and one more than is allowed: the rest need not be read.
+        rows = list(itertools.islice(filled, max_proteins + 2))
     except csv.Error as error:
         raise _malformed(f"the body is not CSV: {error}") from None
     if not rows:
@@ -120,6 +129,7 @@ def _from_csv(text: str) -> list[_Record]:
         if sorted(columns) not in (["sequence"], ["id", "sequence"]):
             listed = ", ".join(map(shown, columns[:10]))
             raise _malformed(f"the header has the columns {listed}; allowed are id and sequence")
+    _check_number(rows, max_proteins)
     records = []
     for number, row in enumerate(rows):
         if len(row) != len(columns):

@@ -15,7 +15,7 @@ import pytest
 from tests.workloads.esm2.serving.served import CSV, JSON, CountingModel, Served, serving
 from workloads.esm2.serving.settings import ServeSettings
 
-NUM_REQUESTS, NUM_CONNECTIONS = 1500, 150
+NUM_REQUESTS, NUM_CONNECTIONS = 1500, 250
 MAX_BODY_BYTES = 20_000
 REFUSALS = {400, 404, 405, 406, 413, 415, 422}
 GOOD = [
@@ -54,16 +54,43 @@ HEADERS = [
     "application/json, x/y",
 ]
 PIECES = [
-    b"GET ",
-    b"POST ",
-    b"/invocations",
-    b" HTTP/1.1\r\n",
-    b"Host: x\r\n",
-    b"Content-Length: ",
-    b"-1",
-    b"99999",
+    *(
+        b"GET ",
+        b"POST ",
+        b"/invocations",
+        b" HTTP/1.1\r\n",
+        b"Host: x\r\n",
+        b"Content-Length: ",
+        b"-1",
+        b"99999",
+    ),
+    *(b"\r\n", b"Transfer-Encoding: chunked\r\n", b"zz\r\n", b"\0", b"\xff\xff", b": ", b"1" * 9000),
 ]
-PIECES += [b"\r\n", b"Transfer-Encoding: chunked\r\n", b"zz\r\n", b"\0", b"\xff\xff", b": ", b"1" * 9000]
+METHODS = [b"POST"] * 12 + [b"GET", b"PUT", b"HEAD", b"OPTIONS", b"TRACE", b"CONNECT", b"PRI", b"X" * 20]
+TARGETS = [
+    *[b"/invocations"] * 10,
+    *(b"/ping", b"*", b"http://x/invocations", b"/invocations?" + b"a" * 3000, b"/invocations/../ping"),
+    *(b"//invocations", b"/%2e%2e", b"/\xc3\xa9", b"x:443"),
+]
+VERSIONS = [b"HTTP/1.1"] * 8 + [b"HTTP/1.0", b"HTTP/2.0", b"HTTP/0.9"]
+OTHER_HEADERS = [
+    *(
+        b"Host: y",
+        b"Expect: 100-continue",
+        b"Expect: \xff",
+        b"Connection: close",
+        b"Connection: keep-alive, x",
+    ),
+    *(
+        b"Connection: upgrade\r\nUpgrade: websocket",
+        b"Accept: \xff\xfe",
+        b"Accept: */*;q=0",
+        b"Accept: text/csv",
+    ),
+    *(b"Content-Type: \xe9", b"Content-Encoding: gzip", b"A: b\r\n folded", b": nameless", b"No colon"),
+    *(b"X-" + b"a" * 200 + b": " + b"b" * 9000, b"Cookie: \0\x07", b"Content-Length: 7"),
+]
+CHUNK_ENDS = [*[b"0\r\n\r\n"] * 3, b"0\r\nX: y\r\n\r\n", b"-1\r\n", b"f" * 17 + b"\r\n", b""]
 
 
 @pytest.fixture(scope="module")
@@ -147,16 +174,51 @@ def test_no_request_is_the_server_s_fault(served: Served) -> None:
     assert served.service.batcher.waiting_residues == 0 and served.service.batcher.is_healthy
 
 
-def test_noise_instead_of_http_harms_nobody(served: Served) -> None:
+def framed(rng: random.Random) -> bytes:
+    """A request whose parts are HTTP, more or less, and do not always belong together."""
+    body = GOOD[0][1][: rng.choice([None, None, None, 20])]
+    headers = [b"Content-Type: application/json", *rng.choices(OTHER_HEADERS, k=rng.choice([0, 0, 1, 2]))]
+    if rng.random() < 0.9:
+        headers.append(b"Host: x")
+    framing = rng.choice(["length"] * 3 + ["chunks", "both", "wrong", "none", "unknown"])
+    if framing in ("length", "both"):
+        headers.append(b"Content-Length: %d" % len(body))
+    if framing in ("chunks", "both"):
+        headers.append(b"Transfer-Encoding: chunked")
+        cut = rng.randrange(1, len(body))
+        chunks = [b"%x;a=b\r\n%s\r\n" % (len(part), part) for part in (body[:cut], body[cut:])]
+        body = b"".join([*chunks, rng.choice(CHUNK_ENDS)])
+    if framing == "wrong":
+        headers.append(b"Content-Length: %d" % (len(body) + rng.choice([-5, 5, 10**6, 10**30])))
+    if framing == "unknown":
+        headers.append(b"Transfer-Encoding: " + rng.choice([b"gzip", b"chunked, chunked", b"identity"]))
+    rng.shuffle(headers)
+    line = b" ".join([rng.choice(METHODS), rng.choice(TARGETS), rng.choice(VERSIONS)])
+    return b"\r\n".join([line, *headers, b"", body])
+
+
+def noise(rng: random.Random) -> bytes:
+    return b"".join(rng.choices(PIECES, k=rng.randint(1, 12))) + rng.randbytes(rng.randint(0, 50))
+
+
+def test_what_is_not_quite_http_harms_nobody(served: Served) -> None:
     rng = random.Random(8)
+    seen: set[bytes] = set()
     for _ in range(NUM_CONNECTIONS):
-        with socket.create_connection(("127.0.0.1", served.port), timeout=60) as client:
-            answer = b""
-            # The server may have closed already.
-            with contextlib.suppress(OSError):
-                noise = b"".join(rng.choices(PIECES, k=rng.randint(1, 12)))
-                client.sendall(noise + rng.randbytes(rng.randint(0, 50)))
+        made = [rng.choice([framed, framed, framed, noise])(rng) for _ in range(rng.choice([1, 1, 2]))]
+        answer = b""
+        # The server may have closed already, or wait for more.
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", served.port), timeout=0.1) as client,
+        ):
+            client.sendall(b"".join(made))
+            if rng.random() < 0.3:
                 client.shutdown(socket.SHUT_WR)
-                answer = client.recv(100)
-        assert not answer or answer.split()[1][:1] in (b"2", b"4"), answer
+            while part := client.recv(65_536):
+                answer += part
+        statuses = {reply[:3] for reply in answer.split(b"HTTP/1.1 ")[1:]}
+        assert all(status[:1] in (b"1", b"2", b"4") for status in statuses), (made, answer)
+        seen |= statuses
+    assert seen >= {b"100", b"200", b"400", b"404", b"405", b"406", b"415"}
     assert served.invoke({"proteins": ["MKT"]}).status == 200

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from tests.workloads.esm2.serving.served import CSV, JSON, CountingModel, Served, serving
+from workloads.esm2.serving.answers import write_answers
+from workloads.esm2.serving.batching import Tokens
 from workloads.esm2.serving.settings import ServeSettings
 
 SETTINGS = ServeSettings(
@@ -83,7 +85,11 @@ REFUSED: list[tuple[Any, str, int, str]] = [
     ({"proteins": [{"id": "a"}]}, JSON, 400, "has no sequence"),
     ({"proteins": [{"seq": "MKT"}]}, JSON, 400, "the key 'seq'"),
     ({"proteins": []}, JSON, 422, "no protein"),
-    ({"proteins": ["M"] * 9}, JSON, 413, "9 proteins; at most 8"),
+    ({"proteins": ["M"] * 9}, JSON, 413, "more than 8 proteins"),
+    # Of what is too much nothing is looked at: a body has room for a million mistakes.
+    ({"proteins": [7] * 9}, JSON, 413, "more than 8 proteins"),
+    (b"M\n" * 10 + b'"', CSV, 413, "more than 8 proteins"),
+    (b"sequence\n" + b"M\n" * 9, CSV, 413, "more than 8 proteins"),
     ({"proteins": ["M" * 90] * 8}, JSON, 413, "720 residues; at most 500"),
     (b"", CSV, 422, "no protein"),
     (b'id,sequence\n"a,MKT', CSV, 400, "not CSV"),
@@ -152,9 +158,19 @@ def test_a_large_body_is_refused_before_it_is_all_there(served: Served) -> None:
     assert served.send("GET", "/ping").status == 200
 
 
-def test_json_has_no_number_that_json_lacks() -> None:
-    from workloads.esm2.serving.answers import write_answers
+def test_what_nobody_thought_of_is_a_problem_too() -> None:
+    class NoNumber(CountingModel):
+        def run(self, proteins: Sequence[Tokens]) -> list[dict[str, Any]]:
+            return [{"value": float("nan")} for _ in proteins]
 
+    with serving(NoNumber(), SETTINGS) as served:
+        reply = served.invoke({"proteins": ["MKT"]})
+        assert reply.status == reply.json["status"] == 500 and "nan" not in reply.body.decode()
+        assert reply.headers["content-type"] == "application/problem+json"
+        assert served.send("GET", "/ping").status == 200
+
+
+def test_json_has_no_number_that_json_lacks() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_answers(["a"], [{"value": float("nan")}], JSON)
     assert json.loads(write_answers(["a"], [{"value": 1.5}], JSON)) == {
@@ -163,8 +179,6 @@ def test_json_has_no_number_that_json_lacks() -> None:
 
 
 def test_lists_in_csv() -> None:
-    from workloads.esm2.serving.answers import write_answers
-
     written = write_answers(
         ["a"], [{"embedding": (0.5, 1.0), "labels": ["x", "y"], "each": [0.25, 1.0]}], CSV
     ).decode()

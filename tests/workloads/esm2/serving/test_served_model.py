@@ -115,7 +115,7 @@ def test_embeddings_and_residues_as_csv(folders: dict[str, Path]) -> None:
 
 
 def test_a_folder_that_is_no_model_is_told(tmp_path: Path, folders: dict[str, Path]) -> None:
-    with pytest.raises(ValueError, match="it is not there"):
+    with pytest.raises(ValueError, match=r"cannot list .*none: No such file"):
         open_model(tmp_path / "none", SETTINGS)
     (tmp_path / "model").mkdir()
     with pytest.raises(ValueError, match=r"it has model; .*put its files, not the folder, into the archive"):
@@ -123,6 +123,27 @@ def test_a_folder_that_is_no_model_is_told(tmp_path: Path, folders: dict[str, Pa
     config = json.loads((folders["multiclass"] / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["EsmForProteinFolding"]}))
     with pytest.raises(ValueError, match="EsmForProteinFolding"):
+        open_model(tmp_path, SETTINGS)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become somebody else for a moment")
+def test_a_folder_of_somebody_else_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir(mode=0o700)
+    os.seteuid(10001)
+    try:
+        with pytest.raises(ValueError, match=r"user 10001 cannot list .*: Permission denied; .*chmod a\+rX"):
+            open_model(folder, SETTINGS)
+    finally:
+        os.seteuid(0)
+
+
+def test_a_model_that_diverged_is_not_served(folders: dict[str, Path], tmp_path: Path) -> None:
+    model = EsmForSequenceClassification.from_pretrained(folders["regression"])
+    with torch.no_grad():
+        model.classifier.out_proj.bias.fill_(torch.nan)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"answers are not finite; give another checkpoint"):
         open_model(tmp_path, SETTINGS)
 
 

@@ -19,7 +19,7 @@ import yaml
 
 from .finetune.report import (
     TITLES,
-    Predictions,
+    PredictedSplit,
     read_predictions,
     score_cards,
     score_section,
@@ -71,7 +71,7 @@ def _report(
     lines: Sequence[Mapping[str, Any]],
     config: Mapping[str, Any],
     results: Mapping[str, Any],
-    predictions: Predictions | None,
+    predictions: PredictedSplit | None,
 ) -> str:
     task = _get(config, "task", "kind")
     train = [line for line in lines if line["kind"] == "train"]

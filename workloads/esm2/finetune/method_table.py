@@ -27,7 +27,8 @@ from workloads.esm2.launch.local import processes_and_threads
 from workloads.esm2.tracking import RESULTS_FILE
 from workloads.esm2.whole_file import write_whole
 
-from .report import HEADLINES, TITLES
+from .report import TITLES
+from .scores import HEADLINES
 
 TABLE_FILE = "methods.md"
 FIGURES_FILE = "methods.json"

@@ -24,11 +24,11 @@ from workloads.esm2.proteins import ProteinSplit, Split
 from . import adapters
 from .labelled import LabelledSplit
 from .packs import LabelledStream, labelled_pack
+from .prediction_file import predictions_file
+from .prediction_table import write_prediction_table
 from .predictions import TaskEvaluation, evaluate
+from .scores import HEADLINES
 from .tasks import TaskLoss, new_head, packed_class, plain_class, task_config
-
-HEADLINES = ("accuracy", "mcc", "f1", "auroc", "spearman", "rmse")
-"""Scores for the last line of a run, as far as its kind of task has them."""
 
 
 class FineTuning(Objective):
@@ -86,7 +86,7 @@ class FineTuning(Objective):
     def _plain_weights(self) -> dict[str, Tensor]:
         """Without adapters: the model to start from, with its head if it is of this task, or a new one."""
         seed, kind = self.config.train.seed, self.schema.kind
-        if self._has_head:
+        if self.has_head:
             start = starting_weights(self.config.model, seed, plain_class(kind))
             return self.loss.head_from_units(start)
         start = starting_weights(self.config.model, seed, encoder_only=True)
@@ -94,7 +94,7 @@ class FineTuning(Objective):
         return encoder | new_head(self.esm_config, kind, seed)
 
     @property
-    def _has_head(self) -> bool:
+    def has_head(self) -> bool:
         """Whether the model to start from was fine-tuned for outputs of the same kinds and names."""
         base, wanted = self.base_config, self.esm_config
         if (
@@ -160,12 +160,15 @@ class FineTuning(Objective):
     def record(self, run_dir: Path, validation: Evaluation, test: Evaluation | None) -> None:
         for name, evaluation in (("validation", validation), ("test", test)):
             if isinstance(evaluation, TaskEvaluation):
-                evaluation.predictions.save(run_dir / f"predictions-{name}.npz")
+                file = predictions_file(run_dir, name)
+                evaluation.predictions.save(file)
+                write_prediction_table(file.with_suffix(".csv"), self.schema, evaluation.predictions)
 
     def summary(self, results: Mapping[str, Any]) -> str:
         parts = []
         for split, prefix in (("validation", "eval_"), ("test", "test_")):
-            found = [f"{name} {results[prefix + name]:.3f}" for name in HEADLINES if prefix + name in results]
+            names = [name for name in HEADLINES[self.schema.kind] if prefix + name in results]
+            found = [f"{name} {results[prefix + name]:.3f}" for name in names]
             parts += [f"{split} {', '.join(found)}"] if found else []
         return "; ".join(parts)
 

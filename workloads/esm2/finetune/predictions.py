@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -22,36 +20,9 @@ from workloads.esm2.parallel import bare
 from .labelled import LabelledSplit
 from .labels import IGNORED, LabelSchema
 from .packs import LabelledStream, labelled_pack
+from .prediction_file import Predictions
 from .scores import scores
 from .tasks import TaskLoss
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """N proteins of a split, of a residue task N residues; C columns of labels, L outputs."""
-
-    units: npt.NDArray[np.int64]
-    """Proteins of the split, in the order of the rows."""
-    offsets: npt.NDArray[np.int64]
-    """(proteins + 1,) first row of each."""
-    labels: npt.NDArray[np.float32]
-    """(N, C), NaN where there is none; of a residue task C is 1."""
-    outputs: npt.NDArray[np.float32]
-    """(N, L) logits, or values in the labels' units."""
-
-    def save(self, path: Path) -> None:
-        """As an npz archive, whole or not at all."""
-        partial = path.with_name(path.name + ".partial")
-        with partial.open("wb") as file:
-            np.savez_compressed(
-                file, units=self.units, offsets=self.offsets, labels=self.labels, outputs=self.outputs
-            )
-        os.replace(partial, path)
-
-    @staticmethod
-    def load(path: Path) -> Predictions:
-        with np.load(path, allow_pickle=False) as arrays:
-            return Predictions(*(arrays[name] for name in ("units", "offsets", "labels", "outputs")))
 
 
 @dataclass(frozen=True)
@@ -93,7 +64,7 @@ def evaluate(
     units = np.flatnonzero(seen.numpy())
     rows = _rows_of_units(units, offsets)
     predictions = Predictions(
-        units=units,
+        ids=np.array(split.ids(units), dtype=np.str_),
         offsets=np.concatenate([[0], np.cumsum(np.diff(offsets)[units])]),
         labels=_labels(split, units, shape.max_residues),
         outputs=loss.in_units(outputs.numpy()[rows]),

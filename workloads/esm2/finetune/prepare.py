@@ -231,8 +231,8 @@ def _never_trained(labels: Labels, rows: Sequence[int]) -> list[str]:
     if labels.values is not None:
         values = labels.values[rows]
         if schema.kind == "regression":
-            known = np.isfinite(values).any(axis=0)
-            return [name for name, there in zip(schema.columns, known, strict=True) if not there]
+            known = np.isfinite(values).sum(axis=0).tolist()
+            return [name for name, count in zip(schema.columns, known, strict=True) if not count]
         counts = class_counts(schema, [values])
     else:
         assert labels.residues is not None

@@ -14,16 +14,10 @@ from workloads.esm2.proteins import Split
 from workloads.esm2.report_page import Card, figure_block, section, table
 
 from .labels import Floats, LabelSchema, load_schema
+from .prediction_file import Predictions, predictions_file
 from .score_figures import RankedClass, confusion_figure, curves_figure, scatter_figure
-from .scores import class_scores, confusion, one_against_others, scores
+from .scores import HEADLINES, class_scores, confusion, one_against_others, scores
 
-HEADLINES = {
-    "binary": ("accuracy", "mcc", "f1", "auroc"),
-    "multiclass": ("accuracy", "mcc", "f1", "auroc"),
-    "multilabel": ("jaccard", "f1", "mcc", "auroc"),
-    "regression": ("spearman", "pearson", "rmse", "r2"),
-    "residue": ("accuracy", "mcc", "f1", "auroc"),
-}
 TITLES = {
     "accuracy": "Accuracy",
     "mcc": "MCC",
@@ -45,7 +39,7 @@ MAX_SCATTERS = 4
 
 
 @dataclass(frozen=True)
-class Predictions:
+class PredictedSplit:
     """What a run predicted for one split at its end."""
 
     split: Split
@@ -54,25 +48,20 @@ class Predictions:
     outputs: Floats
 
 
-def predictions_file(run_dir: Path, split: Split) -> Path:
-    return run_dir / f"predictions-{split}.npz"
-
-
-def read_predictions(run_dir: Path, data: Path) -> Predictions | None:
+def read_predictions(run_dir: Path, data: Path) -> PredictedSplit | None:
     """Those of the test split, or else of the validation split; None of a run that is still going."""
     for split in ("test", "validation"):
-        path = predictions_file(run_dir, split)
         try:
             schema, _ = load_schema(data)
-            with np.load(path) as arrays:
-                return Predictions(split, schema, arrays["labels"], arrays["outputs"])
+            found = Predictions.load(predictions_file(run_dir, split))
         except (OSError, ValueError, KeyError):
             continue  # a report shows what there is
+        return PredictedSplit(split, schema, found.labels, found.outputs)
     return None
 
 
 def score_cards(
-    kind: str, predictions: Predictions | None, evaluations: Sequence[Mapping[str, Any]]
+    kind: str, predictions: PredictedSplit | None, evaluations: Sequence[Mapping[str, Any]]
 ) -> list[Card]:
     """Headline scores: of the final predictions, or of the last evaluation of a run that is still going."""
     validation: Mapping[str, Any] = next(
@@ -89,7 +78,7 @@ def score_cards(
     ]
 
 
-def score_section(predictions: Predictions | None) -> str:
+def score_section(predictions: PredictedSplit | None) -> str:
     """Figures and the table of classes of the final predictions."""
     if predictions is None:
         return ""
@@ -111,7 +100,7 @@ def score_section(predictions: Predictions | None) -> str:
     )
 
 
-def _figures(predictions: Predictions, unit: str) -> str:
+def _figures(predictions: PredictedSplit, unit: str) -> str:
     schema, labels, outputs = predictions.schema, predictions.labels, predictions.outputs
     if schema.kind == "regression":
         figures = [
@@ -137,7 +126,7 @@ def _known(labels: Floats, outputs: Floats, column: int) -> tuple[Any, Any]:
     return labels[known, column].astype(np.float64), outputs[known, column].astype(np.float64)
 
 
-def _note(name: str, predictions: Predictions, validation: Mapping[str, Any]) -> str:
+def _note(name: str, predictions: PredictedSplit, validation: Mapping[str, Any]) -> str:
     parts: list[str] = [predictions.split]
     if name == "accuracy" and (majority := _majority(predictions)) is not None:
         parts.append(f"largest class {majority:.1%}")
@@ -146,7 +135,7 @@ def _note(name: str, predictions: Predictions, validation: Mapping[str, Any]) ->
     return ", ".join(parts)
 
 
-def _majority(predictions: Predictions) -> float | None:
+def _majority(predictions: PredictedSplit) -> float | None:
     """Accuracy of always guessing the commonest class."""
     known = predictions.labels[np.isfinite(predictions.labels[:, 0]), 0]
     if predictions.schema.kind not in ("binary", "multiclass", "residue") or not len(known):

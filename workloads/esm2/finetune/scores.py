@@ -19,6 +19,15 @@ from .labels import Floats, LabelSchema
 Doubles = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
 
+HEADLINES = {
+    "binary": ("accuracy", "mcc", "f1", "auroc"),
+    "multiclass": ("accuracy", "mcc", "f1", "auroc"),
+    "multilabel": ("jaccard", "f1", "mcc", "auroc"),
+    "regression": ("spearman", "pearson", "rmse", "r2"),
+    "residue": ("accuracy", "mcc", "f1", "auroc"),
+}
+"""What each kind of task is mainly judged by, the first foremost."""
+
 
 @dataclass(frozen=True)
 class ClassScore:

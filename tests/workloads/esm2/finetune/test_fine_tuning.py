@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 import sys
@@ -22,7 +23,7 @@ from workloads.esm2.checkpoint import weights_of
 from workloads.esm2.config import load_config
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.esm2.finetune.objective import FineTuning
-from workloads.esm2.finetune.predictions import Predictions
+from workloads.esm2.finetune.prediction_file import Predictions
 from workloads.esm2.processes import processes
 from workloads.esm2.trainer import Trainer
 
@@ -207,6 +208,9 @@ def test_every_kind_of_task_is_trained_and_written(
     predictions = Predictions.load(run_dir / "predictions-test.npz")
     scored = torch.from_numpy(predictions.outputs)
     torch.testing.assert_close(outputs_of(model, split), scored, rtol=1e-5, atol=1e-5)
+    assert predictions.ids.tolist() == split.ids(np.arange(split.num_units))
+    with (run_dir / "predictions-test.csv").open(newline="") as file:
+        assert [line["id"] for line in csv.DictReader(file)] == predictions.ids.tolist()
     results = json.loads((run_dir / "all_results.json").read_text())
     assert results["task"] == kind and results["classes"] == list(split.schema.output_names)
     if kind == "regression":

@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from workloads.esm2.finetune.labels import LabelSchema, save_schema
-from workloads.esm2.finetune.report import predictions_file
+from workloads.esm2.finetune.prediction_file import Predictions, predictions_file
+from workloads.esm2.finetune.prediction_table import write_prediction_table
 from workloads.esm2.finetune.scores import class_scores, confusion, scores
 from workloads.esm2.report import write_report
 
@@ -92,6 +93,53 @@ def test_what_a_split_does_not_define_is_not_a_number(schema: LabelSchema) -> No
         assert not math.isinf(max(scores(schema, labels.astype(np.float32), outputs).values()))
 
 
+LINES = {
+    "binary": (BINARY, [[1], [NAN]], [[0], [-math.log(3)]], "true membrane,probability membrane|1,0.5|,0.25"),
+    "multiclass": (
+        COLOURS,
+        [[2], [NAN]],
+        [[0, 0, 0], [0, math.log(2), 0]],
+        "true,predicted,probability red,probability green,probability blue"
+        "|blue,red,0.333333,0.333333,0.333333|,green,0.25,0.5,0.25",
+    ),
+    "multilabel": (
+        PLACES,
+        [[1, 0], [NAN, 1]],
+        [[0, 0], [0, math.log(3)]],
+        "true nucleus,probability nucleus,true <b>golgi</b>,probability <b>golgi</b>|1,0.5,0,0.5|,0.5,1,0.75",
+    ),
+    "regression": (VALUES, [[2.5], [NAN]], [[2], [3]], "true stability,predicted stability|2.5,2|,3"),
+}
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_predictions_are_a_table_with_a_line_a_protein(tmp_path: Path, kind: str) -> None:
+    schema, labels, outputs, expected = LINES[kind]
+    found = Predictions(
+        np.array(["p,0", "p1"]), np.arange(3), np.array(labels, np.float32), np.array(outputs, np.float32)
+    )
+    write_prediction_table(tmp_path / "t.csv", schema, found)
+    head, first, second = expected.split("|")
+    assert (tmp_path / "t.csv").read_text().splitlines() == [f"id,{head}", f'"p,0",{first}', f"p1,{second}"]
+
+
+@pytest.mark.parametrize(
+    ("classes", "lines"),
+    [
+        (("C", "H"), ["p0,C-,CH", "p1,HCC,HCC"]),
+        (("coil", "H"), ["p0,coil -,coil H", "p1,H coil coil,H coil coil"]),
+    ],
+)
+def test_residues_of_a_protein_are_one_cell_each_way(
+    tmp_path: Path, classes: tuple[str, str], lines: list[str]
+) -> None:
+    schema = LabelSchema("residue", ("state",), classes)
+    outputs = np.eye(2, dtype=np.float32)[[0, 1, 1, 0, 0]]
+    found = Predictions(np.array(["p0", "p1"]), np.array([0, 2, 5]), column(0, NAN, 1, 0, 0), outputs)
+    write_prediction_table(tmp_path / "t.csv", schema, found)
+    assert (tmp_path / "t.csv").read_text().splitlines() == ["id,true,predicted", *lines]
+
+
 def finished_run(folder: Path, schema: LabelSchema, labels: np.ndarray, outputs: np.ndarray) -> Path:
     """A run folder as training leaves it, with the data's note of its labels."""
     run, data = folder / "run", folder / "data"
@@ -133,8 +181,8 @@ def finished_run(folder: Path, schema: LabelSchema, labels: np.ndarray, outputs:
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     results = {"train_loss": 0.2, "parameters": 200_000}
     (run / "all_results.json").write_text(json.dumps(results))
-    units = np.arange(len(labels))
-    np.savez(predictions_file(run, "test"), units=units, labels=labels, outputs=outputs)
+    rows = np.arange(len(labels) + 1)
+    Predictions(rows[:-1].astype(np.str_), rows, labels, outputs).save(predictions_file(run, "test"))
     return run
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import signal
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import pytest
 import torch
 from transformers import EsmConfig, EsmForMaskedLM, EsmForSequenceClassification, EsmForTokenClassification
 
-from tests.workloads.esm2.serving.served import CSV, Served, serving
-from tests.workloads.esm2.serving.test_shutdown import REPOSITORY
+from tests.workloads.esm2.serving.served import CSV, Served, free_port, serving
+from tests.workloads.esm2.serving.test_shutdown import PATIENCE, answering
 from workloads.esm2.alphabet import CLS, EOS, encode
+from workloads.esm2.serving.__main__ import STOPPED, main
 from workloads.esm2.serving.model import open_model
 from workloads.esm2.serving.settings import ServeSettings
 
@@ -152,16 +154,34 @@ def test_what_training_saves_is_readable_for_the_server_s_user(tiny_model: Path)
     assert all(path.stat().st_mode & 0o444 == 0o444 for path in tiny_model.iterdir())
 
 
-def test_the_command_says_all_that_is_wrong_with_its_settings(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "workloads.esm2.serving", "--model", str(tmp_path)],
-        cwd=REPOSITORY,
-        env={**os.environ, "ESM2_SERVE_MAX_PROTEINS": "0", "ESM2_SERVE_COLOUR": "red"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "ESM2_SERVE_COLOUR: there is no such setting" in done.stderr
-    assert "ESM2_SERVE_MAX_PROTEINS: got '0'" in done.stderr
+def test_the_command_says_all_that_is_wrong_with_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["serve", "--model", str(tmp_path)])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setenv("ESM2_SERVE_MAX_PROTEINS", "0")
+    monkeypatch.setenv("ESM2_SERVE_COLOUR", "red")
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    told = capsys.readouterr().err
+    assert "ESM2_SERVE_COLOUR: there is no such setting" in told
+    assert "ESM2_SERVE_MAX_PROTEINS: got '0'" in told
+
+
+def test_the_container_s_command_serves_a_model_and_gets_signals(folders: dict[str, Path]) -> None:
+    port = free_port()
+    command = ["docker/serve.sh", "--model", str(folders["multiclass"])]
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "ESM2_SERVE_DRAIN_SECONDS": "0",
+    }
+    with answering([*command, "--host", "127.0.0.1", "--port", str(port)], port, environment) as process:
+        body = urllib.request.Request(
+            f"http://127.0.0.1:{port}/invocations", b"id,sequence\nP1,MKT", {"Content-Type": CSV}
+        )
+        with urllib.request.urlopen(body, timeout=PATIENCE) as answer:
+            header, row = answer.read().decode().splitlines()
+        assert header == "id,label,probabilities_a,probabilities_b,probabilities_c" and row.startswith("P1,")
+        process.send_signal(signal.SIGTERM)
+        # The server's own status: no shell stands between it and who ends the container.
+        assert process.wait(PATIENCE) == STOPPED

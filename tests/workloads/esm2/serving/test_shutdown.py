@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.workloads.esm2.serving.served import free_port
 
 REPOSITORY = Path(__file__).parents[4]
-PATIENCE = 30.0
+PATIENCE = 60.0
 NUM_CLIENTS = 12
 BODY = b'{"proteins": ["MKTLAGV", "MKT"]}'
 
@@ -25,11 +25,18 @@ BODY = b'{"proteins": ["MKTLAGV", "MKT"]}'
 @contextlib.contextmanager
 def server(seconds: float, **settings: int) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.workloads.esm2.serving.slow_server", str(port), str(seconds)],
-        cwd=REPOSITORY,
-        env={**os.environ, **{f"ESM2_SERVE_{name.upper()}": str(value) for name, value in settings.items()}},
-    )
+    command = [sys.executable, "-m", "tests.workloads.esm2.serving.slow_server", str(port), str(seconds)]
+    environment = {f"ESM2_SERVE_{name.upper()}": str(value) for name, value in settings.items()}
+    with answering(command, port, environment) as process:
+        yield port, process
+
+
+@contextlib.contextmanager
+def answering(
+    command: list[str], port: int, environment: dict[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has answered /ping."""
+    process = subprocess.Popen(command, cwd=REPOSITORY, env={**os.environ, **environment})
     try:
         deadline = time.monotonic() + PATIENCE
         while True:
@@ -38,7 +45,7 @@ def server(seconds: float, **settings: int) -> Iterator[tuple[int, subprocess.Po
                     break
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
-        yield port, process
+        yield process
     finally:
         process.kill()
         process.wait()

@@ -37,7 +37,7 @@ def path_problems(
         ("data.downloads", config.data.downloads),
         *([] if is_inference else [("data.path", config.data.path)]),
         *([("inference.output", config.inference.output)] if is_inference else []),
-        *([("inference.model", config.inference.model)] if is_inference else []),
+        *([("inference.model", config.inference.model)] if is_inference or stage == "evaluate" else []),
     ]
     problems = [
         f"{name}: got {path}; {who} share {where}. Relative paths are below {folder}"

@@ -197,7 +197,11 @@ class Checkpointer:
             reason = self._damage(path)
             if reason is None:
                 document: dict[str, Any] = json.loads((path / CHECKPOINT_FILE).read_text())
-                self._check_identity(path, document["identity"])
+                check_identity(
+                    path,
+                    self._identity,
+                    "restore these settings, or choose another 'name' to start a new run",
+                )
                 self._load(path, model, optimizers)
                 return document
             damaged.append(f"{path}: {reason}")
@@ -234,20 +238,6 @@ class Checkpointer:
             trained = {name for name, p in bare(model).named_parameters() if p.requires_grad}
             model_state = {name: value for name, value in model_state.items() if name in trained}
         return model_state, optimizer_state
-
-    def _check_identity(self, path: Path, saved: Mapping[str, Any]) -> None:
-        names = sorted(saved.keys() | self._identity.keys())
-        differing = [
-            f"{name}: checkpoint {saved.get(name)!r}, now {self._identity.get(name)!r}"
-            for name in names
-            if saved.get(name) != self._identity.get(name)
-        ]
-        if differing:
-            raise ValueError(
-                f"{path} belongs to another run:\n  "
-                + "\n  ".join(differing)
-                + "\nrestore these settings, or choose another 'name' to start a new run"
-            )
 
     def _damage(self, path: Path) -> str | None:
         """Say what is wrong with a checkpoint; the same answer on every process."""
@@ -288,6 +278,21 @@ class Checkpointer:
         return self._folder / f"step-{step:08d}"
 
 
+def check_identity(checkpoint: Path, identity: Mapping[str, Any], advice: str) -> None:
+    """Raise ValueError, naming the differences, if a checkpoint is of a run with another identity.
+
+    ``advice`` ends the message.
+    """
+    saved = json.loads((checkpoint / CHECKPOINT_FILE).read_text())["identity"]
+    differing = [
+        f"{name}: checkpoint {saved.get(name)!r}, now {identity.get(name)!r}"
+        for name in sorted(saved.keys() | identity.keys())
+        if saved.get(name) != identity.get(name)
+    ]
+    if differing:
+        raise ValueError(f"{checkpoint} belongs to another run:\n  " + "\n  ".join(differing) + f"\n{advice}")
+
+
 def _free_name(path: Path) -> Path:
     """``path``, or with a number behind it if something has that name."""
     names = itertools.chain([path], (path.with_name(f"{path.name}-{n}") for n in itertools.count(2)))
@@ -315,6 +320,11 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
             f"{folder} holds adapters and a head without the model that they belong to; start the run again "
             "to its end, and give its model folder"
         )
+    return saved_weights(folder)
+
+
+def saved_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """What a complete checkpoint holds of the model, by parameter name, read in one process."""
     metadata = FileSystemReader(folder).read_metadata()
     state = {
         name: torch.empty(item.size, dtype=item.properties.dtype)

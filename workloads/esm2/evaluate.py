@@ -3,12 +3,14 @@
 The model is that of the run, or any that ``model.init_from`` names: a folder that transformers reads, one
 of our checkpoints, a hub id. ``evaluate.split`` picks the split. Masks, crops and drawn cluster members are
 fixed, so scores of different models on the same data compare.
+
+For a run with a task the scores are the task's, and ``inference.model`` names another model or a checkpoint,
+since ``model.init_from`` is what the run starts from.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 
@@ -21,19 +23,15 @@ from .packing import PackShape
 from .pretrained import starting_config, starting_weights, with_weights
 from .processes import Processes, processes
 from .proteins import ProteinSplit
+from .tracking import write_results
 
 
 def evaluate(config: RunConfig, here: Processes) -> dict[str, object]:
-    """Scores of one model on one split.
+    """Scores of one masked language model on one split.
 
     Raises:
-        ValueError: if there is no such model, or no such split in the prepared data, or the run has a task.
+        ValueError: if there is no such model, or no such split in the prepared data.
     """
-    if config.task is not None:
-        raise ValueError(
-            "task: masks are for models without a task. A fine-tuned one was scored when its run ended, see "
-            f"{config.run_dir}/all_results.json; make predict gives its answers on other proteins"
-        )
     model_config = _model_to_score(config)
     split = ProteinSplit(config.data.path, config.evaluate.split)
     model = with_weights(starting_config(model_config), starting_weights(model_config, seed=0))
@@ -69,7 +67,7 @@ def evaluate(config: RunConfig, here: Processes) -> dict[str, object]:
             dtype=dtype,
             device=here.device,
         )
-    return {**scores, "environment": environment(here.device)}
+    return scores
 
 
 def _model_to_score(config: RunConfig) -> ModelConfig:
@@ -87,19 +85,23 @@ def _model_to_score(config: RunConfig) -> ModelConfig:
 def main(config: RunConfig) -> None:
     beat("starting", slow=True)
     with processes() as here:
-        scores = evaluate(config, here)
+        if config.task is None:
+            scores, other = evaluate(config, here), config.model.init_from
+        else:
+            from .finetune.evaluation import score_task  # brings peft
+
+            scores, other = score_task(config, here), config.inference.model
         if not here.is_first:
             return
         for name, value in scores.items():
-            if name != "environment":
-                print(f"{name:18} {value:.4f}" if isinstance(value, float) else f"{name:18} {value}")
+            print(f"{name:18} {value:.4f}" if isinstance(value, float) else f"{name:18} {value}")
         folder = Path(config.run_dir)
         folder.mkdir(parents=True, exist_ok=True)
         # Another model's score does not replace the run's own.
-        other = re.sub(r"[^\w.-]+", "-", config.model.init_from or "").strip("-.")
-        path = folder / f"evaluation-{config.evaluate.split}{'-' if other else ''}{other}.json"
-        path.write_text(json.dumps(scores, indent=2) + "\n")
-        print(f"{'written to':18} {path}")
+        name = re.sub(r"[^\w.-]+", "-", other or "").strip("-.")
+        file = f"evaluation-{config.evaluate.split}{'-' if name else ''}{name}.json"
+        write_results(folder, {**scores, "environment": environment(here.device)}, file)
+        print(f"{'written to':18} {folder / file}")
 
 
 if __name__ == "__main__":

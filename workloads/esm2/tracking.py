@@ -140,9 +140,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def write_results(run_dir: Path, results: Mapping[str, Any]) -> None:
-    """Write ``all_results.json``, whole or not at all. Numbers that are not finite become null."""
-    write_whole(run_dir / RESULTS_FILE, json.dumps(_finite(results), indent=2, allow_nan=False) + "\n")
+def write_results(run_dir: Path, results: Mapping[str, Any], file: str = RESULTS_FILE) -> None:
+    """Write a JSON file, whole or not at all. Numbers that are not finite become null."""
+    write_whole(run_dir / file, json.dumps(_finite(results), indent=2, allow_nan=False) + "\n")
 
 
 class _Progress:

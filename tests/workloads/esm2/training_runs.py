@@ -7,7 +7,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as dist
 import yaml
 
-from workloads.esm2.config import load_config
+from workloads.esm2.config import RunConfig, load_config
 from workloads.esm2.tracking import read_metrics
 from workloads.esm2.train import main
 
@@ -51,10 +51,10 @@ def write_run_file(folder: Path, data: Path, model: Path) -> Path:
     return path
 
 
-def train_here(run_file: Path, *overrides: str) -> None:
+def train_here(run_file: Path, *overrides: str, stage: Callable[[RunConfig], None] = main) -> None:
     """Train as a run of one process, this one: a fresh interpreter takes seconds to start."""
     try:
-        main(load_config(run_file, overrides))
+        stage(load_config(run_file, overrides))
     finally:
         if dist.is_initialized():  # left behind by an error
             dist.destroy_process_group()

@@ -1,0 +1,81 @@
+"""Scores of a fine-tuned model on a split of its run's table, as at the end of the run."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from workloads.esm2.checkpoint import CHECKPOINT_FILE, check_identity, saved_weights
+from workloads.esm2.config import RunConfig
+from workloads.esm2.hardware import compute_dtype
+from workloads.esm2.heartbeat import beat
+from workloads.esm2.objective import Place
+from workloads.esm2.packing import PackShape
+from workloads.esm2.pretrained import assigned
+from workloads.esm2.processes import Processes
+
+from .objective import FineTuning
+
+
+def score_task(config: RunConfig, here: Processes) -> dict[str, Any]:
+    """Scores of the run's model, or of the folder or checkpoint that ``inference.model`` names.
+
+    Every process calls it, and gets the same.
+
+    Raises:
+        ValueError: if there is no such model, if its outputs are not the task's, or if the checkpoint is of
+            another run.
+    """
+    name = config.inference.model or str(config.run_dir / "model")
+    beat("loading", slow=True)
+    is_checkpoint = (Path(name) / CHECKPOINT_FILE).exists()
+    objective, weights = (
+        _of_checkpoint(config, Path(name), here) if is_checkpoint else _of_model(config, name)
+    )
+    dtype = compute_dtype(config.train, here.device)
+    model = assigned(objective.on_meta(), weights)
+    objective.loaded(model, dtype)
+    model.to(here.device).eval()  # type: ignore[arg-type]  # transformers wraps it
+    split = objective.open(config.evaluate.split)
+    shape = PackShape.of(split, config.train.tokens_per_pack, config.model.max_residues)
+    found = objective.evaluate(model, split, Place(here, shape, dtype), 0)
+    return {
+        "model": name,
+        "data": config.data.path,
+        "split": config.evaluate.split,
+        "task": objective.schema.kind,
+        "classes": list(objective.schema.output_names),
+        **found.values,
+        "proteins": found.num_proteins,
+        "eval_runtime": found.seconds,
+    }
+
+
+def _of_model(config: RunConfig, name: str) -> tuple[FineTuning, dict[str, Tensor]]:
+    """The objective and its weights, where a run that starts from the model would take them over."""
+    if config.inference.model is None and not Path(name).is_dir():
+        raise ValueError(
+            f"{name} does not exist: the run {config.name} has not finished, or merges no model "
+            f"(lora.merge). Train it first, or name one of {config.run_dir}/checkpoints with "
+            "inference.model=<folder>"
+        )
+    start = dataclasses.replace(config.model, init_from=name)
+    objective = FineTuning(dataclasses.replace(config, model=start, lora=None))
+    if not objective.has_head:
+        raise ValueError(
+            f"{name} has not been fine-tuned for this task, whose outputs are "
+            f"{', '.join(objective.schema.output_names)}; give the model of a run with them (inference.model)"
+        )
+    return objective, objective.weights()
+
+
+def _of_checkpoint(config: RunConfig, folder: Path, here: Processes) -> tuple[FineTuning, dict[str, Tensor]]:
+    objective = FineTuning(config)
+    # Of adapters the rest of the model is where the run has started.
+    start = {} if objective.trains_all else objective.weights()
+    advice = "score a checkpoint with the run file and the settings of its run"
+    check_identity(folder, objective.identity(here), advice)
+    return objective, start | saved_weights(folder)

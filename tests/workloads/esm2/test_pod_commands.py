@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 
 from tests.job_schemas.validation import pod_templates
 from tests.tools.eks_jobs_made import made, shipped
+from tests.workloads.esm2.finetune.labelled_proteins import NUM_PROTEINS, write_table
 from tests.workloads.esm2.operator_stand_in import post, start, stop, wait_for
 from tests.workloads.esm2.pods_here import AGENT_PACKAGES, Pod, Pods, free_port
 from workloads.esm2.heartbeat import BEAT_LINES
@@ -187,6 +189,30 @@ def test_data_and_evaluate(shared: Path, tmp_path: Path) -> None:
     run(job_of("kubeflow", "evaluate", *SMALL), shared, tmp_path / "evaluate")
     [scores] = (work_folder / "runs/esm2_8m_sample").glob("evaluation-*.json")
     assert json.loads(scores.read_text())["proteins"] > 0
+
+
+def test_a_fine_tuning_and_then_predictions_by_two_pods(shared: Path, tmp_path: Path) -> None:
+    """Kubeflow's operator ends the other pods with the first one that is done."""
+    write_table(shared / "table.csv")
+    task = (
+        *("name=tuned", "data.path=data/table", "task.table=/fsx/table.csv", "task.kind=binary"),
+        *("task.label_columns=membrane", "task.split.column=fold", "task.split.validation=3"),
+        *("task.split.test=4", "lora.lr=1e-2"),
+    )
+    cluster = shipped(training_operator="kubeflow")
+    run(made(*SMALL, *task, cluster=cluster, nodes="1"), shared, tmp_path / "train")
+    work_folder = shared / "hyperpod-training/esm2"
+    assert (work_folder / "data/table/labels.json").exists()
+    asked = ("inference.input=/fsx/table.csv", "inference.part_residues=2000", "inference.long_proteins=crop")
+    job = made(*SMALL, *task, *asked, stage="predict", cluster=cluster, nodes="2")
+    pods = run(job, shared, tmp_path / "predict")
+    for pod in pods:
+        assert re.search(r"^part \d of 6: ", pod.log, flags=re.MULTILINE), pod.log
+    assert job.output == "/fsx/hyperpod-training/esm2/runs/tuned/predictions.csv"
+    with (work_folder / "runs/tuned/predictions.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["id"] for row in rows] == [f"P{n}" for n in range(NUM_PROTEINS)]
+    assert all(0 < float(row["probability_membrane"]) < 1 for row in rows)
 
 
 @pytest.mark.parametrize("operator", [hyperpod])

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from workloads.esm2.alphabet import decode
-from workloads.esm2.config import DataConfig, RunConfig, SplitConfig, TaskConfig
+from workloads.esm2.config import DataConfig, RunConfig, SplitConfig, TaskConfig, load_config
 from workloads.esm2.data.manifest import SPLITS, Manifest
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.esm2.finetune.prepare import prepare_table
@@ -179,42 +179,28 @@ def test_copies_count_once_and_contradictions_are_noted(tmp_path: Path) -> None:
     assert LabelledSplit(tmp_path / "prepared", "train").facts["contradicting_labels"] == 1
 
 
-def test_the_columns_of_deeploc_2_are_read_as_they_are(tmp_path: Path) -> None:
-    """The public file: an unnamed column of numbers first, Kingdom, labels written as floats."""
-    places = ("Membrane", "Cytoplasm", "Nucleus", "Extracellular")
-    header = ("", "ACC", "Kingdom", "Partition", *places, "Sequence")
-    rows = [
-        (
-            str(n),
-            f"Q{n}",
-            "Metazoa",
-            str(n % 5),
-            f"{n % 2}.0",
-            "1.0",
-            f"{(n + 1) % 2}.0",
-            f"{n // 5 % 2}.0",
-            text,
-        )
-        for n, text in enumerate("M" + "ACDEFGHIKL"[n // 2] * (5 + n) for n in range(20))
-    ]
-    rows[0] = (*rows[0][:5], "0.0", *rows[0][6:])  # no cytoplasm: a class needs both sides
-    run = run_of(
-        tmp_path,
-        write_csv(tmp_path / "Swissprot_Train_Validation_dataset.csv", rows, header),
-        "multilabel",
-        id_column="ACC",
-        sequence_column="Sequence",
-        label_columns=places,
-        split=SplitConfig(column="Partition", validation=("3",), test=("4",)),
+@pytest.mark.parametrize("task", ["membrane", "localization"])
+def test_the_columns_of_deeploc_2_are_read_as_they_are(tmp_path: Path, task: str) -> None:
+    """The header of the public file, an unnamed column of numbers first; labels are written as floats."""
+    places = ("Cytoplasm", "Nucleus", "Extracellular", "Cell membrane", "Mitochondrion", "Plastid")
+    places += ("Endoplasmic reticulum", "Lysosome/Vacuole", "Golgi apparatus", "Peroxisome")
+    header = ("", "ACC", "Kingdom", "Partition", "Membrane", *places, "Sequence")
+    rows = []
+    for number in range(50):  # ten places, each in every partition
+        place = number // 5
+        labels = [place % 2, *(place == other for other in range(len(places)))]
+        sequence = "M" + "ACDEFGHIKL"[place] * (5 + number)
+        cells = (number, f"Q{number}", "Metazoa", number % 5, *map(float, labels), sequence)
+        rows.append(tuple(map(str, cells)))
+    table = write_csv(tmp_path / "Swissprot_Train_Validation_dataset.csv", rows, header)
+    run = load_config(
+        f"workloads/esm2/configs/finetune/deeploc_{task}.yaml",
+        [f"task.table=[{table}]", f"data.path={tmp_path / 'prepared'}"],
     )
     manifest = prepare_table(run)
-    assert [manifest.splits[name].records for name in SPLITS] == [12, 4, 4]
-    assert LabelledSplit(tmp_path / "prepared", "train").class_counts().tolist() == [
-        [6, 6],
-        [1, 11],
-        [6, 6],
-        [6, 6],
-    ]
+    assert [manifest.splits[name].records for name in SPLITS] == [30, 10, 10]
+    counts = LabelledSplit(tmp_path / "prepared", "train").class_counts().tolist()
+    assert counts == ([[15, 15]] if task == "membrane" else [[27, 3]] * 10)
 
 
 def test_the_embedded_sample_is_whole_and_splits_by_its_partition(tmp_path: Path) -> None:

@@ -13,7 +13,10 @@ from aws_cdk import aws_sns_subscriptions as subscriptions
 from config.endpoint import Endpoint
 from constructs import Construct
 from constructs.checkov import skip_check
-from constructs.model_endpoint import VARIANT
+from constructs.model_endpoint import BAKE_SECONDS, VARIANT
+
+ROLLBACK_MINUTES = BAKE_SECONDS // 60
+"""That an alarm looks back: one that needs longer cannot go off while an update may still be taken back."""
 
 
 class EndpointAlarms(Construct):
@@ -28,23 +31,23 @@ class EndpointAlarms(Construct):
         super().__init__(scope, construct_id)
         names = {"EndpointName": endpoint.name, "VariantName": VARIANT}
 
-        def metric(name: str, statistic: str, minutes: int) -> cloudwatch.Metric:
+        def metric(name: str, statistic: str) -> cloudwatch.Metric:
             return cloudwatch.Metric(
                 namespace="AWS/SageMaker",
                 metric_name=name,
                 dimensions_map=names,
                 statistic=statistic,
-                period=Duration.minutes(minutes),
+                period=Duration.minutes(1),
             )
 
         server_errors = cloudwatch.Alarm(
             self,
             "ServerErrors",
             alarm_description=f"{endpoint.name} answers with 5xx (503: too much waits); the log says why",
-            metric=metric("Invocation5XXErrors", "Sum", 1),
+            metric=metric("Invocation5XXErrors", "Sum"),
             threshold=1,
             comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_OR_EQUAL_TO_THRESHOLD,
-            evaluation_periods=5,
+            evaluation_periods=ROLLBACK_MINUTES,
             datapoints_to_alarm=3,
             treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
         )
@@ -54,16 +57,17 @@ class EndpointAlarms(Construct):
             alarm_description=f"one answer of {endpoint.name} in 20 takes longer than "
             f"{endpoint.alarms.latency_seconds} s",
             # In microseconds.
-            metric=metric("ModelLatency", "p95", 5),
+            metric=metric("ModelLatency", "p95"),
             threshold=endpoint.alarms.latency_seconds * 1_000_000,
-            evaluation_periods=3,
+            evaluation_periods=ROLLBACK_MINUTES,
+            datapoints_to_alarm=3,
             treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
         )
         full = cloudwatch.Alarm(
             self,
             "NoRoomToScale",
             alarm_description=f"{endpoint.name} has instances.max, and each more invocations than it should",
-            metric=metric("InvocationsPerInstance", "Sum", 1),
+            metric=metric("InvocationsPerInstance", "Sum"),
             threshold=endpoint.instances.invocations_per_minute * 1.2,
             # Scaling takes some ten minutes to bring an instance; what lasts longer it cannot mend.
             evaluation_periods=30,

@@ -140,7 +140,10 @@ def _key_statements(stack: Stack, key_arn: str) -> list[Statement]:
     via_s3 = {"kms:ViaService": f"s3.{stack.region}.amazonaws.com"}
     via_sagemaker = {"kms:ViaService": f"sagemaker.{stack.region}.amazonaws.com"}
     return [
-        Statement("EncryptCaptured", ["kms:GenerateDataKey"], [key_arn], {"StringEquals": via_s3}),
+        # S3 decrypts, too, what comes to it in several parts.
+        Statement(
+            "EncryptCaptured", ["kms:Decrypt", "kms:GenerateDataKey"], [key_arn], {"StringEquals": via_s3}
+        ),
         Statement(
             "GrantVolumesTheKey",
             ["kms:CreateGrant"],

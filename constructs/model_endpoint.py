@@ -102,7 +102,8 @@ class ModelEndpoint(Construct):
                 ),
             ),
         )
-        self._scale(endpoint)
+        if endpoint.instances.max > endpoint.instances.min:
+            self._scale(endpoint)
 
     def _scale(self, endpoint: Endpoint) -> None:
         instances = endpoint.instances

@@ -33,6 +33,7 @@ def violations(shape: Shape, value: Any, path: str = "") -> Iterator[str]:
         "string": str,
         "integer": int,
         "float": (int, float),
+        "double": (int, float),
         "boolean": bool,
         "timestamp": str,
     }
@@ -58,7 +59,9 @@ def violations(shape: Shape, value: Any, path: str = "") -> Iterator[str]:
     if isinstance(shape, ListShape):
         for index, item in enumerate(value):
             yield from violations(shape.member, item, f"{path}[{index}]")
-    enum, pattern = shape.metadata.get("enum"), shape.metadata.get("pattern")
+    enum, pattern = shape.metadata.get("enum"), shape.metadata.get("pattern", "")
+    # Some write what lies beyond 16 bits as Java does.
+    pattern = pattern.replace(r"\uD800\uDC00-\uDBFF\uDFFF", r"\U00010000-\U0010FFFF")
     if enum and value not in enum:
         yield f"{path}: {value!r} is not one of {enum}"
     if pattern and not regex.fullmatch(pattern, value):

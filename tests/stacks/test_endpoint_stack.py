@@ -24,6 +24,7 @@ from tests.stacks.synthesized import only, resources
 SMALL, PRIVATE = "endpoints/esm2.yaml", "endpoints/esm2-private.yaml"
 MODEL, CONFIG, ENDPOINT = (f"AWS::SageMaker::{kind}" for kind in ("Model", "EndpointConfig", "Endpoint"))
 ALARM = "AWS::CloudWatch::Alarm"
+TARGET, POLICY = (f"AWS::ApplicationAutoScaling::{kind}" for kind in ("ScalableTarget", "ScalingPolicy"))
 
 
 @cache
@@ -31,6 +32,11 @@ def cpu_template() -> dict[str, Any]:
     """Without GPU; mail about alarms, under the services' keys."""
     found = endpoint(SMALL, instance_type="ml.c7i.4xlarge", alarms={"email": "a@example.com"})
     return template_in(synthesize_endpoint(found))
+
+
+@cache
+def fixed_template() -> dict[str, Any]:
+    return template_in(synthesize_endpoint(endpoint(SMALL, instances={"min": 2, "max": 2})))
 
 
 def evaluated(template: dict[str, Any], kind: str, region: str) -> Any:
@@ -56,6 +62,21 @@ def test_requests_are_as_sagemaker_s_api_has_them(file: str, kind: str) -> None:
     names = {MODEL: {"ModelName": "model"}, CONFIG: {"EndpointConfigName": "config"}}
     given |= names.get(kind, {})
     assert list(violations(shape, given)) == []
+
+
+@pytest.mark.parametrize("file", ENDPOINT_FILES)
+def test_scaling_is_as_its_api_has_it(file: str) -> None:
+    model = botocore.session.get_session().get_service_model("application-autoscaling")
+    region = endpoint(file).region
+    target = evaluated(endpoint_template(file), TARGET, region)
+    policy = evaluated(endpoint_template(file), POLICY, region)
+    target["Tags"] = {tag["Key"]: tag["Value"] for tag in target["Tags"]}
+    # CloudFormation's short form of these three.
+    del policy["ScalingTargetId"]
+    policy |= {name: target[name] for name in ("ServiceNamespace", "ResourceId", "ScalableDimension")}
+    for operation, given in {"RegisterScalableTarget": target, "PutScalingPolicy": policy}.items():
+        shape = model.operation_model(operation).input_shape
+        assert shape is not None and list(violations(shape, given)) == []
 
 
 def test_hosting_types_are_sagemaker_s() -> None:
@@ -166,10 +187,10 @@ def test_requests_are_written_down_only_where_the_file_says_so() -> None:
 
 def test_it_scales_by_invocations() -> None:
     template = endpoint_template(SMALL)
-    target = only(template, "AWS::ApplicationAutoScaling::ScalableTarget")
+    target = only(template, TARGET)
     assert target["ResourceId"] == "endpoint/esm2/variant/AllTraffic"
     assert (target["MinCapacity"], target["MaxCapacity"]) == (1, 4)
-    policy = only(template, "AWS::ApplicationAutoScaling::ScalingPolicy")
+    policy = only(template, POLICY)
     tracked = policy["TargetTrackingScalingPolicyConfiguration"]
     assert tracked["TargetValue"] == 600
     predefined = tracked["PredefinedMetricSpecification"]["PredefinedMetricType"]
@@ -178,12 +199,26 @@ def test_it_scales_by_invocations() -> None:
     assert only(template, ENDPOINT)["RetainAllVariantProperties"] is True
 
 
+def test_as_many_instances_as_ever_are_not_scaled() -> None:
+    """SageMaker gives no other type of instance to an endpoint that is scaled."""
+    template = fixed_template()
+    assert not resources(template, TARGET) and not resources(template, POLICY)
+    (variant,) = only(template, CONFIG)["ProductionVariants"]
+    assert variant["InitialInstanceCount"] == 2
+
+
 def test_alarms_roll_updates_back() -> None:
     template = endpoint_template(SMALL)
     alarms = resources(template, ALARM)
-    config = only(template, ENDPOINT)["DeploymentConfig"]["AutoRollbackConfiguration"]
-    watched = [alarms[alarm["AlarmName"]["Ref"]]["Properties"] for alarm in config["Alarms"]]
+    deployment = only(template, ENDPOINT)["DeploymentConfig"]
+    watched = [
+        alarms[alarm["AlarmName"]["Ref"]]["Properties"]
+        for alarm in deployment["AutoRollbackConfiguration"]["Alarms"]
+    ]
     assert {alarm["MetricName"] for alarm in watched} == {"Invocation5XXErrors", "ModelLatency"}
+    bake = deployment["BlueGreenUpdatePolicy"]["TrafficRoutingConfiguration"]["WaitIntervalInSeconds"]
+    for alarm in watched:
+        assert alarm["Period"] * alarm["EvaluationPeriods"] <= bake, "it goes off before it is too late"
     for alarm in alarms.values():
         dimensions = {one["Name"]: one["Value"] for one in alarm["Properties"]["Dimensions"]}
         assert dimensions == {"EndpointName": "esm2", "VariantName": "AllTraffic"}

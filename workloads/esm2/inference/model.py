@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import torch
 import xxhash
@@ -14,6 +14,7 @@ from transformers import (
     EsmPreTrainedModel,
 )
 
+from ..checkpoint import CHECKPOINT_FILE
 from ..config import ModelConfig
 from ..model import PackedEsm, PackedModel, PackedSequenceClassifier, PackedTokenClassifier
 from ..pretrained import assigned, starting_config, starting_weights
@@ -40,22 +41,15 @@ def load_model(name: str) -> PackedModel:
     if architecture not in HEADS:
         raise ValueError(f"{name}: a model of the kind {architecture}; allowed are {', '.join(HEADS)}")
     theirs, ours = HEADS[architecture]
-    if ours is PackedEsm:
-        weights = starting_weights(ModelConfig(init_from=name), seed=0)
-    else:
-        weights = _weights(name, theirs)
+    if config.problem_type == "regression" and (Path(name) / CHECKPOINT_FILE).exists():
+        raise ValueError(
+            f"{name} is a checkpoint of a regression, which does not tell the units of its values; give the "
+            "model folder that the run has left, or score it with make evaluate"
+        )
+    weights = starting_weights(ModelConfig(init_from=name), 0, theirs)
     with torch.device("meta"):
         empty = ours(config)
     return assigned(empty, weights).requires_grad_(False).eval()
-
-
-def _weights(name: str, kind: type[EsmPreTrainedModel]) -> dict[str, torch.Tensor]:
-    loading: Any = kind.from_pretrained(name, dtype=torch.float32, output_loading_info=True)
-    loaded, info = loading
-    missing = sorted(key for key in info["missing_keys"] if not key.startswith("esm.contact_head."))
-    if missing:
-        raise ValueError(f"{name} lacks {', '.join(missing)}; give a fine-tuned model's folder")
-    return dict(loaded.state_dict())
 
 
 def fingerprint(model: nn.Module) -> str:

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
 from tests.workloads.esm2.training_runs import train_here
 from workloads.esm2.evaluate import main as evaluate
+from workloads.esm2.inference.model import load_model
 
 LORA = "lora.lr=1e-2"
 
@@ -37,6 +39,14 @@ def test_model_and_checkpoint_score_as_at_the_end_of_the_run(
             for name, value in found.items():
                 expected = results[name.replace("eval_", prefix, 1)]
                 assert value == pytest.approx(expected, rel=1e-4), (written.name, name)
+    # Predictions need no table, and so cannot know the units.
+    if kind == "regression":
+        with pytest.raises(ValueError, match="checkpoint of a regression, which does not tell the units"):
+            load_model(str(run_dir / "checkpoints/step-00000008"))
+    else:
+        names = (run_dir / "checkpoints/step-00000008", run_dir / "model")
+        one, other = (load_model(str(name)).state_dict() for name in names)
+        assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
 def test_what_cannot_be_scored_is_refused(tiny_model: Path, tmp_path: Path) -> None:

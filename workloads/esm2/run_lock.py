@@ -26,12 +26,18 @@ def exclusive(lock_file: Path, here: Processes, when_held: str) -> Iterator[None
         when_held: message for who finds the lock held.
 
     Raises:
-        ValueError: on every process, if others hold the lock for longer than ``PATIENCE`` says.
+        ValueError: on every process, if others hold the lock for longer than ``PATIENCE`` says; on the first
+            one, if the lock's folder cannot be written.
     """
     is_held = False
     if here.is_first:
-        lock_file.parent.mkdir(parents=True, exist_ok=True)
-        lock = lock_file.open("w")
+        try:
+            lock_file.parent.mkdir(parents=True, exist_ok=True)
+            lock = lock_file.open("w")
+        except OSError as error:
+            raise ValueError(
+                f"{lock_file.parent} cannot be written: {error.strerror}; name a folder of yours"
+            ) from None
         deadline = time.monotonic() + float(os.environ.get(PATIENCE, "0"))
         while (is_held := _is_held(lock)) and time.monotonic() < deadline:
             time.sleep(0.5)

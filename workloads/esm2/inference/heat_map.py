@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 from matplotlib.figure import Figure
@@ -20,32 +25,61 @@ MAX_POSITIONS = 3000
 """Drawn of a protein; what is longer gives pictures that few programs open. The table has them all."""
 
 
+@dataclass
+class _Mutants:
+    """Of one protein."""
+
+    protein: str
+    scores: dict[tuple[int, str], float] = field(default_factory=dict)
+    """By position, from 1, and new residue."""
+    wild: dict[int, str] = field(default_factory=dict)
+
+
 def draw_heat_maps(table: Path) -> list[Path]:
     """Pictures ``<name>.<number>-<id>.png`` of the first proteins in a table of all single mutants."""
-    rows = pq.read_table(table) if table.suffix == PARQUET else pyarrow.csv.read_csv(table)
-    found: dict[str, dict[tuple[int, str], float]] = {}
-    wild: dict[str, dict[int, str]] = {}
-    for name, mutation, score in zip(
-        *(rows[column].to_pylist() for column in rows.schema.names), strict=True
-    ):
-        if name not in found and len(found) == MAX_PICTURES:
-            break
-        place = int(mutation[1:-1])
-        found.setdefault(name, {})[place, mutation[-1]] = score
-        wild.setdefault(name, {})[place] = mutation[0]
     pictures = []
-    for number, name in enumerate(found, start=1):
-        safe = re.sub(r"[^\w.-]+", "-", name)[:80]
+    for number, mutants in enumerate(itertools.islice(_proteins(table), MAX_PICTURES), start=1):
+        safe = re.sub(r"[^\w.-]+", "-", mutants.protein)[:80]
         path = table.with_name(f"{table.stem}.{number:02d}-{safe}.png")
-        _draw(path, name, found[name], wild[name])
+        _draw(path, mutants)
         pictures.append(path)
     return pictures
 
 
-def _draw(path: Path, name: str, scores: dict[tuple[int, str], float], wild: dict[int, str]) -> None:
-    length = min(max(wild), MAX_POSITIONS)
+def _proteins(table: Path) -> Iterator[_Mutants]:
+    """As they follow each other; positions that begin again are another protein, even of the same id."""
+    mutants, last = None, 0
+    for name, mutation, score in _rows(table):
+        place = int(mutation[1:-1])
+        if mutants is None or name != mutants.protein or place < last:
+            if mutants is not None:
+                yield mutants
+            mutants = _Mutants(name)
+        mutants.scores[place, mutation[-1]] = score
+        mutants.wild[place] = mutation[0]
+        last = place
+    if mutants is not None:
+        yield mutants
+
+
+def _rows(table: Path) -> Iterator[tuple[str, str, float]]:
+    """No more is read than is drawn."""
+    with contextlib.ExitStack() as stack:
+        if table.suffix == PARQUET:
+            batches = stack.enter_context(pq.ParquetFile(table)).iter_batches()
+        else:
+            # Without types an id of digits would be a number.
+            types = {"id": pa.string(), "mutation": pa.string(), "score": pa.float32()}
+            options = pa.csv.ConvertOptions(column_types=types)
+            batches = stack.enter_context(pa.csv.open_csv(table, convert_options=options))
+        for batch in batches:
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _draw(path: Path, mutants: _Mutants) -> None:
+    length = min(max(mutants.wild), MAX_POSITIONS)
     grid = np.full((len(ROWS), length), np.nan)
-    for (place, mutant), score in scores.items():
+    for (place, mutant), score in mutants.scores.items():
         if place <= length:
             grid[ROWS.index(mutant), place - 1] = score
     # A few extreme positions would leave the rest without colour.
@@ -65,9 +99,11 @@ def _draw(path: Path, name: str, scores: dict[tuple[int, str], float], wild: dic
         ticks = [place for place in range(first + 1, first + here.shape[1] + 1) if place % 10 == 0]
         axis.set_xticks([place - first - 1 for place in ticks], [str(place) for place in ticks], fontsize=7)
         for place in range(first, first + here.shape[1]):
-            if residue := wild.get(place + 1):
+            if residue := mutants.wild.get(place + 1):
                 axis.text(place - first, ROWS.index(residue), "·", ha="center", va="center", fontsize=7)
-    axes[0].set_title(f"{name}: masked marginals, log p(mutant) - log p(wild type) (· wild type)", fontsize=9)
+    axes[0].set_title(
+        f"{mutants.protein}: masked marginals, log p(mutant) - log p(wild type) (· wild type)", fontsize=9
+    )
     axes[-1].set_xlabel("position", fontsize=8)
     figure.colorbar(image, ax=list(axes), shrink=min(1.0, 2.5 / count), label="nats")
     figure.savefig(path, dpi=150)

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import xxhash
 
 from ..alphabet import STANDARD_RESIDUES, TOKENS
 from .records import Protein
@@ -42,6 +46,32 @@ class Asked:
     protein: str | None
     """Its id; None in a table for the only protein there is."""
     name: str
+
+
+class Wanted:
+    """A table of mutations, by protein: there may be many of both."""
+
+    def __init__(self, rows: Iterable[Asked]) -> None:
+        self._by_protein: dict[str | None, list[Asked]] = defaultdict(list)
+        digest = xxhash.xxh3_128()
+        for row in rows:
+            self._by_protein[row.protein].append(row)
+            digest.update(repr((row.protein, row.name)).encode())
+        self.fingerprint = digest.hexdigest()
+        self.names_no_protein = None in self._by_protein
+
+    def of(self, protein: str) -> Sequence[Asked]:
+        """The rows for this protein; those that name none are for the only one there is."""
+        return [*self._by_protein.get(None, []), *self._by_protein.get(protein, [])]
+
+    def of_others(self, proteins: set[str]) -> list[Asked]:
+        """The rows for none of these proteins."""
+        return [
+            row
+            for protein, rows in self._by_protein.items()
+            if protein is not None and protein not in proteins
+            for row in rows
+        ]
 
 
 def parse_variant(name: str, protein: Protein) -> Variant:
@@ -92,7 +122,7 @@ def all_single_mutants(protein: Protein) -> list[Variant]:
     ]
 
 
-def read_mutations(path: Path) -> list[Asked]:
+def read_mutations(path: Path) -> Wanted:
     """The rows of a CSV with the column ``mutation``, and ``id`` where there are several proteins.
 
     Raises:
@@ -108,10 +138,14 @@ def read_mutations(path: Path) -> list[Asked]:
                     f"{path} has no column 'mutation'; it has {listed}. Its first line names the columns: "
                     "mutation, and id for more than one protein"
                 )
-            return [
-                Asked(f"{path}:{reader.line_num}", row.get("id") or None, (row["mutation"] or "").strip())
+            return Wanted(
+                Asked(
+                    f"{path}:{reader.line_num}",
+                    (row.get("id") or "").strip() or None,
+                    (row["mutation"] or "").strip(),
+                )
                 for row in reader
-            ]
+            )
     except OSError as error:
         raise ValueError(f"inference.mutations: {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

@@ -25,7 +25,7 @@ from ..processes import Processes
 from .engine import MASKED_LOGITS, Array, Engine
 from .heat_map import draw_heat_maps
 from .job import load, records_of, run_parts, settings_of
-from .mutations import Asked, Variant, all_single_mutants, parse_variant, read_mutations
+from .mutations import Asked, Variant, Wanted, all_single_mutants, parse_variant, read_mutations
 from .output import Output
 from .output_file import output_file
 from .records import Protein, Reject
@@ -57,7 +57,7 @@ def variants(config: RunConfig, here: Processes) -> None:
 
     table = Table(asked, loaded.engine)
     settings = settings_of(config, loaded, "variants")
-    settings["mutations"] = None if asked is None else [[row.protein, row.name] for row in asked]
+    settings["mutations_fingerprint"] = None if asked is None else asked.fingerprint
     run_parts(
         config,
         here,
@@ -74,7 +74,7 @@ def variants(config: RunConfig, here: Processes) -> None:
 class Table:
     """Rows of variants for proteins."""
 
-    def __init__(self, asked: Sequence[Asked] | None, engine: Engine) -> None:
+    def __init__(self, asked: Wanted | None, engine: Engine) -> None:
         self._asked, self._engine = asked, engine
 
     def of(self, proteins: list[Protein]) -> pa.Table:
@@ -94,7 +94,7 @@ class Table:
     def _variants(self, protein: Protein) -> list[Variant]:
         if self._asked is None:
             return all_single_mutants(protein)
-        rows = [row for row in self._asked if row.protein in (None, protein.id)]
+        rows = self._asked.of(protein.id)
         return [variant for row in rows if isinstance(variant := _parsed(row, protein), Variant)]
 
 
@@ -132,29 +132,27 @@ def _log_softmax(logits: Array) -> npt.NDArray[np.float64]:
     return np.asarray(shifted - np.log(np.exp(shifted).sum()))
 
 
-def _asked_for(
-    records: Iterable[Protein | Reject], asked: Sequence[Asked] | None
-) -> Iterator[Protein | Reject]:
+def _asked_for(records: Iterable[Protein | Reject], asked: Wanted | None) -> Iterator[Protein | Reject]:
     """The proteins, each followed by the mutations that do not fit it; at the end those without a protein."""
-    known: list[str] = []
+    known, count = set[str](), 0
     for record in records:
         yield record
         if isinstance(record, Reject) or asked is None:
             continue
-        known.append(record.id)
-        for row in asked:
-            if row.protein in (None, record.id) and isinstance(problem := _parsed(row, record), Reject):
+        known.add(record.id)
+        count += 1
+        for row in asked.of(record.id):
+            if isinstance(problem := _parsed(row, record), Reject):
                 yield problem
     if asked is None:
         return
-    if len(known) > 1 and any(row.protein is None for row in asked):
+    if count > 1 and asked.names_no_protein:
         raise ValueError(
-            f"inference.mutations: a row has no id, and the input has {len(known)} proteins; give the table "
-            "a column id, filled in every row"
+            f"inference.mutations: a row has no id, and the input has {count} proteins; give the table a "
+            "column id, filled in every row"
         )
-    for row in asked:
-        if row.protein is not None and row.protein not in known:
-            yield Reject(row.where, f"no protein {row.protein} in the input")
+    for row in asked.of_others(known):
+        yield Reject(row.where, f"no protein {row.protein} in the input")
 
 
 def _parsed(row: Asked, protein: Protein) -> Variant | Reject:

@@ -399,6 +399,7 @@ def test_what_cannot_be_used_is_refused(
     cases: list[tuple[Callable[[RunConfig, Processes], None], dict[str, Any], str]] = [
         (predict, {}, "a masked language model without a task, so it has nothing to predict"),
         (embed, {"output": "x.csv"}, r"inference.output: got x.csv; its name must end in .parquet"),
+        (embed, {"output": "/dev/null/x.parquet"}, "/dev/null cannot be written"),
         (embed, {"model": str(tmp_path)}, "neither config.json"),
         (embed, {"model": None}, "does not exist: the run run has not finished"),
         (embed, {"input": [str(tmp_path / "none.fa")]}, "no such file or folder"),

@@ -86,6 +86,9 @@ def test_scores_are_masked_marginals(tiny_model: Path, here: Processes, tmp_path
         ("long", "R100K"): score(LONG[60:], 39, "K"),
     }
     assert found == pytest.approx(expected, abs=1e-5)
+    # What says how it was made does not hold the table once more.
+    about = json.loads((tmp_path / "out.csv.json").read_text())
+    assert len(about["mutations_fingerprint"]) == 32 and "A4G" not in json.dumps(about)
     reasons = [row["reason"] for row in rows(tmp_path / "out.rejects.csv")]
     assert len(reasons) == len(wrong)
     told = "\n".join(reasons)
@@ -104,19 +107,32 @@ def test_scores_are_masked_marginals(tiny_model: Path, here: Processes, tmp_path
 
 def test_every_single_mutant_and_its_picture(tiny_model: Path, here: Processes, tmp_path: Path) -> None:
     fasta = tmp_path / "wild.fasta"
-    fasta.write_text(f">sp|P1|w\n{WILD[:9]}XU\n")
+    # Some ids look like numbers, and some come twice.
+    fasta.write_text(f">sp|P1|w\n{WILD[:9]}XU\n>0012\nMKT\n>0012\nMK\n>none\nXXU\n")
     variants(configured(tmp_path, tiny_model, input=[str(fasta)]), here)
     found = rows(tmp_path / "out.csv")
     # Nothing is scored where the wild type has no standard residue.
-    assert [row["mutation"] for row in found] == [
+    assert [row["mutation"] for row in found if row["id"] == "sp|P1|w"] == [
         f"{WILD[place]}{place + 1}{mutant}"
         for place in range(9)
         for mutant in STANDARD_RESIDUES
         if mutant != WILD[place]
     ]
     assert np.isfinite([float(row["score"]) for row in found]).all()
-    picture = tmp_path / "out.01-sp-P1-w.png"
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    pictures = sorted(tmp_path.glob("*.png"))
+    assert [path.name for path in pictures] == ["out.01-sp-P1-w.png", "out.02-0012.png", "out.03-0012.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_nothing_to_score_has_no_picture(
+    tiny_model: Path, here: Processes, tmp_path: Path, suffix: str
+) -> None:
+    fasta = tmp_path / "wild.fasta"
+    fasta.write_text(">none\nXXU\n")
+    out = tmp_path / f"out{suffix}"
+    variants(configured(tmp_path, tiny_model, input=[str(fasta)], output=str(out)), here)
+    assert out.exists() and not list(tmp_path.glob("*.png"))
 
 
 def test_a_table_for_no_protein_in_particular(tiny_model: Path, here: Processes, tmp_path: Path) -> None:

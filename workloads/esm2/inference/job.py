@@ -146,9 +146,11 @@ def _run_parts(
     identity = json.dumps(settings)
 
     def read() -> Iterator[Part]:
-        return cut(records(), part_residues, identity)
+        beat("reading the input", slow=True)  # it may have to come from somewhere first
+        for part in cut(records(), part_residues, identity):
+            beat("reading the input")
+            yield part
 
-    beat("reading the input", slow=True)
     plan = [planned(part) for part in read()]
     key = key_of(plan)
     if output.is_finished(key):
@@ -156,6 +158,7 @@ def _run_parts(
         return
     missing = {part.file for part in plan if not (output.folder / part.file).exists()}
     # The first process may join and drop the parts as soon as all are there: not before all have looked.
+    beat("waiting for the other processes", slow=True)
     dist.barrier(group=here.control)
     started = time.monotonic()
     if len(missing) < len(plan):

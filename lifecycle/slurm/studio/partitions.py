@@ -1,12 +1,11 @@
-"""Makes the folders of the Lustre file system that spaces of SageMaker Studio see, and says when they are made.
+"""Makes the folders of Lustre that spaces of SageMaker Studio see, and says when they are made.
 
 ``serve`` answers requests from a queue for good (a service on Slurm's controller); ``drain`` until the queue
 is empty (a job of Kubernetes, where the same file comes in a ConfigMap); ``shared`` makes the one that all
 spaces share. A request that fails stays in the queue, which hands it out again, and in the end sets it aside.
 
-As root, with the capabilities to make folders and to give them away. Requests name people: folders and numbers
-are made of them here, below a root that no one else can write to. Python 3.9, standard library and the aws
-command.
+As root, with the capabilities to make folders and to give them away. Requests name people: paths are made of
+them here, below a root that no one else can write to. Python 3.9, standard library and the aws command.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Lambda cannot mount Lustre. ``request`` hears of profiles that are made and deleted, and queues what is to be
 done for something that can; ``attach`` hears that it is done, and shows the partition to the profile. Without
-a trail of CloudTrail there are no events, and one may get lost: ``request`` also comes by the clock, and looks
-for profiles that have none.
+a trail of CloudTrail there are no events, and one may get lost: ``request`` also comes by the clock, and
+looks for profiles that have none.
 """
 
 from __future__ import annotations

@@ -16,9 +16,14 @@ from tests.functions.conftest import SESSION
 
 DOMAIN, FILE_SYSTEM = "d-0123456789ab", "fs-0123456789abcdef0"
 QUEUE = "https://sqs.us-west-2.amazonaws.com/123456789012/requests.fifo"
-PARTITION = {
-    "FSxLustreFileSystemConfig": {"FileSystemId": FILE_SYSTEM, "FileSystemPath": "/studio/users/ada"}
-}
+
+
+def partition_of(name: str) -> dict[str, Any]:
+    path = f"/studio/users/{name}"
+    return {"FSxLustreFileSystemConfig": {"FileSystemId": FILE_SYSTEM, "FileSystemPath": path}}
+
+
+PARTITION = partition_of("ada")
 EFS = {"EFSFileSystemConfig": {"FileSystemId": "fs-01234567"}}
 
 
@@ -159,8 +164,7 @@ def test_what_is_attached_is_left_alone(aws: Aws) -> None:
 def test_who_is_not_ready_is_asked_again_and_holds_up_nobody(aws: Aws, status: str) -> None:
     aws.profile("ada", status)
     aws.profile("Ben", "InService")
-    path = {"FSxLustreFileSystemConfig": {"FileSystemId": FILE_SYSTEM, "FileSystemPath": "/studio/users/ben"}}
-    aws.updates("Ben", path)
+    aws.updates("Ben", partition_of("ben"))
     assert index.attach(said("ada", "Ben"), None) == {"batchItemFailures": [{"itemIdentifier": "m-ada"}]}
 
 

@@ -35,7 +35,8 @@ case "$verb" in
         first="$(ls "$queue" | head -1)"
         [[ -z "$first" ]] || python3 -c 'import json, pathlib, sys
 file = pathlib.Path(sys.argv[1])
-print(json.dumps({{"Messages": [{{"ReceiptHandle": file.name, "Body": file.read_text()}}]}}))' "$queue/$first" ;;
+message = {{"ReceiptHandle": file.name, "Body": file.read_text()}}
+print(json.dumps({{"Messages": [message]}}))' "$queue/$first" ;;
 esac
 """
 

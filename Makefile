@@ -53,6 +53,7 @@ endif
 .DEFAULT_GOAL := help
 .PHONY: help env data train-ddp train-fsdp finetune-lora finetune-table evaluate serve embed predict variants \
 	bandwidth report status tail cancel fetch bench bench-data bench-inference bench-serve \
+	cost prices \
 	synth deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
 	schema golden image push test test-cluster test-image lint format clean
 
@@ -182,6 +183,13 @@ diff: $(CDK_READY) ## what a deployment would change; warns when data or the clu
 
 preflight: $(READY) ## live checks before money is spent: quotas, zones, training plan, names
 	$(NODE_HERE) $(BIN)/python -m tools.preflight --cluster $(CLUSTER) $(ARGS)
+
+cost: $(READY) ## USD a month and an hour of CLUSTER=, or of ENDPOINT=<yaml>, by service; ARGS="hours=200 nat_gb=500 ..."
+	@$(BIN)/python -m tools.cost --cluster $(CLUSTER) \
+		$(if $(findstring command line,$(origin ENDPOINT)),--endpoint $(ENDPOINT)) $(ARGS)
+
+prices: $(READY) ## fetch the prices of REGION=, or of the cluster's region, from AWS into config/prices
+	$(BIN)/python -m tools.prices --cluster $(CLUSTER) $(if $(REGION),--region $(REGION)) $(ARGS)
 
 mirror-downloads: $(READY) ## for a network without internet: copy what nodes fetch to the cluster's bucket
 	$(BIN)/python -m tools.mirror_downloads --cluster $(CLUSTER) $(ARGS)

@@ -58,7 +58,7 @@ class TrainingMetrics:
         peak_flops: float | None,
         num_flops: Callable[[int, int], float],
     ) -> None:
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self._labels = {"run": run, "job_id": os.environ.get(JOB_ID, "")}
         self._flops_per_residue, self._flops_per_pair = num_flops(1, 0), num_flops(0, 1)
         self._gauges = {name: self._gauge(*about) for name, about in _GAUGES.items()}
@@ -80,7 +80,7 @@ class TrainingMetrics:
             "Time of an optimizer step, without waiting for data",
             LABELS,
             buckets=STEP_BUCKETS,
-            registry=self._registry,
+            registry=self.registry,
         ).labels(**self._labels)
         self._data_wait = self._summary("data_wait_seconds", "Waiting for the packs of a step")
         self._stall = self._summary("checkpoint_stall_seconds", "Standing still for a checkpoint")
@@ -100,7 +100,7 @@ class TrainingMetrics:
         server = thread = None
         if port is not None:
             try:
-                server, thread = start_http_server(int(port), registry=self._registry)
+                server, thread = start_http_server(int(port), registry=self.registry)
             except (OSError, OverflowError, ValueError) as error:
                 print(
                     f"warning: this training's metrics are not published: {PORT} is {port!r} ({error}); "
@@ -155,10 +155,10 @@ class TrainingMetrics:
 
     def _gauge(self, name: str, text: str) -> Gauge:
         """Without a value, and so not told, until it is set."""
-        return Gauge(f"esm2_training_{name}", text, LABELS, registry=self._registry)
+        return Gauge(f"esm2_training_{name}", text, LABELS, registry=self.registry)
 
     def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"esm2_training_{name}", text, LABELS, registry=self._registry).labels(**self._labels)
+        return Counter(f"esm2_training_{name}", text, LABELS, registry=self.registry).labels(**self._labels)
 
     def _summary(self, name: str, text: str) -> Summary:
-        return Summary(f"esm2_training_{name}", text, LABELS, registry=self._registry).labels(**self._labels)
+        return Summary(f"esm2_training_{name}", text, LABELS, registry=self.registry).labels(**self._labels)

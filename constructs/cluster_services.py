@@ -15,10 +15,11 @@ from constructs import Construct, IConstruct
 from constructs.addon import addon
 from constructs.container_insights import ContainerInsights
 from constructs.eks_hyperpod_cluster import EksHyperPodCluster
-from constructs.grafana_workspace import GrafanaWorkspace
+from constructs.job_mlflow import JobMlflow
 from constructs.kubernetes_cluster import KubernetesCluster
 from constructs.lustre_file_system import LustreFileSystem
 from constructs.lustre_volumes import LustreVolumes
+from constructs.managed_mlflow import ManagedMlflow
 from constructs.manifest import manifest
 from constructs.metrics_workspace import MetricsWorkspace
 from constructs.observability import Observability
@@ -43,7 +44,7 @@ class ClusterServices(Construct):
         hyperpod: EksHyperPodCluster,
         lustre: LustreFileSystem,
         metrics: MetricsWorkspace | None,
-        grafana: GrafanaWorkspace | None,
+        mlflow: ManagedMlflow | None,
         key: kms.IKey | None,
         log: logs.CfnLogGroup,
     ) -> None:
@@ -83,9 +84,13 @@ class ClusterServices(Construct):
                     settings=settings,
                     kubernetes=kubernetes,
                     metrics=metrics,
-                    grafana=grafana,
                 )
             )
+        if mlflow:
+            jobs = JobMlflow(self, "Mlflow", settings=settings, kubernetes=kubernetes, mlflow=mlflow)
+            # As access: the common namespace comes with the volumes.
+            jobs.node.add_dependency(volumes)
+            others.append(jobs)
         if settings.container_insights:
             others.append(
                 ContainerInsights(

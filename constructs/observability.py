@@ -10,7 +10,6 @@ from config import addons
 from config.eks_cluster import EksCluster
 from constructs import Construct
 from constructs.addon import addon
-from constructs.grafana_workspace import GrafanaWorkspace
 from constructs.kubernetes_cluster import KubernetesCluster
 from constructs.metrics_workspace import MetricsWorkspace
 from constructs.node_statements import Statement
@@ -45,7 +44,6 @@ class Observability(Construct):
         settings: EksCluster,
         kubernetes: KubernetesCluster,
         metrics: MetricsWorkspace,
-        grafana: GrafanaWorkspace | None,
     ) -> None:
         super().__init__(scope, construct_id)
         stack = Stack.of(self)
@@ -91,7 +89,6 @@ class Observability(Construct):
                         f"{workspace.attr_workspace_id}"
                     ),
                 },
-                **({"amgWorkspace": grafana.for_addon} if grafana else {}),
                 "metricsProvider": {**metrics_provider, "logging": {"enabled": True}},
             },
         )

@@ -59,13 +59,13 @@ def kueue(seconds: float = 0) -> str:
     return text
 
 
-def efa(folder: Path) -> str:
+def efa(folder: Path, seconds: float = 0) -> str:
     """Of two adapters, in the files that the driver would have below the folder."""
     for number, device in enumerate(("rdmap16s27", "rdmap32s27"), start=1):
         counters = folder / device / "ports/1/hw_counters"
-        counters.mkdir(parents=True)
+        counters.mkdir(parents=True, exist_ok=True)
         for name in lines("efa_counters.txt"):
-            (counters / name).write_text(f"{number * 1000}\n")
+            (counters / name).write_text(f"{number * 1000 * (1 + seconds):.0f}\n")
         for name in ("board_id", "fw_ver", "hca_type"):
             (folder / device / name).write_text("EFA\n")
     return efa_metrics.metrics(folder)

@@ -25,7 +25,7 @@ MODEL ?=
 ENDPOINT ?= endpoints/esm2.yaml
 JOBS = $(BIN)/python -m tools.$(if $(filter eks,$(TARGET)),eks_jobs,jobs) --cluster $(CLUSTER)
 CDK_READY := node_modules/.ready
-# What `cdk deploy` and `cdk destroy` name: it brings the other two stacks, and leaves them.
+# What `cdk destroy` names: it leaves the others. All of the file's stacks are what is deployed.
 STACK = $(if $(shell grep -E '^scheduler: *["'\'']?eks' $(CLUSTER)),EksHyperPodStack,SlurmHyperPodStack)
 CDK = $(NODE_HERE) node node_modules/aws-cdk/bin/cdk --context cluster=$(CLUSTER)
 CHECKOV_READY := .venv-checkov/.ready
@@ -175,8 +175,8 @@ $(HYPERPOD_READY): requirements-hyperpod.txt $(READY)
 synth: $(CDK_READY) ## templates of the cluster's stacks, in cdk.out
 	$(CDK) synth --quiet
 
-deploy: $(CDK_READY) ## the cluster and all it depends on (`cdk deploy` with its SlurmHyperPodStack or EksHyperPodStack)
-	$(CDK) deploy $(STACK) $(ARGS)
+deploy: $(CDK_READY) ## all stacks of the cluster file: the cluster, what it depends on, what watches it
+	$(CDK) deploy --all $(ARGS)
 
 diff: $(CDK_READY) ## what a deployment would change; warns when data or the cluster would be replaced
 	$(NODE_HERE) $(BIN)/python -m tools.template_diff --cluster $(CLUSTER) $(ARGS)

@@ -1,4 +1,4 @@
-"""Delete a cluster's stacks in order: cluster, storage, network. Keeps what their templates say to keep.
+"""Delete a cluster's stacks, the last deployed first. Keeps what their templates say to keep.
 
 ``python -m tools.teardown --cluster FILE [--dry-run] [--yes NAME]``
 """

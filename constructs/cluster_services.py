@@ -24,6 +24,7 @@ from constructs.manifest import manifest
 from constructs.metrics_workspace import MetricsWorkspace
 from constructs.observability import Observability
 from constructs.task_governance import TaskGovernance
+from constructs.training_collector import TrainingCollector
 from constructs.training_operator import TrainingOperator
 
 
@@ -86,6 +87,12 @@ class ClusterServices(Construct):
                     metrics=metrics,
                 )
             )
+            collector = TrainingCollector(
+                self, "TrainingMetrics", settings=settings, kubernetes=kubernetes, metrics=metrics
+            )
+            # As access: the common namespace comes with the volumes.
+            collector.node.add_dependency(volumes)
+            others.append(collector)
         if mlflow:
             jobs = JobMlflow(self, "Mlflow", settings=settings, kubernetes=kubernetes, mlflow=mlflow)
             # As access: the common namespace comes with the volumes.

@@ -8,6 +8,7 @@ from aws_cdk import Stack
 
 from config import addons
 from config.eks_cluster import EksCluster
+from config.instance_catalogue import instance_type
 from constructs import Construct
 from constructs.addon import addon
 from constructs.kubernetes_cluster import KubernetesCluster
@@ -73,7 +74,8 @@ class Observability(Construct):
                 ),
             ],
         )
-        metrics_provider: dict[str, Any] = {name: {"level": level} for name, level in _LEVELS.items()}
+        levels = _LEVELS | dict.fromkeys(_watched(settings), "ADVANCED")
+        metrics_provider: dict[str, Any] = {name: {"level": level} for name, level in levels.items()}
         operator = addon(
             self,
             "Addon",
@@ -93,3 +95,11 @@ class Observability(Construct):
             },
         )
         operator.node.add_dependency(role)
+
+
+def _watched(settings: EksCluster) -> list[str]:
+    """What dashboards show beyond the basic levels: Kueue's queues, and EFA where nodes have it."""
+    if settings.observability is None:
+        return []
+    has_efa = any(instance_type(group.instance_type).num_efa for group in settings.instance_groups)
+    return ["taskGovernanceMetrics"] * (settings.task_governance is not None) + ["networkMetrics"] * has_efa

@@ -1,4 +1,4 @@
-"""What outlives clusters: file systems, buckets, images, metrics, runs, accounting, and the key of all that."""
+"""What outlives clusters: file systems, buckets, images, metrics, runs, accounting, and the key of all."""
 
 from __future__ import annotations
 

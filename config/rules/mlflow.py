@@ -26,7 +26,8 @@ def app_is_in_the_region(cluster: Cluster) -> Iterator[Violation]:
 
 def app_is_within_reach(cluster: Cluster) -> Iterator[Violation]:
     """Apps answer at an address of their own, mlflow.sagemaker.<region>.app.aws (sagemaker-mlflow 0.5.0), for
-    which PrivateLink has no service."""
+    which PrivateLink has no service.
+    """
     network = cluster.network
     if isinstance(cluster.mlflow, MlflowApp) and isinstance(network, NewVpc) and network.internet == "none":
         yield Violation(

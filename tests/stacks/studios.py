@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from config.cluster_kinds import AnyCluster
+from config.stack_names import construct_ids
 from tests.stacks.synthesized import Templates, load, read_templates, synthesize
 
 ACCESS = {
@@ -48,5 +49,9 @@ def studio_templates(name: str) -> Templates:
     return read_templates(synthesize(STUDIOS[name]))
 
 
+def studio_stack(name: str) -> str:
+    return construct_ids(STUDIOS[name]).studio
+
+
 def studio_template(name: str) -> dict[str, Any]:
-    return studio_templates(name)["SlurmStudioStack" if name.startswith("slurm") else "EksStudioStack"]
+    return studio_templates(name)[studio_stack(name)]

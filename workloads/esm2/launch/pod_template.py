@@ -17,6 +17,8 @@ AGENT_FOLDER = "/opt/ml/input/config"
 """HyperPod's agent keeps there who is in the job (``hyperpod_rendezvous_backend.py`` of its 1.1.3)."""
 AGENT_PORT = 8080
 TEMPORARY_FOLDER = "/tmp"
+JOB_ENVIRONMENT = "training-environment"
+"""The cluster's (config/kubernetes_names.py)."""
 MAX_SHARED_GIB = 64
 LINES_A_HANG = 5
 """Lines that a process writes in the time after whose silence it counts as hung."""
@@ -46,6 +48,8 @@ def pod_template(job: PodJob, command: list[str], container_name: str, *, agent:
             _of_pod(NODE_NAME, "spec.nodeName"),
             _of_pod(POD_IP, "status.podIP"),
         ],
+        # What the cluster has for jobs, as where its MLflow is; there is none where it has nothing.
+        "envFrom": [{"configMapRef": {"name": JOB_ENVIRONMENT, "optional": True}}],
         "volumeMounts": mounts,
         # What a container said last is told by make status, also when the pod is gone from its node.
         "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -162,6 +162,6 @@ class Cluster(Section):
     budget: Budget | None = None
     """Null sets no alarm."""
     studio: Studio | None = None
-    """SageMaker Studio for people's work, with the Lustre file system, in a stack of its own. Null has none."""
+    """SageMaker Studio for people's work, with the Lustre file system; a stack of its own. Null has none."""
     observability: Observability | None = None
     """Alerts, alarms and dashboards of what Prometheus has. Null has none."""

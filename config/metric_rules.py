@@ -14,7 +14,7 @@ import yaml
 from config.cluster import Cluster
 
 IDLE_PERCENT = 5
-"""DCGM_FI_DEV_GPU_UTIL is the share of time in which a kernel ran: a GPU that waits shows a percent or two."""
+"""DCGM_FI_DEV_GPU_UTIL is the share of time in which a kernel ran; one or two for a GPU that waits."""
 APPLICATION_XIDS = (13, 31, 43, 45)
 """Errors of the program that ran, not of the GPU (NVIDIA, "Xid Errors", table of causes)."""
 FULL_DISK = 0.05
@@ -72,7 +72,7 @@ def _gpu_rules(idle_hours: int) -> list[Rule]:
             minutes=0,
             severity="critical",
             summary="GPU {{ $labels.gpu }} of node {{ $labels.Hostname }} has reported Xid {{ $value }}",
-            action="look it up in NVIDIA's table of Xid errors; if it is the hardware, have the node replaced",
+            action="look it up in NVIDIA's table of Xid errors; have the node replaced if it is broken",
         ),
         _alert(
             "GpuMemoryFault",
@@ -121,7 +121,7 @@ def _slurm_rules() -> list[Rule]:
             'up{job="node"} == 0',
             minutes=10,
             severity="warning",
-            summary="node {{ $labels.instance }} of group {{ $labels.group }} answers no requests for metrics",
+            summary="node {{ $labels.instance }} of group {{ $labels.group }} sends no metrics",
             action="sinfo -R on the head node tells what Slurm knows of it; HyperPod may be replacing it",
         ),
         _alert(
@@ -167,7 +167,7 @@ def _training_rules() -> list[Rule]:
             f"hyperpod:training_checkpoint_stall:ratio30m > {STALL_SHARE}",
             minutes=30,
             severity="warning",
-            summary="run {{ $labels.run }} waits for checkpoints {{ $value | humanizePercentage }} of the time",
+            summary="run {{ $labels.run }} waits for checkpoints {{ $value | humanizePercentage }} of time",
             action="save less often, or give the file system more throughput",
         ),
     ]

@@ -71,7 +71,7 @@ class SlurmCluster(Cluster):
     slurm_config_strategy: Literal["managed", "overwrite", "merge"] = "managed"
     """What an update does to partitions that were edited on the controller by hand."""
     studio: SlurmStudio | None = None
-    """SageMaker Studio for people's work, with the Lustre file system, in a stack of its own. Null has none."""
+    """SageMaker Studio for people's work, with the Lustre file system; a stack of its own. Null has none."""
     accounting_database: AccountingDatabase | None = None
     """In the storage stack. Null keeps accounting in a database on the controller, which is lost with it; one
     that was added cannot be removed from a cluster that exists."""

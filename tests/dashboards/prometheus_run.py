@@ -18,6 +18,9 @@ from urllib.request import urlopen
 
 import yaml
 
+from config.kubernetes_names import job_namespaces
+from config.loader import load_eks_cluster
+from config.training_collector import agent_config
 from tests.dashboards import exporters
 from tests.lifecycle.https_server import body, served
 
@@ -79,6 +82,7 @@ def running(folder: Path, training_port: int, slurm: Callable[[], str]) -> Itera
             ],
             "gpus": [_target(gpus, LABELS)],
             "jobs": [_target(f"http://127.0.0.1:{training_port}", LABELS)],
+            "pods": [_pod(training_port, "esm2", "metrics"), _pod(training_port, "esm2", "agent")],
         }
         for name, targets in lists.items():
             (folder / f"{name}.json").write_text(json.dumps(targets))
@@ -136,7 +140,32 @@ def _config(folder: Path, kueue: str, port: int) -> dict[str, Any]:
         for static in job.get("static_configs", []):
             static["targets"] = [f"127.0.0.1:{port}"]
     config["scrape_configs"].append({"job_name": "kueue", "static_configs": [_target(kueue, {})]})
+    config["scrape_configs"].append(_of_pods(folder))
     return config
+
+
+def _of_pods(folder: Path) -> dict[str, Any]:
+    """The job of EKS's collector, with a file in place of Kubernetes, which Debian's build knows not."""
+    cluster = load_eks_cluster(Path("clusters/eks.yaml"))
+    (job,) = agent_config(cluster, remote_write_url="https://x")["scrape_configs"]
+    assert job.pop("kubernetes_sd_configs") == [
+        {"role": "pod", "namespaces": {"names": job_namespaces(cluster)}}
+    ]
+    return {**job, "job_name": "pods", "file_sd_configs": [{"files": [f"{folder}/pods.json"]}]}
+
+
+def _pod(port: int, name: str, port_name: str) -> dict[str, Any]:
+    """What Kubernetes tells of a port of a training's pod."""
+    found = {
+        "namespace": "hyperpod-training",
+        "pod_name": f"{exporters.JOB_ID}-pods-0",
+        "pod_node_name": "hyperpod-i-1",
+        "pod_phase": "Running",
+        "pod_label_app_kubernetes_io_name": name,
+        "pod_container_port_name": port_name,
+    }
+    labels = {f"__meta_kubernetes_{key}": value for key, value in found.items()}
+    return _target(f"http://127.0.0.1:{port}", labels)
 
 
 def _node_exporter(stack: ExitStack, text_files: Path) -> str:

@@ -15,8 +15,6 @@ from config.dashboards import CLOUDWATCH_UID, HOME_MARK, LUSTRE_MARK, PROMETHEUS
 from config.dashboards.selection import Scheduler
 from tests.dashboards import exporters
 from tests.dashboards.promql import metric_names
-from tests.lifecycle.node import StandIns
-from tests.lifecycle.slurm_answers import answer_for_slurm
 
 SCHEDULERS: tuple[Scheduler, ...] = get_args(Scheduler)
 FSX_METRICS = {
@@ -48,20 +46,6 @@ def expressions(scheduler: Scheduler) -> dict[str, list[str]]:
         for variable in model["templating"]["list"]:
             found[uid].append(re.sub(r"label_values\((.*), \w+\)", r"\1", variable["definition"]))
     return found
-
-
-@pytest.fixture
-def emitted(stand_ins: StandIns, tmp_path: Path) -> dict[Scheduler, set[str]]:
-    answer_for_slurm(stand_ins, tmp_path)
-    texts = [exporters.gpus(), exporters.efa(tmp_path / "infiniband"), exporters.training()]
-    # Prometheus adds its own for each target.
-    common = {"up", *exporters.node_exporter_names()} | {
-        name for text in texts for name in exporters.names_in(text)
-    }
-    return {
-        "slurm": common | {*exporters.names_in(exporters.slurm())},
-        "eks": common | {*exporters.names_in(exporters.kueue())},
-    }
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)

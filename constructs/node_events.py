@@ -45,8 +45,8 @@ class NodeEvents(Construct):
                     }
                 },
                 message=(
-                    f"{_of(f'{said}.EventLevel')} of {cluster.name}, group {_of(f'{said}.InstanceGroupName')}: "
-                    f"{_of(f'{said}.Description')}"
+                    f"{_of(f'{said}.EventLevel')} of {cluster.name}, "
+                    f"group {_of(f'{said}.InstanceGroupName')}: {_of(f'{said}.Description')}"
                 ),
             )
 

@@ -29,8 +29,8 @@ class PolledResource(Construct):
     """What answers for custom resources: ``on_event`` of ``functions/<name>/index.py`` starts, and
     ``is_complete`` is asked until it says yes.
 
-    A resource has ``service_token``. ``files`` are texts to lie beside the code; ``contents`` names these and the
-    code, for resources that are to be made anew when one of them changes.
+    A resource has ``service_token``. ``files`` are texts to lie beside the code; ``contents`` names these and
+    the code, for resources that are to be updated when one of them changes.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class SpaceAlarms(Construct):
             self._alarm(
                 "Lustre",
                 f"{lustre.mount_path} has less than {free_percent} % of {lustre.capacity_gib} GiB free: "
-                "remove checkpoints and data that nobody needs, or raise storage.lustre.capacity_gib and deploy",
+                "remove checkpoints that nobody needs, or raise storage.lustre.capacity_gib and deploy",
                 # The sum over all of its disks, each of which reports once a minute.
                 _metric("FreeDataStorageCapacity", "Sum", lustre.file_system_id),
                 cloudwatch.ComparisonOperator.LESS_THAN_THRESHOLD,

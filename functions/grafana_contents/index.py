@@ -2,8 +2,8 @@
 
 CloudFormation calls ``on_event`` once and ``is_complete`` until it says yes. Each call of the latter does the
 whole work, which may be done again: a workspace that is new, or an address that is not known everywhere yet,
-is met again 20 seconds later. Grafana is asked by its HTTP API, as a service account whose token ends with the
-call and after two minutes at the latest; it stands in no log.
+is met again 20 seconds later. Grafana is asked by its HTTP API, as a service account whose token ends with
+the call, and after two minutes at the latest; it stands in no log.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ __all__ = ["stand_ins"]
 
 
 @pytest.fixture
-def emitted(stand_ins: StandIns, tmp_path: Path) -> dict[Scheduler, set[str]]:  # noqa: F811
+def emitted(stand_ins: StandIns, tmp_path: Path) -> dict[Scheduler, set[str]]:
     """Names of metrics that there are."""
     answer_for_slurm(stand_ins, tmp_path)
     texts = [exporters.gpus(), exporters.efa(tmp_path / "infiniband"), exporters.training()]

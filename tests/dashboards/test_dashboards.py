@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from itertools import combinations
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest

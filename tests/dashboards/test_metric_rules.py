@@ -107,7 +107,10 @@ def _annotations(alert: str, summary: str) -> dict[str, str]:
 
 
 def idle(count: int) -> dict[str, str]:
-    says = f"{count} GPUs of node {IDLE} ml.p5.48xlarge have done next to nothing for 2 h, and bill as busy ones do"
+    says = (
+        f"{count} GPUs of node {IDLE} ml.p5.48xlarge have done next to nothing for 2 h, "
+        "and bill as busy ones do"
+    )
     return {"Hostname": IDLE, **NODE, "says": says}
 
 
@@ -200,7 +203,7 @@ CASES = [
                     "job": "node",
                     "instance": BUSY,
                     "group": "p5",
-                    "says": f"node {BUSY} of group p5 answers no requests for metrics",
+                    "says": f"node {BUSY} of group p5 sends no metrics",
                 }
             ],
         },
@@ -244,7 +247,7 @@ CASES = [
             series("esm2_training_checkpoint_stall_seconds_sum", "0+1x100", run="other", job_id="2"),
         ],
         "CheckpointsHoldUpTraining",
-        {"80m": [{**TRAINING, "says": "run run waits for checkpoints 20% of the time"}]},
+        {"80m": [{**TRAINING, "says": "run run waits for checkpoints 20% of time"}]},
     ),
 ]
 

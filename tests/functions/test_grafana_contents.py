@@ -1,4 +1,4 @@
-"""The function that fills a Grafana workspace, against AWS's API shapes and a server with Grafana's HTTP API."""
+"""The function that fills a Grafana workspace, against AWS's API shapes and a server with Grafana's API."""
 
 from __future__ import annotations
 

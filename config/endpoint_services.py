@@ -24,6 +24,7 @@ _ALWAYS = {
 }
 _WITH_PROMETHEUS = {"PrometheusWorkspaces": "aps-workspaces"}
 _WITH_TRACKING_SERVER = {"SageMakerMlflow": f"{_SAGEMAKER}.experiments"}
+_WITH_STUDIO = {"Sqs": "sqs", "SageMakerRuntime": "sagemaker.runtime"}
 # Nodes ask EKS for its cluster, pods for the credentials of their pod identity.
 _WITH_EKS = {"Eks": "eks", "EksAuth": "eks-auth"}
 
@@ -37,6 +38,7 @@ def endpoint_services(cluster: Cluster) -> dict[str, str]:
         _ALWAYS
         | (_WITH_PROMETHEUS if cluster.prometheus else {})
         | (_WITH_TRACKING_SERVER if isinstance(cluster.mlflow, MlflowTrackingServer) else {})
+        | (_WITH_STUDIO if cluster.studio else {})
         | (_WITH_EKS if cluster.scheduler == "eks" else {})
     )
 

@@ -21,6 +21,8 @@ def remaining_costs(cluster: Cluster) -> list[str]:
         parts.append(f"MLflow tracking server ({cluster.mlflow.size})")
     if cluster.observability and cluster.observability.grafana:
         parts.append("Grafana workspace")
+    if cluster.studio:
+        parts.append("Studio's spaces")
     if isinstance(cluster.network, NewVpc) and cluster.network.internet == "nat":
         parts.append("NAT gateway")
     if cluster.network.interface_endpoints:

@@ -25,6 +25,7 @@ HOLDS_DATA = {
     "AWS::APS::Workspace": "metrics",
     "AWS::SageMaker::MlflowApp": "MLflow, with all its runs",
     "AWS::SageMaker::MlflowTrackingServer": "MLflow, with all its runs",
+    "AWS::SageMaker::Domain": "Studio, with people's spaces and their disks",
     "AWS::Grafana::Workspace": "Grafana, with people's dashboards",
 }
 

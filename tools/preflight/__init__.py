@@ -31,6 +31,7 @@ from tools.preflight import (
     observability,
     stacks,
     storage_quotas,
+    studio,
     training_plans,
     zones,
 )
@@ -68,6 +69,8 @@ CHECKS: dict[str, Check] = {
     "quota of Grafana workspaces": observability.check_grafana_quota,
     "IAM Identity Center": observability.check_identity_center,
     "SAML identity provider": observability.check_saml,
+    "sign-in of Studio": studio.check_sign_in,
+    "trail for Studio": studio.check_trail,
 }
 """In the order of the report. Each runs whatever the others found."""
 

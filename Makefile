@@ -53,7 +53,7 @@ endif
 .DEFAULT_GOAL := help
 .PHONY: help env data train-ddp train-fsdp finetune-lora finetune-table evaluate serve embed predict variants \
 	bandwidth report status tail cancel fetch bench bench-data bench-inference bench-serve \
-	cost prices \
+	cost prices plan \
 	synth deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
 	schema golden image push test test-cluster test-image lint format clean
 
@@ -188,6 +188,9 @@ cost: $(READY) ## USD a month and an hour of CLUSTER=, or of ENDPOINT=<yaml>, by
 	@$(BIN)/python -m tools.cost --cluster $(CLUSTER) \
 		$(if $(findstring command line,$(origin ENDPOINT)),--endpoint $(ENDPOINT)) $(ARGS)
 
+plan: $(READY) ## what CONFIG= needs on CLUSTER=: memory, days, USD, checkpoints; ARGS="--nodes 4 --co2 --mfu 0.4 ..."
+	@$(BIN)/python -m tools.plan --config $(CONFIG) --cluster $(CLUSTER) $(ARGS)
+
 prices: $(READY) ## fetch the prices of REGION=, or of the cluster's region, from AWS into config/prices
 	$(BIN)/python -m tools.prices --cluster $(CLUSTER) $(if $(REGION),--region $(REGION)) $(ARGS)
 
@@ -214,6 +217,9 @@ teardown: $(CDK_READY) ## destroy everything in order, and name what is kept
 
 schema: $(READY) ## the cluster file's JSON schema, which editors complete from
 	$(BIN)/python -m config.schema
+
+diagrams: $(CDK_READY) ## draw docs/diagrams from the templates of the clusters with the most parts
+	$(NODE_HERE) $(BIN)/python -m tools.diagrams $(ARGS)
 
 golden: $(READY) ## write the expected templates again
 	$(NODE_HERE) $(BIN)/python -m tests.golden.write

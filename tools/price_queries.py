@@ -50,6 +50,7 @@ QUERIES = (
     Query("AmazonSageMaker", _usage(r"Cluster:(?P<type>ml\..+)"), "hyperpod.{type}", "hour"),
     Query("AmazonSageMaker", _usage(r"Cluster:VolumeUsage\.gp[23]"), "hyperpod.volume", "GB-month"),
     Query("AmazonSageMaker", _usage(r"Host:(?P<type>ml\..+)"), "hosting.{type}", "hour"),
+    Query("AmazonSageMaker", _usage(r"Studio:(?P<type>ml\..+)"), "studio.{type}", "hour"),
     Query("AmazonFSx", LUSTRE, "lustre.{tier}", "GB-month"),
     Query(
         "AmazonS3", _usage("TimedStorage-ByteHrs"), "s3.standard", "GB-month", {"productFamily": "Storage"}

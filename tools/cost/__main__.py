@@ -26,7 +26,7 @@ def main() -> int:
     parser = cluster_parser("What a cluster, or an endpoint, costs a month and an hour.")
     parser.add_argument("--endpoint", type=Path, metavar="FILE", help="endpoint file, in place of a cluster")
     parser.add_argument("usage", nargs="*", metavar="NAME=VALUE", help="of tools/cost/usage.py")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     usage = parse_usage(options.usage)
     if options.endpoint:
         _print_endpoint(options.endpoint, usage)

@@ -30,6 +30,7 @@ def cluster_items(cluster: AnyCluster, usage: Usage) -> list[Item]:
         *_storage(cluster, usage),
         *_network(cluster, usage),
         *_observability(cluster, usage),
+        *_studio(cluster, usage),
     ]
 
 
@@ -127,3 +128,10 @@ def _observability(cluster: Cluster, usage: Usage) -> Iterator[Item]:
     if isinstance(cluster.mlflow, MlflowTrackingServer):
         size = cluster.mlflow.size
         yield Item("MLflow", f"tracking server ({size})", f"mlflow.{size}", HOURS_PER_MONTH, "kept")
+
+
+def _studio(cluster: AnyCluster, usage: Usage) -> Iterator[Item]:
+    if studio := cluster.studio:
+        number, kind = max(1, len(studio.profiles)), studio.instance_type
+        what = f"{number} * {kind}, {usage.studio_hours:g} h each"
+        yield Item("Studio", what, f"studio.{kind}", number * usage.studio_hours, "kept")

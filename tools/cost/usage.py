@@ -31,6 +31,9 @@ class Usage:
     """Prometheus time series of a node."""
     scrape_seconds: float = 30.0
     """Between two samples of a series."""
+    studio_hours: float = 80.0
+    """That a space of Studio runs, one for each profile. Disks of spaces and what Studio keeps of its own are
+    not in the bill."""
     grafana_editors: float = 1.0
     """Who sign in to Grafana; AWS bills one where nobody does."""
 

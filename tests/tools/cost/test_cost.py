@@ -109,6 +109,7 @@ CHANGES: list[tuple[str, dict[str, Any], dict[str, float]]] = [
     ("eks-p5", {"observability": DELETED}, {"grafana.editor": -1}),
     ("eks", {"mlflow": {"kind": "tracking_server", "size": "medium"}}, {"mlflow.medium": 730}),
     ("eks", {"mlflow": {"kind": "app"}}, {}),
+    ("eks", {"studio": {"profiles": [{"name": "ada"}, {"name": "lin"}]}}, {"studio.ml.t3.medium": 160}),
 ]  # fmt: skip
 
 

@@ -126,6 +126,7 @@ def test_products_of_every_page_become_prices(tmp_path: Path) -> None:
         "hyperpod.ml.p6-b200.48xlarge": 130.5,
         "hyperpod.volume": 0.112,
         "hosting.ml.g5.xlarge": 1.408,
+        "studio.ml.g5.8xlarge": 2.0,
         "lustre.125": 0.145,
         "lustre.250": 0.21,
         "s3.standard": 0.023,

@@ -25,7 +25,7 @@ MODEL ?=
 ENDPOINT ?= endpoints/esm2.yaml
 JOBS = $(BIN)/python -m tools.$(if $(filter eks,$(TARGET)),eks_jobs,jobs) --cluster $(CLUSTER)
 CDK_READY := node_modules/.ready
-# What `cdk deploy` and `cdk destroy` name: it brings the other two stacks, and leaves them.
+# What `cdk destroy` names: it leaves the others. All of the file's stacks are what is deployed.
 STACK = $(if $(shell grep -E '^scheduler: *["'\'']?eks' $(CLUSTER)),EksHyperPodStack,SlurmHyperPodStack)
 CDK = $(NODE_HERE) node node_modules/aws-cdk/bin/cdk --context cluster=$(CLUSTER)
 CHECKOV_READY := .venv-checkov/.ready
@@ -53,6 +53,7 @@ endif
 .DEFAULT_GOAL := help
 .PHONY: help env data train-ddp train-fsdp finetune-lora finetune-table evaluate serve embed predict variants \
 	bandwidth report status tail cancel fetch bench bench-data bench-inference bench-serve \
+	cost prices plan \
 	synth deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
 	schema golden image push test test-cluster test-image lint format clean
 
@@ -174,14 +175,24 @@ $(HYPERPOD_READY): requirements-hyperpod.txt $(READY)
 synth: $(CDK_READY) ## templates of the cluster's stacks, in cdk.out
 	$(CDK) synth --quiet
 
-deploy: $(CDK_READY) ## the cluster and all it depends on (`cdk deploy` with its SlurmHyperPodStack or EksHyperPodStack)
-	$(CDK) deploy $(STACK) $(ARGS)
+deploy: $(CDK_READY) ## all stacks of the cluster file: the cluster, what it depends on, what watches it
+	$(CDK) deploy --all $(ARGS)
 
 diff: $(CDK_READY) ## what a deployment would change; warns when data or the cluster would be replaced
 	$(NODE_HERE) $(BIN)/python -m tools.template_diff --cluster $(CLUSTER) $(ARGS)
 
 preflight: $(READY) ## live checks before money is spent: quotas, zones, training plan, names
 	$(NODE_HERE) $(BIN)/python -m tools.preflight --cluster $(CLUSTER) $(ARGS)
+
+cost: $(READY) ## USD a month and an hour of CLUSTER=, or of ENDPOINT=<yaml>, by service; ARGS="hours=200 nat_gb=500 ..."
+	@$(BIN)/python -m tools.cost --cluster $(CLUSTER) \
+		$(if $(findstring command line,$(origin ENDPOINT)),--endpoint $(ENDPOINT)) $(ARGS)
+
+plan: $(READY) ## what CONFIG= needs on CLUSTER=: memory, days, USD, checkpoints; ARGS="--nodes 4 --co2 --mfu 0.4 ..."
+	@$(BIN)/python -m tools.plan --config $(CONFIG) --cluster $(CLUSTER) $(ARGS)
+
+prices: $(READY) ## fetch the prices of REGION=, or of the cluster's region, from AWS into config/prices
+	$(BIN)/python -m tools.prices --cluster $(CLUSTER) $(if $(REGION),--region $(REGION)) $(ARGS)
 
 mirror-downloads: $(READY) ## for a network without internet: copy what nodes fetch to the cluster's bucket
 	$(BIN)/python -m tools.mirror_downloads --cluster $(CLUSTER) $(ARGS)
@@ -206,6 +217,9 @@ teardown: $(CDK_READY) ## destroy everything in order, and name what is kept
 
 schema: $(READY) ## the cluster file's JSON schema, which editors complete from
 	$(BIN)/python -m config.schema
+
+diagrams: $(CDK_READY) ## draw docs/diagrams from the templates of the clusters with the most parts
+	$(NODE_HERE) $(BIN)/python -m tools.diagrams $(ARGS)
 
 golden: $(READY) ## write the expected templates again
 	$(NODE_HERE) $(BIN)/python -m tests.golden.write

@@ -13,8 +13,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from config import text_forms as forms
+from config.mlflow import Mlflow
+from config.observability import Observability
 from config.section import Section
 from config.storage import Storage
+from config.studio import Studio
 
 ClusterName = Annotated[str, forms.field(forms.CLUSTER_NAME, max_length=24)]
 """24 characters, so that ``sagemaker-<name>-<account>-<region>`` is a bucket's name (63 at most)."""
@@ -153,5 +156,12 @@ class Cluster(Section):
     prometheus: bool = True
     """An Amazon Managed Prometheus workspace, in the storage stack, and on the nodes what writes to it. It
     bills by samples."""
+    mlflow: Mlflow | None = None
+    """SageMaker's managed MLflow, in the storage stack, which runs on the cluster log to; runs elsewhere, and
+    everywhere with null, log to a folder, ``mlruns``."""
     budget: Budget | None = None
     """Null sets no alarm."""
+    studio: Studio | None = None
+    """SageMaker Studio for people's work, with the Lustre file system; a stack of its own. Null has none."""
+    observability: Observability | None = None
+    """Alerts, alarms and dashboards of what Prometheus has. Null has none."""

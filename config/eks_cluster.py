@@ -64,8 +64,5 @@ class EksCluster(Cluster):
     prometheus: bool = True
     """An Amazon Managed Prometheus workspace, in the storage stack, and HyperPod's observability add-on, that
     writes to it. It bills by samples."""
-    grafana: bool = False
-    """An Amazon Managed Grafana workspace that shows what Prometheus has. It bills by users, who sign in by
-    IAM Identity Center: the account needs that."""
     container_insights: bool = False
     """CloudWatch's own metrics and logs of pods and nodes; it bills for both."""

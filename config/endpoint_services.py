@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from config.cluster import Cluster
+from config.mlflow import MlflowTrackingServer
 
+_SAGEMAKER = "aws.sagemaker"
+"""What the names of a few services begin with; those of the others with com.amazonaws."""
 _ALWAYS = {
     "EcrApi": "ecr.api",
     "EcrDocker": "ecr.dkr",
@@ -20,6 +23,8 @@ _ALWAYS = {
     "Fsx": "fsx",
 }
 _WITH_PROMETHEUS = {"PrometheusWorkspaces": "aps-workspaces"}
+_WITH_TRACKING_SERVER = {"SageMakerMlflow": f"{_SAGEMAKER}.experiments"}
+_WITH_STUDIO = {"Sqs": "sqs", "SageMakerRuntime": "sagemaker.runtime"}
 # Nodes ask EKS for its cluster, pods for the credentials of their pod identity.
 _WITH_EKS = {"Eks": "eks", "EksAuth": "eks-auth"}
 
@@ -32,5 +37,20 @@ def endpoint_services(cluster: Cluster) -> dict[str, str]:
     return (
         _ALWAYS
         | (_WITH_PROMETHEUS if cluster.prometheus else {})
+        | (_WITH_TRACKING_SERVER if isinstance(cluster.mlflow, MlflowTrackingServer) else {})
+        | (_WITH_STUDIO if cluster.studio else {})
         | (_WITH_EKS if cluster.scheduler == "eks" else {})
     )
+
+
+def prefix_and_name(service: str) -> tuple[str, str]:
+    """What stands before and after the region in an endpoint's whole name."""
+    if service.startswith(f"{_SAGEMAKER}."):
+        return _SAGEMAKER, service.removeprefix(f"{_SAGEMAKER}.")
+    return "com.amazonaws", service
+
+
+def whole_name(service: str, region: str) -> str:
+    """As EC2 has it."""
+    prefix, name = prefix_and_name(service)
+    return f"{prefix}.{region}.{name}"

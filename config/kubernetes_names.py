@@ -14,6 +14,10 @@ they would have its credentials."""
 LUSTRE_CLAIM = "fsx"
 """The PersistentVolumeClaim of the Lustre file system, of this name in every namespace of jobs."""
 LUSTRE_STORAGE_CLASS = "fsx-lustre"
+JOB_SERVICE_ACCOUNT = "training"
+"""Whose rights to AWS the pods of jobs have, where the cluster has something for them: its MLflow."""
+JOB_ENVIRONMENT = "training-environment"
+"""The ConfigMap with variables for jobs, of this name in every namespace of jobs."""
 TRAINING_UID = 10001
 """User and group that the training image runs as; workloads/esm2/Dockerfile makes them."""
 

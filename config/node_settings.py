@@ -38,6 +38,7 @@ def node_settings(cluster: SlurmCluster) -> dict[str, Any]:
         "cloudwatch_agent": setup.cloudwatch_agent,
         "health_check_prolog": setup.health_check_prolog,
         "workload_code": setup.workload_code,
+        "studio": _studio(cluster),
         "downloads": setup.downloads,
     }
 
@@ -57,6 +58,16 @@ def _instance_group(group: SlurmInstanceGroup) -> dict[str, Any]:
         "num_gpus": 0 if neuron else hardware.num_accelerators,
         "num_neuron_devices": hardware.num_accelerators if neuron else 0,
         "num_efa_interfaces": hardware.num_efa,
+    }
+
+
+def _studio(cluster: SlurmCluster) -> dict[str, Any] | None:
+    if cluster.studio is None:
+        return None
+    return {
+        "partitions": cluster.studio.partitions,
+        "shared_uids": [user.uid for user in cluster.access.users],
+        "login_spaces": cluster.studio.has_login_spaces,
     }
 
 

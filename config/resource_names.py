@@ -42,6 +42,11 @@ def metrics_log_group(cluster: Cluster) -> str:
     return f"/aws/vendedlogs/prometheus/{cluster.name}"
 
 
+def mlflow(cluster: Cluster) -> str:
+    """The app or tracking server; names of servers are unique in an account and region."""
+    return cluster.name
+
+
 def key_name(cluster: Cluster) -> str:
     return f"{cluster.name}-storage"
 
@@ -49,3 +54,8 @@ def key_name(cluster: Cluster) -> str:
 def key_alias(cluster: Cluster) -> str:
     """Of the key that ``storage.kms: create`` makes."""
     return f"alias/{key_name(cluster)}"
+
+
+def alert_key_name(cluster: Cluster) -> str:
+    """Of the topic's key, where the cluster has none of its own."""
+    return f"{cluster.name}-alerts"

@@ -12,6 +12,7 @@ from config.cluster import Cluster, InstanceGroup
 from config.node_setup import NodeSetup
 from config.section import Section
 from config.storage import Removal
+from config.studio import SlurmStudio
 
 PartitionName = Annotated[str, forms.field(forms.PARTITION, max_length=64)]
 
@@ -69,6 +70,8 @@ class SlurmCluster(Cluster):
     ``min_instances`` and spot."""
     slurm_config_strategy: Literal["managed", "overwrite", "merge"] = "managed"
     """What an update does to partitions that were edited on the controller by hand."""
+    studio: SlurmStudio | None = None
+    """SageMaker Studio for people's work, with the Lustre file system; a stack of its own. Null has none."""
     accounting_database: AccountingDatabase | None = None
     """In the storage stack. Null keeps accounting in a database on the controller, which is lost with it; one
     that was added cannot be removed from a cluster that exists."""

@@ -197,3 +197,21 @@ RELEASE_VERSION = _form(
     "1.2.3",
     "2.0.10",
 )
+GRAFANA_PRINCIPAL = _form(
+    r"^[^\s,]([^,]*[^\s,])?$",
+    "one user, group or role is allowed, without commas",
+    "group/9067f2a1b2-0a1b2c3d-0000-1111-2222-333344445555",
+    "user/0a1b2c3d-0000-1111-2222-333344445555",
+)
+HTTPS_URL = _form(
+    r"^https://[^\s/?#@]+(/[^\s]*)?$",
+    "an address that begins with https:// is allowed, without a user or password",
+    "https://idp.example.com/app/metadata",
+    "https://sso.example.com/saml/metadata.xml",
+)
+ATTRIBUTE_NAME = _form(
+    r"^\S+$",
+    "the name of an attribute has no spaces",
+    "role",
+    "http://schemas.example.com/claims/groups",
+)

@@ -15,14 +15,16 @@ from constructs import Construct, IConstruct
 from constructs.addon import addon
 from constructs.container_insights import ContainerInsights
 from constructs.eks_hyperpod_cluster import EksHyperPodCluster
-from constructs.grafana_workspace import GrafanaWorkspace
+from constructs.job_mlflow import JobMlflow
 from constructs.kubernetes_cluster import KubernetesCluster
 from constructs.lustre_file_system import LustreFileSystem
 from constructs.lustre_volumes import LustreVolumes
+from constructs.managed_mlflow import ManagedMlflow
 from constructs.manifest import manifest
 from constructs.metrics_workspace import MetricsWorkspace
 from constructs.observability import Observability
 from constructs.task_governance import TaskGovernance
+from constructs.training_collector import TrainingCollector
 from constructs.training_operator import TrainingOperator
 
 
@@ -43,7 +45,7 @@ class ClusterServices(Construct):
         hyperpod: EksHyperPodCluster,
         lustre: LustreFileSystem,
         metrics: MetricsWorkspace | None,
-        grafana: GrafanaWorkspace | None,
+        mlflow: ManagedMlflow | None,
         key: kms.IKey | None,
         log: logs.CfnLogGroup,
     ) -> None:
@@ -83,9 +85,19 @@ class ClusterServices(Construct):
                     settings=settings,
                     kubernetes=kubernetes,
                     metrics=metrics,
-                    grafana=grafana,
                 )
             )
+            collector = TrainingCollector(
+                self, "TrainingMetrics", settings=settings, kubernetes=kubernetes, metrics=metrics
+            )
+            # As access: the common namespace comes with the volumes.
+            collector.node.add_dependency(volumes)
+            others.append(collector)
+        if mlflow:
+            jobs = JobMlflow(self, "Mlflow", settings=settings, kubernetes=kubernetes, mlflow=mlflow)
+            # As access: the common namespace comes with the volumes.
+            jobs.node.add_dependency(volumes)
+            others.append(jobs)
         if settings.container_insights:
             others.append(
                 ContainerInsights(

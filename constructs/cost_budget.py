@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aws_cdk import aws_budgets as budgets
+from aws_cdk import aws_sns as sns
 
 from config.cluster import Budget
 from constructs import Construct
@@ -11,15 +12,29 @@ from constructs import Construct
 class CostBudget(Construct):
     """Mails when the costs tagged with the cluster's name pass the limit, or are forecast to.
 
+    The topic, if there is one, is told as well.
+
     It sees only what carries the tag, and the tag only once it is activated as a cost allocation tag.
     CloudFormation makes up its name: subscribers cannot be changed, only replaced together with the budget,
     and names are unique in the account, over all regions.
     """
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, cluster_name: str, tag: str, budget: Budget
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        cluster_name: str,
+        tag: str,
+        budget: Budget,
+        topic: sns.ITopic | None,
     ) -> None:
         super().__init__(scope, construct_id)
+        told = [budgets.CfnBudget.SubscriberProperty(subscription_type="EMAIL", address=budget.email)]
+        if topic:
+            told.append(
+                budgets.CfnBudget.SubscriberProperty(subscription_type="SNS", address=topic.topic_arn)
+            )
         budgets.CfnBudget(
             self,
             "Budget",
@@ -37,9 +52,7 @@ class CostBudget(Construct):
                         threshold=100,
                         threshold_type="PERCENTAGE",
                     ),
-                    subscribers=[
-                        budgets.CfnBudget.SubscriberProperty(subscription_type="EMAIL", address=budget.email)
-                    ],
+                    subscribers=told,
                 )
                 for kind in ("ACTUAL", "FORECASTED")
             ],

@@ -8,19 +8,29 @@ from aws_cdk import aws_grafana as grafana
 from aws_cdk import aws_iam as iam
 
 from config.cluster import Cluster
+from config.observability import Grafana
 from constructs import Construct
 from constructs.node_statements import Statement
 from constructs.statement_role import statement_role
 
+VERSION = "10.4"
+"""Of those that the service has, the last whose own Prometheus data source signs its requests."""
+
 
 class GrafanaWorkspace(Construct):
-    """Amazon Managed Grafana, named as the cluster, that may read the cluster's Prometheus and nothing else.
+    """Amazon Managed Grafana, named as the cluster, that may read its Prometheus, and metrics of CloudWatch.
 
-    People sign in by IAM Identity Center; an administrator lets them in.
+    Those of CloudWatch, where file systems are seen, are the account's: they have no ARNs.
     """
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, cluster: Cluster, metrics: aps.CfnWorkspace
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        cluster: Cluster,
+        settings: Grafana,
+        metrics: aps.CfnWorkspace,
     ) -> None:
         super().__init__(scope, construct_id)
         stack = Stack.of(self)
@@ -51,10 +61,10 @@ class GrafanaWorkspace(Construct):
                     [metrics.attr_arn],
                 ),
                 Statement(
-                    "ListWorkspaces",
-                    ["aps:ListWorkspaces"],
+                    "ReadAccount",
+                    ["aps:ListWorkspaces", "cloudwatch:GetMetricData", "cloudwatch:ListMetrics"],
                     ["*"],
-                    why_wildcard="Prometheus has no resource-level permissions for the list",
+                    why_wildcard="there are no resource-level permissions for these",
                 ),
             ],
         )
@@ -63,15 +73,33 @@ class GrafanaWorkspace(Construct):
             "Workspace",
             name=cluster.name,
             description=f"HyperPod cluster {cluster.name}",
+            grafana_version=VERSION,
             account_access_type="CURRENT_ACCOUNT",
-            authentication_providers=["AWS_SSO"],
+            authentication_providers=["AWS_SSO" if settings.sign_in == "identity_center" else "SAML"],
+            saml_configuration=_saml(settings),
             permission_type="CUSTOMER_MANAGED",
-            data_sources=["PROMETHEUS"],
+            data_sources=["PROMETHEUS", "CLOUDWATCH"],
             role_arn=role.role_arn,
         )
-        self.for_addon = {
-            "workspaceName": cluster.name,
-            "arn": stack.format_arn(
-                service="grafana", resource="/workspaces", resource_name=self.workspace.attr_id
-            ),
-        }
+        self.arn = stack.format_arn(
+            service="grafana", resource="/workspaces", resource_name=self.workspace.attr_id
+        )
+
+
+def _saml(settings: Grafana) -> grafana.CfnWorkspace.SamlConfigurationProperty | None:
+    """Roles by values of an attribute; who has none of them may look."""
+    saml = settings.saml
+    if not saml:
+        return None
+    return grafana.CfnWorkspace.SamlConfigurationProperty(
+        idp_metadata=grafana.CfnWorkspace.IdpMetadataProperty(url=saml.metadata_url),
+        assertion_attributes=grafana.CfnWorkspace.AssertionAttributesProperty(
+            role=saml.role_attribute,
+            name=saml.name_attribute,
+            login=saml.login_attribute,
+            email=saml.email_attribute,
+        ),
+        role_values=grafana.CfnWorkspace.RoleValuesProperty(
+            admin=settings.admins, editor=settings.editors or None
+        ),
+    )

@@ -26,6 +26,7 @@ class HomeFileSystem(Construct):
         key: kms.IKey | None,
     ) -> None:
         super().__init__(scope, construct_id)
+        self.capacity_gib = settings.capacity_gib
         file_system = fsx.CfnFileSystem(
             self,
             "FileSystem",

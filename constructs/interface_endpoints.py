@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from aws_cdk import aws_ec2 as ec2
 
+from config.endpoint_services import prefix_and_name
 from constructs import Construct
 
 
@@ -37,12 +38,13 @@ class InterfaceEndpoints(Construct):
         )
         for client in clients:
             group.add_ingress_rule(client, ec2.Port.tcp(443), "HTTPS")
-        for service_id, name in services.items():
+        for service_id, service in services.items():
+            prefix, name = prefix_and_name(service)
             ec2.InterfaceVpcEndpoint(
                 self,
                 service_id,
                 vpc=vpc,
-                service=ec2.InterfaceVpcEndpointAwsService(name),
+                service=ec2.InterfaceVpcEndpointAwsService(name, prefix),
                 subnets=ec2.SubnetSelection(subnets=[subnet]),
                 security_groups=[group],
                 open=False,

@@ -36,6 +36,7 @@ class LustreFileSystem(Construct):
         super().__init__(scope, construct_id)
         stack = Stack.of(self)
         self.mount_path = settings.mount_path
+        self.capacity_gib = settings.capacity_gib
         # A file that cannot be imported or exported is reported here and nowhere else. FSx accepts only
         # groups below /aws/fsx/.
         events = log_group(self, "Events", key=key, retention_days=LOG_DAYS, log_group_name=log_group_name)

@@ -64,7 +64,12 @@ class Network(Construct):
                 clients=[
                     self.security_group,
                     # Their private names are the whole VPC's from then on, also for what is there already.
-                    *([ec2.Peer.ipv4(network.cidr)] if isinstance(network, ExistingVpc) else []),
+                    # And so are spaces of Studio, which are in a group that is made later.
+                    *(
+                        [ec2.Peer.ipv4(network.cidr)]
+                        if isinstance(network, ExistingVpc) or cluster.studio
+                        else []
+                    ),
                 ],
                 services=endpoint_services(cluster),
             )

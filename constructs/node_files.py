@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from aws_cdk import aws_kms as kms
@@ -35,6 +36,8 @@ class NodeFiles(Construct):
         artifact_bucket: s3.IBucket,
         key: kms.IKey | None,
         remote_write_url: str | None,
+        mlflow: Mapping[str, str] | None,
+        studio: Mapping[str, str | None] | None,
     ) -> None:
         super().__init__(scope, construct_id)
         resource = artifact_bucket.node.default_child
@@ -66,12 +69,14 @@ class NodeFiles(Construct):
                     artifact_bucket=self.bucket_name,
                     workload_s3_uri=self.workloads.s3_uri,
                     remote_write_url=remote_write_url,
+                    mlflow=mlflow,
+                    studio=studio,
                 )
             },
             log_group=log_reference,
         )
 
 
-def _deployment(**values: str | None) -> str:
+def _deployment(**values: str | Mapping[str, str | None] | Mapping[str, str] | None) -> str:
     """What the scripts must know of the deployment: tokens, which are texts without quotes or backslashes."""
     return json.dumps(values, indent=2, sort_keys=True) + "\n"

@@ -8,9 +8,9 @@ from aws_cdk import Stack
 
 from config import addons
 from config.eks_cluster import EksCluster
+from config.instance_catalogue import instance_type
 from constructs import Construct
 from constructs.addon import addon
-from constructs.grafana_workspace import GrafanaWorkspace
 from constructs.kubernetes_cluster import KubernetesCluster
 from constructs.metrics_workspace import MetricsWorkspace
 from constructs.node_statements import Statement
@@ -45,7 +45,6 @@ class Observability(Construct):
         settings: EksCluster,
         kubernetes: KubernetesCluster,
         metrics: MetricsWorkspace,
-        grafana: GrafanaWorkspace | None,
     ) -> None:
         super().__init__(scope, construct_id)
         stack = Stack.of(self)
@@ -75,7 +74,8 @@ class Observability(Construct):
                 ),
             ],
         )
-        metrics_provider: dict[str, Any] = {name: {"level": level} for name, level in _LEVELS.items()}
+        levels = _LEVELS | dict.fromkeys(_watched(settings), "ADVANCED")
+        metrics_provider: dict[str, Any] = {name: {"level": level} for name, level in levels.items()}
         operator = addon(
             self,
             "Addon",
@@ -91,8 +91,15 @@ class Observability(Construct):
                         f"{workspace.attr_workspace_id}"
                     ),
                 },
-                **({"amgWorkspace": grafana.for_addon} if grafana else {}),
                 "metricsProvider": {**metrics_provider, "logging": {"enabled": True}},
             },
         )
         operator.node.add_dependency(role)
+
+
+def _watched(settings: EksCluster) -> list[str]:
+    """What dashboards show beyond the basic levels: Kueue's queues, and EFA where nodes have it."""
+    if settings.observability is None:
+        return []
+    has_efa = any(instance_type(group.instance_type).num_efa for group in settings.instance_groups)
+    return ["taskGovernanceMetrics"] * (settings.task_governance is not None) + ["networkMetrics"] * has_efa

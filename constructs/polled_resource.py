@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from aws_cdk import Duration, custom_resources
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 
+from config.content_hash import IGNORED, content_hash
 from constructs import Construct
 from constructs.node_statements import Statement
 from constructs.provider_findings import acknowledge_provider
@@ -25,7 +29,8 @@ class PolledResource(Construct):
     """What answers for custom resources: ``on_event`` of ``functions/<name>/index.py`` starts, and
     ``is_complete`` is asked until it says yes.
 
-    A resource has ``service_token``.
+    A resource has ``service_token``. ``files`` are texts to lie beside the code; ``contents`` names these and
+    the code, for resources that are to be updated when one of them changes.
     """
 
     def __init__(
@@ -38,8 +43,11 @@ class PolledResource(Construct):
         statements: Sequence[Statement],
         query_interval: Duration,
         log: logs.CfnLogGroup,
+        files: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
+        files = files or {}
+        self.contents = f"functions/{content_hash(FUNCTIONS / name, files)}"
         write = Statement(
             "WriteLogs",
             ["logs:CreateLogStream", "logs:PutLogEvents"],
@@ -55,21 +63,24 @@ class PolledResource(Construct):
             statements=[*statements, write],
         )
         log_group = logs.LogGroup.from_log_group_arn(self, "Log", log.attr_arn)
-        on_event, is_complete = (
-            lambda_.Function(
-                self,
-                construct_id,
-                description=description,
-                runtime=lambda_.Runtime.PYTHON_3_14,
-                architecture=lambda_.Architecture.ARM_64,
-                code=lambda_.Code.from_asset(str(FUNCTIONS / name), exclude=["__pycache__", "*.pyc"]),
-                handler=f"index.{handler}",
-                timeout=Duration.minutes(1),
-                role=role,
-                log_group=log_group,
+        with _beside(FUNCTIONS / name, files) as folder:
+            # It is copied while a function is made of it.
+            code = lambda_.Code.from_asset(str(folder), exclude=[*IGNORED])
+            on_event, is_complete = (
+                lambda_.Function(
+                    self,
+                    construct_id,
+                    description=description,
+                    runtime=lambda_.Runtime.PYTHON_3_14,
+                    architecture=lambda_.Architecture.ARM_64,
+                    code=code,
+                    handler=f"index.{handler}",
+                    timeout=Duration.minutes(1),
+                    role=role,
+                    log_group=log_group,
+                )
+                for construct_id, handler in (("OnEvent", "on_event"), ("IsComplete", "is_complete"))
             )
-            for construct_id, handler in (("OnEvent", "on_event"), ("IsComplete", "is_complete"))
-        )
         provider = custom_resources.Provider(
             self,
             "Provider",
@@ -82,3 +93,17 @@ class PolledResource(Construct):
         )
         self.service_token = provider.service_token
         acknowledge_provider(self)
+
+
+@contextmanager
+def _beside(code: Path, files: Mapping[str, str]) -> Iterator[Path]:
+    """A folder with the code and the files; the code's own if there are none."""
+    if not files:
+        yield code
+        return
+    with TemporaryDirectory(prefix=f"{code.name}-") as temporary:
+        folder = Path(temporary) / code.name
+        shutil.copytree(code, folder, ignore=shutil.ignore_patterns(*IGNORED))
+        for name, text in files.items():
+            (folder / name).write_text(text)
+        yield folder

@@ -25,9 +25,11 @@ from constructs.network import Network
 from constructs.node_statements import LIFECYCLE_PREFIX, NodeResources
 from constructs.node_waiter import NodeWaiter
 from constructs.pod_interfaces import PodInterfaces
+from constructs.studio_on_kubernetes import StudioOnKubernetes
 from constructs.without_nodes import WithoutNodes
 from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
+from stacks.studio_stack import StudioStack
 
 FUNCTION_LOG_DAYS = 30
 DEFAULT_CLUSTER = "clusters/eks.yaml"
@@ -49,6 +51,7 @@ class EksHyperPodStack(Stack):
         cluster: EksCluster,
         network: Network,
         storage: StorageStack,
+        studio: StudioStack | None,
         chart_stand_ins: Path | None = None,
         **stack_arguments: Any,
     ) -> None:
@@ -118,13 +121,31 @@ class EksHyperPodStack(Stack):
             hyperpod=hyperpod,
             lustre=storage.lustre,
             metrics=storage.metrics,
-            grafana=storage.grafana,
+            mlflow=storage.mlflow,
             key=key,
             log=log,
         )
         services.node.add_dependency(waiter.ready)
+        if studio:
+            work = StudioOnKubernetes(
+                self,
+                "Studio",
+                settings=cluster,
+                kubernetes=kubernetes,
+                roles=studio.roles,
+                partitions=studio.partitions,
+            )
+            # The file system's claim is one of them.
+            work.node.add_dependency(services)
         if cluster.budget:
-            CostBudget(self, "Budget", cluster_name=cluster.name, tag=CLUSTER_TAG, budget=cluster.budget)
+            CostBudget(
+                self,
+                "Budget",
+                cluster_name=cluster.name,
+                tag=CLUSTER_TAG,
+                budget=cluster.budget,
+                topic=storage.alerts.topic if storage.alerts else None,
+            )
         self._outputs(
             ClusterName=cluster.name,
             ClusterArn=hyperpod.arn,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from config.cluster import Cluster, NewVpc
-from config.eks_cluster import EksCluster
+from config.mlflow import MlflowTrackingServer
 from config.slurm_cluster import SlurmCluster
 
 
 def remaining_costs(cluster: Cluster) -> list[str]:
-    """What of the network and storage stacks bills by the hour or by the byte, in a person's words."""
+    """What of the other stacks bills by the hour or by the byte, in a person's words."""
     lustre, home = cluster.storage.lustre, cluster.storage.home
     database = cluster.accounting_database if isinstance(cluster, SlurmCluster) else None
     parts = [f"FSx for Lustre ({lustre.capacity_gib} GiB)"]
@@ -17,14 +17,18 @@ def remaining_costs(cluster: Cluster) -> list[str]:
     parts += ["S3 buckets", "image repository"]
     if cluster.prometheus:
         parts.append("Prometheus workspace")
-    if isinstance(cluster, EksCluster) and cluster.grafana:
+    if isinstance(cluster.mlflow, MlflowTrackingServer):
+        parts.append(f"MLflow tracking server ({cluster.mlflow.size})")
+    if cluster.observability and cluster.observability.grafana:
         parts.append("Grafana workspace")
+    if cluster.studio:
+        parts.append("Studio's spaces")
     if isinstance(cluster.network, NewVpc) and cluster.network.internet == "nat":
         parts.append("NAT gateway")
     if cluster.network.interface_endpoints:
         parts.append("interface endpoints")
     if database:
         parts.append(f"accounting database ({database.instance_class})")
-    if cluster.storage.kms == "create":
+    if cluster.storage.kms == "create" or (cluster.observability and cluster.storage.kms == "aws"):
         parts.append("KMS key")
     return parts

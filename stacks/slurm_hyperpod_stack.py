@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from aws_cdk import CfnOutput, Stack
+from aws_cdk import aws_iam as iam
 
+from config import resource_names
 from config.cluster_tags import CLUSTER_TAG
-from config.resource_names import node_log_group
 from config.slurm_cluster import SlurmCluster as Settings
 from constructs import Construct, IDependable
 from constructs.cost_budget import CostBudget
@@ -18,8 +20,10 @@ from constructs.node_files import NodeFiles
 from constructs.node_statements import LIFECYCLE_PREFIX, MIRROR_PREFIX, WORKLOAD_PREFIX, NodeResources
 from constructs.run_as_document import RunAsDocument
 from constructs.slurm_cluster import Mounts, SlurmCluster
+from constructs.statement_role import statement_role
 from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
+from stacks.studio_stack import StudioStack
 
 NODE_LOG_DAYS = 30
 DEFAULT_CLUSTER = "clusters/slurm.yaml"
@@ -37,27 +41,20 @@ class SlurmHyperPodStack(Stack):
         cluster: Settings,
         network: Network,
         storage: StorageStack,
+        studio: StudioStack | None,
         **stack_arguments: Any,
     ) -> None:
         super().__init__(scope, construct_id, **stack_arguments)
         # Also for what no property refers to: the data repository association.
         self.add_stack_dependency(storage)
         key, database = storage.key, storage.accounting_database
-        files = NodeFiles(
-            self,
-            "NodeFiles",
-            cluster=cluster,
-            artifact_bucket=storage.artifact_bucket,
-            key=key,
-            remote_write_url=storage.metrics.remote_write_url if storage.metrics else None,
-        )
         resources = NodeResources(
             cluster_name=cluster.name,
             vpc=network.vpc,
             # All, not those in use: nodes leave a zone after their role has learned of the next one.
             subnets=network.private_subnets,
             security_group=network.security_group,
-            artifact_bucket_name=files.bucket_name,
+            artifact_bucket_name=resource_names.artifact_bucket(cluster, self.account),
             artifact_prefixes=[
                 LIFECYCLE_PREFIX,
                 WORKLOAD_PREFIX,
@@ -74,9 +71,20 @@ class SlurmHyperPodStack(Stack):
                 database_secret=database.secret if database and role == "controller" else None,
                 # It collects what all nodes measure.
                 workspace=storage.metrics.workspace if storage.metrics and role == "controller" else None,
+                more=studio.controller_statements() if studio and role == "controller" else [],
             )
             for role in sorted({group.role for group in cluster.instance_groups})
         }
+        files = NodeFiles(
+            self,
+            "NodeFiles",
+            cluster=cluster,
+            artifact_bucket=storage.artifact_bucket,
+            key=key,
+            remote_write_url=storage.metrics.remote_write_url if storage.metrics else None,
+            mlflow=self._mlflow(storage, roles),
+            studio=studio.for_controller() if studio else None,
+        )
         hyperpod = SlurmCluster(
             self,
             "Cluster",
@@ -96,7 +104,14 @@ class SlurmHyperPodStack(Stack):
         )
         session = RunAsDocument(self, "Session", cluster=cluster, key=key)
         if cluster.budget:
-            CostBudget(self, "Budget", cluster_name=cluster.name, tag=CLUSTER_TAG, budget=cluster.budget)
+            CostBudget(
+                self,
+                "Budget",
+                cluster_name=cluster.name,
+                tag=CLUSTER_TAG,
+                budget=cluster.budget,
+                topic=storage.alerts.topic if storage.alerts else None,
+            )
         metrics = {"PrometheusRemoteWriteUrl": storage.metrics.remote_write_url} if storage.metrics else {}
         self._outputs(
             **metrics,
@@ -120,8 +135,23 @@ class SlurmHyperPodStack(Stack):
 
         It is there with the agent switched off, too: nodes that have not been told yet would make it again.
         """
-        name = node_log_group(cluster)
+        name = resource_names.node_log_group(cluster)
         return log_group(self, "NodeLog", key=storage.key, retention_days=NODE_LOG_DAYS, log_group_name=name)
+
+    def _mlflow(self, storage: StorageStack, roles: Mapping[str, InstanceRole]) -> dict[str, str] | None:
+        """Its address, and the role that workers take on for their jobs, since the nodes' own may do more."""
+        if storage.mlflow is None:
+            return None
+        jobs = statement_role(
+            self,
+            "JobRole",
+            description="Jobs that log to MLflow",
+            # Named here, the nodes' role needs no statement of its own.
+            assumed_by=iam.ArnPrincipal(roles["worker"].role.role_arn),
+            policy_name="LogRuns",
+            statements=[storage.mlflow.to_log_runs],
+        )
+        return {"tracking_uri": storage.mlflow.arn, "role_arn": jobs.role_arn}
 
     def _make(self, target: str) -> str:
         """The command for this cluster; the default file need not be named."""

@@ -1,4 +1,4 @@
-"""What outlives clusters: file systems, buckets, images, metrics, accounting, and the key of all that."""
+"""What outlives clusters: file systems, buckets, images, metrics, runs, accounting, and the key of all."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from aws_cdk import CfnOutput, RemovalPolicy, Stack
 
 from config import resource_names
 from config.cluster import Cluster
-from config.eks_cluster import EksCluster
 from config.slurm_cluster import SlurmCluster
 from config.storage import Removal
 from constructs import Construct
 from constructs.accounting_database import AccountingDatabase
+from constructs.alert_topic import AlertTopic
 from constructs.data_association import DataAssociation
 from constructs.encryption_key import encryption_key
-from constructs.grafana_workspace import GrafanaWorkspace
 from constructs.home_file_system import HomeFileSystem
 from constructs.lustre_file_system import LustreFileSystem
+from constructs.managed_mlflow import ManagedMlflow
 from constructs.metrics_workspace import MetricsWorkspace
 from constructs.network import Network
 from constructs.private_bucket import access_log_bucket, private_bucket
@@ -100,12 +100,26 @@ class StorageStack(Stack):
                 ),
             )
         self.image_repository = TrainingImageRepository(self, "TrainingImage", cluster=cluster, key=self.key)
+        self.alerts = None
+        if cluster.observability:
+            self.alerts = AlertTopic(
+                self, "Alerts", cluster=cluster, settings=cluster.observability, key=self.key
+            )
         self.metrics = None
         if cluster.prometheus:
-            self.metrics = MetricsWorkspace(self, "Metrics", cluster=cluster, key=self.key)
-        self.grafana = None
-        if self.metrics and isinstance(cluster, EksCluster) and cluster.grafana:
-            self.grafana = GrafanaWorkspace(self, "Grafana", cluster=cluster, metrics=self.metrics.workspace)
+            self.metrics = MetricsWorkspace(
+                self, "Metrics", cluster=cluster, key=self.key, alerts=self.alerts
+            )
+        self.mlflow = None
+        if cluster.mlflow:
+            self.mlflow = ManagedMlflow(
+                self,
+                "Mlflow",
+                cluster=cluster,
+                settings=cluster.mlflow,
+                key=self.key,
+                access_logs=access_logs,
+            )
         self.accounting_database = None
         if isinstance(cluster, SlurmCluster) and cluster.accounting_database:
             self.accounting_database = AccountingDatabase(
@@ -125,6 +139,8 @@ class StorageStack(Stack):
         CfnOutput(self, "ArtifactBucketName", value=self.artifact_bucket.bucket_name)
         if self.home:
             CfnOutput(self, "HomeFileSystemId", value=self.home.file_system_id)
+        if self.mlflow:
+            CfnOutput(self, "MlflowArn", value=self.mlflow.arn)
         if self.key:
             CfnOutput(self, "KeyArn", value=self.key.key_arn)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from config.eks_cluster import EksCluster
-from config.kubernetes_names import LUSTRE_CLAIM, TRAINING_UID
+from config.kubernetes_names import JOB_SERVICE_ACCOUNT, LUSTRE_CLAIM, TRAINING_UID, job_namespaces
 from config.task_governance import team_namespace
 from tools.bandwidth_request import asked_bandwidth, expectation
 from tools.eks_placement import EksWanted, Placement, is_shared, node_labels, placement, tolerations
@@ -139,10 +139,15 @@ def _job(
         priority=f"{place.priority}-priority" if place.priority else None,
         preferred_topology=wanted.preferred_topology,
         required_topology=wanted.required_topology,
-        service_account=wanted.service_account,
+        service_account=wanted.service_account or _service_account(cluster, place.namespace),
         hang_seconds=wanted.hang_seconds,
         max_retries=wanted.num_retries,
     )
+
+
+def _service_account(cluster: EksCluster, namespace: str) -> str | None:
+    """That of jobs, where the cluster has one."""
+    return JOB_SERVICE_ACCOUNT if cluster.mlflow and namespace in job_namespaces(cluster) else None
 
 
 def _slug(name: str) -> str:

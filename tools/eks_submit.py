@@ -117,7 +117,10 @@ def check_place(kubectl: Kubectl, job: PodJob) -> None:
     if job.queue and kubectl.find(QUEUE_KIND, job.queue) is None:
         problems.append(f"queue {job.queue} is not there; it comes with the team's quota (make deploy)")
     if job.service_account and kubectl.find("serviceaccount", job.service_account) is None:
-        problems.append(f"--service-account: {job.service_account} is not in {job.namespace}")
+        problems.append(
+            f"service account {job.service_account} is not in {job.namespace}; make deploy makes the one of "
+            "jobs, --service-account names another"
+        )
     if job.stage == "train":
         same = active_jobs(kubectl, job.operator, {RUN_LABEL: job.run, STAGE_LABEL: "train"})
         problems += [

@@ -1,4 +1,4 @@
-"""Delete a cluster's stacks in order: cluster, storage, network. Keeps what their templates say to keep.
+"""Delete a cluster's stacks, the last deployed first. Keeps what their templates say to keep.
 
 ``python -m tools.teardown --cluster FILE [--dry-run] [--yes NAME]``
 """
@@ -17,6 +17,7 @@ from tools.command_line import cluster_parser, run_command
 from tools.data_links import unlink_buckets
 from tools.pod_interfaces import delete_pod_interfaces
 from tools.stack_deletion import delete_stack, empty_bucket
+from tools.studio_contents import delete_studio_contents
 from tools.teardown_plan import TeardownPlan, buckets_to_empty, describe_plan, describe_remains, make_plan
 
 
@@ -56,6 +57,8 @@ def _delete(session: boto3.Session, plan: TeardownPlan, cluster: Cluster) -> Non
         if cluster.scheduler == "eks" and stack.name == stack_names(cluster).network:
             for interface_id in delete_pod_interfaces(aws_client(session, "ec2"), stack, cluster.name):
                 print(f"  deleted {interface_id}, which a pod had", flush=True)
+        if stack.name == stack_names(cluster).studio:
+            delete_studio_contents(aws_client(session, "sagemaker"), stack, _say)
         buckets = buckets_to_empty(stack)
         for association_id in unlink_buckets(aws_client(session, "fsx"), buckets) if buckets else []:
             print(f"  unlinked {association_id}: the file system keeps its files", flush=True)
@@ -63,6 +66,10 @@ def _delete(session: boto3.Session, plan: TeardownPlan, cluster: Cluster) -> Non
             count = empty_bucket(aws_client(session, "s3"), bucket)
             print(f"  emptied {bucket} ({count} objects and versions)", flush=True)
         delete_stack(cloudformation, stack)
+
+
+def _say(text: str) -> None:
+    print(f"  {text}", flush=True)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,9 @@ HOLDS_DATA = {
     "AWS::ECR::Repository": "image repository, with its images",
     "AWS::KMS::Key": "key (30 days until it is gone)",
     "AWS::APS::Workspace": "metrics",
+    "AWS::SageMaker::MlflowApp": "MLflow, with all its runs",
+    "AWS::SageMaker::MlflowTrackingServer": "MLflow, with all its runs",
+    "AWS::SageMaker::Domain": "Studio, with people's spaces and their disks",
     "AWS::Grafana::Workspace": "Grafana, with people's dashboards",
 }
 
@@ -63,14 +66,15 @@ class TeardownPlan:
 def make_plan(session: boto3.Session, cluster: Cluster) -> TeardownPlan:
     """Read the deployed stacks; raises ValueError if one of them is being changed just now."""
     cloudformation = aws_client(session, "cloudformation")
-    names = stack_names(cluster)
-    network, storage, hyperpod = (read_stack(cloudformation, name) for name in names)
-    for stack in (network, storage, hyperpod):
+    # Also those that the file asks for no more.
+    found_stacks = [read_stack(cloudformation, name) for name in stack_names(cluster)]
+    for stack in found_stacks:
         if stack and stack.status.endswith("_IN_PROGRESS") and stack.status != NEVER_DEPLOYED:
             raise ValueError(
                 f"stack {stack.name} is being changed ({stack.status}); wait until that has ended"
             )
-    going = [stack for stack in (hyperpod, storage) if stack]
+    network, *others = found_stacks
+    going = [stack for stack in reversed(others) if stack]
     resources = [resource for stack in going for resource in stack.resources]
     deleted = {resource.physical_id for resource in resources if not resource.is_kept}
     holders: list[str] = []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from config.cluster import Cluster
 from config.loader import load_cluster
-from config.stack_names import construct_ids, stack_names
+from config.stack_names import construct_ids, stack_names, wanted_stacks
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
 from tools.deployed_templates import deployed_template
@@ -34,9 +34,13 @@ PRECIOUS = {
     "AWS::S3::Bucket": ("a bucket", "the new one is empty"),
     "AWS::KMS::Key": ("an encryption key", "what is encrypted with the old one cannot be read without it"),
     "AWS::APS::Workspace": ("the metrics workspace", "the new one is empty"),
+    "AWS::SageMaker::MlflowApp": ("MLflow", "the new one has no runs"),
+    "AWS::SageMaker::MlflowTrackingServer": ("MLflow", "the new one has no runs"),
     "AWS::ECR::Repository": ("the image repository", "the new one is empty"),
 }
-NAME_PROPERTIES = ("ClusterName", "BucketName", "RepositoryName", "DBInstanceIdentifier")
+NAME_PROPERTIES = (
+    *("ClusterName", "BucketName", "RepositoryName", "DBInstanceIdentifier", "TrackingServerName"),
+)
 CONTROL_PLANE_NAME = "Name"
 """Of AWS::EKS::Cluster; other types have names under this key that several may bear."""
 
@@ -52,7 +56,7 @@ def main() -> int:
     if options.old:
         pairs = [("templates", _read(options.old), _read(options.new))]
     else:
-        _show_cdk_diff(options.cluster, construct_ids(cluster).hyperpod, options.profile)
+        _show_cdk_diff(options.cluster, wanted_stacks(cluster, construct_ids(cluster)), options.profile)
         pairs = _deployed_and_new(cluster, options.profile)
     if not pairs:
         print(
@@ -83,11 +87,10 @@ def _read(path: Path) -> Template:
     return template
 
 
-def _show_cdk_diff(cluster_file: Path, top_stack: str, profile: str | None) -> None:
-    """The CDK takes the stacks that the top one depends on as well."""
+def _show_cdk_diff(cluster_file: Path, stacks: list[str], profile: str | None) -> None:
     if not CDK.exists():
         raise ValueError("the pinned CDK command line is not installed; run `make diff`, or `npm ci` first")
-    command = ["node", str(CDK), "diff", top_stack, "--context", f"cluster={cluster_file}"]
+    command = ["node", str(CDK), "diff", *stacks, "--context", f"cluster={cluster_file}"]
     ended = subprocess.run([*command, *(["--profile", profile] if profile else [])])
     if ended.returncode:
         raise ValueError(f"`{' '.join(command)}` ended with status {ended.returncode}; see its message above")
@@ -104,8 +107,17 @@ def _deployed_and_new(cluster: Cluster, profile: str | None) -> list[tuple[str, 
     pairs = []
     for name in stack_names(cluster):
         old = deployed_template(cloudformation, name)
-        if old is not None:
+        if old is None:
+            continue
+        if name in files:
             pairs.append((name, old, _read(ASSEMBLY / files[name])))
+        else:
+            # It holds on to what it takes from the others.
+            pairs.append((name, old, old))
+            print(
+                f"note: stack {name} is deployed, and the file has its section no more: it stays, and bills, "
+                f"until `aws cloudformation delete-stack --stack-name {name}`, or `make teardown`."
+            )
     return pairs
 
 

@@ -16,12 +16,13 @@ from config.rules import (
     access_entries,
     autoscaling,
     control_plane,
-    dashboards,
     database,
     groups,
     hardware,
     kubernetes_nodes,
+    mlflow,
     node_setup,
+    observability,
     provisioning,
     ranges,
     region,
@@ -29,6 +30,7 @@ from config.rules import (
     slurm_groups,
     ssh_keys,
     storage,
+    studio,
     subnets,
     tags,
     task_governance,
@@ -41,6 +43,7 @@ RULES: tuple[Callable[[Cluster], Iterator[Violation]], ...] = (
     *region.RULES,
     *tags.RULES,
     *services.RULES,
+    *mlflow.RULES,
     *provisioning.RULES,
     *ranges.RULES,
     *zones.RULES,
@@ -48,6 +51,8 @@ RULES: tuple[Callable[[Cluster], Iterator[Violation]], ...] = (
     *storage.RULES,
     *groups.RULES,
     *hardware.RULES,
+    *observability.RULES,
+    *studio.RULES,
 )
 """For every scheduler."""
 
@@ -65,7 +70,6 @@ EKS_RULES: tuple[Callable[[EksCluster], Iterator[Violation]], ...] = (
     *kubernetes_nodes.RULES,
     *autoscaling.RULES,
     *task_governance.RULES,
-    *dashboards.RULES,
 )
 
 

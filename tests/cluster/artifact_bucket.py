@@ -37,6 +37,8 @@ class ArtifactBucket:
             "artifact_bucket": BUCKET,
             "workload_s3_uri": f"s3://{BUCKET}/{write_workloads(self._files)}",
             "remote_write_url": REMOTE_WRITE_URL,
+            "mlflow": {"tracking_uri": aws_services.MLFLOW, "role_arn": aws_services.JOB_ROLE},
+            "studio": None,
         }
 
     def start(self, settings: dict[str, Any]) -> str:
@@ -60,9 +62,9 @@ class ArtifactBucket:
             seconds=60,
         )
 
-    def publish(self, settings: dict[str, Any]) -> str:
+    def publish(self, settings: dict[str, Any], **deployment: Any) -> str:
         """Upload the scripts with other settings; returns the prefix that names them."""
-        prefix = write_bundle(self._files, settings, self._deployment)
+        prefix = write_bundle(self._files, settings, {**self._deployment, **deployment})
         self.aws("s3", "cp", "--recursive", str(self._files / prefix), f"s3://{BUCKET}/{prefix}")
         return prefix
 
@@ -83,9 +85,10 @@ class ArtifactBucket:
         (found,) = (self._files / "downloads").glob(f"{name}-*")
         return str(found.relative_to(self._files))
 
-    def aws(self, *arguments: str) -> None:
+    def aws(self, *arguments: str) -> str:
+        """What the aws command says to an operator."""
         credentials = {"AWS_ACCESS_KEY_ID": "operator", "AWS_SECRET_ACCESS_KEY": "operator"}
-        subprocess.run(
+        done = subprocess.run(
             self._island.command(
                 [str(AWS_PROGRAM), "--endpoint-url", ENDPOINT, "--region", aws_services.REGION, *arguments]
             ),
@@ -94,4 +97,6 @@ class ArtifactBucket:
             stderr=subprocess.STDOUT,
             check=True,
             timeout=60,
+            text=True,
         )
+        return done.stdout

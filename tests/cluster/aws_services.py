@@ -1,4 +1,4 @@
-"""The cluster's AWS: S3 (moto's server), and the service that hands out instances' credentials.
+"""The cluster's AWS: S3 and STS (moto's server), and the service that hands out instances' credentials.
 
 Run in the cluster's network: ``python -m tests.cluster.aws_services FOLDER``. Each file
 ``FOLDER/<bucket>/<key>`` becomes an object. Prints a line when all of it answers.
@@ -32,6 +32,9 @@ CREDENTIALS = {
     "Token": "not-a-token",
     "Expiration": "2099-01-01T00:00:00Z",
 }
+MLFLOW = "arn:aws:sagemaker:us-west-2:123456789012:mlflow-tracking-server/esm2-test"
+"""Which nobody serves here."""
+JOB_ROLE = "arn:aws:iam::123456789012:role/jobs"
 _CREDENTIALS_PATH = "/latest/meta-data/iam/security-credentials/"
 _ANSWERS = {
     _CREDENTIALS_PATH: ROLE,

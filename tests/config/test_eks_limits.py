@@ -14,7 +14,7 @@ from cfnlint.schema import PROVIDER_SCHEMA_MANAGER, ResourceNotFoundError
 from config.cluster_kinds import KINDS
 from config.kubernetes import LogKind
 from config.regions import ZONE_ID_PREFIXES
-from config.rules.dashboards import REGIONS
+from config.rules.observability import REGIONS
 from config.task_governance import MAX_NAME
 from config.text_forms import FORMS
 

@@ -201,7 +201,24 @@ EKS_EDGES: dict[str, tuple[str, dict[str, Any]]] = {
             ],
         },
     ),
-    "everything to watch": ("eks", {"grafana": True, "container_insights": True}),
+    "everything to watch": (
+        "eks",
+        {
+            "observability": {
+                "emails": ["hpc@example.com", "team@example.com"],
+                "idle_gpu_hours": 72,
+                "free_space_percent": 50,
+                "grafana": {
+                    "sign_in": "identity_center",
+                    "admins": ["user/9067f2a1b2-0a1b2c3d-0000-1111-2222-333344445555"],
+                    "editors": ["group/0a1b2c3d-0000-1111-2222-333344445555"],
+                    "viewers": ["group/0a1b2c3d-0000-1111-2222-333344445556"],
+                },
+            },
+            "container_insights": True,
+        },
+    ),
+    "mails alone": ("small", {"observability": {"emails": ["hpc@example.com"]}}),
     "nothing to watch": ("eks", {"prometheus": False}),
     "checked nodes": ("eks", {"instance_groups[workers].deep_health_checks": ["InstanceConnectivity"]}),
     "zone without a control plane first": (

@@ -21,7 +21,9 @@ from config.lustre_volumes import (
     storage_class,
 )
 from config.system_groups import system_groups
+from config.training_collector import collector_objects
 
+REMOTE_WRITE_URL = "https://aps-workspaces.us-west-2.amazonaws.com/workspaces/ws-1/api/v1/remote_write"
 FILES = ("clusters/eks.yaml", "clusters/eks-p5.yaml")
 VOLUME = LustreVolume(
     "fs-0123456789abcdef0", "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com", "abcdefgh", 1200
@@ -40,6 +42,7 @@ def objects(file: str) -> list[dict[str, Any]]:
         *(persistent_volume_claim(VOLUME, namespace) for namespace in namespaces),
         folder_job(namespaces),
         *job_roles(cluster(file)),
+        *collector_objects(cluster(file), remote_write_url=REMOTE_WRITE_URL),
     ]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import botocore.session
 from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
 
+from config.mlflow import APP_REGIONS
 from config.regions import HEALTH_MONITORING_REGIONS, ZONE_ID_PREFIXES
 
 
@@ -34,3 +35,8 @@ def test_zone_ids_begin_with_their_prefix() -> None:
 
 def test_health_is_monitored_in_regions_that_there_are() -> None:
     assert set(ZONE_ID_PREFIXES) > HEALTH_MONITORING_REGIONS
+
+
+def test_mlflow_apps_are_made_where_the_registry_has_them() -> None:
+    assert regions_with("AWS::SageMaker::MlflowApp") & set(ZONE_ID_PREFIXES) == APP_REGIONS
+    assert regions_with("AWS::SageMaker::MlflowTrackingServer") >= set(ZONE_ID_PREFIXES)

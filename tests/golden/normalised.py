@@ -13,7 +13,7 @@ from tests.stacks.synthesized import ALL_FILES, templates
 
 GOLDEN = Path(__file__).parent
 _ASSET = re.compile(r"\b[0-9a-f]{64}\b")
-_CONTENT = re.compile(r"\b(lifecycle|workloads)/[0-9a-f]{16}\b")
+_CONTENT = re.compile(r"\b(functions|lifecycle|workloads)/[0-9a-f]{16}\b")
 
 
 def normalised(template: dict[str, Any]) -> str:

@@ -57,6 +57,7 @@ def settings_document(**changes: Any) -> dict[str, Any]:
         "cloudwatch_agent": False,
         "health_check_prolog": False,
         "workload_code": False,
+        "studio": None,
         "downloads": "internet",
         **changes,
     }
@@ -68,6 +69,8 @@ def deployment_document(**changes: Any) -> dict[str, Any]:
         "artifact_bucket": bucket,
         "workload_s3_uri": f"s3://{bucket}/workloads/0123456789abcdef",
         "remote_write_url": "https://aps-workspaces.us-west-2.amazonaws.com/workspaces/ws-1/api/v1/remote_write",
+        "mlflow": None,
+        "studio": None,
         **changes,
     }
 

@@ -10,6 +10,7 @@ import pytest
 
 from collectors import discover_nodes
 from tests.lifecycle.node import StandIns, resource_config
+from workloads.esm2.metrics_port import FIRST_SLURM_PORT, NUM_SLURM_PORTS, SLURM_COMMENT, slurm_port
 
 GROUPS = {
     "controller": {"role": "controller", "num_gpus": 0},
@@ -34,6 +35,7 @@ class Cluster:
             "NodeName=ip-10-0-0-20 NodeAddr=10.0.0.20 NodeHostName=ip-10-0-0-20 State=IDLE",
             "NodeName=ip-10-0-0-31 NodeAddr=10.0.0.31 NodeHostName=ip-10-0-0-31 State=IDLE",
         )
+        self.jobs()
 
     def platform(self, document: dict[str, Any]) -> None:
         Path(str(self.config["resource_config"])).write_text(json.dumps(document))
@@ -42,8 +44,14 @@ class Cluster:
         (self._folder / "nodes").write_text("\n".join(lines) + "\n")
         self._stand_ins.command("scontrol", f'cat "{self._folder / "nodes"}"')
 
+    def jobs(self, *lines: str) -> None:
+        """Of ``squeue --format=%A|%B|%k``."""
+        (self._folder / "jobs").write_text("".join(f"{line}\n" for line in lines))
+        self._stand_ins.command("squeue", f'cat "{self._folder / "jobs"}"')
+
     def slurm_is_down(self) -> None:
-        self._stand_ins.command("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
+        for program in ("scontrol", "squeue"):
+            self._stand_ins.command(program, "echo 'Unable to contact slurm controller' >&2; exit 1")
 
     def run(self) -> bool:
         return discover_nodes.run_once(self.config, self.output, self.text_file, self.former)
@@ -162,6 +170,39 @@ def test_without_an_answer_the_former_lists_stay(
     assert cluster.listed() == before and not cluster.text_file.exists()
     said = capsys.readouterr().err
     assert "resource_config.json: FileNotFoundError" in said and "Unable to contact slurm controller" in said
+
+
+def test_jobs_that_publish_are_asked_on_their_first_node(cluster: Cluster) -> None:
+    cluster.jobs(
+        "612|ip-10-0-0-31|prometheus",
+        "613|ip-10-0-0-31|prometheus",
+        "614|ip-10-0-0-31|(null)",
+        "615|ip-10-0-0-31|mine: prometheus|x",
+        # Of a node that has left both lists.
+        "616|ip-10-0-0-99|prometheus",
+    )
+    cluster.run()
+    assert cluster.listed("jobs") == {
+        f"10.0.0.31:{slurm_port(job_id)}": cluster.listed()["10.0.0.31:9100"] for job_id in (612, 613)
+    }
+    cluster.jobs()
+    cluster.run()
+    assert cluster.listed("jobs") == {}
+
+
+def test_trainings_and_their_discovery_agree() -> None:
+    assert discover_nodes.JOB_COMMENT == SLURM_COMMENT
+    assert (discover_nodes.FIRST_JOB_PORT, discover_nodes.NUM_JOB_PORTS) == (
+        FIRST_SLURM_PORT,
+        NUM_SLURM_PORTS,
+    )
+
+
+def test_jobs_that_cannot_be_asked_for_stay_listed(cluster: Cluster) -> None:
+    cluster.jobs("612|ip-10-0-0-31|prometheus")
+    cluster.run()
+    cluster.slurm_is_down()
+    assert cluster.run() and len(cluster.listed("jobs")) == 1
 
 
 def test_lists_that_say_the_same_are_not_written_again(cluster: Cluster) -> None:

@@ -101,7 +101,7 @@ def test_it_is_configured_for_the_workspace(node: Node, services: Services) -> N
     remote = written["remote_write"][0]
     assert remote["url"] == node.deployment.remote_write_url
     assert remote["sigv4"] == {"region": "us-west-2"}
-    assert [job["job_name"] for job in written["scrape_configs"]] == ["node", "gpu", "prometheus"]
+    assert [job["job_name"] for job in written["scrape_configs"]] == ["node", "gpu", "training", "prometheus"]
     assert services.restarts == ["discover-nodes.service", "prometheus-agent.service"]
     discovery = json.loads(node.host.path("/etc/node-setup/discover_nodes.json").read_text())
     assert discovery["instance_groups"]["workers"] == {"role": "worker", "num_gpus": 1}
@@ -124,7 +124,7 @@ def test_lists_are_where_discovery_writes_them(node: Node) -> None:
         for source in job.get("file_sd_configs", [])
         for file in source["files"]
     ]
-    assert files == ["/var/lib/discover-nodes/nodes.json", "/var/lib/discover-nodes/gpus.json"]
+    assert files == [f"/var/lib/discover-nodes/{name}.json" for name in ("nodes", "gpus", "jobs")]
     assert "--output /var/lib/discover-nodes " in unit
 
 
@@ -132,7 +132,7 @@ def test_slurms_own_metrics_are_asked_for_where_it_has_them(node: Node, stand_in
     stand_ins.command("scontrol", r"printf 'MetricsType = metrics/openmetrics\nSlurmctldPort = 6820-6823\n'")
     metrics_collector.run_collector(node)
     jobs = {job["job_name"]: job for job in config(node)["scrape_configs"]}
-    assert set(jobs) - {"node", "gpu", "prometheus"} == {
+    assert set(jobs) - {"node", "gpu", "training", "prometheus"} == {
         "slurm-jobs",
         "slurm-nodes",
         "slurm-partitions",

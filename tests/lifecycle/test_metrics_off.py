@@ -7,7 +7,7 @@ from pathlib import Path
 from node_setup.node import FILES
 from node_setup.settings import read_settings
 from node_setup.step import steps_for
-from node_setup.steps import STEPS, metrics_off
+from node_setup.steps import STEPS, managed_mlflow, metrics_off
 from tests.lifecycle.node import StandIns, node_of
 
 
@@ -40,9 +40,11 @@ def test_a_unit_of_somebody_elses_stays(tmp_path: Path, stand_ins: StandIns) -> 
 
 
 def test_every_unit_of_the_metrics_is_known() -> None:
-    """All but the folders of containers, which have their own switch."""
+    """All but the folders of containers, the credentials of jobs and Studio's, which have their own switches."""
     units = {path.name for path in (FILES / "units").glob("*.service")}
-    assert set(metrics_off.UNITS) == units - {"container-folders.service"}
+    others = {"container-folders.service", managed_mlflow.UNIT}
+    others |= {unit for unit in units if unit.startswith("studio-")}
+    assert set(metrics_off.UNITS) == units - others
 
 
 def test_it_runs_where_the_exporters_do_not(tmp_path: Path) -> None:

@@ -154,6 +154,13 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
         deleting("delete_budget", AccountId="AccountId", BudgetName="Ref"),
         prepare=_budget,
     ),
+    "AWS::SageMaker::MlflowTrackingServer": ApiResource(
+        "sagemaker",
+        "create_mlflow_tracking_server",
+        "TrackingServerName",
+        deleting("delete_mlflow_tracking_server", TrackingServerName="TrackingServerName"),
+        {"TrackingServerArn": "TrackingServerArn"},
+    ),
     "AWS::SageMaker::Cluster": ApiResource(
         "sagemaker",
         "create_cluster",

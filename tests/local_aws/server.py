@@ -12,7 +12,7 @@ os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
 from moto.cloudtrail.responses import CloudTrailResponse
 from moto.server import ThreadedMotoServer
 
-from tests.local_aws import cloudformation, file_systems, hyperpod_cluster, permissions
+from tests.local_aws import cloudformation, file_systems, hyperpod_cluster, mlflow_servers, permissions
 
 
 def lookup_events(self: CloudTrailResponse) -> str:
@@ -21,7 +21,7 @@ def lookup_events(self: CloudTrailResponse) -> str:
 
 
 def main() -> None:
-    for module in (cloudformation, file_systems, hyperpod_cluster, permissions):
+    for module in (cloudformation, file_systems, hyperpod_cluster, mlflow_servers, permissions):
         module.install()
     CloudTrailResponse.lookup_events = lookup_events  # type: ignore[attr-defined]
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)

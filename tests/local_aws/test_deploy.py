@@ -162,6 +162,11 @@ def test_nodes_are_told_what_only_the_deployment_knows(
     assert told.artifact_bucket == f"sagemaker-{cluster.name}-{ACCOUNT}-{cluster.region}"
     assert "esm2/train.py" in objects_below(seen, told.workload_s3_uri)
     assert told.remote_write_url == shown["PrometheusRemoteWriteUrl"]
+    assert (told.mlflow is not None) is (cluster.mlflow is not None)
+    if told.mlflow:
+        server = f"arn:aws:sagemaker:{cluster.region}:{ACCOUNT}:mlflow-tracking-server/{cluster.name}"
+        assert told.mlflow.tracking_uri == server
+        assert told.mlflow.role_arn.startswith(f"arn:aws:iam::{ACCOUNT}:role/")
 
 
 def test_file_system_is_mounted_and_linked_to_the_data_bucket(aws: LocalAws, deployed: Seen) -> None:

@@ -36,6 +36,11 @@ EKS_EVERY_OPTION: EksCluster = load(
     training_operator="kubeflow",
     autoscaling="karpenter",
     container_insights=True,
+    studio={
+        "sign_in": "identity_center",
+        "partitions": "per_profile",
+        "profiles": [{"name": "ada", "sign_in_name": "ada@example.org"}],
+    },
     instance_groups=[
         _SYSTEM,
         _group("small", instance_type="ml.g5.2xlarge", ebs_gib=None),
@@ -74,7 +79,6 @@ EKS_LARGEST: EksCluster = load(
         "interface_endpoints": True,
         "private_prefix_length": 18,
     },
-    grafana=False,
     kubernetes={
         "access": [
             {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from typing import Any
@@ -17,6 +18,8 @@ _ARN = {
     "AWS::APS::Workspace": "arn:aws:aps:{region}:{account}:workspace/ws-0123",
     "AWS::Logs::LogGroup": "arn:aws:logs:{region}:{account}:log-group:{id}:*",
     "AWS::EKS::Cluster": "arn:aws:eks:{region}:{account}:cluster/{id}",
+    "AWS::SageMaker::MlflowApp": "arn:aws:sagemaker:{region}:{account}:mlflow-app/app-ABCDEFGHIJKL",
+    "AWS::SQS::Queue": "arn:aws:sqs:{region}:{account}:{id}",
     "AWS::Lambda::Function": "arn:aws:lambda:{region}:{account}:function:{id}",
 }
 _SECRET = "arn:aws:secretsmanager:{region}:{account}:secret:accounting-AbCdEf"
@@ -37,6 +40,13 @@ _ATTRIBUTE = {
     ),
     ("AWS::APS::Workspace", "WorkspaceId"): "ws-0123",
     ("AWS::Grafana::Workspace", "Id"): "g-0123456789",
+    ("AWS::SageMaker::MlflowTrackingServer", "TrackingServerArn"): (
+        "arn:aws:sagemaker:{region}:{account}:mlflow-tracking-server/{id}"
+    ),
+    ("AWS::SageMaker::Domain", "DomainId"): "d-0123456789ab",
+    ("AWS::SageMaker::StudioLifecycleConfig", "StudioLifecycleConfigArn"): (
+        "arn:aws:sagemaker:{region}:{account}:studio-lifecycle-config/start"
+    ),
     ("AWS::SageMaker::Model", "ModelName"): "model-abcdefghij12",
     ("AWS::SageMaker::EndpointConfig", "EndpointConfigName"): "config-abcdefghij12",
     ("AWS::SageMaker::Cluster", "ClusterArn"): "arn:aws:sagemaker:{region}:{account}:cluster/abcdefghij12",
@@ -74,6 +84,8 @@ class Evaluator:
                 return self(self._exports[name])
             case [("Fn::Join", [separator, parts])]:
                 return separator.join(str(part) for part in self(parts))
+            case [("Fn::Base64", text)]:
+                return base64.b64encode(self(text).encode()).decode()
             case [("Fn::Select", [index, items])]:
                 return self(items)[int(index)]
             case [("Fn::Sub", str(text))]:

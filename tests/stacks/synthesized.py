@@ -25,6 +25,10 @@ EKS_FILES = [file for file, scheduler in _FILES.items() if scheduler == "eks"]
 ALL_FILES = list(_FILES)
 STACKS = ("SlurmNetworkStack", "SlurmStorageStack", "SlurmHyperPodStack")
 EKS_STACKS = ("EksNetworkStack", "EksStorageStack", "EksHyperPodStack")
+OBSERVABILITY_STACKS = ("SlurmObservabilityStack", "EksObservabilityStack")
+"""Of clusters whose file asks for it."""
+STUDIO_STACKS = ("SlurmStudioStack", "EksStudioStack")
+"""Of clusters that are not shipped (tests/stacks/studios.py)."""
 
 Templates = dict[str, dict[str, Any]]
 """By construct id, in the order of deployment."""
@@ -57,7 +61,7 @@ def synthesize(cluster: AnyCluster, file: str | None = None) -> Path:
 def read_templates(folder: Path) -> Templates:
     return {
         stack: json.loads((folder / f"{stack}.template.json").read_text())
-        for stack in (*STACKS, *EKS_STACKS)
+        for stack in (*STACKS, *EKS_STACKS, *OBSERVABILITY_STACKS, *STUDIO_STACKS)
         if (folder / f"{stack}.template.json").exists()
     }
 

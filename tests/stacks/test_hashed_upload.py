@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,10 +145,16 @@ def test_nodes_read_what_the_deployment_knows(file: str, tmp_path: Path) -> None
     path.write_text(text)
     bucket = f"sagemaker-{cluster.name}-{ACCOUNT}-{cluster.region}"
     metrics = f"https://aps-workspaces.{cluster.region}.amazonaws.com/workspaces/ws-0123/api/v1/remote_write"
-    assert read_deployment(path) == Deployment(
+    told = read_deployment(path)
+    assert (told.mlflow is None) is (cluster.mlflow is None)
+    if told.mlflow:
+        assert ":mlflow-tracking-server/" in told.mlflow.tracking_uri
+        assert told.mlflow.role_arn.startswith(f"arn:aws:iam::{ACCOUNT}:role/JobRole")
+    assert replace(told, mlflow=None) == Deployment(
         artifact_bucket=bucket,
         workload_s3_uri=f"s3://{bucket}/{prefixes['workloads']['DestinationBucketKeyPrefix']}",
         remote_write_url=metrics,
+        mlflow=None,
     )
 
 

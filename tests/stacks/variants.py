@@ -36,6 +36,22 @@ EVERY_OPTION = load(
     name="every-option",
     tags={"team": "proteins"},
     slurm_config_strategy="merge",
+    access={
+        "groups": [{"name": "research", "gid": 3000}],
+        "users": [
+            {"name": "ada", "uid": 2001, "group": "research", "admin": True},
+            {"name": "ben", "uid": 2002},
+        ],
+    },
+    studio={
+        "partitions": "per_profile",
+        "partition_removal": "destroy",
+        "profiles": [
+            {"name": "ada-l", "cluster_user": "ada", "login_space": True},
+            {"name": "ben", "cluster_user": "ben"},
+            {"name": "guest"},
+        ],
+    },
     node_setup={"cloudwatch_agent": True, "downloads": "artifact_bucket", "pam_slurm_adopt": True},
     instance_groups=[
         _CONTROLLER,
@@ -117,6 +133,7 @@ _SUBNETS = [
 EXISTING_VPC = load(
     _P5,
     name="existing-vpc",
+    studio={},
     network={"vpc": "existing", "vpc_id": "vpc-01234567", "cidr": "10.0.0.0/16", "private_subnets": _SUBNETS},
     instance_groups=[
         _CONTROLLER,

@@ -143,6 +143,18 @@ def test_a_result_is_not_tried_again_in_place() -> None:
     assert made(stage="bandwidth", max_retries=7).max_retries == 7
 
 
+@pytest.mark.parametrize("operator", ["hyperpod", "kubeflow"])
+def test_pods_of_a_training_publish_its_metrics(operator: str) -> None:
+    def ports(stage: str) -> dict[str, int]:
+        [container] = pod(of("eks-p5", operator, stage, ()))["containers"]
+        return {port["name"]: port["containerPort"] for port in container.get("ports", [])}
+
+    job = of("eks-p5", operator, "train", ())
+    assert ports("train")["metrics"] == int(variables(job)["ESM2_METRICS_PORT"]["value"]) == 9500
+    assert variables(job)["ESM2_JOB_ID"]["value"] == job.name
+    assert "metrics" not in ports("evaluate")
+
+
 def test_pods_of_kubeflow_meet_by_c10d() -> None:
     """With etcd they never came back (kubeflow/trainer#1638); without either they wait for NCCL."""
     job = of("eks-p5", "kubeflow", "train", ())

@@ -28,8 +28,10 @@ from tools.preflight import (
     mirror,
     names,
     network_quotas,
+    observability,
     stacks,
     storage_quotas,
+    studio,
     training_plans,
     zones,
 )
@@ -63,6 +65,12 @@ CHECKS: dict[str, Check] = {
     "names of log groups": names.check_storage_log_groups,
     "KMS key": encryption.check_key,
     "images": images.check_images,
+    "quota of metrics workspaces": observability.check_metrics_quota,
+    "quota of Grafana workspaces": observability.check_grafana_quota,
+    "IAM Identity Center": observability.check_identity_center,
+    "SAML identity provider": observability.check_saml,
+    "sign-in of Studio": studio.check_sign_in,
+    "trail for Studio": studio.check_trail,
 }
 """In the order of the report. Each runs whatever the others found."""
 
@@ -80,7 +88,6 @@ def _eks_checks(planned: Planned) -> dict[str, OwnCheck]:
         "name of the EKS cluster": names.check_kubernetes_cluster,
         "Kubernetes version": kubernetes.check_version,
         "access to Kubernetes": kubernetes.check_access,
-        "IAM Identity Center": kubernetes.check_identity_center,
         "synthesis": partial(kubernetes.check_synthesis, planned),
         "types that the chart knows": chart_types.check_types,
         "names of the cluster's log groups": partial(names.check_planned_log_groups, planned),

@@ -7,7 +7,7 @@ from typing import Any
 
 from config.cluster import Cluster, ExistingVpc
 from config.eks_cluster import EksCluster
-from config.endpoint_services import endpoint_services
+from config.endpoint_services import endpoint_services, whole_name
 from config.slurm_cluster import SlurmCluster
 from config.stack_names import stack_names
 from tools.preflight.finding import Finding, fail, ok, warn
@@ -57,21 +57,21 @@ def check_endpoints(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     network = cluster.network
     if not isinstance(network, ExistingVpc) or is_deployed(aws, stack_names(cluster).network):
         return
-    prefix = f"com.amazonaws.{cluster.region}."
     present = {
-        endpoint["ServiceName"].removeprefix(prefix): endpoint
+        endpoint["ServiceName"]: endpoint
         for endpoint in _in_vpc(aws, network, "vpc_endpoints", "VpcEndpoints")
         if endpoint["VpcEndpointType"] == "Interface"
     }
     needed = list(endpoint_services(cluster).values())
-    twice = [name for name in needed if present.get(name, {}).get("PrivateDnsEnabled")]
+    whole = {name: whole_name(name, cluster.region) for name in needed}
+    twice = [name for name in needed if present.get(whole[name], {}).get("PrivateDnsEnabled")]
     if network.interface_endpoints and twice:
         yield fail(
             "interface endpoints",
             f"the VPC has {', '.join(twice)} already, and two with private DNS cannot be",
             "set network.interface_endpoints to false and add the missing ones to the VPC by hand",
         )
-    missing = [name for name in needed if name not in present]
+    missing = [name for name in needed if whole[name] not in present]
     if not network.interface_endpoints and missing and _is_closed(aws, network):
         yield fail(
             "interface endpoints",

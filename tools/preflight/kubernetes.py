@@ -133,19 +133,3 @@ def _principal(aws: ReadOnlyAws, arn: str) -> Finding:
     if there != arn:
         return fail(subject, f"the file says {arn}, it is {there}", f"set principal_arn to {there}")
     return ok(subject, "exists")
-
-
-def check_identity_center(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
-    """How people sign in to Grafana; the instance may be the organization's, and in another region."""
-    if not cluster.grafana:
-        return
-    instances = aws.items("sso-admin", "list_instances", "Instances", RegionScope="ALL_REGIONS")
-    if any(instance.get("Status", "ACTIVE") == "ACTIVE" for instance in instances):
-        yield ok("Grafana", "people sign in by IAM Identity Center, which the account has")
-    else:
-        yield fail(
-            "Grafana",
-            "people sign in by IAM Identity Center, of which the account has no instance",
-            "enable it (console, IAM Identity Center; in an organization in its management account), or set "
-            "grafana to false",
-        )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from botocore.exceptions import ClientError
 
 from config.cluster import Cluster
-from config.stack_names import stack_names
+from config.stack_names import stack_names, wanted_stacks
 from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -36,11 +36,14 @@ def is_deployed(aws: ReadOnlyAws, name: str) -> bool:
 
 
 def check_stacks(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    for name in stack_names(cluster):
+    names = stack_names(cluster)
+    wanted = wanted_stacks(cluster, names)
+    for name in names:
         status = stack_status(aws, name)
         subject = f"stack {name}"
         if status is None:
-            yield ok(subject, "not there yet")
+            if name in wanted:
+                yield ok(subject, "not there yet")
         elif status in NEVER_CREATED:
             yield fail(
                 subject,

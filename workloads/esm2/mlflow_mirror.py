@@ -1,7 +1,8 @@
 """Copy a run's metrics to MLflow from a thread of its own, so that a slow server never slows a step.
 
-The store is the configured URI, else ``MLFLOW_TRACKING_URI``, else the folder ``mlruns``. With
-mlflow-skinny a local store is a plain folder: MLflow's default, SQLite, needs sqlalchemy and the full
+The store is the configured URI, else ``MLFLOW_TRACKING_URI``, else the folder ``mlruns``. SageMaker's
+managed MLflow is given by its ARN; the plugin sagemaker-mlflow reaches it, signing with boto3's credentials.
+With mlflow-skinny a local store is a plain folder: MLflow's default, SQLite, needs sqlalchemy and the full
 package. MLflow 3 asks for ``MLFLOW_ALLOW_FILE_STORE`` before it writes one, which is set here.
 ``mlflow ui --backend-store-uri mlruns`` of a full MLflow shows it.
 
@@ -11,6 +12,7 @@ A server that is down costs one warning. Metrics wait in memory and are sent whe
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -45,6 +47,8 @@ MAX_METRICS_PER_BATCH = 1000
 MAX_PARAMS_PER_BATCH = 100
 MAX_PARAM_CHARS = 6000
 MAX_MESSAGE_CHARS = 200
+MANAGED = re.compile(r"arn:aws(?:-us-gov)?:sagemaker:[a-z0-9-]+:\d{12}:mlflow-(?:app|tracking-server)/[\w-]+")
+"""The ARNs that the plugin knows an address for."""
 RUN_ID_FILE = "mlflow_run_id"
 
 
@@ -82,11 +86,22 @@ class MlflowMirror:
 
     def _work(self) -> None:
         try:
-            # Here, since the import takes seconds.
+            # Here, since the imports take seconds.
+            import mlflow
+            from botocore.exceptions import BotoCoreError
             from mlflow.exceptions import MlflowException
         except ImportError as error:
             self._warn_once(f"cannot be imported ({error}); install requirements.txt")
             return
+        if self._uri.startswith("arn:"):
+            if not MANAGED.fullmatch(self._uri):
+                self._warn_once("is no app or tracking server of SageMaker; give the ARN of one")
+                return
+            # The plugin asks for the process's, not for the client's.
+            mlflow.set_tracking_uri(self._uri)
+        else:
+            # The plugin takes every other store for an ARN, and MLflow complains of that with each request.
+            logging.getLogger("mlflow.tracking.request_header.registry").setLevel(logging.ERROR)
         wait_seconds = 0.0
         while True:
             with self._condition:
@@ -100,7 +115,7 @@ class MlflowMirror:
                     self._say("is back and up to date")
                     self._warned = False
                 wait_seconds = SEND_EVERY_SECONDS
-            except (MlflowException, requests.RequestException, OSError) as error:
+            except (MlflowException, BotoCoreError, requests.RequestException, OSError) as error:
                 text = _without_login(str(error).partition("\n")[0])[:MAX_MESSAGE_CHARS]
                 self._warn_once(f"does not take this run ({type(error).__name__}: {text})")
                 wait_seconds = RETRY_AFTER_SECONDS

@@ -31,16 +31,7 @@ from transformers.models.esm.modeling_esm import EsmLayer
 
 from .alphabet import MASK, PAD, VOCAB_SIZE
 from .attention import Segments, packed_attention
-
-SHAPES = {
-    # size: (layers, hidden size, heads); Lin et al. 2023, table S1. The feed-forward size is 4 * hidden.
-    "8M": (6, 320, 20),
-    "35M": (12, 480, 20),
-    "150M": (30, 640, 20),
-    "650M": (33, 1280, 20),
-    "3B": (36, 2560, 40),
-    "15B": (48, 5120, 40),
-}
+from .shapes import SHAPES
 
 
 def published_config(size: str) -> EsmConfig:

@@ -24,6 +24,7 @@ from .config import RunConfig
 from .hardware import environment, peak_flops, peak_memory_bytes
 from .heartbeat import beat
 from .loader import ReadAhead, StepPacks
+from .metrics_port import PORT
 from .mlflow_mirror import RunStatus
 from .objective import Evaluation, Objective
 from .pretrained import full_weights
@@ -35,6 +36,7 @@ from .run_lock import exclusive
 from .stop import STOPPED_BY_SIGNAL, StopSignal, stop_signal
 from .tracking import RESULTS_FILE, RunLog, write_results
 from .trainer import Trainer
+from .training_metrics import TrainingMetrics
 
 
 def objective_of(config: RunConfig) -> Objective:
@@ -88,11 +90,14 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         lost = log.truncate_after(progress.step)
         if saved is not None or lost:
             log.event(progress.step, "resumed", lost_steps=lost)
+        metrics = _metrics(trainer)
+        metrics.started_at(progress.step, lost)
         status: RunStatus = "FAILED"
         try:
-            with closing(ReadAhead(trainer.steps())) as steps:
-                _loop(trainer, iter(steps), validation, checkpointer, log, stop)
-            results = _finish(trainer, validation, log)
+            with metrics.served(os.environ.get(PORT) if here.is_first else None):
+                with closing(ReadAhead(trainer.steps())) as steps:
+                    _loop(trainer, iter(steps), validation, checkpointer, log, metrics, stop)
+                results = _finish(trainer, validation, log, metrics)
             status = "FINISHED"
         except SystemExit:
             status = "KILLED"
@@ -109,48 +114,84 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
     return results
 
 
+def _metrics(trainer: Trainer) -> TrainingMetrics:
+    config, here = trainer.config, trainer.here
+    peak = peak_flops(here.device)
+    return TrainingMetrics(
+        run=config.name,
+        max_steps=config.train.max_steps,
+        processes=here.world_size,
+        peak_flops=peak * here.world_size if peak else None,
+        num_flops=trainer.num_flops,
+    )
+
+
 def _loop(
     trainer: Trainer,
     steps: Iterator[StepPacks],
     validation: ProteinSplit,
     checkpointer: Checkpointer,
     log: RunLog,
+    metrics: TrainingMetrics,
     stop: StopSignal,
 ) -> None:
     config, here, progress = trainer.config.train, trainer.here, trainer.progress
     earlier, started = progress.seconds, time.monotonic()
+    save_began = started
     window = Window(progress, trainer.num_flops, here.device, here.world_size)
     versions = environment(here.device)
 
     def save() -> None:
+        nonlocal save_began
         progress.seconds = earlier + time.monotonic() - started
-        checkpointer.save(
-            progress.step,
-            trainer.model,
-            trainer.optimizers,
-            {
-                "progress": asdict(progress),
-                "config": trainer.config.to_dict(),
-                "model_config": trainer.objective.esm_config.to_dict(),
-                "environment": versions,
-            },
-        )
+        with metrics.stalling():
+            checkpointer.save(
+                progress.step,
+                trainer.model,
+                trainer.optimizers,
+                {
+                    "progress": asdict(progress),
+                    "config": trainer.config.to_dict(),
+                    "model_config": trainer.objective.esm_config.to_dict(),
+                    "environment": versions,
+                },
+            )
+        save_began = time.monotonic()
+
+    def finish() -> int | None:
+        with metrics.stalling():
+            saved = checkpointer.finish()
+        if saved is not None:
+            metrics.saved(saved, time.monotonic() - save_began)
+        return saved
+
+    def evaluate() -> None:
+        with metrics.evaluating():
+            found = trainer.evaluate(validation, config.eval_packs)
+        log.evaluation(step, "validation", **found.values)
+        metrics.evaluated(found.values)
 
     while progress.step < config.max_steps:
         trainer.beat()  # what was slow, a checkpoint or an evaluation, is over
-        result = trainer.step(next(steps))
+        with metrics.waiting_for_data():
+            packs = next(steps)
+        with metrics.stepping():
+            result = trainer.step(packs)
         step = progress.step
+        metrics.made_step(step, packs)
         is_last = step == config.max_steps
         if step % config.log_every_steps == 0 or is_last or step == 1:
             progress.seconds = earlier + time.monotonic() - started
-            log.train(step, **asdict(result), **window.measure())
+            values = {**asdict(result), **window.measure()}
+            log.train(step, **values)
+            metrics.logged(values)
         stopping, written = here.sum_on_host(stop.received, checkpointer.is_written)
         if written == here.world_size:
-            log.event(checkpointer.finish() or step, "checkpoint")
+            log.event(finish() or step, "checkpoint")
         if stopping or is_last or step % config.save_every_steps == 0:
             save()
         if stopping:
-            checkpointer.finish()
+            finish()
             log.event(step, f"stopped by {stop.name}")
             if here.is_first:
                 tell(
@@ -159,14 +200,16 @@ def _loop(
                 )
             raise SystemExit(STOPPED_BY_SIGNAL)
         if step % config.eval_every_steps == 0 and not is_last:
-            log.evaluation(step, "validation", **trainer.evaluate(validation, config.eval_packs).values)
+            evaluate()
             window.begin()
-    if (saved := checkpointer.finish()) is not None:
+    if (saved := finish()) is not None:
         log.event(saved, "checkpoint")
     progress.seconds = earlier + time.monotonic() - started
 
 
-def _finish(trainer: Trainer, validation: ProteinSplit, log: RunLog) -> dict[str, Any]:
+def _finish(
+    trainer: Trainer, validation: ProteinSplit, log: RunLog, metrics: TrainingMetrics
+) -> dict[str, Any]:
     """Final scores, and the model for others to load."""
     config, here, progress, objective = trainer.config, trainer.here, trainer.progress, trainer.objective
     beat("writing the model", slow=True)
@@ -174,8 +217,10 @@ def _finish(trainer: Trainer, validation: ProteinSplit, log: RunLog) -> dict[str
     if here.is_first:
         objective.write_model(config.run_dir, weights, here.device)
     here.sum_on_host(0.0)  # the others wait here, where waiting may take long
-    valid = trainer.evaluate(validation)
+    with metrics.evaluating():
+        valid = trainer.evaluate(validation)
     log.evaluation(progress.step, "validation", **valid.values)
+    metrics.evaluated(valid.values)
     test: Evaluation | None = None
     if objective.split.manifest.splits["test"].records:
         test = trainer.evaluate(objective.open("test"))

@@ -1,7 +1,11 @@
-"""Lists the cluster's nodes for Prometheus: who is to be asked for metrics, and with which labels.
+"""Lists for Prometheus whom to ask for metrics, and with which labels: the cluster's nodes, and trainings.
 
-From the platform's list of instances, and from Slurm, which knows of a worker as soon as it registers. A node
-that is down stays listed, so that its silence shows; one that has left both lists is gone.
+Nodes are from the platform's list of instances, and from Slurm, which knows of a worker as soon as it
+registers. A node that is down stays listed, so that its silence shows; one that has left both lists is gone.
+
+A job that runs with the comment ``prometheus`` is asked too, on its first node, at a port that follows from
+its number. So the user of a job says that there are metrics, but Slurm says where: nobody can have the
+collector ask another host or port.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ from typing import Any
 
 SECONDS_PER_COMMAND = 25
 NODE_PORT, GPU_PORT = 9100, 9400
+JOB_COMMENT, FIRST_JOB_PORT, NUM_JOB_PORTS = "prometheus", 9500, 500
+"""As ``workloads/esm2/metrics_port.py`` has them."""
 Nodes = dict[str, dict[str, str]]
 """Labels of each node, by its address."""
 
@@ -51,16 +57,8 @@ def slurm_nodes() -> Nodes:
     Raises:
         OSError, subprocess.SubprocessError: if it does not answer.
     """
-    output = subprocess.run(
-        ["scontrol", "--oneliner", "show", "nodes"],
-        check=True,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=SECONDS_PER_COMMAND,
-    ).stdout
     nodes: Nodes = {}
-    for line in output.splitlines():
+    for line in _ask("scontrol", "--oneliner", "show", "nodes"):
         fields: dict[str, str] = dict(
             re.findall(r"(?:^| )(NodeName|NodeAddr|NodeHostName|State)=(\S+)", line)
         )
@@ -71,6 +69,31 @@ def slurm_nodes() -> Nodes:
         address = _address(fields.get("NodeAddr", fields["NodeName"]))
         nodes[address] = {"instance": fields.get("NodeHostName", fields["NodeName"])}
     return nodes
+
+
+def job_targets(nodes: Nodes) -> list[dict[str, Any]]:
+    """Jobs that publish metrics, as Prometheus' file_sd takes them, with the labels of the nodes they are on.
+
+    Raises:
+        OSError, subprocess.SubprocessError: if slurmctld does not answer.
+    """
+    addresses = {labels["instance"]: address for address, labels in nodes.items()}
+    found: list[dict[str, Any]] = []
+    for line in _ask("squeue", "--all", "--noheader", "--states=RUNNING", "--sort=i", "--format=%A|%B|%k"):
+        job_id, _, rest = line.partition("|")
+        host, _, comment = rest.partition("|")
+        address = addresses.get(host)
+        if comment.strip() == JOB_COMMENT and job_id.isdecimal() and address:
+            port = FIRST_JOB_PORT + int(job_id) % NUM_JOB_PORTS
+            found += targets({address: nodes[address]}, port)
+    return found
+
+
+def _ask(*command: str) -> list[str]:
+    """Lines of what Slurm answers."""
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True, errors="replace", timeout=SECONDS_PER_COMMAND
+    ).stdout.splitlines()
 
 
 def _address(name: str) -> str:
@@ -96,14 +119,18 @@ def discover(resource_config: Path, groups: dict[str, Any], former: dict[str, No
     try:
         former["slurm"] = slurm_nodes()
     except (OSError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", None) or "").strip()
-        print(f"scontrol: {error} {said}".strip(), file=sys.stderr, flush=True)
+        _complain("scontrol", error)
         failures += 1
     nodes = dict(former.get("platform", {}))
     for address, labels in former.get("slurm", {}).items():
         # A login node is one of Slurm's too; what the platform calls it holds. Its name is Slurm's.
         nodes[address] = {"role": "worker", **nodes.get(address, {}), **labels}
     return None if failures == 2 else nodes
+
+
+def _complain(program: str, error: Exception) -> None:
+    said = (getattr(error, "stderr", None) or "").strip()
+    print(f"{program}: {error} {said}".strip(), file=sys.stderr, flush=True)
 
 
 def targets(nodes: Nodes, port: int) -> list[dict[str, Any]]:
@@ -138,6 +165,13 @@ def run_once(config: dict[str, Any], output: Path, text_file: Path | None, forme
     nodes = discover(Path(config["resource_config"]), groups, former)
     if nodes is None:
         return False
+    try:
+        jobs = job_targets(nodes)
+    except (OSError, subprocess.SubprocessError) as error:
+        # The list before stands: a job that has ended meanwhile does not answer.
+        _complain("squeue", error)
+    else:
+        write(output / "jobs.json", json.dumps(jobs, indent=1) + "\n")
     with_gpus = {address: labels for address, labels in nodes.items() if has_gpus(labels, groups)}
     for name, found, port in (("nodes", nodes, NODE_PORT), ("gpus", with_gpus, GPU_PORT)):
         write(output / f"{name}.json", json.dumps(targets(found, port), indent=1) + "\n")
@@ -149,7 +183,9 @@ def run_once(config: dict[str, Any], output: Path, text_file: Path | None, forme
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="JSON: instance_groups, resource_config")
-    parser.add_argument("--output", type=Path, required=True, help="folder of nodes.json and gpus.json")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="folder of nodes.json, gpus.json, jobs.json"
+    )
     parser.add_argument("--text-file", type=Path, help="for node_exporter: when it last went well")
     parser.add_argument("--every-seconds", type=float, help="go on until stopped; once without it")
     arguments = parser.parse_args()

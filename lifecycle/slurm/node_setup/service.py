@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from node_setup.failure import SetupError
 from node_setup.node import Node
 
@@ -37,6 +39,24 @@ def have_system_user(node: Node, name: str) -> None:
         node.changed(f"user {name}")
 
 
+def remove_units(node: Node, units: Sequence[str]) -> None:
+    """Stop our units and take them away; those of the same name that somebody has set up by hand stay.
+
+    Raises:
+        SetupError: if one does not stop.
+    """
+    before = len(node.changes)
+    for unit in units:
+        path = node.host.path(f"/etc/systemd/system/{unit}")
+        ours = (node.files / "units" / unit).read_text()
+        if path.is_file() and _description(path.read_text()) == _description(ours):
+            node.host.run("systemctl", "disable", "--now", "--quiet", unit, timeout_seconds=120)
+            path.unlink()
+            node.changed(f"{unit}: removed")
+    if len(node.changes) > before:
+        node.host.run("systemctl", "daemon-reload")
+
+
 def is_running(node: Node, unit: str) -> bool:
     return node.host.try_run("systemctl", "is-active", "--quiet", unit).status == 0
 
@@ -47,3 +67,8 @@ def last_log_lines(node: Node, unit: str, lines: int = 5) -> str:
         "journalctl", "--unit", unit, "--lines", str(lines), "--no-pager", "--output", "cat"
     )
     return done.said or "nothing"
+
+
+def _description(text: str) -> str:
+    """By which our units are known."""
+    return next((line for line in text.splitlines() if line.startswith("Description=")), "")

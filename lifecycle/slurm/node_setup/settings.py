@@ -59,6 +59,17 @@ class Account:
 
 
 @dataclass(frozen=True)
+class Studio:
+    """SageMaker Studio, whose spaces see folders of the Lustre file system."""
+
+    partitions: Literal["shared", "per_profile"]
+    shared_uids: tuple[int, ...]
+    """Who may enter the folder that all spaces share."""
+    login_spaces: bool
+    """Spaces that are login nodes need Slurm's commands and munge's key."""
+
+
+@dataclass(frozen=True)
 class Settings:
     cluster_name: str
     region: str
@@ -77,7 +88,26 @@ class Settings:
     cloudwatch_agent: bool
     health_check_prolog: bool
     workload_code: bool
+    studio: Studio | None
     downloads: Literal["internet", "artifact_bucket"]
+
+
+@dataclass(frozen=True)
+class Mlflow:
+    """SageMaker's managed MLflow."""
+
+    tracking_uri: str
+    role_arn: str
+    """Of jobs, who may log runs with it and do nothing else."""
+
+
+@dataclass(frozen=True)
+class StudioDeployment:
+    requests_url: str | None
+    """Queue of what profiles need; null where all share one folder."""
+    acknowledgements_url: str | None
+    login_secret: str | None
+    """ARN of the secret that login spaces read; null without such spaces."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +119,10 @@ class Deployment:
     """Training code, below a prefix that names its contents."""
     remote_write_url: str | None
     """Where metrics go: Amazon Managed Prometheus; null without a workspace."""
+    mlflow: Mlflow | None
+    """Null where runs are logged to local folders."""
+    studio: StudioDeployment | None
+    """Null without SageMaker Studio."""
 
 
 def read_settings(path: Path) -> Settings:

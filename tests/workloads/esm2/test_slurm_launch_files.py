@@ -18,6 +18,7 @@ from workloads.esm2.launch.job_file import read_job
 from workloads.esm2.launch.node_check import check
 from workloads.esm2.launch.preflight import judge
 from workloads.esm2.launch.slurm_submit import submit
+from workloads.esm2.metrics_port import SLURM_COMMENT
 
 
 @pytest.fixture
@@ -41,6 +42,7 @@ def test_submitting_leaves_what_the_job_needs(slurm: Slurm, monkeypatch: pytest.
     assert found["job"] == "12" and found["report"] == f"{slurm.job.run_dir}/report.html"
     said = (slurm.folder / "sbatch").read_text()
     assert "--nodes=2\n" in said and f"--output={found['log']}\n" in said and "OF_MINE" not in said
+    assert f"--comment={SLURM_COMMENT}\n" in said
     place = (slurm.folder / "work/jobs/12").resolve()
     assert (place / "config.yaml").read_text() == "train: {}\n" and place == Path(found["log"]).parent
     assert read_job(place / "job.json") == slurm.job

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..heartbeat import BEAT_LINES
+from ..metrics_port import JOB_ID, POD_PORT, PORT
 from ..run_lock import PATIENCE
 from .pod_check import NODE_NAME
 from .pod_job import HEALTH_LABEL, SAVE_SECONDS, Manifest, PodJob
@@ -16,10 +17,13 @@ AGENT_FOLDER = "/opt/ml/input/config"
 """HyperPod's agent keeps there who is in the job (``hyperpod_rendezvous_backend.py`` of its 1.1.3)."""
 AGENT_PORT = 8080
 TEMPORARY_FOLDER = "/tmp"
+JOB_ENVIRONMENT = "training-environment"
+"""The cluster's (config/kubernetes_names.py)."""
 MAX_SHARED_GIB = 64
 LINES_A_HANG = 5
 """Lines that a process writes in the time after whose silence it counts as hung."""
 POD_IP = "POD_IP"
+METRICS_PORT_NAME = "metrics"
 
 
 def pod_template(job: PodJob, command: list[str], container_name: str, *, agent: bool) -> Manifest:
@@ -44,6 +48,8 @@ def pod_template(job: PodJob, command: list[str], container_name: str, *, agent:
             _of_pod(NODE_NAME, "spec.nodeName"),
             _of_pod(POD_IP, "status.podIP"),
         ],
+        # What the cluster has for jobs, as where its MLflow is; there is none where it has nothing.
+        "envFrom": [{"configMapRef": {"name": JOB_ENVIRONMENT, "optional": True}}],
         "volumeMounts": mounts,
         # What a container said last is told by make status, also when the pod is gone from its node.
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -56,8 +62,12 @@ def pod_template(job: PodJob, command: list[str], container_name: str, *, agent:
         return {"name": name, **words, "workingDir": folder, **container, "resources": resources}
 
     main = made(container_name, command, all_sizes, job.work_folder)
-    if agent:
-        main["ports"] = [{"name": "agent", "containerPort": AGENT_PORT}]
+    ports = [{"name": "agent", "containerPort": AGENT_PORT}] if agent else []
+    if job.stage == "train":
+        # By its name, those who collect metrics know whom to ask.
+        ports.append({"name": METRICS_PORT_NAME, "containerPort": POD_PORT})
+    if ports:
+        main["ports"] = ports
     # It sees the devices that the main container gets, and makes the working folder, which would be root's if
     # Kubernetes made it.
     before = [made("check", _check(job), all_sizes, "/")]
@@ -122,6 +132,8 @@ def environment(job: PodJob) -> dict[str, str]:
         PATIENCE: str(LOCK_SECONDS),
         BEAT_LINES: str(max(1, job.hang_seconds // LINES_A_HANG)),
     }
+    if job.stage == "train":
+        variables |= {JOB_ID: job.name, PORT: str(POD_PORT)}
     if job.num_gpus:
         # nvidia-smi, which the check asks, is put in from the node only for those who want utilities.
         variables |= {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..metrics_port import JOB_ID, PORT, slurm_port
 from .job_file import CONFIG_FILE, Job
 
 _AMAZON = "/opt/amazon"
+NODE_VARIABLES = Path("/etc/node-setup/training_environment.json")
+"""What the set-up of nodes has for jobs: where the cluster's MLflow is, and who gives credentials for it."""
 LOCK_SECONDS = 300
 """For the lock of the run's folder, where its last start died with its node: Lustre takes a lost client's
 locks from it after 9/4 of its ``timeout`` of 100 s (ping evictor: 6 + 3 pings, each a quarter of it)."""
@@ -72,13 +76,18 @@ def stage_arguments(job: Job, folder: Path) -> list[str]:
 
 def run_environment(job: Job) -> dict[str, str]:
     """Nothing of a network that the nodes do not have: NCCL chooses well by itself without EFA."""
+    job_id = os.environ["SLURM_JOB_ID"]
     variables = {
         "PYTHONPATH": job.code,
         "PYTHONDONTWRITEBYTECODE": "1",
         "ESM2_LOCK_SECONDS": str(LOCK_SECONDS),
         "GIT_SHA": job.version,
+        JOB_ID: job_id,
+        PORT: str(slurm_port(int(job_id))),
         "TOKENIZERS_PARALLELISM": "false",
     }
+    if NODE_VARIABLES.is_file():
+        variables |= json.loads(NODE_VARIABLES.read_text())
     if not job.efa:
         return variables
     variables |= {"FI_PROVIDER": "efa", "NCCL_NET_PLUGIN": "ofi", "NCCL_SOCKET_IFNAME": "^docker,lo,veth"}

@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+from ..metrics_port import SLURM_COMMENT
 from .job_file import CONFIG_FILE, Job, job_of, results
 
 SBATCH_FILE = Path(__file__).with_name("train.sbatch")
@@ -56,7 +57,10 @@ def submit(config: str, job: Job, sbatch_options: list[str]) -> dict[str, str]:
             f"({LEAST_FREE_BYTES >> 20} MiB); {ways_out}"
         )
     log = folder / "job.log"
-    command = ["sbatch", "--parsable", f"--chdir={job.work_folder}", f"--output={log}", *sbatch_options]
+    command = ["sbatch", "--parsable", f"--chdir={job.work_folder}", f"--output={log}"]
+    if job.stage == "train":
+        command.append(f"--comment={SLURM_COMMENT}")
+    command += sbatch_options
     variables = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     try:
         done = subprocess.run(

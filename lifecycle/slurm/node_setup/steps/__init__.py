@@ -14,6 +14,7 @@ from node_setup.steps import (
     health_prolog,
     hold,
     log_rotation,
+    managed_mlflow,
     message_of_the_day,
     metrics_collector,
     metrics_off,
@@ -25,6 +26,7 @@ from node_setup.steps import (
     slurm_controller,
     slurm_metrics,
     slurm_worker,
+    studio,
     users,
     workload_code,
 )
@@ -72,7 +74,9 @@ STEPS: tuple[Step, ...] = (
     Step("slurm-metrics", slurm_metrics.run_collector_of_slurm, roles=("controller",), switched_on=_metrics),
     Step("metrics-collector", metrics_collector.run_collector, roles=("controller",), switched_on=_metrics),
     Step("metrics-off", metrics_off.remove, switched_on=lambda settings: not settings.metrics),
-    # Switched off it takes back what it wrote.
+    # Switched off they take back what they wrote.
+    Step("managed-mlflow", managed_mlflow.apply, roles=("worker",)),
+    Step("studio", studio.apply, roles=("controller",)),
     Step("cloudwatch-agent", cloudwatch_agent.apply),
     # After everything that writes logs.
     Step("log-rotation", log_rotation.install),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from node_setup.node import Node
+from node_setup.service import remove_units
 from node_setup.steps import gpu_exporter, metrics_collector, node_exporter
 
 UNITS = (
@@ -21,21 +22,4 @@ def remove(node: Node) -> None:
     Raises:
         SetupError: if one does not stop.
     """
-    before = len(node.changes)
-    for unit in UNITS:
-        path = node.host.path(f"/etc/systemd/system/{unit}")
-        if path.is_file() and _description(path.read_text()) == _description(_ours(node, unit)):
-            node.host.run("systemctl", "disable", "--now", "--quiet", unit, timeout_seconds=120)
-            path.unlink()
-            node.changed(f"{unit}: removed")
-    if len(node.changes) > before:
-        node.host.run("systemctl", "daemon-reload")
-
-
-def _ours(node: Node, unit: str) -> str:
-    return (node.files / "units" / unit).read_text()
-
-
-def _description(text: str) -> str:
-    """What tells our unit from one of the same name that somebody has set up by hand."""
-    return next((line for line in text.splitlines() if line.startswith("Description=")), "")
+    remove_units(node, UNITS)

@@ -1,0 +1,112 @@
+"""What alerts and dashboards need."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from config.cluster import Cluster
+from config.observability import Grafana
+from config.regions import ZONE_ID_PREFIXES
+from config.violation import Violation
+
+REGIONS = frozenset(
+    {
+        *("ap-northeast-1", "ap-northeast-2", "ap-southeast-1", "ap-southeast-2", "eu-central-1"),
+        *("eu-west-1", "eu-west-2", "us-east-1", "us-east-2", "us-west-2"),
+    }
+)
+"""With AWS::Grafana::Workspace in CloudFormation's registry."""
+_GRAFANA = "observability.grafana"
+# ResourceId of identitystore, with the kind before it, which Grafana wants to know as well.
+_IDENTITY = re.compile(r"(user|group)/([0-9a-f]{10}-)?[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_ROLES = ("admins", "editors", "viewers")
+
+
+def there_are_metrics(cluster: Cluster) -> Iterator[Violation]:
+    if cluster.observability and not cluster.prometheus:
+        yield Violation(
+            "prometheus",
+            False,
+            "observability watches what Prometheus has",
+            "set true, or remove observability",
+        )
+
+
+def mails_once(cluster: Cluster) -> Iterator[Violation]:
+    emails = cluster.observability.emails if cluster.observability else []
+    for index, email in enumerate(emails):
+        if email in emails[:index]:
+            yield Violation(
+                f"observability.emails[{index}]", email, "it is there already", "name each address once"
+            )
+
+
+def grafana_is_in_the_region(cluster: Cluster) -> Iterator[Violation]:
+    if _grafana(cluster) and cluster.region in ZONE_ID_PREFIXES and cluster.region not in REGIONS:
+        yield Violation(
+            _GRAFANA,
+            {},
+            f"Amazon Managed Grafana is in {', '.join(sorted(REGIONS))}, and not in {cluster.region}",
+            "remove it; a Grafana elsewhere can read Prometheus too",
+        )
+
+
+def people_can_sign_in(cluster: Cluster) -> Iterator[Violation]:
+    grafana = _grafana(cluster)
+    if grafana and grafana.sign_in == "saml" and not grafana.saml:
+        yield Violation(
+            f"{_GRAFANA}.saml",
+            None,
+            "sign_in: saml needs to know the identity provider",
+            "set saml.metadata_url, or sign_in to identity_center",
+        )
+    if grafana and grafana.sign_in == "identity_center" and grafana.saml:
+        yield Violation(
+            f"{_GRAFANA}.saml",
+            {},
+            "sign_in: identity_center needs no other identity provider",
+            "remove it, or set sign_in to saml",
+        )
+
+
+def people_are_named_as_they_sign_in(cluster: Cluster) -> Iterator[Violation]:
+    grafana = _grafana(cluster)
+    if not grafana:
+        return
+    if grafana.sign_in == "saml":
+        if grafana.viewers:
+            yield Violation(
+                f"{_GRAFANA}.viewers",
+                grafana.viewers,
+                "with SAML everybody is a viewer whom the identity provider lets in",
+                "remove it",
+            )
+        return
+    seen: set[str] = set()
+    for role in _ROLES:
+        for index, name in enumerate(getattr(grafana, role)):
+            path = f"{_GRAFANA}.{role}[{index}]"
+            if not _IDENTITY.fullmatch(name):
+                yield Violation(
+                    path,
+                    name,
+                    "Identity Center knows people as user/<id> or group/<id>",
+                    "take the id from `aws identitystore list-groups` (or list-users)",
+                )
+            elif name in seen:
+                yield Violation(path, name, "a user or group has one role", "name it once")
+            seen.add(name)
+
+
+def _grafana(cluster: Cluster) -> Grafana | None:
+    return cluster.observability.grafana if cluster.observability else None
+
+
+RULES = (
+    there_are_metrics,
+    mails_once,
+    grafana_is_in_the_region,
+    people_can_sign_in,
+    people_are_named_as_they_sign_in,
+)

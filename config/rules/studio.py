@@ -1,0 +1,100 @@
+"""What SageMaker Studio needs of the rest of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from config.cluster import Cluster
+from config.slurm_cluster import SlurmCluster
+from config.studio import STUDIO_FOLDER, StudioProfile
+from config.violation import Violation
+
+
+def profiles_are_distinct(cluster: Cluster) -> Iterator[Violation]:
+    names = [profile.name for profile in cluster.studio.profiles] if cluster.studio else []
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield Violation(
+                f"studio.profiles[{index}].name",
+                name,
+                "it is the name of an earlier profile",
+                "set another name",
+            )
+
+
+def people_sign_in_one_way(cluster: Cluster) -> Iterator[Violation]:
+    if not cluster.studio:
+        return
+    central = cluster.studio.sign_in == "identity_center"
+    for profile in cluster.studio.profiles:
+        if central and profile.sign_in_name is None:
+            yield Violation(
+                _path(profile, "sign_in_name"),
+                None,
+                "with sign_in: identity_center a profile belongs to a user of IAM Identity Center",
+                "set that user's name",
+            )
+        if not central and profile.sign_in_name is not None:
+            yield Violation(
+                _path(profile, "sign_in_name"),
+                profile.sign_in_name,
+                "with sign_in: iam people come from AWS's console",
+                "remove it, or set sign_in to identity_center",
+            )
+
+
+def jobs_belong_to_users(cluster: Cluster) -> Iterator[Violation]:
+    if not (isinstance(cluster, SlurmCluster) and cluster.studio):
+        return
+    users = {user.name: user for user in cluster.access.users}
+    for profile in cluster.studio.profiles:
+        user = users.get(profile.cluster_user or "")
+        if profile.cluster_user and not user:
+            yield Violation(
+                _path(profile, "cluster_user"),
+                profile.cluster_user,
+                f"jobs are those of access.users: {', '.join(users) or 'there are none'}",
+                "set one of them, or add the user",
+            )
+        elif profile.login_space and not (user and user.admin):
+            yield Violation(
+                _path(profile, "login_space"),
+                True,
+                "it holds munge's key, with which one can act as anyone, root included",
+                "set cluster_user to an admin of access.users, or set false: jobs can be submitted without",
+            )
+
+
+def disks_are_as_large_as_allowed(cluster: Cluster) -> Iterator[Violation]:
+    studio = cluster.studio
+    if studio and studio.space_gib > studio.max_space_gib:
+        yield Violation(
+            "studio.space_gib",
+            studio.space_gib,
+            f"at most max_space_gib, {studio.max_space_gib}, are allowed",
+            "set less, or raise max_space_gib",
+        )
+
+
+def partitions_are_not_in_the_bucket(cluster: Cluster) -> Iterator[Violation]:
+    path = cluster.storage.data_bucket.lustre_path
+    if cluster.studio and path and path.split("/")[1] == STUDIO_FOLDER:
+        yield Violation(
+            "storage.data_bucket.lustre_path",
+            path,
+            f"Studio's partitions are in /{STUDIO_FOLDER}, and would be copied to the bucket",
+            "set another directory, as /data",
+        )
+
+
+def _path(profile: StudioProfile, key: str) -> str:
+    return f"studio.profiles[{profile.name}].{key}"
+
+
+RULES = (
+    profiles_are_distinct,
+    people_sign_in_one_way,
+    jobs_belong_to_users,
+    disks_are_as_large_as_allowed,
+    partitions_are_not_in_the_bucket,
+)

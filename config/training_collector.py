@@ -1,0 +1,182 @@
+"""Kubernetes objects that collect trainings' metrics: Prometheus as an agent, in one small pod.
+
+HyperPod's observability add-on asks services by their name alone (``customServiceScrapeTargets``), behind
+which one of several trainings would answer at random. AWS's managed collector finds pods, too, but writes to
+no workspace whose key is the customer's (user guide of Managed Prometheus, "managed collectors").
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from config.eks_cluster import EksCluster
+from config.kubernetes_names import job_namespaces
+
+NAMESPACE = NAME = "training-metrics"
+# The same version as on Slurm's controller (lifecycle/slurm/downloads.json), for all architectures.
+IMAGE = (
+    "quay.io/prometheus/prometheus:v3.5.0@sha256:"
+    "63805ebb8d2b3920190daf1cb14a60871b16fd38bed42b857a3182bc621f4996"
+)
+CONFIG_FILE = "prometheus.yml"
+PORT = 9090
+USER = 65534
+"""nobody, as whom the image runs."""
+_FOLDER, _DATA = "/etc/prometheus", "/prometheus"
+_RBAC = "rbac.authorization.k8s.io"
+
+
+def collector_objects(cluster: EksCluster, *, remote_write_url: str) -> list[dict[str, Any]]:
+    """In the order in which they are made; the namespaces of jobs are there already."""
+    config = agent_config(cluster, remote_write_url=remote_write_url)
+    account = {"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}
+    role = {"kind": "ClusterRole", "name": NAME, "apiGroup": _RBAC}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {
+                "name": NAMESPACE,
+                "labels": {"pod-security.kubernetes.io/enforce": "restricted"},
+            },
+        },
+        _head("v1", "ServiceAccount"),
+        {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": NAME},
+            "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}],
+        },
+        # In namespaces of jobs, and nowhere else.
+        *(
+            {
+                "apiVersion": f"{_RBAC}/v1",
+                "kind": "RoleBinding",
+                "metadata": {"name": NAME, "namespace": namespace},
+                "roleRef": role,
+                "subjects": [account],
+            }
+            for namespace in job_namespaces(cluster)
+        ),
+        # JSON is YAML.
+        {**_head("v1", "ConfigMap"), "data": {CONFIG_FILE: json.dumps(config, indent=1)}},
+        _deployment(_digest(cluster)),
+    ]
+
+
+def agent_config(cluster: EksCluster, *, remote_write_url: str) -> dict[str, Any]:
+    """Prometheus' configuration. A pod that has the port and does not listen is no first one of its job."""
+
+    def keep(label: str, value: str) -> dict[str, Any]:
+        return {"action": "keep", "source_labels": [f"__meta_kubernetes_pod_{label}"], "regex": value}
+
+    def label(name: str, source: str) -> dict[str, Any]:
+        return {"source_labels": [f"__meta_kubernetes_{source}"], "target_label": name}
+
+    return {
+        "global": {
+            "scrape_interval": "30s",
+            "scrape_timeout": "25s",
+            "external_labels": {"cluster": cluster.name},
+        },
+        "scrape_configs": [
+            {
+                "job_name": "training",
+                # Users' processes answer: each has about 60 samples.
+                "sample_limit": 500,
+                "kubernetes_sd_configs": [{"role": "pod", "namespaces": {"names": job_namespaces(cluster)}}],
+                "relabel_configs": [
+                    keep("label_app_kubernetes_io_name", "esm2"),
+                    keep("container_port_name", "metrics"),
+                    keep("phase", "Running"),
+                    label("namespace", "namespace"),
+                    label("pod", "pod_name"),
+                    label("instance", "pod_node_name"),
+                ],
+            }
+        ],
+        "remote_write": [
+            {
+                "url": remote_write_url,
+                "sigv4": {"region": cluster.region},
+                # As Amazon Managed Service for Prometheus recommends.
+                "queue_config": {"max_samples_per_send": 1000, "max_shards": 200, "capacity": 2500},
+            }
+        ],
+    }
+
+
+def _digest(cluster: EksCluster) -> str:
+    """Of the configuration: another one is read by another pod."""
+    text = json.dumps(agent_config(cluster, remote_write_url=""), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _deployment(digest: str) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/name": NAME}
+    ready = {"httpGet": {"path": "/-/ready", "port": PORT}, "periodSeconds": 10, "timeoutSeconds": 5}
+    container = {
+        "name": "prometheus",
+        "image": IMAGE,
+        "args": [
+            "--agent",
+            f"--config.file={_FOLDER}/{CONFIG_FILE}",
+            f"--storage.agent.path={_DATA}",
+            # What the workspace has not taken yet.
+            "--storage.agent.retention.max-time=4h",
+            f"--web.listen-address=:{PORT}",
+        ],
+        "ports": [{"name": "http", "containerPort": PORT}],
+        "readinessProbe": ready,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "resources": {
+            "requests": {"cpu": "50m", "memory": "128Mi"},
+            "limits": {"memory": "512Mi", "ephemeral-storage": "2Gi"},
+        },
+        "volumeMounts": [
+            {"name": "config", "mountPath": _FOLDER, "readOnly": True},
+            {"name": "data", "mountPath": _DATA},
+        ],
+    }
+    return {
+        **_head("apps/v1", "Deployment"),
+        "spec": {
+            "replicas": 1,
+            # Two would send the same.
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels, "annotations": {"training-metrics/config": digest}},
+                "spec": {
+                    "serviceAccountName": NAME,
+                    "enableServiceLinks": False,
+                    "securityContext": {
+                        "runAsNonRoot": True,
+                        "runAsUser": USER,
+                        "runAsGroup": USER,
+                        "fsGroup": USER,
+                        "seccompProfile": {"type": "RuntimeDefault"},
+                    },
+                    "containers": [container],
+                    "volumes": [
+                        {"name": "config", "configMap": {"name": NAME}},
+                        {"name": "data", "emptyDir": {"sizeLimit": "2Gi"}},
+                    ],
+                },
+            },
+        },
+    }
+
+
+def _head(version: str, kind: str) -> dict[str, Any]:
+    return {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": NAME, "namespace": NAMESPACE},
+    }

@@ -1,0 +1,70 @@
+"""What spaces of Studio fetch at their start."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_s3 as s3
+
+from constructs import Construct
+from constructs.hashed_upload import HashedUpload
+from constructs.node_statements import Statement
+
+FOLDER = Path(__file__).parents[1] / "lifecycle" / "studio"
+PREFIX, CLIENT_PREFIX = "studio", "studio-login"
+"""Of the artifact bucket: the scripts of spaces, and Slurm's commands, which the controller puts there."""
+
+
+class StudioFiles(Construct):
+    """Scripts of spaces with their settings, in the artifact bucket: ``s3_uri``."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        artifact_bucket: s3.IBucket,
+        settings: Mapping[str, Any],
+        key: kms.IKey | None,
+        log: logs.CfnLogGroup,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        resource = artifact_bucket.node.default_child
+        assert isinstance(resource, s3.CfnBucket) and resource.bucket_name
+        self.bucket_name = resource.bucket_name
+        bucket = s3.Bucket.from_bucket_attributes(
+            self, "Bucket", bucket_name=self.bucket_name, encryption_key=key
+        )
+        self.upload = HashedUpload(
+            self,
+            "Scripts",
+            bucket=bucket,
+            prefix=PREFIX,
+            folder=FOLDER,
+            deployment_files={"settings.json": json.dumps(settings, indent=2, sort_keys=True) + "\n"},
+            log_group=logs.LogGroup.from_log_group_arn(self, "LogReference", log.attr_arn),
+        )
+
+
+def read_statements(partition: str, bucket_name: str, *prefixes: str) -> list[Statement]:
+    """Reading what lies below prefixes of the artifact bucket."""
+    bucket = f"arn:{partition}:s3:::{bucket_name}"
+    return [
+        Statement(
+            "ListScripts",
+            ["s3:ListBucket"],
+            [bucket],
+            {"StringLike": {"s3:prefix": [f"{prefix}/*" for prefix in prefixes]}},
+        ),
+        Statement(
+            "ReadScripts",
+            ["s3:GetObject"],
+            [f"{bucket}/{prefix}/*" for prefix in prefixes],
+            why_wildcard="each version lies below a hash of its own",
+        ),
+    ]

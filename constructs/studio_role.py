@@ -1,0 +1,116 @@
+"""What a person's spaces may do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aws_cdk import Stack
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+
+from constructs import Construct
+from constructs.node_statements import Statement
+from constructs.statement_role import statement_role
+
+_OWNER = "sagemaker:OwnerUserProfileArn"
+_SHARING = "sagemaker:SpaceSharingType"
+
+
+def studio_role(
+    scope: Construct,
+    construct_id: str,
+    *,
+    description: str,
+    key: kms.IKey | None,
+    more: Sequence[Statement],
+) -> iam.Role:
+    """The execution role of spaces: one's own spaces, their logs, and ``more``.
+
+    SageMaker's managed policies for Studio reach all buckets, clusters and roles of an account.
+    """
+    stack = Stack.of(scope)
+    statements = [*_studio_statements(stack), *more]
+    if key:
+        via = {"kms:ViaService": f"sagemaker.{stack.region}.amazonaws.com"}
+        statements += [
+            Statement("Decrypt", ["kms:Decrypt"], [key.key_arn]),
+            # The disks of spaces.
+            Statement(
+                "GrantDisksTheKey",
+                ["kms:CreateGrant"],
+                [key.key_arn],
+                {"Bool": {"kms:GrantIsForAWSResource": "true"}, "StringEquals": via},
+            ),
+            Statement("DescribeKeyOfDisks", ["kms:DescribeKey"], [key.key_arn], {"StringEquals": via}),
+        ]
+    return statement_role(
+        scope,
+        construct_id,
+        description=description,
+        assumed_by=iam.ServicePrincipal(
+            "sagemaker.amazonaws.com", conditions={"StringEquals": {"aws:SourceAccount": stack.account}}
+        ),
+        policy_name="Studio",
+        statements=statements,
+    )
+
+
+def _studio_statements(stack: Stack) -> list[Statement]:
+    """After "Amazon SageMaker Studio UI" in SageMaker's developer guide ("ABAC" of private spaces)."""
+    arn = f"arn:{stack.partition}:sagemaker:{stack.region}:{stack.account}"
+    logs = f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:/aws/sagemaker/studio"
+    profile = f"{arn}:user-profile/${{sagemaker:DomainId}}/${{sagemaker:UserProfileName}}"
+    private: dict[str, dict[str, str | list[str]]] = {
+        "ArnLike": {_OWNER: profile},
+        "StringEquals": {_SHARING: ["Private"]},
+    }
+    names = "people name their spaces; the condition names the person"
+    return [
+        Statement(
+            "SeeStudio",
+            [
+                *("sagemaker:DescribeApp", "sagemaker:DescribeDomain", "sagemaker:DescribeSpace"),
+                *("sagemaker:DescribeUserProfile", "sagemaker:ListApps", "sagemaker:ListSpaces"),
+            ],
+            [f"{arn}:{kind}/*" for kind in ("app", "domain", "space", "user-profile")],
+            why_wildcard="SageMaker makes up the domain's id after the role is there",
+        ),
+        Statement(
+            "OwnSpaces",
+            ["sagemaker:CreateSpace", "sagemaker:DeleteSpace", "sagemaker:UpdateSpace"],
+            [f"{arn}:space/${{sagemaker:DomainId}}/*"],
+            private,
+            names,
+        ),
+        Statement(
+            "RunOwnSpaces",
+            ["sagemaker:CreateApp", "sagemaker:DeleteApp"],
+            [f"{arn}:app/${{sagemaker:DomainId}}/*"],
+            private,
+            names,
+        ),
+        Statement(
+            "TagWhatIsMade",
+            ["sagemaker:AddTags"],
+            [f"{arn}:app/*", f"{arn}:space/*"],
+            {"Null": {"sagemaker:TaggingAction": "false"}},
+            names,
+        ),
+        Statement(
+            "OpenStudio",
+            ["sagemaker:CreatePresignedDomainUrl"],
+            [profile],
+        ),
+        Statement(
+            "WriteLogs",
+            ["logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
+            [logs, f"{logs}:log-stream:*"],
+            why_wildcard="SageMaker names streams after spaces",
+        ),
+        Statement(
+            "FindFileSystems",
+            ["fsx:DescribeFileSystems"],
+            ["*"],
+            why_wildcard="FSx has no resource-level permissions for it",
+        ),
+    ]

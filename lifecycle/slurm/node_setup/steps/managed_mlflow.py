@@ -1,0 +1,63 @@
+"""What jobs need to log to SageMaker's managed MLflow: its address, and credentials that do nothing else."""
+
+from __future__ import annotations
+
+import json
+
+from node_setup.collector import install_program
+from node_setup.endpoint import http_get
+from node_setup.failure import SetupError
+from node_setup.node import Node
+from node_setup.service import keep_running, remove_units
+
+UNIT = "job-credentials.service"
+PORT = 9911
+ENVIRONMENT = "/etc/node-setup/training_environment.json"
+"""Variables that the training code gives its processes (workloads/esm2/launch/slurm_step.py)."""
+SECONDS_TO_ANSWER = 60
+
+
+def apply(node: Node) -> None:
+    """Install the service and the variables, or take both back where the deployment has no MLflow.
+
+    Without credentials runs lack only their copy in MLflow: a warning.
+
+    Raises:
+        SetupError: if the service does not start.
+    """
+    mlflow = node.deployment.mlflow
+    if mlflow is None:
+        remove_units(node, (UNIT,))
+        variables_file = node.host.path(ENVIRONMENT)
+        if variables_file.is_file():
+            variables_file.unlink()
+            node.changed(f"{ENVIRONMENT}: removed")
+        return
+    values = {
+        "@ROLE_ARN@": mlflow.role_arn,
+        "@SESSION_NAME@": node.facts.host_name,
+        "@REGION@": node.settings.region,
+        "@PORT@": str(PORT),
+    }
+
+    def filled(text: str) -> str:
+        for mark, value in values.items():
+            text = text.replace(mark, value)
+        return text
+
+    changed = install_program(node, "job_credentials")
+    changed |= node.install_unit(UNIT, filled)
+    keep_running(node, UNIT, changed=changed)
+    url = f"http://127.0.0.1:{PORT}/credentials"
+    variables = {"MLFLOW_TRACKING_URI": mlflow.tracking_uri, "AWS_CONTAINER_CREDENTIALS_FULL_URI": url}
+    node.install(ENVIRONMENT, json.dumps(variables, indent=2, sort_keys=True) + "\n")
+    try:
+        node.host.wait_for(
+            # Not shown: it is a secret.
+            lambda: bool(json.loads(http_get(url))["AccessKeyId"]),
+            timeout_seconds=SECONDS_TO_ANSWER,
+            what=f"{UNIT} has no credentials of {mlflow.role_arn}",
+            remedy=f"see `journalctl --unit {UNIT}` on the node",
+        )
+    except SetupError as error:
+        node.warn(f"runs are not copied to MLflow: {error}")

@@ -1,0 +1,167 @@
+"""What a space of SageMaker Studio needs to be a login node: Slurm's commands as they are here, and a secret.
+
+Run on the controller, as root, whenever something of it may have changed. The commands go to the cluster's
+bucket, below their hash; munge's key, Slurm's configuration and that hash into one secret. A space is given
+the very programs that answer here, so that versions match by themselves; of the C library it has its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import gzip
+import hashlib
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+PROGRAMS = (
+    *("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "sprio", "sshare"),
+    "munged",
+)
+# Not srun and salloc: what they start calls them back, and nothing reaches a space.
+LIBRARIES, BIN = "opt/studio-slurm/lib", "opt/studio-slurm/bin"
+"""Where they are in a space, apart from what it has of its own."""
+# Parts of glibc: a program must be given those of its own system.
+_GLIBC = re.compile(r"^(ld-linux|linux-vdso|lib(c|m|dl|rt|pthread|resolv|util|nsl|anl)\.so)")
+MAX_SECRET_BYTES = 65_536
+"""Secrets Manager's limit."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bucket", required=True)
+    parser.add_argument("--prefix", default="studio-login")
+    parser.add_argument("--secret", required=True)
+    parser.add_argument("--region", required=True)
+    parser.add_argument("--key", type=Path, default=Path("/etc/munge/munge.key"))
+    options = parser.parse_args()
+    state = Path("/var/lib/studio-login/published")
+    archive = pack_client()
+    digest = hashlib.sha256(archive).hexdigest()
+    uri = f"s3://{options.bucket}/{options.prefix}/{digest}.tar.gz"
+    secret = json.dumps(
+        {
+            "version": _run("sinfo", "--version").strip(),
+            "client": uri,
+            "client_sha256": digest,
+            "munge_key": base64.b64encode(options.key.read_bytes()).decode(),
+            "hosts": controller_hosts(),
+            "configuration": {
+                name: base64.b64encode(gzip.compress(text, mtime=0)).decode()
+                for name, text in configuration_files().items()
+            },
+        },
+        sort_keys=True,
+    )
+    if len(secret) > MAX_SECRET_BYTES:
+        raise SystemExit(
+            f"Slurm's configuration makes a secret of {len(secret)} bytes, and {MAX_SECRET_BYTES} are"
+            " allowed; submit through Systems Manager (login_space: false)"
+        )
+    fingerprint = hashlib.sha256(f"{options.secret} {secret}".encode()).hexdigest()
+    if state.is_file() and state.read_text() == fingerprint:
+        print("nothing has changed")
+        return 0
+    with tempfile.NamedTemporaryFile(suffix=".tar.gz") as file:
+        file.write(archive)
+        file.flush()
+        _aws("s3", "cp", "--only-show-errors", file.name, uri, region=options.region)
+    # From a file: arguments can be seen by every user of the node.
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as values:
+        values.write(secret)
+        values.flush()
+        _aws(
+            *("secretsmanager", "put-secret-value", "--secret-id", options.secret),
+            *("--secret-string", f"file://{values.name}"),
+            region=options.region,
+        )
+    state.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state.write_text(fingerprint)
+    print(f"published {uri}")
+    return 0
+
+
+def pack_client() -> bytes:
+    """Programs, their libraries and Slurm's plugins, as a tar of paths in a space; the same for the same."""
+    programs = {name: Path(found) for name in PROGRAMS if (found := shutil.which(name))}
+    if missing := {"sbatch", "munged"} - set(programs):
+        raise SystemExit(f"{', '.join(sorted(missing))} not found on PATH")
+    plugins = [path for folder in plugin_folders() for path in sorted(folder.glob("*.so"))]
+    libraries = {name: path for file in [*programs.values(), *plugins] for name, path in needed(file)}
+    files = {f"{BIN}/{name}": path for name, path in programs.items()}
+    files |= {f"{LIBRARIES}/{name}": path for name, path in libraries.items()}
+    # Where slurm.conf, or Slurm itself, says that they are.
+    files |= {str(path).lstrip("/"): path for path in plugins}
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for name, path in sorted(files.items()):
+            data = path.read_bytes()
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(data), 0o755
+            archive.addfile(member, io.BytesIO(data))
+    return gzip.compress(buffer.getvalue(), compresslevel=6, mtime=0)
+
+
+def plugin_folders() -> list[Path]:
+    found = re.search(r"^PluginDir\s*=\s*(\S+)", _run("scontrol", "show", "config"), re.MULTILINE)
+    if not found:
+        raise SystemExit("scontrol show config names no PluginDir")
+    return [Path(name) for name in found[1].split(":")]
+
+
+def needed(program: Path) -> list[tuple[str, Path]]:
+    """The libraries of a program or plugin, by the names it asks for; without those of the C library."""
+    done = subprocess.run(["ldd", str(program)], capture_output=True, text=True, timeout=60)
+    found = re.findall(r"^\s*(\S+) => (/\S+)", done.stdout, re.MULTILINE)
+    return [(name, Path(path)) for name, path in found if not _GLIBC.match(name)]
+
+
+def configuration_files() -> dict[str, bytes]:
+    """slurm.conf and what it includes, by name; nothing of the database, which has a password."""
+    shown = _run("scontrol", "show", "config")
+    found = re.search(r"^SLURM_CONF\s*=\s*(\S+)", shown, re.MULTILINE)
+    if not found:
+        raise SystemExit("scontrol show config names no slurm.conf")
+    folder, files, queue = Path(found[1]).parent, {}, [Path(found[1]).name]
+    while queue:
+        name = queue.pop()
+        files[name] = (folder / name).read_bytes()
+        included = re.findall(rb"^\s*include\s+(\S+)", files[name], re.MULTILINE | re.IGNORECASE)
+        for path in (Path(line.decode()) for line in included):
+            if path.parent in (Path("."), folder) and path.name not in files:
+                queue.append(path.name)
+    return files
+
+
+def controller_hosts() -> dict[str, str]:
+    """Addresses of the controllers, by the names that slurm.conf has for them."""
+    shown = _run("scontrol", "show", "config")
+    hosts = re.findall(r"^SlurmctldHost\[\d+\]\s*=\s*([^\s(]+)(?:\(([^)]+)\))?", shown, re.MULTILINE)
+    return {name: address or _address(name) for name, address in hosts}
+
+
+def _address(name: str) -> str:
+    return _run("getent", "ahostsv4", name).split()[0]
+
+
+def _run(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def _aws(*arguments: str, region: str) -> None:
+    done = subprocess.run(
+        ["aws", *arguments, "--region", region], capture_output=True, text=True, timeout=300
+    )
+    if done.returncode:
+        raise SystemExit(f"aws {' '.join(arguments[:2])}: {done.stderr.strip()}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,214 @@
+"""Makes the folders of Lustre that spaces of SageMaker Studio see, and says when they are made.
+
+``serve`` answers requests from a queue for good (a service on Slurm's controller); ``drain`` until the queue
+is empty (a job of Kubernetes, where the same file comes in a ConfigMap); ``shared`` makes the one that all
+spaces share. A request that fails stays in the queue, which hands it out again, and in the end sets it aside.
+
+As root, with the capabilities to make folders and to give them away. Requests name people: paths are made of
+them here, below a root that no one else can write to. Python 3.9, standard library and the aws command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import stat
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+STUDIO_UID, STUDIO_GID = 200001, 1001
+"""Whom files of spaces belong to, as the file system sees them."""
+FIRST_UID = 1000
+"""Numbers below are the system's, and get no access."""
+PROFILE = re.compile(r"[A-Za-z0-9](-*[A-Za-z0-9]){0,62}")
+"""SageMaker's ``UserProfileName``; its case means nothing, so folders are in lower case."""
+USERS, SHARED, TRASH = "users", "shared", ".removed"
+EMPTY_POLLS = 2
+"""Of long polls that bring nothing, before the queue is taken for empty."""
+SECONDS_PER_POLL = 20
+SECONDS_AFTER_FAULT = 15
+
+# POSIX ACLs as extended attributes: a version, then entries of tag, permissions and number (linux
+# include/uapi/linux/posix_acl_xattr.h and posix_acl.h).
+_VERSION, _NO_ID = 2, 0xFFFFFFFF
+_OWNER, _USER, _GROUP, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
+_ALL, _NONE = 7, 0
+
+
+class BadRequest(ValueError):
+    """A request that no repetition makes good."""
+
+
+def acl(uids: list[int]) -> bytes:
+    """Everything for the owner and these users, nothing for group and others."""
+    entries = [(_OWNER, _ALL, _NO_ID)]
+    entries += [(_USER, _ALL, uid) for uid in sorted(set(uids))]
+    entries += [(_GROUP, _NONE, _NO_ID), (_MASK, _ALL, _NO_ID), (_OTHER, _NONE, _NO_ID)]
+    return struct.pack("<I", _VERSION) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+def make_partition(root: Path, folder: str, uids: list[int]) -> None:
+    """Have ``root/folder`` belong to Studio's user and open to ``uids``, as will be what is made in it.
+
+    What is in a folder that is there already stays as it is.
+
+    Raises:
+        OSError: if the file system does not answer, or something else is in the place.
+    """
+    make_root_folder(root)
+    make_root_folder((root / folder).parent)
+    path = root / folder
+    if not os.path.lexists(path):
+        path.mkdir(mode=0o700)
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        os.fchown(handle, STUDIO_UID, STUDIO_GID)
+        wanted = acl(uids)
+        # New files get the second; it comes first, so that none is made without.
+        os.setxattr(handle, "system.posix_acl_default", wanted)
+        os.setxattr(handle, "system.posix_acl_access", wanted)
+    finally:
+        os.close(handle)
+
+
+def remove_partition(root: Path, folder: str) -> None:
+    """Have ``root/folder`` gone, at once for those who look; ``empty_trash`` deletes what was in it."""
+    path = root / folder
+    if os.path.lexists(path):
+        trash = root / TRASH
+        trash.mkdir(mode=0o700, exist_ok=True)
+        os.rename(path, trash / f"{path.name}-{time.time_ns()}")
+
+
+def empty_trash(root: Path) -> None:
+    trash = root / TRASH
+    for path in sorted(trash.iterdir()) if trash.is_dir() else []:
+        shutil.rmtree(path)
+
+
+def make_root_folder(path: Path) -> None:
+    """A folder of root's that all may enter: who could write to it could put links in the way."""
+    path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise PermissionError(f"{path} must be a folder of root's: it is of uid {found.st_uid}")
+    if stat.S_IMODE(found.st_mode) != 0o755:
+        path.chmod(0o755)
+
+
+def handle(root: Path, text: str) -> dict[str, Any]:
+    """Do what a request asks for; returns what is said of it.
+
+    Raises:
+        BadRequest: if it is none.
+        OSError: if the file system refuses.
+    """
+    request = _parse(text)
+    folder = f"{USERS}/{request['profile'].lower()}"
+    if request["action"] == "make":
+        make_partition(root, folder, request["uids"])
+    else:
+        remove_partition(root, folder)
+    return {"action": request["action"], "profile": request["profile"], "domain": request["domain"]}
+
+
+def _parse(text: str) -> dict[str, Any]:
+    try:
+        request = json.loads(text)
+        action, profile, domain = request["action"], request["profile"], request["domain"]
+        uids = request["uids"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadRequest(f"{type(error).__name__}: {error}") from None
+    if action not in ("make", "remove"):
+        raise BadRequest(f"action is {action!r}, not make or remove")
+    if not isinstance(profile, str) or not PROFILE.fullmatch(profile):
+        raise BadRequest(f"{profile!r} is no name of a profile")
+    if not isinstance(domain, str):
+        raise BadRequest(f"{domain!r} is no domain")
+    if not isinstance(uids, list) or not all(type(uid) is int and FIRST_UID <= uid < _NO_ID for uid in uids):
+        raise BadRequest(f"uids are {uids!r}, not numbers of users")
+    return {"action": action, "profile": profile, "domain": domain, "uids": uids}
+
+
+class Queue:
+    def __init__(self, url: str, region: str) -> None:
+        self._options = ["--queue-url", url, "--region", region, "--output", "json"]
+
+    def receive(self) -> list[dict[str, str]]:
+        # Of a FIFO queue: one at a time, so that a fault holds up nobody else's.
+        answer = self._aws(
+            *("receive-message", "--max-number-of-messages", "1"),
+            *("--wait-time-seconds", str(SECONDS_PER_POLL)),
+        )
+        messages: list[dict[str, str]] = json.loads(answer or "{}").get("Messages", [])
+        return messages
+
+    def send(self, body: dict[str, Any]) -> None:
+        self._aws("send-message", "--message-body", json.dumps(body))
+
+    def delete(self, message: dict[str, str]) -> None:
+        self._aws("delete-message", "--receipt-handle", message["ReceiptHandle"])
+
+    def _aws(self, *arguments: str) -> str:
+        done = subprocess.run(
+            ["aws", "sqs", *arguments, *self._options], capture_output=True, text=True, timeout=120
+        )
+        if done.returncode:
+            raise OSError(f"aws sqs {arguments[0]}: {done.stderr.strip()}")
+        return done.stdout
+
+
+def poll(root: Path, requests: Queue, acknowledgements: Queue) -> int:
+    """Answer what one poll brings; returns how many messages came."""
+    messages = requests.receive()
+    for message in messages:
+        body = message["Body"]
+        try:
+            said = handle(root, body)
+        except (BadRequest, OSError) as error:
+            # Neither acknowledged nor deleted: it comes again, and at last goes where somebody looks.
+            print(f"request {body}: {error}", file=sys.stderr, flush=True)
+            continue
+        acknowledgements.send(said)
+        requests.delete(message)
+        print(f"{said['action']} {said['profile']}: done", flush=True)
+    empty_trash(root)
+    return len(messages)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["serve", "drain", "shared"])
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--uids", default="", help="of users who may enter what is shared, with commas")
+    parser.add_argument("--requests", default="")
+    parser.add_argument("--acknowledgements", default="")
+    parser.add_argument("--region", default="")
+    options = parser.parse_args()
+    os.umask(0o022)
+    if options.what == "shared":
+        make_partition(options.root, SHARED, [int(uid) for uid in options.uids.split(",") if uid])
+        return 0
+    requests = Queue(options.requests, options.region)
+    acknowledgements = Queue(options.acknowledgements, options.region)
+    empty = 0
+    while options.what == "serve" or empty < EMPTY_POLLS:
+        try:
+            empty = 0 if poll(options.root, requests, acknowledgements) else empty + 1
+        except (OSError, subprocess.TimeoutExpired) as error:
+            if options.what == "drain":
+                raise
+            print(error, file=sys.stderr, flush=True)
+            time.sleep(SECONDS_AFTER_FAULT)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Session Manager's plugin, which the aws command starts for every session."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shutil
+import urllib.request
+from pathlib import Path
+
+from space import Space, SpaceError
+
+TABLE = Path(__file__).with_name("session_plugin.json")
+NAME = "session-manager-plugin"
+
+
+def install_plugin(space: Space) -> None:
+    """Have the plugin, unless the image brings it; downloaded, of the one checksum that is known.
+
+    Raises:
+        SpaceError: if it cannot be had, or is another one.
+    """
+    if shutil.which(NAME):
+        return
+    package = json.loads(TABLE.read_text())["packages"].get(platform.machine())
+    if not package:
+        raise SpaceError(f"{NAME} is not known for {platform.machine()}: start the space on another type")
+    try:
+        with urllib.request.urlopen(package["url"], timeout=60) as response:
+            data = response.read()
+    except OSError as error:
+        raise SpaceError(
+            f"{package['url']} cannot be reached: {error}; without a way to the internet, take an image with"
+            f" {NAME}, or a login space"
+        ) from None
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != package["sha256"]:
+        raise SpaceError(
+            f"{package['url']} has SHA-256 {digest}, not {package['sha256']}: it was not installed"
+        )
+    file = Path("/tmp/session-manager-plugin.deb")
+    file.write_bytes(data)
+    space.as_root("dpkg", "--install", str(file))
+    file.unlink()

@@ -1,0 +1,129 @@
+"""Set a space of SageMaker Studio up for the cluster: its folder, MLflow, and a way to submit jobs.
+
+``start_space.sh`` runs it at every start, with ``settings.json`` beside it. What a restart of the space keeps
+(the home folder) is changed where that is needed alone; the rest is made again each time. Standard library
+and the aws command.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+
+import slurm_login
+from session_plugin import install_plugin
+from space import Space, SpaceError
+
+FILES = Path(__file__).parent
+MOUNTS = "/mnt/custom-file-systems/fsx_lustre"
+"""Where SageMaker mounts a Lustre file system that a space's owner has attached, by the file system's id."""
+COMMANDS = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue")
+LIBRARY = "/usr/local/lib/cluster"
+
+
+def main() -> int:
+    space = Space(json.loads((FILES / "settings.json").read_text()))
+    try:
+        set_up(space)
+    except SpaceError as error:
+        print(f"ERROR: {error}")
+        return 1
+    return 0
+
+
+def set_up(space: Space) -> None:
+    lines = [line for line in (folder(space), mlflow(space)) if line]
+    scheduler = space.settings["scheduler"]
+    lines += kubernetes(space) if scheduler == "eks" else slurm(space)
+    space.profile_lines(lines)
+    print("done")
+
+
+def folder(space: Space) -> str:
+    """Have the partition at the path that nodes have it at, so that scripts and jobs mean the same by it."""
+    mounted = space.path(f"{MOUNTS}/{space.settings['file_system_id']}")
+    there = partition(space)
+    if not mounted.is_dir():
+        print(f"the file system is not attached: attach it to the space to have {there}")
+        return ""
+    target = space.path(there)
+    if not target.is_symlink():
+        space.as_root("mkdir", "--parents", str(target.parent))
+        space.as_root("ln", "--symbolic", "--no-dereference", "--force", str(mounted), str(target))
+    return f"export CLUSTER_FOLDER={there}"
+
+
+def partition(space: Space) -> str:
+    """The folder that the space sees, as nodes call it."""
+    settings = space.settings
+    own = "shared" if settings["partitions"] == "shared" else f"users/{space.profile}"
+    return f"{settings['lustre_mount_path']}/studio/{own}"
+
+
+def mlflow(space: Space) -> str:
+    """Have notebooks and shells log to the cluster's MLflow, where its runs are."""
+    uri = space.settings["mlflow_tracking_uri"]
+    startup = space.home / ".ipython/profile_default/startup/00-cluster-mlflow.py"
+    if not uri:
+        startup.unlink(missing_ok=True)
+        return ""
+    startup.parent.mkdir(parents=True, exist_ok=True)
+    startup.write_text(f"import os\n\nos.environ.setdefault('MLFLOW_TRACKING_URI', {uri!r})\n")
+    return f"export MLFLOW_TRACKING_URI={uri}"
+
+
+def slurm(space: Space) -> list[str]:
+    """Slurm's commands: themselves in a login space, else by sessions with the controller."""
+    person = space.settings["profiles"].get(space.profile)
+    if not person:
+        print(f"studio.profiles has no cluster_user for {space.profile}: this space submits no jobs")
+        return []
+    if person["login_secret"]:
+        slurm_login.set_up(space, person, partition(space))
+        return []
+    install_plugin(space)
+    for name in ("slurm_session.py", "space.py"):
+        space.install(f"{LIBRARY}/{name}", (FILES / name).read_text(), 0o755)
+    session = {
+        key: space.settings[key] for key in ("cluster_name", "region", "controller_group", "file_system_id")
+    }
+    session |= {"document": person["document"], "partition": partition(space)}
+    space.install(f"{LIBRARY}/session.json", json.dumps(session))
+    for command in COMMANDS:
+        text = f'#!/bin/sh\nexec python3 {LIBRARY}/slurm_session.py {command} "$@"\n'
+        space.install(f"/usr/local/bin/{command}", text, 0o755)
+    return []
+
+
+def kubernetes(space: Space) -> list[str]:
+    """The clients that deployed the cluster, kubectl and helm, and whom they talk to."""
+    archive = Path("/tmp/cluster-tools.zip")
+    space.aws("s3", "cp", "--only-show-errors", space.settings["tools"], str(archive))
+    with zipfile.ZipFile(archive) as tools:
+        for name in ("kubectl", "helm"):
+            unpacked = Path("/tmp") / f"cluster-{name}"
+            with tools.open(f"{name}/{name}") as source, unpacked.open("wb") as target:
+                shutil.copyfileobj(source, target)
+            place = str(space.path(f"/usr/local/bin/{name}"))
+            space.as_root("install", "-D", "--mode=755", str(unpacked), place)
+            unpacked.unlink()
+    archive.unlink()
+    kubeconfig = space.home / ".kube/config"
+    space.aws("eks", "update-kubeconfig", "--name", space.settings["cluster_name"], *_config(kubeconfig))
+    kubectl = str(space.path("/usr/local/bin/kubectl"))
+    namespace = space.settings["namespaces"][0]
+    current = ("config", "set-context", "--current", f"--namespace={namespace}")
+    space.run(kubectl, *current, f"--kubeconfig={kubeconfig}")
+    kubeconfig.chmod(0o600)
+    return []
+
+
+def _config(path: Path) -> tuple[str, str]:
+    return "--kubeconfig", str(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""Makes a space a login node of Slurm: the controller's own commands, munge with the cluster's key, one user.
+
+The key lets whoever has it act as anyone on the cluster, and the user of a space is root in it: such spaces
+are for people who are root on the cluster anyway. lifecycle/slurm/studio/login_bundle.py is where all this
+comes from.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from space import Space, SpaceError
+
+LIBRARIES, BIN = "/opt/studio-slurm/lib", "/opt/studio-slurm/bin"
+CONFIGURATION = "/opt/studio-slurm/etc"
+KEY = "/etc/munge/munge.key"
+COMMANDS = (*("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "sprio", "sshare"),)
+# As the user of the cluster, who is another one than the space's: with its rights to read files, so that a
+# script may lie anywhere in the space, and none of its variables, which would go into jobs.
+_COMMAND = """\
+#!/bin/bash
+# {name} of the cluster, as {user}.
+set -euo pipefail
+here="$(pwd -P)"
+mounted="$(readlink -f "{partition}")"
+case "$here/" in
+    "$mounted/"*) folder="{partition}${{here#"$mounted"}}" ;;
+    *) folder="{partition}" ;;
+esac
+in_folder=()
+[[ {name} != sbatch ]] || in_folder=(--chdir="$folder")
+exec {sudo}setpriv --reuid={uid} --regid={gid} --clear-groups \\
+    --inh-caps=+dac_override --ambient-caps=+dac_override -- \\
+    env --ignore-environment HOME="{home}" USER={user} LOGNAME={user} SHELL=/bin/bash \\
+    TERM="${{TERM:-dumb}}" PATH=/opt/slurm/bin:/usr/local/bin:/usr/bin:/bin \\
+    LD_LIBRARY_PATH={libraries} SLURM_CONF={conf} \\
+    {bin}/{name} ${{in_folder[@]+"${{in_folder[@]}}"}} "$@"
+"""
+
+
+def set_up(space: Space, person: dict[str, Any], partition: str) -> None:
+    """Have Slurm answer here, as the person's user.
+
+    Raises:
+        SpaceError: if it does not, or is of another version than the controller's.
+    """
+    secret = _secret(space, person["login_secret"])
+    _unpack_client(space, secret)
+    _configure(space, secret)
+    _add_user(space, person)
+    _start_munge(space, base64.b64decode(secret["munge_key"]))
+    sudo = "" if os.geteuid() == 0 else "sudo --non-interactive "
+    for name in COMMANDS:
+        if not space.path(f"{BIN}/{name}").exists():
+            continue
+        text = _COMMAND.format(
+            name=name,
+            user=person["user"],
+            uid=person["uid"],
+            gid=person["gid"],
+            home=person["home"],
+            partition=partition,
+            libraries=LIBRARIES,
+            conf=f"{CONFIGURATION}/slurm.conf",
+            bin=BIN,
+            sudo=sudo,
+        )
+        space.install(f"/usr/local/bin/{name}", text, 0o755)
+    found = space.run("/usr/local/bin/sinfo", "--version").strip()
+    if found != secret["version"]:
+        raise SpaceError(f"Slurm is {found} here, and {secret['version']} on the controller: start again")
+    space.run("/usr/local/bin/sinfo", "--noheader")
+    print(f"login node of {space.settings['cluster_name']}: {found}, as {person['user']}")
+
+
+def _secret(space: Space, arn: str) -> dict[str, Any]:
+    answer = space.aws(
+        "secretsmanager",
+        "get-secret-value",
+        "--secret-id",
+        arn,
+        "--query",
+        "SecretString",
+        "--output",
+        "text",
+    )
+    secret: dict[str, Any] = json.loads(answer)
+    if "munge_key" not in secret:
+        raise SpaceError("the controller has published nothing yet: see `make logs`, then start again")
+    return secret
+
+
+def _unpack_client(space: Space, secret: dict[str, Any]) -> None:
+    archive = Path("/tmp/cluster-slurm.tar.gz")
+    space.aws("s3", "cp", "--only-show-errors", secret["client"], str(archive))
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if digest != secret["client_sha256"]:
+        raise SpaceError(f"{secret['client']} has SHA-256 {digest}, not {secret['client_sha256']}")
+    space.as_root(
+        "tar", "--extract", "--gzip", f"--file={archive}", "--no-same-owner", f"--directory={space.root}"
+    )
+    archive.unlink()
+
+
+def _configure(space: Space, secret: dict[str, Any]) -> None:
+    for name, text in secret["configuration"].items():
+        space.install(
+            f"{CONFIGURATION}/{Path(name).name}", gzip.decompress(base64.b64decode(text)).decode(), 0o644
+        )
+    hosts = space.path("/etc/hosts")
+    known = hosts.read_text() if hosts.exists() else ""
+    lines = [f"{address} {name}" for name, address in secret["hosts"].items()]
+    new = "".join(f"{line}\n" for line in lines if line not in known.splitlines())
+    if new:
+        # In place: in a container the file is a mount, which cannot be replaced.
+        space.as_root("bash", "-c", 'printf "%s" "$1" >>"$2"', "hosts", new, str(hosts))
+
+
+def _add_user(space: Space, person: dict[str, Any]) -> None:
+    """The names of the numbers, which Slurm's commands ask for."""
+    for file, number, line in (
+        ("/etc/group", person["gid"], f"{person['user']}:x:{person['gid']}:"),
+        (
+            "/etc/passwd",
+            person["uid"],
+            f"{person['user']}:x:{person['uid']}:{person['gid']}::{person['home']}:/bin/bash",
+        ),
+    ):
+        path = space.path(file)
+        taken = [entry.split(":") for entry in path.read_text().splitlines() if entry.count(":") > 1]
+        same = [entry for entry in taken if entry[2] == str(number) or entry[0] == person["user"]]
+        if not same:
+            space.as_root("bash", "-c", 'printf "%s\\n" "$1" >>"$2"', "names", line, str(path))
+        elif same[0][:3:2] != [person["user"], str(number)]:
+            raise SpaceError(f"{file} of this image has {':'.join(same[0][:3])} in the place of {line}")
+
+
+def _start_munge(space: Space, key: bytes) -> None:
+    script = """
+set -euo pipefail
+mkdir --parents --mode=0700 /etc/munge /var/lib/munge /var/log/munge
+mkdir --parents --mode=0755 /run/munge
+chown 0:0 /etc/munge /var/lib/munge /var/log/munge /run/munge
+[[ ! -f /run/munge/munged.pid ]] || kill "$(cat /run/munge/munged.pid)" 2>/dev/null || true
+umask 077
+base64 --decode >/etc/munge/munge.key
+chown 0:0 /etc/munge/munge.key
+chmod 0400 /etc/munge/munge.key
+LD_LIBRARY_PATH="$1" exec "$2/munged" --force
+"""
+    # By its input: arguments can be seen.
+    command = ("bash", "-c", script, "munge", LIBRARIES, BIN)
+    space.as_root(*command, text=base64.b64encode(key).decode())

@@ -1,0 +1,145 @@
+"""Runs a command of Slurm on the cluster's controller, through Systems Manager, as the space's user there.
+
+``slurm_session.py sbatch --nodes=2 train.sh``: the script goes with it, and the job's folder is the one that
+the command is given in, if the cluster sees it; else the space's partition. lifecycle/slurm/studio/submit.py
+is at the other end.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pty
+import re
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+from space import Space, SpaceError
+
+SETTINGS = Path(__file__).with_name("session.json")
+BEGINS, ENDS = "slurm-answer-begins", "slurm-answer-ends"
+MAX_REQUEST = 40_000
+"""Characters; Session Manager takes 65,535 (``SessionManagerParameterValue``), the document less."""
+FLAGS = frozenset("HhIkOQsVvWX")
+"""sbatch's options of one letter that have no value."""
+_CONTROL = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+
+def main() -> int:
+    space = Space(json.loads(SETTINGS.read_text()))
+    try:
+        return run(space, sys.argv[1], sys.argv[2:])
+    except SpaceError as error:
+        print(f"{sys.argv[1]}: {error}", file=sys.stderr)
+        return 1
+
+
+def run(space: Space, program: str, arguments: list[str]) -> int:
+    """Returns the exit status of the command on the controller."""
+    token = secrets.token_hex(8)
+    request: dict[str, Any] = {"token": token, "program": program, "arguments": arguments}
+    request["folder"] = folder(space, Path.cwd())
+    if program == "sbatch":
+        request["script"] = batch_script(arguments)
+    text = base64.b64encode(json.dumps(request).encode()).decode()
+    if len(text) > MAX_REQUEST:
+        raise SpaceError(
+            f"the script and its arguments make a request of {len(text)} characters, and {MAX_REQUEST} are"
+            " allowed; keep what is long in a file of the partition, and have the script run that"
+        )
+    said = session(start_session(space, text))
+    answer = re.search(rf"^{BEGINS} {token}\n(.*)^{ENDS} {token} (\d+)$", said, re.DOTALL | re.MULTILINE)
+    if not answer:
+        raise SpaceError(f"the controller has not answered: {said.strip()[-600:] or 'it said nothing'}")
+    sys.stdout.write(answer[1].removesuffix("\n"))
+    return int(answer[2])
+
+
+def folder(space: Space, here: Path) -> str:
+    """What the cluster calls the folder that the person is in; the partition if it does not see it."""
+    partition = str(space.settings["partition"])
+    mounted = space.path(partition).resolve()
+    inside = here.resolve()
+    if inside == mounted or mounted in inside.parents:
+        return str(Path(partition, inside.relative_to(mounted)))
+    return partition
+
+
+def batch_script(arguments: list[str]) -> dict[str, Any] | None:
+    """The file among sbatch's arguments, and where it stands; None with --wrap.
+
+    Raises:
+        SpaceError: if the first argument that is no option is no file.
+    """
+    skip = False
+    for index, argument in enumerate(arguments):
+        if skip:
+            skip = False
+        elif argument.startswith("--wrap"):
+            return None
+        elif argument.startswith("-"):
+            skip = len(argument) == 2 and argument[1] not in FLAGS
+        else:
+            path = Path(argument)
+            if not path.is_file():
+                raise SpaceError(
+                    f"{argument} is taken for the script, and is no file here; write options with their"
+                    " values as --nodes=2"
+                )
+            return {"index": index, "name": path.name, "text": path.read_text()}
+    raise SpaceError("name a script, or --wrap='command'")
+
+
+def start_session(space: Space, request: str) -> list[str]:
+    settings = space.settings
+    cluster = ("--cluster-name", settings["cluster_name"], "--output", "json")
+    arn = json.loads(space.aws("sagemaker", "describe-cluster", *cluster))["ClusterArn"]
+    nodes = json.loads(space.aws("sagemaker", "list-cluster-nodes", *cluster))["ClusterNodeSummaries"]
+    group = settings["controller_group"]
+    running = [
+        node["InstanceId"]
+        for node in nodes
+        if node["InstanceGroupName"] == group and node["InstanceStatus"]["Status"] == "Running"
+    ]
+    if not running:
+        raise SpaceError(f"the cluster's controller (group {group}) is not running")
+    target = f"sagemaker-cluster:{arn.rsplit('/', 1)[1]}_{group}-{running[0]}"
+    return [
+        *("aws", "ssm", "start-session", "--region", settings["region"], "--target", target),
+        *("--document-name", settings["document"]),
+        *("--parameters", json.dumps({"request": [request]})),
+    ]
+
+
+def session(command: list[str]) -> str:
+    """What a session says, without control characters; the plugin loses the end without a terminal."""
+    said = bytearray()
+
+    def keep(descriptor: int) -> bytes:
+        data = os.read(descriptor, 65536)
+        said.extend(data)
+        return b"" if not data else b"\0"
+
+    stdin = os.dup(0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    sink = os.open(os.devnull, os.O_WRONLY)
+    stdout = os.dup(1)
+    try:
+        os.dup2(null, 0)
+        # pty.spawn copies to the standard output what is read; the answer alone is to be seen there.
+        sys.stdout.flush()
+        os.dup2(sink, 1)
+        pty.spawn(command, keep)
+    finally:
+        os.dup2(stdin, 0)
+        os.dup2(stdout, 1)
+        for descriptor in (stdin, null, sink, stdout):
+            os.close(descriptor)
+    return _CONTROL.sub("", said.decode(errors="replace")).replace("\r", "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

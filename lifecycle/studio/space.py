@@ -1,0 +1,85 @@
+"""The space that is set up: its files, its commands, and what is known of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+METADATA = "/opt/ml/metadata/resource-metadata.json"
+"""Where SageMaker says whose space it is."""
+
+
+class SpaceError(Exception):
+    """What a person can do something about."""
+
+
+@dataclass
+class Space:
+    """``root`` is / but in tests."""
+
+    settings: dict[str, Any]
+    root: Path = field(default_factory=lambda: Path(os.environ.get("SPACE_ROOT", "/")))
+    home: Path = field(default_factory=Path.home)
+
+    def path(self, absolute: str) -> Path:
+        return self.root / absolute.lstrip("/")
+
+    @property
+    def profile(self) -> str:
+        """Name of the profile that the space belongs to.
+
+        Raises:
+            SpaceError: if it belongs to nobody, as one that is shared.
+        """
+        metadata = json.loads(self.path(METADATA).read_text())
+        name = metadata.get("UserProfileName")
+        if not name:
+            space = ("--domain-id", metadata["DomainId"], "--space-name", metadata["SpaceName"])
+            described = json.loads(self.aws("sagemaker", "describe-space", *space, "--output", "json"))
+            name = described.get("OwnershipSettings", {}).get("OwnerUserProfileName")
+        if not name:
+            raise SpaceError("the space is nobody's own: make a private one")
+        return str(name).lower()
+
+    def aws(self, *arguments: str) -> str:
+        return self.run("aws", *arguments, "--region", self.settings["region"])
+
+    def run(self, *command: str, text: str = "", timeout: float = 120) -> str:
+        """Run a command that must succeed, with ``text`` as its input; returns what it prints.
+
+        Raises:
+            SpaceError: with what it said.
+        """
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=timeout)
+        if done.returncode:
+            said = done.stderr.strip() or done.stdout.strip()
+            raise SpaceError(f"{' '.join(command[:3])} ended with {done.returncode}: {said[-600:]}")
+        return done.stdout
+
+    def as_root(self, *command: str, text: str = "") -> str:
+        """The user of a space may become root in it."""
+        sudo = () if os.geteuid() == 0 or self.root != Path("/") else ("sudo", "--non-interactive")
+        return self.run(*sudo, *command, text=text)
+
+    def install(self, path: str, text: str, mode: int = 0o644) -> None:
+        """Write a file of the system's."""
+        temporary = Path(f"/tmp/cluster-set-up-{os.getpid()}-{Path(path).name}")
+        temporary.touch(mode=0o600)
+        temporary.write_text(text)
+        target = str(self.path(path))
+        self.as_root("install", "-D", f"--mode={mode:o}", str(temporary), target)
+        temporary.unlink()
+
+    def profile_lines(self, lines: list[str]) -> None:
+        """Have shells of the space run these lines, from now on and no others of ours."""
+        own = self.home / ".config/cluster.sh"
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.write_text("".join(f"{line}\n" for line in lines))
+        bashrc = self.home / ".bashrc"
+        text = bashrc.read_text() if bashrc.exists() else ""
+        if "cluster.sh" not in text:
+            bashrc.write_text(f"{text}\n. ~/.config/cluster.sh\n")

@@ -1,0 +1,72 @@
+"""Who is told of what, and where people look: rules, alarms, dashboards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_cdk import CfnOutput, Stack
+from aws_cdk import aws_aps as aps
+
+from config.cluster import Cluster
+from config.metric_rules import rules_text
+from config.observability import Observability
+from constructs import Construct
+from constructs.grafana_contents import GrafanaContents
+from constructs.grafana_workspace import GrafanaWorkspace
+from constructs.log_group import log_group
+from constructs.node_events import NodeEvents
+from constructs.space_alarms import SpaceAlarms
+from stacks.storage_stack import StorageStack
+
+FUNCTION_LOG_DAYS = 30
+
+
+class ObservabilityStack(Stack):
+    """It needs the storage stack alone, so that dashboards stay when the cluster is destroyed over night."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        cluster: Cluster,
+        settings: Observability,
+        storage: StorageStack,
+        **stack_arguments: Any,
+    ) -> None:
+        super().__init__(scope, construct_id, **stack_arguments)
+        assert storage.metrics and storage.alerts, "the rules of cluster files want Prometheus for alerts"
+        topic, metrics = storage.alerts.topic, storage.metrics
+        aps.CfnRuleGroupsNamespace(
+            self,
+            "Rules",
+            name="hyperpod",
+            workspace=metrics.workspace.attr_arn,
+            data=rules_text(cluster),
+        )
+        SpaceAlarms(
+            self,
+            "Space",
+            lustre=storage.lustre,
+            home=storage.home,
+            free_percent=settings.free_space_percent,
+            topic=topic,
+        )
+        NodeEvents(self, "NodeEvents", cluster=cluster, topic=topic)
+        if settings.grafana:
+            grafana = GrafanaWorkspace(
+                self, "Grafana", cluster=cluster, settings=settings.grafana, metrics=metrics.workspace
+            )
+            GrafanaContents(
+                self,
+                "Contents",
+                cluster=cluster,
+                settings=settings.grafana,
+                grafana=grafana,
+                metrics=metrics,
+                lustre=storage.lustre,
+                home=storage.home,
+                log=log_group(self, "FunctionLog", key=storage.key, retention_days=FUNCTION_LOG_DAYS),
+            )
+            CfnOutput(self, "GrafanaUrl", value=f"https://{grafana.workspace.attr_endpoint}")
+        CfnOutput(self, "AlertTopicArn", value=topic.topic_arn)

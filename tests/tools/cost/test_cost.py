@@ -1,0 +1,225 @@
+"""The bill of a cluster file: the guidance's tables, and what each setting adds."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config.cluster_kinds import KINDS, AnyCluster
+from config.loader import load_cluster
+from config.price_list import COLUMNS, FOLDER, load_prices, sources
+from tests.config.cluster_documents import DELETED, document
+from tools.cost import __main__ as command
+from tools.cost.bill import Bill, make_bill
+from tools.cost.cluster_items import cluster_items, included_metadata_iops
+from tools.cost.report import bill_table, capacity_notes, idle_notes, price_notes
+from tools.cost.usage import Usage, parse_usage
+
+GUIDANCE_NAT_GB = 10_500
+"""The README names no traffic. Of its 513.20 and 507.80 USD for the network, a NAT gateway and its address
+are 36.50; this much through them is the rest, within 1 % for both."""
+GUIDANCE = {
+    "slurm": {"Compute": 6486.05, "Storage": 1064.96, "Network": 513.20},
+    "eks": {
+        "Compute": 4467.60,
+        "Control Plane": 73.00,
+        "Container Registry": 1.32,
+        "Storage": 950.01,
+        "Network": 507.80,
+    },
+}
+USUAL = Usage()
+TOTALS = {"slurm": 8064.21, "eks": 5999.73}
+
+
+def bill_of(cluster: AnyCluster, usage: Usage = USUAL) -> Bill:
+    return make_bill(cluster_items(cluster, usage), load_prices(cluster.region))
+
+
+def guidance_bill(scheduler: str) -> Bill:
+    # Slurm's table has no line for a repository and none has one for logs.
+    image_gb = 13.2 if scheduler == "eks" else 0.0
+    usage = Usage(data_gb=1, image_gb=image_gb, nat_gb=GUIDANCE_NAT_GB, logs_gb=0)
+    return bill_of(load_cluster(Path(__file__).with_name(f"guidance_{scheduler}.yaml")), usage)
+
+
+@pytest.mark.parametrize("scheduler", TOTALS)
+def test_the_guidances_totals_come_out(scheduler: str) -> None:
+    bill = guidance_bill(scheduler)
+    assert bill.monthly_usd == pytest.approx(TOTALS[scheduler], rel=0.01)
+    assert not bill.lacking
+
+
+@pytest.mark.parametrize("scheduler", GUIDANCE)
+def test_so_does_each_of_its_services(scheduler: str) -> None:
+    bill = guidance_bill(scheduler)
+    for service, usd in GUIDANCE[scheduler].items():
+        found = sum(line.monthly_usd for line in bill.lines if line.item.service == service)
+        assert found == pytest.approx(usd, rel=0.01, abs=0.01), service
+
+
+def test_the_guidances_prices_are_the_regions_own() -> None:
+    for scheduler in TOTALS:
+        assert not price_notes(guidance_bill(scheduler))
+
+
+def cluster_with(base: str, changes: dict[str, Any]) -> AnyCluster:
+    made = document(base, changes)
+    return KINDS[made["scheduler"]].model_validate(made)
+
+
+def changed_units(base: str, changes: dict[str, Any]) -> dict[str, float]:
+    """By price: what a change of the file adds to the units of a month."""
+    totals: list[dict[str, float]] = []
+    for cluster in (cluster_with(base, {}), cluster_with(base, changes)):
+        units: dict[str, float] = {}
+        for item in cluster_items(cluster, USUAL):
+            units[item.key] = units.get(item.key, 0) + item.units
+        totals.append(units)
+    before, after = totals
+    change = {key: after.get(key, 0) - before.get(key, 0) for key in before | after}
+    return {key: units for key, units in change.items() if units}
+
+
+CHANGES: list[tuple[str, dict[str, Any], dict[str, float]]] = [
+    ("small", {"instance_groups[workers].num_instances": 3, "prometheus": False}, {
+        "hyperpod.ml.g5.8xlarge": 730, "hyperpod.volume": 500, "prometheus.samples": -525.6,
+    }),
+    ("small", {"instance_groups[workers].ebs_gib": None}, {"hyperpod.volume": -1000}),
+    ("small", {"storage.lustre.throughput_mbps_per_tib": 125}, {"lustre.250": -1200, "lustre.125": 1200}),
+    ("small", {"storage.lustre.metadata_iops": 1500}, {}),
+    ("small", {"storage.lustre.metadata_iops": 12000}, {"lustre.metadata": 10500}),
+    ("small", {"storage.home": {"capacity_gib": 64}}, {"openzfs.ssd": 64, "openzfs.throughput": 160}),
+    ("small", {"storage.kms": "create"}, {"kms.key": 2}),
+    ("existing", {"storage.kms": "create"}, {"kms.key": 1}),
+    ("small", {"network.internet": "none"}, {
+        "nat.gateway": -730, "address.public": -730, "nat.traffic": -100,
+    }),
+    ("small", {"network.interface_endpoints": True}, {
+        "endpoint.interface": 14 * 730, "endpoint.traffic": 100,
+    }),
+    ("small", {"accounting_database": {"instance_class": "db.t4g.medium"}}, {
+        "rds.db.t4g.medium": 730, "rds.storage": 20,
+    }),
+    ("p5", {"accounting_database.multi_az": False}, {"rds.db.m6g.large": -730, "rds.storage": -20}),
+    ("eks-p5", {"observability": DELETED}, {"grafana.editor": -1}),
+    ("eks", {"mlflow": {"kind": "tracking_server", "size": "medium"}}, {"mlflow.medium": 730}),
+    ("eks", {"mlflow": {"kind": "app"}}, {}),
+    ("eks", {"studio": {"profiles": [{"name": "ada"}, {"name": "lin"}]}}, {"studio.ml.t3.medium": 160}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("base", "changes", "expected"), CHANGES)
+def test_what_a_setting_adds(base: str, changes: dict[str, Any], expected: dict[str, float]) -> None:
+    assert changed_units(base, changes) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("capacity_gib", "iops"),
+    [(1200, 1500), (2400, 3000), (4800, 6000), (9600, 6000), (12000, 12000), (45600, 12000), (72000, 36000)],
+)
+def test_metadata_iops_that_come_with_a_capacity(capacity_gib: int, iops: int) -> None:
+    assert included_metadata_iops(capacity_gib) == iops
+
+
+def test_fewer_hours_save_what_nodes_cost_and_nothing_else() -> None:
+    cluster = cluster_with("eks", {})
+    always, sometimes = bill_of(cluster), bill_of(cluster, Usage(hours=73, nat_gb=0, logs_gb=0))
+    kept = always.monthly_usd_of("kept")
+    assert sometimes.monthly_usd_of("kept") == pytest.approx(kept)
+    traffic = 100 * 0.045 + 10 * 0.50
+    nodes = always.monthly_usd_of("nodes") - traffic
+    assert sometimes.monthly_usd == pytest.approx(kept + nodes / 10)
+
+
+def test_idle_nodes_cost_an_hour_what_their_lines_do() -> None:
+    bill = bill_of(load_cluster(Path("clusters/slurm.yaml")))
+    hourly = bill.monthly_usd_of("nodes") / 730
+    assert hourly == pytest.approx(2.765 + 2 * 3.06 + 0.56, abs=0.02)
+    idle, rest = idle_notes(bill)
+    assert f"{hourly:.2f} USD an hour" in idle and f"{bill.monthly_usd_of('kept'):.2f} USD a month" in rest
+
+
+def test_what_no_list_has_is_said_and_not_counted() -> None:
+    bill = bill_of(cluster_with("small", {"instance_groups[workers].instance_type": "ml.p6-b300.48xlarge"}))
+    assert bill.lacking == ["hyperpod.ml.p6-b300.48xlarge"]
+    table = bill_table(bill)
+    assert (
+        "2 * ml.p6-b300.48xlarge" in table
+        and "not known" in table
+        and f"at least {bill.monthly_usd:.2f}" in table
+    )
+    assert "No price is known of hyperpod.ml.p6-b300.48xlarge" in price_notes(bill)[-1]
+
+
+def test_prices_of_elsewhere_are_marked() -> None:
+    bill = bill_of(
+        cluster_with("small", {"region": "sa-east-1", "network.availability_zone_ids": ["sae1-az1"]})
+    )
+    priced = [line for line in bill_table(bill).splitlines()[1:-1] if "not known" not in line]
+    assert priced and all(" * " in line or line.rstrip().endswith("*") for line in priced)
+    assert "as it is in us-east-1" in "".join(price_notes(bill))
+
+
+def test_plans_and_spot_are_not_billed_on_demand() -> None:
+    prices = load_prices("us-east-1")
+    assert "training plan" in "".join(capacity_notes(cluster_with("p5", {}), prices))
+    spot = cluster_with("small", {"instance_groups[workers].capacity": "spot"})
+    assert "spot costs less" in "".join(capacity_notes(spot, prices))
+    growing = {"instance_groups[workers].num_instances": 0, "instance_groups[workers].max_instances": 4}
+    karpenter = cluster_with("eks", {"autoscaling": "karpenter", **growing})
+    assert "Karpenter may start 4: 12.24 USD an hour" in "".join(capacity_notes(karpenter, prices))
+
+
+@pytest.mark.parametrize("path", sorted(Path("clusters").glob("*.yaml")), ids=str)
+def test_every_shipped_cluster_has_a_bill(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["cost", "--cluster", str(path), "hours=200"])
+    assert command.main() == 0
+    out = capsys.readouterr().out
+    assert "not known" not in out and "Total" in out and "for 200 of 730 hours" in out
+    cluster = load_cluster(path)
+    if cluster.budget:
+        assert f"the budget of {cluster.budget.monthly_usd} USD" in out
+
+
+@pytest.mark.parametrize(("name", "usd"), [("esm2", 1.408 * 730 + 5), ("esm2-private", 2 * 2.61 * 730 + 6)])
+def test_every_shipped_endpoint_has_one(
+    name: str, usd: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["cost", "--endpoint", f"endpoints/{name}.yaml"])
+    assert command.main() == 0
+    assert f"{usd:.2f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("nat_gb", "nat_gb: a number from 0 on is allowed; give it as nat_gb=100"),
+        ("nat_gb=-1", "nat_gb=-1: a number from 0 on is allowed"),
+        ("hours=800", "hours=800: a month has 730 hours"),
+        ("scrape_seconds=0", "scrape_seconds=0: a time above 0 is allowed"),
+        ("nat=5", "nat=5: there is no nat; did you mean nat_gb?"),
+        ("logs_gb=nan", "logs_gb=nan: a number from 0 on"),
+    ],
+)
+def test_wrong_usage_is_explained(assignment: str, message: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        parse_usage(["data_gb=5", assignment])
+    assert message in str(raised.value)
+
+
+def test_every_price_has_a_unit_and_a_source_that_is_described() -> None:
+    described = sources()
+    for path in FOLDER.glob("*-*-*.csv"):
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [row["key"] for row in rows] == sorted({row["key"] for row in rows}), path
+        for row in rows:
+            assert tuple(row) == COLUMNS and float(row["usd"]) > 0 and row["unit"], row
+            assert row["source"] in described, row

@@ -1,0 +1,196 @@
+"""Prices from the Price List API: what is asked, how products are read, what becomes of the file."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config.price_list import PriceList, load_prices
+from tests.tools.answering_aws import AnsweringAws, Parameters
+from tools.aws_session import aws_client
+from tools.prices import refresh
+
+REGION = "us-west-2"
+Tier = tuple[str, str]
+"""Begin of the range, and dollars."""
+
+
+def product(sku: str, attributes: dict[str, str], *tiers: Tier, currency: str = "USD") -> str:
+    """A product in the form of GetProducts' aws_v1: a JSON text with attributes and nested terms."""
+    code = f"{sku}.JRTCKXETXF"
+    dimensions = {
+        f"{code}.{index}": {
+            "rateCode": f"{code}.{index}",
+            "unit": "Hrs",
+            "beginRange": begin,
+            "endRange": "Inf",
+            "description": "",
+            "appliesTo": [],
+            "pricePerUnit": {currency: usd},
+        }
+        for index, (begin, usd) in enumerate(tiers)
+    }
+    terms = {
+        code: {
+            "offerTermCode": "JRTCKXETXF",
+            "sku": sku,
+            "effectiveDate": "2026-11-01T00:00:00Z",
+            "priceDimensions": dimensions,
+            "termAttributes": {},
+        }
+    }
+    return json.dumps(
+        {
+            "product": {"productFamily": "x", "sku": sku, "attributes": {"regionCode": REGION, **attributes}},
+            "serviceCode": "x",
+            "terms": {"OnDemand": terms} if tiers else {},
+            "version": "20261118",
+            "publicationDate": "2026-11-18T17:00:00Z",
+        }
+    )
+
+
+def used(usagetype: str, usd: str, **attributes: str) -> str:
+    return product(usagetype.upper()[-12:], {"usagetype": usagetype, **attributes}, ("0", usd))
+
+
+LISTS: dict[str, list[str]] = {
+    "AmazonSageMaker": [
+        used("USW2-Cluster:ml.g5.8xlarge", "3.0600000000", instanceType="ml.g5.8xlarge-Cluster"),
+        used("USW2-ReservedCluster:ml.g5.8xlarge", "1.0"),
+        used("USW2-Studio:ml.g5.8xlarge", "2.0"),
+        used("USW2-Cluster:ml.p6-b200.48xlarge", "130.5"),
+        used("USW2-Cluster:VolumeUsage.gp3", "0.1120000000"),
+        used("USW2-Host:ml.g5.xlarge", "1.4080000000"),
+    ],
+    "AmazonFSx": [
+        product(
+            f"LUSTRE{tier}",
+            {"fileSystemType": "Lustre", "storageType": "SSD", "throughputCapacity": f"{tier} MB/s/TiB"},
+            ("0", usd),
+        )
+        for tier, usd in (("125", "0.145"), ("250", "0.21"))
+    ]
+    + [product("ZFS", {"fileSystemType": "OpenZFS", "storageType": "SSD"}, ("0", "0.09"))],
+    "AmazonS3": [
+        product(
+            "S3",
+            {"usagetype": "USW2-TimedStorage-ByteHrs"},
+            ("51200", "0.022"),
+            ("0", "0.023"),
+        )
+    ],
+    "AmazonEC2": [used("USW2-NatGateway-Hours", "0.05"), used("USW2-NatGateway-Bytes", "0.05")],
+    "AmazonPrometheus": [
+        product(
+            "AMP", {"usagetype": "USW2-AMP:MetricSampleCount"}, ("0", "0.00000009"), ("2e9", "0.000000035")
+        )
+    ],
+    "awskms": [product("FREE", {"usagetype": "us-west-2-KMS-Keys"}, ("0", "0.0"), ("1", "1.0"))],
+    # Sold otherwise than on demand, in another currency, or twice at two prices.
+    "AmazonECR": [product("PLAN", {"usagetype": "USW2-TimedStorage-ByteHrs"})],
+    "AmazonEKS": [
+        product("CNY", {"usagetype": "USW2-AmazonEKS-Hours:perCluster"}, ("0", "0.6"), currency="CNY")
+    ],
+    "AmazonVPC": [used("USW2-VpcEndpoint-Hours", "0.01"), used("USW2-VpcEndpoint-Hours", "0.02")],
+    "AmazonRDS": [used("USW2-InstanceUsage:db.t4g.medium", "0.065")],
+}
+
+
+def pricing(lists: dict[str, list[str]]) -> tuple[Any, list[Parameters]]:
+    aws = AnsweringAws("us-east-1")
+    asked: list[Parameters] = []
+
+    def answer(parameters: Parameters) -> dict[str, Any]:
+        asked.append(parameters)
+        return {"FormatVersion": "aws_v1", "PriceList": lists.get(parameters["ServiceCode"], [])}
+
+    aws.answer("pricing", "GetProducts", answer)
+    return aws_client(aws.session, "pricing"), asked
+
+
+def refreshed(folder: Path, lists: dict[str, list[str]]) -> tuple[PriceList, list[str]]:
+    client, _ = pricing(lists)
+    said = refresh(client, REGION, folder)
+    return load_prices(REGION, folder), said
+
+
+def test_products_of_every_page_become_prices(tmp_path: Path) -> None:
+    prices, _ = refreshed(tmp_path, LISTS)
+    assert {key: price.usd for key, price in prices.prices.items()} == {
+        "hyperpod.ml.g5.8xlarge": 3.06,
+        "hyperpod.ml.p6-b200.48xlarge": 130.5,
+        "hyperpod.volume": 0.112,
+        "hosting.ml.g5.xlarge": 1.408,
+        "studio.ml.g5.8xlarge": 2.0,
+        "lustre.125": 0.145,
+        "lustre.250": 0.21,
+        "s3.standard": 0.023,
+        "nat.gateway": 0.05,
+        "nat.traffic": 0.05,
+        "prometheus.samples": 0.09,
+        "kms.key": 1.0,
+        "rds.db.t4g.medium": 0.065,
+    }
+    assert {(price.as_of, price.source, price.region) for price in prices.prices.values()} == {
+        ("2026-11-18", "price-list-api", REGION)
+    }
+
+
+def test_each_list_is_asked_for_once_and_for_the_region_alone(tmp_path: Path) -> None:
+    client, asked = pricing(LISTS)
+    refresh(client, REGION, tmp_path)
+    services = [call["ServiceCode"] for call in asked]
+    assert len(services) == len(set(services)) and set(LISTS) < set(services) | {"AmazonVPC"}
+    for call in asked:
+        wanted = {one["Field"]: one["Value"] for one in call["Filters"] if one["Type"] == "TERM_MATCH"}
+        assert wanted["regionCode"] == REGION and len(wanted) == len(call["Filters"])
+    assert {one["Value"] for call in asked for one in call["Filters"]} >= {
+        "MariaDB",
+        "Single-AZ",
+        "NAT Gateway",
+    }
+
+
+def test_older_prices_stay_where_the_list_has_none(tmp_path: Path) -> None:
+    older = "key,usd,unit,as_of,source,stand_in\ngrafana.editor,9,user-month,2026,price-list-metrics,\n"
+    stood_in = "hyperpod.ml.g5.8xlarge,3,hour,2026-09-01,price-list-studio,the price of SageMaker Studio\n"
+    (tmp_path / f"{REGION}.csv").write_text(older + stood_in)
+    prices, said = refreshed(tmp_path, LISTS)
+    g5, grafana = prices.prices["hyperpod.ml.g5.8xlarge"], prices.prices["grafana.editor"]
+    assert (g5.usd, g5.source, g5.stand_in) == (3.06, "price-list-api", "")
+    assert (grafana.usd, grafana.source) == (9, "price-list-metrics")
+    assert "hyperpod.ml.g5.8xlarge: 3 -> 3.06 USD per hour" in said
+    assert "as they were, the list has none: grafana.editor" in said
+    with (tmp_path / f"{REGION}.csv").open(newline="") as file:
+        keys = [row["key"] for row in csv.DictReader(file)]
+    assert keys == sorted(keys)
+
+
+def test_two_prices_for_one_thing_are_not_taken(tmp_path: Path) -> None:
+    prices, said = refreshed(tmp_path, LISTS)
+    assert "endpoint.interface" not in prices.prices
+    assert any("not taken, the list has several: endpoint.interface 0.01" in line for line in said)
+
+
+def test_an_empty_list_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / f"{REGION}.csv"
+    file.write_text("key,usd,unit,as_of,source,stand_in\n")
+    client, _ = pricing({})
+    with pytest.raises(ValueError, match="nothing was written"):
+        refresh(client, REGION, tmp_path)
+    assert file.read_text() == "key,usd,unit,as_of,source,stand_in\n"
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+
+
+def test_the_regions_own_price_comes_before_the_references(tmp_path: Path) -> None:
+    row = "key,usd,unit,as_of,source,stand_in\nnat.gateway,{},hour,,infracost,\n"
+    for region, usd in (("us-east-1", "0.045"), ("eu-west-1", "0.048")):
+        (tmp_path / f"{region}.csv").write_text(row.format(usd))
+    own, other = load_prices("eu-west-1", tmp_path), load_prices("sa-east-1", tmp_path)
+    assert (own.prices["nat.gateway"].usd, own.prices["nat.gateway"].region) == (0.048, "eu-west-1")
+    assert (other.prices["nat.gateway"].usd, other.prices["nat.gateway"].region) == (0.045, "us-east-1")

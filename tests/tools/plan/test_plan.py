@@ -1,0 +1,222 @@
+"""Speed, checkpoints, emissions and what make plan says of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from config.loader import load_cluster
+from config.regions import ZONE_ID_PREFIXES
+from tools.plan import __main__ as command
+from tools.plan.carbon import BOARD_WATTS, GRID_FILE, energy_kwh, tonnes
+from tools.plan.checkpoints import (
+    GPU_HOURS_BETWEEN_FAILURES,
+    checkpoint_bytes,
+    daly_interval,
+    lost_share,
+    plan_checkpoints,
+)
+from tools.plan.memory import num_predicted
+from tools.plan.model_size import ModelShape, parameters_of, shape_of
+from tools.plan.place import find_place
+from tools.plan.published_mfu import PUBLISHED
+from tools.plan.speed import MEAN_LENGTH, flops_per_residue, read_measured, speed
+from workloads.esm2.config import load_config
+from workloads.esm2.hardware import num_flops
+from workloads.esm2.masking import num_rows
+from workloads.esm2.model import PackedEsm, published_config
+from workloads.esm2.peak_rates import PEAK_BF16_FLOPS
+from workloads.esm2.shapes import SHAPES
+
+CONFIGS = Path("workloads/esm2/configs")
+Plan = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plan:
+    def run(config: str, cluster: str, *arguments: str) -> tuple[int, str]:
+        given = ["--config", str(CONFIGS / f"{config}.yaml"), "--cluster", f"clusters/{cluster}.yaml"]
+        monkeypatch.setattr(sys, "argv", ["plan", *given, *arguments])
+        return command.main(), capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize("size", SHAPES)
+def test_flops_are_counted_as_the_trainer_counts_them(size: str) -> None:
+    config = load_config(CONFIGS / f"esm2_{size.lower()}.yaml")
+    shape = shape_of(config)
+    with torch.device("meta"):
+        model = PackedEsm(published_config(size))
+    model.esm.contact_head.requires_grad_(False)
+    of_a_residue = num_flops(model, 1000, int(1000 * MEAN_LENGTH)) / 1000
+    assert flops_per_residue(config, shape, parameters_of(config, shape)) == pytest.approx(of_a_residue)
+
+
+def test_the_mean_length_is_that_of_such_lengths() -> None:
+    lengths = np.minimum(np.random.default_rng(0).lognormal(math.log(200), 0.75, 1_000_000), 1022)
+    assert (lengths**2).sum() / lengths.sum() == pytest.approx(MEAN_LENGTH, rel=0.02)
+
+
+def test_room_for_predicted_tokens_is_the_trainers() -> None:
+    for tokens in (1024, 16384, 65536):
+        assert num_predicted(tokens, 0.15) == num_rows(tokens, 0.15)
+
+
+def test_published_shares_are_of_known_gpus_and_sizes() -> None:
+    for (gpu, size), found in PUBLISHED.items():
+        assert gpu in PEAK_BF16_FLOPS and size in SHAPES
+        assert 0 < found.low <= found.high < 1 and not found.is_assumed
+
+
+@pytest.mark.parametrize(
+    ("gpu", "size", "tokens_per_second", "end"),
+    [
+        ("H100", "650M", 46_000, "low"),
+        ("H100", "650M", 96_000, "high"),
+        ("H100", "3B", 26_800, "high"),
+        ("A100", "3B", 11_000, "high"),
+        ("H200", "15B", 5_950, "high"),
+    ],
+)
+def test_published_shares_follow_from_the_published_rates(
+    gpu: str, size: str, tokens_per_second: float, end: str
+) -> None:
+    """Padded rows of 1,024 tokens attend to as many; packed ones (H200) to the mean length."""
+    layers, hidden, heads = SHAPES[size]
+    shape = ModelShape(layers, hidden, heads)
+    attended = MEAN_LENGTH if gpu == "H200" else 1024
+    weights = layers * shape.layer_parameters + shape.language_head
+    share = tokens_per_second * (6 * weights + 12 * layers * hidden * attended) / PEAK_BF16_FLOPS[gpu]
+    assert share == pytest.approx(getattr(PUBLISHED[gpu, size], end), abs=0.04)
+
+
+def test_time_follows_from_the_share_of_the_peak() -> None:
+    config = load_config(CONFIGS / "esm2_650m.yaml")
+    shape = shape_of(config)
+    found = speed(config, shape, parameters_of(config, shape), gpu="H100", world_size=64, mfu=0.5)
+    expected = 0.5 * 64 * 989e12 / flops_per_residue(config, shape, parameters_of(config, shape))
+    assert found.residues_per_second_low == found.residues_per_second_high == pytest.approx(expected)
+    assert found.busy == 1 and found.source == "given by --mfu"
+    idle = speed(config, shape, parameters_of(config, shape), gpu="H100", world_size=96, mfu=0.5)
+    assert idle.busy == pytest.approx(128 / 192)
+
+
+def test_daly_is_the_best_interval() -> None:
+    """Against a search of the cost per unit of work, Daly's equation 13 with exponential failures."""
+    stall, failures, restart = 60.0, 3600.0, 900.0
+
+    def cost(interval: float) -> float:
+        work = math.exp(restart / failures) * (math.exp((interval + stall) / failures) - 1) * failures
+        return work / interval
+
+    best = min(np.arange(10.0, 4000.0), key=cost)
+    assert daly_interval(stall, failures) == pytest.approx(best, rel=0.02)
+    assert daly_interval(1.0, 1e6) == pytest.approx(math.sqrt(2e6), rel=0.01)  # Young's
+    assert daly_interval(3 * failures, failures) == failures
+    assert lost_share(best, stall, failures) < lost_share(best / 3, stall, failures)
+    assert lost_share(best, stall, failures) < lost_share(best * 3, stall, failures)
+
+
+def test_failures_come_with_the_number_of_gpus() -> None:
+    config = load_config(CONFIGS / "esm2_3b.yaml")
+    parameters = parameters_of(config, shape_of(config))
+    small, large = (
+        plan_checkpoints(parameters, shards=gpus, world_size=gpus, lustre_bytes_per_second=1e9)
+        for gpus in (8, 1024)
+    )
+    assert small.mean_seconds_between_failures == pytest.approx(GPU_HOURS_BETWEEN_FAILURES * 3600 / 8)
+    assert large.mean_seconds_between_failures == pytest.approx(small.mean_seconds_between_failures / 128)
+    # A slow file system keeps the next checkpoint waiting for the last one.
+    slow = plan_checkpoints(parameters, shards=8, world_size=8, lustre_bytes_per_second=1e4, failure_hours=1)
+    assert slow.interval_seconds == slow.write_seconds == pytest.approx(checkpoint_bytes(parameters) / 1e4)
+
+
+def test_emissions() -> None:
+    assert set(BOARD_WATTS) == set(PEAK_BF16_FLOPS)
+    assert energy_kwh("H100", 8, 1) == pytest.approx(10.2 * 1.135)
+    assert tonnes("H100", 8, 1000, "eu-north-1") == pytest.approx(10.2 * 1.135 * 8.8 / 1000)
+    with GRID_FILE.open(newline="") as file:
+        assert {row["region"] for row in csv.DictReader(file)} <= set(ZONE_ID_PREFIXES)
+    with pytest.raises(ValueError, match="--co2: got ap-south-2; figures are known of ap-northeast-1"):
+        tonnes("H100", 8, 1, "ap-south-2")
+
+
+def test_the_group_with_the_most_gpus_is_taken() -> None:
+    p5 = load_cluster(Path("clusters/slurm-p5.yaml"))
+    assert find_place(p5, None, None).world_size == 64
+    assert find_place(p5, "p5", 2).world_size == 16
+    for group, nodes, message in (
+        ("login", None, "--group: got login; groups of esm2-p5"),
+        (None, 9, "--nodes: got 9; p5 has 8"),
+        (None, 0, "--nodes: got 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            find_place(p5, group, nodes)
+
+
+def test_a_measured_run_goes_before_what_is_published(tmp_path: Path, plan: Plan) -> None:
+    results = tmp_path / "results.json"
+    results.write_text(json.dumps({"mfu": 0.44, "environment": {"device": "NVIDIA H100 80GB HBM3"}}))
+    status, out = plan("esm2_650m", "slurm-p5", "--measured", str(results))
+    assert status == 0 and "44 %: measured on H100" in out
+    with pytest.raises(ValueError, match="the run was on H100, and the cluster has A10G"):
+        plan("esm2_8m", "slurm", "--measured", str(results))
+    results.write_text(json.dumps({"mfu": None, "environment": {"device": "AMD EPYC"}}))
+    with pytest.raises(ValueError, match="a run on AMD EPYC, for which no MFU is known"):
+        read_measured(results)
+    with pytest.raises(ValueError, match="a run's results are wanted"):
+        read_measured(tmp_path)
+
+
+def test_a_plan_says_what_it_takes(plan: Plan) -> None:
+    status, out = plan("esm2_650m", "slurm-p5", "--co2")
+    assert status == 0
+    for part in (
+        "fits: ", "21 % to 43 %: published: BioNeMo", "residues/s", "days on 8 * ml.p5.48xlarge (64 GPUs)",
+        "train.save_every_steps=", "USD for these nodes", "t CO2e by the grid of us-east-1",
+    ):  # fmt: skip
+        assert part in out
+    out = plan("esm2_650m", "slurm-p5", "train.max_steps=5000", "--nodes", "2", "optim.lr=1e-4")[1]
+    assert "5,000 steps" in out and "hours on 2 * ml.p5.48xlarge" in out and "CO2" not in out
+
+
+def test_what_does_not_fit_is_a_clear_no(plan: Plan) -> None:
+    status, out = plan("esm2_650m", "slurm")
+    assert status == command.DOES_NOT_FIT and "DOES NOT FIT" in out and "days" not in out
+    changes = [line.split('"')[1] for line in out.splitlines() if "ARGS=" in line]
+    assert changes
+    for change in changes:
+        assert plan("esm2_650m", "slurm", *change.split())[0] == 0
+    status, out = plan("esm2_15b", "slurm")
+    assert status == command.DOES_NOT_FIT and "do not help" in out and "ARGS" not in out
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("cluster", ["slurm-p5", "eks-p5"])
+def test_every_shipped_run_can_be_planned_for(path: Path, cluster: str, plan: Plan) -> None:
+    name = str(path.relative_to(CONFIGS).with_suffix(""))
+    status, out = plan(name, cluster)
+    assert status == 0, out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--mfu", "1.5"], "--mfu: got 1.5; above 0, at most 1 is allowed"),
+        (["--failure-hours", "0"], "--failure-hours: got 0.0"),
+        (["parallel.mode=fsdp", "parallel.shard_size=24"], "parallel.shard_size: got 24; it must divide"),
+        (["model.init_from=someone/else"], "model.init_from: got someone/else, whose size is not known"),
+    ],
+)
+def test_wrong_wishes_are_explained(arguments: list[str], message: str, plan: Plan) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan("esm2_650m", "slurm-p5", *arguments)

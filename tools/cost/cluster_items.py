@@ -1,0 +1,137 @@
+"""What a cluster file has AWS bill, stack by stack.
+
+Not in it, as they are cents or depend on what nobody knows before: requests to S3, KMS and CloudWatch,
+backups, data that leaves the region, Lambda functions, and the 100 GiB of a node's root volume, for which AWS
+names no price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from config.cluster import Cluster, NewVpc
+from config.cluster_kinds import AnyCluster
+from config.eks_cluster import EksCluster
+from config.endpoint_services import endpoint_services
+from config.mlflow import MlflowTrackingServer
+from config.price_list import HOURS_PER_MONTH
+from config.slurm_cluster import SlurmCluster
+from config.storage import HomeFileSystem, LustreFileSystem
+from tools.cost.items import Item
+from tools.cost.usage import Usage
+
+SECONDS_PER_HOUR = 3600
+
+
+def cluster_items(cluster: AnyCluster, usage: Usage) -> list[Item]:
+    """Everything that the cluster's stacks bill in a month, in the order of the guidance's tables."""
+    return [
+        *_nodes(cluster, usage),
+        *_storage(cluster, usage),
+        *_network(cluster, usage),
+        *_observability(cluster, usage),
+        *_studio(cluster, usage),
+    ]
+
+
+def _nodes(cluster: AnyCluster, usage: Usage) -> Iterator[Item]:
+    present = usage.hours / HOURS_PER_MONTH
+    for group in cluster.instance_groups:
+        if group.num_instances:
+            what = f"{group.num_instances} * {group.instance_type}"
+            key = f"hyperpod.{group.instance_type}"
+            yield Item("Compute", what, key, group.num_instances * usage.hours, "nodes")
+    if isinstance(cluster, EksCluster):
+        yield Item("Control Plane", "EKS Control Plane", "eks.control_plane", usage.hours, "nodes")
+    volumes = [(group.num_instances, group.ebs_gib or 0) for group in cluster.instance_groups]
+    gib = sum(number * size for number, size in volumes)
+    if gib:
+        what = f"EBS ({' + '.join(f'{number} * {size} GB' for number, size in volumes if number and size)})"
+        yield Item("Storage", what, "hyperpod.volume", gib * present, "nodes")
+
+
+def _storage(cluster: Cluster, usage: Usage) -> Iterator[Item]:
+    lustre, home = cluster.storage.lustre, cluster.storage.home
+    yield from _lustre(lustre)
+    if home:
+        yield from _home(home)
+    yield Item("Storage", f"S3 ({usage.data_gb:g} GB)", "s3.standard", usage.data_gb, "kept")
+    yield Item("Container Registry", f"ECR ({usage.image_gb:g} GB)", "ecr.storage", usage.image_gb, "kept")
+    if isinstance(cluster, SlurmCluster) and (database := cluster.accounting_database):
+        copies = 2 if database.multi_az else 1
+        hours, gib = copies * HOURS_PER_MONTH, copies * database.storage_gib
+        name = f"{copies} * {database.instance_class}"
+        yield Item("Database", f"RDS for MariaDB, {name}", f"rds.{database.instance_class}", hours, "kept")
+        yield Item("Database", f"RDS storage ({gib} GB)", "rds.storage", gib, "kept")
+    if cluster.storage.kms == "create":
+        keys = 2 if isinstance(cluster.network, NewVpc) else 1
+        yield Item("Keys", f"KMS, {keys} keys" if keys > 1 else "KMS, a key", "kms.key", keys, "kept")
+
+
+def _lustre(lustre: LustreFileSystem) -> Iterator[Item]:
+    throughput = lustre.throughput_mbps_per_tib
+    what = f"FSx for Lustre ({lustre.capacity_gib} GiB, {throughput} MB/s per TiB)"
+    yield Item("Storage", what, f"lustre.{throughput}", lustre.capacity_gib, "kept")
+    extra = max(0, (lustre.metadata_iops or 0) - included_metadata_iops(lustre.capacity_gib))
+    if extra:
+        what = f"FSx for Lustre, {extra} metadata IOPS beyond those of its capacity"
+        yield Item("Storage", what, "lustre.metadata", extra, "kept")
+
+
+def included_metadata_iops(capacity_gib: int) -> int:
+    """That come with a capacity, and without a charge of their own.
+
+    FSx for Lustre user guide, "Lustre metadata performance": defaults of the automatic mode.
+    """
+    for up_to, iops in ((1200, 1500), (2400, 3000), (9600, 6000), (45600, 12000)):
+        if capacity_gib <= up_to:
+            return iops
+    return capacity_gib // 24000 * 12000
+
+
+def _home(home: HomeFileSystem) -> Iterator[Item]:
+    yield Item(
+        "Storage", f"FSx for OpenZFS ({home.capacity_gib} GiB)", "openzfs.ssd", home.capacity_gib, "kept"
+    )
+    what = f"FSx for OpenZFS ({home.throughput_mbps} MB/s)"
+    yield Item("Storage", what, "openzfs.throughput", home.throughput_mbps, "kept")
+
+
+def _network(cluster: Cluster, usage: Usage) -> Iterator[Item]:
+    network = cluster.network
+    if isinstance(network, NewVpc) and network.internet == "nat":
+        yield Item("Network", "NAT gateway", "nat.gateway", HOURS_PER_MONTH, "kept")
+        yield Item("Network", "its public address", "address.public", HOURS_PER_MONTH, "kept")
+        traffic = f"traffic through NAT ({usage.nat_gb:g} GB)"
+        yield Item("Network", traffic, "nat.traffic", usage.nat_gb, "nodes")
+    if network.interface_endpoints:
+        number = len(endpoint_services(cluster))
+        what = f"VPC endpoints ({number}, one zone)"
+        yield Item("Network", what, "endpoint.interface", number * HOURS_PER_MONTH, "kept")
+        traffic = f"traffic through VPC endpoints ({usage.endpoint_gb:g} GB)"
+        yield Item("Network", traffic, "endpoint.traffic", usage.endpoint_gb, "nodes")
+
+
+def _observability(cluster: Cluster, usage: Usage) -> Iterator[Item]:
+    if cluster.prometheus:
+        nodes = sum(group.num_instances for group in cluster.instance_groups)
+        samples = nodes * usage.series_per_node * usage.hours * SECONDS_PER_HOUR / usage.scrape_seconds
+        what = f"Prometheus ({nodes} nodes, {usage.series_per_node:g} series each)"
+        yield Item("Observability", what, "prometheus.samples", samples / 1e6, "nodes")
+    yield Item(
+        "Observability", f"CloudWatch Logs ({usage.logs_gb:g} GB)", "logs.ingestion", usage.logs_gb, "nodes"
+    )
+    if cluster.observability and cluster.observability.grafana:
+        editors = usage.grafana_editors
+        what = f"Grafana ({editors:g} {'editor' if editors == 1 else 'editors'})"
+        yield Item("Observability", what, "grafana.editor", editors, "kept")
+    if isinstance(cluster.mlflow, MlflowTrackingServer):
+        size = cluster.mlflow.size
+        yield Item("MLflow", f"tracking server ({size})", f"mlflow.{size}", HOURS_PER_MONTH, "kept")
+
+
+def _studio(cluster: AnyCluster, usage: Usage) -> Iterator[Item]:
+    if studio := cluster.studio:
+        number, kind = max(1, len(studio.profiles)), studio.instance_type
+        what = f"{number} * {kind}, {usage.studio_hours:g} h each"
+        yield Item("Studio", what, f"studio.{kind}", number * usage.studio_hours, "kept")

@@ -1,0 +1,122 @@
+"""A bill in words: a table in the form of the guidance's, what idling costs, where the prices are from."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from config.cluster_kinds import AnyCluster
+from config.eks_cluster import EksInstanceGroup
+from config.endpoint import Endpoint
+from config.price_list import HOURS_PER_MONTH, Price, PriceList
+from tools.cost.bill import Bill, Line, hourly_usd
+from tools.cost.usage import Usage
+from tools.tables import format_table
+
+NIGHT_HOURS = 14
+WEEKEND_HOURS = 62
+"""From Friday evening, 18:00, to Monday morning, 8:00."""
+
+
+def bill_table(bill: Bill) -> str:
+    """Service, dimensions, dollars a month and an hour; ``*`` is a price that note or source explains."""
+    header = ("AWS service", "Dimensions", "USD / month", "USD / hour")
+    rows = [
+        (line.item.service, line.item.dimensions + _mark(line, bill.region), *_amounts(line))
+        for line in bill.lines
+    ]
+    least = "at least " if bill.lacking else ""
+    total = bill.monthly_usd
+    rows.append(("Total", "", f"{least}{total:.2f}", f"{least}{hourly_usd(total):.3f}"))
+    return format_table(header, rows)
+
+
+def _amounts(line: Line) -> tuple[str, str]:
+    if line.price is None:
+        return "not known", "not known"
+    return f"{line.monthly_usd:.2f}", f"{hourly_usd(line.monthly_usd):.3f}"
+
+
+def _mark(line: Line, region: str) -> str:
+    price = line.price
+    return " *" if price and (price.region != region or price.stand_in) else ""
+
+
+def price_notes(bill: Bill) -> list[str]:
+    """Prices that are not the thing's own in its region, by whose they are, and those that are lacking."""
+    prices: dict[str, list[str]] = defaultdict(list)
+    for key, price in {line.item.key: line.price for line in bill.lines}.items():
+        if price and (price.region != bill.region or price.stand_in):
+            dated = f", {price.as_of}" if price.as_of else ""
+            shown = f"{key} {price.usd:g} per {price.unit} ({price.source}{dated})"
+            prices[_origin(price, bill.region)].append(shown)
+    notes = [f"* {origin}: {'; '.join(shown)}" for origin, shown in prices.items()]
+    if bill.lacking:
+        notes.append(
+            f"No price is known of {', '.join(bill.lacking)}: not in the total."
+            f" make prices REGION={bill.region} asks AWS."
+        )
+    elif notes:
+        notes.append(f"make prices REGION={bill.region} puts AWS's own list in their place.")
+    return notes
+
+
+def _origin(price: Price, region: str) -> str:
+    parts = [price.stand_in] if price.stand_in else []
+    if price.region != region:
+        parts.append(f"as it is in {price.region}")
+    return " ".join(parts)
+
+
+def idle_notes(bill: Bill) -> list[str]:
+    """What nodes cost that do nothing: as much as those that work, for as long as they exist."""
+    nodes, kept = hourly_usd(bill.monthly_usd_of("nodes")), bill.monthly_usd_of("kept")
+    return [
+        f"Idle, it costs the same: {nodes:.2f} USD an hour for nodes and what they write and send,"
+        f" {nodes * NIGHT_HOURS:.0f} USD a night ({NIGHT_HOURS} h), {nodes * WEEKEND_HOURS:.0f} USD a weekend"
+        f" ({WEEKEND_HOURS} h).",
+        f"make destroy ends that and leaves {kept:.2f} USD a month for the rest, until make teardown; what is"
+        " retained then bills on.",
+    ]
+
+
+def capacity_notes(cluster: AnyCluster, prices: PriceList) -> Iterator[str]:
+    """Where on-demand prices are not what will be billed."""
+    for group in cluster.instance_groups:
+        if group.training_plan_arn:
+            yield (
+                f"{group.name}: a training plan is paid when it is bought, at its own price (aws sagemaker"
+                " list-training-plans); the on-demand price stands in the table."
+            )
+        if group.capacity == "spot":
+            yield f"{group.name}: spot costs less than the on-demand price in the table, and changes."
+        price = prices.find(f"hyperpod.{group.instance_type}")
+        if isinstance(group, EksInstanceGroup) and group.max_instances and price:
+            most = group.max_instances * price.usd
+            yield f"{group.name}: Karpenter may start {group.max_instances}: {most:.2f} USD an hour at most."
+
+
+def budget_note(cluster: AnyCluster, bill: Bill) -> list[str]:
+    if cluster.budget is None:
+        return []
+    limit, total = cluster.budget.monthly_usd, bill.monthly_usd
+    how = "above" if total > limit else "within"
+    return [f"{total:.0f} USD a month are {how} the budget of {limit} USD."]
+
+
+def scaling_note(endpoint: Endpoint, prices: PriceList) -> list[str]:
+    price = prices.find(f"hosting.{endpoint.instance_type}")
+    most = endpoint.instances.max
+    if price is None or most == endpoint.instances.min:
+        return []
+    return [f"Scaled to its {most} instances it costs {most * price.usd:.2f} USD an hour."]
+
+
+def usage_note(usage: Usage) -> str:
+    """The assumptions behind the lines that depend on use."""
+    return (
+        f"Assumed: nodes exist for {usage.hours:g} of {HOURS_PER_MONTH} hours, {usage.data_gb:g} GB in S3,"
+        f" {usage.image_gb:g} GB of images, {usage.nat_gb:g} GB through NAT, {usage.endpoint_gb:g} GB through"
+        f" endpoints, {usage.logs_gb:g} GB of logs."
+        " Change it: ARGS='hours=200 data_gb=2000 nat_gb=500 ...' (tools/cost/usage.py)."
+    )

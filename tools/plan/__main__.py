@@ -1,0 +1,111 @@
+"""``python -m tools.plan --config RUN.yaml --cluster FILE [section.field=value ...]``.
+
+Exit status 1 if the run does not fit into the GPUs' memory.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from config.cluster_kinds import AnyCluster
+from config.loader import load_cluster
+from tools.command_line import cluster_parser, run_command
+from tools.plan.checkpoints import plan_checkpoints
+from tools.plan.memory import Layout, memory
+from tools.plan.model_size import parameters_of, shape_of
+from tools.plan.place import find_place
+from tools.plan.remedies import remedies
+from tools.plan.report import (
+    SECONDS_PER_HOUR,
+    checkpoint_lines,
+    memory_lines,
+    speed_lines,
+    time_and_money,
+    usable_bytes,
+)
+from tools.plan.speed import read_measured, residues_of, speed
+from workloads.esm2.config import load_config
+
+DOES_NOT_FIT = 1
+"""Exit status; 2 is that of wrong usage."""
+GIB_PER_TIB = 1024
+
+
+def main() -> int:
+    parser = cluster_parser("What a run needs on a cluster: memory, days, dollars, checkpoints.")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="run file")
+    parser.add_argument("--group", help="instance group; the one with the most GPUs if not given")
+    parser.add_argument("--nodes", type=int, help="of the group; all if not given")
+    parser.add_argument("--mfu", type=float, help="share of the GPUs' peak to reckon with, as 0.4")
+    parser.add_argument("--measured", type=Path, metavar="FILE", help="results.json of a run on such GPUs")
+    parser.add_argument("--failure-hours", type=float, help="between failures of the job, if that is known")
+    parser.add_argument("--co2", action="store_true", help="also emissions, by the grid of the region")
+    parser.add_argument("overrides", nargs="*", metavar="section.field=value", help="of the run file")
+    options = parser.parse_intermixed_args()
+    for name, value, most in (("--mfu", options.mfu, 1.0), ("--failure-hours", options.failure_hours, 1e9)):
+        if value is not None and not 0 < value <= most:
+            raise ValueError(
+                f"{name}: got {value}; above 0, at most {most:g} is allowed; give that, or nothing"
+            )
+    config = load_config(options.config, options.overrides)
+    cluster = load_cluster(options.cluster)
+    place = find_place(cluster, options.group, options.nodes)
+    shape = shape_of(config)
+    layout = Layout(
+        config,
+        shape,
+        parameters_of(config, shape),
+        place.world_size,
+        number_bytes=4 if config.train.precision == "fp32" else 2,
+    )
+    check_sharding(layout)
+    print(f"{config.name} on {place.group.name} of {cluster.name}\n")
+    needed, usable = memory(layout), usable_bytes(place)
+    fits = needed.total <= usable
+    print(*memory_lines(layout, needed, place, [] if fits else remedies(layout, usable)), sep="\n")
+    if not fits:
+        return DOES_NOT_FIT
+    found = speed(
+        config,
+        shape,
+        layout.parameters,
+        gpu=place.gpu,
+        world_size=place.world_size,
+        mfu=options.mfu,
+        measured=read_measured(options.measured) if options.measured else None,
+    )
+    saving = plan_checkpoints(
+        layout.parameters,
+        shards=layout.shards,
+        world_size=place.world_size,
+        lustre_bytes_per_second=lustre_bytes_per_second(cluster),
+        failure_hours=options.failure_hours,
+    )
+    rates = found.residues_per_second_high, found.residues_per_second_low
+    hours = [residues_of(config) / rate / SECONDS_PER_HOUR / (1 - saving.lost_share) for rate in rates]
+    steps_seconds = residues_of(config) / config.train.max_steps / found.residues_per_second_high
+    print(
+        "",
+        *speed_lines(layout, found),
+        *checkpoint_lines(layout, saving, steps_seconds),
+        *time_and_money(cluster, place, *hours, co2=options.co2),
+        sep="\n",
+    )
+    return 0
+
+
+def check_sharding(layout: Layout) -> None:
+    """Raise ValueError for shard groups that the GPUs do not divide into."""
+    if layout.world_size % layout.shards:
+        raise ValueError(
+            f"parallel.shard_size: got {layout.shards}; it must divide the {layout.world_size} GPUs"
+        )
+
+
+def lustre_bytes_per_second(cluster: AnyCluster) -> float:
+    lustre = cluster.storage.lustre
+    return lustre.capacity_gib / GIB_PER_TIB * lustre.throughput_mbps_per_tib * 1e6
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,174 @@
+"""Memory of a device at the peak of a step, counted from what this trainer keeps.
+
+Bytes in T tokens of a pack, C hidden size, H heads, L layers; s is the size of a number of the arithmetic, 2
+for bf16. What autograd keeps of a layer, tensor by tensor (``workloads/esm2/model.py``):
+
+* 4 TC  its input, which is the residual stream in fp32, for the layer norm
+* s TC  the normed input, for the products of queries, keys and values
+* 6s TC queries, keys and values (the storage that the values are a view of), rotated queries and keys, and
+  the attention's output, for flash attention; and 4 TH of its log-sums
+* 4 TC  the residual stream again, for the second layer norm, and s TC its output
+* 8s TC input and output of the GELU
+
+On a CPU attention keeps 5s TC and the probabilities. The last layer's feed-forward block and the head see the
+predicted tokens alone. When its backward pass begins, what that adds is no more than what of the last layer
+is not kept, so the peak is that of L whole layers. With activation checkpointing a layer keeps its input, and
+one layer at a time is there as a whole. torch.compile keeps at most as much.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from tools.plan.model_size import ModelShape, Parameters
+from workloads.esm2.config import LoraConfig, RunConfig
+
+FP32 = 4
+ADAM_STATE = 2 * FP32
+"""Two moments."""
+MUON_STATE = FP32
+"""A momentum, of the layers' matrices alone."""
+NF4 = 0.516
+"""Bytes of a parameter: 4 bits, and a scale of 8 bits for every 64 of them, itself scaled by 256."""
+USABLE = 0.92
+"""Of a GPU's memory for the allocator. The CUDA context, NCCL's buffers and what lies unusable between blocks
+take the rest: an allowance, not a measurement."""
+
+Attention = Literal["flash", "segments"]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one device."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    weights_in_use: float
+    """Copies of weights in the type of the arithmetic, and gathered ones with FSDP."""
+    activations: float
+
+    @property
+    def total(self) -> float:
+        return self.parameters + self.gradients + self.optimizer + self.weights_in_use + self.activations
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a run lies on devices."""
+
+    config: RunConfig
+    shape: ModelShape
+    parameters: Parameters
+    world_size: int
+    number_bytes: int = 2
+    """s: bf16, or 4 for fp32."""
+    attention: Attention = "flash"
+    attended_pairs: float = 0.0
+    """Sum of squared lengths of a pack's proteins, for the probabilities of attention by segments."""
+
+    @property
+    def shards(self) -> int:
+        """Devices that share a copy of the model."""
+        parallel = self.config.parallel
+        return (parallel.shard_size or self.world_size) if parallel.mode == "fsdp" else 1
+
+
+def memory(layout: Layout) -> Memory:
+    """At the peak of a step; gradients are there from the first micro-batch on."""
+    parameters, shards = layout.parameters, layout.shards
+    lora = layout.config.lora if layout.config.task else None
+    frozen_bytes = NF4 if lora and lora.quantize == "nf4" else layout.number_bytes
+    return Memory(
+        parameters=(
+            FP32 * (parameters.trained + parameters.frozen) + frozen_bytes * parameters.frozen_matrices
+        )
+        / shards,
+        gradients=FP32 * parameters.trained / shards,
+        optimizer=_optimizer_bytes(layout) / shards,
+        weights_in_use=_weights_in_use(layout, lora),
+        activations=_activations(layout, lora),
+    )
+
+
+def _optimizer_bytes(layout: Layout) -> float:
+    trained = layout.parameters.trained
+    if layout.config.optim.name == "adamw" or layout.config.lora:
+        return ADAM_STATE * trained
+    inner = layout.shape.layers * layout.shape.layer_matrices
+    return MUON_STATE * inner + ADAM_STATE * (trained - inner)
+
+
+def _weights_in_use(layout: Layout, lora: LoraConfig | None) -> float:
+    """Copies that a backward pass needs, and what FSDP gathers for the layer at hand and the next."""
+    shape, size = layout.shape, layout.number_bytes
+    checkpointing = layout.config.train.activation_checkpointing
+    matrices, joined = shape.layer_matrices, 3 * shape.hidden**2  # queries, keys and values in one product
+    # A matrix' gradient comes in the type of the arithmetic, and in fp32.
+    newest_gradient = 4 * shape.hidden**2 * (size + FP32)
+    if lora is not None:
+        whole = 4 * shape.hidden**2 * size  # a frozen matrix with its adapter added, or out of 4 bits
+        return 2 * whole
+    if layout.config.parallel.mode == "fsdp":
+        gathered = 2 * matrices * size + (shape.embedding + shape.language_head) * size
+        reduced = matrices * (size + FP32)
+        kept = joined * size * (1 if checkpointing else shape.layers)
+        return gathered + reduced + kept
+    of_a_layer = (joined if size == FP32 else matrices) * size
+    if not checkpointing:
+        return of_a_layer * shape.layers + newest_gradient
+    # Autocast keeps the casts of a forward pass until its end, all but the joined ones.
+    in_forward = 0 if size == FP32 else (matrices - joined) * size * shape.layers
+    return max(in_forward, of_a_layer + newest_gradient)
+
+
+def _activations(layout: Layout, lora: LoraConfig | None) -> float:
+    shape, size = layout.shape, layout.number_bytes
+    tokens = layout.config.train.tokens_per_pack
+    unit = tokens * shape.hidden
+    whole = layer_numbers(size, layout.attention, lora) * unit + _attention_extras(layout)
+    if not layout.config.train.activation_checkpointing:
+        return shape.layers * whole
+    backward = (FP32 + 5 * size) * unit  # gradients around the GELU and of the residual stream
+    return shape.layers * FP32 * unit + (whole - FP32 * unit) + max(backward, head_bytes(layout))
+
+
+def head_bytes(layout: Layout) -> float:
+    """What the language model's head keeps, for the predicted tokens: two normed inputs in fp32, and in s the
+    inputs of two products and of a GELU; probabilities over the vocabulary are next to nothing.
+
+    It is gone before the layers' backward passes begin.
+    """
+    if layout.config.task is not None:
+        return 0.0
+    predicted = num_predicted(layout.config.train.tokens_per_pack, layout.config.model.mask_fraction)
+    return predicted * layout.shape.hidden * (2 * FP32 + 3 * layout.number_bytes)
+
+
+def num_predicted(num_tokens: int, mask_fraction: float) -> int:
+    """Room in a pack (``workloads/esm2/masking.py``: eight standard deviations above the mean)."""
+    deviation = math.sqrt(num_tokens * mask_fraction * (1 - mask_fraction))
+    return min(num_tokens, math.ceil(num_tokens * mask_fraction + 8 * deviation))
+
+
+def layer_numbers(size: int, attention: Attention, lora: LoraConfig | None = None) -> int:
+    """Bytes that a layer keeps for each of T x C numbers."""
+    around_attention = 6 if attention == "flash" else 4
+    if lora is None:
+        context = 0 if attention == "flash" else 1
+        return 2 * FP32 + (1 + around_attention + context + 1 + 8) * size
+    # A frozen product keeps its input only where it has an adapter; in bf16 each has a cast of its own.
+    targets = set(lora.targets)
+    joined = len(targets & {"query", "key", "value"})
+    inputs = min(joined, 1) if size == FP32 else joined
+    context = 1 if attention == "segments" and "attention_output" in targets else 0
+    kept = inputs + around_attention + context + 4  # the GELU's input
+    return 2 * FP32 + (kept + ("intermediate" in targets) + 4 * ("output" in targets)) * size
+
+
+def _attention_extras(layout: Layout) -> float:
+    if layout.attention == "flash":
+        return FP32 * layout.config.train.tokens_per_pack * layout.shape.heads
+    return layout.number_bytes * layout.shape.heads * layout.attended_pairs

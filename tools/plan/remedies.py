@@ -1,0 +1,55 @@
+"""What to change in a run that does not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tools.plan.memory import Layout, memory
+from workloads.esm2.config import RunConfig
+
+
+def remedies(layout: Layout, usable_bytes: float) -> list[str]:
+    """Changes as ARGS of make with which the run fits, the least of each kind; empty if none does."""
+    found = []
+    for setting in _settings(layout.config, layout.world_size):
+        for tokens in (None, *_smaller_packs(layout.config)):
+            changes = setting if tokens is None else {**setting, "train.tokens_per_pack": str(tokens)}
+            config = _changed(layout.config, changes)
+            if memory(dataclasses.replace(layout, config=config)).total <= usable_bytes:
+                found.append(" ".join(f"{key}={value}" for key, value in changes.items()))
+                break
+    return found
+
+
+def _settings(config: RunConfig, world_size: int) -> list[dict[str, str]]:
+    """What can be switched on beside smaller packs, nothing first."""
+    recomputing = {"train.activation_checkpointing": "true"}
+    sharded = {"parallel.mode": "fsdp"}
+    settings: list[dict[str, str]] = [{}]
+    if not config.train.activation_checkpointing:
+        settings.append(recomputing)
+    # Adapters leave little to shard.
+    if config.parallel.mode == "ddp" and world_size > 1 and config.lora is None:
+        settings += [{**setting, **sharded} for setting in settings]
+    return settings
+
+
+def _smaller_packs(config: RunConfig) -> list[int]:
+    """Halves, quarters, ... that still hold the longest protein; steps stay as large as they are."""
+    least, sizes = config.model.max_residues + 2, []
+    tokens = config.train.tokens_per_pack
+    while tokens % 2 == 0 and tokens // 2 >= least:
+        tokens //= 2
+        sizes.append(tokens)
+    return sizes
+
+
+def _changed(config: RunConfig, changes: dict[str, str]) -> RunConfig:
+    train, parallel = config.train, config.parallel
+    if "train.tokens_per_pack" in changes:
+        train = dataclasses.replace(train, tokens_per_pack=int(changes["train.tokens_per_pack"]))
+    if "train.activation_checkpointing" in changes:
+        train = dataclasses.replace(train, activation_checkpointing=True)
+    if "parallel.mode" in changes:
+        parallel = dataclasses.replace(parallel, mode="fsdp")
+    return dataclasses.replace(config, train=train, parallel=parallel)

@@ -1,0 +1,117 @@
+"""Residues a second, and how long a run takes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.plan.model_size import ModelShape, Parameters
+from tools.plan.published_mfu import published_mfu
+from workloads.esm2.config import RunConfig
+from workloads.esm2.peak_rates import PEAK_BF16_FLOPS
+from workloads.esm2.shapes import SHAPES
+
+MEAN_LENGTH = 414.0
+"""Positions that a residue attends to, on average over residues: the sum of squared lengths over that of
+lengths, for lengths like UniRef50's (log-normal, median 200, sigma 0.75) cropped to 1,022 residues."""
+FILL = 0.99
+"""Residues of a pack's places; the rest is CLS, EOS and padding. As measured (README)."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    mfu_low: float
+    mfu_high: float
+    source: str
+    residues_per_second_low: float
+    """Of all GPUs together."""
+    residues_per_second_high: float
+    busy: float
+    """Share of GPUs with a pack in an average round of a step."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of a finished run."""
+
+    gpu: str
+    mfu: float
+
+
+def read_measured(path: Path) -> Measured:
+    """From a run's ``results.json``.
+
+    Raises:
+        ValueError: if it is not one, or the run was on a device whose peak is not known, as a CPU.
+    """
+    try:
+        results = json.loads(path.read_text())
+        mfu, device = results["mfu"], results["environment"]["device"]
+    except (OSError, json.JSONDecodeError, KeyError, TypeError):
+        raise ValueError(
+            f"--measured: got {path}; a run's results are wanted, as runs/<name>/results.json"
+        ) from None
+    gpu = next((name for name in sorted(PEAK_BF16_FLOPS, key=len, reverse=True) if name in device), None)
+    if not mfu or gpu is None:
+        raise ValueError(
+            f"--measured: {path} is of a run on {device}, for which no MFU is known; give one of a GPU:"
+            f" {', '.join(PEAK_BF16_FLOPS)}"
+        )
+    return Measured(gpu, mfu)
+
+
+def flops_per_residue(config: RunConfig, shape: ModelShape, parameters: Parameters) -> float:
+    """As ``workloads/esm2/hardware.py`` counts them: 4 for a frozen parameter, whose gradient falls away."""
+    counted_out = shape.embedding + shape.contact_head
+    frozen = parameters.frozen + parameters.frozen_matrices
+    if config.task is None or config.lora is None:
+        weights = 6 * (parameters.total - counted_out)
+    else:
+        weights = 6 * parameters.trained + 4 * max(0, frozen - counted_out)
+    longest = config.model.max_residues + 2
+    return weights + 12 * shape.layers * shape.hidden * min(MEAN_LENGTH, longest)
+
+
+def speed(
+    config: RunConfig,
+    shape: ModelShape,
+    parameters: Parameters,
+    *,
+    gpu: str,
+    world_size: int,
+    mfu: float | None = None,
+    measured: Measured | None = None,
+) -> Speed:
+    """With a share of the peak that is given, else measured, else published.
+
+    Raises:
+        ValueError: if the GPU's peak is not known, or what was measured was on another GPU.
+    """
+    if gpu not in PEAK_BF16_FLOPS:
+        raise ValueError(
+            f"{gpu}: its bf16 peak is not listed in workloads/esm2/peak_rates.py; listed are"
+            f" {', '.join(PEAK_BF16_FLOPS)}"
+        )
+    if measured and measured.gpu != gpu:
+        raise ValueError(f"--measured: the run was on {measured.gpu}, and the cluster has {gpu}; give --mfu")
+    size = next((name for name, known in SHAPES.items() if ModelShape(*known) == shape), None)
+    if mfu is not None:
+        low = high = mfu
+        source = "given by --mfu"
+    elif measured:
+        low = high = measured.mfu
+        source = f"measured on {measured.gpu} by the run of --measured"
+    else:
+        found = published_mfu(gpu, size)
+        low, high = found.low, found.high
+        source = found.source if found.is_assumed else f"published: {found.source}"
+    rounds = -(-config.packs_per_step // world_size)
+    busy = config.packs_per_step / (rounds * world_size)
+    peak = PEAK_BF16_FLOPS[gpu] * world_size * busy / flops_per_residue(config, shape, parameters)
+    return Speed(low, high, source, low * peak, high * peak, busy)
+
+
+def residues_of(config: RunConfig) -> float:
+    """Of the whole run."""
+    return config.train.max_steps * config.train.tokens_per_step * FILL

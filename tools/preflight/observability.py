@@ -1,0 +1,137 @@
+"""What dashboards and alerts take from the account, and how people sign in."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+from xml.etree import ElementTree
+
+from botocore.exceptions import ClientError
+
+from config.cluster import Cluster
+from config.observability import Grafana
+from config.stack_names import stack_names
+from tools.aws_session import is_absent
+from tools.preflight.finding import Finding, fail, ok, warn
+from tools.preflight.read_only_aws import ReadOnlyAws
+from tools.preflight.service_quotas import judge, quotas_by_name
+from tools.preflight.stacks import is_deployed
+
+METRICS_SERVICE = "Amazon Managed Service for Prometheus"
+METRICS_QUOTA = "Workspaces per region per account"
+GRAFANA_SERVICE = "Amazon Managed Grafana"
+GRAFANA_QUOTA = "Number of workspaces"
+"""Names of the quotas (user guides of both services, "Quotas")."""
+METADATA = "{urn:oasis:names:tc:SAML:2.0:metadata}EntityDescriptor"
+METADATA_SECONDS = 10
+METADATA_BYTES = 1_000_000
+
+
+def _grafana(cluster: Cluster) -> Grafana | None:
+    return cluster.observability.grafana if cluster.observability else None
+
+
+def check_metrics_quota(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
+    if not cluster.prometheus or is_deployed(aws, stack_names(cluster).storage):
+        return
+    yield judge(
+        subject="quota metrics workspaces per Region",
+        quota_name=METRICS_QUOTA,
+        service=METRICS_SERVICE,
+        value=quotas_by_name(aws, "aps").get(METRICS_QUOTA),
+        needed=1,
+        used=len(aws.items("amp", "list_workspaces", "workspaces")),
+        unit="",
+    )
+
+
+def check_grafana_quota(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
+    if not _grafana(cluster) or is_deployed(aws, stack_names(cluster).observability):
+        return
+    yield judge(
+        subject="quota Grafana workspaces per Region",
+        quota_name=GRAFANA_QUOTA,
+        service=GRAFANA_SERVICE,
+        value=quotas_by_name(aws, "grafana").get(GRAFANA_QUOTA),
+        needed=1,
+        used=len(aws.items("grafana", "list_workspaces", "workspaces")),
+        unit="",
+    )
+
+
+def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
+    """The instance may be the organization's, and in another region; then people are not looked up."""
+    grafana = _grafana(cluster)
+    if not grafana or grafana.sign_in != "identity_center":
+        return
+    instances = [
+        instance
+        for instance in aws.items("sso-admin", "list_instances", "Instances", RegionScope="ALL_REGIONS")
+        if instance.get("Status", "ACTIVE") == "ACTIVE"
+    ]
+    if not instances:
+        yield fail(
+            "Grafana",
+            "people sign in by IAM Identity Center, of which the account has no instance",
+            "enable it (console, IAM Identity Center; in an organization in its management account), or set "
+            "observability.grafana.sign_in to saml",
+        )
+        return
+    yield ok("Grafana", "people sign in by IAM Identity Center, which the account has")
+    here = [instance for instance in instances if instance.get("PrimaryRegion", aws.region) == aws.region]
+    for name in [*grafana.admins, *grafana.editors, *grafana.viewers] if here else []:
+        if not _is_known(aws, here[0]["IdentityStoreId"], name):
+            yield fail(
+                f"Grafana, {name}",
+                "Identity Center knows nobody of that id",
+                "take it from `aws identitystore list-groups` or list-users, with --identity-store-id "
+                f"{here[0]['IdentityStoreId']}",
+            )
+
+
+def _is_known(aws: ReadOnlyAws, store: str, name: str) -> bool:
+    kind, _, principal = name.partition("/")
+    try:
+        if kind == "user":
+            aws.call("identitystore", "describe_user", IdentityStoreId=store, UserId=principal)
+        else:
+            aws.call("identitystore", "describe_group", IdentityStoreId=store, GroupId=principal)
+    except ClientError as error:
+        if is_absent(error):
+            return False
+        raise
+    return True
+
+
+def check_saml(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
+    """Whether the identity provider's metadata are where the file says; Grafana reads them from there."""
+    grafana = _grafana(cluster)
+    if not grafana or not grafana.saml:
+        return
+    url = grafana.saml.metadata_url
+    try:
+        root = ElementTree.fromstring(_fetch(url))
+    except ElementTree.ParseError as error:
+        yield fail("Grafana, SAML", f"{url} is no XML ({error})", "set saml.metadata_url to the metadata")
+    except (OSError, ValueError) as error:
+        # It may be reached from elsewhere.
+        yield warn(
+            "Grafana, SAML",
+            f"{url} cannot be read from here: {error}",
+            "see whether it can be read from the internet, where Grafana is",
+        )
+    else:
+        if root.tag == METADATA:
+            yield ok("Grafana, SAML", f"people sign in by {root.get('entityID', url)}")
+        else:
+            yield fail(
+                "Grafana, SAML",
+                f"{url} holds {root.tag}, not a provider's EntityDescriptor",
+                "set saml.metadata_url to the metadata of one identity provider",
+            )
+
+
+def _fetch(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=METADATA_SECONDS) as answer:
+        content: bytes = answer.read(METADATA_BYTES)
+    return content

@@ -1,0 +1,45 @@
+"""What SageMaker Studio takes from the account: who lets people in, and who tells of new profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from config.cluster import Cluster
+from tools.preflight.finding import Finding, fail, ok, warn
+from tools.preflight.read_only_aws import ReadOnlyAws
+
+
+def check_sign_in(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
+    """A domain takes users of an instance of IAM Identity Center in its own region (SageMaker's guide)."""
+    if not cluster.studio or cluster.studio.sign_in != "identity_center":
+        return
+    instances = [
+        instance
+        for instance in aws.items("sso-admin", "list_instances", "Instances")
+        if instance.get("Status", "ACTIVE") == "ACTIVE"
+    ]
+    if instances:
+        yield ok("Studio", f"people sign in by IAM Identity Center, which is in {cluster.region}")
+    else:
+        yield fail(
+            "Studio",
+            f"people sign in by IAM Identity Center, of which there is no instance in {cluster.region}",
+            "enable it there (console, IAM Identity Center), or set studio.sign_in to iam",
+        )
+
+
+def check_trail(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
+    """EventBridge gets calls of SageMaker's API from trails; without, the clock finds new profiles."""
+    if not cluster.studio or cluster.studio.partitions != "per_profile":
+        return
+    trails = aws.call("cloudtrail", "describe_trails")["trailList"]
+    for trail in trails:
+        if aws.call("cloudtrail", "get_trail_status", Name=trail["TrailARN"]).get("IsLogging"):
+            yield ok("Studio", f"trail {trail['Name']} tells of new profiles")
+            return
+    yield warn(
+        "Studio",
+        "no trail of CloudTrail logs here, so a new profile waits up to 15 minutes for its partition, and "
+        "that of a deleted one is kept",
+        "create a trail of management events, if that is not enough",
+    )

@@ -1,0 +1,20 @@
+"""Where a training of a cluster publishes its metrics.
+
+Standard library alone: the nodes' own Python reads it, too.
+"""
+
+from __future__ import annotations
+
+PORT = "ESM2_METRICS_PORT"
+"""Variable of the port on which a training's first process answers; without it, none does."""
+JOB_ID = "ESM2_JOB_ID"
+"""Variable of the job's name in the metrics."""
+POD_PORT = 9500
+FIRST_SLURM_PORT, NUM_SLURM_PORTS = 9500, 500
+SLURM_COMMENT = "prometheus"
+"""Of jobs whose first node is asked for metrics, by ``collectors/discover_nodes.py`` of the nodes' set-up."""
+
+
+def slurm_port(job_id: int) -> int:
+    """Of a node, which several jobs may share: two whose numbers are 500 apart would have the same."""
+    return FIRST_SLURM_PORT + job_id % NUM_SLURM_PORTS

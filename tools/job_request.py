@@ -13,7 +13,7 @@ from typing import Any
 from config.instance_catalogue import InstanceType, instance_type
 from config.node_settings import HOME_MOUNT_PATH
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
-from tools.job_checks import gpus_of, listed, output_of, path_problems, shard_problems, sizes_of
+from tools.job_checks import files_needed, gpus_of, listed, output_of, path_problems, shard_problems, sizes_of
 from workloads.esm2.config import RunConfig
 from workloads.esm2.data.manifest import MANIFEST_FILE
 from workloads.esm2.launch.job_file import RESUMED, Job
@@ -119,6 +119,7 @@ def job_request(
         run_dir=str(PurePosixPath(wanted.folder) / config.run_dir),
         data_manifest="" if output else str(PurePosixPath(wanted.folder) / config.data.path / MANIFEST_FILE),
         output=output,
+        needed=files_needed(config, wanted.stage, wanted.folder),
     )
     return {"config": config_text, "job": asdict(job), "sbatch": place.options(wanted, config.name)}
 

@@ -65,8 +65,12 @@ def test_inference_takes_a_node_and_reads_no_shards() -> None:
     job = found["job"]
     assert job["data_manifest"] == ""
     assert job["output"] == f"{FOLDER}/runs/esm2_8m_sample/predictions.csv"
+    assert job["needed"] == (f"{FOLDER}/runs/esm2_8m_sample/model",)
     elsewhere = request("inference.output=/fsx/data/e.parquet", stage="embed", nodes="2")
     assert elsewhere["job"]["output"] == "/fsx/data/e.parquet" and "--nodes=2" in elsewhere["sbatch"]
+    found = request("inference.input=[/fsx/w.fasta]", "inference.mutations=/fsx/m.csv", stage="variants")
+    assert found["job"]["needed"][:2] == ("/fsx/w.fasta", "/fsx/m.csv")
+    assert request("inference.model=facebook/esm2_t6_8M_UR50D", stage="embed")["job"]["needed"] == ()
     assert request("inference.input=[mine.fasta]")["job"]["output"] == ""
 
 

@@ -13,6 +13,7 @@ from transformers import (
     EsmForTokenClassification,
     EsmPreTrainedModel,
 )
+from transformers.utils.logging import disable_progress_bar
 
 from ..checkpoint import CHECKPOINT_FILE
 from ..config import ModelConfig
@@ -36,6 +37,7 @@ def load_model(name: str) -> PackedModel:
     Raises:
         ValueError: if there is none, if it is not ESM-2, or if weights are missing in it.
     """
+    disable_progress_bar()  # of no use once a process, or in a log
     config = starting_config(ModelConfig(init_from=name))
     architecture = (config.architectures or ["EsmForMaskedLM"])[0]
     if architecture not in HEADS:

@@ -394,9 +394,21 @@ def _logits(kind: Any, folder: Path, sequences: list[str]) -> list[np.ndarray]:
 
 
 def test_what_cannot_be_used_is_refused(
-    configured: Callable[..., RunConfig], here: Processes, fasta: Path, tmp_path: Path
+    configured: Callable[..., RunConfig],
+    here: Processes,
+    tiny_config: EsmConfig,
+    fasta: Path,
+    tmp_path: Path,
 ) -> None:
+    length = save_head(
+        tmp_path / "length",
+        tiny_config,
+        EsmForSequenceClassification,
+        id2label={0: "length"},
+        problem_type="regression",
+    )
     cases: list[tuple[Callable[[RunConfig, Processes], None], dict[str, Any], str]] = [
+        (predict, {"model": str(length)}, "predicts a value called length, as another column is"),
         (predict, {}, "a masked language model without a task, so it has nothing to predict"),
         (embed, {"output": "x.csv"}, r"inference.output: got x.csv; its name must end in .parquet"),
         (embed, {"output": "/dev/null/x.parquet"}, "/dev/null cannot be written"),

@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -193,6 +194,9 @@ def test_adapters_are_not_merged_into_other_weights_than_they_were_trained_besid
     base = shutil.copytree(tiny_model, tmp_path / "model")
     objective = FineTuning(load_config(run_file, ["lora={}", f"model.init_from={base}"]))
     state = objective.weights()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        objective.write_model(tmp_path / "whole", state, torch.device("cpu"))
     change_one_weight(base)
     with pytest.raises(ValueError, match="has changed since this run started from it"):
         objective.write_model(tmp_path / "run", state, torch.device("cpu"))

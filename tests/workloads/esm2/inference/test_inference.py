@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import fcntl
 import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-import yaml
 from transformers import (
     AutoTokenizer,
     EsmConfig,
@@ -26,8 +24,9 @@ from transformers import (
     EsmModel,
 )
 
+from tests.workloads.esm2.inference.written import rows
 from workloads.esm2.alphabet import encode
-from workloads.esm2.config import RunConfig, load_config
+from workloads.esm2.config import RunConfig
 from workloads.esm2.data.transfer import BeingFetched
 from workloads.esm2.inference import records
 from workloads.esm2.inference.embed import embed
@@ -36,15 +35,9 @@ from workloads.esm2.inference.model import load_model
 from workloads.esm2.inference.predict import predict
 from workloads.esm2.inference.windows import windows
 from workloads.esm2.pretrained import save_model
-from workloads.esm2.processes import Processes, processes
+from workloads.esm2.processes import Processes
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def here() -> Iterator[Processes]:
-    with processes() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -62,20 +55,6 @@ def fasta(sequences: list[str], tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def configured(tmp_path: Path, tiny_model: Path) -> Callable[..., RunConfig]:
-    """A run's configuration with changes of its section ``inference``."""
-    path = tmp_path / "run.yaml"
-    settings = {"name": "run", "runs": str(tmp_path / "runs"), "train": {"precision": "fp32"}}
-    path.write_text(yaml.safe_dump(settings))
-
-    def configure(**inference: Any) -> RunConfig:
-        fields = {"model": str(tiny_model), "tokens_per_pack": 256, **inference}
-        return load_config(path, [f"inference.{name}={json.dumps(value)}" for name, value in fields.items()])
-
-    return configure
-
-
 @pytest.fixture(scope="module")
 def hidden(tiny_model: Path, sequences: list[str]) -> list[np.ndarray]:
     """transformers' last hidden states of the residues, one protein at a time, by its own tokenizer."""
@@ -86,15 +65,6 @@ def hidden(tiny_model: Path, sequences: list[str]) -> list[np.ndarray]:
             model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0, 1:-1].numpy()
             for text in sequences
         ]
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    return pq.read_table(path).to_pylist()
-
-
-def csv_rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as stream:
-        return list(csv.DictReader(stream))
 
 
 @pytest.mark.parametrize("embedding", ["mean", "residue"])
@@ -189,7 +159,7 @@ def test_bad_records_are_reported_and_the_rest_is_computed(
     assert [row["id"] for row in found] == ["good", "z", "t"]
     for row, expected in zip(found, hidden[7:10], strict=True):
         np.testing.assert_allclose(row["embedding"], expected.mean(axis=0), atol=1e-5)
-    rejects = [(Path(row["where"]).name, row["reason"]) for row in csv_rows(tmp_path / "out.rejects.csv")]
+    rejects = [(Path(row["where"]).name, row["reason"]) for row in rows(tmp_path / "out.rejects.csv")]
     assert [where for where, _ in rejects] == [
         *("bad.fasta:2", "bad.fasta:5", "bad.fasta:6", "bad.fasta:12"),
         *("bad.csv:2", "bad.csv:3", "bad.csv:5", "bad.csv:6"),
@@ -234,21 +204,15 @@ def test_long_proteins_by_each_policy(
     expected = {"window": np.concatenate(parts).mean(axis=0), "crop": engine.run([tokens[:64]], EMBEDDING)[0]}
     for policy in ("window", "crop", "reject"):
         out = tmp_path / f"{policy}.parquet"
-        config = configured(input=[str(fasta)], output=str(out), long_proteins=policy)
-        config = load_config(tmp_path / "run.yaml", ["model.max_residues=64", *_overrides(config)])
-        embed(config, here)
+        embed(configured(max_residues=64, input=[str(fasta)], output=str(out), long_proteins=policy), here)
         found = {row["id"]: row for row in rows(out)}
         if policy == "reject":
             assert "P9" not in found and len(found) == 10
-            (reject, *_) = csv_rows(tmp_path / "reject.rejects.csv")
+            (reject, *_) = rows(tmp_path / "reject.rejects.csv")
             assert "record P8 has 90 residues; allowed are 64 (model.max_residues)" in reject["reason"]
         else:
             assert found["P9"]["length"] == 120
             np.testing.assert_allclose(found["P9"]["embedding"], expected[policy], atol=1e-5)
-
-
-def _overrides(config: RunConfig) -> list[str]:
-    return [f"inference.{name}={json.dumps(value)}" for name, value in config.to_dict()["inference"].items()]
 
 
 def test_killed_command_goes_on_with_what_is_missing(
@@ -350,7 +314,7 @@ def test_predictions_are_those_of_transformers(
         logits = _logits(EsmForSequenceClassification, folder, sequences)
         out = tmp_path / f"{problem}.csv"
         predict(configured(model=str(folder), input=[str(fasta)], output=str(out)), here)
-        for row, expected in zip(csv_rows(out), logits, strict=True):
+        for row, expected in zip(rows(out), logits, strict=True):
             if problem == "regression":
                 found = [float(row[name]) for name in names.values()]
                 np.testing.assert_allclose(found, expected[0], atol=1e-5)
@@ -379,7 +343,7 @@ def test_residue_labels_are_those_of_transformers(
     out = tmp_path / "out.csv"
     predict(configured(model=str(folder), input=[str(fasta)], output=str(out)), here)
     logits = _logits(EsmForTokenClassification, folder, sequences)
-    for row, expected in zip(csv_rows(out), logits, strict=True):
+    for row, expected in zip(rows(out), logits, strict=True):
         inner = torch.tensor(expected[0, 1:-1])
         assert row["label"] == "".join("HEC"[index] for index in inner.argmax(-1).tolist())
         found = [float(text) for text in row["probability"].split()]
@@ -433,10 +397,11 @@ def test_two_processes_make_what_one_makes(
     """As ``make embed`` on a machine of two cores, in real processes."""
     config = configured(input=[str(fasta)], part_residues=100, output=str(tmp_path / "one.parquet"))
     embed(config, here)
-    overrides = [text for text in _overrides(config) if not text.startswith("inference.output")]
+    fields = config.to_dict()["inference"] | {"output": str(tmp_path / "two.parquet")}
+    overrides = [f"inference.{name}={json.dumps(value)}" for name, value in fields.items()]
     command = [sys.executable, "-m", "workloads.esm2.inference.embed", "--config", str(tmp_path / "run.yaml")]
     done = subprocess.run(
-        [*command, *overrides, f"inference.output={tmp_path / 'two.parquet'}"],
+        [*command, *overrides],
         capture_output=True,
         text=True,
         timeout=240,

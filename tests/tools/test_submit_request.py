@@ -107,10 +107,6 @@ def test_an_image_may_be_a_reference(image: str) -> None:
     assert request(image=image)["job"]["image"] == image
 
 
-def test_a_score_may_take_less_time_than_a_training() -> None:
-    assert "--time=5" in request(stage="evaluate", time="5")["sbatch"]
-
-
 @pytest.mark.parametrize(
     ("overrides", "wanted", "problem"),
     [
@@ -128,7 +124,7 @@ def test_a_score_may_take_less_time_than_a_training() -> None:
         ([], {"stage": "data", "nodes": "2"}, "NODES: got 2; data are prepared on 1 node"),
         ([], {"time": "2:00"}, "--time: got 2:00, to Slurm 2 minute(s); give at least 10"),
         ([], {"time": "0-00:09:30"}, "to Slurm 9.5 minute(s)"),
-        ([], {"stage": "embed", "time": "5"}, "embed is stopped 5 minutes before the limit, to go on later"),
+        ([], {"stage": "evaluate", "time": "5"}, "jobs are stopped 5 minutes before the limit"),
         ([], {"partition": "cpu"}, "partition: got cpu; the cluster file has gpu"),
         ([], {"gpus_per_node": 2}, "--gpus-per-node: got 2; ml.g5.8xlarge has 1"),
         ([], {"folder": "/home/ubuntu"}, "--folder: got /home/ubuntu; nodes share /fsx"),

@@ -29,7 +29,7 @@ HEADS: dict[str, tuple[type[EsmPreTrainedModel], type[PackedModel]]] = {
 
 
 def load_model(name: str) -> PackedModel:
-    """A model on the CPU, in fp32, that computes no gradients.
+    """A model on the CPU, in fp32, that computes no gradients; its head stays in fp32.
 
     Args:
         name: a folder that transformers wrote, a checkpoint of ours, or a hub id.
@@ -51,6 +51,7 @@ def load_model(name: str) -> PackedModel:
     weights = starting_weights(ModelConfig(init_from=name), 0, theirs)
     with torch.device("meta"):
         empty = ours(config)
+    empty.exact_head = True
     return assigned(empty, weights).requires_grad_(False).eval()
 
 

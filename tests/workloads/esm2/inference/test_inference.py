@@ -25,12 +25,19 @@ from transformers import (
 )
 
 from tests.workloads.esm2.inference.written import rows
-from workloads.esm2.alphabet import encode
+from workloads.esm2.alphabet import MASK, encode
 from workloads.esm2.config import RunConfig
 from workloads.esm2.data.transfer import BeingFetched
 from workloads.esm2.inference import records
 from workloads.esm2.inference.embed import embed
-from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
+from workloads.esm2.inference.engine import (
+    EMBEDDING,
+    MASKED_LOGITS,
+    PROTEIN_LOGITS,
+    RESIDUE_EMBEDDINGS,
+    RESIDUE_LOGITS,
+    Engine,
+)
 from workloads.esm2.inference.model import load_model
 from workloads.esm2.inference.predict import predict
 from workloads.esm2.inference.windows import windows
@@ -96,6 +103,31 @@ def test_bf16_stays_near_fp32(tiny_model: Path, sequences: list[str], hidden: li
     ):
         mean = expected.mean(axis=0)
         assert np.dot(found, mean) / (np.linalg.norm(found) * np.linalg.norm(mean)) > 0.9995
+
+
+def test_heads_compute_in_fp32_behind_layers_in_bf16(
+    tiny_config: EsmConfig, tiny_model: Path, sequences: list[str], tmp_path: Path
+) -> None:
+    """In bf16 answers have three digits: proteins tie, and small changes of a variant's score vanish."""
+    names = {0: "a", 1: "b"}
+    masked = [np.concatenate([[np.uint8(MASK)], encode(text)]) for text in sequences]
+    answers = {
+        save_head(
+            tmp_path / "residue", tiny_config, EsmForTokenClassification, id2label=names
+        ): RESIDUE_LOGITS,
+        save_head(
+            tmp_path / "sequence",
+            tiny_config,
+            EsmForSequenceClassification,
+            id2label=names,
+            problem_type="regression",
+        ): PROTEIN_LOGITS,
+        tiny_model: MASKED_LOGITS,
+    }
+    for folder, answer in answers.items():
+        engine = Engine(load_model(str(folder)), device=CPU, dtype=torch.bfloat16)
+        numbers = torch.tensor(np.concatenate([found.ravel() for found in engine.run(masked, answer)]))
+        assert (numbers != numbers.bfloat16().float()).float().mean() > 0.9
 
 
 def test_embeddings_in_float16(

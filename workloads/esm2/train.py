@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import transformers
@@ -33,7 +34,7 @@ from .progress import Progress, Window
 from .proteins import ProteinSplit
 from .run_lock import exclusive
 from .stop import STOPPED_BY_SIGNAL, StopSignal, stop_signal
-from .tracking import RESULTS_FILE, RunLog, write_results
+from .tracking import REPORT_FILE, RESULTS_FILE, RunLog, write_results
 from .trainer import Trainer
 
 
@@ -76,6 +77,8 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
                 f"{progress.step}; give at least that, or another name"
             )
         if progress.step == config.train.max_steps and (run_dir / RESULTS_FILE).exists():
+            if here.is_first and not (run_dir / REPORT_FILE).exists():  # interrupted before its last line
+                _write_report(run_dir)
             return dict(json.loads((run_dir / RESULTS_FILE).read_text()))
         log = RunLog(
             run_dir,
@@ -102,11 +105,15 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
             log.close(status)
     if here.is_first:
         write_results(run_dir, results)
-        # Imported here: matplotlib takes a second, which no start and no other process should wait for.
-        from .report import write_report
-
-        write_report(run_dir)
+        _write_report(run_dir)
     return results
+
+
+def _write_report(run_dir: Path) -> None:
+    # Imported here: matplotlib takes a second, which no start and no other process should wait for.
+    from .report import write_report
+
+    write_report(run_dir)
 
 
 def _loop(
@@ -230,7 +237,7 @@ def main(config: RunConfig) -> None:
             print(
                 f"{config.name}: {objective.summary(results)}, "
                 f"{results['train_residues_per_second']:.0f} residues/s\n"
-                f"model   {run_dir / 'model'}\nreport  {run_dir / 'report.html'}"
+                f"model   {run_dir / 'model'}\nreport  {run_dir / REPORT_FILE}"
             )
 
 

@@ -90,7 +90,7 @@ finetune-lora: $(READY) ## train for the task of CONFIG=workloads/esm2/configs/f
 finetune-table: $(READY) ## minutes, scores and memory of each memory-saving method, run after run
 	$(STAGE).finetune.method_table --config $(CONFIG) $(ARGS)
 
-evaluate: $(READY) ## score a run, a checkpoint or a hub id (ARGS="model.init_from=...") with fixed masks
+evaluate: $(READY) ## score a run or a hub id (ARGS="model.init_from=...") with fixed masks, or a run's task
 	$(call stage,evaluate,evaluate) $(ARGS)
 
 serve: $(READY) ## answer requests with MODEL=<folder> (RUN's) on port 8080; TARGET=eks: by pods, as ENDPOINT= says

@@ -142,7 +142,7 @@ def placement(cluster: EksCluster, wanted: EksWanted, problems: list[str]) -> Pl
         hardware=hardware,
         gpus=gpus_of(hardware, wanted.stage, wanted.gpus_per_node, problems, option="--group"),
         sizes=_sizes(cluster, groups, wanted, _quota(cluster, team, hardware), problems),
-        priority=_priority(cluster, wanted.priority, team, problems),
+        priority=chosen_priority(cluster, wanted.priority, team, problems),
     )
 
 
@@ -168,7 +168,10 @@ def chosen_team(cluster: EksCluster, team: str | None, problems: list[str]) -> s
     return team or next(iter(names), None)
 
 
-def _priority(cluster: EksCluster, priority: str | None, team: str | None, problems: list[str]) -> str | None:
+def chosen_priority(
+    cluster: EksCluster, priority: str | None, team: str | None, problems: list[str]
+) -> str | None:
+    """A priority class of the cluster file, for a team's pods; None for the lowest."""
     classes = cluster.task_governance.priority_classes if cluster.task_governance else []
     names = [found.name for found in classes]
     if priority is None:
@@ -176,6 +179,14 @@ def _priority(cluster: EksCluster, priority: str | None, team: str | None, probl
     if priority not in names or team is None:
         problems.append(f"--priority: got {priority}; the cluster file has {', '.join(names) or 'none'}")
     return priority
+
+
+def queue_names(team: str | None, priority: str | None) -> tuple[str | None, str | None]:
+    """A team's queue and the priority class as SageMaker calls them (developer guide, "Task governance")."""
+    return (
+        f"{team_namespace(team)}-localqueue" if team else None,
+        f"{priority}-priority" if priority else None,
+    )
 
 
 def _topology_problems(wanted: EksWanted, team: str | None) -> list[str]:

@@ -13,9 +13,16 @@ from pathlib import PurePosixPath
 
 from config.eks_cluster import EksCluster
 from config.kubernetes_names import JOB_SERVICE_ACCOUNT, LUSTRE_CLAIM, TRAINING_UID, job_namespaces
-from config.task_governance import team_namespace
 from tools.bandwidth_request import asked_bandwidth, expectation
-from tools.eks_placement import EksWanted, Placement, is_shared, node_labels, placement, tolerations
+from tools.eks_placement import (
+    EksWanted,
+    Placement,
+    is_shared,
+    node_labels,
+    placement,
+    queue_names,
+    tolerations,
+)
 from tools.job_checks import listed, output_of, path_problems, shard_problems
 from workloads.esm2.config import RunConfig
 from workloads.esm2.launch.pod_job import PodJob
@@ -110,6 +117,7 @@ def _job(
     overrides: tuple[str, ...],
 ) -> PodJob:
     cpus, memory_gib = place.share(wanted.stage)
+    queue, priority = queue_names(place.team, place.priority)
     return PodJob(
         name=_job_name(wanted.stage, _slug(run)),
         namespace=place.namespace,
@@ -134,9 +142,8 @@ def _job(
         config=config,
         overrides=overrides,
         user=TRAINING_UID,
-        # SageMaker's names: developer guide, "Task governance".
-        queue=f"{team_namespace(place.team)}-localqueue" if place.team else None,
-        priority=f"{place.priority}-priority" if place.priority else None,
+        queue=queue,
+        priority=priority,
         preferred_topology=wanted.preferred_topology,
         required_topology=wanted.required_topology,
         service_account=wanted.service_account or _service_account(cluster, place.namespace),

@@ -19,7 +19,15 @@ from config.task_governance import team_namespace
 from tools.command_line import cluster_parser, run_command
 from tools.eks_files import to_yaml
 from tools.eks_image import commit_image
-from tools.eks_placement import chosen_team, groups_of_type, is_shared, node_labels, tolerations
+from tools.eks_placement import (
+    chosen_priority,
+    chosen_team,
+    groups_of_type,
+    is_shared,
+    node_labels,
+    queue_names,
+    tolerations,
+)
 from tools.job_checks import listed
 from tools.kubectl import Kubectl, Manifest, Refused, open_kubectl
 from tools.stage_command import code_revision
@@ -36,6 +44,7 @@ def main() -> int:
         cluster,
         endpoint,
         team=options.team,
+        priority=options.priority,
         namespace=options.namespace,
         group=options.group,
         version=code_revision(),
@@ -67,7 +76,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--endpoint", type=Path, required=True, help="endpoint file")
     parser.add_argument("--model", help="folder of the model on the cluster's file system; else the file's")
     parser.add_argument("--image", help="by digest; the one of this commit in the cluster's repository")
-    parser.add_argument("--team", help="whose namespace")
+    parser.add_argument("--team", help="whose namespace and quota")
+    parser.add_argument("--priority", help="class of the cluster file, for a team's pods")
     parser.add_argument("--namespace", help="another one than the team's")
     parser.add_argument("--group", help="instance group; the first one with GPUs")
     parser.add_argument("--kubeconfig", type=Path, help="instead of the caller's AWS credentials")
@@ -81,6 +91,7 @@ def pod_service(
     endpoint: Endpoint,
     *,
     team: str | None,
+    priority: str | None,
     namespace: str | None,
     group: str | None,
     version: str,
@@ -94,6 +105,7 @@ def pod_service(
     assert asked is not None  # load_endpoint has seen to it
     problems: list[str] = []
     whose = chosen_team(cluster, team, problems) if namespace is None else None
+    queue, priority_class = queue_names(whose, chosen_priority(cluster, priority, whose, problems))
     mount = cluster.storage.lustre.mount_path
     if not is_shared(cluster, endpoint.model) or PurePosixPath(endpoint.model) == PurePosixPath(mount):
         problems.append(f"MODEL: got {endpoint.model}; pods read folders below {mount}")
@@ -119,6 +131,8 @@ def pod_service(
         startup_seconds=endpoint.startup_seconds,
         drain_seconds=limits.drain_seconds,
         timeout_seconds=limits.timeout_seconds,
+        queue=queue,
+        priority=priority_class,
     )
 
 

@@ -77,6 +77,20 @@ def output_of(config: RunConfig, stage: str, folder: str, problems: list[str]) -
         return ""
 
 
+def files_needed(config: RunConfig, stage: str, folder: str) -> tuple[str, ...]:
+    """What a stage of inference reads that nothing fetches, by whole paths: input, mutations and model.
+
+    A relative ``inference.model`` is left out: it may be a hub id.
+    """
+    if stage not in INFERENCE:
+        return ()
+    inference = config.inference
+    model = inference.model or str(PurePosixPath(folder) / config.run_dir / "model")
+    mutations = [inference.mutations] if stage == "variants" and inference.mutations else []
+    models = [model] if PurePosixPath(model).is_absolute() else []
+    return (*local_files(inference.input), *mutations, *models)
+
+
 def gpus_of(
     hardware: InstanceType, stage: str, asked: int | None, problems: list[str], *, option: str
 ) -> int:

@@ -13,15 +13,15 @@ from typing import Any
 from config.instance_catalogue import InstanceType, instance_type
 from config.node_settings import HOME_MOUNT_PATH
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
-from tools.job_checks import gpus_of, listed, output_of, path_problems, shard_problems, sizes_of
+from tools.job_checks import files_needed, gpus_of, listed, output_of, path_problems, shard_problems, sizes_of
 from workloads.esm2.config import RunConfig
 from workloads.esm2.data.manifest import MANIFEST_FILE
-from workloads.esm2.launch.job_file import RESUMED, Job
+from workloads.esm2.launch.job_file import Job
 
 WITHOUT_USERS = "ubuntu"
 """The image's own user, who is there when the cluster file names none."""
 MIN_MINUTES = 10
-"""Of a stage that goes on later: Slurm's signal comes 300 s before the time limit, or up to 60 s earlier."""
+"""Of the time limit: Slurm's signal to stop comes 300 s before it, or up to 60 s earlier."""
 HANG_SECONDS = {"cpu": range(10, 86_401), "gpu": range(150, 541)}
 """Well above the second in which the processes are looked at. On GPUs a process that waits for a crashed one
 has not hung: torchrun ends it after 120 s. What waits for 600 s, NCCL ends without stacks."""
@@ -103,12 +103,6 @@ def job_request(
     place = placement(cluster, wanted, problems)
     if wanted.stage == "train":
         problems += shard_problems(config, place.sizes, place.num_processes)
-    minutes = _minutes(wanted.time or "")
-    if wanted.stage in RESUMED and minutes is not None and minutes < MIN_MINUTES:
-        problems.append(
-            f"--time: got {wanted.time}, to Slurm {minutes:g} minute(s); give at least {MIN_MINUTES}, since "
-            f"{wanted.stage} is stopped 5 minutes before the limit, to go on later. Two hours are 2:00:00"
-        )
     if problems:
         raise ValueError(listed(problems))
     job = Job(
@@ -119,6 +113,7 @@ def job_request(
         run_dir=str(PurePosixPath(wanted.folder) / config.run_dir),
         data_manifest="" if output else str(PurePosixPath(wanted.folder) / config.data.path / MANIFEST_FILE),
         output=output,
+        needed=files_needed(config, wanted.stage, wanted.folder),
     )
     return {"config": config_text, "job": asdict(job), "sbatch": place.options(wanted, config.name)}
 
@@ -166,6 +161,12 @@ def placement(cluster: SlurmCluster, wanted: Wanted, problems: list[str]) -> Pla
         problems.append(
             f"IMAGE: got {wanted.image}; nodes share {' or '.join(shared_folders(cluster))}. make image "
             "TARGET=slurm makes such a file and prints its path"
+        )
+    minutes = _minutes(wanted.time or "")
+    if minutes is not None and minutes < MIN_MINUTES:
+        problems.append(
+            f"--time: got {wanted.time}, to Slurm {minutes:g} minute(s); give at least {MIN_MINUTES}, since "
+            "jobs are stopped 5 minutes before the limit, to go on later. Two hours are 2:00:00"
         )
     groups = _groups(cluster, wanted.partition, problems)
     if not groups:

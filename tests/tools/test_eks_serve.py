@@ -28,9 +28,17 @@ def endpoint(**changes: Any) -> Endpoint:
     return Endpoint.model_validate(found.model_dump() | changes)
 
 
-def served(cluster: str = "eks", team: str | None = None, **changes: Any) -> PodService:
+def served(
+    cluster: str = "eks", team: str | None = None, priority: str | None = None, **changes: Any
+) -> PodService:
     return pod_service(
-        shipped(cluster), endpoint(**changes), team=team, namespace=None, group=None, version="abc"
+        shipped(cluster),
+        endpoint(**changes),
+        team=team,
+        priority=priority,
+        namespace=None,
+        group=None,
+        version="abc",
     )
 
 
@@ -43,7 +51,7 @@ def made(service: PodService) -> dict[str, dict[str, Any]]:
     [
         served(),
         served(kubernetes={"replicas": 1, "gpus": 0}, limits={"max_proteins": 8}),
-        served("eks-p5", team="proteins", startup_seconds=3600),
+        served("eks-p5", team="proteins", priority="urgent", startup_seconds=3600),
     ],
     ids=["small", "cpu", "p5"],
 )
@@ -64,6 +72,21 @@ def test_all_select_the_same_pods() -> None:
     ]
     assert all(selector == {"esm2/endpoint": "esm2"} for selector in selectors)
     assert {"esm2/endpoint": "esm2"}.items() <= labels.items()
+
+
+def test_pods_of_a_team_count_against_its_quota() -> None:
+    deployment = made(served("eks-p5", team="proteins", priority="urgent"))["Deployment"]
+    expected = {
+        "kueue.x-k8s.io/queue-name": "hyperpod-ns-proteins-localqueue",
+        "kueue.x-k8s.io/priority-class": "urgent-priority",
+    }
+    for labels in (deployment["metadata"]["labels"], deployment["spec"]["template"]["metadata"]["labels"]):
+        assert expected.items() <= labels.items()
+    # A change of these is no other Deployment.
+    assert not expected.keys() & deployment["spec"]["selector"]["matchLabels"].keys()
+    assert not [key for key in made(served())["Deployment"]["metadata"]["labels"] if "kueue" in key]
+    with pytest.raises(ValueError, match="--priority: got high; the cluster file has urgent"):
+        served("eks-p5", team="proteins", priority="high")
 
 
 def test_pods_serve_the_model_and_may_nothing_else() -> None:

@@ -65,8 +65,12 @@ def test_inference_takes_a_node_and_reads_no_shards() -> None:
     job = found["job"]
     assert job["data_manifest"] == ""
     assert job["output"] == f"{FOLDER}/runs/esm2_8m_sample/predictions.csv"
+    assert job["needed"] == (f"{FOLDER}/runs/esm2_8m_sample/model",)
     elsewhere = request("inference.output=/fsx/data/e.parquet", stage="embed", nodes="2")
     assert elsewhere["job"]["output"] == "/fsx/data/e.parquet" and "--nodes=2" in elsewhere["sbatch"]
+    found = request("inference.input=[/fsx/w.fasta]", "inference.mutations=/fsx/m.csv", stage="variants")
+    assert found["job"]["needed"][:2] == ("/fsx/w.fasta", "/fsx/m.csv")
+    assert request("inference.model=facebook/esm2_t6_8M_UR50D", stage="embed")["job"]["needed"] == ()
     assert request("inference.input=[mine.fasta]")["job"]["output"] == ""
 
 
@@ -103,10 +107,6 @@ def test_an_image_may_be_a_reference(image: str) -> None:
     assert request(image=image)["job"]["image"] == image
 
 
-def test_a_score_may_take_less_time_than_a_training() -> None:
-    assert "--time=5" in request(stage="evaluate", time="5")["sbatch"]
-
-
 @pytest.mark.parametrize(
     ("overrides", "wanted", "problem"),
     [
@@ -124,7 +124,7 @@ def test_a_score_may_take_less_time_than_a_training() -> None:
         ([], {"stage": "data", "nodes": "2"}, "NODES: got 2; data are prepared on 1 node"),
         ([], {"time": "2:00"}, "--time: got 2:00, to Slurm 2 minute(s); give at least 10"),
         ([], {"time": "0-00:09:30"}, "to Slurm 9.5 minute(s)"),
-        ([], {"stage": "embed", "time": "5"}, "embed is stopped 5 minutes before the limit, to go on later"),
+        ([], {"stage": "evaluate", "time": "5"}, "jobs are stopped 5 minutes before the limit"),
         ([], {"partition": "cpu"}, "partition: got cpu; the cluster file has gpu"),
         ([], {"gpus_per_node": 2}, "--gpus-per-node: got 2; ml.g5.8xlarge has 1"),
         ([], {"folder": "/home/ubuntu"}, "--folder: got /home/ubuntu; nodes share /fsx"),

@@ -95,6 +95,14 @@ def rule_violations(config: RunConfig) -> list[str]:
         )
     )
     rules.append((train.eval_packs >= 0, f"train.eval_packs: got {train.eval_packs}; must not be negative"))
+    if config.task is not None:
+        kind, weights = config.task.kind, config.task.class_weights
+        rules.append(
+            (
+                kind != "regression" or weights == "none",
+                f"task.class_weights: got {weights} with kind regression, which has no classes; leave it out",
+            )
+        )
     rules += _lora_rules(config)
     return [message for holds, message in rules if not holds]
 

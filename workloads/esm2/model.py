@@ -13,6 +13,7 @@ Shapes: T tokens, K predicted tokens, C hidden size, H heads, D head size, V voc
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -139,6 +140,8 @@ class PackedModel(EsmPreTrainedModel):
         # Positions come with the pack; a buffer that no checkpoint holds would stay on the meta device.
         del self.esm.embeddings.position_ids
         self.activation_checkpointing = False
+        # In fp32 where autocast has bf16, whose answers tie: they have three digits.
+        self.exact_head = False
 
     def encode(self, pack: Pack, rows: Tensor | None = None) -> Tensor:
         """fp32 hidden states behind the last layer norm: (K, C) at ``rows``, or (T, C) at every token."""
@@ -158,6 +161,9 @@ class PackedModel(EsmPreTrainedModel):
                 hidden = layer(*arguments)
         return _layer_norm(hidden, self.esm.encoder.emb_layer_norm_after)
 
+    def _for_head(self, features: Tensor) -> AbstractContextManager[object]:
+        return torch.autocast(features.device.type, enabled=False) if self.exact_head else nullcontext()
+
 
 class PackedEsm(PackedModel, EsmForMaskedLM):
     """ESM-2 with masked-language-model head over packed tokens."""
@@ -170,9 +176,11 @@ class PackedEsm(PackedModel, EsmForMaskedLM):
 
     def logits(self, pack: Pack, rows: Tensor | None = None) -> Tensor:
         """fp32 logits (K, V) at ``rows``, or (T, V) at every token."""
-        hidden = F.gelu(self.lm_head.dense(self.encode(pack, rows)))
-        hidden = _layer_norm(hidden, self.lm_head.layer_norm)
-        return (self.lm_head.decoder(hidden) + self.lm_head.bias).float()
+        features = self.encode(pack, rows)
+        with self._for_head(features):
+            hidden = F.gelu(self.lm_head.dense(features))
+            hidden = _layer_norm(hidden, self.lm_head.layer_norm)
+            return (self.lm_head.decoder(hidden) + self.lm_head.bias).float()
 
 
 class PackedSequenceClassifier(PackedModel, EsmForSequenceClassification):
@@ -181,7 +189,8 @@ class PackedSequenceClassifier(PackedModel, EsmForSequenceClassification):
     def forward(self, pack: Pack) -> Tensor:
         """fp32 logits (K, L) of the proteins whose CLS tokens are ``pack.rows``."""
         features = self.encode(pack, pack.rows)
-        return self.classifier(features[:, None]).float()  # the head takes the first of a row of tokens
+        with self._for_head(features):
+            return self.classifier(features[:, None]).float()  # the head takes the first of a row of tokens
 
 
 class PackedTokenClassifier(PackedModel, EsmForTokenClassification):
@@ -189,7 +198,9 @@ class PackedTokenClassifier(PackedModel, EsmForTokenClassification):
 
     def forward(self, pack: Pack) -> Tensor:
         """fp32 logits (T, L)."""
-        return self.classifier(self.encode(pack)).float()
+        features = self.encode(pack)
+        with self._for_head(features):
+            return self.classifier(features).float()
 
 
 def _layer_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor:

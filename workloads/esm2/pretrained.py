@@ -102,7 +102,7 @@ def _readable(init_from: str) -> str:
     except (OSError, ValueError) as error:
         raise ValueError(
             f"model.init_from: {init_from!r} is neither a model folder nor one that the hub has. Without a "
-            f"network: make train-ddp, and then model.init_from=runs/esm2_8m_sample/model. {error}"
+            f'network: make train-ddp, and then ARGS="model.init_from=runs/esm2_8m_sample/model". {error}'
         ) from error
     return init_from
 

@@ -26,10 +26,9 @@ from .finetune.report import (
 )
 from .report_figures import History, curve_figure, length_figure, loss_figure
 from .report_page import Card, definition_table, details, figure_block, page, section, table
-from .tracking import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, read_metrics
+from .tracking import CONFIG_FILE, METRICS_FILE, REPORT_FILE, RESULTS_FILE, read_metrics
 from .whole_file import write_whole
 
-REPORT_FILE = "report.html"
 RECENT_LINES = 20
 """Of a run without results, the speed shown is the median of this many last training lines."""
 MAX_EVENTS_SHOWN = 200

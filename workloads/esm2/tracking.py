@@ -24,6 +24,7 @@ from .whole_file import write_whole
 METRICS_FILE = "metrics.jsonl"
 RESULTS_FILE = "all_results.json"
 CONFIG_FILE = "config.yaml"
+REPORT_FILE = "report.html"
 PLAIN_LINE_EVERY_SECONDS = 30.0
 """Where stderr is a file; a terminal gets a bar."""
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import transformers
@@ -34,7 +35,7 @@ from .progress import Progress, Window
 from .proteins import ProteinSplit
 from .run_lock import exclusive
 from .stop import STOPPED_BY_SIGNAL, StopSignal, stop_signal
-from .tracking import RESULTS_FILE, RunLog, write_results
+from .tracking import REPORT_FILE, RESULTS_FILE, RunLog, write_results
 from .trainer import Trainer
 from .training_metrics import TrainingMetrics
 
@@ -78,6 +79,8 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
                 f"{progress.step}; give at least that, or another name"
             )
         if progress.step == config.train.max_steps and (run_dir / RESULTS_FILE).exists():
+            if here.is_first and not (run_dir / REPORT_FILE).exists():  # interrupted before its last line
+                _write_report(run_dir)
             return dict(json.loads((run_dir / RESULTS_FILE).read_text()))
         log = RunLog(
             run_dir,
@@ -107,10 +110,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
             log.close(status)
     if here.is_first:
         write_results(run_dir, results)
-        # Imported here: matplotlib takes a second, which no start and no other process should wait for.
-        from .report import write_report
-
-        write_report(run_dir)
+        _write_report(run_dir)
     return results
 
 
@@ -124,6 +124,13 @@ def _metrics(trainer: Trainer) -> TrainingMetrics:
         peak_flops=peak * here.world_size if peak else None,
         num_flops=trainer.num_flops,
     )
+
+
+def _write_report(run_dir: Path) -> None:
+    # Imported here: matplotlib takes a second, which no start and no other process should wait for.
+    from .report import write_report
+
+    write_report(run_dir)
 
 
 def _loop(
@@ -275,7 +282,7 @@ def main(config: RunConfig) -> None:
             print(
                 f"{config.name}: {objective.summary(results)}, "
                 f"{results['train_residues_per_second']:.0f} residues/s\n"
-                f"model   {run_dir / 'model'}\nreport  {run_dir / 'report.html'}"
+                f"model   {run_dir / 'model'}\nreport  {run_dir / REPORT_FILE}"
             )
 
 

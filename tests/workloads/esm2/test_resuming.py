@@ -71,8 +71,10 @@ def test_a_lock_of_the_last_start_is_waited_for(
 def test_longer_run_goes_on_and_a_finished_one_is_left_alone(run_file: Path, run_dir: Path) -> None:
     train_here(run_file, "train.max_steps=6")
     first = losses(run_dir)
+    (run_dir / "report.html").unlink()
     train_here(run_file, "train.max_steps=6")
     assert losses(run_dir) == first
+    assert (run_dir / "report.html").exists(), "killed before it was written"
     with pytest.raises(ValueError, match=r"train\.max_steps: got 5, but .* has come to step 6"):
         train_here(run_file, "train.max_steps=5", "optim.warmup_steps=4")
     train_here(run_file, "train.max_steps=9", "optim.schedule=constant")

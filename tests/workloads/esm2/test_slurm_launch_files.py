@@ -68,6 +68,13 @@ def test_an_image_that_is_not_there_takes_no_node(slurm: Slurm) -> None:
         submit("", replace(slurm.job, image="/fsx/absent.sqsh"), [])
 
 
+def test_a_model_that_is_not_there_yet_takes_no_node(slurm: Slurm) -> None:
+    job = replace(slurm.job, stage="predict", needed=(str(slurm.folder), f"{slurm.folder}/run/model"))
+    with pytest.raises(ValueError, match=r"^\S+/run/model: not there, and predict reads it\. A run"):
+        submit("", job, [])
+    assert not (slurm.folder / "run/jobs").exists()
+
+
 def test_a_folder_that_cannot_be_written_is_named(slurm: Slurm) -> None:
     (slurm.folder / "file").touch()
     with pytest.raises(ValueError, match=r"file/run/jobs/.* cannot be written: Not a directory"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,9 @@ def write_adapters(
         plain = kind(config)
     task = TaskType.TOKEN_CLS if "Token" in kind.__name__ else TaskType.SEQ_CLS
     plain.name_or_path = base or ""
-    model: Any = get_peft_model(plain, _peft_config(lora, base, task), low_cpu_mem_usage=True)
+    with warnings.catch_warnings():  # peft asks for a property by its old name
+        warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
+        model: Any = get_peft_model(plain, _peft_config(lora, base, task), low_cpu_mem_usage=True)
     state = {}
     for name in model.state_dict():
         inner = name.removeprefix("base_model.model.")

@@ -137,7 +137,13 @@ class FineTuning(Objective):
             save_model(run_dir / "model", self.esm_config, self.loss.head_in_units(dict(weights)), kind)
             return
         head = {name: value for name, value in weights.items() if name.startswith("classifier.")}
-        base = adapters.dequantized(self._plain_weights(), self.lora, device)
+        start = self._plain_weights()
+        if _fingerprint(start) != self._fingerprint:
+            raise ValueError(
+                f"model.init_from: {self.config.model.init_from} has changed since this run started from it, "
+                "and the adapters fit what it was; put it back and start the same command again"
+            )
+        base = adapters.dequantized(start, self.lora, device)
         adapters.write_adapters(
             run_dir,
             self.lora,

@@ -13,12 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from .output_file import PARQUET
 
 ROWS = "GAVLIMPFWYSTCNQDEHKR"
 """By chemical kind: small, aliphatic, aromatic, polar, charged."""
+COLOURS = colormaps["RdBu"].with_extremes(bad="#d9d9d9")
+"""Grey is the wild type, and what is no standard residue."""
 POSITIONS_PER_LINE = 100
 MAX_PICTURES = 20
 MAX_POSITIONS = 3000
@@ -90,11 +93,11 @@ def _draw(path: Path, mutants: _Mutants) -> None:
     axes = figure.subplots(count, 1, squeeze=False)[:, 0]
     for line, axis in enumerate(axes):
         first = line * POSITIONS_PER_LINE
-        part = np.full((len(ROWS), width), np.nan)
         here = grid[:, first : first + POSITIONS_PER_LINE]
-        part[:, : here.shape[1]] = here
-        image = axis.imshow(part, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto", interpolation="none")
-        axis.set_facecolor("#d9d9d9")
+        image = axis.imshow(here, cmap=COLOURS, vmin=-limit, vmax=limit, aspect="auto", interpolation="none")
+        # The last line is as wide as the others, and empty behind the protein's end.
+        axis.set_xlim(-0.5, width - 0.5)
+        axis.set_frame_on(False)
         axis.set_yticks(range(len(ROWS)), list(ROWS), fontsize=6)
         ticks = [place for place in range(first + 1, first + here.shape[1] + 1) if place % 10 == 0]
         axis.set_xticks([place - first - 1 for place in ticks], [str(place) for place in ticks], fontsize=7)
@@ -106,4 +109,5 @@ def _draw(path: Path, mutants: _Mutants) -> None:
     )
     axes[-1].set_xlabel("position", fontsize=8)
     figure.colorbar(image, ax=list(axes), shrink=min(1.0, 2.5 / count), label="nats")
-    figure.savefig(path, dpi=150)
+    # A short protein's title is wider than its map.
+    figure.savefig(path, dpi=150, bbox_inches="tight")

@@ -13,6 +13,7 @@ from transformers import (
     EsmForTokenClassification,
     EsmPreTrainedModel,
 )
+from transformers.utils.logging import disable_progress_bar
 
 from ..checkpoint import CHECKPOINT_FILE
 from ..config import ModelConfig
@@ -28,7 +29,7 @@ HEADS: dict[str, tuple[type[EsmPreTrainedModel], type[PackedModel]]] = {
 
 
 def load_model(name: str) -> PackedModel:
-    """A model on the CPU, in fp32, that computes no gradients.
+    """A model on the CPU, in fp32, that computes no gradients; its head stays in fp32.
 
     Args:
         name: a folder that transformers wrote, a checkpoint of ours, or a hub id.
@@ -36,6 +37,7 @@ def load_model(name: str) -> PackedModel:
     Raises:
         ValueError: if there is none, if it is not ESM-2, or if weights are missing in it.
     """
+    disable_progress_bar()  # of no use once a process, or in a log
     config = starting_config(ModelConfig(init_from=name))
     architecture = (config.architectures or ["EsmForMaskedLM"])[0]
     if architecture not in HEADS:
@@ -49,6 +51,7 @@ def load_model(name: str) -> PackedModel:
     weights = starting_weights(ModelConfig(init_from=name), 0, theirs)
     with torch.device("meta"):
         empty = ours(config)
+    empty.exact_head = True
     return assigned(empty, weights).requires_grad_(False).eval()
 
 

@@ -34,6 +34,11 @@ def predict(config: RunConfig, here: Processes) -> None:
     output = Output(output_file(config, "predict"))
     loaded = load(config, here)
     head = Head.of(loaded.engine.model, loaded.name)
+    if head.kind == "regression" and (taken := sorted({"id", "length"} & set(head.names))):
+        raise ValueError(
+            f"{loaded.name} predicts a value called {taken[0]}, as another column is; give it another "
+            "name in id2label of the model's config.json"
+        )
 
     def tabulate(proteins: list[Protein]) -> pa.Table:
         logits = loaded.engine.run(cropped(config, proteins), head.answer)

@@ -70,6 +70,8 @@ class Job:
     leaves no stacks."""
     output: str = ""
     """Table that a stage of inference writes; empty for other stages."""
+    needed: tuple[str, ...] = ()
+    """Files and folders that must be there for the job to be submitted."""
 
     def write(self, folder: Path) -> Path:
         path = folder / JOB_FILE

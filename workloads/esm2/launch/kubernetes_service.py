@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .pod_job import HEALTH_LABEL, VERSION_ANNOTATION, Manifest
+from .pod_job import HEALTH_LABEL, PRIORITY_LABEL, QUEUE_LABEL, VERSION_ANNOTATION, Manifest
 from .pod_template import TEMPORARY_FOLDER, container_security, pod_security
 
 PORT, SERVICE_PORT = 8080, 80
@@ -41,6 +41,10 @@ class PodService:
     startup_seconds: int
     drain_seconds: int
     timeout_seconds: int
+    queue: str | None
+    """Kueue's, by which the pods count against a quota; None where there is none."""
+    priority: str | None
+    """Kueue's class."""
 
 
 def manifests(service: PodService) -> list[Manifest]:
@@ -54,6 +58,12 @@ def _metadata(service: PodService) -> Manifest:
 
 def _labels(service: PodService) -> dict[str, str]:
     return {"app.kubernetes.io/name": "esm2", ENDPOINT_LABEL: service.name}
+
+
+def _queue_labels(service: PodService) -> dict[str, str]:
+    """On the Deployment and its pods; each of these stands in the queue by itself."""
+    labels = {QUEUE_LABEL: service.queue, PRIORITY_LABEL: service.priority}
+    return {name: value for name, value in labels.items() if value}
 
 
 def _selector(service: PodService) -> Manifest:
@@ -101,10 +111,15 @@ def _network_policy(service: PodService) -> Manifest:
 def _deployment(service: PodService) -> Manifest:
     # A single pod is replaced by one beside it; several one after the other, so that no GPU must be spare.
     alone = service.replicas == 1
+    labels = _labels(service) | _queue_labels(service)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {**_metadata(service), "annotations": {VERSION_ANNOTATION: service.version}},
+        "metadata": {
+            **_metadata(service),
+            "labels": labels,
+            "annotations": {VERSION_ANNOTATION: service.version},
+        },
         "spec": {
             "replicas": service.replicas,
             "revisionHistoryLimit": 5,
@@ -114,7 +129,7 @@ def _deployment(service: PodService) -> Manifest:
                 "rollingUpdate": {"maxSurge": 1 if alone else 0, "maxUnavailable": 0 if alone else 1},
             },
             "selector": _selector(service),
-            "template": {"metadata": {"labels": _labels(service)}, "spec": _pod(service)},
+            "template": {"metadata": {"labels": labels}, "spec": _pod(service)},
         },
     }
 

@@ -39,6 +39,11 @@ def submit(config: str, job: Job, sbatch_options: list[str]) -> dict[str, str]:
         # What is no path of a shared file system is the business of the nodes.
         if path.startswith(tuple(f"{mount}/" for mount in job.mounts)) and not Path(path).exists():
             raise ValueError(f"{path} is not there; docs/training-on-slurm.md says how it gets there")
+    if absent := [path for path in job.needed if not Path(path).exists()]:
+        raise ValueError(
+            f"{', '.join(absent)}: not there, and {job.stage} reads it. A run leaves its model when it is "
+            "done (make status)"
+        )
     run_dir = Path(job.run_dir)
     ways_out = "free space (df -h), or name another folder of the shared file system with --folder"
     stamp = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{job.stage}-{secrets.token_hex(2)}"

@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -169,6 +170,12 @@ def test_another_start_is_no_resumption(runs: Path, run_file: Path) -> None:
     assert len(losses(runs / "lora")) == 8
 
 
+def change_one_weight(model: Path) -> None:
+    weights = load_file(model / "model.safetensors")
+    weights["esm.encoder.layer.0.output.dense.bias"][3] += 1e-3
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+
+
 def test_other_weights_of_the_same_name_are_no_resumption(
     run_file: Path, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -176,11 +183,24 @@ def test_other_weights_of_the_same_name_are_no_resumption(
     base = shutil.copytree(tiny_model, tmp_path / "model")
     settings = ["name=other", "lora.lr=1e-2", f"model.init_from={base}", "optim.warmup_steps=0"]
     train_here(run_file, *settings, "train.max_steps=1")
-    weights = load_file(base / "model.safetensors")
-    weights["esm.encoder.layer.0.output.dense.bias"][3] += 1e-3
-    save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
+    change_one_weight(base)
     with pytest.raises(ValueError, match="weights to start from"):
         train_here(run_file, *settings, "train.max_steps=2")
+
+
+def test_adapters_are_not_merged_into_other_weights_than_they_were_trained_beside(
+    run_file: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    base = shutil.copytree(tiny_model, tmp_path / "model")
+    objective = FineTuning(load_config(run_file, ["lora={}", f"model.init_from={base}"]))
+    state = objective.weights()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        objective.write_model(tmp_path / "whole", state, torch.device("cpu"))
+    change_one_weight(base)
+    with pytest.raises(ValueError, match="has changed since this run started from it"):
+        objective.write_model(tmp_path / "run", state, torch.device("cpu"))
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -262,6 +282,10 @@ def test_bad_settings_have_a_message(
         (
             ["task.classes=[No, true]"],
             "task.classes: got [False, True]; expected text; put words",
+        ),
+        (
+            ["task.kind=regression", "task.class_weights=balanced"],
+            "task.class_weights: got balanced with kind regression, which has no classes",
         ),
         (["lora.rank=0"], "lora.rank: got 0; must be at least 1"),
         (["lora.targets=[keys]"], "lora.targets: got ['keys']; allowed are query, key, value"),

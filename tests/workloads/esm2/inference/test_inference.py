@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import fcntl
 import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-import yaml
 from transformers import (
     AutoTokenizer,
     EsmConfig,
@@ -26,25 +24,27 @@ from transformers import (
     EsmModel,
 )
 
-from workloads.esm2.alphabet import encode
-from workloads.esm2.config import RunConfig, load_config
+from tests.workloads.esm2.inference.written import rows
+from workloads.esm2.alphabet import MASK, encode
+from workloads.esm2.config import RunConfig
 from workloads.esm2.data.transfer import BeingFetched
 from workloads.esm2.inference import records
 from workloads.esm2.inference.embed import embed
-from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
+from workloads.esm2.inference.engine import (
+    EMBEDDING,
+    MASKED_LOGITS,
+    PROTEIN_LOGITS,
+    RESIDUE_EMBEDDINGS,
+    RESIDUE_LOGITS,
+    Engine,
+)
 from workloads.esm2.inference.model import load_model
 from workloads.esm2.inference.predict import predict
 from workloads.esm2.inference.windows import windows
 from workloads.esm2.pretrained import save_model
-from workloads.esm2.processes import Processes, processes
+from workloads.esm2.processes import Processes
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def here() -> Iterator[Processes]:
-    with processes() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -62,20 +62,6 @@ def fasta(sequences: list[str], tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def configured(tmp_path: Path, tiny_model: Path) -> Callable[..., RunConfig]:
-    """A run's configuration with changes of its section ``inference``."""
-    path = tmp_path / "run.yaml"
-    settings = {"name": "run", "runs": str(tmp_path / "runs"), "train": {"precision": "fp32"}}
-    path.write_text(yaml.safe_dump(settings))
-
-    def configure(**inference: Any) -> RunConfig:
-        fields = {"model": str(tiny_model), "tokens_per_pack": 256, **inference}
-        return load_config(path, [f"inference.{name}={json.dumps(value)}" for name, value in fields.items()])
-
-    return configure
-
-
 @pytest.fixture(scope="module")
 def hidden(tiny_model: Path, sequences: list[str]) -> list[np.ndarray]:
     """transformers' last hidden states of the residues, one protein at a time, by its own tokenizer."""
@@ -86,15 +72,6 @@ def hidden(tiny_model: Path, sequences: list[str]) -> list[np.ndarray]:
             model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0, 1:-1].numpy()
             for text in sequences
         ]
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    return pq.read_table(path).to_pylist()
-
-
-def csv_rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as stream:
-        return list(csv.DictReader(stream))
 
 
 @pytest.mark.parametrize("embedding", ["mean", "residue"])
@@ -126,6 +103,31 @@ def test_bf16_stays_near_fp32(tiny_model: Path, sequences: list[str], hidden: li
     ):
         mean = expected.mean(axis=0)
         assert np.dot(found, mean) / (np.linalg.norm(found) * np.linalg.norm(mean)) > 0.9995
+
+
+def test_heads_compute_in_fp32_behind_layers_in_bf16(
+    tiny_config: EsmConfig, tiny_model: Path, sequences: list[str], tmp_path: Path
+) -> None:
+    """In bf16 answers have three digits: proteins tie, and small changes of a variant's score vanish."""
+    names = {0: "a", 1: "b"}
+    masked = [np.concatenate([[np.uint8(MASK)], encode(text)]) for text in sequences]
+    answers = {
+        save_head(
+            tmp_path / "residue", tiny_config, EsmForTokenClassification, id2label=names
+        ): RESIDUE_LOGITS,
+        save_head(
+            tmp_path / "sequence",
+            tiny_config,
+            EsmForSequenceClassification,
+            id2label=names,
+            problem_type="regression",
+        ): PROTEIN_LOGITS,
+        tiny_model: MASKED_LOGITS,
+    }
+    for folder, answer in answers.items():
+        engine = Engine(load_model(str(folder)), device=CPU, dtype=torch.bfloat16)
+        numbers = torch.tensor(np.concatenate([found.ravel() for found in engine.run(masked, answer)]))
+        assert (numbers != numbers.bfloat16().float()).float().mean() > 0.9
 
 
 def test_embeddings_in_float16(
@@ -189,7 +191,7 @@ def test_bad_records_are_reported_and_the_rest_is_computed(
     assert [row["id"] for row in found] == ["good", "z", "t"]
     for row, expected in zip(found, hidden[7:10], strict=True):
         np.testing.assert_allclose(row["embedding"], expected.mean(axis=0), atol=1e-5)
-    rejects = [(Path(row["where"]).name, row["reason"]) for row in csv_rows(tmp_path / "out.rejects.csv")]
+    rejects = [(Path(row["where"]).name, row["reason"]) for row in rows(tmp_path / "out.rejects.csv")]
     assert [where for where, _ in rejects] == [
         *("bad.fasta:2", "bad.fasta:5", "bad.fasta:6", "bad.fasta:12"),
         *("bad.csv:2", "bad.csv:3", "bad.csv:5", "bad.csv:6"),
@@ -234,21 +236,15 @@ def test_long_proteins_by_each_policy(
     expected = {"window": np.concatenate(parts).mean(axis=0), "crop": engine.run([tokens[:64]], EMBEDDING)[0]}
     for policy in ("window", "crop", "reject"):
         out = tmp_path / f"{policy}.parquet"
-        config = configured(input=[str(fasta)], output=str(out), long_proteins=policy)
-        config = load_config(tmp_path / "run.yaml", ["model.max_residues=64", *_overrides(config)])
-        embed(config, here)
+        embed(configured(max_residues=64, input=[str(fasta)], output=str(out), long_proteins=policy), here)
         found = {row["id"]: row for row in rows(out)}
         if policy == "reject":
             assert "P9" not in found and len(found) == 10
-            (reject, *_) = csv_rows(tmp_path / "reject.rejects.csv")
+            (reject, *_) = rows(tmp_path / "reject.rejects.csv")
             assert "record P8 has 90 residues; allowed are 64 (model.max_residues)" in reject["reason"]
         else:
             assert found["P9"]["length"] == 120
             np.testing.assert_allclose(found["P9"]["embedding"], expected[policy], atol=1e-5)
-
-
-def _overrides(config: RunConfig) -> list[str]:
-    return [f"inference.{name}={json.dumps(value)}" for name, value in config.to_dict()["inference"].items()]
 
 
 def test_killed_command_goes_on_with_what_is_missing(
@@ -350,7 +346,7 @@ def test_predictions_are_those_of_transformers(
         logits = _logits(EsmForSequenceClassification, folder, sequences)
         out = tmp_path / f"{problem}.csv"
         predict(configured(model=str(folder), input=[str(fasta)], output=str(out)), here)
-        for row, expected in zip(csv_rows(out), logits, strict=True):
+        for row, expected in zip(rows(out), logits, strict=True):
             if problem == "regression":
                 found = [float(row[name]) for name in names.values()]
                 np.testing.assert_allclose(found, expected[0], atol=1e-5)
@@ -379,7 +375,7 @@ def test_residue_labels_are_those_of_transformers(
     out = tmp_path / "out.csv"
     predict(configured(model=str(folder), input=[str(fasta)], output=str(out)), here)
     logits = _logits(EsmForTokenClassification, folder, sequences)
-    for row, expected in zip(csv_rows(out), logits, strict=True):
+    for row, expected in zip(rows(out), logits, strict=True):
         inner = torch.tensor(expected[0, 1:-1])
         assert row["label"] == "".join("HEC"[index] for index in inner.argmax(-1).tolist())
         found = [float(text) for text in row["probability"].split()]
@@ -394,9 +390,21 @@ def _logits(kind: Any, folder: Path, sequences: list[str]) -> list[np.ndarray]:
 
 
 def test_what_cannot_be_used_is_refused(
-    configured: Callable[..., RunConfig], here: Processes, fasta: Path, tmp_path: Path
+    configured: Callable[..., RunConfig],
+    here: Processes,
+    tiny_config: EsmConfig,
+    fasta: Path,
+    tmp_path: Path,
 ) -> None:
+    length = save_head(
+        tmp_path / "length",
+        tiny_config,
+        EsmForSequenceClassification,
+        id2label={0: "length"},
+        problem_type="regression",
+    )
     cases: list[tuple[Callable[[RunConfig, Processes], None], dict[str, Any], str]] = [
+        (predict, {"model": str(length)}, "predicts a value called length, as another column is"),
         (predict, {}, "a masked language model without a task, so it has nothing to predict"),
         (embed, {"output": "x.csv"}, r"inference.output: got x.csv; its name must end in .parquet"),
         (embed, {"output": "/dev/null/x.parquet"}, "/dev/null cannot be written"),
@@ -421,10 +429,11 @@ def test_two_processes_make_what_one_makes(
     """As ``make embed`` on a machine of two cores, in real processes."""
     config = configured(input=[str(fasta)], part_residues=100, output=str(tmp_path / "one.parquet"))
     embed(config, here)
-    overrides = [text for text in _overrides(config) if not text.startswith("inference.output")]
+    fields = config.to_dict()["inference"] | {"output": str(tmp_path / "two.parquet")}
+    overrides = [f"inference.{name}={json.dumps(value)}" for name, value in fields.items()]
     command = [sys.executable, "-m", "workloads.esm2.inference.embed", "--config", str(tmp_path / "run.yaml")]
     done = subprocess.run(
-        [*command, *overrides, f"inference.output={tmp_path / 'two.parquet'}"],
+        [*command, *overrides],
         capture_output=True,
         text=True,
         timeout=240,

@@ -2,50 +2,25 @@
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from transformers import AutoTokenizer, EsmForMaskedLM
 
+from tests.workloads.esm2.inference.written import rows
 from workloads.esm2.alphabet import STANDARD_RESIDUES, TOKENS, encode
-from workloads.esm2.config import RunConfig, load_config
+from workloads.esm2.config import RunConfig
 from workloads.esm2.inference.mutations import parse_variant
 from workloads.esm2.inference.records import Protein
 from workloads.esm2.inference.variants import variants
-from workloads.esm2.processes import Processes, processes
+from workloads.esm2.processes import Processes
 
 WILD = "MKTAYIAKQRQISFVKSHFSRQ"
 LONG = "GAVLIMPFWYSTCNQDEHKR" * 5
-
-
-@pytest.fixture(scope="module")
-def here() -> Iterator[Processes]:
-    with processes() as found:
-        yield found
-
-
-def configured(folder: Path, model: Path, **inference: object) -> RunConfig:
-    path = folder / "run.yaml"
-    settings = {
-        "name": "run",
-        "runs": str(folder / "runs"),
-        "model": {"max_residues": 40},
-        "train": {"precision": "fp32"},
-    }
-    path.write_text(yaml.safe_dump(settings))
-    fields = {"model": str(model), "output": str(folder / "out.csv"), **inference}
-    return load_config(path, [f"inference.{name}={json.dumps(value)}" for name, value in fields.items()])
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as stream:
-        return list(csv.DictReader(stream))
 
 
 def reference(model: EsmForMaskedLM, tokenizer: AutoTokenizer, protein: str, place: int) -> torch.Tensor:
@@ -56,7 +31,9 @@ def reference(model: EsmForMaskedLM, tokenizer: AutoTokenizer, protein: str, pla
         return model(ids, attention_mask=torch.ones_like(ids)).logits[0, place + 1].log_softmax(-1)
 
 
-def test_scores_are_masked_marginals(tiny_model: Path, here: Processes, tmp_path: Path) -> None:
+def test_scores_are_masked_marginals(
+    configured: Callable[..., RunConfig], tiny_model: Path, here: Processes, tmp_path: Path
+) -> None:
     fasta, table = tmp_path / "wild.fasta", tmp_path / "mutations.csv"
     fasta.write_text(f">w\n{WILD}\n>long\n{LONG}\n")
     asked = ["w,A4G", "w,A4G:K8R:Q22W", "long,G1A", "long,I45W", "long,R100K", "w, m1v "]
@@ -65,7 +42,9 @@ def test_scores_are_masked_marginals(tiny_model: Path, here: Processes, tmp_path
         "w,",
     ]
     table.write_text("\n".join(["id,mutation", *asked, *wrong]) + "\n")
-    variants(configured(tmp_path, tiny_model, input=[str(fasta)], mutations=str(table)), here)
+    # Windows of 40 residues; the long protein has 100.
+    settings = {"max_residues": 40, "input": [str(fasta)], "output": str(tmp_path / "out.csv")}
+    variants(configured(**settings, mutations=str(table)), here)
     found = {(row["id"], row["mutation"]): float(row["score"]) for row in rows(tmp_path / "out.csv")}
     assert len(found) == len(asked)
     model = EsmForMaskedLM.from_pretrained(tiny_model).eval()
@@ -105,11 +84,13 @@ def test_scores_are_masked_marginals(tiny_model: Path, here: Processes, tmp_path
     assert rows(tmp_path / "out.rejects.csv")[0]["where"] == f"{table}:8"
 
 
-def test_every_single_mutant_and_its_picture(tiny_model: Path, here: Processes, tmp_path: Path) -> None:
+def test_every_single_mutant_and_its_picture(
+    configured: Callable[..., RunConfig], here: Processes, tmp_path: Path
+) -> None:
     fasta = tmp_path / "wild.fasta"
     # Some ids look like numbers, and some come twice.
     fasta.write_text(f">sp|P1|w\n{WILD[:9]}XU\n>0012\nMKT\n>0012\nMK\n>none\nXXU\n")
-    variants(configured(tmp_path, tiny_model, input=[str(fasta)]), here)
+    variants(configured(input=[str(fasta)], output=str(tmp_path / "out.csv")), here)
     found = rows(tmp_path / "out.csv")
     # Nothing is scored where the wild type has no standard residue.
     assert [row["mutation"] for row in found if row["id"] == "sp|P1|w"] == [
@@ -126,22 +107,25 @@ def test_every_single_mutant_and_its_picture(tiny_model: Path, here: Processes, 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_nothing_to_score_has_no_picture(
-    tiny_model: Path, here: Processes, tmp_path: Path, suffix: str
+    configured: Callable[..., RunConfig], here: Processes, tmp_path: Path, suffix: str
 ) -> None:
     fasta = tmp_path / "wild.fasta"
     fasta.write_text(">none\nXXU\n")
     out = tmp_path / f"out{suffix}"
-    variants(configured(tmp_path, tiny_model, input=[str(fasta)], output=str(out)), here)
+    variants(configured(input=[str(fasta)], output=str(out)), here)
     assert out.exists() and not list(tmp_path.glob("*.png"))
 
 
-def test_a_table_for_no_protein_in_particular(tiny_model: Path, here: Processes, tmp_path: Path) -> None:
+def test_a_table_for_no_protein_in_particular(
+    configured: Callable[..., RunConfig], here: Processes, tmp_path: Path
+) -> None:
     fasta, table = tmp_path / "wild.fasta", tmp_path / "mutations.csv"
     fasta.write_text(f">w\n{WILD}\n")
     table.write_text("mutation\nA4G\n")
-    config = configured(tmp_path, tiny_model, input=[str(fasta)], mutations=str(table))
+    out = tmp_path / "out.csv"
+    config = configured(input=[str(fasta)], output=str(out), mutations=str(table))
     variants(config, here)
-    assert [row["mutation"] for row in rows(tmp_path / "out.csv")] == ["A4G"]
+    assert [row["mutation"] for row in rows(out)] == ["A4G"]
     fasta.write_text(f">w\n{WILD}\n>v\n{WILD}\n")
     with pytest.raises(ValueError, match="a row has no id, and the input has 2 proteins"):
         variants(config, here)

@@ -1,0 +1,39 @@
+"""Configurations of the commands of inference, and this process, which runs them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from workloads.esm2.config import RunConfig, load_config
+from workloads.esm2.processes import Processes, processes
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Processes]:
+    with processes() as found:
+        yield found
+
+
+@pytest.fixture
+def configured(tmp_path: Path, tiny_model: Path) -> Callable[..., RunConfig]:
+    """A run's configuration, ``run.yaml`` in the test's folder, with changes of its section ``inference``."""
+    path = tmp_path / "run.yaml"
+
+    def configure(*, max_residues: int = 1022, **inference: Any) -> RunConfig:
+        settings = {
+            "name": "run",
+            "runs": str(tmp_path / "runs"),
+            "model": {"max_residues": max_residues},
+            "train": {"precision": "fp32"},
+        }
+        path.write_text(yaml.safe_dump(settings))
+        fields = {"model": str(tiny_model), "tokens_per_pack": 256, **inference}
+        return load_config(path, [f"inference.{name}={json.dumps(value)}" for name, value in fields.items()])
+
+    return configure

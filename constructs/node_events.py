@@ -19,6 +19,8 @@ class NodeEvents(Construct):
 
     def __init__(self, scope: Construct, construct_id: str, *, cluster: Cluster, topic: sns.ITopic) -> None:
         super().__init__(scope, construct_id)
+        # By its ARN: to one that it knows a target adds a statement that lets in the rules of any account.
+        topic = sns.Topic.from_topic_arn(self, "Topic", topic.topic_arn)
         health, said = "$.detail.HealthSummary", "$.detail.EventDetails"
         self._rule(
             "Unhealthy",

@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from config.stack_names import construct_ids, wanted_stacks
 from tests.golden.normalised import GOLDEN, golden_files, normalised
 from tests.stacks.endpoints import ENDPOINT_FILES
-from tests.stacks.synthesized import CLUSTER_FILES, EKS_FILES, EKS_STACKS, STACKS
+from tests.stacks.synthesized import ALL_FILES, load
 
 LINES_SHOWN = 80
 # By their names, so that to list the tests takes no synthesis.
 PATHS = [
     GOLDEN / Path(file).stem / f"{stack}.json"
-    for files, stacks in ((CLUSTER_FILES, STACKS), (EKS_FILES, EKS_STACKS))
-    for file in files
-    for stack in stacks
+    for file in ALL_FILES
+    for cluster in [load(file)]
+    for stack in wanted_stacks(cluster, construct_ids(cluster))
 ]
 PATHS += [GOLDEN / f"endpoint-{Path(file).stem}" / "EndpointStack.json" for file in ENDPOINT_FILES]
 

@@ -105,7 +105,8 @@ def _in_vpc(graph: TemplateGraph, stack: str, value: Any) -> bool:
 def _placed(drawing: Drawing, graph: TemplateGraph) -> Iterator[str]:
     """Nodes in their boxes."""
     yield "  subgraph cluster_vpc {"
-    yield f'    label={_quoted(_vpc_label(graph))}; style=rounded; color="#8794a0"; bgcolor="#fafbfc"'
+    yield f"    label={_quoted(_vpc_label(graph))}; labeljust=l; style=rounded"
+    yield '    color="#8794a0"; bgcolor="#fafbfc"'
     for number, (label, names) in enumerate(drawing.boxes.items()):
         yield f"    subgraph cluster_box{number} {{"
         yield f'      label={_quoted(label)}; style=rounded; color="#b9751f"'
@@ -151,6 +152,8 @@ def _arrows(drawing: Drawing, graph: TemplateGraph) -> dict[tuple[str, str, str]
         ends = [
             name for key, name in drawing.of.items() if key in graph.referred(link.stack, link.properties)
         ]
+        # From the file system on, where the others' arrows lead to.
+        ends.sort(key=lambda name: drawing.nodes[name].kind)
         if len(ends) == 2:
             arrows[ends[0], ends[1], LINKS[link.kind]] = ", dir=both"
     return arrows

@@ -111,7 +111,7 @@ def arrows(templates: Templates) -> list[str]:
     return [line.strip() for line in dot(TemplateGraph(templates)).splitlines() if " -> " in line]
 
 
-def test_an_arrow_begins_where_the_role_is_and_one_of_all_groups_at_the_box(templates: dict[str, Any]) -> None:
+def test_arrows_begin_where_the_role_is_and_those_of_all_groups_at_the_box(templates: dict[str, Any]) -> None:
     assert arrows(templates) == [
         'n_SlurmHyperPodStack_group_head -> n_SlurmStorageStack_Scripts [label="reads", ltail=cluster_box0]',
         'n_SlurmHyperPodStack_group_workers -> n_SlurmStorageStack_Metrics [label="metrics"]',

@@ -11,7 +11,7 @@ from tests.lifecycle.https_server import body, served
 from tests.tools.accounts import deployed_stacks, empty_account
 from tests.tools.answering_aws import AnsweringAws, Refusal
 from tests.tools.cluster_files import shipped, shipped_eks
-from tests.tools.preflight.conftest import METADATA
+from tests.tools.conftest import METADATA
 from tools.preflight import observability
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws

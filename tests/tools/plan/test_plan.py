@@ -48,7 +48,7 @@ def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return run
 
 
-@pytest.mark.parametrize("size", SHAPES)
+@pytest.mark.parametrize("size", ["8M", "650M"])
 def test_flops_are_counted_as_the_trainer_counts_them(size: str) -> None:
     config = load_config(CONFIGS / f"esm2_{size.lower()}.yaml")
     shape = shape_of(config)

@@ -153,4 +153,6 @@ def test_pods_of_jobs_are_not_in_the_network_of_nodes_nor_see_their_files(case: 
         for patch in resources(hyperpod(case), "Custom::AWSCDK-EKS-KubernetesPatch").values()
     }
     levels = {name: found["pod-security.kubernetes.io/enforce"] for name, found in labels.items()}
-    assert levels == dict.fromkeys(job_namespaces(settings(case)), "baseline")
+    of_jobs = dict.fromkeys(job_namespaces(settings(case)), "baseline")
+    collector = {"training-metrics": "restricted"} if settings(case).prometheus else {}
+    assert levels == of_jobs | collector

@@ -21,7 +21,8 @@ COLOURS = {
 MAX_LINES = 10
 """Of the list in one node."""
 _HEAD = """digraph cluster {
-  graph [rankdir=LR, compound=true, fontname="Helvetica", fontsize=12, nodesep=0.25, ranksep=1.1, pad=0.2]
+  graph [rankdir=LR, compound=true, nodesep=0.25, ranksep=1.1, pad=0.2]
+  graph [bgcolor=white, fontname="Helvetica", fontsize=12]
   node [shape=box, style="rounded,filled", color="#5b6770", fontname="Helvetica", fontsize=11]
   edge [color="#5b6770", fontname="Helvetica", fontsize=9, fontcolor="#39424a", arrowsize=0.7]
 """
@@ -104,11 +105,13 @@ def _in_vpc(graph: TemplateGraph, stack: str, value: Any) -> bool:
 def _placed(drawing: Drawing, graph: TemplateGraph) -> Iterator[str]:
     """Nodes in their boxes."""
     yield "  subgraph cluster_vpc {"
-    yield f'    label={_quoted(_vpc_label(graph))}; style=rounded; color="#8794a0"; bgcolor="#fafbfc"'
+    yield f"    label={_quoted(_vpc_label(graph))}; labeljust=l; style=rounded"
+    yield '    color="#8794a0"; bgcolor="#fafbfc"'
     for number, (label, names) in enumerate(drawing.boxes.items()):
         yield f"    subgraph cluster_box{number} {{"
         yield f'      label={_quoted(label)}; style=rounded; color="#b9751f"'
-        yield from (f"      {_node(name, drawing.nodes[name])}" for name in names)
+        # Graphviz stacks them from the bottom.
+        yield from (f"      {_node(name, drawing.nodes[name])}" for name in reversed(names))
         yield "    }"
     loose = [(name, node) for name, node in drawing.nodes.items() if not node.box]
     yield from (f"    {_node(name, node)}" for name, node in loose if node.in_vpc)
@@ -149,6 +152,8 @@ def _arrows(drawing: Drawing, graph: TemplateGraph) -> dict[tuple[str, str, str]
         ends = [
             name for key, name in drawing.of.items() if key in graph.referred(link.stack, link.properties)
         ]
+        # From the file system on, where the others' arrows lead to.
+        ends.sort(key=lambda name: drawing.nodes[name].kind)
         if len(ends) == 2:
             arrows[ends[0], ends[1], LINKS[link.kind]] = ", dir=both"
     return arrows
@@ -197,14 +202,15 @@ def _behind(graph: TemplateGraph, key: ResourceId) -> set[ResourceId]:
 
 
 def _legend(graph: TemplateGraph) -> Iterator[str]:
+    """One node, whose rows are the stacks."""
     stacks = dict.fromkeys(stack for stack, _ in graph.resources)
     order = [stack for part in COLOURS for stack in stacks if part in stack]
+    rows = [f'<tr><td bgcolor="{_colour(stack)}">{_html(stack)}</td></tr>' for stack in order]
+    form = 'border="0" cellborder="1" cellspacing="3" cellpadding="5" color="#5b6770"'
+    table = f"<table {form}>{''.join(rows)}</table>"
     yield "  subgraph cluster_legend {"
     yield '    label="Stacks, in the order of deployment"; style=rounded; color="#c5ccd3"'
-    yield from (
-        f'    legend{number} [label={_quoted(stack)}, fillcolor="{_colour(stack)}"]'
-        for number, stack in enumerate(order)
-    )
+    yield f"    legend [shape=plain, style=solid, label=<{table}>]"
     yield "  }"
 
 

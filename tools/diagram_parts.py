@@ -10,6 +10,7 @@ from tools.template_graph import Resource
 
 CLUSTER = "AWS::SageMaker::Cluster"
 """Drawn as a box of its instance groups."""
+KUBERNETES_OBJECT = "Custom::AWSCDK-EKS-KubernetesResource"
 Words = tuple[str, ...]
 """Lines of a label; the first is the name."""
 
@@ -55,7 +56,9 @@ def _pod_role(resource: Resource) -> Words:
 
 
 def _object(resource: Resource) -> Words:
-    return "Kubernetes objects", resource.path.removesuffix("/Resource/Default").rpartition("/")[2]
+    """By the construct that makes them."""
+    words = resource.path.removesuffix("/Resource/Default").split("/")
+    return "Kubernetes objects", " ".join(words[1:] or words)
 
 
 def _named(name: str, *properties: str) -> Callable[[Resource], Words]:
@@ -75,14 +78,14 @@ PARTS: dict[str, Part] = {
     "AWS::EKS::Cluster": Part(_named("EKS control plane", "Version"), "nodes of"),
     "AWS::EKS::Addon": Part(_named("EKS add-ons", "AddonName"), together=True),
     "AWS::EKS::PodIdentityAssociation": Part(_pod_role, together=True),
-    "Custom::AWSCDK-EKS-KubernetesResource": Part(_object, together=True),
+    KUBERNETES_OBJECT: Part(_object, together=True),
     "AWS::FSx::FileSystem": Part(_file_system, "mounts"),
     "AWS::RDS::DBInstance": Part(_database, "accounting"),
     "AWS::S3::Bucket": Part(_bucket, "reads"),
     "AWS::ECR::Repository": Part(_named("ECR", "RepositoryName"), "pulls"),
     "AWS::APS::Workspace": Part(_named("Managed Prometheus"), "metrics"),
     "AWS::Grafana::Workspace": Part(_named("Managed Grafana"), "dashboards"),
-    "AWS::SNS::Topic": Part(_named("SNS topic", "DisplayName"), "tells"),
+    "AWS::SNS::Topic": Part(_named("SNS topic", "DisplayName"), "alerts"),
     "AWS::CloudWatch::Alarm": Part(_named("CloudWatch alarms"), together=True),
     "AWS::Events::Rule": Part(_named("EventBridge rules"), together=True),
     "AWS::SQS::Queue": Part(_named("SQS queues"), "requests", together=True),
@@ -105,18 +108,17 @@ LINKS = {"AWS::FSx::DataRepositoryAssociation": "linked"}
 """Resources that join two others."""
 LEFT_OUT = ("AccessLogs",)
 """Constructs that are of no interest: what S3 writes about itself."""
-_EKS = "AWS::EKS::Cluster"
 SILENT = {
-    (kind, _EKS)
-    for kind in (
-        *("AWS::EKS::Addon", "AWS::EKS::PodIdentityAssociation", "Custom::AWSCDK-EKS-KubernetesResource"),
-    )
-}
+    (source, target)
+    for source in ("AWS::EKS::Addon", "AWS::EKS::PodIdentityAssociation", KUBERNETES_OBJECT)
+    for target in ("AWS::EKS::Cluster", CLUSTER)
+} | {(KUBERNETES_OBJECT, "AWS::SageMaker::MlflowApp"), (KUBERNETES_OBJECT, "AWS::APS::Workspace")}
 """Source and target of arrows that say what the words say."""
 _VERBS = {
     ("AWS::SageMaker::MlflowApp", "AWS::S3::Bucket"): "artefacts",
     ("AWS::SageMaker::MlflowTrackingServer", "AWS::S3::Bucket"): "artefacts",
     ("AWS::Grafana::Workspace", "AWS::APS::Workspace"): "asks",
+    ("AWS::CloudWatch::Alarm", "AWS::FSx::FileSystem"): "watch",
 }
 
 

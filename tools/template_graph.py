@@ -27,7 +27,7 @@ class Resource:
 
 
 class TemplateGraph:
-    """All resources, in the templates' order, and the references between them."""
+    """All resources, by stack and logical id, and the references between them."""
 
     def __init__(self, templates: Templates) -> None:
         self.resources = {
@@ -38,8 +38,8 @@ class TemplateGraph:
                 found.get("Properties", {}),
                 found.get("Metadata", {}).get("aws:cdk:path", name).partition("/")[2],
             )
-            for stack, template in templates.items()
-            for name, found in template.get("Resources", {}).items()
+            for stack, template in sorted(templates.items())
+            for name, found in sorted(template.get("Resources", {}).items())
         }
         self._exports = {
             output["Export"]["Name"]: (stack, name)

@@ -108,7 +108,7 @@ def health(scheduler: Scheduler) -> Model:
 
 
 def _now(scheduler: Scheduler) -> tuple[Panel, ...]:
-    silent = _number("Nodes and GPU exporters that do not", 'count(up{job=~"node|gpu"} == 0)', warn_above=1)
+    silent = _number("Exporters that do not", 'count(up{job=~"node|gpu"} == 0)', warn_above=1)
     if scheduler == "eks":
         # Which of the collector's scrapes are of nodes it does not say.
         silent = _number("Scrapes that fail", "count(up == 0)")

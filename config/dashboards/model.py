@@ -181,7 +181,7 @@ def _lines(panel: Panel) -> Model:
     return {
         "drawStyle": "line",
         "lineWidth": 1,
-        "fillOpacity": 40 if panel.stacked else 8,
+        "fillOpacity": 40 if panel.stacked else 0,  # areas of many lines hide each other
         "showPoints": "auto",
         "spanNulls": False,
         "stacking": {"mode": "normal" if panel.stacked else "none", "group": "A"},

@@ -90,9 +90,10 @@ def _secret(space: Space, arn: str) -> dict[str, Any]:
         "--output",
         "text",
     )
-    secret: dict[str, Any] = json.loads(answer)
-    if "munge_key" not in secret:
+    # What Secrets Manager makes up for a new secret is no JSON.
+    if '"munge_key"' not in answer:
         raise SpaceError("the controller has published nothing yet: see `make logs`, then start again")
+    secret: dict[str, Any] = json.loads(answer)
     return secret
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from node_setup.steps import managed_mlflow
+from tests.cluster import aws_services
 from tests.cluster.cluster import Cluster, at_once
 from tests.cluster.island import METADATA_ADDRESS, METADATA_ADDRESS_6
 from tests.cluster.lifecycle import Lifecycle
@@ -53,3 +57,21 @@ def test_a_container_of_roots_does_not_reach_them(cluster: Cluster, lifecycle: L
 def test_the_node_acts_with_them(cluster: Cluster, lifecycle: Lifecycle) -> None:
     identity = cluster.login.run(["aws", "sts", "get-caller-identity", "--region", "us-west-2"])
     assert "Account" in identity.output
+
+
+def test_jobs_have_credentials_of_a_role_of_their_own(cluster: Cluster, lifecycle: Lifecycle) -> None:
+    """On workers alone, for whoever runs a job there; they are not the node's."""
+    for worker in cluster.workers:
+        variables = json.loads(worker.run(["cat", managed_mlflow.ENVIRONMENT], user="ben").output)
+        assert variables["MLFLOW_TRACKING_URI"] == aws_services.MLFLOW
+        url = variables["AWS_CONTAINER_CREDENTIALS_FULL_URI"]
+        given = json.loads(
+            worker.run(["curl", "--silent", "--fail", "--noproxy", "*", url], user="ben").output
+        )
+        assert set(given) == {"AccessKeyId", "SecretAccessKey", "Token", "Expiration"}
+        assert given["AccessKeyId"] != aws_services.CREDENTIALS["AccessKeyId"]
+        with_them = ("env", f"AWS_CONTAINER_CREDENTIALS_FULL_URI={url}")
+        told = worker.run([*with_them, "aws", "sts", "get-caller-identity", "--region", "us-west-2"])
+        assert ":assumed-role/jobs/" in told.output
+    for machine in (cluster.login, cluster.controller):
+        assert machine.run(["cat", managed_mlflow.ENVIRONMENT], check=False).status != 0

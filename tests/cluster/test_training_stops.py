@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
+from tests.cluster.metrics_workspace import MetricsWorkspace
 from tests.cluster.patience import wait_until
 from tests.cluster.training import (
     NUM_STEPS,
@@ -26,6 +27,8 @@ from tests.workloads.esm2.training_runs import events, lines, losses
 from workloads.esm2.launch.slurm_attempts import newest_checkpoint
 
 Jobs = dict[str, dict[str, str]]
+SECONDS_TO_SCRAPE = 180
+"""Slurm is asked for jobs every 30 s, and a job for its metrics."""
 MORE_THAN_THERE_IS = 1 << 40
 """Tokens of a pack: 1 TiB, a byte each."""
 
@@ -76,8 +79,10 @@ def test_a_crash_that_comes_again_is_given_up(cluster: Cluster, jobs: Jobs) -> N
     ), last
 
 
-def test_at_the_time_limit_it_saves_and_goes_on(cluster: Cluster, home: Path, jobs: Jobs) -> None:
-    """Not a step is lost, and none is done twice."""
+def test_at_the_time_limit_it_saves_and_goes_on(
+    cluster: Cluster, home: Path, jobs: Jobs, workspace: MetricsWorkspace
+) -> None:
+    """Not a step is lost, and none is done twice. Meanwhile its metrics go where those of the nodes go."""
     job, run_dir = jobs["limited"]["job"], home / "runs" / "limited"
     log = log_of(cluster, jobs["limited"])
     wait_until(lambda: "requeue 1" in log.read_text(), "Slurm's signal, and the requeue", seconds=240)
@@ -89,6 +94,11 @@ def test_at_the_time_limit_it_saves_and_goes_on(cluster: Cluster, home: Path, jo
     # Else it comes again every minute, within which a busy computer may do no step.
     cluster.controller.run(["scontrol", "update", f"JobId={job}", "TimeLimit=360"])
     wait_until(lambda: newest_checkpoint(run_dir) > step, "steps after the requeue", seconds=240)
+    made = f'last_over_time(esm2_training_step{{run="limited", job_id="{job}", job="training"}}[15m])'
+    wait_until(lambda: workspace.query(made), "metrics of the training", seconds=SECONDS_TO_SCRAPE)
+    told = workspace.query(made)[0]
+    assert told["metric"]["role"] == "worker" and float(told["value"][1]) > 0
+    assert told["metric"]["instance"] in {machine.hostname for machine in cluster.workers}
     tool(cluster, "tools.jobs", "cancel", job)
     wait_for_end(cluster, job, log, "CANCELLED")
     # The limit may have come again at the same time, or its processes are only starting.

@@ -23,12 +23,12 @@ def test_small_cluster() -> None:
 
 
 def test_p5_cluster() -> None:
-    # 9600 GiB on one server with EFA, 12,000 metadata IOPS on one; OpenZFS; 14 endpoints; nodes.
-    assert demand("p5") == {"use1-az6": 1 + 1 + 4 + 14 + 1 + 2 + 8 * 32}
+    # 9600 GiB on one server with EFA, 12,000 metadata IOPS on one; OpenZFS; 15 endpoints; nodes.
+    assert demand("p5") == {"use1-az6": 1 + 1 + 4 + 15 + 1 + 2 + 8 * 32}
 
 
 def test_efa_only_leaves_one_address() -> None:
-    assert demand("p5", {"instance_groups[p5].efa_only": True}) == {"use1-az6": 1 + 1 + 4 + 14 + 1 + 2 + 8}
+    assert demand("p5", {"instance_groups[p5].efa_only": True}) == {"use1-az6": 1 + 1 + 4 + 15 + 1 + 2 + 8}
 
 
 def test_groups_count_in_their_zone_and_the_database_in_two() -> None:

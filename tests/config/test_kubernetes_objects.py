@@ -9,6 +9,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
+from config import studio_jobs
 from config.eks_cluster import EksCluster
 from config.job_access import job_roles
 from config.kubernetes_names import TRAINING_UID, job_namespaces
@@ -22,6 +23,7 @@ from config.lustre_volumes import (
 )
 from config.system_groups import system_groups
 from config.training_collector import collector_objects
+from studio import partitions
 
 REMOTE_WRITE_URL = "https://aps-workspaces.us-west-2.amazonaws.com/workspaces/ws-1/api/v1/remote_write"
 FILES = ("clusters/eks.yaml", "clusters/eks-p5.yaml")
@@ -42,6 +44,10 @@ def objects(file: str) -> list[dict[str, Any]]:
         *(persistent_volume_claim(VOLUME, namespace) for namespace in namespaces),
         folder_job(namespaces),
         *job_roles(cluster(file)),
+        studio_jobs.service_account(),
+        studio_jobs.program(),
+        studio_jobs.queue_job("https://sqs/requests.fifo", "https://sqs/acknowledgements", "us-west-2"),
+        studio_jobs.shared_job([TRAINING_UID]),
         *collector_objects(cluster(file), remote_write_url=REMOTE_WRITE_URL),
     ]
 
@@ -85,6 +91,32 @@ def test_folders_are_made_by_no_more_than_it_takes() -> None:
     assert security["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN", "FOWNER", "DAC_OVERRIDE"]}
     assert security["allowPrivilegeEscalation"] is False and security["readOnlyRootFilesystem"] is True
     assert "@sha256:" in found["image"]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_studios_jobs_see_their_folder_and_get_no_more_than_it_takes(shared: bool) -> None:
+    queue = studio_jobs.queue_job("https://sqs/r", "https://sqs/a", "us-west-2")
+    job = studio_jobs.shared_job([TRAINING_UID]) if shared else queue["spec"]["jobTemplate"]
+    found, pod = container(job), job["spec"]["template"]["spec"]
+    assert found["securityContext"] == container(folder_job(["any"]))["securityContext"]
+    assert "@sha256:" in found["image"]
+    mounts = {mount["mountPath"]: mount for mount in found["volumeMounts"]}
+    assert mounts["/studio"]["subPath"] == "studio" and mounts["/program"]["readOnly"] is True
+    assert pod["automountServiceAccountToken"] is False
+    # Without AWS's credentials where nothing is asked of AWS.
+    assert ("serviceAccountName" in pod) is not shared
+    program = studio_jobs.program()
+    assert pod["volumes"][1]["configMap"]["name"] == program["metadata"]["name"]
+    assert found["command"] == ["python3", f"/program/{next(iter(program['data']))}"]
+
+
+def test_the_program_of_studios_jobs_takes_their_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = container(studio_jobs.shared_job([TRAINING_UID]))
+    made: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(partitions, "make_partition", lambda *arguments: made.append(arguments))
+    monkeypatch.setattr("sys.argv", [found["command"][1], *found["args"]])
+    assert partitions.main() == 0
+    assert made == [(Path("/studio"), "shared", [TRAINING_UID])]
 
 
 def test_folders_are_the_training_user_s(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def test_small_cluster_word_for_word() -> None:
         "cloudwatch_agent": False,
         "health_check_prolog": True,
         "workload_code": True,
+        "studio": None,
         "downloads": "internet",
     }
 

@@ -16,6 +16,13 @@ RECORDED = Path(__file__).parent / "recorded"
 JOB_ID, RUN = "4711", "run"
 GPU_NODES = ("ip-10-0-0-31", "ip-10-0-0-32")
 GPUS_PER_NODE = 8
+FAULTS = {
+    "DCGM_FI_DEV_XID_ERRORS",
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE",
+    "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
+}
+"""Of one GPU alone."""
 
 
 def lines(name: str) -> list[str]:
@@ -29,7 +36,7 @@ def node_exporter_names() -> set[str]:
 
 
 def gpus(seconds: float = 0) -> str:
-    """dcgm-exporter's answer for the GPUs of two nodes, one of which is idle, so long after the first."""
+    """dcgm-exporter's answer for two nodes, one GPU idle and one with faults, so long after the first."""
     rows = list(csv.reader(lines("dcgm_exporter.csv")))
     text = ""
     for name, kind, value, growth in rows:
@@ -37,7 +44,10 @@ def gpus(seconds: float = 0) -> str:
         for node in GPU_NODES:
             for gpu in range(GPUS_PER_NODE):
                 idle = node == GPU_NODES[1] and gpu == 0
-                number = 0.0 if idle and "UTIL" in name else float(value) + float(growth) * seconds
+                faulty = node == GPU_NODES[0] and gpu == 3
+                number = float(value) + float(growth) * seconds
+                if (idle and "UTIL" in name) or (name in FAULTS and not faulty):
+                    number = 0.0
                 # Of Slurm's job, by HyperPod's prolog, and of the pod, by the kubelet.
                 labels = {
                     "gpu": str(gpu),

@@ -59,10 +59,13 @@ class Prometheus:
 
 
 @contextmanager
-def running(folder: Path, training_port: int, slurm: Callable[[], str]) -> Iterator[Prometheus]:
+def running(
+    folder: Path, training_port: int, slurm: Callable[[], str], *, pods: bool = True
+) -> Iterator[Prometheus]:
     """Prometheus asks a node, GPUs, Kueue, and a training at that port if there is one.
 
-    The node's exporter is the real one, to which the collectors' texts are added as on a node.
+    The node's exporter is the real one, to which the collectors' texts are added as on a node. With ``pods``
+    the training is asked a second time, as EKS's collector asks it.
     """
     started = time.monotonic()
     text_files = folder / "textfile"
@@ -82,7 +85,7 @@ def running(folder: Path, training_port: int, slurm: Callable[[], str]) -> Itera
             ],
             "gpus": [_target(gpus, LABELS)],
             "jobs": [_target(f"http://127.0.0.1:{training_port}", LABELS)],
-            "pods": [_pod(training_port, "esm2", "metrics"), _pod(training_port, "esm2", "agent")],
+            "pods": [_pod(training_port, "esm2", name) for name in ("metrics", "agent") if pods],
         }
         for name, targets in lists.items():
             (folder / f"{name}.json").write_text(json.dumps(targets))

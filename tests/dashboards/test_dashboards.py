@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from itertools import combinations
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -67,6 +68,14 @@ def test_all_that_a_training_tells_is_shown(scheduler: Scheduler) -> None:
     # How many processes there are, the times at which counters began, and what others are made of.
     left = {name for name in told - shown if not name.endswith("_created")}
     assert left == {f"esm2_training_{name}" for name in ("processes", "epoch", "run_seconds")}
+
+
+def test_the_document_names_all_that_a_training_tells() -> None:
+    text = (Path(__file__).parents[2] / "docs/dashboards.md").read_text()
+    table = re.findall(r"^\| (`.*?) \|", text.partition("`esm2_training_...`")[2], re.MULTILINE)
+    named = {f"esm2_training_{name}" for row in table for name in re.findall(r"`(\w+)`", row)}
+    told = {re.sub(r"_(bucket|sum|count)$", "", name) for name in exporters.names_in(exporters.training())}
+    assert named == {name for name in told if not name.endswith("_created")}
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)

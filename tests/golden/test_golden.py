@@ -8,17 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.normalised import GOLDEN, golden_files, normalised
+from config.stack_names import construct_ids, wanted_stacks
+from tests.golden.normalised import GOLDEN, golden_files, normalised, studio_golden_file
 from tests.stacks.endpoints import ENDPOINT_FILES
-from tests.stacks.synthesized import CLUSTER_FILES, EKS_FILES, EKS_STACKS, STACKS
+from tests.stacks.studios import STUDIOS
+from tests.stacks.synthesized import ALL_FILES, load
 
 LINES_SHOWN = 80
 # By their names, so that to list the tests takes no synthesis.
 PATHS = [
     GOLDEN / Path(file).stem / f"{stack}.json"
-    for files, stacks in ((CLUSTER_FILES, STACKS), (EKS_FILES, EKS_STACKS))
-    for file in files
-    for stack in stacks
+    for file in ALL_FILES
+    for cluster in [load(file)]
+    for stack in wanted_stacks(cluster, construct_ids(cluster))
 ]
 PATHS += [GOLDEN / f"endpoint-{Path(file).stem}" / "EndpointStack.json" for file in ENDPOINT_FILES]
 
@@ -39,7 +41,9 @@ def test_template_is_the_approved_one(path: Path) -> None:
 
 
 def test_no_golden_file_is_left_behind() -> None:
-    assert set(GOLDEN.glob("*/*.json")) == set(golden_files()) == set(PATHS)
+    # Studio's are compared beside the other tests of its stacks.
+    elsewhere = {studio_golden_file(name) for name in STUDIOS}
+    assert set(GOLDEN.glob("*/*.json")) == set(golden_files()) | elsewhere == set(PATHS) | elsewhere
 
 
 def test_uploads_do_not_change_a_golden_template() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.golden.normalised import GOLDEN, golden_files
+from tests.golden.normalised import GOLDEN, golden_files, studio_golden_files
 
 
 def main() -> None:
-    wanted = golden_files()
+    wanted = golden_files() | studio_golden_files()
     for old in set(GOLDEN.glob("*/*.json")) - set(wanted):
         old.unlink()
     for path, text in wanted.items():

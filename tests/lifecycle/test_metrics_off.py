@@ -40,7 +40,7 @@ def test_a_unit_of_somebody_elses_stays(tmp_path: Path, stand_ins: StandIns) -> 
 
 
 def test_every_unit_of_the_metrics_is_known() -> None:
-    """All but the folders of containers, the credentials of jobs and Studio's, which have their own switches."""
+    """All but the folders of containers, jobs' credentials and Studio's, which have their own switches."""
     units = {path.name for path in (FILES / "units").glob("*.service")}
     others = {"container-folders.service", managed_mlflow.UNIT}
     others |= {unit for unit in units if unit.startswith("studio-")}

@@ -54,6 +54,17 @@ def _budget(properties: Properties, context: Context) -> Properties:
     return {**properties, "AccountId": context.account_id, "Budget": named}
 
 
+def _topic(properties: Properties, _: Context) -> Properties:
+    attributes = {name: properties[name] for name in ("DisplayName", "KmsMasterKeyId") if name in properties}
+    return {"Name": properties["TopicName"], "Attributes": attributes, "Tags": properties.get("Tags", [])}
+
+
+def _topic_policy(properties: Properties, _: Context) -> Properties:
+    (topic,) = properties["Topics"]
+    document = json.dumps(properties["PolicyDocument"])
+    return {"TopicArn": topic, "AttributeName": "Policy", "AttributeValue": document}
+
+
 RESOURCE_TYPES: dict[str, ResourceType] = {
     **EC2_TYPES,
     **STORAGE_TYPES,
@@ -143,9 +154,30 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
         settings={
             "LoggingConfiguration": lambda amp, known, value: amp.create_logging_configuration(
                 workspaceId=known["workspaceId"], logGroupArn=value["LogGroupArn"]
-            )
+            ),
+            "AlertManagerDefinition": lambda *_: None,  # moto has none
         },
         observe=lambda amp, known: amp.describe_workspace(workspaceId=known["workspaceId"]),
+    ),
+    "AWS::SNS::Topic": ApiResource(
+        "sns",
+        "create_topic",
+        "TopicArn",
+        deleting("delete_topic", TopicArn="Ref"),
+        {"TopicArn": "Ref"},
+        generated_name="TopicName",
+        prepare=_topic,
+    ),
+    "AWS::SNS::TopicPolicy": ApiResource(
+        "sns",
+        "set_topic_attributes",
+        "TopicArn",
+        lambda *_: None,  # it goes with its topic
+        prepare=_topic_policy,
+        update_operation="set_topic_attributes",
+    ),
+    "AWS::SNS::Subscription": ApiResource(
+        "sns", "subscribe", "SubscriptionArn", deleting("unsubscribe", SubscriptionArn="Ref")
     ),
     "AWS::Budgets::Budget": ApiResource(
         "budgets",

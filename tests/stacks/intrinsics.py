@@ -40,6 +40,7 @@ _ATTRIBUTE = {
     ),
     ("AWS::APS::Workspace", "WorkspaceId"): "ws-0123",
     ("AWS::Grafana::Workspace", "Id"): "g-0123456789",
+    ("AWS::Grafana::Workspace", "Endpoint"): "g-0123456789.grafana-workspace.{region}.amazonaws.com",
     ("AWS::SageMaker::MlflowTrackingServer", "TrackingServerArn"): (
         "arn:aws:sagemaker:{region}:{account}:mlflow-tracking-server/{id}"
     ),

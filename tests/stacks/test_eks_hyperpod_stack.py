@@ -230,7 +230,9 @@ def test_what_goes_on_billing_is_told(file: str) -> None:
     outputs = hyperpod(file)["Outputs"]
     assert outputs["BillsUntilTeardown"]["Value"] == ", ".join(remaining_costs(load(file)))
     assert outputs["KubeconfigCommand"]["Value"].startswith("aws eks update-kubeconfig --name ")
-    assert ("Grafana workspace" in outputs["BillsUntilTeardown"]["Value"]) is load(file).grafana
+    watched = load(file).observability
+    shown = bool(watched and watched.grafana)
+    assert ("Grafana workspace" in outputs["BillsUntilTeardown"]["Value"]) is shown
 
 
 def test_a_changed_script_changes_what_nodes_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

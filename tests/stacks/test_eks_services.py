@@ -44,7 +44,6 @@ def test_metrics_are_what_the_file_says(case: str) -> None:
     name = "amazon-sagemaker-hyperpod-observability"
     assert (name in addons(case)) is cluster.prometheus
     assert ("amazon-cloudwatch-observability" in addons(case)) is cluster.container_insights
-    assert bool(resources(stacks(case)["EksStorageStack"], "AWS::Grafana::Workspace")) is cluster.grafana
     if cluster.prometheus:
         evaluate = Evaluator(stacks(case), cluster.region)
         given = json.loads(evaluate(addons(case)[name]["ConfigurationValues"]))
@@ -52,7 +51,6 @@ def test_metrics_are_what_the_file_says(case: str) -> None:
         assert given["ampWorkspace"]["prometheusEndpoint"] == (
             f"https://aps-workspaces.{region}.amazonaws.com/workspaces/ws-0123"
         )
-        assert ("amgWorkspace" in given) is cluster.grafana
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -155,4 +153,6 @@ def test_pods_of_jobs_are_not_in_the_network_of_nodes_nor_see_their_files(case: 
         for patch in resources(hyperpod(case), "Custom::AWSCDK-EKS-KubernetesPatch").values()
     }
     levels = {name: found["pod-security.kubernetes.io/enforce"] for name, found in labels.items()}
-    assert levels == dict.fromkeys(job_namespaces(settings(case)), "baseline")
+    of_jobs = dict.fromkeys(job_namespaces(settings(case)), "baseline")
+    collector = {"training-metrics": "restricted"} if settings(case).prometheus else {}
+    assert levels == of_jobs | collector

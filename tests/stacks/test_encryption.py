@@ -64,7 +64,9 @@ def test_one_key_encrypts_everything() -> None:
 
 def test_the_key_lets_in_the_services_that_come_by_themselves() -> None:
     (key,) = storage_template("slurm-p5").properties(KEY)
-    account, logs, lustre, secrets = key["KeyPolicy"]["Statement"]
+    statements = key["KeyPolicy"]["Statement"]
+    alerts = [statement for statement in statements if statement.get("Sid", "").endswith("Alerts")]
+    account, logs, lustre, secrets = (statement for statement in statements if statement not in alerts)
 
     assert key["EnableKeyRotation"] is True
     assert account["Principal"] != {"AWS": "*"}
@@ -81,3 +83,8 @@ def test_the_key_lets_in_the_services_that_come_by_themselves() -> None:
         text for text in strings_in(lustre["Condition"]["ArnLike"]) if "AWSServiceRoleForFSxS3Access" in text
     )
     assert role.endswith("/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_fs-*")
+    assert {statement["Principal"]["Service"] for statement in alerts} == {
+        f"{service}.amazonaws.com" for service in ("aps", "budgets", "cloudwatch", "events")
+    }
+    for statement in alerts:
+        assert statement["Action"] == ["kms:Decrypt", "kms:GenerateDataKey*"]

@@ -13,6 +13,8 @@ from config.kubernetes_names import job_namespaces
 from config.studio_people import cluster_users
 from config.studio_session import session_document
 from constructs.studio_domain import MAX_CONTENT
+from tests.golden.normalised import normalised, studio_golden_file
+from tests.golden.test_golden import difference
 from tests.stacks.eks_variants import EKS_EVERY_OPTION
 from tests.stacks.intrinsics import ACCOUNT, Evaluator
 from tests.stacks.shapes import request_shape, violations
@@ -51,6 +53,12 @@ def role_statements(name: str, construct_id: str, stack: str | None = None) -> d
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_may_ask_for_it(name: str) -> None:
     assert rules.violations(STUDIOS[name]) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_template_is_the_approved_one(name: str) -> None:
+    found = difference(studio_golden_file(name), normalised(studio_template(name)))
+    assert not found, f"{found}\n\nif this is what you want: make golden, and commit the difference"
 
 
 @pytest.mark.parametrize("name", NAMES)

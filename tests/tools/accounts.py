@@ -24,6 +24,8 @@ DEFAULT_QUOTAS = {
     "Total number of instances allowed across SageMaker HyperPod clusters": 30,
     "Total number of Spot instances allowed across SageMaker HyperPod clusters": 2,
     "Maximum size of EBS volume in GB for a SageMaker HyperPod cluster instance": 1024,
+    "Workspaces per region per account": 25,
+    "Number of workspaces": 5,
 }
 QUOTAS_BY_CODE = {
     "L-8F1B9C74": 100800.0,
@@ -61,6 +63,8 @@ def empty_account(cluster: Cluster) -> AnsweringAws:
     aws.answer("ecr", "DescribeRepositories", Refusal("RepositoryNotFoundException"))
     aws.answer("logs", "DescribeLogGroups", {"logGroups": []})
     aws.answer("kms", "ListAliases", {"Aliases": []})
+    aws.answer("amp", "ListWorkspaces", {"workspaces": []})
+    aws.answer("grafana", "ListWorkspaces", {"workspaces": []})
     aws.answer("fsx", "DescribeFileSystems", {"FileSystems": []})
     aws.answer("sagemaker", "DescribeTrainingPlan", training_plan())
     _answer_quotas(aws)

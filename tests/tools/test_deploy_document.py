@@ -11,6 +11,7 @@ import botocore.session
 import pytest
 
 from tests.tools.accounts import empty_account
+from tests.tools.answering_aws import Refusal
 from tests.tools.cluster_files import shipped, with_group
 from tests.tools.document_commands import (
     REPOSITORY,
@@ -44,7 +45,7 @@ def printed() -> list[str]:
         for found in ast.walk(ast.parse(path.read_text())):
             if isinstance(found, ast.JoinedStr | ast.Constant):
                 text = ast.unparse(found)
-                strings += re.findall(r"aws [a-z0-9]+ [a-z-]+(?: --[a-z-]+(?: (?!--)[^\s`,;'\"]+)?)*", text)
+                strings += re.findall(r"\baws [a-z0-9]+ [a-z-]+(?: --[a-z-]+(?: (?!--)[^\s`,;'\"]+)?)*", text)
     return strings
 
 
@@ -92,8 +93,17 @@ def policy(*statements: str) -> set[str]:
 def test_preflight_needs_exactly_the_permissions_that_are_listed() -> None:
     kms = "arn:aws:kms:us-west-2:123456789012:key/01234567-89ab-cdef-0123-456789abcdef"
     slurm = shipped("slurm", storage={"kms": kms, "home": {}})
-    p5 = shipped("slurm-p5")
-    clusters = [with_group(slurm, "workers", image_id="ami-0123456789abcdef0"), p5]
+    grafana = {
+        "sign_in": "identity_center",
+        "admins": ["user/0a1b2c3d-0000-1111-2222-333344445555", "group/0a1b2c3d-0000-1111-2222-333344445556"],
+    }
+    alerted = {"emails": ["hpc@example.com"], "grafana": grafana}
+    by_identity_center = shipped("slurm-p5", observability=alerted)
+    clusters = [
+        with_group(slurm, "workers", image_id="ami-0123456789abcdef0"),
+        shipped("slurm-p5"),
+        by_identity_center,
+    ]
     accounts = [(empty_account(cluster), cluster) for cluster in clusters]
     accounts.append((mirror_account([], images=True), MIRRORED))
     accounts.append((Vpc().account(in_existing_vpc()), in_existing_vpc()))
@@ -107,6 +117,10 @@ def test_preflight_needs_exactly_the_permissions_that_are_listed() -> None:
     for aws, cluster in accounts:
         aws.answer("kms", "DescribeKey", {"KeyMetadata": metadata})
         aws.answer("ec2", "DescribeImages", {"Images": []})
+        instance = {"Status": "ACTIVE", "IdentityStoreId": "d-0123456789"}
+        aws.answer("sso-admin", "ListInstances", {"Instances": [instance]})
+        for kind in ("User", "Group"):
+            aws.answer("identitystore", f"Describe{kind}", Refusal("ResourceNotFoundException"))
         findings(aws, cluster)
         for service, operation in aws.calls:
             action = f"{MODELS.get_service_model(service).signing_name}:{operation}"

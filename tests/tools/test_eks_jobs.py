@@ -165,12 +165,15 @@ def test_a_team_needs_its_queue(objects: Objects, run: Run) -> None:
     space = "hyperpod-ns-proteins"
     objects.add("namespaces", "", space)
     objects.add("persistentvolumeclaims", space, "fsx", status={"phase": "Bound"})
-    with pytest.raises(ValueError, match=f"queue {space}-localqueue is not there"):
+    missing = f"queue {space}-localqueue is not there.*\nservice account training is not in {space}"
+    with pytest.raises(ValueError, match=missing):
         submit(run, "train", "--team", "proteins", cluster="eks-p5")
     objects.add("localqueues", space, f"{space}-localqueue")
+    objects.add("serviceaccounts", space, "training")
     name = submit(run, "train", "--team", "proteins", "--priority", "urgent", cluster="eks-p5")
     [job] = objects.of("hyperpodpytorchjobs")
     assert job["metadata"]["namespace"] == space
+    assert '"serviceAccountName": "training"' in json.dumps(job), "whose pods may log to the cluster's MLflow"
     # Why it waits there, is Kueue's to say.
     for uid, more in ((job["metadata"]["uid"], 16), ("of another job", 8)):
         said = f"insufficient unused quota for nvidia.com/gpu, {more} more needed"

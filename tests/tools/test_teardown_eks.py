@@ -14,18 +14,21 @@ from tests.tools.teardown_account import Account
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "eks-p5"
 PREFIX = "esm2-eks-p5-eks-"
-NETWORK, STORAGE, HYPERPOD = (f"{PREFIX}{name}" for name in ("network", "storage", "hyperpod"))
+NETWORK, STORAGE, HYPERPOD, OBSERVABILITY = (
+    f"{PREFIX}{name}" for name in ("network", "storage", "hyperpod", "observability")
+)
 CLUSTER = ["--cluster", "clusters/eks-p5.yaml"]
 NODE_LOG = "/aws/sagemaker/Clusters/esm2-eks-p5/abc123def456"
 CONTROL_PLANE_LOG = "/aws/eks/esm2-eks-p5/cluster"
 
 
 def approved(*, keep: bool) -> dict[str, Template]:
-    """The three stacks; ``keep`` is whether the file system, bucket and key are retained, as they are."""
+    """The stacks; ``keep`` is whether the file system, bucket and key are retained, as they are."""
     files = {
         NETWORK: "EksNetworkStack",
         STORAGE: "EksStorageStack",
         HYPERPOD: "EksHyperPodStack",
+        OBSERVABILITY: "EksObservabilityStack",
     }
     templates = {name: json.loads((GOLDEN / f"{file}.json").read_text()) for name, file in files.items()}
     if not keep:
@@ -71,7 +74,7 @@ class EksAccount(Account):
 
     def _delete_interface(self, parameters: Parameters) -> dict[str, Any]:
         # Nodes whose interfaces they were are gone, and the network is still there.
-        assert self.stacks.deleted == [HYPERPOD, STORAGE]
+        assert self.stacks.deleted == [OBSERVABILITY, HYPERPOD, STORAGE]
         self.pod_interfaces.remove(parameters["NetworkInterfaceId"])
         return {}
 
@@ -83,7 +86,7 @@ class EksAccount(Account):
 def test_everything_goes_in_order_and_pods_interfaces_before_the_network(run_teardown: Any) -> None:
     account = EksAccount(approved(keep=False))
     output = run_teardown(account, *CLUSTER, "--yes", "esm2-eks-p5")
-    assert account.stacks.deleted == [HYPERPOD, STORAGE, NETWORK]
+    assert account.stacks.deleted == [OBSERVABILITY, HYPERPOD, STORAGE, NETWORK]
     assert set(account.stacks.status.values()) == {"DELETE_COMPLETE"}
     assert account.pod_interfaces == []
     assert "deleted eni-0000000a, which a pod had" in output
@@ -102,7 +105,7 @@ def test_everything_goes_in_order_and_pods_interfaces_before_the_network(run_tea
 def test_what_the_file_retains_is_named_and_keeps_the_network(run_teardown: Any) -> None:
     account = EksAccount(approved(keep=True))
     output = run_teardown(account, *CLUSTER, "--yes", "esm2-eks-p5")
-    assert account.stacks.deleted == [HYPERPOD, STORAGE]
+    assert account.stacks.deleted == [OBSERVABILITY, HYPERPOD, STORAGE]
     assert account.pod_interfaces == ["eni-0000000a", "eni-0000000b"]
     kept = output.partition("Deleted esm2")[2]
     storage = approved(keep=True)[STORAGE]
@@ -147,6 +150,6 @@ def test_what_is_stuck_is_told_and_nothing_below_is_touched(run_teardown: Any) -
     account.stacks.stuck[chart] = "Received response status [FAILED] from custom resource: i/o timeout"
     with pytest.raises(ValueError, match=f"{HYPERPOD} could not be deleted: {chart}: .*i/o timeout"):
         run_teardown(account, *CLUSTER, "--yes", "esm2-eks-p5")
-    assert account.stacks.deleted == [HYPERPOD]
+    assert account.stacks.deleted == [OBSERVABILITY, HYPERPOD]
     assert all(account.objects.values())
     assert len(account.pod_interfaces) == 2

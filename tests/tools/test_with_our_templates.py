@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from config import resource_names
-from config.stack_names import stack_names
+from config.stack_names import construct_ids, stack_names, wanted_stacks
 from tests.stacks.synthesized import STACKS, Templates, assembly, only, resources, templates
 from tests.tools.accounts import OTHER_ZONE
 from tests.tools.answering_aws import ACCOUNT
@@ -40,9 +40,15 @@ def plain(value: Any, region: str) -> str:
 
 
 def test_stack_names(name: str) -> None:
+    cluster = shipped(name)
     manifest = json.loads((assembly(FILES[name]) / "manifest.json").read_text())
-    made = [manifest["artifacts"][stack]["properties"]["stackName"] for stack in STACKS]
-    assert made == list(stack_names(shipped(name)))
+    made = {
+        construct_id: artifact["properties"]["stackName"]
+        for construct_id, artifact in manifest["artifacts"].items()
+        if artifact["type"] == "aws:cloudformation:stack"
+    }
+    ids, names = construct_ids(cluster), stack_names(cluster)
+    assert made == dict(zip(wanted_stacks(cluster, ids), wanted_stacks(cluster, names), strict=True))
 
 
 def test_resource_names(name: str) -> None:

@@ -18,12 +18,12 @@ one layer at a time is there as a whole. torch.compile keeps at most as much.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 from tools.plan.model_size import ModelShape, Parameters
 from workloads.esm2.config import LoraConfig, RunConfig
+from workloads.esm2.prediction_room import num_rows
 
 FP32 = 4
 ADAM_STATE = 2 * FP32
@@ -143,14 +143,8 @@ def head_bytes(layout: Layout) -> float:
     """
     if layout.config.task is not None:
         return 0.0
-    predicted = num_predicted(layout.config.train.tokens_per_pack, layout.config.model.mask_fraction)
+    predicted = num_rows(layout.config.train.tokens_per_pack, layout.config.model.mask_fraction)
     return predicted * layout.shape.hidden * (2 * FP32 + 3 * layout.number_bytes)
-
-
-def num_predicted(num_tokens: int, mask_fraction: float) -> int:
-    """Room in a pack (``workloads/esm2/masking.py``: eight standard deviations above the mean)."""
-    deviation = math.sqrt(num_tokens * mask_fraction * (1 - mask_fraction))
-    return min(num_tokens, math.ceil(num_tokens * mask_fraction + 8 * deviation))
 
 
 def layer_numbers(size: int, attention: Attention, lora: LoraConfig | None = None) -> int:

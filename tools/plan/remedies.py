@@ -10,15 +10,17 @@ from workloads.esm2.config import RunConfig
 
 def remedies(layout: Layout, usable_bytes: float) -> list[str]:
     """Changes as ARGS of make with which the run fits, the least of each kind; empty if none does."""
-    found = []
+    found: list[dict[str, str]] = []
     for setting in _settings(layout.config, layout.world_size):
+        if any(changes.items() <= setting.items() for changes in found):
+            continue  # less is enough
         for tokens in (None, *_smaller_packs(layout.config)):
             changes = setting if tokens is None else {**setting, "train.tokens_per_pack": str(tokens)}
             config = _changed(layout.config, changes)
             if memory(dataclasses.replace(layout, config=config)).total <= usable_bytes:
-                found.append(" ".join(f"{key}={value}" for key, value in changes.items()))
+                found.append(changes)
                 break
-    return found
+    return [" ".join(f"{key}={value}" for key, value in changes.items()) for changes in found]
 
 
 def _settings(config: RunConfig, world_size: int) -> list[dict[str, str]]:

@@ -78,14 +78,18 @@ def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
         )
         return
     yield ok("Grafana", "people sign in by IAM Identity Center, which the account has")
-    here = [instance for instance in instances if instance.get("PrimaryRegion", aws.region) == aws.region]
-    for name in [*grafana.admins, *grafana.editors, *grafana.viewers] if here else []:
-        if not _is_known(aws, here[0]["IdentityStoreId"], name):
+    stores = [
+        instance["IdentityStoreId"]
+        for instance in instances
+        if "IdentityStoreId" in instance and instance.get("PrimaryRegion", aws.region) == aws.region
+    ]
+    for name in [*grafana.admins, *grafana.editors, *grafana.viewers] if stores else []:
+        if not _is_known(aws, stores[0], name):
             yield fail(
                 f"Grafana, {name}",
                 "Identity Center knows nobody of that id",
                 "take it from `aws identitystore list-groups` or list-users, with --identity-store-id "
-                f"{here[0]['IdentityStoreId']}",
+                f"{stores[0]}",
             )
 
 

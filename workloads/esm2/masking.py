@@ -6,7 +6,6 @@ world size, in any packing. Shapes: T tokens, S segments, K room for predicted t
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +15,7 @@ from .attention import Segments
 from .hashing import GOLDEN, mix64_on_device
 from .model import Pack
 from .packing import HostPack
+from .prediction_room import num_rows
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
 """Of the predicted residues; the rest stays as it is (Devlin et al. 2019, as in ESM-2)."""
@@ -24,16 +24,6 @@ TRAINED_MASK_RATIO = 0.15 * MASK_SHARE
 
 _GOLDEN = GOLDEN - (1 << 64)
 _FRACTION_BITS = 24
-
-
-def num_rows(num_tokens: int, mask_fraction: float) -> int:
-    """Room for the predicted tokens of a pack, so that shapes are constant.
-
-    Eight standard deviations above the mean of a binomial count: exceeded once in 10**15 packs, and then
-    the surplus tokens are left out of the loss.
-    """
-    deviation = math.sqrt(num_tokens * mask_fraction * (1 - mask_fraction))
-    return min(num_tokens, math.ceil(num_tokens * mask_fraction + 8 * deviation))
 
 
 def plain_pack(host: HostPack, max_length: int, device: torch.device) -> Pack:

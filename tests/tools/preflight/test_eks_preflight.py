@@ -368,13 +368,6 @@ def test_a_file_that_lets_nobody_in_is_warned_of() -> None:
     ]
 
 
-@pytest.mark.parametrize("instances", [[], [{"Status": "DELETE_IN_PROGRESS"}]])
-def test_grafana_needs_identity_center(instances: list[dict[str, Any]]) -> None:
-    aws = eks_account(P5)
-    aws.answer("sso-admin", "ListInstances", {"Instances": instances})
-    assert [(level, subject) for level, subject, _ in problems(aws, P5)] == [("FAIL", "Grafana")]
-
-
 def test_a_region_full_of_clusters_takes_no_other() -> None:
     aws = eks_account()
     aws.answer("eks", "ListClusters", {"clusters": ["one", "two"]})
@@ -451,12 +444,12 @@ def test_types_that_the_chart_knows(
 
 def test_missing_permissions_are_named() -> None:
     aws = eks_account(P5)
-    for service, operation in [key for key in aws.answers if key[0] in ("eks", "iam", "sso-admin")]:
+    for service, operation in [key for key in aws.answers if key[0] in ("eks", "iam")]:
         aws.answer(service, operation, Refusal("AccessDeniedException", status=403))
     found = [finding for finding in findings(aws, P5) if finding.level != "OK"]
     assert {finding.level for finding in found} == {"UNKNOWN"}
     named = " ".join(finding.action for finding in found)
-    for action in ("eks:DescribeAddonVersions", "eks:ListClusters", "iam:GetRole", "sso:ListInstances"):
+    for action in ("eks:DescribeAddonVersions", "eks:ListClusters", "iam:GetRole"):
         assert f"allow {action} " in named
 
 

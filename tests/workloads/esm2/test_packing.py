@@ -12,9 +12,10 @@ import torch
 from workloads.esm2.alphabet import CLS, EOS, FIRST_RESIDUE, MASK, NUM_STANDARD_RESIDUES, PAD
 from workloads.esm2.hashing import hash64, mix64, mix64_on_device
 from workloads.esm2.loader import ReadAhead, step_packs
-from workloads.esm2.masking import mask_pack, num_rows
+from workloads.esm2.masking import mask_pack
 from workloads.esm2.model import Pack
 from workloads.esm2.packing import PackShape, PackStream, Position, pack_lengths
+from workloads.esm2.prediction_room import num_rows
 from workloads.esm2.proteins import ProteinSplit
 
 CPU = torch.device("cpu")

@@ -1,0 +1,62 @@
+"""What SageMaker Studio needs of an account."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from config.slurm_cluster import SlurmCluster
+from tests.tools.accounts import empty_account
+from tests.tools.cluster_files import shipped
+from tests.tools.preflight.report import findings
+
+TRAIL = {"Name": "all", "TrailARN": "arn:aws:cloudtrail:us-west-2:123456789012:trail/all"}
+
+
+def studied(**studio: Any) -> SlurmCluster:
+    return SlurmCluster.model_validate({**shipped("slurm").model_dump(), "studio": studio})
+
+
+def of_studio(
+    cluster: SlurmCluster, *, trails: Sequence[bool] = (), instances: int = 0
+) -> list[tuple[str, str]]:
+    """Levels and messages, in an account with trails that log or do not."""
+    aws = empty_account(cluster)
+    named = [{**TRAIL, "TrailARN": f"{TRAIL['TrailARN']}-{number}"} for number in range(len(trails))]
+    aws.answer("cloudtrail", "DescribeTrails", {"trailList": named})
+    aws.answer(
+        "cloudtrail",
+        "GetTrailStatus",
+        lambda parameters: {"IsLogging": trails[int(parameters["Name"].rsplit("-", 1)[1])]},
+    )
+    found = [{"InstanceArn": f"arn:aws:sso:::instance/ssoins-{n:016d}"} for n in range(instances)]
+    aws.answer("sso-admin", "ListInstances", {"Instances": found})
+    return [(one.level, one.message) for one in findings(aws, cluster) if one.subject == "Studio"]
+
+
+def test_without_studio_nothing_is_asked() -> None:
+    cluster = shipped("slurm")
+    assert "Studio" not in {one.subject for one in findings(empty_account(cluster), cluster)}
+
+
+def test_a_shared_partition_and_people_of_the_account_need_nothing() -> None:
+    assert of_studio(studied()) == []
+
+
+def test_a_trail_tells_of_new_profiles() -> None:
+    [(level, message)] = of_studio(studied(partitions="per_profile"), trails=[False, True])
+    assert (level, message) == ("OK", "trail all tells of new profiles")
+
+
+@pytest.mark.parametrize("trails", [[], [False]])
+def test_without_one_profiles_wait(trails: list[bool]) -> None:
+    [(level, message)] = of_studio(studied(partitions="per_profile"), trails=trails)
+    assert level == "WARN" and "up to 15 minutes" in message
+
+
+@pytest.mark.parametrize(("instances", "level"), [(0, "FAIL"), (1, "OK")])
+def test_people_of_identity_center_need_it_in_the_region(instances: int, level: str) -> None:
+    [(found, message)] = of_studio(studied(sign_in="identity_center"), instances=instances)
+    assert found == level and "us-west-2" in message

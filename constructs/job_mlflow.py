@@ -30,17 +30,16 @@ class JobMlflow(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         namespaces = job_namespaces(settings)
-        roles = [
-            PodRole(
-                self,
-                namespace,
-                kubernetes=kubernetes,
-                namespace=namespace,
-                service_account=JOB_SERVICE_ACCOUNT,
-                statements=[mlflow.to_log_runs],
-            )
-            for namespace in namespaces
-        ]
+        first, *others = namespaces
+        role = PodRole(
+            self,
+            "Role",
+            kubernetes=kubernetes,
+            namespace=first,
+            further_namespaces=others,
+            service_account=JOB_SERVICE_ACCOUNT,
+            statements=[mlflow.to_log_runs],
+        )
         variables = {"MLFLOW_TRACKING_URI": mlflow.arn}
         objects = manifest(
             self,
@@ -56,7 +55,7 @@ class JobMlflow(Construct):
             ],
         )
         # A pod reads its role at its start, and the account is what lets it start.
-        objects.node.add_dependency(*roles)
+        objects.node.add_dependency(role)
 
 
 def _head(kind: str, name: str, namespace: str) -> dict[str, Any]:

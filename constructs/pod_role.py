@@ -29,7 +29,9 @@ class PodRole(Construct):
         namespace: str,
         service_account: str,
         statements: Sequence[Statement],
+        further_namespaces: Sequence[str] = (),
     ) -> None:
+        """``further_namespaces`` have a service account of the same name, for pods that may do the same."""
         super().__init__(scope, construct_id)
         # The ARN stands in a condition of the trust, so that no other cluster's pods are let in.
         pods = iam.ServicePrincipal(
@@ -47,11 +49,12 @@ class PodRole(Construct):
             policy_name="Pods",
             statements=statements,
         )
-        eks.CfnPodIdentityAssociation(
-            self,
-            "Association",
-            cluster_name=kubernetes.name,
-            namespace=namespace,
-            service_account=service_account,
-            role_arn=role.role_arn,
-        )
+        for number, name in enumerate((namespace, *further_namespaces)):
+            eks.CfnPodIdentityAssociation(
+                self,
+                f"Association{number or ''}",
+                cluster_name=kubernetes.name,
+                namespace=name,
+                service_account=service_account,
+                role_arn=role.role_arn,
+            )

@@ -67,7 +67,7 @@ def test_missing_charts_stop_the_eks_cluster_alone(no_charts: Path) -> None:
     [("clusters/eks-p5.yaml", "EksHyperPodStack"), ("clusters/slurm-p5.yaml", "SlurmHyperPodStack")],
 )
 def test_make_names_the_stack_of_the_cluster(cluster: str, stack: str) -> None:
-    for target in ("deploy", "destroy"):
+    for target, stacks in (("deploy", "--all"), ("destroy", stack)):
         done = subprocess.run(
             ["make", "--dry-run", target, f"CLUSTER={cluster}"],
             cwd=REPOSITORY,
@@ -76,7 +76,7 @@ def test_make_names_the_stack_of_the_cluster(cluster: str, stack: str) -> None:
             text=True,
             check=True,
         )
-        assert f"--context cluster={cluster} {target} {stack}" in done.stdout
+        assert f"--context cluster={cluster} {target} {stacks}" in done.stdout
 
 
 def test_bad_file_ends_with_its_faults(tmp_path: Path) -> None:

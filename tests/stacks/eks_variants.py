@@ -72,7 +72,7 @@ EKS_LARGEST: EksCluster = load(
     _P5,
     name="n" * 24,
     region="eu-west-1",
-    tags={f"tag-{number:02d}": "v" * 255 for number in range(12)},
+    tags={f"tag-{number:02d}": "v" * 255 for number in range(7)},
     network={
         "vpc": "new",
         "availability_zone_ids": ["euw1-az1", "euw1-az2", "euw1-az3"],

@@ -155,6 +155,7 @@ def test_nodes_read_what_the_deployment_knows(file: str, tmp_path: Path) -> None
         workload_s3_uri=f"s3://{bucket}/{prefixes['workloads']['DestinationBucketKeyPrefix']}",
         remote_write_url=metrics,
         mlflow=None,
+        studio=None,
     )
 
 

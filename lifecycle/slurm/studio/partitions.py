@@ -47,9 +47,12 @@ class BadRequest(ValueError):
 
 
 def acl(uids: list[int]) -> bytes:
-    """Everything for the owner and these users, nothing for group and others."""
+    """Everything for the owner, Studio's user and these users, nothing for group and others.
+
+    Studio's user is named though the folder is its own: what jobs make in it belongs to their user.
+    """
     entries = [(_OWNER, _ALL, _NO_ID)]
-    entries += [(_USER, _ALL, uid) for uid in sorted(set(uids))]
+    entries += [(_USER, _ALL, uid) for uid in sorted({STUDIO_UID, *uids})]
     entries += [(_GROUP, _NONE, _NO_ID), (_MASK, _ALL, _NO_ID), (_OTHER, _NONE, _NO_ID)]
     return struct.pack("<I", _VERSION) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
 

@@ -38,6 +38,8 @@ _MASKED = (
     "systemd-udevd.service",
     "systemd-udev-trigger.service",
 )
+# They use the aws command, whose Python may be in a home of this computer's.
+_USE_AWS = ("job-credentials", "studio-login", "studio-partitions")
 _STARTED = ("docker.service", "logrotate.timer", "ssh.service")
 _PROGRAMS = (
     "sacct",
@@ -100,6 +102,9 @@ def _system(folder: Path) -> None:
         _made(units / "multi-user.target.wants" / unit).symlink_to(target)
     for file in (_HERE / "units").iterdir():
         shutil.copy(file, units / file.name)
+    for name in _USE_AWS:
+        override = _made(units / f"{name}.service.d" / "python.conf")
+        override.write_text("[Service]\nProtectHome=read-only\n")
     (units / "default.target").symlink_to("/lib/systemd/system/multi-user.target")
     nsswitch = "passwd: files systemd\ngroup: files systemd\nshadow: files\nhosts: files\n"
     (folder / "etc/nsswitch.conf").write_text(nsswitch)

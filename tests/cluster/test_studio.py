@@ -1,11 +1,17 @@
-"""Studio beside a real Slurm: partitions asked for through a queue, and Slurm published for login spaces."""
+"""Studio beside a real Slurm: partitions asked for through a queue, jobs of spaces of both kinds.
+
+Spaces are a machine without Slurm, and the controller itself, where a stand-in for Systems Manager runs what
+the session's document says.
+"""
 
 from __future__ import annotations
 
 import json
+import shlex
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +21,16 @@ from config.loader import load_cluster
 from config.node_settings import node_settings
 from config.slurm_cluster import SlurmCluster
 from config.studio import STUDIO_GID, STUDIO_UID
-from tests.cluster.artifact_bucket import ArtifactBucket
+from config.studio_people import cluster_users, partition_uids
+from config.studio_session import PARAMETER, session_document
+from tests.cluster.artifact_bucket import AWS_PROGRAM, ArtifactBucket
+from tests.cluster.bundle import REPOSITORY
 from tests.cluster.cluster import Cluster
+from tests.cluster.island import Island
 from tests.cluster.lifecycle import Lifecycle
+from tests.cluster.machine import Machine
 from tests.cluster.patience import wait_until
+from tests.cluster.test_users import ended
 
 STUDIO = {
     "partitions": "per_profile",
@@ -28,7 +40,50 @@ STUDIO = {
         {"name": "ben", "cluster_user": "ben"},
     ],
 }
-DOMAIN = "d-0123456789ab"
+DOMAIN, FILE_SYSTEM = "d-0123456789ab", "fs-0123456789abcdef0"
+MOUNT = f"/mnt/custom-file-systems/fsx_lustre/{FILE_SYSTEM}"
+SCRIPTS = REPOSITORY / "lifecycle" / "studio"
+SPACE_NUMBER = 90
+SPACE_USER, AT_HOME = "sagemaker-user", {"HOME": "/home/sagemaker-user"}
+"""In a real space the user has another number, which is 200001 outside of its container."""
+# The space's image knows nothing of Slurm and munge.
+_FORGET = """
+rm -rf /opt/slurm /etc/slurm /usr/lib/x86_64-linux-gnu/slurm-wlm /usr/lib/x86_64-linux-gnu/slurm
+rm -f /usr/lib/x86_64-linux-gnu/lib{munge,slurm}* /usr/sbin/munged /usr/bin/munge
+rm -f /usr/bin/{sacct,salloc,sbatch,scancel,scontrol,sinfo,sprio,squeue,srun,sshare}
+echo "127.0.1.1 $(hostname)" >>/etc/hosts
+echo 'sagemaker-user ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/space
+echo 'sagemaker-user:x:200001:1001::/home/sagemaker-user:/bin/bash' >>/etc/passwd
+echo 'sagemaker-user:*:20000:0:99999:7:::' >>/etc/shadow
+mkdir /home/sagemaker-user
+chown 200001:1001 /home/sagemaker-user
+chmod 711 /root
+"""
+# Systems Manager, as far as a session of a document goes; SageMaker, as far as the controller is to be found.
+_AWS = """#!/bin/bash
+case "$1 $2" in
+    "sagemaker describe-cluster") echo '{"ClusterArn": "arn:aws:sagemaker:us-west-2:1:cluster/abc"}' ;;
+    "sagemaker list-cluster-nodes") echo '{"ClusterNodeSummaries": [{"InstanceGroupName": "controller",
+        "InstanceId": "i-1", "InstanceStatus": {"Status": "Running"}}]}' ;;
+    "ssm start-session")
+        [[ "$*" == *"sagemaker-cluster:abc_controller-i-1"* ]] || exit 9
+        [[ "$*" == *"--document-name esm2-test-studio-ben"* ]] || exit 9
+        python3 /tmp/space/session.py "${@: -1}" ;;
+    *) exit 8 ;;
+esac
+"""
+_SESSION = """
+import json, re, subprocess, sys
+document = json.load(open("/tmp/space/document.json"))
+[request] = json.loads(sys.argv[1])["request"]
+assert re.search(document["parameters"]["request"]["allowedPattern"], request)
+command = document["properties"]["linux"]["commands"].replace("{{ request }}", request)
+print("\\nStarting session with SessionId: ada-1\\r")
+# The agent's variables, which are systemd's.
+path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+subprocess.run(["sh", "-c", command], env={"PATH": path})
+print("\\r\\n\\r\\nExiting session with sessionId: ada-1.\\r\\n")
+"""
 
 
 @dataclass(frozen=True)
@@ -98,16 +153,66 @@ def studio(
         "acknowledgements_url": studio.acknowledgements,
         "login_secret": studio.secret,
     }
-    # The aws command's Python may be in a home of this computer's.
-    for name in ("login", "partitions"):
-        override = f"/etc/systemd/system/studio-{name}.service.d/python.conf"
-        cluster.controller.write(override, "[Service]\nProtectHome=read-only\n")
     done = Lifecycle(bucket.publish(node_settings(studied), studio=deployment)).run(cluster.controller)
     assert done.status == 0, done.output
     assert "WARNING: nothing is published" not in done.output
     yield studio
     done = Lifecycle(bucket.publish(settings)).run(cluster.controller)
     assert done.status == 0, done.output
+
+
+@pytest.fixture(scope="module")
+def space(
+    island: Island, folder: Path, cluster: Cluster, studio: Studio, studied: SlurmCluster
+) -> Iterator[Machine]:
+    """A space of ada's that has been started."""
+    user = cluster_users(studied)["ada"]
+    assert studio.ask("make", "ada", partition_uids(studied)["ada"])["profile"] == "ada"
+    machine = Machine(island, SPACE_NUMBER, image=Path("image"), console=folder / "space.log")
+    if REPOSITORY.is_relative_to("/tmp"):
+        machine.bind(REPOSITORY, str(REPOSITORY))
+    machine.bind(AWS_PROGRAM.parents[1], str(AWS_PROGRAM.parents[1]))
+    machine.bind(island.inner_folder / "fsx/studio/users/ada", MOUNT)
+    machine.boot()
+    try:
+        machine.wait_until_up()
+        machine.run(["bash", "-c", _FORGET])
+        machine.write("/opt/ml/metadata/resource-metadata.json", json.dumps({"UserProfileName": "ada"}))
+        person = {**user.as_dict(), "document": "none", "login_secret": studio.secret}
+        files = write_files(machine, space_settings("ada", person))
+        machine.run(["chown", "-R", "sagemaker-user", files])
+        machine.run(["python3", f"{files}/set_up_space.py"], user=SPACE_USER, environment=AT_HOME)
+        yield machine
+    finally:
+        machine.kill()
+
+
+def space_settings(profile: str, person: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "scheduler": "slurm",
+        "cluster_name": "esm2-test",
+        "region": "us-west-2",
+        "file_system_id": FILE_SYSTEM,
+        "lustre_mount_path": "/fsx",
+        "partitions": "per_profile",
+        "mlflow_tracking_uri": None,
+        "controller_group": "controller",
+        "profiles": {profile: person},
+    }
+
+
+def write_files(machine: Machine, settings: dict[str, Any], files: str = "/tmp/cluster-set-up") -> str:
+    """What a space fetches at its start."""
+    for file in SCRIPTS.iterdir():
+        if file.is_file():
+            machine.write(f"{files}/{file.name}", file.read_text())
+    machine.write(f"{files}/settings.json", json.dumps(settings))
+    return files
+
+
+def in_space(space: Machine, command: str) -> str:
+    """As the space's user, in the partition as SageMaker mounts it."""
+    return space.run(["bash", "-c", f"cd {MOUNT} && {command}"], user=SPACE_USER, environment=AT_HOME).output
 
 
 def test_a_partition_is_studios_and_its_users(cluster: Cluster, studio: Studio) -> None:
@@ -119,9 +224,7 @@ def test_a_partition_is_studios_and_its_users(cluster: Cluster, studio: Studio) 
     denied = worker.run(["ls", "/fsx/studio/users/ben"], user="ada", check=False)
     assert "Permission denied" in denied.output
     from_space = ["setpriv", f"--reuid={STUDIO_UID}", f"--regid={STUDIO_GID}", "--clear-groups", "bash", "-c"]
-    worker.run(
-        [*from_space, "echo more >>/fsx/studio/users/ben/from-the-cluster; mkdir /fsx/studio/users/ben/runs"]
-    )
+    worker.run([*from_space, "cd /fsx/studio/users/ben && echo more >>from-the-cluster && mkdir runs"])
     worker.run(["touch", "/fsx/studio/users/ben/runs/log"], user="ben")
 
 
@@ -139,3 +242,90 @@ def test_a_partition_goes_with_its_profile(cluster: Cluster, studio: Studio) -> 
     assert kept.is_dir()
     assert studio.ask("remove", "guest", [])["action"] == "remove"
     assert not kept.exists()
+
+
+def test_a_login_space_submits_a_job_as_its_user(cluster: Cluster, space: Machine) -> None:
+    script = "#!/bin/bash\\n#SBATCH --output=%%j.out\\nid --user --name; hostname; pwd\\n"
+    in_space(space, f"printf '{script}' >job.sh")
+    job = in_space(space, "sbatch --parsable --partition=gpu job.sh").strip()
+    found = ended(cluster, job)
+    assert (found["user"], found["account"], found["state"]) == ("ada", "esm2", "COMPLETED")
+    out = in_space(space, f"cat {job}.out").split()
+    assert out[0] == "ada" and out[2] == "/fsx/studio/users/ada"
+    assert out[1] in {worker.hostname for worker in cluster.workers}
+
+
+def test_a_login_space_has_the_controllers_slurm(cluster: Cluster, space: Machine) -> None:
+    version = cluster.controller.run(["sinfo", "--version"]).output
+    assert in_space(space, "sinfo --version") == version
+    assert "gpu" in in_space(space, "sinfo --noheader")
+    # A person's own folder is no place for jobs.
+    home = "cd && printf '#!/bin/bash\\ntrue\\n' >mine.sh && sbatch --parsable --partition=gpu mine.sh"
+    job = in_space(space, home).strip()
+    shown = cluster.controller.run(["scontrol", "show", "job", job]).output
+    assert "WorkDir=/fsx/studio/users/ada" in shown
+    assert "sacct" in in_space(space, "command -v sacct")
+    # The database hears of jobs some seconds later.
+    listed = "sacct --allocations --noheader --parsable2 --format=JobID --starttime=now-1hour"
+    wait_until(lambda: job in in_space(space, listed).split(), f"job {job} in sacct of the space", seconds=60)
+
+
+def test_munges_key_is_for_root_alone(space: Machine) -> None:
+    denied = space.run(["cat", "/etc/munge/munge.key"], user=SPACE_USER, check=False)
+    assert "Permission denied" in denied.output
+    found = space.run(["grep", "-rl", "munge_key", "/tmp", "/home", "/var/log"], check=False).output
+    assert {Path(line).name.split(".")[0] for line in found.split()} <= {"slurm_login"}
+
+
+def test_other_spaces_submit_through_systems_manager(
+    cluster: Cluster, studio: Studio, studied: SlurmCluster
+) -> None:
+    controller = cluster.controller
+    studio.ask("make", "ben", [2002])
+    user = cluster_users(studied)["ben"]
+    person = {**user.as_dict(), "document": "esm2-test-studio-ben", "login_secret": None}
+    controller.write("/tmp/space/aws", _AWS, mode=0o755)
+    controller.write("/tmp/space/session.py", _SESSION)
+    controller.write("/tmp/space/session-manager-plugin", "#!/bin/sh\n", mode=0o755)
+    controller.write("/tmp/space/document.json", json.dumps(session_document(studied, "ben")))
+    assert f"{{{{ {PARAMETER} }}}}" in session_document(studied, "ben")["properties"]["linux"]["commands"]
+    files = write_files(controller, space_settings("ben", person), "/tmp/space/files")
+    root, folder = "/tmp/space/root", f"/tmp/space/root{MOUNT}"
+    controller.run(
+        ["mkdir", "--parents", f"{root}/mnt/custom-file-systems/fsx_lustre", f"{root}/fsx/studio/users"]
+    )
+    controller.run(["ln", "--symbolic", "/fsx/studio/users/ben", folder])
+    metadata = json.dumps({"UserProfileName": "Ben"})
+    controller.write(f"{root}/opt/ml/metadata/resource-metadata.json", metadata)
+    environment = {
+        "PATH": "/tmp/space:/usr/bin:/bin",
+        "HOME": "/root",
+        "SPACE_ROOT": root,
+    }
+    in_a_space = partial(controller.run, environment=environment)
+    in_a_space(["python3", f"{files}/set_up_space.py"])
+    # It starts the program where a space has it.
+    command = f"python3 {root}/usr/local/lib/cluster/slurm_session.py"
+    script = '#!/bin/bash\nid --user --name; pwd; echo "$1"\n'
+    controller.write("/tmp/space/home/job.sh", script)
+    words = shlex.quote("it's $(id)")
+    said = in_a_space(
+        ["bash", "-c", f"cd /tmp/space/home && {command} sbatch --parsable -p gpu job.sh {words}"]
+    )
+    job = said.output.strip()
+    found = ended(cluster, job)
+    assert (found["user"], found["state"]) == ("ben", "COMPLETED")
+    out = cluster.shared / f"studio/users/ben/slurm-{job}.out"
+    assert out.read_text().splitlines() == ["ben", "/fsx/studio/users/ben", "it's $(id)"]
+    refused = in_a_space(["bash", "-c", f"{command} sbatch --partition=nowhere --wrap=true"], check=False)
+    assert refused.status == 1 and "invalid partition" in refused.output
+
+
+def test_it_is_taken_back_when_the_file_no_longer_has_it(
+    cluster: Cluster, studio: Studio, bucket: ArtifactBucket, settings: dict[str, Any]
+) -> None:
+    done = Lifecycle(bucket.publish(settings)).run(cluster.controller)
+    assert done.status == 0, done.output
+    for unit in ("studio-partitions.service", "studio-login.timer", "studio-login.service"):
+        assert f"{unit}: removed" in done.output
+    assert (cluster.shared / "studio/users/ben").is_dir()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from config.cluster import Cluster
-from config.mlflow import MlflowTrackingServer
 
 _SAGEMAKER = "aws.sagemaker"
 """What the names of a few services begin with; those of the others with com.amazonaws."""
@@ -37,7 +36,7 @@ def endpoint_services(cluster: Cluster) -> dict[str, str]:
     return (
         _ALWAYS
         | (_WITH_PROMETHEUS if cluster.prometheus else {})
-        | (_WITH_TRACKING_SERVER if isinstance(cluster.mlflow, MlflowTrackingServer) else {})
+        | (_WITH_TRACKING_SERVER if cluster.mlflow and cluster.mlflow.server_size else {})
         | (_WITH_STUDIO if cluster.studio else {})
         | (_WITH_EKS if cluster.scheduler == "eks" else {})
     )

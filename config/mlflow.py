@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from config.section import Section
 
 
-class MlflowApp(Section):
-    kind: Literal["app"]
-    """SageMaker's serverless MLflow: nothing to size, and nothing that bills while it is idle but its
-    bucket."""
+Size = Literal["small", "medium", "large"]
 
 
-class MlflowTrackingServer(Section):
-    kind: Literal["tracking_server"]
-    """A server of the cluster's own, which bills by the hour, used or not."""
-    size: Literal["small", "medium", "large"] = "small"
-    """Small is meant for 25 people, medium for 50, large for 100 (SageMaker developer guide, "MLflow Tracking
-    Servers")."""
+class Mlflow(Section):
+    kind: Literal["app", "tracking_server"]
+    """An app is SageMaker's serverless MLflow: nothing to size, and nothing that bills while it is idle but its
+    bucket. A tracking server is the cluster's own and bills by the hour, used or not."""
+    size: Size | None = None
+    """Of a tracking server; null is small. Small is meant for 25 people, medium for 50, large for 100 (SageMaker
+    developer guide, "MLflow Tracking Servers")."""
 
+    @property
+    def server_size(self) -> Size | None:
+        """None for an app."""
+        return (self.size or "small") if self.kind == "tracking_server" else None
 
-Mlflow = Annotated[MlflowApp | MlflowTrackingServer, Field(discriminator="kind")]
 
 APP_REGIONS = frozenset(
     {

@@ -10,7 +10,7 @@ from aws_cdk import aws_sagemaker as sagemaker
 
 from config import resource_names
 from config.cluster import Cluster
-from config.mlflow import Mlflow, MlflowTrackingServer
+from config.mlflow import Mlflow
 from constructs import Construct
 from constructs.node_statements import Statement
 from constructs.private_bucket import private_bucket
@@ -56,12 +56,12 @@ class ManagedMlflow(Construct):
         role = self._role(cluster, bucket, key)
         name, uri = resource_names.mlflow(cluster), bucket.s3_url_for_object()
         made: sagemaker.CfnMlflowApp | sagemaker.CfnMlflowTrackingServer
-        if isinstance(settings, MlflowTrackingServer):
+        if size := settings.server_size:
             made = sagemaker.CfnMlflowTrackingServer(
                 self,
                 "Server",
                 tracking_server_name=name,
-                tracking_server_size=settings.size.capitalize(),
+                tracking_server_size=size.capitalize(),
                 artifact_store_uri=uri,
                 role_arn=role.role_arn,
                 automatic_model_registration=False,

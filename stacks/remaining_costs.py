@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from config.cluster import Cluster, NewVpc
-from config.mlflow import MlflowTrackingServer
 from config.slurm_cluster import SlurmCluster
 
 
@@ -17,8 +16,8 @@ def remaining_costs(cluster: Cluster) -> list[str]:
     parts += ["S3 buckets", "image repository"]
     if cluster.prometheus:
         parts.append("Prometheus workspace")
-    if isinstance(cluster.mlflow, MlflowTrackingServer):
-        parts.append(f"MLflow tracking server ({cluster.mlflow.size})")
+    if cluster.mlflow and cluster.mlflow.server_size:
+        parts.append(f"MLflow tracking server ({cluster.mlflow.server_size})")
     if cluster.observability and cluster.observability.grafana:
         parts.append("Grafana workspace")
     if cluster.studio:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.cluster import Cluster, NewVpc
-from config.mlflow import APP_REGIONS, MlflowApp
+from config.mlflow import APP_REGIONS
 from config.regions import ZONE_ID_PREFIXES
 from config.violation import Violation
 
 
 def app_is_in_the_region(cluster: Cluster) -> Iterator[Violation]:
     if (
-        isinstance(cluster.mlflow, MlflowApp)
+        _is_app(cluster)
         and cluster.region in ZONE_ID_PREFIXES
         and cluster.region not in APP_REGIONS
     ):
@@ -29,7 +29,7 @@ def app_is_within_reach(cluster: Cluster) -> Iterator[Violation]:
     which PrivateLink has no service.
     """
     network = cluster.network
-    if isinstance(cluster.mlflow, MlflowApp) and isinstance(network, NewVpc) and network.internet == "none":
+    if _is_app(cluster) and isinstance(network, NewVpc) and network.internet == "none":
         yield Violation(
             "mlflow.kind",
             "app",
@@ -38,4 +38,18 @@ def app_is_within_reach(cluster: Cluster) -> Iterator[Violation]:
         )
 
 
-RULES = (app_is_in_the_region, app_is_within_reach)
+def only_servers_have_sizes(cluster: Cluster) -> Iterator[Violation]:
+    if cluster.mlflow and cluster.mlflow.kind == "app" and cluster.mlflow.size:
+        yield Violation(
+            "mlflow.size",
+            cluster.mlflow.size,
+            "an app has no size",
+            "leave it out, or set mlflow.kind: tracking_server",
+        )
+
+
+def _is_app(cluster: Cluster) -> bool:
+    return cluster.mlflow is not None and cluster.mlflow.kind == "app"
+
+
+RULES = (app_is_in_the_region, app_is_within_reach, only_servers_have_sizes)

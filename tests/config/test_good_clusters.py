@@ -218,7 +218,7 @@ EKS_EDGES: dict[str, tuple[str, dict[str, Any]]] = {
             "container_insights": True,
         },
     ),
-    "mails alone": ("small", {"observability": {"emails": ["hpc@example.com"]}}),
+    "mails alone": ("eks", {"observability": {"emails": ["hpc@example.com"]}}),
     "nothing to watch": ("eks", {"prometheus": False}),
     "checked nodes": ("eks", {"instance_groups[workers].deep_health_checks": ["InstanceConnectivity"]}),
     "zone without a control plane first": (

@@ -13,7 +13,6 @@ from config.cluster import Cluster, NewVpc
 from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster
 from config.endpoint_services import endpoint_services
-from config.mlflow import MlflowTrackingServer
 from config.price_list import HOURS_PER_MONTH
 from config.slurm_cluster import SlurmCluster
 from config.storage import HomeFileSystem, LustreFileSystem
@@ -125,8 +124,7 @@ def _observability(cluster: Cluster, usage: Usage) -> Iterator[Item]:
         editors = usage.grafana_editors
         what = f"Grafana ({editors:g} {'editor' if editors == 1 else 'editors'})"
         yield Item("Observability", what, "grafana.editor", editors, "kept")
-    if isinstance(cluster.mlflow, MlflowTrackingServer):
-        size = cluster.mlflow.size
+    if cluster.mlflow and (size := cluster.mlflow.server_size):
         yield Item("MLflow", f"tracking server ({size})", f"mlflow.{size}", HOURS_PER_MONTH, "kept")
 
 

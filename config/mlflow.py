@@ -6,17 +6,16 @@ from typing import Literal
 
 from config.section import Section
 
-
 Size = Literal["small", "medium", "large"]
 
 
 class Mlflow(Section):
     kind: Literal["app", "tracking_server"]
-    """An app is SageMaker's serverless MLflow: nothing to size, and nothing that bills while it is idle but its
-    bucket. A tracking server is the cluster's own and bills by the hour, used or not."""
+    """An app is SageMaker's serverless MLflow: nothing to size, and nothing that bills while it is idle but
+    its bucket. A tracking server is the cluster's own and bills by the hour, used or not."""
     size: Size | None = None
-    """Of a tracking server; null is small. Small is meant for 25 people, medium for 50, large for 100 (SageMaker
-    developer guide, "MLflow Tracking Servers")."""
+    """Of a tracking server; null is small. Small is meant for 25 people, medium for 50, large for 100
+    (SageMaker developer guide, "MLflow Tracking Servers")."""
 
     @property
     def server_size(self) -> Size | None:

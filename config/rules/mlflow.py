@@ -11,11 +11,7 @@ from config.violation import Violation
 
 
 def app_is_in_the_region(cluster: Cluster) -> Iterator[Violation]:
-    if (
-        _is_app(cluster)
-        and cluster.region in ZONE_ID_PREFIXES
-        and cluster.region not in APP_REGIONS
-    ):
+    if _is_app(cluster) and cluster.region in ZONE_ID_PREFIXES and cluster.region not in APP_REGIONS:
         yield Violation(
             "mlflow.kind",
             "app",

@@ -177,10 +177,7 @@ def test_pods_find_their_identity_when_they_start(case: str) -> None:
     assert found
     for name, association in found.items():
         account = association["Properties"]["ServiceAccount"]
-        if account in addons:
-            makers = {addon(case, addons[account])}
-        else:
-            makers = in_phase(case, objects[account])
+        makers = {addon(case, addons[account])} if account in addons else in_phase(case, objects[account])
         assert makers
         for maker in makers:
             assert name in everything_before(case)[maker]

@@ -180,7 +180,7 @@ def test_stages_work_as_that_user(built: Built) -> None:
 def test_serve_is_a_command(built: Built) -> None:
     """As SageMaker calls it; without a model it says what is missing, and where."""
     said = built.run("bash", "-c", "serve 2>&1 || echo ended with $?")
-    assert "/opt/ml/model holds no config.json" in said and "ended with 2" in said
+    assert "cannot list /opt/ml/model: No such file" in said and "ended with 2" in said
 
 
 def test_nothing_is_left_of_the_build(built: Built) -> None:

@@ -32,29 +32,26 @@ def _grafana(cluster: Cluster) -> Grafana | None:
 
 
 def check_metrics_quota(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    if not cluster.prometheus or is_deployed(aws, stack_names(cluster).storage):
-        return
-    yield judge(
-        subject="quota metrics workspaces per Region",
-        quota_name=METRICS_QUOTA,
-        service=METRICS_SERVICE,
-        value=quotas_by_name(aws, "aps").get(METRICS_QUOTA),
-        needed=1,
-        used=len(aws.items("amp", "list_workspaces", "workspaces")),
-        unit="",
-    )
+    if cluster.prometheus and not is_deployed(aws, stack_names(cluster).storage):
+        yield _room_for_a_workspace(aws, "metrics", "aps", "amp", METRICS_SERVICE, METRICS_QUOTA)
 
 
 def check_grafana_quota(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    if not _grafana(cluster) or is_deployed(aws, stack_names(cluster).observability):
-        return
-    yield judge(
-        subject="quota Grafana workspaces per Region",
-        quota_name=GRAFANA_QUOTA,
-        service=GRAFANA_SERVICE,
-        value=quotas_by_name(aws, "grafana").get(GRAFANA_QUOTA),
+    if _grafana(cluster) and not is_deployed(aws, stack_names(cluster).observability):
+        yield _room_for_a_workspace(aws, "Grafana", "grafana", "grafana", GRAFANA_SERVICE, GRAFANA_QUOTA)
+
+
+def _room_for_a_workspace(
+    aws: ReadOnlyAws, what: str, quota_code: str, client: str, service: str, quota_name: str
+) -> Finding:
+    """``quota_code`` is the service's name in Service Quotas, ``client`` that in the SDK."""
+    return judge(
+        subject=f"quota {what} workspaces per Region",
+        quota_name=quota_name,
+        service=service,
+        value=quotas_by_name(aws, quota_code).get(quota_name),
         needed=1,
-        used=len(aws.items("grafana", "list_workspaces", "workspaces")),
+        used=len(aws.items(client, "list_workspaces", "workspaces")),
         unit="",
     )
 

@@ -168,6 +168,7 @@ def test_everything_that_the_workload_imports_is_asked_for() -> None:
         "yaml": "pyyaml",
         "mlflow": "mlflow-skinny",
         "botocore": "boto3",
+        "huggingface_hub": "huggingface-hub",
         "prometheus_client": "prometheus-client",
         "sklearn": "scikit-learn",
     }

@@ -104,7 +104,7 @@ def _system(folder: Path) -> None:
         shutil.copy(file, units / file.name)
     for name in _USE_AWS:
         override = _made(units / f"{name}.service.d" / "python.conf")
-        override.write_text("[Service]\nProtectHome=read-only\n")
+        override.write_text("[Service]\nProtectHome=read-only\nPrivateTmp=no\n")
     (units / "default.target").symlink_to("/lib/systemd/system/multi-user.target")
     nsswitch = "passwd: files systemd\ngroup: files systemd\nshadow: files\nhosts: files\n"
     (folder / "etc/nsswitch.conf").write_text(nsswitch)

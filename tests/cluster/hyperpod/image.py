@@ -38,7 +38,7 @@ _MASKED = (
     "systemd-udevd.service",
     "systemd-udev-trigger.service",
 )
-# They use the aws command, whose Python may be in a home of this computer's.
+# They use the aws command, whose Python may be in a home of this computer's, or below its /tmp.
 _USE_AWS = ("job-credentials", "studio-login", "studio-partitions")
 _STARTED = ("docker.service", "logrotate.timer", "ssh.service")
 _PROGRAMS = (
@@ -104,7 +104,7 @@ def _system(folder: Path) -> None:
         shutil.copy(file, units / file.name)
     for name in _USE_AWS:
         override = _made(units / f"{name}.service.d" / "python.conf")
-        override.write_text("[Service]\nProtectHome=read-only\nPrivateTmp=no\n")
+        override.write_text("[Service]\nProtectHome=read-only\nPrivateTmp=no\nReadWritePaths=/tmp\n")
     (units / "default.target").symlink_to("/lib/systemd/system/multi-user.target")
     nsswitch = "passwd: files systemd\ngroup: files systemd\nshadow: files\nhosts: files\n"
     (folder / "etc/nsswitch.conf").write_text(nsswitch)

@@ -18,12 +18,7 @@ def slurm_queue() -> Model:
             Row(
                 "Jobs",
                 (
-                    Panel(
-                        "Jobs",
-                        (Query(f"sum by (state) (slurm_cluster_jobs{{{_OF}}})", "{{state}}"),),
-                        stacked=True,
-                        decimals=0,
-                    ),
+                    _by_state("Jobs", "slurm_cluster_jobs"),
                     Panel(
                         "Jobs by account",
                         (
@@ -57,19 +52,10 @@ def slurm_queue() -> Model:
                         decimals=0,
                         about="One that is in two of the chosen partitions counts twice.",
                     ),
-                    Panel(
-                        "GPUs",
-                        (Query(f"sum by (state) (slurm_cluster_partition_gpus{{{_OF}}})", "{{state}}"),),
-                        stacked=True,
-                        decimals=0,
-                        about="Idle ones bill as allocated ones do.",
+                    _by_state(
+                        "GPUs", "slurm_cluster_partition_gpus", about="Idle ones bill as allocated ones do."
                     ),
-                    Panel(
-                        "CPUs",
-                        (Query(f"sum by (state) (slurm_cluster_partition_cpus{{{_OF}}})", "{{state}}"),),
-                        stacked=True,
-                        decimals=0,
-                    ),
+                    _by_state("CPUs", "slurm_cluster_partition_cpus"),
                 ),
             ),
             Row(
@@ -104,3 +90,8 @@ def slurm_queue() -> Model:
             ),
         ],
     )
+
+
+def _by_state(title: str, metric: str, about: str = "") -> Panel:
+    query = Query(f"sum by (state) ({metric}{{{_OF}}})", "{{state}}")
+    return Panel(title, (query,), stacked=True, decimals=0, about=about)

@@ -1,4 +1,4 @@
-"""What GPUs can compute at most."""
+"""What GPUs and NeuronCores can compute at most."""
 
 from __future__ import annotations
 
@@ -11,4 +11,10 @@ PEAK_BF16_FLOPS = {
     "H100": 989e12,
     "H200": 989e12,
     "B200": 2250e12,
+}
+NEURON_CORE_BF16_FLOPS = {
+    # Of one logical NeuronCore, dense: half of a Trainium (190 TFLOP/s), a quarter of a Trainium2 (667
+    # TFLOP/s). AWS Neuron documentation, "Trainium Architecture" and "Trainium2 Architecture".
+    "Trainium": 95e12,
+    "Trainium2": 166.75e12,
 }

@@ -19,6 +19,8 @@ TARGET ?= local
 NODES ?=
 IMAGE ?=
 SUBMIT ?=
+# Whose image is built, pushed or imported: esm2 (ours), bionemo, neuron.
+FRAMEWORK ?= esm2
 JOB ?=
 # What serve answers with: a model's folder, and for EKS the file of the endpoint.
 MODEL ?=
@@ -224,15 +226,15 @@ diagrams: $(CDK_READY) ## draw docs/diagrams from the templates of the clusters 
 golden: $(READY) ## write the expected templates again
 	$(NODE_HERE) $(BIN)/python -m tests.golden.write
 
-image: $(READY) ## build the training image of the commit; TARGET=slurm: push it, and a file of it for jobs on /fsx
+image: $(READY) ## build the image of the commit (FRAMEWORK=); TARGET=slurm: push it, and a file of it for jobs on /fsx
 ifeq ($(TARGET),slurm)
-	@$(BIN)/python -m tools.import_image --cluster $(CLUSTER) $(ARGS)
+	@$(BIN)/python -m tools.import_image --cluster $(CLUSTER) --framework $(FRAMEWORK) $(ARGS)
 else
-	$(BIN)/python -m tools.image $(ARGS)
+	$(BIN)/python -m tools.image --framework $(FRAMEWORK) $(ARGS)
 endif
 
 push: $(READY) ## push it to the cluster's repository and print its reference by digest
-	@$(BIN)/python -m tools.push --cluster $(CLUSTER) $(ARGS)
+	@$(BIN)/python -m tools.push --cluster $(CLUSTER) --framework $(FRAMEWORK) $(ARGS)
 
 test: $(READY) $(CDK_READY) $(CHECKOV_READY) $(HYPERPOD_READY) ## every test that needs neither root nor cloud nor GPU
 	$(NODE_HERE) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -252,7 +254,7 @@ lint: $(READY) ## ruff, mypy, shellcheck, hadolint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/shellcheck .ci/run $$(find docker lifecycle tests tools -name '*.sh') workloads/esm2/launch/train.sbatch
-	$(BIN)/hadolint workloads/esm2/Dockerfile
+	$(BIN)/hadolint workloads/esm2/Dockerfile docker/*/Dockerfile
 
 format: $(READY) ## rewrite the code in the house's format
 	$(BIN)/ruff check --fix .

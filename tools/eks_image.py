@@ -9,13 +9,18 @@ from botocore.exceptions import ClientError
 from config.eks_cluster import EksCluster
 from config.resource_names import image_repository
 from tools.aws_session import aws_client, is_denied, open_session
-from tools.image import REPOSITORY
+from tools.image import DEFAULT_FRAMEWORK, FRAMEWORKS, REPOSITORY, registry_tag
 from tools.image_registry import digest_of, find_repository, tags_of
 from tools.source_revision import read_revision
 
 
-def commit_image(cluster: EksCluster, profile: str | None) -> str:
+def commit_image(cluster: EksCluster, profile: str | None, framework: str = DEFAULT_FRAMEWORK) -> str:
     """The image of the commit that is checked out, by digest.
+
+    Args:
+        cluster: has the repository.
+        profile: of the caller's credentials.
+        framework: key of ``FRAMEWORKS``.
 
     Raises:
         ValueError: if the cluster's repository has none.
@@ -28,11 +33,12 @@ def commit_image(cluster: EksCluster, profile: str | None) -> str:
         )
     ecr = aws_client(open_session(region=cluster.region, profile=profile), "ecr")
     repository = find_repository(ecr, image_repository(cluster))
-    digest = digest_of(ecr, repository, revision.sha)
+    digest = digest_of(ecr, repository, registry_tag(revision, FRAMEWORKS[framework]))
     if digest is None:
+        wanted = "" if framework == DEFAULT_FRAMEWORK else f" FRAMEWORK={framework}"
         raise ValueError(
-            f"IMAGE: {repository.uri} has no image of commit {revision.sha[:12]}; make image push, or name "
-            "another one with IMAGE="
+            f"IMAGE: {repository.uri} has no{wanted} image of commit {revision.sha[:12]}; make image "
+            f"push{wanted}, or name another one with IMAGE="
         )
     return f"{repository.uri}@{digest}"
 
@@ -58,7 +64,7 @@ def image_note(cluster: EksCluster, image: str, profile: str | None) -> str | No
     if tags is None:
         raise ValueError(f"IMAGE: {uri} has no image {digest}; make push prints the one of a commit")
     here = read_revision(REPOSITORY)
-    if here.tag in tags:
+    if here.tag in {tag.partition("-")[0] for tag in tags}:
         return None
     return (
         f"the image has the code of commit {', '.join(tag[:12] for tag in tags) or 'unknown'}, this checkout "

@@ -24,7 +24,7 @@ from tools.aws_session import aws_client, open_session
 from tools.command_line import DEFAULT_CLUSTER_FILE, cluster_parser, run_command
 from tools.container_engine import ENGINES, find_engine
 from tools.head_node import HeadNode, Say, find_head_node
-from tools.image import REPOSITORY, build_image, local_tag
+from tools.image import FRAMEWORKS, REPOSITORY, Framework, add_framework, build_image, local_tag, registry_tag
 from tools.image_registry import Repository, digest_of, find_repository, scan_summary
 from tools.job_request import folder_problems, worker_groups
 from tools.node_session import BrokenSession
@@ -54,6 +54,7 @@ class ImportJob:
 
 def main() -> int:
     options = _options()
+    framework = FRAMEWORKS[options.framework]
     cluster = load_slurm_cluster(options.cluster)
     folder = shared_folder(cluster, options.folder)
     partition, num_cpus = place(cluster, options.partition)
@@ -67,8 +68,8 @@ def main() -> int:
     head = find_head_node(cluster, options.profile)
     ecr = aws_client(open_session(region=cluster.region, profile=options.profile), "ecr")
     repository = find_repository(ecr, image_repository(cluster))
-    digest = _digest_in_registry(ecr, repository, revision, options.engine, options.engine_options)
-    reference = f"{repository.uri}:{revision.sha}@{digest}"
+    digest = _digest_in_registry(ecr, repository, revision, framework, options.engine, options.engine_options)
+    reference = f"{repository.uri}:{registry_tag(revision, framework)}@{digest}"
     _import(head, ImportJob(partition, num_cpus, reference, image_file(folder, reference)), options.cluster)
     # Last: meanwhile the scan has had its time.
     print(scan_summary(ecr, repository, digest), file=sys.stderr)
@@ -77,6 +78,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = cluster_parser("Put the training image on the shared file system, for pyxis.")
+    add_framework(parser)
     parser.add_argument("--engine", choices=ENGINES, help="to build with; the first one that works")
     parser.add_argument("--folder", help="on the shared file system (images/ on Lustre)")
     parser.add_argument("--partition", help="of the worker that does it; the first one with GPUs")
@@ -130,11 +132,17 @@ def image_file(folder: str, reference: str) -> str:
 
 
 def _digest_in_registry(
-    ecr: Any, repository: Repository, revision: Revision, engine_name: str | None, options: Sequence[str]
+    ecr: Any,
+    repository: Repository,
+    revision: Revision,
+    framework: Framework,
+    engine_name: str | None,
+    options: Sequence[str],
 ) -> str:
     """Of the commit's image; built and pushed if it is not there."""
-    name = f"{repository.uri}:{revision.sha}"
-    digest = digest_of(ecr, repository, revision.sha)
+    tag = registry_tag(revision, framework)
+    name = f"{repository.uri}:{tag}"
+    digest = digest_of(ecr, repository, tag)
     if digest:
         print(f"{name} is there already: not built again", file=sys.stderr)
         return digest
@@ -145,9 +153,9 @@ def _digest_in_registry(
             f"{name} is not in the registry yet, and cannot be built here: {error}. Or run `make image push` "
             "on another machine, and this again"
         ) from None
-    if options or not engine.has_image(local_tag(revision)):
-        build_image(engine, REPOSITORY, revision, options)
-    return push_image(ecr, repository, revision, engine)
+    if options or not engine.has_image(local_tag(revision, framework)):
+        build_image(engine, REPOSITORY, revision, options, framework)
+    return push_image(ecr, repository, revision, framework, engine)
 
 
 def _import(head: HeadNode, job: ImportJob, cluster_file: Path) -> None:

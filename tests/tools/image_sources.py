@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+OTHER_BASE = '{"base": {"image": "registry.example/other", "tag": "2", "digest": null}}'
 BASE = {"image": "registry.example/base", "tag": "1", "digest": "sha256:" + "ab" * 32, "torch": "2.13.0"}
 COMMITTED_AT = "2026-03-04T05:06:07+00:00"
 
@@ -27,6 +28,8 @@ def make_repository(folder: Path) -> Path:
     files = {
         "docker/versions.json": f'{{"base": {str(BASE).replace(chr(39), chr(34))}}}',
         "workloads/esm2/Dockerfile": "FROM scratch\n",
+        "docker/bionemo/Dockerfile": "FROM scratch\n",
+        "docker/bionemo/versions.json": OTHER_BASE,
         "config/cluster.py": "x = 1\n",
         ".dockerignore": "*\n",
         "LICENSE": "as you like\n",

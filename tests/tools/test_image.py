@@ -58,12 +58,37 @@ def test_build_is_of_the_commit(
         "CREATED": "2026-03-04T05:06:07Z",
         "SOURCE_DATE_EPOCH": "1772600767",
     }
-    assert call["files"] == [".dockerignore", "LICENSE", "docker/versions.json", "workloads/esm2/Dockerfile"]
+    assert {".dockerignore", "LICENSE", "docker/versions.json", "workloads/esm2/Dockerfile"} <= {
+        *call["files"]
+    }
+    assert not [file for file in call["files"] if file.startswith("config")]
     words = call["arguments"]
     assert words[words.index("--tag") + 1] == f"esm2-training:{sha}"
     assert words[words.index("--platform") + 1] == "linux/amd64"
     assert ("--timestamp" in words) == (name != "docker")
     assert ("--provenance=false" in words) == (name == "docker")
+
+
+def test_another_framework_has_its_own_base_and_name(
+    engines: Engines, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engines.install("buildah")
+    assert make_image(monkeypatch, "--framework=bionemo") == 2
+    said = capsys.readouterr().err
+    assert "bionemo/versions.json: base.digest is None" in said
+    assert "docker buildx imagetools inspect registry.example/other:2" in said
+    assert engines.calls == []
+    versions = repository / "docker/bionemo/versions.json"
+    versions.write_text(versions.read_text().replace("null", f'"sha256:{"cd" * 32}"'))
+    git(repository, "commit", "--quiet", "--all", "--message", "pinned")
+    sha = git(repository, "rev-parse", "HEAD")
+    assert make_image(monkeypatch, "--framework=bionemo") == 0
+    (call,) = engines.calls
+    words = call["arguments"]
+    assert build_arguments(call)["BASE_IMAGE"] == f"registry.example/other@sha256:{'cd' * 32}"
+    assert build_arguments(call)["GIT_SHA"] == f"{sha}-bionemo", "as the registry's tag, by which it is told"
+    assert words[words.index("--tag") + 1] == f"esm2-bionemo:{sha}"
+    assert words[words.index("--file") + 1].endswith("docker/bionemo/Dockerfile")
 
 
 def test_same_commit_is_asked_for_alike(

@@ -42,8 +42,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-def make_push(monkeypatch: pytest.MonkeyPatch) -> int | str | None:
-    monkeypatch.setattr(sys, "argv", ["push", "--cluster", CLUSTER])
+def make_push(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
+    monkeypatch.setattr(sys, "argv", ["push", "--cluster", CLUSTER, *arguments])
     with pytest.raises(SystemExit) as stopped:
         run_command(push.main)
     return stopped.value.code
@@ -69,6 +69,20 @@ def test_push_prints_the_reference_by_digest(
     assert engines.calls[1]["stdin"] == PASSWORD
     everything = str([call["arguments"] for call in engines.calls]) + printed.out + printed.err
     assert PASSWORD not in everything
+
+
+def test_frameworks_share_the_repository(
+    engines: Engines, registry: Registry, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside each other, by tag, since a commit has an image of each."""
+    engines.install("buildah")
+    sha = git(repository, "rev-parse", "HEAD")
+    assert make_push(monkeypatch) == make_push(monkeypatch, "--framework=bionemo") == 0
+    tagged = [call["arguments"] for call in engines.calls if call["arguments"][0] == "tag"]
+    assert tagged == [
+        ["tag", f"esm2-training:{sha}", f"{REGISTRY}/{NAME}:{sha}"],
+        ["tag", f"esm2-bionemo:{sha}", f"{REGISTRY}/{NAME}:{sha}-bionemo"],
+    ]
 
 
 def test_second_push_only_prints(

@@ -1,6 +1,7 @@
 """Which products of the AWS Price List are the prices of ``config/prices``, and how an answer is read.
 
-Products are told by their usage type, as bills name them: behind the region's short name (USE1-, or nothing).
+Products are told by their usage type, as bills name them, behind the region's name (USE1-, us-east-1-, or
+nothing). Other projects that read the list name these; MLflow's nobody names, so it is not asked for.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-SHORT_REGION = r"(?:[A-Za-z0-9]+-)*?"
+REGION = r"(?:[A-Z]{2,4}\d?-|[a-z]{2}-[a-z]+-\d-)?"
+"""And nothing more: local zones, S3's tables and vectors have usage types that end alike."""
+INSTANCE_TYPE = r"(?P<type>ml\.[\w-]+\.\w+)"
+"""Without what is reserved, ``ml.p5.48xlarge-Reserved``, which has on-demand terms too."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +44,28 @@ class Found:
 
 
 def _usage(pattern: str) -> dict[str, str]:
-    return {"usagetype": SHORT_REGION + pattern}
+    return {"usagetype": REGION + pattern}
 
 
 MARIADB = {"databaseEngine": "MariaDB", "deploymentOption": "Single-AZ"}
 NAT = {"productFamily": "NAT Gateway"}
 LUSTRE = {"fileSystemType": "Lustre", "storageType": "SSD", "throughputCapacity": r"(?P<tier>\d{3,4})\b.*"}
+# Ours has a standby in its zone, which the list words otherwise than "Single-AZ" alone.
+OPENZFS = {"fileSystemType": "OpenZFS", "deploymentOption": r"Single-AZ.+"}
 QUERIES = (
-    Query("AmazonSageMaker", _usage(r"Cluster:(?P<type>ml\..+)"), "hyperpod.{type}", "hour"),
+    Query("AmazonSageMaker", _usage(f"Cluster:{INSTANCE_TYPE}"), "hyperpod.{type}", "hour"),
     Query("AmazonSageMaker", _usage(r"Cluster:VolumeUsage\.gp[23]"), "hyperpod.volume", "GB-month"),
-    Query("AmazonSageMaker", _usage(r"Host:(?P<type>ml\..+)"), "hosting.{type}", "hour"),
-    Query("AmazonSageMaker", _usage(r"Studio:(?P<type>ml\..+)"), "studio.{type}", "hour"),
+    Query("AmazonSageMaker", _usage(f"Host:{INSTANCE_TYPE}"), "hosting.{type}", "hour"),
+    Query("AmazonSageMaker", _usage(f"Studio:JupyterLab-{INSTANCE_TYPE}"), "studio.{type}", "hour"),
     Query("AmazonFSx", LUSTRE, "lustre.{tier}", "GB-month"),
+    Query("AmazonFSx", {**OPENZFS, "storageType": "SSD"}, "openzfs.ssd", "GB-month"),
+    Query(
+        "AmazonFSx",
+        OPENZFS,
+        "openzfs.throughput",
+        "MBps-month",
+        {"productFamily": "Provisioned Throughput"},
+    ),
     Query(
         "AmazonS3", _usage("TimedStorage-ByteHrs"), "s3.standard", "GB-month", {"productFamily": "Storage"}
     ),
@@ -73,6 +87,7 @@ QUERIES = (
         "million samples",
         multiple=1e6,
     ),
+    Query("AmazonGrafana", _usage("Grafana:EditorUser"), "grafana.editor", "user-month"),
 )
 
 

@@ -19,7 +19,9 @@ Tier = tuple[str, str]
 """Begin of the range, and dollars."""
 
 
-def product(sku: str, attributes: dict[str, str], *tiers: Tier, currency: str = "USD") -> str:
+def product(
+    sku: str, attributes: dict[str, str], *tiers: Tier, currency: str = "USD", family: str = "x"
+) -> str:
     """A product in the form of GetProducts' aws_v1: a JSON text with attributes and nested terms."""
     code = f"{sku}.JRTCKXETXF"
     dimensions = {
@@ -43,9 +45,10 @@ def product(sku: str, attributes: dict[str, str], *tiers: Tier, currency: str = 
             "termAttributes": {},
         }
     }
+    described = {"regionCode": REGION, **attributes}
     return json.dumps(
         {
-            "product": {"productFamily": "x", "sku": sku, "attributes": {"regionCode": REGION, **attributes}},
+            "product": {"productFamily": family, "sku": sku, "attributes": described},
             "serviceCode": "x",
             "terms": {"OnDemand": terms} if tiers else {},
             "version": "20261118",
@@ -58,11 +61,14 @@ def used(usagetype: str, usd: str, **attributes: str) -> str:
     return product(usagetype.upper()[-12:], {"usagetype": usagetype, **attributes}, ("0", usd))
 
 
+ZFS, THROUGHPUT = {"fileSystemType": "OpenZFS"}, "Provisioned Throughput"
 LISTS: dict[str, list[str]] = {
     "AmazonSageMaker": [
         used("USW2-Cluster:ml.g5.8xlarge", "3.0600000000", instanceType="ml.g5.8xlarge-Cluster"),
         used("USW2-ReservedCluster:ml.g5.8xlarge", "1.0"),
-        used("USW2-Studio:ml.g5.8xlarge", "2.0"),
+        used("USW2-Cluster:ml.p5.48xlarge-Reserved", "31.0"),
+        used("USW2-Studio:JupyterLab-ml.g5.8xlarge", "2.0"),
+        used("USW2-Studio:KernelGateway-ml.g5.8xlarge", "2.1"),
         used("USW2-Cluster:ml.p6-b200.48xlarge", "130.5"),
         used("USW2-Cluster:VolumeUsage.gp3", "0.1120000000"),
         used("USW2-Host:ml.g5.xlarge", "1.4080000000"),
@@ -75,16 +81,31 @@ LISTS: dict[str, list[str]] = {
         )
         for tier, usd in (("125", "0.145"), ("250", "0.21"))
     ]
-    + [product("ZFS", {"fileSystemType": "OpenZFS", "storageType": "SSD"}, ("0", "0.09"))],
+    + [
+        product("ZFS1", {**ZFS, "deploymentOption": "Single-AZ", "storageType": "SSD"}, ("0", "0.09")),
+        product("ZFS2", {**ZFS, "deploymentOption": "Single-AZ_2N", "storageType": "SSD"}, ("0", "0.12")),
+        product("ZFS3", {**ZFS, "deploymentOption": "Single-AZ"}, ("0", "0.26"), family=THROUGHPUT),
+        product("ZFS4", {**ZFS, "deploymentOption": "Single-AZ_2N"}, ("0", "0.5"), family=THROUGHPUT),
+    ],
+    "AmazonGrafana": [used("USW2-Grafana:EditorUser", "9.0"), used("USW2-Grafana:ViewerUser", "5.0")],
     "AmazonS3": [
         product(
             "S3",
             {"usagetype": "USW2-TimedStorage-ByteHrs"},
             ("51200", "0.022"),
             ("0", "0.023"),
+            family="Storage",
+        ),
+        product("S3T", {"usagetype": "USW2-Tables-TimedStorage-ByteHrs"}, ("0", "0.0265"), family="Storage"),
+    ],
+    "AmazonEC2": [
+        product(name, {"usagetype": name}, ("0", usd), family="NAT Gateway")
+        for name, usd in (
+            ("USW2-NatGateway-Hours", "0.05"),
+            ("USW2-NatGateway-Bytes", "0.05"),
+            ("USW2-LAX1-NatGateway-Hours", "0.06"),
         )
     ],
-    "AmazonEC2": [used("USW2-NatGateway-Hours", "0.05"), used("USW2-NatGateway-Bytes", "0.05")],
     "AmazonPrometheus": [
         product(
             "AMP", {"usagetype": "USW2-AMP:MetricSampleCount"}, ("0", "0.00000009"), ("2e9", "0.000000035")
@@ -107,7 +128,14 @@ def pricing(lists: dict[str, list[str]]) -> tuple[Any, list[Parameters]]:
 
     def answer(parameters: Parameters) -> dict[str, Any]:
         asked.append(parameters)
-        return {"FormatVersion": "aws_v1", "PriceList": lists.get(parameters["ServiceCode"], [])}
+        wanted = {one["Field"]: one["Value"] for one in parameters["Filters"]}
+        found = [
+            text
+            for text in lists.get(parameters["ServiceCode"], [])
+            if json.loads(text)["product"]["productFamily"] == wanted.get("productFamily", "")
+            or "productFamily" not in wanted
+        ]
+        return {"FormatVersion": "aws_v1", "PriceList": found}
 
     aws.answer("pricing", "GetProducts", answer)
     return aws_client(aws.session, "pricing"), asked
@@ -129,6 +157,9 @@ def test_products_of_every_page_become_prices(tmp_path: Path) -> None:
         "studio.ml.g5.8xlarge": 2.0,
         "lustre.125": 0.145,
         "lustre.250": 0.21,
+        "openzfs.ssd": 0.12,
+        "openzfs.throughput": 0.5,
+        "grafana.editor": 9,
         "s3.standard": 0.023,
         "nat.gateway": 0.05,
         "nat.traffic": 0.05,
@@ -144,8 +175,8 @@ def test_products_of_every_page_become_prices(tmp_path: Path) -> None:
 def test_each_list_is_asked_for_once_and_for_the_region_alone(tmp_path: Path) -> None:
     client, asked = pricing(LISTS)
     refresh(client, REGION, tmp_path)
-    services = [call["ServiceCode"] for call in asked]
-    assert len(services) == len(set(services)) and set(LISTS) < set(services) | {"AmazonVPC"}
+    lists = [json.dumps([call["ServiceCode"], call["Filters"]]) for call in asked]
+    assert len(lists) == len(set(lists)) and {call["ServiceCode"] for call in asked} >= set(LISTS)
     for call in asked:
         wanted = {one["Field"]: one["Value"] for one in call["Filters"] if one["Type"] == "TERM_MATCH"}
         assert wanted["regionCode"] == REGION and len(wanted) == len(call["Filters"])
@@ -153,19 +184,20 @@ def test_each_list_is_asked_for_once_and_for_the_region_alone(tmp_path: Path) ->
         "MariaDB",
         "Single-AZ",
         "NAT Gateway",
+        THROUGHPUT,
     }
 
 
 def test_older_prices_stay_where_the_list_has_none(tmp_path: Path) -> None:
-    older = "key,usd,unit,as_of,source,stand_in\ngrafana.editor,9,user-month,2026,price-list-metrics,\n"
+    older = "key,usd,unit,as_of,source,stand_in\nmlflow.small,0.6,hour,2026,sagemaker-page,\n"
     stood_in = "hyperpod.ml.g5.8xlarge,3,hour,2026-09-01,price-list-studio,the price of SageMaker Studio\n"
     (tmp_path / f"{REGION}.csv").write_text(older + stood_in)
     prices, said = refreshed(tmp_path, LISTS)
-    g5, grafana = prices.prices["hyperpod.ml.g5.8xlarge"], prices.prices["grafana.editor"]
+    g5, mlflow = prices.prices["hyperpod.ml.g5.8xlarge"], prices.prices["mlflow.small"]
     assert (g5.usd, g5.source, g5.stand_in) == (3.06, "price-list-api", "")
-    assert (grafana.usd, grafana.source) == (9, "price-list-metrics")
+    assert (mlflow.usd, mlflow.source) == (0.6, "sagemaker-page")
     assert "hyperpod.ml.g5.8xlarge: 3 -> 3.06 USD per hour" in said
-    assert "as they were, the list has none: grafana.editor" in said
+    assert "as they were, the list has none: mlflow.small" in said
     with (tmp_path / f"{REGION}.csv").open(newline="") as file:
         keys = [row["key"] for row in csv.DictReader(file)]
     assert keys == sorted(keys)

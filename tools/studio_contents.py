@@ -24,7 +24,10 @@ def delete_studio_contents(
     Raises:
         TimeoutError: if something does not go.
     """
-    own = {profile.physical_id.rpartition("|")[2] for profile in stack.of_type("AWS::SageMaker::UserProfile")}
+    # The registry's schema and the documentation differ in whether the name or the domain comes first.
+    own = {
+        part for one in stack.of_type("AWS::SageMaker::UserProfile") for part in one.physical_id.split("|")
+    }
     for domain in stack.of_type("AWS::SageMaker::Domain"):
         if domain.physical_id:
             _Contents(sagemaker, domain.physical_id, say, sleep).delete(own)

@@ -14,11 +14,12 @@ from tools.studio_contents import delete_studio_contents
 DOMAIN = "d-0123456789ab"
 
 
-def stack(*profiles: str) -> StackContents:
+def stack(*profiles: str, form: str = "{name}|{domain}") -> StackContents:
     def resource(kind: str, physical_id: str) -> StackResource:
         return StackResource(physical_id, f"AWS::SageMaker::{kind}", physical_id, "Delete", {})
 
-    made = [resource("Domain", DOMAIN), *(resource("UserProfile", f"{DOMAIN}|{name}") for name in profiles)]
+    ids = [form.format(name=name, domain=DOMAIN) for name in profiles]
+    made = [resource("Domain", DOMAIN), *(resource("UserProfile", one) for one in ids)]
     return StackContents("studio", "id", "CREATE_COMPLETE", tuple(made))
 
 
@@ -60,16 +61,17 @@ class Domain:
 
         return answer
 
-    def delete(self, *profiles: str) -> list[str]:
+    def delete(self, *profiles: str, **options: str) -> list[str]:
         said: list[str] = []
         client = aws_client(self.aws.session, "sagemaker")
-        delete_studio_contents(client, stack(*profiles), said.append, sleep=lambda seconds: None)
+        delete_studio_contents(client, stack(*profiles, **options), said.append, sleep=lambda seconds: None)
         return said
 
 
-def test_all_goes_but_what_the_stack_deletes_itself() -> None:
+@pytest.mark.parametrize("form", ["{name}|{domain}", "{domain}|{name}"])
+def test_all_goes_but_what_the_stack_deletes_itself(form: str) -> None:
     domain = Domain()
-    assert domain.delete("ada") == [
+    assert domain.delete("ada", form=form) == [
         "deleting app mine of Studio",
         "deleting space mine of Studio",
         "deleting profile guest of Studio",

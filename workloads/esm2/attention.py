@@ -2,9 +2,10 @@
 
 Shapes: T tokens of the pack, H heads, D head size, L length of one protein.
 
-On CUDA in bf16 the work is done by torch's varlen flash kernel. Elsewhere each protein is a batch of matrix
-products over its heads: on a CPU at ESM-2's head sizes (16 to 64) that is about twice as fast as the
-CPU flash kernel, because score tiles stay in the cache and no buffer is allocated per protein.
+On CUDA in bf16 the work is done by torch's varlen flash kernel, on XLA devices by products of constant shapes
+(``window_attention.py``). Elsewhere each protein is a batch of matrix products over its heads: on a CPU at
+ESM-2's head sizes (16 to 64) that is about twice as fast as the CPU flash kernel, because score tiles stay in
+the cache and no buffer is allocated per protein.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.attention.varlen import varlen_attn
+
+from .window_attention import window_attention
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # torch 2.9, the last one for XLA on Trainium
+    varlen_attn = None  # type: ignore[assignment]
 
 SCORE_TILE_BYTES = 2 << 20
 """Heads are taken together up to this many bytes of scores: two tiles stay in a server core's L2/L3 share.
@@ -39,6 +46,8 @@ class Segments:
 
     cumulative: Tensor
     max_length: int
+    of_token: Tensor | None = None
+    """(T,) int64 number of each token's segment; XLA devices alone read it."""
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -72,6 +81,11 @@ def packed_attention(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) 
         )
         assert isinstance(context, Tensor)  # a tuple comes only when more is asked for
         return context
+    if qkv.device.type == "xla":
+        assert segments.of_token is not None
+        q, k, v = qkv.unbind(1)
+        q = rotate(q, cos, sin) * q.shape[-1] ** -0.5
+        return window_attention(q, rotate(k, cos, sin), v, segments.of_token, segments.max_length)
     if not (torch.is_grad_enabled() and qkv.requires_grad):
         return _forward_only(qkv, cos, sin, segments.cumulative)
     return _segment_attention(qkv, cos, sin, segments.cumulative)

@@ -67,7 +67,11 @@ class Checkpointer:
         self._here = here
         self._identity = dict(identity)
         self._keep = keep
-        self._options = StateDictOptions(ignore_frozen_params=not trains_all, strict=trains_all)
+        self._options = StateDictOptions(
+            ignore_frozen_params=not trains_all,
+            strict=trains_all,
+            cpu_offload=here.device.type == "xla",  # whose tensors torch's files cannot hold
+        )
         self._trains_all = trains_all
         # Background collectives need a group of their own, or they would meet those of the training step.
         self._group = dist.new_group(backend="gloo")
@@ -222,6 +226,7 @@ class Checkpointer:
         model_state, optimizer_state = self._state(model, optimizers)
         state: dict[str, Any] = {"model": model_state, "optimizer": optimizer_state}
         load(state, checkpoint_id=path, process_group=self._group)
+        settings = [[dict(group) for group in optimizer.param_groups] for optimizer in optimizers]
         set_state_dict(
             model,
             optimizers,
@@ -229,6 +234,10 @@ class Checkpointer:
             optim_state_dict=state["optimizer"],
             options=self._options,
         )
+        # How an optimizer computes is a matter of this process's device, which may be of another kind.
+        for optimizer, groups in zip(optimizers, settings, strict=True):
+            for group, own in zip(optimizer.param_groups, groups, strict=True):
+                group.update({name: value for name, value in own.items() if name != "params"})
 
     def _state(self, model: nn.Module, optimizers: list[Optimizer]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Of the model and of the optimizers, by parameter name."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from .alphabet import CLS, EOS, MASK
@@ -18,7 +18,7 @@ from .attention import Segments
 from .heartbeat import beat
 from .masking import mask_pack, token_scale
 from .model import Pack, PackedEsm
-from .packing import SPECIAL_TOKENS, PackShape, PackStream, PlannedPack
+from .packing import SPECIAL_TOKENS, HostPack, PackShape, PackStream, PlannedPack
 from .parallel import bare
 from .processes import Processes
 from .proteins import ProteinSplit
@@ -42,7 +42,6 @@ class Score:
         return math.exp(self.loss)
 
 
-@torch.no_grad()
 def score(
     model: nn.Module,
     split: ProteinSplit,
@@ -57,9 +56,30 @@ def score(
 
     During training ``shape`` is the one of the training split: layers compiled for it serve here too.
     """
-    started = time.monotonic()
+
+    def masked(host: HostPack) -> Pack:
+        return mask_pack(host, shape.max_length, mask_fraction, here.packs_on)
+
     stream = PackStream(split, shape, EVALUATION_SEED)
-    totals = torch.zeros(3, dtype=torch.float64, device=here.device)  # loss, correct, predicted
+    return score_packs(model, stream, masked, dtype=dtype, here=here, num_packs=num_packs)
+
+
+@torch.no_grad()
+def score_packs(
+    model: nn.Module,
+    stream: PackStream,
+    pack_of: Callable[[HostPack], Any],
+    *,
+    dtype: torch.dtype,
+    here: Processes,
+    num_packs: int = 0,
+) -> Score:
+    """Score a model that answers a pack with a ``Prediction`` on the first packs of a stream (0: all).
+
+    ``pack_of`` makes what the model reads, whose ``targets`` are -100 where nothing is predicted.
+    """
+    started = time.monotonic()
+    totals = torch.zeros(3, dtype=torch.float64, device=here.packs_on)  # loss, correct, predicted
     proteins = residues = 0
     inner = bare(model)
     beat("evaluating", slow=True)  # layers may be compiled for it
@@ -67,18 +87,14 @@ def score(
         proteins += sum(len(pack.units) for pack in packs)
         residues += sum(pack.num_residues for pack in packs)
         mine = packs[here.rank] if here.rank < len(packs) else None
-        pack = mask_pack(stream.load(mine), shape.max_length, mask_fraction, here.device)
+        pack = pack_of(stream.load(mine))
         with torch.autocast(here.device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-            prediction = inner(pack)
-        totals += torch.stack(
-            [
-                prediction.loss_sum.double(),
-                prediction.num_correct.double(),
-                (pack.targets != -100).sum().double(),
-            ]
-        )
+            prediction = inner(here.placed(pack))
+        here.cut_graph()
+        found = (prediction.loss_sum, prediction.num_correct, (pack.targets != -100).sum())
+        totals += torch.stack([value.to(totals.device).double() for value in found])
         beat("evaluating")
-    dist.all_reduce(totals)
+    here.add_up(totals)
     loss, correct, predicted = here.to_host(totals)
     return Score(
         # A split of a few short proteins may have no masked residue: not a number, and not an error.

@@ -34,7 +34,7 @@ def plain_pack(host: HostPack, max_length: int, device: torch.device) -> Pack:
         tokens=placed.tokens,
         token_scale=token_scale(placed.tokens, placed.segment, placed.lengths),
         positions=placed.positions,
-        segments=Segments(placed.cumulative, max_length),
+        segments=Segments(placed.cumulative, max_length, placed.segment),
         rows=placed.cumulative[:-1].long().clamp(max=last),
         targets=torch.empty(0, dtype=torch.long, device=device),
     )
@@ -70,7 +70,7 @@ def mask_pack(host: HostPack, max_length: int, mask_fraction: float, device: tor
         tokens=masked,
         token_scale=token_scale(masked, segment, placed.lengths),
         positions=positions,
-        segments=Segments(placed.cumulative, max_length),
+        segments=Segments(placed.cumulative, max_length, placed.segment),
         rows=rows,
         targets=targets,
     )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
 from .config import OptimConfig
+
+_IN_LAYERS = re.compile(r"\.layers?\.\d+\.")
+"""In names of parameters, as transformers calls layers."""
 
 
 def build_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
@@ -23,8 +27,8 @@ def build_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
     vectors = [p for _, p in named if p.ndim != 2]
     optimizers: list[Optimizer] = []
     if config.name == "muon":
-        inner = [p for name, p in named if p.ndim == 2 and ".encoder.layer." in name]
-        matrices = [p for name, p in named if p.ndim == 2 and ".encoder.layer." not in name]
+        inner = [p for name, p in named if p.ndim == 2 and _IN_LAYERS.search(name)]
+        matrices = [p for name, p in named if p.ndim == 2 and not _IN_LAYERS.search(name)]
         optimizers.append(
             Muon(inner, lr=config.lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw")
         )
@@ -32,8 +36,17 @@ def build_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
         {"params": matrices, "weight_decay": config.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
-    optimizers.append(AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True))
+    optimizers.append(AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, **_kernel(named[0][1])))
     return optimizers
+
+
+def _kernel(parameter: Tensor) -> dict[str, bool]:
+    """How AdamW is computed on a parameter's device.
+
+    torch's fused kernel knows no XLA device. There the number of steps has to lie on the device
+    (``capturable``): on the host it would be a constant, and each step a graph to be compiled.
+    """
+    return {"capturable": True} if parameter.device.type == "xla" else {"fused": True}
 
 
 def learning_rate(step: int, max_steps: int, config: OptimConfig) -> float:

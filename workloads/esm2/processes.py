@@ -7,10 +7,16 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from . import xla
+
+Packed = TypeVar("Packed")
+"""A dataclass of tensors."""
 
 
 @dataclass(frozen=True)
@@ -33,24 +39,52 @@ class Processes:
         dist.all_reduce(total, group=self.control)
         return [float(value) for value in total]
 
+    @property
+    def packs_on(self) -> torch.device:
+        """Where packs are masked: on the device, or on the host for XLA (masks are a hash of 64 bits, and
+        Trainium computes with 32: AWS Neuron's compiler error NCC_ESFH002).
+        """
+        return torch.device("cpu") if self.device.type == "xla" else self.device
+
+    def placed(self, pack: Packed) -> Packed:
+        """A pack on this process's device."""
+        return pack if self.packs_on == self.device else xla.placed(pack, self.device)
+
+    def add_up(self, values: Tensor) -> None:
+        """Sum over all processes, in place; on XLA it becomes part of the graph, unless on the host."""
+        on_host = values.device.type == "cpu"
+        dist.all_reduce(values, group=self.control if on_host else None)
+
+    def cut_graph(self) -> None:
+        """On XLA have what was recorded so far run, by itself; nothing elsewhere."""
+        if self.device.type == "xla":
+            xla.cut_graph()
+
     def to_host(self, values: Tensor) -> list[float]:
         """Wait for the device, and so for all processes whose results went into the values."""
         return [float(value) for value in values.tolist()]
 
 
 @contextlib.contextmanager
-def processes(timeout: timedelta | None = None) -> Iterator[Processes]:
+def processes(timeout: timedelta | None = None, *, may_use_xla: bool = False) -> Iterator[Processes]:
     """Join the process group that torchrun describes; without torchrun, a group of one.
 
     NCCL for tensors on CUDA, gloo for the rest. A collective that lasts longer than ``timeout`` ends the
-    process; torch's default is 10 minutes with NCCL, 30 with gloo.
+    process; torch's default is 10 minutes with NCCL, 30 with gloo. With ``may_use_xla`` the device that
+    PJRT_DEVICE names goes before CUDA.
+
+    Raises:
+        ValueError: if PJRT_DEVICE names a device that cannot be used.
     """
-    cuda = torch.cuda.is_available()
+    on_xla = may_use_xla and xla.is_requested()
+    cuda = torch.cuda.is_available() and not on_xla
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+    if on_xla:
+        device, backend = xla.connect(), "xla"  # alone: it takes no other beside it
     if "RANK" in os.environ:
         dist.init_process_group(backend, timeout=timeout, device_id=device if cuda else None)
     else:

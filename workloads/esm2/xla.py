@@ -1,0 +1,157 @@
+"""Training on XLA devices: AWS Trainium by torch-neuronx, or this machine's cores to test the same code.
+
+torch_xla records operations instead of running them; ``cut_graph`` compiles what was recorded and starts it.
+A graph that was seen before is not compiled again, so a run is made of the same few graphs: constant shapes,
+no number that changes as a constant, no value read by the host in between. neuronx-cc takes minutes for each.
+
+torch 2.9 is the last that AWS Neuron supports by XLA (release notes of SDK 2.29; later ones bring a device of
+their own, ``neuron``, which is not used here). torch_xla is imported where it is used: others lack it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .config import RunConfig
+from .peak_rates import NEURON_CORE_BF16_FLOPS
+
+T = TypeVar("T")
+
+PJRT_DEVICE = "PJRT_DEVICE"
+"""Variable by which torch_xla chooses its device: NEURON, or CPU."""
+NOT_CONNECTED = {"CPU"}
+"""Devices whose processes exchange nothing: an all-reduce leaves each with its own values (pytorch/xla issue
+9496)."""
+_CHIPS = {"trn1": "Trainium", "trn2": "Trainium2"}
+_INSTANCE_TYPE = Path("/sys/devices/virtual/dmi/id/product_name")
+
+
+def is_requested() -> bool:
+    """Whether the environment names an XLA device."""
+    return bool(os.environ.get(PJRT_DEVICE))
+
+
+def connect() -> torch.device:
+    """The XLA device of this process; registers the backend ``xla`` of torch.distributed.
+
+    Raises:
+        ValueError: if torch_xla is missing, or the device cannot be used by several processes.
+    """
+    kind, processes = os.environ[PJRT_DEVICE], int(os.environ.get("WORLD_SIZE", "1"))
+    try:
+        import torch_xla
+        import torch_xla.distributed.xla_backend  # registers
+    except ImportError as error:
+        raise ValueError(
+            f"{PJRT_DEVICE}: got {kind}, and torch_xla cannot be imported ({error}); use an image with "
+            f"torch-neuronx, or unset {PJRT_DEVICE} to train on a GPU or the CPU"
+        ) from error
+    if processes > 1 and kind in NOT_CONNECTED:
+        raise ValueError(
+            f"{PJRT_DEVICE}: got {kind} with {processes} processes, which would train apart: XLA exchanges "
+            f"nothing between them there. Start one process, or unset {PJRT_DEVICE} to train on the CPU"
+        )
+    device: torch.device = torch_xla.device()
+    return device
+
+
+def is_neuron(device: torch.device) -> bool:
+    return device.type == "xla" and os.environ.get(PJRT_DEVICE) == "NEURON"
+
+
+def check(config: RunConfig) -> None:
+    """Raise ValueError, naming each field, if a run asks for what is not done on XLA devices."""
+    train, problems = config.train, []
+    if config.parallel.mode != "ddp":
+        problems.append(
+            f"parallel.mode: got {config.parallel.mode}; FSDP2 does not shard XLA tensors, so use ddp"
+        )
+    if train.compile == "on":
+        problems.append("train.compile: got on; XLA compiles by itself, so leave it at auto")
+    if config.task is not None:
+        problems.append("task: fine-tuning has not been made for XLA; train on a GPU or the CPU")
+    if problems:
+        raise ValueError(f"{PJRT_DEVICE}={os.environ.get(PJRT_DEVICE)}:\n  " + "\n  ".join(problems))
+
+
+def cut_graph() -> None:
+    """Compile what was recorded, if it is new, and start it; does not wait for its end."""
+    import torch_xla
+
+    torch_xla.sync()
+
+
+def placed(x: T, device: torch.device) -> T:
+    """A dataclass with its tensors, and those of dataclasses in it, on the device."""
+    moved: dict[str, Any] = {}
+    for field in dataclasses.fields(x):  # type: ignore[arg-type]  # a dataclass, whatever T is
+        value = getattr(x, field.name)
+        if isinstance(value, Tensor):
+            moved[field.name] = value.to(device)
+        elif dataclasses.is_dataclass(value):
+            moved[field.name] = placed(value, device)
+    return dataclasses.replace(x, **moved)  # type: ignore[type-var]  # likewise
+
+
+def begin_gradients(model: nn.Module) -> None:
+    """Give every trained parameter a gradient of 0.
+
+    Without one the first micro-batch would be a graph of its own, as large as that of the others.
+    """
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter)
+    cut_graph()
+
+
+def average_gradients(optimizers: Iterable[Optimizer]) -> None:
+    """Mean over all processes, recorded as part of the graph."""
+    import torch_xla.core.xla_model as xm
+
+    for optimizer in optimizers:
+        xm.reduce_gradients(optimizer)
+
+
+def recomputed(layer: Callable[..., Tensor], *arguments: object) -> Tensor:
+    """A layer whose activations are computed again in the backward pass.
+
+    torch's own function has no effect here: XLA finds both computations equal and keeps the first.
+    """
+    from torch_xla.utils.checkpoint import checkpoint
+
+    autocast, dtype = torch.is_autocast_enabled("xla"), torch.get_autocast_dtype("xla")
+
+    def again(*inputs: object) -> Tensor:
+        with torch.autocast("xla", dtype=dtype, enabled=autocast):  # not brought back by checkpoint
+            return layer(*inputs)
+
+    result: Tensor = checkpoint(again, *arguments, preserve_rng_state=False)
+    return result
+
+
+def device_name() -> str:
+    """What the device is called in reports."""
+    kind = os.environ.get(PJRT_DEVICE, "")
+    return f"NeuronCore of {_instance_type()}" if kind == "NEURON" else f"XLA:{kind}"
+
+
+def peak_flops(device: torch.device) -> float | None:
+    """bf16 FLOP/s of one logical NeuronCore, None where it is not known."""
+    chip = _CHIPS.get(_instance_type()[:4])
+    return NEURON_CORE_BF16_FLOPS[chip] if chip and is_neuron(device) else None
+
+
+def _instance_type() -> str:
+    """Such as trn1.32xlarge, as EC2's machines say of themselves."""
+    try:
+        return _INSTANCE_TYPE.read_text().strip()
+    except OSError:
+        return "an unknown machine"

@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
+from ..causal_lm.config import ChatConfig
 from .config_rules import rule_violations
 
 T = TypeVar("T")
@@ -32,7 +33,8 @@ class ModelConfig:
     size: ModelSize = "8M"
     """One of the six published shapes; ignored when ``init_from`` is given."""
     init_from: str | None = None
-    """Checkpoint folder or hub id to start from; null trains from random weights."""
+    """Checkpoint folder or hub id to start from; null trains from random weights. With ``chat:`` a folder, a
+    hub id such as ``owner/name@revision``, or ``sample``, a tiny model that is made on the spot."""
     max_residues: int = 1022
     """Longer proteins are cropped to this many residues, freshly each epoch (ESM-2: 1022)."""
     mask_fraction: float = 0.15
@@ -222,6 +224,8 @@ class RunConfig:
     task: TaskConfig | None = None
     lora: LoraConfig | None = None
     """``{}`` is LoRA with these defaults; null trains all weights."""
+    chat: ChatConfig | None = None
+    """Fine-tunes a causal language model on questions and answers."""
 
     @property
     def run_dir(self) -> Path:

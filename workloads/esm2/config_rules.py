@@ -6,6 +6,8 @@ import re
 import typing
 from typing import TYPE_CHECKING
 
+from ..causal_lm.config_rules import chat_rules
+
 if TYPE_CHECKING:  # which reads the rules
     from .config import RunConfig
 
@@ -28,7 +30,7 @@ def rule_violations(config: RunConfig) -> list[str]:
             f"model.mask_fraction: got {model.mask_fraction}; allowed above 0, below 1",
         ),
         (
-            train.tokens_per_pack >= model.max_residues + 2,
+            config.chat is not None or train.tokens_per_pack >= model.max_residues + 2,
             f"train.tokens_per_pack: got {train.tokens_per_pack}; a pack must hold the longest protein, "
             f"so at least model.max_residues + 2 = {model.max_residues + 2}",
         ),
@@ -103,6 +105,8 @@ def rule_violations(config: RunConfig) -> list[str]:
                 f"task.class_weights: got {weights} with kind regression, which has no classes; leave it out",
             )
         )
+    if config.chat is not None:
+        rules += chat_rules(config)
     rules += _lora_rules(config)
     return [message for holds, message in rules if not holds]
 
@@ -115,8 +119,9 @@ def _lora_rules(config: RunConfig) -> list[tuple[bool, str]]:
         return []
     return [
         (
-            config.task is not None,
-            "lora: adapters are for fine-tuning; add a section task:, or leave lora out to pre-train",
+            config.task is not None or config.chat is not None,
+            "lora: adapters are for fine-tuning; add a section task: or chat:, or leave lora out to "
+            "pre-train",
         ),
         (lora.rank >= 1, f"lora.rank: got {lora.rank}; must be at least 1"),
         (lora.alpha >= 1, f"lora.alpha: got {lora.alpha}; must be at least 1"),

@@ -17,13 +17,14 @@ import numpy as np
 import torch
 import transformers
 
+from . import xla
 from .config import TrainConfig
-from .model import PackedModel
+from .layered_model import LayeredModel
 from .peak_rates import PEAK_BF16_FLOPS
 
 
 def compute_dtype(train: TrainConfig, device: torch.device) -> torch.dtype:
-    """Type of matrix products: ``auto`` is bf16 on GPUs and on CPUs that multiply it natively.
+    """Type of matrix products: ``auto`` is bf16 on GPUs, on Trainium and on CPUs that multiply it natively.
 
     Raises:
         ValueError: for a GPU older than flash attention and bf16 (compute capability 8.0, A100).
@@ -36,7 +37,7 @@ def compute_dtype(train: TrainConfig, device: torch.device) -> torch.dtype:
         )
     if train.precision == "fp32":
         return torch.float32
-    if train.precision == "bf16" or device.type == "cuda":
+    if train.precision == "bf16" or device.type == "cuda" or xla.is_neuron(device):
         return torch.bfloat16
     native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return torch.bfloat16 if native else torch.float32
@@ -59,27 +60,26 @@ def compiles(train: TrainConfig, device: torch.device) -> bool:
     return False
 
 
-def num_flops(model: PackedModel, num_residues: int, num_attended_pairs: int) -> float:
-    """Model FLOPs of forward and backward pass over real residues: 6 N per residue and 12 L h per pair.
+def num_flops(model: LayeredModel, num_residues: int, num_attended_pairs: int) -> float:
+    """Model FLOPs of forward and backward pass over real residues: 6 N per residue, and those of each pair.
 
     N counts parameters without the embedding; a pair is two positions of one protein, so attention enters
-    with the sum of squared lengths (Chowdhery et al. 2022, appendix B, for full attention). Of a frozen
-    parameter the product for its gradient falls away, which leaves 4. Padding is not counted, nor is anything
-    recomputed; that the last layer skips tokens nobody predicts is not deducted.
+    with the sum of squared lengths (Chowdhery et al. 2022, appendix B: 12 L h for full attention). Of a
+    frozen parameter the product for its gradient falls away, which leaves 4. Padding is not counted, nor is
+    anything recomputed; that the last layer skips tokens nobody predicts is not deducted.
     """
-    config = model.config
     per_residue = 0
     for name, parameter in model.named_parameters():
-        if "word_embeddings" not in name and "contact_head" not in name:
+        if not any(part in name for part in model.uncounted):
             count = parameter.numel() * (1 if parameter.is_floating_point() else 2)  # two of 4 bits a byte
             per_residue += count * (6 if parameter.requires_grad else 4)
-    return float(per_residue) * num_residues + 12.0 * (
-        config.num_hidden_layers * config.hidden_size * num_attended_pairs
-    )
+    return float(per_residue) * num_residues + model.flops_per_pair * num_attended_pairs
 
 
 def peak_flops(device: torch.device) -> float | None:
     """bf16 FLOP/s of one device, None where it is not known (and on CPUs)."""
+    if device.type == "xla":
+        return xla.peak_flops(device)
     if device.type != "cuda":
         return None
     return peak_of(torch.cuda.get_device_name(device))
@@ -104,7 +104,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     """Hardware and versions, for reports and benchmark results."""
     is_cuda = device.type == "cuda"
     return {
-        "device": torch.cuda.get_device_name(device) if is_cuda else _cpu_name(),
+        "device": _name(device),
         "cpu_cores": os.cpu_count(),
         "platform": platform.platform(),
         "python": platform.python_version(),
@@ -128,6 +128,12 @@ def git_sha() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return shown.stdout.strip()
+
+
+def _name(device: torch.device) -> str:
+    if device.type == "xla":
+        return xla.device_name()
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
 
 
 def _cpu_name() -> str:

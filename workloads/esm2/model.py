@@ -30,8 +30,10 @@ from transformers import (
 )
 from transformers.models.esm.modeling_esm import EsmLayer
 
+from . import xla
 from .alphabet import MASK, PAD, VOCAB_SIZE
 from .attention import Segments, packed_attention
+from .layered_model import LayeredModel
 from .shapes import SHAPES
 
 
@@ -118,7 +120,7 @@ class PackedEsmLayer(EsmLayer):
         return hidden + self.output.dense(inner)
 
 
-class PackedModel(EsmPreTrainedModel):
+class PackedModel(LayeredModel, EsmPreTrainedModel):
     """What ESM-2 with any head has in common.
 
     Built on the meta device; ``load_state_dict(..., assign=True)`` or FSDP gives it weights.
@@ -128,6 +130,7 @@ class PackedModel(EsmPreTrainedModel):
     """
 
     esm: EsmModel
+    uncounted = ("word_embeddings", "contact_head")
 
     def __init__(self, config: EsmConfig) -> None:
         _reject_other_architectures(config)
@@ -139,9 +142,16 @@ class PackedModel(EsmPreTrainedModel):
         self.esm.contact_head.requires_grad_(False)
         # Positions come with the pack; a buffer that no checkpoint holds would stay on the meta device.
         del self.esm.embeddings.position_ids
-        self.activation_checkpointing = False
         # In fp32 where autocast has bf16, whose answers tie: they have three digits.
         self.exact_head = False
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        return self.esm.encoder.layer
+
+    @property
+    def flops_per_pair(self) -> float:
+        return 12.0 * self.config.num_hidden_layers * self.config.hidden_size
 
     def encode(self, pack: Pack, rows: Tensor | None = None) -> Tensor:
         """fp32 hidden states behind the last layer norm: (K, C) at ``rows``, or (T, C) at every token."""
@@ -150,13 +160,15 @@ class PackedModel(EsmPreTrainedModel):
         inv_freq = self.esm.rotary_embeddings.inv_freq.float()
         angles = pack.positions[:, None, None].float() * inv_freq  # (T, 1, D / 2)
         cos, sin = angles.cos(), angles.sin()
-        last = len(self.esm.encoder.layer) - 1
-        for index, layer in enumerate(self.esm.encoder.layer):
+        last = len(self.layers) - 1
+        for index, layer in enumerate(self.layers):
             wanted = rows if index == last else None
             arguments = (hidden, cos, sin, pack.segments, wanted)
             if self.activation_checkpointing and torch.is_grad_enabled():
-                # There is no dropout, so no generator state to bring back.
-                hidden = checkpoint(layer, *arguments, use_reentrant=False, preserve_rng_state=False)
+                if hidden.device.type == "xla":
+                    hidden = xla.recomputed(layer, *arguments)
+                else:  # there is no dropout, so no generator state to bring back
+                    hidden = checkpoint(layer, *arguments, use_reentrant=False, preserve_rng_state=False)
             else:
                 hidden = layer(*arguments)
         return _layer_norm(hidden, self.esm.encoder.emb_layer_norm_after)

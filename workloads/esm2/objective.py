@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import EsmConfig
+from transformers import PretrainedConfig
 
 from .config import OptimConfig, RunConfig
-from .model import Pack, PackedModel
+from .layered_model import LayeredModel
 from .packing import HostPack, PackShape, PackStream
 from .processes import Processes
 from .proteins import ProteinSplit, Split
@@ -47,11 +47,11 @@ class Objective(ABC):
     Args:
         config: of the run.
         split: what is trained on.
-        esm_config: shape of the model.
+        model_config: shape of the model.
     """
 
-    def __init__(self, config: RunConfig, split: ProteinSplit, esm_config: EsmConfig) -> None:
-        self.config, self.split, self.esm_config = config, split, esm_config
+    def __init__(self, config: RunConfig, split: ProteinSplit, model_config: PretrainedConfig) -> None:
+        self.config, self.split, self.model_config = config, split, model_config
 
     @property
     def optim(self) -> OptimConfig:
@@ -68,7 +68,7 @@ class Objective(ABC):
         return True
 
     @abstractmethod
-    def on_meta(self) -> PackedModel:
+    def on_meta(self) -> LayeredModel:
         """The model without weights."""
 
     @abstractmethod
@@ -79,7 +79,7 @@ class Objective(ABC):
             ValueError: if ``model.init_from`` cannot be read.
         """
 
-    def loaded(self, model: PackedModel, dtype: torch.dtype) -> None:
+    def loaded(self, model: LayeredModel, dtype: torch.dtype) -> None:
         """Change a model with weights before it moves to its device; not with FSDP.
 
         ``dtype`` is that of matrix products.
@@ -89,19 +89,23 @@ class Objective(ABC):
     @abstractmethod
     def open(self, split: Split) -> ProteinSplit: ...
 
+    def pack_shape(self, split: ProteinSplit) -> PackShape:
+        """Of the packs of a split."""
+        return PackShape.of(split, self.config.train.tokens_per_pack, self.config.model.max_residues)
+
     @abstractmethod
     def stream(self, split: ProteinSplit, shape: PackShape, seed: int) -> PackStream: ...
 
     @abstractmethod
-    def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> Pack:
+    def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> Any:
         """What the model reads."""
 
     @abstractmethod
-    def num_targets(self, pack: Pack) -> Tensor:
+    def num_targets(self, pack: Any) -> Tensor:
         """() int64, over which the loss is a mean."""
 
     @abstractmethod
-    def loss_sum(self, model: nn.Module, pack: Pack) -> Tensor:
+    def loss_sum(self, model: nn.Module, pack: Any) -> Tensor:
         """() fp32, with the gradient."""
 
     @abstractmethod
@@ -125,6 +129,13 @@ class Objective(ABC):
     def record(self, run_dir: Path, validation: Evaluation, test: Evaluation | None) -> None:
         """Write what the report needs besides the results."""
         return
+
+    def score_written(self, run_dir: Path, place: Place) -> Mapping[str, float]:
+        """Scores of the model that was written, by their names in the log; none if there are no such.
+
+        Every process calls it, once nothing of the training is in its device's memory any more.
+        """
+        return {}
 
     @abstractmethod
     def summary(self, results: Mapping[str, Any]) -> str:

@@ -35,18 +35,22 @@ class PackShape:
     max_residues: int
     max_segments: int
     """Segments that ``cumulative`` has room for: proteins and stretches of padding."""
+    special_tokens: int = SPECIAL_TOKENS
+    """Tokens of a segment besides its residues."""
 
     @property
     def max_length(self) -> int:
         """Tokens of the longest segment."""
-        return self.max_residues + SPECIAL_TOKENS
+        return self.max_residues + self.special_tokens
 
     @staticmethod
-    def of(split: ProteinSplit, num_tokens: int, max_residues: int) -> PackShape:
+    def of(
+        split: ProteinSplit, num_tokens: int, max_residues: int, special_tokens: int = SPECIAL_TOKENS
+    ) -> PackShape:
         """Room for twice the average number of proteins, and for a pack of padding only."""
-        mean = max(1.0, min(max_residues, split.num_residues / split.num_records)) + SPECIAL_TOKENS
-        padding = -(-num_tokens // (max_residues + SPECIAL_TOKENS))
-        return PackShape(num_tokens, max_residues, int(2 * num_tokens / mean) + 1 + padding)
+        mean = max(1.0, min(max_residues, split.num_residues / split.num_records)) + special_tokens
+        padding = -(-num_tokens // (max_residues + special_tokens))
+        return PackShape(num_tokens, max_residues, int(2 * num_tokens / mean) + 1 + padding, special_tokens)
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class PlannedPack:
     """First residue of the crop."""
     residues: npt.NDArray[np.int64]
     """Residues of the crop."""
+    special_tokens: int = SPECIAL_TOKENS
 
     @property
     def num_residues(self) -> int:
@@ -68,14 +73,14 @@ class PlannedPack:
     @property
     def num_attended_pairs(self) -> int:
         """Sum of squared segment lengths: what attention costs, for the count of FLOPs."""
-        return int(((self.residues + SPECIAL_TOKENS) ** 2).sum())
+        return int(((self.residues + self.special_tokens) ** 2).sum())
 
 
 @dataclass(frozen=True)
 class HostPack:
     """One micro-batch on the host, before masking; shapes are constant over a run."""
 
-    tokens: npt.NDArray[np.uint8]
+    tokens: npt.NDArray[np.uint8] | npt.NDArray[np.int32]
     """(T,) CLS residues EOS, protein after protein, padded at the end."""
     cumulative: npt.NDArray[np.int32]
     """(S + 1,) segment bounds; padding is cut into segments of the largest length, spare ones are empty."""
@@ -134,7 +139,7 @@ class PackStream:
         order = np.argsort(hash64(_ORDER_SALT, self._seed, epoch, units), kind="stable")
         padding_segments = -(-self.shape.num_tokens // self.shape.max_length)
         packs = pack_lengths(
-            residues[order] + SPECIAL_TOKENS,
+            residues[order] + self.shape.special_tokens,
             self.shape.num_tokens,
             self.shape.max_segments - padding_segments,
         )
@@ -145,7 +150,12 @@ class PackStream:
         for index in shuffled.tolist():
             chosen = order[packs[index]]
             yield PlannedPack(
-                epoch, units[chosen], [places[i] for i in chosen.tolist()], starts[chosen], residues[chosen]
+                epoch,
+                units[chosen],
+                [places[i] for i in chosen.tolist()],
+                starts[chosen],
+                residues[chosen],
+                self.shape.special_tokens,
             )
 
     def crop_starts(

@@ -14,17 +14,17 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from .config import ParallelConfig
-from .model import PackedModel
+from .layered_model import LayeredModel
 from .processes import Processes
 
 
 def parallelize(
-    model: PackedModel,
+    model: LayeredModel,
     weights: dict[str, Tensor],
     config: ParallelConfig,
     here: Processes,
     dtype: torch.dtype,
-    loaded: Callable[[PackedModel, torch.dtype], None] = lambda model, dtype: None,
+    loaded: Callable[[LayeredModel, torch.dtype], None] = lambda model, dtype: None,
 ) -> nn.Module:
     """Give a model made on the meta device its weights and its place on the devices.
 
@@ -44,9 +44,12 @@ def parallelize(
         return _shard(model, weights, _mesh(config, here), here.device, dtype)
     model.load_state_dict(weights, assign=True)
     model.tie_weights()
+    model.make_buffers(torch.device("cpu"))
     loaded(model, dtype)
-    model.to(here.device)  # type: ignore[arg-type]  # transformers wraps it
-    if here.world_size == 1:
+    model.to(here.device)
+    if here.device.type == "xla":
+        model.tie_weights()  # again, since XLA's tensors do not fit into parameters that are there
+    if here.world_size == 1 or here.device.type == "xla":  # whose graphs contain the reduction
         return model
     return DistributedDataParallel(
         model,
@@ -70,7 +73,7 @@ def _mesh(config: ParallelConfig, here: Processes) -> DeviceMesh:
 
 
 def _shard(
-    model: PackedModel,
+    model: LayeredModel,
     weights: dict[str, Tensor],
     mesh: DeviceMesh,
     device: torch.device,
@@ -79,10 +82,11 @@ def _shard(
     # Layer inputs stay as they are: the residual stream is fp32, as under DDP with autocast.
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     # One unit a layer, and the root: embedding and decoder share a weight, so they belong to one unit.
-    for layer in model.esm.encoder.layer:
+    for layer in model.layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     model.to_empty(device=device)
+    model.make_buffers(device)
     model.tie_weights()
     set_model_state_dict(
         model, dict(weights), options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
@@ -106,10 +110,10 @@ def accumulating(model: nn.Module, is_last: bool) -> Iterator[None]:
         yield
 
 
-def bare(model: nn.Module) -> PackedModel:
+def bare(model: nn.Module) -> LayeredModel:
     """The model inside DDP; FSDP2 does not wrap."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
-    assert isinstance(inner, PackedModel)
+    assert isinstance(inner, LayeredModel)
     return inner
 
 

@@ -12,14 +12,23 @@ import torch
 from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from transformers import EsmConfig, EsmForMaskedLM, EsmPreTrainedModel, EsmTokenizer
+from transformers import (
+    EsmConfig,
+    EsmForMaskedLM,
+    EsmPreTrainedModel,
+    EsmTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from .alphabet import TOKENS
 from .checkpoint import CHECKPOINT_FILE, weights_of
 from .config import ModelConfig
-from .model import PackedEsm, PackedModel, published_config
+from .layered_model import LayeredModel
+from .model import PackedEsm, published_config
 
-Model = TypeVar("Model", bound=PackedModel)
+Model = TypeVar("Model", bound=LayeredModel)
 ADAPTER_FILE = "adapter_config.json"
 """Of a folder in peft's format."""
 
@@ -148,11 +157,14 @@ def full_weights(model: nn.Module, *, trained_only: bool = False) -> dict[str, T
 
 def save_model(
     folder: Path,
-    config: EsmConfig,
+    config: PretrainedConfig,
     weights: dict[str, Tensor],
-    kind: type[EsmPreTrainedModel] = EsmForMaskedLM,
+    kind: type[PreTrainedModel] = EsmForMaskedLM,
+    tokens: PreTrainedTokenizerBase | None = None,
 ) -> None:
     """Write safetensors, configuration and tokenizer so that transformers loads them without a network.
+
+    Without ``tokens`` the tokenizer is that of ESM-2.
 
     The folder appears whole or not at all; one that is there is replaced.
     """
@@ -161,7 +173,7 @@ def save_model(
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     plain.save_pretrained(partial, state_dict=weights)
-    tokenizer(config).save_pretrained(partial)
+    (tokens or tokenizer(config)).save_pretrained(partial)
     replace_folder(partial, folder)
 
 
@@ -174,7 +186,7 @@ def replace_folder(partial: Path, folder: Path) -> None:
     partial.rename(folder)
 
 
-def tokenizer(config: EsmConfig) -> Any:
+def tokenizer(config: PretrainedConfig) -> Any:
     """Residues to ids, for those who load a model by transformers."""
     with TemporaryDirectory() as folder:
         vocabulary = Path(folder) / "vocab.txt"

@@ -23,7 +23,8 @@ class Pretraining(Objective):
     """Of all weights, on proteins without labels."""
 
     def __init__(self, config: RunConfig) -> None:
-        super().__init__(config, ProteinSplit(config.data.path, "train"), starting_config(config.model))
+        self.esm_config = starting_config(config.model)
+        super().__init__(config, ProteinSplit(config.data.path, "train"), self.esm_config)
 
     def on_meta(self) -> PackedModel:
         return on_meta(self.esm_config)

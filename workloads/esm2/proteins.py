@@ -26,7 +26,7 @@ class _Batch:
     """One Arrow record batch: views into the mapped file."""
 
     residues: npt.NDArray[np.uint8]
-    """All tokens of the batch, one byte a residue."""
+    """All tokens of the batch, one byte a residue; of text four bytes a token."""
     offsets: npt.NDArray[np.int64]
     """(rows + 1,) where each row's tokens begin."""
     unit_rows: npt.NDArray[np.int64]
@@ -40,13 +40,16 @@ class ProteinSplit:
         ValueError: if the folder is not prepared data, lacks the split, or a shard is missing or cut short.
     """
 
+    records = "proteins"
+    """What they are called, in messages."""
+
     def __init__(self, folder: str | Path, split: Split) -> None:
         self.manifest = Manifest.load(Path(folder))
         summary = self.manifest.splits.get(split)
         if summary is None or not summary.records:
             held = [name for name, part in self.manifest.splits.items() if part.records]
             raise ValueError(
-                f"{folder} has no proteins in its {split} split, only in {', '.join(held) or 'none'}. "
+                f"{folder} has no {self.records} in its {split} split, only in {', '.join(held) or 'none'}. "
                 f"Prepare it again with a larger data.{split}_fraction"
             )
         self.num_records = summary.records
@@ -106,7 +109,8 @@ def _map_shard(path: Path) -> list[_Batch]:
         tokens = record_batch.column("tokens")
         offsets = np.frombuffer(tokens.buffers()[1], dtype=np.int64)
         offsets = offsets[tokens.offset : tokens.offset + len(tokens) + 1]
-        residues = np.frombuffer(tokens.values.buffers()[1] or b"", dtype=np.uint8)
+        kind = tokens.values.type.to_pandas_dtype()
+        residues = np.frombuffer(tokens.values.buffers()[1] or b"", dtype=kind)
         rows = np.arange(len(tokens) + 1, dtype=np.int64)
         if "cluster_size" in record_batch.schema.names:
             sizes = record_batch.column("cluster_size").to_numpy()

@@ -1,6 +1,6 @@
 """Training of ESM-2: ``torchrun -m workloads.esm2.train --config RUN.yaml [section.field=value ...]``.
 
-A run file with a task fine-tunes, any other pre-trains.
+A run file with a task fine-tunes, one with ``chat:`` a causal language model, any other pre-trains.
 
 The same command started again goes on from the newest checkpoint. SIGTERM and Ctrl-C save first.
 """
@@ -27,7 +27,7 @@ from .heartbeat import beat
 from .loader import ReadAhead, StepPacks
 from .metrics_port import PORT
 from .mlflow_mirror import RunStatus
-from .objective import Evaluation, Objective
+from .objective import Evaluation, Objective, Place
 from .pretrained import full_weights
 from .pretraining import Pretraining
 from .processes import Processes, processes
@@ -41,11 +41,15 @@ from .training_metrics import TrainingMetrics
 
 
 def objective_of(config: RunConfig) -> Objective:
-    """Pre-training, or fine-tuning where the run file has a task.
+    """Pre-training, or fine-tuning where the run file has a task or conversations.
 
     Raises:
         ValueError: for data or weights that do not fit the configuration.
     """
+    if config.chat is not None:
+        from ..causal_lm.objective import CausalLM  # brings peft
+
+        return CausalLM(config)
     if config.task is None:
         return Pretraining(config)
     from .finetune.objective import FineTuning  # brings peft
@@ -159,7 +163,7 @@ def _loop(
                 {
                     "progress": asdict(progress),
                     "config": trainer.config.to_dict(),
-                    "model_config": trainer.objective.esm_config.to_dict(),
+                    "model_config": trainer.objective.model_config.to_dict(),
                     "environment": versions,
                 },
             )
@@ -235,6 +239,13 @@ def _finish(
     if here.is_first:
         objective.record(config.run_dir, valid, test)
     flops = trainer.num_flops(progress.residues, progress.attended_pairs)
+    parameters = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
+    place = Place(here, trainer.shape, trainer.dtype)
+    trainer.release()
+    with metrics.evaluating():
+        written = objective.score_written(config.run_dir, place)
+    if written:
+        log.evaluation(progress.step, "validation" if test is None else "test", **written)
     peak, seconds = peak_flops(here.device), max(progress.seconds, 1e-9)
     return {
         "epoch": progress.epoch,
@@ -254,7 +265,8 @@ def _finish(
         "eval_runtime": valid.seconds,
         "eval_samples_per_second": valid.num_proteins / valid.seconds,
         **objective.results(valid, test),
-        "parameters": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
+        **written,
+        "parameters": parameters,
         "world_size": here.world_size,
         "environment": environment(here.device),
     }
@@ -268,7 +280,7 @@ def main(config: RunConfig) -> None:
         f"{run_dir} is being trained by another process; wait for it, stop it (its workers too), or choose "
         "another 'name'"
     )
-    with processes() as here, exclusive(run_dir / "lock", here, when_held):
+    with processes(may_use_xla=True) as here, exclusive(run_dir / "lock", here, when_held):
         if here.is_first and config.packs_per_step % here.world_size:
             print(
                 f"warning: a step has {config.packs_per_step} packs for {here.world_size} processes, so some "

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+from . import xla
 from .command_line import RunError
 from .config import RunConfig
 from .hardware import compiles, compute_dtype, num_flops
@@ -18,7 +18,7 @@ from .heartbeat import beat
 from .loader import StepPacks, step_packs
 from .objective import Evaluation, Objective, Place
 from .optimizer import build_optimizers, learning_rate, set_learning_rate
-from .packing import PackShape, Position
+from .packing import Position
 from .parallel import accumulating, bare, clip_gradients, parallelize
 from .processes import Processes
 from .progress import Progress
@@ -44,22 +44,28 @@ class Trainer:
         self.objective, self.here = objective, here
         self.config: RunConfig = objective.config
         config, train = self.config, self.config.train
-        self.shape = PackShape.of(objective.split, train.tokens_per_pack, config.model.max_residues)
+        self.on_xla = here.device.type == "xla"
+        if self.on_xla:
+            xla.check(config)
+        self.shape = objective.pack_shape(objective.split)
         self.dtype = compute_dtype(train, here.device)
         # With FSDP the first process alone holds a whole model, on the host, and sends out the shares.
         has_weights = config.parallel.mode == "ddp" or here.is_first
         weights = objective.weights() if has_weights else {}
         model = objective.on_meta()
-        model.activation_checkpointing = train.activation_checkpointing
+        if train.activation_checkpointing:
+            model.recompute_layers()
         self.model: nn.Module = parallelize(
             model, weights, config.parallel, here, self.dtype, objective.loaded
         )
         if compiles(train, here.device):
             # Layers are graphs of their own; inside DDP, Dynamo would cut each into buckets once more.
             torch._dynamo.config.optimize_ddp = False
-            for layer in bare(self.model).esm.encoder.layer:
+            for layer in bare(self.model).layers:
                 layer.compile(dynamic=False)
         self.optimizers: list[Optimizer] = build_optimizers(self.model, objective.optim)
+        if self.on_xla:
+            xla.begin_gradients(self.model)
         self.progress = Progress()
         self.has_stepped = False
 
@@ -72,25 +78,31 @@ class Trainer:
         here, objective = self.here, self.objective
         lr = learning_rate(self.progress.step + 1, self.config.train.max_steps, objective.optim)
         set_learning_rate(self.optimizers, lr)
-        packs = [objective.pack(host, self.shape, here.device) for host in step.packs]
+        packs = [objective.pack(host, self.shape, here.packs_on) for host in step.packs]
         # The loss is a mean over all targets of the step, on any process and in any micro-batch. DDP and
         # FSDP average gradients over processes, hence the factor world_size.
         num_targets = torch.stack([objective.num_targets(pack) for pack in packs]).sum()
-        dist.all_reduce(num_targets)
-        num_targets.clamp_(min=1)  # a step of a few short proteins may have none
+        here.add_up(num_targets)
+        num_targets = num_targets.clamp(min=1).to(here.device)  # a step of a few short proteins may have none
         loss = torch.zeros((), device=here.device)
+        here.cut_graph()  # or the first micro-batch would have a constant where others have this tensor
         for index, pack in enumerate(packs):
             with accumulating(self.model, is_last=index == len(packs) - 1):
                 with torch.autocast(
                     here.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16
                 ):
-                    loss_sum = objective.loss_sum(self.model, pack)
+                    loss_sum = objective.loss_sum(self.model, here.placed(pack))
                 (loss_sum * (here.world_size / num_targets)).backward()
             loss += loss_sum.detach() / num_targets
+            here.cut_graph()  # all micro-batches are the same graph
             self.beat()
-        dist.all_reduce(loss)
+        if self.on_xla:
+            xla.average_gradients(self.optimizers)
+        here.add_up(loss)
         grad_norm = clip_gradients(self.model, objective.optim.clip_norm)
-        mean_loss, norm = here.to_host(torch.stack([loss, grad_norm]))
+        losses = torch.stack([loss, grad_norm])
+        here.cut_graph()
+        mean_loss, norm = here.to_host(losses)
         result = StepResult(mean_loss, norm, lr)
         if not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
             raise NonFiniteLossError(
@@ -100,10 +112,18 @@ class Trainer:
             )
         for optimizer in self.optimizers:
             optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=not self.on_xla)
+        here.cut_graph()
         self.progress.add(step, result.loss)
         self.has_stepped = True
         return result
+
+    def release(self) -> None:
+        """Free what was trained; nothing but the progress can be asked afterwards."""
+        self.optimizers.clear()
+        del self.model
+        if self.here.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def beat(self) -> None:
         """The first step of this process compiles and connects."""

@@ -15,6 +15,10 @@ from workloads.esm2.finetune.prepare import prepare_table
 
 def prepare_run(config: RunConfig) -> Manifest:
     """Fetch and prepare the data that a run's configuration names."""
+    if config.chat is not None:
+        from workloads.causal_lm.prepare import prepare_chat  # brings torch
+
+        return prepare_chat(config)
     if config.task is not None:
         return prepare_table(config)
     data = config.data
@@ -41,6 +45,8 @@ def prepare_run(config: RunConfig) -> Manifest:
 def paths_read(config: RunConfig) -> list[str]:
     """Files and folders that preparing a run's data reads, besides what it fetches or the code brings."""
     data, task = config.data, config.task
+    if config.chat is not None:
+        return local_files(config.chat.table)
     if task is None:
         return local_files([*(data.members or data.source), data.membership])
     return local_files([*task.table, task.labels, task.split.clusters], NAMED_TABLES)

@@ -33,17 +33,19 @@ class AdaptedLinear(PeftLinear):
         operands = (x, base.weight, base.bias, self.lora_A[ADAPTER].weight, self.lora_B[ADAPTER].weight)
         if torch.is_autocast_enabled(x.device.type):
             dtype = torch.get_autocast_dtype(x.device.type)
-            operands = tuple(operand.to(dtype) for operand in operands)  # type: ignore[assignment]
+            operands = tuple(  # type: ignore[assignment]
+                operand if operand is None else operand.to(dtype) for operand in operands
+            )
         product: Tensor = _AdaptedProduct.apply(*operands, self.scaling[ADAPTER])
         return product
 
 
 class _AdaptedProduct(torch.autograd.Function):
-    """y = x (W + s B A)' + b with W (O, I) and b frozen, A (R, I), B (O, R)."""
+    """y = x (W + s B A)' + b with W (O, I) and b (which may be None) frozen, A (R, I), B (O, R)."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, a: Tensor, b: Tensor, scale: float
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
     ) -> Tensor:
         # The sum is made again in the backward pass: kept, it would be a copy of the whole model.
         ctx.save_for_backward(x, weight, a, b)

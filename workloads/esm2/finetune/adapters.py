@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 import shutil
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +21,42 @@ from peft import LoraConfig as PeftLoraConfig
 from peft import TaskType, get_peft_model, inject_adapter_in_model
 from peft.tuners.lora import Linear as PeftLinear
 from torch import Tensor, nn
-from transformers import EsmConfig, EsmPreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from workloads.esm2.config import LoraConfig
-from workloads.esm2.model import PackedModel
-from workloads.esm2.pretrained import replace_folder, save_model, tokenizer
+from workloads.esm2.config import LoraConfig, LoraTarget
+from workloads.esm2.layered_model import LayeredModel
+from workloads.esm2.pretrained import replace_folder, save_model
 
 from .adapted_linear import AdaptedLinear
 
-MODULES = {
-    "query": "attention.self.query",
-    "key": "attention.self.key",
-    "value": "attention.self.value",
-    "attention_output": "attention.output.dense",
-    "intermediate": "intermediate.dense",
-    "output": "output.dense",
-}
-"""Of a layer, by their names in ``lora.targets``."""
+_TASKS = {"CausalLM": TaskType.CAUSAL_LM, "Token": TaskType.TOKEN_CLS, "Sequence": TaskType.SEQ_CLS}
+"""peft's words, by what transformers' classes are called."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Where models that are built alike have what adapters go beside."""
+
+    layers: str
+    """Name of the list of layers."""
+    modules: Mapping[LoraTarget, tuple[str, ...]]
+    """Of a layer, by their names in ``lora.targets``."""
+    head: str | None = None
+    """Module that is trained as a whole."""
+
+
+ESM = Family(
+    layers="esm.encoder.layer",
+    modules={
+        "query": ("attention.self.query",),
+        "key": ("attention.self.key",),
+        "value": ("attention.self.value",),
+        "attention_output": ("attention.output.dense",),
+        "intermediate": ("intermediate.dense",),
+        "output": ("output.dense",),
+    },
+    head="classifier",
+)
 
 
 def check_quantization(lora: LoraConfig) -> None:
@@ -47,16 +68,17 @@ def check_quantization(lora: LoraConfig) -> None:
         )
 
 
-def add_adapters(model: PackedModel, lora: LoraConfig) -> None:
+def add_adapters(model: LayeredModel, lora: LoraConfig, family: Family = ESM) -> None:
     """Put adapters into a model on the meta device; they and the head are what is trained."""
-    inject_adapter_in_model(_peft_config(lora, "", None), model, low_cpu_mem_usage=True)
+    inject_adapter_in_model(_peft_config(lora, family, "", None), model, low_cpu_mem_usage=True)
     for module in model.modules():
         if type(module) is PeftLinear:
             module.__class__ = AdaptedLinear
-    model.get_submodule("classifier").requires_grad_(True)
+    if family.head is not None:
+        model.get_submodule(family.head).requires_grad_(True)
 
 
-def with_adapters(model: PackedModel, weights: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+def with_adapters(model: LayeredModel, weights: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
     """State to start from: the weights by peft's names, and new adapters.
 
     Args:
@@ -78,12 +100,12 @@ def with_adapters(model: PackedModel, weights: Mapping[str, Tensor], seed: int) 
     return state
 
 
-def shrink_frozen(model: PackedModel, lora: LoraConfig, dtype: torch.dtype) -> None:
+def shrink_frozen(model: LayeredModel, lora: LoraConfig, dtype: torch.dtype) -> None:
     """Keep the layers' frozen matrices in the type of the arithmetic, or in 4 bits once on the device.
 
     Autocast would round them to the same 16 bits in every pass.
     """
-    layers = model.esm.encoder.layer
+    layers = model.layers
     for name, module in list(layers.named_modules()):
         if type(module) is not nn.Linear or module.weight.requires_grad:
             continue
@@ -94,7 +116,9 @@ def shrink_frozen(model: PackedModel, lora: LoraConfig, dtype: torch.dtype) -> N
         setattr(layers.get_submodule(parent), attribute, _in_4_bits(module, dtype))
 
 
-def dequantized(weights: dict[str, Tensor], lora: LoraConfig, device: torch.device) -> dict[str, Tensor]:
+def dequantized(
+    weights: dict[str, Tensor], lora: LoraConfig, device: torch.device, family: Family = ESM
+) -> dict[str, Tensor]:
     """The weights as the model sees them that is trained: 4-bit ones after their rounding."""
     if lora.quantize == "none":
         return weights
@@ -102,7 +126,7 @@ def dequantized(weights: dict[str, Tensor], lora: LoraConfig, device: torch.devi
 
     rounded = dict(weights)
     for name, value in weights.items():
-        if name.startswith("esm.encoder.layer.") and name.endswith(".weight") and value.ndim == 2:
+        if name.startswith(f"{family.layers}.") and name.endswith(".weight") and value.ndim == 2:
             packed, state = quantize_4bit(value.to(device), quant_type="nf4", compress_statistics=True)
             rounded[name] = dequantize_4bit(packed, state).to("cpu", torch.float32)
     return rounded
@@ -111,31 +135,35 @@ def dequantized(weights: dict[str, Tensor], lora: LoraConfig, device: torch.devi
 def write_adapters(
     run_dir: Path,
     lora: LoraConfig,
-    config: EsmConfig,
-    kind: type[EsmPreTrainedModel],
+    family: Family,
+    config: PretrainedConfig,
+    kind: type[PreTrainedModel],
     *,
     trained: Mapping[str, Tensor],
     weights: Mapping[str, Tensor],
     base: str | None,
+    tokens: PreTrainedTokenizerBase,
 ) -> None:
     """Write ``adapter`` in peft's format and, with ``lora.merge``, ``model`` in that of transformers.
 
     Args:
         run_dir: of the run; the folders appear whole or not at all.
         lora: of the run.
+        family: of the model.
         config: of the model with its head.
         kind: transformers' class of it.
         trained: adapters by peft's names.
         weights: of the model without adapters, the trained head among them.
         base: what peft is to load the adapter onto.
+        tokens: the model's tokenizer.
     """
     with torch.device("meta"):
         plain = kind(config)
-    task = TaskType.TOKEN_CLS if "Token" in kind.__name__ else TaskType.SEQ_CLS
+    task = next(task for part, task in _TASKS.items() if part in kind.__name__)
     plain.name_or_path = base or ""
     with warnings.catch_warnings():  # peft asks for a property by its old name
         warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
-        model: Any = get_peft_model(plain, _peft_config(lora, base, task), low_cpu_mem_usage=True)
+        model: Any = get_peft_model(plain, _peft_config(lora, family, base, task), low_cpu_mem_usage=True)
     state = {}
     for name in model.state_dict():
         inner = name.removeprefix("base_model.model.")
@@ -149,18 +177,18 @@ def write_adapters(
     # Otherwise peft asks the hub whether the vocabulary has grown.
     model.save_pretrained(partial, save_embedding_layers=False)
     config.save_pretrained(partial)
-    tokenizer(config).save_pretrained(partial)
+    tokens.save_pretrained(partial)
     replace_folder(partial, folder)
     if lora.merge:
-        save_model(run_dir / "model", config, dict(model.merge_and_unload().state_dict()), kind)
+        save_model(run_dir / "model", config, dict(model.merge_and_unload().state_dict()), kind, tokens)
 
 
-def _peft_config(lora: LoraConfig, base: str | None, task: TaskType | None) -> PeftLoraConfig:
-    parts = "|".join(MODULES[name].replace(".", r"\.") for name in lora.targets)
+def _peft_config(lora: LoraConfig, family: Family, base: str | None, task: TaskType | None) -> PeftLoraConfig:
+    modules = "|".join(re.escape(module) for name in lora.targets for module in family.modules[name])
     return PeftLoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
-        target_modules=rf"(.*\.)?esm\.encoder\.layer\.\d+\.({parts})",
+        target_modules=rf"(.*\.)?{re.escape(family.layers)}\.\d+\.({modules})",
         bias="none",
         task_type=task,
         base_model_name_or_path=base,

@@ -38,7 +38,7 @@ def score_task(config: RunConfig, here: Processes) -> dict[str, Any]:
     dtype = compute_dtype(config.train, here.device)
     model = assigned(objective.on_meta(), weights)
     objective.loaded(model, dtype)
-    model.to(here.device).eval()  # type: ignore[arg-type]  # transformers wraps it
+    model.to(here.device).eval()
     split = objective.open(config.evaluate.split)
     shape = PackShape.of(split, config.train.tokens_per_pack, config.model.max_residues)
     found = objective.evaluate(model, split, Place(here, shape, dtype), 0)

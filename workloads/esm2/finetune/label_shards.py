@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,11 +40,35 @@ def write_split(
         clusters: of all records, None without.
     """
     lengths = np.array([len(records[index].tokens) for index in rows], dtype=np.int64)
+
+    def write(file: Path, start: int, stop: int) -> None:
+        _write_shard(file, rows[start:stop], lengths[start:stop], records, labels)
+
+    num_clusters = len({clusters[index] for index in rows}) if clusters is not None else len(rows)
+    return write_shards(folder, name, lengths, num_clusters, write)
+
+
+def write_shards(
+    folder: Path,
+    name: str,
+    lengths: npt.NDArray[np.int64],
+    num_clusters: int,
+    write: Callable[[Path, int, int], None],
+) -> Split:
+    """Divide a split into shards of a bounded size, and describe them.
+
+    Args:
+        folder: being prepared.
+        name: of the split.
+        lengths: (N,) tokens of its records.
+        num_clusters: of its records.
+        write: writes the records from one position up to another into a file.
+    """
     shards = []
-    for number, (start, stop) in enumerate(_ranges(lengths, Limits.for_workers(1).shard_bytes)):
+    for number, (start, stop) in enumerate(ranges(lengths, Limits.for_workers(1).shard_bytes)):
         file = folder / name / f"shard-{number:05d}.arrow"
         file.parent.mkdir(exist_ok=True)
-        _write_shard(file, rows[start:stop], lengths[start:stop], records, labels)
+        write(file, start, stop)
         with file.open("rb") as stream:
             sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
         shards.append(
@@ -58,8 +82,8 @@ def write_split(
         )
     bins = np.bincount(lengths // LENGTH_BIN_RESIDUES).tolist()
     return Split(
-        records=len(rows),
-        clusters=len({clusters[index] for index in rows}) if clusters is not None else len(rows),
+        records=len(lengths),
+        clusters=num_clusters,
         residues=int(lengths.sum()),
         length_histogram={str(n * LENGTH_BIN_RESIDUES): c for n, c in enumerate(bins) if c},
         shards=tuple(shards),
@@ -80,7 +104,7 @@ def _write_shard(
     )
     schema = SCHEMA.append(pa.field(LABEL_COLUMN, label_type))
     with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
-        for start, stop in _ranges(lengths, Limits.for_workers(1).batch_residues):
+        for start, stop in ranges(lengths, Limits.for_workers(1).batch_residues):
             chosen = list(rows[start:stop])
             offsets = np.concatenate([[0], np.cumsum(lengths[start:stop])])
             tokens = np.frombuffer(b"".join(records[index].tokens for index in chosen), dtype=np.uint8)
@@ -100,7 +124,7 @@ def _write_shard(
             stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
-def _ranges(lengths: npt.NDArray[np.int64], max_residues: int) -> Iterator[tuple[int, int]]:
+def ranges(lengths: npt.NDArray[np.int64], max_residues: int) -> Iterator[tuple[int, int]]:
     """Consecutive rows of at most so many residues together, or one row that alone has more."""
     ends, start = np.cumsum(lengths), 0
     while start < len(lengths):

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-import xxhash
 from torch import Tensor, nn
 
 from workloads.esm2.checkpoint import CHECKPOINT_FILE
-from workloads.esm2.config import OptimConfig, RunConfig
+from workloads.esm2.config import RunConfig
 from workloads.esm2.model import Pack, PackedModel
-from workloads.esm2.objective import Evaluation, Objective, Place
+from workloads.esm2.objective import Evaluation, Place
 from workloads.esm2.packing import HostPack, PackShape, PackStream
-from workloads.esm2.pretrained import save_model, starting_config, starting_weights
+from workloads.esm2.pretrained import save_model, starting_config, starting_weights, tokenizer
 from workloads.esm2.processes import Processes
 from workloads.esm2.proteins import ProteinSplit, Split
 
 from . import adapters
+from .adapted_objective import AdaptedObjective
 from .labelled import LabelledSplit
 from .packs import LabelledStream, labelled_pack
 from .prediction_file import predictions_file
@@ -31,7 +29,7 @@ from .scores import HEADLINES
 from .tasks import TaskLoss, new_head, packed_class, plain_class, task_config
 
 
-class FineTuning(Objective):
+class FineTuning(AdaptedObjective):
     """Of the run's task.
 
     Raises:
@@ -40,9 +38,7 @@ class FineTuning(Objective):
 
     def __init__(self, config: RunConfig) -> None:
         assert config.task is not None, "a run without a task pre-trains"
-        self.task, self.lora = config.task, config.lora
-        if self.lora is not None:
-            adapters.check_quantization(self.lora)
+        self.task = config.task
         self.labelled = LabelledSplit(config.data.path, "train")
         self.schema = self.labelled.schema
         if self.schema.kind != self.task.kind:
@@ -51,39 +47,15 @@ class FineTuning(Objective):
                 f"{self.task.kind}; give another data.path, or delete that folder and run make data again"
             )
         self.base_config = starting_config(config.model)
-        super().__init__(config, self.labelled, task_config(self.base_config, self.schema))
+        self.esm_config = task_config(self.base_config, self.schema)
+        super().__init__(config, self.labelled, self.esm_config, adapters.ESM)
         self.loss = TaskLoss(self.labelled, balanced=self.task.class_weights == "balanced")
-        self._fingerprint = ""
 
-    @property
-    def optim(self) -> OptimConfig:
-        if self.lora is None:
-            return self.config.optim
-        return dataclasses.replace(self.config.optim, lr=self.lora.lr)
-
-    @property
-    def lr_field(self) -> str:
-        return "optim.lr" if self.lora is None else "lora.lr"
-
-    @property
-    def trains_all(self) -> bool:
-        return self.lora is None
-
-    def on_meta(self) -> PackedModel:
+    def plain_on_meta(self) -> PackedModel:
         with torch.device("meta"):
-            model: PackedModel = packed_class(self.schema.kind)(self.esm_config)
-        if self.lora is not None:
-            adapters.add_adapters(model, self.lora)
-        return model
+            return packed_class(self.schema.kind)(self.esm_config)
 
-    def weights(self) -> dict[str, Tensor]:
-        weights = self._plain_weights()
-        if self.lora is None:
-            return weights
-        self._fingerprint = _fingerprint(weights)
-        return adapters.with_adapters(self.on_meta(), weights, self.config.train.seed)
-
-    def _plain_weights(self) -> dict[str, Tensor]:
+    def plain_weights(self) -> dict[str, Tensor]:
         """Without adapters: the model to start from, with its head if it is of this task, or a new one."""
         seed, kind = self.config.train.seed, self.schema.kind
         if self.has_head:
@@ -106,10 +78,6 @@ class FineTuning(Objective):
             getattr(base, name) == getattr(wanted, name)
             for name in ("architectures", "problem_type", "id2label")
         )
-
-    def loaded(self, model: PackedModel, dtype: torch.dtype) -> None:
-        if self.lora is not None:
-            adapters.shrink_frozen(model, self.lora, dtype)
 
     def open(self, split: Split) -> LabelledSplit:
         return LabelledSplit(self.config.data.path, split)
@@ -137,21 +105,16 @@ class FineTuning(Objective):
             save_model(run_dir / "model", self.esm_config, self.loss.head_in_units(dict(weights)), kind)
             return
         head = {name: value for name, value in weights.items() if name.startswith("classifier.")}
-        start = self._plain_weights()
-        if _fingerprint(start) != self._fingerprint:
-            raise ValueError(
-                f"model.init_from: {self.config.model.init_from} has changed since this run started from it, "
-                "and the adapters fit what it was; put it back and start the same command again"
-            )
-        base = adapters.dequantized(start, self.lora, device)
         adapters.write_adapters(
             run_dir,
             self.lora,
+            adapters.ESM,
             self.esm_config,
             kind,
             trained=weights,
-            weights=base | self.loss.head_in_units(head),
+            weights=self.base_of_adapters(device) | self.loss.head_in_units(head),
             base=self.config.model.init_from,
+            tokens=tokenizer(self.esm_config),
         )
 
     def results(self, validation: Evaluation, test: Evaluation | None) -> dict[str, Any]:
@@ -179,27 +142,7 @@ class FineTuning(Objective):
         return "; ".join(parts)
 
     def identity(self, here: Processes) -> dict[str, Any]:
-        identity = super().identity(here) | {
+        return super().identity(here) | {
             "task.kind": self.task.kind,
             "task.class_weights": self.task.class_weights,
         }
-        if self.lora is None:
-            return identity
-        # Checkpoints do not hold the frozen weights, so they must be the same at the next start.
-        fingerprint = [self._fingerprint]
-        dist.broadcast_object_list(fingerprint, src=0, group=here.control)
-        return identity | {
-            "lora.rank": self.lora.rank,
-            "lora.alpha": self.lora.alpha,
-            "lora.targets": list(self.lora.targets),
-            "lora.quantize": self.lora.quantize,
-            "weights to start from (xxh3)": fingerprint[0],
-        }
-
-
-def _fingerprint(weights: Mapping[str, Tensor]) -> str:
-    digest = xxhash.xxh3_128()
-    for name in sorted(weights):
-        digest.update(name.encode())
-        digest.update(weights[name].contiguous().numpy().data)
-    return digest.hexdigest()

@@ -41,7 +41,8 @@ def main(config: RunConfig) -> None:
     Raises:
         ValueError: for what can be known to be wrong before processes start.
     """
-    starting_config(config.model)
+    if config.chat is None:
+        starting_config(config.model)
     prepare_run(config)
     if (config.run_dir / RESULTS_FILE).exists():
         print(

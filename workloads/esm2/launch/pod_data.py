@@ -40,6 +40,10 @@ def main(config: RunConfig) -> None:
 
 def is_there(config: RunConfig) -> bool:
     """Whether data are there that were made of what the configuration names, in the way it says."""
+    if config.chat is not None:
+        from workloads.causal_lm import prepare  # brings torch
+
+        return prepare.is_prepared(config)
     if config.task is not None:
         return is_prepared(config)
     data, folder = config.data, Path(config.data.path)

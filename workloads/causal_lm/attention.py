@@ -1,0 +1,92 @@
+"""Causal attention within the conversations of a pack, never across them; by transformers' interface.
+
+Shapes: T tokens of the pack, H heads of queries, G heads of keys and values, D head size.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from workloads.esm2.attention import Segments
+
+PACKED = "packed_causal"
+"""transformers' name for it: ``config._attn_implementation``."""
+
+
+def packed_causal_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float,
+    segments: Segments,
+    **unused: Any,
+) -> tuple[Tensor, None]:
+    """Attention of one row of tokens.
+
+    Args:
+        module: of transformers, which calls this.
+        query: (1, H, T, D), rotated.
+        key: (1, G, T, D), rotated.
+        value: (1, G, T, D).
+        attention_mask: none; the segments say who sees whom.
+        scaling: of the products of queries and keys.
+        segments: where the conversations lie.
+        unused: what other implementations read.
+
+    Returns:
+        (1, T, H, D), and no attention weights.
+    """
+    assert attention_mask is None, "segments stand in its place"
+    if query.is_cuda and value.dtype in (torch.bfloat16, torch.float16):
+        # Rotated by cosines in fp32 under autocast, they come in fp32.
+        q, k, v = (x[0].transpose(0, 1).to(value.dtype) for x in (query, key, value))  # (T, H or G, D)
+        context = varlen_attn(
+            q,
+            k,
+            v,
+            segments.cumulative,
+            segments.cumulative,
+            segments.max_length,
+            segments.max_length,
+            scale=scaling,
+            window_size=(-1, 0),
+            enable_gqa=True,
+        )
+        assert isinstance(context, Tensor)  # a tuple comes only when more is asked for
+        return context[None], None
+    return _one_by_one(query, key, value, scaling, segments.cumulative), None
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # the loop's length changes with every pack
+def _one_by_one(query: Tensor, key: Tensor, value: Tensor, scaling: float, cumulative: Tensor) -> Tensor:
+    parts = [
+        F.scaled_dot_product_attention(
+            query[:, :, start:stop],
+            key[:, :, start:stop],
+            value[:, :, start:stop],
+            is_causal=True,
+            scale=scaling,
+            enable_gqa=True,
+        )
+        for start, stop in itertools.pairwise(cumulative.tolist())
+        if stop > start
+    ]
+    return torch.cat(parts, dim=2).transpose(1, 2)
+
+
+def _no_mask(*arguments: Any, **keywords: Any) -> None:
+    return None
+
+
+AttentionInterface.register(PACKED, packed_causal_attention)
+AttentionMaskInterface.register(PACKED, _no_mask)

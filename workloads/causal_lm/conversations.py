@@ -1,0 +1,146 @@
+"""Prepared conversations and packs of them. Shapes: T tokens, S segments, K predicted tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from workloads.esm2.attention import Segments
+from workloads.esm2.masking import to_device
+from workloads.esm2.packing import HostPack, PackShape, PackStream, PlannedPack
+from workloads.esm2.proteins import ProteinSplit, Split
+
+IGNORED = -100
+"""torch's word for a target that is none."""
+ROW_STEP = 64
+"""Predicted tokens are rounded up to this: few shapes of the largest matrix product."""
+
+
+class ConversationSplit(ProteinSplit):
+    """One split of a folder that ``prepare_chat`` made; a unit is a conversation, a residue a token.
+
+    Raises:
+        ValueError: if the folder is not such data, lacks the split, or is damaged.
+    """
+
+    records = "conversations"
+
+    def __init__(self, folder: str | Path, split: Split) -> None:
+        super().__init__(folder, split)
+        shards = self.manifest.splits[split].shards
+        self._rows = [batch for shard in shards for batch in _map_columns(Path(folder) / shard.file)]
+
+    def prompt_tokens(self, place: tuple[int, int]) -> int:
+        """How many tokens of a conversation come before its response."""
+        return int(self._rows[place[0]]["prompt_tokens"][place[1]].as_py())
+
+    def texts(self, num: int) -> list[tuple[str, str]]:
+        """Question and response of the first conversations, each question once."""
+        found: dict[str, str] = {}
+        for batch in self._rows:
+            for question, response in zip(batch["question"], batch["response"], strict=True):
+                if len(found) >= num:
+                    return list(found.items())
+                found.setdefault(question.as_py(), response.as_py())
+        return list(found.items())
+
+
+def _map_columns(path: Path) -> list[dict[str, pa.Array]]:
+    names = ("prompt_tokens", "question", "response")
+    try:
+        return [
+            {name: batch.column(name) for name in names}
+            for batch in pa.ipc.open_stream(pa.memory_map(str(path)))
+        ]
+    except KeyError as error:
+        raise ValueError(
+            f"{path} has no column {error}, so it holds no conversations; give another data.path, or delete "
+            "that folder and run make data again"
+        ) from None
+
+
+@dataclass(frozen=True)
+class ConversationPack(HostPack):
+    """A micro-batch on the host."""
+
+    positions: npt.NDArray[np.int64]
+    """(T,) within the conversation."""
+    rows: npt.NDArray[np.int64]
+    """(K,) places whose next token is of a response; spare entries point anywhere."""
+    targets: npt.NDArray[np.int64]
+    """(K,) that next token; ``IGNORED`` at spare entries."""
+
+
+@dataclass(frozen=True)
+class TokenPack:
+    """What the model reads of one micro-batch."""
+
+    tokens: Tensor
+    """(T,) int64."""
+    positions: Tensor
+    """(T,) int64 within the conversation."""
+    segments: Segments
+    rows: Tensor
+    """(K,) int64."""
+    targets: Tensor
+    """(K,) int64."""
+
+
+class ConversationStream(PackStream):
+    """Packs of whole conversations."""
+
+    def __init__(self, split: ConversationSplit, shape: PackShape, seed: int) -> None:
+        super().__init__(split, shape, seed)
+        self._conversations = split
+
+    def load(self, pack: PlannedPack | None) -> ConversationPack:
+        shape, split = self.shape, self._conversations
+        tokens = np.zeros(shape.num_tokens, dtype=np.int32)
+        targets = np.full(shape.num_tokens, IGNORED, dtype=np.int64)
+        cumulative = np.full(shape.max_segments + 1, shape.num_tokens, dtype=np.int32)
+        places = [] if pack is None else pack.places
+        end = 0
+        for index, place in enumerate(places):
+            ids = split.residues(place)
+            first, start, end = split.prompt_tokens(place), end, end + len(ids)
+            cumulative[index] = start
+            tokens[start:end] = ids
+            # A token is predicted at the place of the one before it; of the prompt none is.
+            targets[start + first - 1 : end - 1] = ids[first:]
+        padding = np.arange(end, shape.num_tokens, shape.max_length)
+        cumulative[len(places) : len(places) + len(padding)] = padding
+        lengths = np.diff(cumulative)
+        rows = np.flatnonzero(targets != IGNORED)
+        spare = -len(rows) % ROW_STEP or (0 if len(rows) else ROW_STEP)
+        none = np.zeros(shape.max_segments, dtype=np.int64)
+        return ConversationPack(
+            tokens=tokens,
+            cumulative=cumulative,
+            keys=none,
+            starts=none,
+            positions=np.arange(shape.num_tokens) - np.repeat(cumulative[:-1], lengths),
+            rows=np.concatenate([rows, np.arange(spare)]),
+            targets=np.concatenate([targets[rows], np.full(spare, IGNORED)]),
+        )
+
+
+def token_pack(host: HostPack, max_length: int, device: torch.device) -> TokenPack:
+    """Move a pack to the device."""
+    assert isinstance(host, ConversationPack)
+
+    def there(array: npt.NDArray[np.int64]) -> Tensor:
+        return to_device(torch.from_numpy(array), device)
+
+    return TokenPack(
+        tokens=to_device(torch.from_numpy(host.tokens), device).long(),
+        positions=there(host.positions),
+        segments=Segments(to_device(torch.from_numpy(host.cumulative), device), max_length),
+        rows=there(host.rows),
+        targets=there(host.targets),
+    )

@@ -1,0 +1,139 @@
+"""The model that a run starts from, as a folder on this machine or on the shared file system.
+
+``model.init_from`` is a folder that transformers reads, a hub id (``owner/name`` or ``owner/name@revision``),
+or ``sample``. Preparing the data brings the last two below ``data.downloads``; whatever comes later only
+looks there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from huggingface_hub import hf_hub_download, snapshot_download
+
+from workloads.esm2.config import RunConfig
+from workloads.esm2.data.transfer import FetchError
+from workloads.esm2.whole_file import write_whole
+
+from .sample_model import make_sample_model
+
+T = TypeVar("T")
+
+WHOLE_FILE = "fetched.txt"
+"""In a folder from the hub: all of its files have arrived."""
+MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
+_HUB_FILE = re.compile(r"hf://datasets/(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?/(?P<file>.+)")
+
+
+def model_folder(config: RunConfig) -> Path:
+    """Where the model is.
+
+    Raises:
+        ValueError: if it is not there.
+    """
+    folder = _folder(config)
+    if _is_there(config, folder):
+        return folder
+    raise ValueError(
+        f"model.init_from: {config.model.init_from} is not in {folder}; make data brings it there, with the "
+        "same run file"
+    )
+
+
+def is_fetched(config: RunConfig) -> bool:
+    return _is_there(config, _folder(config))
+
+
+def fetch_model(config: RunConfig) -> Path:
+    """Bring the model if need be; its folder. What has arrived of it is not asked for again.
+
+    Raises:
+        FetchError: (a ValueError) if it cannot be had.
+    """
+    name, folder = str(config.model.init_from), _folder(config)
+    if _is_there(config, folder):
+        return folder
+    if name == "sample":
+        make_sample_model(folder)
+        return folder
+    if not _HUB_ID.fullmatch(name):
+        raise FetchError(
+            f"model.init_from: {name!r} is no folder with config.json, and no hub id, which are owner/name "
+            "or owner/name@revision; give one of them, or sample"
+        )
+    repository, _, revision = name.partition("@")
+    _from_hub(
+        f"model.init_from: {name}",
+        lambda: snapshot_download(
+            repository, revision=revision or None, local_dir=folder, allow_patterns=list(MODEL_FILES)
+        ),
+    )
+    if not (folder / "config.json").exists() or not any(folder.glob("*.safetensors")):
+        raise FetchError(
+            f"model.init_from: {name} has no config.json or no *.safetensors on the hub, so it is no model "
+            "that this can read; name another"
+        )
+    write_whole(folder / WHOLE_FILE, f"{name}\n")
+    return folder
+
+
+def is_hub_file(location: str) -> bool:
+    return location.startswith("hf://")
+
+
+def fetch_table(location: str, downloads: Path) -> Path:
+    """Bring a file of a data set from the hub: ``hf://datasets/<owner>/<name>@<revision>/<file>``.
+
+    Raises:
+        FetchError: (a ValueError) if it cannot be had.
+    """
+    found = _HUB_FILE.fullmatch(location)
+    if found is None:
+        raise FetchError(
+            f"chat.table: got {location}; a file of the hub is hf://datasets/<owner>/<name>@<revision>/<file>"
+        )
+    repository, revision, file = found["id"], found["revision"], found["file"]
+    folder = _hub_folder(downloads, f"datasets/{repository}", revision)
+    path = _from_hub(
+        f"chat.table: {location}",
+        lambda: hf_hub_download(repository, file, repo_type="dataset", revision=revision, local_dir=folder),
+    )
+    return Path(path)
+
+
+def _folder(config: RunConfig) -> Path:
+    name, downloads = str(config.model.init_from), Path(config.data.downloads)
+    if name == "sample":
+        return downloads / "models" / "sample"
+    if Path(name).is_dir() or not _HUB_ID.fullmatch(name):
+        return Path(name)
+    repository, _, revision = name.partition("@")
+    return _hub_folder(downloads, f"models/{repository}", revision or None)
+
+
+def _hub_folder(downloads: Path, repository: str, revision: str | None) -> Path:
+    """A folder for each revision: another one is not laid over what there is."""
+    return downloads / "hub" / f"{repository.replace('/', '--')}@{revision or 'main'}"
+
+
+def _is_there(config: RunConfig, folder: Path) -> bool:
+    if not (folder / "config.json").exists():
+        return False
+    name = str(config.model.init_from)
+    return name == "sample" or folder == Path(name) or (folder / WHOLE_FILE).exists()
+
+
+def _from_hub(what: str, download: Callable[[], T]) -> T:
+    try:
+        return download()
+    except Exception as error:  # of whichever library the hub's client speaks HTTP by
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise FetchError(
+            f"{what} could not be had from the hub: {reason}. Check the name, the network and, for a model "
+            "with a licence to accept, HF_TOKEN; then start the same command again, which goes on where this "
+            "one stopped"
+        ) from error

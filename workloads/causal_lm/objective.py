@@ -1,0 +1,148 @@
+"""Fine-tuning of a causal language model on conversations: the next token of responses, none of prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from workloads.esm2.config import RunConfig
+from workloads.esm2.evaluation import EVALUATION_SEED, score_packs
+from workloads.esm2.finetune import adapters
+from workloads.esm2.finetune.adapted_objective import AdaptedObjective
+from workloads.esm2.layered_model import LayeredModel
+from workloads.esm2.objective import Evaluation, Place
+from workloads.esm2.packing import HostPack, PackShape, PackStream
+from workloads.esm2.pretrained import save_model
+from workloads.esm2.proteins import ProteinSplit, Split
+
+from .conversations import IGNORED, ConversationSplit, ConversationStream, TokenPack, token_pack
+from .model import FAMILY, PackedCausalLM, on_meta, plain_class, read_config
+from .model_files import model_folder
+from .rouge import MEASURES
+from .template import Template
+from .written_answers import compare_models
+
+
+class CausalLM(AdaptedObjective):
+    """Of the run's conversations.
+
+    Raises:
+        ValueError: if model or data are not there, or do not fit.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        assert config.chat is not None, "a run without chat: has no conversations"
+        self.chat = config.chat
+        self.folder = model_folder(config)
+        self.plain_config = read_config(self.folder, config.chat.max_tokens)
+        split = ConversationSplit(config.data.path, "train")
+        super().__init__(config, split, self.plain_config, FAMILY)
+
+    def plain_on_meta(self) -> PackedCausalLM:
+        return on_meta(self.plain_config)
+
+    def plain_weights(self) -> dict[str, Tensor]:
+        try:
+            model = AutoModelForCausalLM.from_pretrained(self.folder, dtype=torch.float32)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"model.init_from: {self.folder} cannot be read: {error}") from error
+        return dict(model.state_dict())
+
+    def loaded(self, model: LayeredModel, dtype: torch.dtype) -> None:
+        super().loaded(model, dtype)
+        if self.lora is not None:
+            # Frozen as well, and as large as a tenth of the layers.
+            assert isinstance(model, PackedCausalLM)
+            model.lm_head.to(dtype)
+            model.model.embed_tokens.to(dtype)
+
+    def open(self, split: Split) -> ConversationSplit:
+        return ConversationSplit(self.config.data.path, split)
+
+    def pack_shape(self, split: ProteinSplit) -> PackShape:
+        return PackShape.of(split, self.config.train.tokens_per_pack, self.chat.max_tokens, special_tokens=0)
+
+    def stream(self, split: ProteinSplit, shape: PackShape, seed: int) -> PackStream:
+        assert isinstance(split, ConversationSplit)
+        return ConversationStream(split, shape, seed)
+
+    def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> TokenPack:
+        return token_pack(host, shape.max_length, device)
+
+    def num_targets(self, pack: TokenPack) -> Tensor:
+        return (pack.targets != IGNORED).sum()
+
+    def loss_sum(self, model: nn.Module, pack: TokenPack) -> Tensor:
+        """Cross-entropies in nats over the tokens of responses."""
+        result: Tensor = model(pack).loss_sum
+        return result
+
+    def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
+        found = score_packs(
+            model,
+            self.stream(split, place.shape, EVALUATION_SEED),
+            lambda host: self.pack(host, place.shape, place.here.device),
+            dtype=place.dtype,
+            here=place.here,
+            num_packs=num_packs,
+        )
+        values = {"eval_loss": found.loss, "eval_accuracy": found.accuracy, "perplexity": found.perplexity}
+        return Evaluation(values, found.num_proteins, found.seconds)
+
+    def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
+        kind, tokens = plain_class(self.plain_config), Template(self.chat, self.folder).tokenizer
+        if self.lora is None:
+            save_model(run_dir / "model", self.plain_config, self._as_read(weights), kind, tokens)
+            return
+        adapters.write_adapters(
+            run_dir,
+            self.lora,
+            self.family,
+            self.plain_config,
+            kind,
+            trained=weights,
+            weights=self._as_read(self.base_of_adapters(device)),
+            base=self.config.model.init_from,
+            tokens=tokens,
+        )
+
+    def _as_read(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """In the type that the model came in, half as large as fp32 as a rule."""
+        dtype = self.plain_config.dtype or torch.float32
+        return {name: value.to(dtype) for name, value in weights.items()}
+
+    def score_written(self, run_dir: Path, place: Place) -> Mapping[str, float]:
+        if not self.chat.questions:
+            return {}
+        held_out: Split = "test" if self.split.manifest.splits["test"].records else "validation"
+        return compare_models(
+            self.chat,
+            self.open(held_out),
+            base=self.folder,
+            run_dir=run_dir,
+            place=place,
+        )
+
+    def results(self, validation: Evaluation, test: Evaluation | None) -> dict[str, Any]:
+        return {
+            "test_loss": test and test.values["eval_loss"],
+            "test_accuracy": test and test.values["eval_accuracy"],
+            "test_perplexity": test and test.values["perplexity"],
+        }
+
+    def summary(self, results: Mapping[str, Any]) -> str:
+        found = f"validation perplexity {results['perplexity']:.2f}, accuracy {results['eval_accuracy']:.3f}"
+        scores = [
+            f"{name} {results[name]:.3f} (before {results[f'base_{name}']:.3f})"
+            for name in MEASURES
+            if name in results
+        ]
+        return "; ".join([found, *scores])
+
+    def identity(self, here: Any) -> dict[str, Any]:
+        return super().identity(here) | {"chat.max_tokens": self.chat.max_tokens}

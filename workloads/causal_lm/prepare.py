@@ -1,0 +1,192 @@
+"""From a table of questions and answers to a folder of shards, as packs are made of.
+
+The table is held in memory. The result does not depend on the order of its rows.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workloads.esm2.config import RunConfig
+from workloads.esm2.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings
+from workloads.esm2.data.prepared import existing_manifest, source_file
+from workloads.esm2.data.spill import SPLIT_SALT, hash_all
+from workloads.esm2.data.workspace import workspace
+
+from .model_files import fetch_model, is_fetched, model_folder
+from .shards import write_split
+from .table import Conversation, read_conversations, table_files
+from .template import Template
+
+CHAT_FILE = "chat.json"
+"""Beside the manifest: what made texts into tokens."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A conversation as it is stored."""
+
+    id: str
+    """Hash of the question."""
+    tokens: tuple[int, ...]
+    prompt_tokens: int
+    question: str
+    response: str
+
+
+def prepare_chat(config: RunConfig) -> Manifest:
+    """Bring the model and the tables of a run and prepare them; return at once if that has been done.
+
+    Raises:
+        ValueError: for anything wrong with them or with the output folder; nothing is left behind.
+    """
+    chat, out = config.chat, Path(config.data.path)
+    assert chat is not None, "a run without chat: has no conversations"
+    downloads = Path(config.data.downloads)
+    template = Template(chat, fetch_model(config))
+    files = {path: name for name in chat.table for path in table_files(name, downloads)}
+    settings, facts = _settings(config), _facts(config, template)
+    manifest = existing_manifest(out, files, settings)
+    if manifest is not None:
+        _check_same(out, facts)
+        _say(f"{out} is already prepared: {_summary(manifest)}")
+        return manifest
+    conversations = read_conversations(list(files), chat)
+    with workspace(out) as folder:
+        found = _prepared(conversations, template)
+        short = [one for one in found if len(one.tokens) <= chat.max_tokens]
+        kept = list({(one.tokens, one.prompt_tokens): one for one in short}.values())
+        parts = _split(kept, settings, of=len(found), max_tokens=chat.max_tokens)
+        manifest = Manifest(
+            sources=tuple(sorted(source_file(path, name) for path, name in files.items())),
+            settings=settings,
+            duplicates_dropped=len(short) - len(kept),
+            splits={name: write_split(folder, name, part) for name, part in parts.items()},
+            vocabulary=(),
+        )
+        manifest.save(folder)
+        left_out = {"longer_than_max_tokens": len(found) - len(short)}
+        (folder / CHAT_FILE).write_text(json.dumps(facts | left_out, indent=1) + "\n")
+    _say(f"{out} is prepared: {_summary(manifest)}")
+    if len(short) < len(found):
+        _say(
+            f"note: {len(found) - len(short)} of {len(found)} conversations have more than chat.max_tokens = "
+            f"{chat.max_tokens} tokens and were left out"
+        )
+    return manifest
+
+
+def is_prepared(config: RunConfig) -> bool:
+    """Whether a run's model and conversations are there, told without their sources, which may be gone since.
+
+    Raises:
+        ValueError: if what is there is damaged.
+    """
+    chat, out = config.chat, Path(config.data.path)
+    assert chat is not None, "a run without chat: has no conversations"
+    if not (out / MANIFEST_FILE).exists() or not (out / CHAT_FILE).exists() or not is_fetched(config):
+        return False
+    manifest = Manifest.load(out)
+    made_of = {source.name for source in manifest.sources}
+    template = Template(chat, model_folder(config))
+    return (
+        manifest.settings == _settings(config)
+        and made_of == set(chat.table)
+        and not _differences(out, _facts(config, template))
+    )
+
+
+def _settings(config: RunConfig) -> Settings:
+    data = config.data
+    return Settings(data.seed, data.validation_fraction, data.test_fraction, members=False)
+
+
+def _facts(config: RunConfig, template: Template) -> dict[str, Any]:
+    chat = config.chat
+    assert chat is not None
+    names = ("question_column", "reasoning_column", "answer_column", "prompt", "response", "max_tokens")
+    return {
+        **{f"chat.{name}": getattr(chat, name) for name in names},
+        "tokenizer (sha256)": template.fingerprint,
+    }
+
+
+def _differences(out: Path, wanted: dict[str, Any]) -> list[str]:
+    try:
+        there = json.loads((out / CHAT_FILE).read_text())
+    except (FileNotFoundError, ValueError):
+        return [f"{CHAT_FILE} is missing or damaged, so it holds no conversations"]
+    return [
+        f"{name} (there {there.get(name)!r}, wanted {value!r})"
+        for name, value in wanted.items()
+        if there.get(name) != value
+    ]
+
+
+def _check_same(out: Path, wanted: dict[str, Any]) -> None:
+    if differences := _differences(out, wanted):
+        raise ValueError(
+            f"{out} holds data prepared differently: {'; '.join(differences)}; "
+            "choose another data.path, or delete that folder to prepare again"
+        )
+
+
+def _prepared(conversations: Sequence[Conversation], template: Template) -> list[Prepared]:
+    prompts = template.prompts([found.question for found in conversations])
+    responses = template.responses(conversations)
+    hashes = hash_all([_normal(found.question) for found in conversations], SPLIT_SALT).tolist()
+    return [
+        Prepared(f"{number:016x}", (*prompt, *response), len(prompt), found.question, text)
+        for number, prompt, response, found, text in zip(
+            hashes,
+            template.tokens(prompts),
+            template.tokens(responses, ended=True),
+            conversations,
+            responses,
+            strict=True,
+        )
+    ]
+
+
+def _normal(question: str) -> bytes:
+    """The same for questions that differ in case and white space alone, which go to one split."""
+    return " ".join(question.casefold().split()).encode()
+
+
+def _split(
+    kept: Sequence[Prepared], settings: Settings, *, of: int, max_tokens: int
+) -> dict[str, list[Prepared]]:
+    """Conversations of each split, shuffled by a hash. The question alone decides on the split."""
+    keys = hash_all([one.id.encode() for one in kept], settings.seed).tolist()
+    order = sorted(range(len(kept)), key=lambda index: (keys[index], kept[index].tokens))
+    parts: dict[str, list[Prepared]] = {name: [] for name in SPLITS}
+    bounds = np.cumsum([settings.test_fraction, settings.validation_fraction]) * 2.0**64
+    for index in order:
+        number = int(kept[index].id, 16)
+        name = "test" if number < bounds[0] else "validation" if number < bounds[1] else "train"
+        parts[name].append(kept[index])
+    needed = ["train", "validation", *(["test"] if settings.test_fraction > 0 else [])]
+    for name in needed:
+        if not parts[name]:
+            raise ValueError(
+                f"the {name} split has no conversation: of {of}, {len(kept)} are different and have at most "
+                f"{max_tokens} tokens; give more, a larger chat.max_tokens, or larger "
+                "data.validation_fraction and data.test_fraction"
+            )
+    return parts
+
+
+def _summary(manifest: Manifest) -> str:
+    parts = [f"{name} {split.records:,}" for name, split in manifest.splits.items()]
+    return f"{', '.join(parts)} conversations, {manifest.residues:,} tokens"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

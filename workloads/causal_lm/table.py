@@ -1,0 +1,139 @@
+"""Questions and answers as rows: from JSON, JSON Lines, CSV, TSV or Parquet."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workloads.esm2.data.sources import fetch
+from workloads.esm2.finetune import table as labelled
+from workloads.esm2.finetune.table import Problems
+
+from .config import ChatConfig
+
+SAMPLE = Path(__file__).parent / "sample" / "questions.jsonl.gz"
+_JSON_SUFFIXES = (".json", ".json.gz")
+_LINES_SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson")
+
+Cells = dict[str, str | None]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    question: str
+    reasoning: str
+    answer: str
+    where: str
+    """``file:line`` or the row, for messages."""
+
+
+def table_files(location: str, downloads: Path) -> list[Path]:
+    """Local files of an entry of ``chat.table``.
+
+    Raises:
+        FetchError: (a ValueError) if it cannot be had.
+    """
+    if location == "sample":
+        if not SAMPLE.is_file():
+            raise ValueError(f"sample: {SAMPLE} is missing; restore it with: git checkout -- {SAMPLE}")
+        return [SAMPLE]
+    if location.startswith("hf://"):
+        from .model_files import fetch_table  # which makes the model of the sample from this table
+
+        return [fetch_table(location, downloads)]
+    return fetch(location, downloads)
+
+
+def read_conversations(files: Sequence[Path], chat: ChatConfig) -> list[Conversation]:
+    """All rows of the tables, in their order.
+
+    Raises:
+        ValueError: for files that cannot be read, missing columns, and rows without a question or an answer.
+    """
+    problems = Problems()
+    reasoning = [] if chat.reasoning_column is None else [chat.reasoning_column]
+    columns = [chat.question_column, *reasoning, chat.answer_column]
+    conversations = []
+    for path in files:
+        for where, cells in read_rows(path, columns, problems):
+            absent = [name for name in columns if not cells[name]]
+            if absent:
+                problems.add(where, f"no text in {', '.join(map(repr, absent))}")
+                continue
+            texts = [cells[name] or "" for name in columns]
+            conversations.append(Conversation(texts[0], texts[1] if reasoning else "", texts[-1], where))
+    problems.raise_if_any(", ".join(path.name for path in files))
+    if not conversations:
+        raise ValueError(f"{', '.join(map(str, files))}: no question in there; give at least one")
+    return conversations
+
+
+def read_rows(
+    path: Path, columns: Sequence[str], problems: Problems | None = None
+) -> Iterator[tuple[str, Cells]]:
+    """Where each row is, and its text by column, None where there is none."""
+    problems = problems or Problems()
+    name = path.name.lower()
+    if name.endswith(_LINES_SUFFIXES):
+        rows = _lines(path, problems)
+    elif name.endswith(_JSON_SUFFIXES):
+        rows = _array(path)
+    else:
+        for where, cells in labelled.read_rows(path, columns, problems):
+            yield where, {column: cell if isinstance(cell, str) else None for column, cell in cells.items()}
+        return
+    for number, (where, row) in enumerate(rows):
+        if not isinstance(row, dict):
+            problems.add(where, f"got {str(row)[:40]!r}; expected an object with {', '.join(columns)}")
+            continue
+        absent = [column for column in columns if column not in row]
+        if absent and number == 0:
+            raise ValueError(
+                f"{path} has no column {absent[0]!r}; it has {', '.join(map(repr, row))}. Name the table's "
+                "own columns in chat.question_column, chat.answer_column and chat.reasoning_column"
+            )
+        texts = {column: row.get(column) for column in columns}
+        wrong = [column for column, text in texts.items() if text is not None and not isinstance(text, str)]
+        if wrong:
+            problems.add(where, f"{wrong[0]!r} is {str(texts[wrong[0]])[:40]}; expected text in quotes")
+            continue
+        yield where, {column: (text or "").strip() or None for column, text in texts.items()}
+
+
+def _array(path: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        rows = json.loads(_text(path))
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is not JSON ({error}); one object a line is JSON Lines, whose files are called .jsonl"
+        ) from None
+    if not isinstance(rows, list):
+        raise ValueError(f"{path}: got {type(rows).__name__}; expected a list of objects: [{{...}}, ...]")
+    for number, row in enumerate(rows, start=1):
+        yield f"{path} row {number}", row
+
+
+def _lines(path: Path, problems: Problems) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(_text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield f"{path}:{number}", json.loads(line)
+        except ValueError as error:
+            problems.add(f"{path}:{number}", f"not JSON ({error})")
+
+
+def _text(path: Path) -> str:
+    content = path.read_bytes()
+    try:
+        if path.name.lower().endswith(".gz"):
+            content = gzip.decompress(content)
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
+    except (EOFError, OSError, ValueError) as error:
+        raise ValueError(f"{path} is a truncated or damaged gzip file ({error}); fetch it again") from None

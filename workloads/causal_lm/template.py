@@ -1,0 +1,85 @@
+"""A question as the model reads it, and what it is to write."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from .config import ChatConfig
+from .config_rules import FIELD
+from .table import Conversation
+
+
+class Template:
+    """Texts and tokens of conversations.
+
+    Prompt and response are made into tokens one by one, so that the prompt of a question is the same in
+    training and when it is asked.
+
+    Args:
+        chat: of the run.
+        folder: of the model, with its tokenizer.
+
+    Raises:
+        ValueError: if the tokenizer has no end-of-sequence token, or no chat template where one is needed.
+    """
+
+    def __init__(self, chat: ChatConfig, folder: Path) -> None:
+        self._chat = chat
+        self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+        if self.tokenizer.eos_token_id is None:
+            raise ValueError(
+                f"model.init_from: the tokenizer of {folder} has no end-of-sequence token, without which no "
+                "answer ends; set eos_token in its tokenizer_config.json"
+            )
+        if chat.prompt is None and not self.tokenizer.chat_template:
+            raise ValueError(
+                f"chat.prompt: got null, but the tokenizer of {folder} has no chat template; give the text "
+                'with {question}, such as "Question: {question}\\nAnswer: "'
+            )
+
+    def prompts(self, questions: Sequence[str]) -> list[str]:
+        if self._chat.prompt is not None:
+            return [_filled(self._chat.prompt, {"question": question}) for question in questions]
+        return [
+            str(
+                self.tokenizer.apply_chat_template(
+                    [{"role": "user", "content": question}], add_generation_prompt=True, tokenize=False
+                )
+            )
+            for question in questions
+        ]
+
+    def responses(self, conversations: Sequence[Conversation]) -> list[str]:
+        return [
+            _filled(self._chat.response, {"reasoning": found.reasoning, "answer": found.answer})
+            for found in conversations
+        ]
+
+    def tokens(self, texts: Sequence[str], *, ended: bool = False) -> list[list[int]]:
+        """Ids of each text, with the token that ends a response where it is ``ended``."""
+        ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        return [[*found, self.tokenizer.eos_token_id] for found in ids] if ended else ids
+
+    def answer(self, response: str) -> str:
+        """What ROUGE compares of a response."""
+        mark = self._chat.answer_follows
+        return (response.rpartition(mark)[2] if mark else response).strip()
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that makes tokens of texts."""
+        parts = [
+            self.tokenizer.backend_tokenizer.to_str(),
+            str(self.tokenizer.eos_token_id),
+            str(self.tokenizer.chat_template) if self._chat.prompt is None else "",
+        ]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _filled(template: str, values: dict[str, str]) -> str:
+    """Not by ``str.format``: braces of a template that are no field stay as they are."""
+    return FIELD.sub(lambda match: values[match[1]], template)

@@ -1,0 +1,136 @@
+"""What the tuned model and the one it started from write to held-out questions, and how near that comes."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from peft import PeftModel
+from torch import nn
+from transformers import AutoModelForCausalLM
+
+from workloads.esm2.heartbeat import beat
+from workloads.esm2.objective import Place
+from workloads.esm2.processes import Processes
+from workloads.esm2.whole_file import write_whole
+
+from .config import ChatConfig
+from .conversations import ConversationSplit
+from .rouge import MEASURES, mean_scores, rouge
+from .template import Template
+
+ANSWERS_FILE = "answers.json"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Of a held-out question; texts as ROUGE compares them."""
+
+    question: str
+    reference: str
+    base: str
+    tuned: str
+    base_scores: Mapping[str, float]
+    tuned_scores: Mapping[str, float]
+
+
+def compare_models(
+    chat: ChatConfig, split: ConversationSplit, *, base: Path, run_dir: Path, place: Place
+) -> dict[str, float]:
+    """Ask both models, score what they write, and leave it in ``answers.json``; means by name.
+
+    Every process answers its share of the questions, with a whole model on its device.
+
+    Args:
+        chat: of the run.
+        split: with the questions, of which the first ``chat.questions`` are asked.
+        base: folder of the model that the run started from.
+        run_dir: with the tuned one, or its adapter.
+        place: where, and in which arithmetic.
+
+    Raises:
+        ValueError: if the run has left neither a model nor an adapter.
+    """
+    template = Template(chat, base)
+    asked = split.texts(chat.questions)
+    prompts = template.prompts([question for question, _ in asked])
+    written = {}
+    for name in ("base", "tuned"):
+        model = _model(name, base, run_dir, place)
+        written[name] = _answers(model, template, prompts, chat, place.here)
+        del model
+        gc.collect()  # both at once may not fit
+    answers = []
+    for (question, response), before, after in zip(asked, written["base"], written["tuned"], strict=True):
+        reference, first, second = (template.answer(text) for text in (response, before, after))
+        answers.append(
+            Answer(question, reference, first, second, rouge(reference, first), rouge(reference, second))
+        )
+    if place.here.is_first:
+        document = {"split_questions": len(asked), "answers": [asdict(answer) for answer in answers]}
+        write_whole(run_dir / ANSWERS_FILE, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    tuned = mean_scores([answer.tuned_scores for answer in answers])
+    untuned = mean_scores([answer.base_scores for answer in answers])
+    return {**tuned, **{f"base_{name}": untuned[name] for name in MEASURES}}
+
+
+def _model(name: str, base: Path, run_dir: Path, place: Place) -> nn.Module:
+    beat(f"loading the {name} model", slow=True)
+    merged, adapter = run_dir / "model", run_dir / "adapter"
+    is_merged = name == "tuned" and merged.is_dir()
+    model: Any = AutoModelForCausalLM.from_pretrained(merged if is_merged else base, dtype=place.dtype)
+    if name == "tuned" and not is_merged:
+        if not adapter.is_dir():
+            raise ValueError(
+                f"{run_dir} has neither model nor adapter: the run has not finished. make finetune-llm goes "
+                "on with it"
+            )
+        model = PeftModel.from_pretrained(model, adapter)
+    return model.to(place.here.device).eval()
+
+
+@torch.inference_mode()
+def _answers(
+    model: nn.Module, template: Template, prompts: Sequence[str], chat: ChatConfig, here: Processes
+) -> list[str]:
+    """Greedily, so that the same model answers the same; every process gets all of them."""
+    tokenizer, generating = template.tokenizer, model
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    mine: dict[int, str] = {}
+    places = list(range(here.rank, len(prompts), here.world_size))
+    # Of like lengths, so that little is padded.
+    encoded = dict(zip(places, template.tokens([prompts[place] for place in places]), strict=True))
+    places.sort(key=lambda place: len(encoded[place]))
+    for first in range(0, len(places), chat.questions_at_once):
+        beat("answering questions", slow=True)
+        batch = places[first : first + chat.questions_at_once]
+        longest = max(len(encoded[place]) for place in batch)
+        ids = torch.full((len(batch), longest), pad)
+        mask = torch.zeros_like(ids)
+        for row, place in enumerate(batch):
+            tokens = encoded[place]
+            ids[row, longest - len(tokens) :] = torch.tensor(tokens)
+            mask[row, longest - len(tokens) :] = 1
+        written = generating.generate(  # type: ignore[operator]  # of transformers
+            input_ids=ids.to(here.device),
+            attention_mask=mask.to(here.device),
+            max_new_tokens=chat.max_new_tokens,
+            do_sample=False,
+            temperature=None,
+            top_p=None,
+            top_k=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=pad,
+        )
+        texts = tokenizer.batch_decode(written[:, longest:], skip_special_tokens=True)
+        mine.update(zip(batch, texts, strict=True))
+    everyone: list[Any] = [None] * here.world_size
+    dist.all_gather_object(everyone, mine, group=here.control)
+    found = {place: text for part in everyone for place, text in part.items()}
+    return [found[place] for place in range(len(prompts))]

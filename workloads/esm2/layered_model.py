@@ -1,0 +1,38 @@
+"""What the trainer asks of a model, whatever its architecture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+
+
+class LayeredModel(nn.Module):
+    """A transformer whose layers can be reached, sharded, compiled and recomputed one by one."""
+
+    activation_checkpointing: bool = False
+    """Whether layers are computed again in the backward pass."""
+    uncounted: ClassVar[tuple[str, ...]] = ()
+    """Parts of the names of parameters that no token is multiplied by."""
+
+    if TYPE_CHECKING:  # transformers has it
+
+        def tie_weights(self, *arguments: Any, **keywords: Any) -> Any: ...
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        raise NotImplementedError
+
+    @property
+    def flops_per_pair(self) -> float:
+        """Of forward and backward pass, for each pair of positions of one sequence."""
+        raise NotImplementedError
+
+    def recompute_layers(self) -> None:
+        """Keep no layer's activations for the backward pass."""
+        self.activation_checkpointing = True
+
+    def make_buffers(self, device: torch.device) -> None:
+        """Fill the buffers that no checkpoint holds, once the parameters have left the meta device."""
+        return

@@ -53,7 +53,7 @@ $(foreach goal,$(filter report bench bench-data bench-inference bench-serve fine
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help env data train-ddp train-fsdp finetune-lora finetune-table evaluate serve embed predict variants \
+.PHONY: help env data train-ddp train-fsdp train-bionemo convert-bionemo finetune-lora finetune-table evaluate serve embed predict variants \
 	bandwidth report status tail cancel fetch bench bench-data bench-inference bench-serve \
 	cost prices plan \
 	synth deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
@@ -91,6 +91,12 @@ finetune-lora: $(READY) ## train for the task of CONFIG=workloads/esm2/configs/f
 
 finetune-table: $(READY) ## minutes, scores and memory of each memory-saving method, run after run
 	$(STAGE).finetune.method_table --config $(CONFIG) $(ARGS)
+
+train-bionemo: $(READY) ## the same run file by NVIDIA BioNeMo, pre-training or a task (docs/bionemo.md)
+	$(call stage,train-bionemo,bionemo.start) $(ARGS)
+
+convert-bionemo: $(READY) ## its checkpoints to and from transformers' format: ARGS="bionemo.convert=from_transformers ..."
+	$(call stage,convert-bionemo,bionemo.convert) $(ARGS)
 
 evaluate: $(READY) ## score a run or a hub id (ARGS="model.init_from=...") with fixed masks, or a run's task
 	$(call stage,evaluate,evaluate) $(ARGS)

@@ -1,22 +1,24 @@
 #!/usr/bin/env bash
-# The Python packages of docker/requirements.lock that the base image lacks, and nothing else:
-# install_python_packages.sh FOLDER-OF-THESE-FILES
+# The Python packages of a requirements.lock that the base image lacks, and nothing else:
+# install_python_packages.sh FOLDER-WITH-LOCK-AND-VERSIONS
 set -euo pipefail
 
-readonly here="$1"
+readonly lists="$1"
+here="$(dirname "$0")"
+readonly here
 work="$(mktemp --directory)"
 readonly work
 trap 'rm -rf "${work}"' EXIT
 
-python3 -B "${here}/python_lock.py" lacking "${here}/requirements.lock" "${here}/versions.json" \
+python3 -B "${here}/python_lock.py" lacking "${lists}/requirements.lock" "${lists}/versions.json" \
     "${work}/requirements.txt" "${work}/shipped.json"
 # The base's PIP_CONSTRAINT forbids other versions of what it ships. The list holds nothing of that but the
 # packages to replace, which it would refuse; the check below is stricter: nothing else may have changed.
 PIP_CONSTRAINT="" PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-deps --require-hashes \
     --only-binary :all: --no-cache-dir --disable-pip-version-check --no-input --progress-bar off \
     --root-user-action ignore --requirement "${work}/requirements.txt"
-python3 -B "${here}/python_lock.py" check "${here}/requirements.lock" "${here}/versions.json" \
-    "${here}/requirements.in" "${work}/shipped.json"
+python3 -B "${here}/python_lock.py" check "${lists}/requirements.lock" "${lists}/versions.json" \
+    "${lists}/requirements.in" "${work}/shipped.json"
 # After the check, which would find the agent's pin of torch unmet. Its build back end is in the lock.
 PIP_CONSTRAINT="" PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-deps --require-hashes \
     --no-binary :all: --no-build-isolation --no-cache-dir --disable-pip-version-check --no-input \

@@ -12,7 +12,7 @@ from config.instance_catalogue import InstanceType, instance_type
 from config.kubernetes_names import COMMON_NAMESPACE, job_folder
 from config.task_governance import team_namespace
 from tools.job_checks import gpus_of, listed, sizes_of
-from workloads.esm2.launch.job_file import RESUMED
+from workloads.esm2.launch.job_file import RESUMED, TRAINING
 from workloads.esm2.launch.pod_job import DEEP_HEALTH_LABEL, GROUP_LABEL, INSTANCE_TYPE_LABEL, PodJob
 
 IMAGE = re.compile(r"[\w.-]+(:\d+)?(/[a-z0-9._-]+)+(:[\w.-]+)?@sha256:[0-9a-f]{64}")
@@ -22,7 +22,10 @@ MIN_HANG_SECONDS = 60
 """The operator's agent looks once a second; a process writes five lines in this time at most."""
 DATA_CPUS, DATA_MEMORY_GIB = 8, 16
 MOST_RETRIES = 1000
-RETRIES = {**dict.fromkeys(RESUMED, PodJob.max_retries), "data": 3, "evaluate": 3, "bandwidth": 1}
+RETRIES = {
+    **dict.fromkeys(RESUMED, PodJob.max_retries),
+    **{"data": 3, "evaluate": 3, "bandwidth": 1, "convert-bionemo": 3},
+}
 """By default: what does not go on where it was has little to lose, and mostly fails with its result."""
 BORROW_LIMIT_PERCENT = 50
 """SageMaker's, where the cluster file gives none (``config/task_governance.py``)."""
@@ -285,7 +288,7 @@ def _sizes(
 ) -> range:
     there = sum(group.max_instances or group.num_instances for group in groups)
     most = min(there, quota.own) if quota else there
-    asked = wanted.nodes or str(most if wanted.stage in ("train", "bandwidth") else 1)
+    asked = wanted.nodes or str(most if wanted.stage in (*TRAINING, "bandwidth") else 1)
     names = ", ".join(group.name for group in groups)
     sizes = sizes_of(asked, wanted.stage, there, problems, who=names)
     if sizes and quota and sizes[-1] > quota.with_borrowed:

@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from config.eks_cluster import EksCluster
 from config.kubernetes_names import JOB_SERVICE_ACCOUNT, LUSTRE_CLAIM, TRAINING_UID, job_namespaces
 from tools.bandwidth_request import asked_bandwidth, expectation
+from tools.bionemo_checks import bionemo_problems
 from tools.eks_placement import (
     EksWanted,
     Placement,
@@ -25,12 +26,13 @@ from tools.eks_placement import (
 )
 from tools.job_checks import listed, output_of, path_problems, shard_problems
 from workloads.esm2.config import RunConfig
+from workloads.esm2.launch.job_file import MODULES
 from workloads.esm2.launch.pod_job import PodJob
 
 MAX_NAME = 40
 """Operators append to a job's name, and the result is a label with 63 characters at most."""
 MAX_LABEL = 63
-LONGEST_STAGE = len("bandwidth")
+LONGEST_STAGE = max(map(len, MODULES))
 
 
 def pod_job(
@@ -58,6 +60,7 @@ def pod_job(
         who="pods",
         where=cluster.storage.lustre.mount_path,
     )
+    problems += bionemo_problems(config, wanted.stage, place.sizes, place.num_processes)
     if wanted.stage == "train":
         problems += shard_problems(config, place.sizes, place.num_processes)
     if problems:

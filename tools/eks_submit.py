@@ -16,10 +16,11 @@ from tools.eks_files import write_files
 from tools.eks_image import commit_image, image_note
 from tools.eks_placement import EksWanted
 from tools.eks_request import bandwidth_job, pod_job
+from tools.image import DEFAULT_FRAMEWORK, FRAMEWORK_OF
 from tools.kind_of_job import active_jobs, kind_of
 from tools.kubectl import Kubectl, Refused, open_kubectl
 from tools.stage_command import code_revision, named_run, print_found, stage_parser
-from workloads.esm2.launch.job_file import results
+from workloads.esm2.launch.job_file import TRAINING, results
 from workloads.esm2.launch.kubernetes_job import config_map, job_manifest
 from workloads.esm2.launch.pod_job import RUN_LABEL, STAGE_LABEL, PodJob
 
@@ -29,7 +30,8 @@ QUEUE_KIND = "localqueues.kueue.x-k8s.io"
 def main() -> int:
     options = _options()
     cluster = load_eks_cluster(options.cluster)
-    image = options.image or commit_image(cluster, options.profile)
+    framework = FRAMEWORK_OF.get(options.stage, DEFAULT_FRAMEWORK)
+    image = options.image or commit_image(cluster, options.profile, framework)
     wanted = EksWanted(
         stage=options.stage,
         image=image,
@@ -121,8 +123,12 @@ def check_place(kubectl: Kubectl, job: PodJob) -> None:
             f"service account {job.service_account} is not in {job.namespace}; make deploy makes the one of "
             "jobs, --service-account names another"
         )
-    if job.stage == "train":
-        same = active_jobs(kubectl, job.operator, {RUN_LABEL: job.run, STAGE_LABEL: "train"})
+    if job.stage in TRAINING:
+        same = [
+            name
+            for stage in TRAINING
+            for name in active_jobs(kubectl, job.operator, {RUN_LABEL: job.run, STAGE_LABEL: stage})
+        ]
         problems += [
             f"run {job.run} is being trained by job {name}; make cancel TARGET=eks JOB={name}, or give "
             "another name="

@@ -43,6 +43,8 @@ FRAMEWORKS = {
     },
 }
 DEFAULT_FRAMEWORK = "esm2"
+FRAMEWORK_OF = {"train-bionemo": "bionemo", "convert-bionemo": "bionemo"}
+"""Of stages that the default one's image has not got."""
 
 
 def main() -> int:
@@ -120,8 +122,8 @@ def base_image(versions: Path) -> str:
     if not DIGEST.fullmatch(base.get("digest") or ""):
         name = f"{base['image']}:{base['tag']}"
         raise ValueError(
-            f"{versions.parent.name}/{versions.name}: base.digest is {base.get('digest')!r}; images are built "
-            "on a base that cannot change, so put the digest there that this prints: "
+            f"{versions.parent.name}/{versions.name}: base.digest is {base.get('digest')!r}; images are "
+            "built on a base that cannot change, so put the digest there that this prints: "
             f"docker buildx imagetools inspect {name}"
         )
     return f"{base['image']}@{base['digest']}"

@@ -13,10 +13,10 @@ from typing import Any
 from config.instance_catalogue import InstanceType, instance_type
 from config.node_settings import HOME_MOUNT_PATH
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
+from tools.bionemo_checks import bionemo_problems, data_manifest
 from tools.job_checks import files_needed, gpus_of, listed, output_of, path_problems, shard_problems, sizes_of
 from workloads.esm2.config import RunConfig
-from workloads.esm2.data.manifest import MANIFEST_FILE
-from workloads.esm2.launch.job_file import Job
+from workloads.esm2.launch.job_file import TRAINING, Job
 
 WITHOUT_USERS = "ubuntu"
 """The image's own user, who is there when the cluster file names none."""
@@ -101,6 +101,7 @@ def job_request(
         where=" or ".join(shared_folders(cluster)),
     )
     place = placement(cluster, wanted, problems)
+    problems += bionemo_problems(config, wanted.stage, place.sizes, place.num_processes)
     if wanted.stage == "train":
         problems += shard_problems(config, place.sizes, place.num_processes)
     if problems:
@@ -111,7 +112,7 @@ def job_request(
         # The file's name is another one on the cluster.
         overrides=(*overrides, f"name={config.name}"),
         run_dir=str(PurePosixPath(wanted.folder) / config.run_dir),
-        data_manifest="" if output else str(PurePosixPath(wanted.folder) / config.data.path / MANIFEST_FILE),
+        data_manifest="" if output else data_manifest(config, wanted.stage, wanted.folder),
         output=output,
         needed=files_needed(config, wanted.stage, wanted.folder),
     )
@@ -248,7 +249,7 @@ def _groups(cluster: SlurmCluster, partition: str | None, problems: list[str]) -
 
 def _sizes(groups: list[SlurmInstanceGroup], wanted: Wanted, problems: list[str]) -> range:
     there = sum(group.num_instances for group in groups)
-    asked = wanted.nodes or str(there if wanted.stage in ("train", "bandwidth") else 1)
+    asked = wanted.nodes or str(there if wanted.stage in (*TRAINING, "bandwidth") else 1)
     return sizes_of(asked, wanted.stage, there, problems, who=f"partition {groups[0].partition}")
 
 

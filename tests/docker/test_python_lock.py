@@ -111,16 +111,17 @@ def test_lock_without_hashes_is_refused(site: Site) -> None:
     assert "lock: no exact version or no hash: alpha==1.0" in done.stderr
 
 
-# The shipped files.
+# The shipped files: ours, and that of BioNeMo's image.
+FOLDERS = ("docker", "docker/bionemo")
 
 
-def lock() -> dict[str, str]:
-    text = (REPOSITORY / "docker/requirements.lock").read_text()
+def lock(folder: str = "docker") -> dict[str, str]:
+    text = (REPOSITORY / folder / "requirements.lock").read_text()
     return {str(canonicalize_name(n)): v for n, v in re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE)}
 
 
-def direct() -> list[Requirement]:
-    lines = (REPOSITORY / "docker/requirements.in").read_text().splitlines()
+def direct(folder: str = "docker") -> list[Requirement]:
+    lines = (REPOSITORY / folder / "requirements.in").read_text().splitlines()
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
 
@@ -136,21 +137,30 @@ def test_the_agent_is_the_one_that_is_tested() -> None:
     assert str(agent()) in pins
 
 
-def test_lock_holds_what_is_asked_for_and_never_torch() -> None:
-    locked = lock()
-    for requirement in direct():
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_lock_holds_what_is_asked_for_and_never_torch(folder: str) -> None:
+    locked = lock(folder)
+    for requirement in direct(folder):
         assert requirement.specifier.contains(locked[str(canonicalize_name(requirement.name))]), requirement
     assert not {name for name in locked if re.match(r"torch|triton|nvidia|cuda", name)}
 
 
-def test_locked_versions_are_those_that_are_tested() -> None:
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_locked_versions_are_those_that_are_tested(folder: str) -> None:
     """Of what requirements.txt pins: the image trains with what the tests ran with."""
     pins = re.findall(r"^([\w.-]+)==(\S+)", (REPOSITORY / "requirements.txt").read_text(), re.MULTILINE)
-    locked = lock()
+    locked = lock(folder)
     shared = {str(canonicalize_name(name)): version for name, version in pins}
     shared = {name: version for name, version in shared.items() if name in locked}
-    assert len(shared) > 8
+    assert len(shared) > 4
     assert shared == {name: locked[name] for name in shared}
+
+
+def test_bionemos_image_keeps_its_own_packages() -> None:
+    """Its transformers is the one that it was built with."""
+    versions = json.loads((REPOSITORY / "docker/bionemo/versions.json").read_text())
+    assert not versions["replaced_python_packages"]
+    assert not {*lock("docker/bionemo")} & {"transformers", "peft", "tokenizers", "safetensors"}
 
 
 def imported_by(path: Path) -> set[str]:

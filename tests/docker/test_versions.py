@@ -12,7 +12,9 @@ DOCUMENT = (REPOSITORY / "docs/training-image.md").read_text()
 
 
 def test_everything_fetched_is_pinned_by_hash() -> None:
-    assert re.fullmatch(r"sha256:[0-9a-f]{64}", VERSIONS["base"]["digest"])
+    for file in ("docker/versions.json", "docker/bionemo/versions.json"):
+        base = json.loads((REPOSITORY / file).read_text())["base"]
+        assert re.fullmatch(r"sha256:[0-9a-f]{64}", base["digest"]), file
     installer = VERSIONS["efa_installer"]
     assert re.fullmatch(r"[0-9a-f]{64}", installer["sha256"])
     assert installer["url"].startswith("https://") and installer["version"] in installer["url"]

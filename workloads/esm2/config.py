@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar
 import yaml
 
 from ..causal_lm.config import ChatConfig
+from .bionemo.config import BionemoConfig
 from .config_rules import rule_violations
 
 T = TypeVar("T")
@@ -224,6 +225,8 @@ class RunConfig:
     task: TaskConfig | None = None
     lora: LoraConfig | None = None
     """``{}`` is LoRA with these defaults; null trains all weights."""
+    bionemo: BionemoConfig | None = None
+    """Of ``make train-bionemo`` alone; null is its defaults."""
     chat: ChatConfig | None = None
     """Fine-tunes a causal language model on questions and answers."""
 

@@ -108,6 +108,10 @@ def rule_violations(config: RunConfig) -> list[str]:
     if config.chat is not None:
         rules += chat_rules(config)
     rules += _lora_rules(config)
+    if config.bionemo is not None:
+        for name in ("micro_batch_size", "tensor_parallel_size", "check_every_steps", "dataset_workers"):
+            value = getattr(config.bionemo, name)
+            rules.append((value is None or value >= 1, f"bionemo.{name}: got {value}; must be at least 1"))
     return [message for holds, message in rules if not holds]
 
 

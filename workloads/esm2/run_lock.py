@@ -29,23 +29,34 @@ def exclusive(lock_file: Path, here: Processes, when_held: str) -> Iterator[None
         ValueError: on every process, if others hold the lock for longer than ``PATIENCE`` says; on the first
             one, if the lock's folder cannot be written.
     """
-    is_held = False
-    if here.is_first:
-        try:
-            lock_file.parent.mkdir(parents=True, exist_ok=True)
-            lock = lock_file.open("w")
-        except OSError as error:
-            raise ValueError(
-                f"{lock_file.parent} cannot be written: {error.strerror}; name a folder of yours"
-            ) from None
-        deadline = time.monotonic() + float(os.environ.get(PATIENCE, "0"))
-        while (is_held := _is_held(lock)) and time.monotonic() < deadline:
-            time.sleep(0.5)
-    if here.sum_on_host(is_held)[0]:
+    lock = take(lock_file) if here.is_first else None
+    if here.sum_on_host(here.is_first and lock is None)[0]:
         raise ValueError(when_held)
     yield
-    if here.is_first:
+    if lock is not None:
         lock.close()
+
+
+def take(lock_file: Path) -> IO[str] | None:
+    """The lock, until it is closed; None if others hold it for longer than ``PATIENCE`` says.
+
+    Raises:
+        ValueError: if the lock's folder cannot be written.
+    """
+    try:
+        lock_file.parent.mkdir(parents=True, exist_ok=True)
+        lock = lock_file.open("w")
+    except OSError as error:
+        raise ValueError(
+            f"{lock_file.parent} cannot be written: {error.strerror}; name a folder of yours"
+        ) from None
+    deadline = time.monotonic() + float(os.environ.get(PATIENCE, "0"))
+    while _is_held(lock):
+        if time.monotonic() >= deadline:
+            lock.close()
+            return None
+        time.sleep(0.5)
+    return lock
 
 
 def _is_held(lock: IO[str]) -> bool:

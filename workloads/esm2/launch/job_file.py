@@ -21,11 +21,17 @@ MODULES: Mapping[str, str] = {
     "predict": "workloads.esm2.inference.predict",
     "variants": "workloads.esm2.inference.variants",
     "bandwidth": "workloads.esm2.network.bandwidth",
+    "train-bionemo": "workloads.esm2.bionemo.train",
+    "convert-bionemo": "workloads.esm2.bionemo.convert",
 }
 """Of the stages."""
+DATA_MODULES: Mapping[str, str] = {"train-bionemo": "workloads.esm2.bionemo.data"}
+"""What prepares the data of a stage, where it is not the module of ``data``."""
 INFERENCE = ("embed", "predict", "variants")
 """Stages that write a table, part by part."""
-RESUMED = ("train", *INFERENCE)
+TRAINING = ("train", "train-bionemo")
+"""Stages that train: on all nodes if no number is asked for, and with their data prepared before."""
+RESUMED = (*TRAINING, *INFERENCE)
 """Stages that go on where an earlier start has come to."""
 
 

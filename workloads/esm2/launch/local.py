@@ -16,14 +16,13 @@ import uuid
 from pathlib import Path
 
 import torch
-from torch.distributed.launcher.api import LaunchConfig
 
 from ..command_line import ERROR_FILE, run_command
 from ..config import RunConfig
 from ..data.run_data import prepare_run
 from ..pretrained import starting_config
 from ..tracking import RESULTS_FILE
-from .torchrun import SHUTDOWN_TIMEOUT_SECONDS, run_processes
+from .torchrun import SHUTDOWN_TIMEOUT_SECONDS, elastic_config, run_processes
 
 CPU_PROCESSES = 2
 
@@ -69,7 +68,7 @@ def on_every_device(module: str, title: str) -> int:
 
 def _run(processes: int, arguments: list[str]) -> int:
     """Start the processes and wait for them; the exit status of the one that failed first."""
-    config = LaunchConfig(
+    config = elastic_config(
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=processes,

@@ -25,7 +25,7 @@ from .hang_watch import HangWatch, flight_recorder
 from .job_file import MODULES, Job, read_job
 from .slurm_attempts import endings_folder, stacks_folder, write_ending
 from .slurm_step import stage_arguments
-from .torchrun import SHUTDOWN_TIMEOUT_SECONDS, Ending, run_processes
+from .torchrun import SHUTDOWN_TIMEOUT_SECONDS, Ending, elastic_config, run_processes
 
 FIRST_PORT, NUM_PORTS = 20_000, 10_000
 CHECK, CHECK_MODULE = "check", "workloads.esm2.network.check"
@@ -99,7 +99,7 @@ def launch_config(job: Job, attempt: str, stage: str, node: str, group: Sequence
     seconds = MEETING_SECONDS
     if stage == CHECK:
         seconds = CHECK_CONTAINER_MEETING_SECONDS if job.image else CHECK_MEETING_SECONDS
-    return LaunchConfig(
+    return elastic_config(
         min_nodes=len(group),
         max_nodes=len(group),
         nproc_per_node=job.processes_per_node,

@@ -7,6 +7,7 @@ for it. What is there is taken without asking for its sources, which may be gone
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from ..command_line import run_command
@@ -26,14 +27,23 @@ def main(config: RunConfig) -> None:
     Raises:
         ValueError: if they cannot be had, or others are in their place.
     """
+    once(
+        lambda: is_there(config),
+        lambda: prepare_run(config),
+        f"another pod prepares {config.data.path}",
+    )
+
+
+def once(is_done: Callable[[], bool], do: Callable[[], object], when_waiting: str) -> None:
+    """Have one of several pods do it, and the others wait; ``when_waiting`` is said by these, once."""
     is_told = False
-    while not is_there(config):
+    while not is_done():
         try:
-            prepare_run(config)
+            do()
             return
         except (BeingPrepared, BeingFetched):
             if not is_told:
-                print(f"another pod prepares {config.data.path}", flush=True)
+                print(when_waiting, flush=True)
             is_told = True
             time.sleep(POLL_SECONDS)
 

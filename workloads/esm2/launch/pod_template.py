@@ -8,6 +8,7 @@ from typing import Any
 from ..heartbeat import BEAT_LINES
 from ..metrics_port import JOB_ID, POD_PORT, PORT
 from ..run_lock import PATIENCE
+from .job_file import DATA_MODULES, TRAINING
 from .pod_check import NODE_NAME
 from .pod_job import HEALTH_LABEL, SAVE_SECONDS, Manifest, PodJob
 from .slurm_step import LOCK_SECONDS
@@ -71,8 +72,9 @@ def pod_template(job: PodJob, command: list[str], container_name: str, *, agent:
     # It sees the devices that the main container gets, and makes the working folder, which would be root's if
     # Kubernetes made it.
     before = [made("check", _check(job), all_sizes, "/")]
-    if job.stage == "train":
-        prepare = ["python3", "-m", "workloads.esm2.launch.pod_data", *run_arguments(job)]
+    if job.stage in TRAINING:
+        module = DATA_MODULES.get(job.stage, "workloads.esm2.launch.pod_data")
+        prepare = ["python3", "-m", module, *run_arguments(job)]
         before.append(made("data", prepare, sizes, job.work_folder))
     annotations = job.topology_annotations()
     return {

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..bionemo.checkpoints import checkpoint_step
 from ..inference.output_file import num_parts
 from ..whole_file import write_whole
 from .hang_report import Observed
@@ -66,6 +67,8 @@ def read_state(folder: Path) -> State:
 
 def progress(job: Job) -> int:
     """Step of the last whole checkpoint; of inference, how many parts of the table are there."""
+    if job.stage == "train-bionemo":
+        return checkpoint_step(Path(job.run_dir))
     return num_parts(Path(job.output)) if job.output else newest_checkpoint(Path(job.run_dir))
 
 

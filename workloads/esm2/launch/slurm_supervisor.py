@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from .hang_report import Observed, blame, report
-from .job_file import Job, read_job
+from .job_file import DATA_MODULES, MODULES, Job, read_job
 from .network_check import AGENT, NetworkCheck
 from .preflight import Verdict, check_nodes
 from .slurm_attempts import (
@@ -45,7 +45,6 @@ WAIT_MINUTES = 30
 SECONDS_BETWEEN_SIGNALS = 15
 """A step that is only starting may miss one."""
 STOPPED_BY_SIGNAL = 143
-DATA = "workloads.esm2.data"
 REPORT = "report.html"
 
 
@@ -118,7 +117,8 @@ class Supervisor:
         arguments = stage_arguments(self.job, self.folder)
         lacks_data = bool(self.job.data_manifest) and not Path(self.job.data_manifest).exists()
         if self.job.stage == "data" or lacks_data:
-            command = step_command(self.job, options, num_nodes=1, arguments=["-m", DATA, *arguments])
+            prepare = DATA_MODULES.get(self.job.stage, MODULES["data"])
+            command = step_command(self.job, options, num_nodes=1, arguments=["-m", prepare, *arguments])
             status = self._run(command)
             if self.job.stage == "data" or status:
                 return status

@@ -8,8 +8,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import FrameType
+from typing import Any
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -19,6 +20,14 @@ SHUTDOWN_TIMEOUT_SECONDS = 120
 """Between SIGTERM and SIGKILL for the processes: they end their step and save. torchrun's default is 30."""
 _OTHER_SIGNALS = "SIGINT,SIGHUP,SIGQUIT"
 """That torchrun takes itself; by default it does SIGTERM, too."""
+_FIELDS = {field.name for field in fields(LaunchConfig)}
+_HAS_SIGNALS = "signals_to_handle" in _FIELDS
+
+
+def elastic_config(*, shutdown_timeout: int, **values: Any) -> LaunchConfig:
+    """A ``LaunchConfig``, without what older releases of torch have not: they wait for 30 s at a shutdown."""
+    known = {"shutdown_timeout": shutdown_timeout} if "shutdown_timeout" in _FIELDS else {}
+    return LaunchConfig(**known, **values)
 
 
 @dataclass(frozen=True)
@@ -34,11 +43,11 @@ def run_processes(config: LaunchConfig, arguments: Sequence[str]) -> Ending:
     """Start ``python -u ARGUMENTS`` in each process and wait for them."""
     # The agent's own account of a failure is a page for each process; ours is the message.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    if _HAS_SIGNALS:
+        config = replace(config, signals_to_handle=_OTHER_SIGNALS)
     try:
         with _one_sigterm():
-            elastic_launch(replace(config, signals_to_handle=_OTHER_SIGNALS), sys.executable)(
-                "-u", *arguments
-            )
+            elastic_launch(config, sys.executable)("-u", *arguments)
     except ChildFailedError as error:
         rank, first = error.get_first_failure()
         status = first.exitcode if first.exitcode > 0 else 128 - first.exitcode

@@ -1,0 +1,30 @@
+"""How BioNeMo trains a run: the section ``bionemo`` of a run file. Standard library alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class BionemoConfig:
+    """What of a run is BioNeMo's own; ``docs/bionemo.md`` says which other fields it obeys.
+
+    ``parallel``, ``train.compile`` and ``train.activation_checkpointing`` are about our trainer.
+    """
+
+    micro_batch_size: int | None = None
+    """Proteins that a device reads at once; null is ``tokens_per_pack`` over ``model.max_residues`` + 2."""
+    tensor_parallel_size: int = 1
+    """Devices that share each layer (Megatron's tensor parallelism); must divide the world size."""
+    check_every_steps: int | None = None
+    """Steps between evaluations, each with a checkpoint, which BioNeMo does not separate; null is
+    ``train.save_every_steps``."""
+    pad_to: Literal["max", "longest"] = "max"
+    """Rows are padded to ``model.max_residues`` + 2 tokens, as BioNeMo's recipes are, or to the longest of
+    their batch."""
+    dataset_workers: int = 4
+    """Processes that read data, of each device."""
+    convert: Literal["to_transformers", "from_transformers"] = "to_transformers"
+    """``make convert-bionemo``: the run's newest checkpoint to its ``model`` folder; or ``model.init_from``,
+    a transformers folder or hub id, to a checkpoint in ``data.downloads`` that BioNeMo starts from."""

@@ -1,0 +1,74 @@
+"""Checkpoints to and from transformers' format, by BioNeMo's own converter.
+
+``python -m workloads.esm2.bionemo.convert --config RUN.yaml [bionemo.convert=from_transformers ...]``
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from ..command_line import RunError, run_command
+from ..config import RunConfig
+from ..heartbeat import beat
+from .checkpoints import newest_checkpoint
+from .command import conversion, settings
+from .installed import require, run_entry_point
+from .train import CONTEXT
+
+
+def main(config: RunConfig) -> None:
+    """Convert, in one of the processes; what is there already stays.
+
+    Raises:
+        RunError: if BioNeMo is not installed.
+        ValueError: if there is nothing to convert, or no place for it.
+    """
+    beat("converting", slow=True)
+    if os.environ.get("RANK", "0") != "0":
+        return
+    require()
+    words, target = plan(config)
+    if target.exists():
+        print(f"{target} is there already")
+        return
+    partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    words[2] = str(partial)
+    try:
+        run_entry_point("convert", words)
+    except SystemExit as ended:  # typer's programs end so
+        if ended.code:
+            raise RunError(f"BioNeMo's converter ended with {ended.code}; its lines above say why") from None
+    partial.rename(target)
+    is_start = settings(config).convert == "from_transformers"
+    print(f"next: model.init_from={target}" if is_start else f"model   {target}")
+
+
+def plan(config: RunConfig) -> tuple[list[str], Path]:
+    """The converter's command line, and what it makes.
+
+    Raises:
+        ValueError: if there is nothing to convert.
+    """
+    start = config.model.init_from
+    if settings(config).convert == "from_transformers":
+        if start is None or (Path(start) / CONTEXT).is_dir():
+            raise ValueError(
+                f"model.init_from: got {start}; name a transformers folder or hub id to make a checkpoint of"
+            )
+        name = re.sub(r"[^\w.-]+", "-", start.strip("/.")).strip("-")
+        target = Path(config.data.downloads) / f"{name}-nemo"
+        return conversion(start, target, to_bionemo=True), target
+    if config.task is not None:
+        raise ValueError("task: BioNeMo's converter has no fine-tuned heads; it converts pre-trained models")
+    newest = newest_checkpoint(config.run_dir)
+    if newest is None:
+        raise ValueError(f"{config.run_dir} has no checkpoint of BioNeMo; make train-bionemo comes first")
+    target = config.run_dir / "model"
+    return conversion(str(newest), target, to_bionemo=False), target
+
+
+if __name__ == "__main__":
+    run_command(main)

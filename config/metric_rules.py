@@ -3,6 +3,7 @@
 Names of metrics are those of NVIDIA's dcgm-exporter (``default-counters.csv``), node_exporter, the collectors
 in ``lifecycle/slurm/collectors`` and the trainer (``workloads/esm2/training_metrics.py``). Both schedulers'
 GPUs are told apart by dcgm-exporter's own label ``Hostname``; the workspace holds one cluster's metrics.
+Rules of GPUs are by GPU: each job that one gets is a label of its metrics, and would be an alert of its own.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ IDLE_PERCENT = 5
 APPLICATION_XIDS = (13, 31, 43, 45)
 """Errors of the program that ran, not of the GPU (NVIDIA, "Xid Errors", table of causes)."""
 FULL_DISK = 0.05
+OLD_SECONDS = 600
+"""Of a collector's text, which is written anew at least every 30 seconds."""
 STALL_SHARE = 0.1
 """Of the time: checkpoints that hold up training for more than this are worth a look."""
 
+_OF_NODES = "node_memory_MemTotal_bytes"
 Rule = dict[str, Any]
 
 
@@ -46,12 +50,16 @@ def rules_text(cluster: Cluster) -> str:
 
 
 def _gpu_rules(idle_hours: int) -> list[Rule]:
-    by = "Hostname, group, instance_type"
+    node = "Hostname, group, instance_type"
+    gpu = f"gpu, {node}"
     programs = " or ".join(f"DCGM_FI_DEV_XID_ERRORS == {number}" for number in APPLICATION_XIDS)
     return [
-        _record("hyperpod:gpu_utilization:avg5m", "avg_over_time(DCGM_FI_DEV_GPU_UTIL[5m])"),
         _record(
-            "hyperpod:idle_gpus:count", f"count by ({by}) (hyperpod:gpu_utilization:avg5m < {IDLE_PERCENT})"
+            "hyperpod:gpu_utilization:avg5m", f"max by ({gpu}) (avg_over_time(DCGM_FI_DEV_GPU_UTIL[5m]))"
+        ),
+        _record(
+            "hyperpod:idle_gpus:count",
+            f"count by ({node}) (hyperpod:gpu_utilization:avg5m < {IDLE_PERCENT})",
         ),
         _alert(
             "IdleGpus",
@@ -68,15 +76,19 @@ def _gpu_rules(idle_hours: int) -> list[Rule]:
         ),
         _alert(
             "GpuError",
-            f"DCGM_FI_DEV_XID_ERRORS > 0 unless ({programs})",
+            f"max by ({gpu}) (DCGM_FI_DEV_XID_ERRORS > 0 unless ({programs}))",
             minutes=0,
             severity="critical",
             summary="GPU {{ $labels.gpu }} of node {{ $labels.Hostname }} has reported Xid {{ $value }}",
-            action="look it up in NVIDIA's table of Xid errors; have the node replaced if it is broken",
+            # dcgm-exporter keeps the last one for ever (https://github.com/NVIDIA/dcgm-exporter/issues/500).
+            action=(
+                "look it up in NVIDIA's table of Xid errors; have the node replaced if it is broken, else "
+                "start its dcgm-exporter anew, which ends this"
+            ),
         ),
         _alert(
             "GpuMemoryFault",
-            "DCGM_FI_DEV_ROW_REMAP_FAILURE > 0",
+            f"max by ({gpu}) (DCGM_FI_DEV_ROW_REMAP_FAILURE > 0)",
             minutes=0,
             severity="critical",
             summary=(
@@ -92,12 +104,14 @@ def _node_rules() -> list[Rule]:
     return [
         _alert(
             "MetricsStopped",
-            # Within an hour after the last: a cluster that was destroyed does not go on alarming.
-            "absent_over_time(up[15m]) and on() (count(count_over_time(up[1h] offset 15m)) > 0)",
+            # Of nodes, which each have: who collects may be there, and see none. Within an hour after the
+            # last: a cluster that was destroyed does not go on alarming.
+            f"absent_over_time({_OF_NODES}[15m]) and on() "
+            f"(count(count_over_time({_OF_NODES}[1h] offset 15m)) > 0)",
             minutes=5,
             severity="critical",
-            summary="no metrics have come for 20 minutes: no other alert of them can be relied on",
-            action="nothing, if the cluster was destroyed; else see whether the node that sends them is up",
+            summary=("no metrics of nodes have come for 20 minutes: no other alert of them can be relied on"),
+            action="nothing, if the cluster was destroyed; else see whether what sends them runs",
         ),
         _alert(
             "DiskAlmostFull",
@@ -118,19 +132,35 @@ def _slurm_rules() -> list[Rule]:
     return [
         _alert(
             "NodeSilent",
-            'up{job="node"} == 0',
-            minutes=10,
+            'up{job=~"node|gpu"} == 0',
+            # A new node is listed before it is set up.
+            minutes=15,
             severity="warning",
-            summary="node {{ $labels.instance }} of group {{ $labels.group }} sends no metrics",
+            summary=(
+                "the {{ $labels.job }} exporter of node {{ $labels.instance }} of group {{ $labels.group }} "
+                "does not answer"
+            ),
             action="sinfo -R on the head node tells what Slurm knows of it; HyperPod may be replacing it",
         ),
         _alert(
+            "CollectorStopped",
+            f"time() - node_textfile_mtime_seconds > {OLD_SECONDS}",
+            minutes=5,
+            severity="warning",
+            summary=(
+                "{{ $labels.file }} of node {{ $labels.instance }} is not written anew: its numbers are old"
+            ),
+            action="systemctl status of the service of that name on the node tells why",
+        ),
+        _alert(
             "SlurmSilent",
-            "slurm_collector_success == 0",
+            # A collector that does not run tells nothing, all sources alike.
+            'slurm_collector_success == 0 or absent(slurm_collector_success{source="jobs"}) '
+            'and on() up{job="prometheus"} == 1',
             minutes=15,
             severity="critical",
             summary="Slurm has not answered on its {{ $labels.source }} for 15 minutes",
-            action="make connect, then systemctl status slurmctld",
+            action="make connect, then systemctl status slurmctld slurm-metrics",
         ),
         _alert(
             "SlurmNodesUnusable",
@@ -156,7 +186,9 @@ def _training_rules() -> list[Rule]:
         ),
         _alert(
             "TrainingStalled",
-            f"sum by ({run}) (increase(esm2_training_step_seconds_count[20m])) == 0",
+            # The process must be there: one that evaluated and saved after its last step has come to an end.
+            f"sum by ({run}) (increase(esm2_training_step_seconds_count[20m])) == 0 "
+            f"and on ({run}) esm2_training_step_seconds_count",
             minutes=10,
             severity="critical",
             summary="run {{ $labels.run }} (job {{ $labels.job_id }}) has made no step for half an hour",

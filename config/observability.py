@@ -9,6 +9,10 @@ from pydantic import Field
 from config import text_forms as forms
 from config.section import Section
 
+GRAFANA_VERSION = "10.4"
+"""Of those that the service has, the last whose own Prometheus data source signs its requests: from 12 on
+another one does (Managed Grafana user guide, "Amazon Managed Service for Prometheus data source")."""
+
 Principal = Annotated[str, forms.field(forms.GRAFANA_PRINCIPAL, max_length=256)]
 Principals = Annotated[list[Principal], Field(max_length=20)]
 

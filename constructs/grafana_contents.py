@@ -28,7 +28,7 @@ _ROLES = {"ADMIN": "admins", "EDITOR": "editors", "VIEWER": "viewers"}
 
 
 class GrafanaContents(Construct):
-    """Made by a function, with a service account that it makes for the call and deletes after it."""
+    """Made by a function, as a service account of its own whose token lasts as long as the call."""
 
     def __init__(
         self,
@@ -87,8 +87,9 @@ def _statements(settings: Grafana, workspace_arn: str) -> list[Statement]:
             [
                 "grafana:CreateWorkspaceServiceAccount",
                 "grafana:CreateWorkspaceServiceAccountToken",
-                "grafana:DeleteWorkspaceServiceAccount",
+                "grafana:DeleteWorkspaceServiceAccountToken",
                 "grafana:DescribeWorkspace",
+                "grafana:ListWorkspaceServiceAccountTokens",
                 "grafana:ListWorkspaceServiceAccounts",
             ],
             [workspace_arn],
@@ -131,7 +132,8 @@ def _prometheus(cluster: Cluster, metrics: MetricsWorkspace) -> dict[str, Any]:
         "jsonData": {
             "httpMethod": "POST",
             "sigV4Auth": True,
-            # The workspace's role, as the service's console calls it.
+            # "Workspace IAM Role" (grafana-aws-sdk, awsAuthProviderOptions), as AWS's own stack of HyperPod's
+            # console has it.
             "sigV4AuthType": "ec2_iam_role",
             "sigV4Region": cluster.region,
             # How often nodes are asked: what a rate is taken over must hold several samples.

@@ -8,13 +8,10 @@ from aws_cdk import aws_grafana as grafana
 from aws_cdk import aws_iam as iam
 
 from config.cluster import Cluster
-from config.observability import Grafana
+from config.observability import GRAFANA_VERSION, Grafana
 from constructs import Construct
 from constructs.node_statements import Statement
 from constructs.statement_role import statement_role
-
-VERSION = "10.4"
-"""Of those that the service has, the last whose own Prometheus data source signs its requests."""
 
 
 class GrafanaWorkspace(Construct):
@@ -73,7 +70,7 @@ class GrafanaWorkspace(Construct):
             "Workspace",
             name=cluster.name,
             description=f"HyperPod cluster {cluster.name}",
-            grafana_version=VERSION,
+            grafana_version=GRAFANA_VERSION,
             account_access_type="CURRENT_ACCOUNT",
             authentication_providers=["AWS_SSO" if settings.sign_in == "identity_center" else "SAML"],
             saml_configuration=_saml(settings),

@@ -1,7 +1,7 @@
 """FSx, which publishes to CloudWatch alone; names and units of its user guides' lists of metrics.
 
 https://docs.aws.amazon.com/fsx/latest/LustreGuide/fs-metrics.html and, of OpenZFS,
-https://docs.aws.amazon.com/fsx/latest/OpenZFSGuide/file-system-metrics.html.
+https://docs.aws.amazon.com/fsx/latest/OpenZFSGuide/fsx-openzfs-metrics.html.
 """
 
 from __future__ import annotations

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from config.dashboards.model import RATE, Model, Panel, Query, Row, dashboard
 from config.dashboards.selection import NODE, OF_NODE, Scheduler
+from config.metric_rules import IDLE_PERCENT
 
-_IDLE_PERCENT = 5
+_GPU = "Hostname, gpu"
+"""Metrics of a GPU also have its jobs for labels, so that one may have several at a time."""
 _LOCAL_DISKS = f'fstype=~"ext4|xfs", {OF_NODE}'
 
 
@@ -97,9 +99,10 @@ def health(scheduler: Scheduler) -> Model:
                     ),
                     Panel(
                         "Last Xid error of each GPU",
-                        (Query("DCGM_FI_DEV_XID_ERRORS > 0", "{{Hostname}} GPU {{gpu}}"),),
+                        (Query(f"max by ({_GPU}) (DCGM_FI_DEV_XID_ERRORS > 0)", "{{Hostname}} GPU {{gpu}}"),),
                         decimals=0,
-                        about="13, 31, 43 and 45 are mostly the program's; others are the hardware's.",
+                        about="13, 31, 43 and 45 are mostly the program's; others are the hardware's. Each "
+                        "is shown until the node's dcgm-exporter starts anew.",
                     ),
                 ),
             ),
@@ -115,11 +118,11 @@ def _now(scheduler: Scheduler) -> tuple[Panel, ...]:
     return (
         _number("Nodes that answer", "count(count by (instance) (node_memory_MemTotal_bytes))"),
         silent,
-        _number("GPUs", "count(DCGM_FI_DEV_GPU_TEMP)"),
+        _number("GPUs", f"count(count by ({_GPU}) (DCGM_FI_DEV_GPU_TEMP))"),
         _number(
             "Idle GPUs",
-            f"count(avg_over_time(DCGM_FI_DEV_GPU_UTIL[15m]) < {_IDLE_PERCENT})",
-            about=f"Below {_IDLE_PERCENT} % over 15 minutes.",
+            f"count(max by ({_GPU}) (avg_over_time(DCGM_FI_DEV_GPU_UTIL[15m])) < {IDLE_PERCENT})",
+            about=f"Below {IDLE_PERCENT} % over 15 minutes.",
             warn_above=1,
         ),
         _number("Trainings", "count(esm2_training_step)"),

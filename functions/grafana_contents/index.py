@@ -3,7 +3,8 @@
 CloudFormation calls ``on_event`` once and ``is_complete`` until it says yes. Each call of the latter does the
 whole work, which may be done again: a workspace that is new, or an address that is not known everywhere yet,
 is met again 20 seconds later. Grafana is asked by its HTTP API, as a service account whose token ends with
-the call, and after two minutes at the latest; it stands in no log.
+the call, and after two minutes at the latest; it stands in no log. The account stays, without a token: each
+one that asked something in a month bills as a user of that month (user guide, "Service accounts").
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+from botocore.exceptions import ClientError
 
 DASHBOARDS = Path(__file__).with_name("dashboards.json")
 """By uid, as Grafana's own models; file systems stand in them as marks."""
@@ -28,6 +30,10 @@ HTTP_SECONDS = 15
 ABSENT = 404
 LATER = {401, 403, 408, 429, 500, 502, 503, 504}
 """A workspace, or an account in it, that is not quite there yet answers so."""
+BUSY = {"ConflictException", "InternalServerException", "ThrottlingException"}
+"""AWS itself, of a workspace that is changing, or of too many calls."""
+EMPTY = {"CREATION_FAILED", "DELETING", "FAILED"}
+"""States of workspaces in which there is no Grafana to be tidied up."""
 
 Event = dict[str, Any]
 
@@ -57,26 +63,32 @@ def is_complete(event: Event, _context: object) -> dict[str, bool]:
     Raises:
         GrafanaError: if Grafana refuses what it is given, or has not answered for ``TimeoutSeconds``. What
             cannot be deleted is left alone then: it goes with its workspace.
+        ClientError: if AWS refuses, or was busy for as long.
         RuntimeError: if Identity Center knows someone not that a role is for.
     """
     properties, gone = event["ResourceProperties"], event["RequestType"] == "Delete"
     workspace = _Workspace(event["PhysicalResourceId"])
     if gone and not workspace.is_there():
         return {"IsComplete": True}
+    former = event.get("OldResourceProperties", {}) if event["RequestType"] == "Update" else {}
     try:
         with workspace.grafana(properties["Endpoint"]) as grafana:
             _remove(grafana, properties) if gone else _put(grafana, properties)
-    except GrafanaError as error:
+        workspace.give_roles(set() if gone else _people(properties), _people(properties if gone else former))
+    except (GrafanaError, ClientError) as error:
         late = time.time() - float(event["Data"]["Start"]) >= float(properties["TimeoutSeconds"])
         print(f"{workspace.id}: {error}")
-        if gone and (late or not error.may_pass):
-            return {"IsComplete": True}
-        if late or not error.may_pass:
+        if _may_pass(error) and not late:
+            return {"IsComplete": False}
+        if not gone:
             raise
-        return {"IsComplete": False}
-    former = event.get("OldResourceProperties", {}) if event["RequestType"] == "Update" else {}
-    workspace.give_roles(set() if gone else _people(properties), _people(properties if gone else former))
     return {"IsComplete": True}
+
+
+def _may_pass(error: GrafanaError | ClientError) -> bool:
+    if isinstance(error, GrafanaError):
+        return error.may_pass
+    return error.response["Error"]["Code"] in BUSY
 
 
 def _people(properties: Event) -> set[tuple[str, str]]:
@@ -141,29 +153,34 @@ class _Workspace:
             found = self._client.describe_workspace(**self._named)
         except self._client.exceptions.ResourceNotFoundException:
             return False
-        return bool(found["workspace"]["status"] != "DELETING")
+        return found["workspace"]["status"] not in EMPTY
 
     @contextmanager
     def grafana(self, endpoint: str) -> Iterator[_Grafana]:
-        """Grafana, for as long as the block lasts; no account or token is left."""
-        self._delete_accounts()
-        account = self._client.create_workspace_service_account(
-            name=SERVICE_ACCOUNT, grafanaRole="ADMIN", **self._named
-        )["id"]
+        """Grafana, for as long as the block lasts; no token is left."""
+        account = {"serviceAccountId": self._account(), **self._named}
+        pages = self._client.get_paginator("list_workspace_service_account_tokens").paginate(**account)
+        # Of calls that were cut off: there is a quota, also of those that have ended.
+        for left in [token for page in pages for token in page["serviceAccountTokens"]]:
+            self._client.delete_workspace_service_account_token(tokenId=left["id"], **account)
+        token = self._client.create_workspace_service_account_token(
+            name=SERVICE_ACCOUNT, secondsToLive=TOKEN_SECONDS, **account
+        )["serviceAccountToken"]
         try:
-            token = self._client.create_workspace_service_account_token(
-                name=SERVICE_ACCOUNT, secondsToLive=TOKEN_SECONDS, serviceAccountId=account, **self._named
-            )["serviceAccountToken"]["key"]
-            yield _Grafana(endpoint, token)
+            yield _Grafana(endpoint, token["key"])
         finally:
-            self._client.delete_workspace_service_account(serviceAccountId=account, **self._named)
+            self._client.delete_workspace_service_account_token(tokenId=token["id"], **account)
 
-    def _delete_accounts(self) -> None:
-        """Of calls that were cut off."""
+    def _account(self) -> str:
+        """The service account's id."""
         pages = self._client.get_paginator("list_workspace_service_accounts").paginate(**self._named)
         for found in [account for page in pages for account in page["serviceAccounts"]]:
             if found["name"] == SERVICE_ACCOUNT:
-                self._client.delete_workspace_service_account(serviceAccountId=found["id"], **self._named)
+                return str(found["id"])
+        made = self._client.create_workspace_service_account(
+            name=SERVICE_ACCOUNT, grafanaRole="ADMIN", **self._named
+        )
+        return str(made["id"])
 
     def give_roles(self, wanted: set[tuple[str, str]], former: set[tuple[str, str]]) -> None:
         """Roles that this resource gave and gives no more are taken back; those of others stay."""

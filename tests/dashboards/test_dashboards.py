@@ -23,7 +23,7 @@ FSX_METRICS = {
         *("DataReadBytes", "DataWriteBytes", "DataReadOperations", "DataWriteOperations"),
         *("MetadataOperations", "FreeDataStorageCapacity"),
     },
-    # https://docs.aws.amazon.com/fsx/latest/OpenZFSGuide/file-system-metrics.html
+    # https://docs.aws.amazon.com/fsx/latest/OpenZFSGuide/fsx-openzfs-metrics.html
     HOME_MARK: {
         *("DataReadBytes", "DataWriteBytes", "StorageCapacity", "UsedStorageCapacity"),
         *("NetworkThroughputUtilization", "FileServerDiskThroughputUtilization", "CPUUtilization"),

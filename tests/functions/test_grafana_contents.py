@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 from botocore.stub import Stubber
 
 from functions.grafana_contents import index
 from tests.functions.conftest import stubbed
+from tests.functions.grafana_api import TOKEN, Grafana, answering
 
-WORKSPACE, TOKEN, START = "g-0123456789", "glsa_secret", 1_000_000.0
+WORKSPACE, START = "g-0123456789", 1_000_000.0
 ADA = "user/0a1b2c3d-0000-1111-2222-333344445555"
 TEAM = "group/9067f2a1b2-0a1b2c3d-0000-1111-2222-333344445556"
 SOURCES = [
@@ -29,67 +28,6 @@ MODELS = {
 }
 
 
-class Grafana:
-    """Grafana's HTTP API as far as it is used: refuses what Grafana refuses, and keeps the rest."""
-
-    def __init__(self) -> None:
-        self.sources: dict[str, Any] = {}
-        self.folders: dict[str, Any] = {}
-        self.dashboards: dict[str, Any] = {}
-        self.asked: list[str] = []
-        self.tokens: set[str] = {TOKEN}
-        self.broken: dict[str, tuple[int, str]] = {}
-        """Status and text with which requests to a path are answered."""
-
-    def answer(self, method: str, path: str, token: str, body: Any) -> tuple[int, Any]:
-        self.asked.append(f"{method} {path}")
-        for beginning, (status, text) in self.broken.items():
-            if path.startswith(beginning):
-                return status, {"message": text}
-        if token not in self.tokens:
-            return 401, {"message": "Invalid API key"}
-        place, _, query = path.partition("?")
-        if place == "/api/search":
-            (folder,) = re.findall(r"folderUIDs=([\w-]+)", query)
-            found = [uid for uid, kept in self.dashboards.items() if kept["folderUid"] == folder]
-            return 200, [{"uid": uid, "type": "dash-db"} for uid in found]
-        if (method, place) == ("POST", "/api/dashboards/db"):
-            return self._put_dashboard(body)
-        for kept, collection, item in (
-            (self.sources, "/api/datasources", "/api/datasources/uid/"),
-            (self.folders, "/api/folders", "/api/folders/"),
-            (self.dashboards, "", "/api/dashboards/uid/"),
-        ):
-            if method == "POST" and place == collection:
-                if body["uid"] in kept:
-                    return 409, {"message": "already exists"}
-                kept[body["uid"]] = body
-                return 200, body
-            if place.startswith(item):
-                return self._item(kept, method, place.removeprefix(item), body)
-        return 404, {"message": "Not found"}
-
-    def _put_dashboard(self, body: Any) -> tuple[int, Any]:
-        dashboard = body["dashboard"]
-        if body["folderUid"] not in self.folders or not dashboard.get("title"):
-            return 400, {"message": "folder not found, or no title"}
-        if dashboard["uid"] in self.dashboards and not body["overwrite"]:
-            return 412, {"message": "The dashboard has been changed by someone else"}
-        self.dashboards[dashboard["uid"]] = body
-        return 200, {"uid": dashboard["uid"], "status": "success"}
-
-    def _item(self, kept: dict[str, Any], method: str, uid: str, body: Any) -> tuple[int, Any]:
-        if uid not in kept:
-            return 404, {"message": "not found"}
-        if method == "PUT":
-            kept[uid] = body
-        elif method == "DELETE":
-            del kept[uid]
-            if kept is self.folders:
-                self.dashboards = {k: v for k, v in self.dashboards.items() if v["folderUid"] != uid}
-        return 200, kept.get(uid, {})
-
-
 @pytest.fixture
 def grafana() -> Grafana:
     return Grafana()
@@ -97,29 +35,8 @@ def grafana() -> Grafana:
 
 @pytest.fixture
 def endpoint(grafana: Grafana) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            length = int(self.headers.get("Content-Length", 0))
-            body = json.loads(self.rfile.read(length)) if length else None
-            token = self.headers["Authorization"].removeprefix("Bearer ")
-            status, answer = grafana.answer(self.command, self.path, token, body)
-            content = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        do_POST = do_PUT = do_DELETE = do_GET
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with answering(grafana) as url:
+        yield url
 
 
 @pytest.fixture
@@ -160,47 +77,35 @@ def event(endpoint: str, kind: str = "Create", *, old: Any = None, **changes: An
     }
 
 
-def a_call(aws: Stubber, *, left: list[str] | None = None) -> None:
-    """What a call asks of AWS: an account and a token that it deletes again, as those that were left."""
-    named, account = {"workspaceId": WORKSPACE}, {"grafanaRole": "ADMIN", "workspaceId": WORKSPACE}
-    found = [
-        {"id": "7", "name": "someone's", "grafanaRole": "VIEWER", "isDisabled": "false"},
-        *(
-            {"id": i, "name": index.SERVICE_ACCOUNT, "grafanaRole": "ADMIN", "isDisabled": "false"}
-            for i in left or []
-        ),
-    ]
+def a_call(aws: Stubber, *, new: bool = False, left: Sequence[str] = ()) -> None:
+    """What a call asks of AWS: the account, which it may make, and a token that it deletes again, as those
+    that were left.
+    """
+    named, of_account = {"workspaceId": WORKSPACE}, {"serviceAccountId": "42", "workspaceId": WORKSPACE}
+    role = {"name": index.SERVICE_ACCOUNT, "grafanaRole": "ADMIN"}
+    found = [{"id": "7", "name": "someone's", "grafanaRole": "VIEWER", "isDisabled": "false"}]
+    if not new:
+        found.append({"id": "42", "isDisabled": "false", **role})
     aws.add_response("list_workspace_service_accounts", {"serviceAccounts": found, **named}, named)
-    for left_id in left or []:
-        aws.add_response(
-            "delete_workspace_service_account",
-            {"serviceAccountId": left_id, **named},
-            {"serviceAccountId": left_id, **named},
-        )
+    if new:
+        aws.add_response("create_workspace_service_account", {"id": "42", **role, **named}, {**role, **named})
+    tokens = [{"id": i, "name": "t", "createdAt": START, "expiresAt": START + 120} for i in left]
     aws.add_response(
-        "create_workspace_service_account",
-        {"id": "42", "name": index.SERVICE_ACCOUNT, **account},
-        {"name": index.SERVICE_ACCOUNT, **account},
+        "list_workspace_service_account_tokens", {"serviceAccountTokens": tokens, **of_account}, of_account
     )
+    for token in left:
+        _a_token_goes(aws, token, of_account)
     aws.add_response(
         "create_workspace_service_account_token",
-        {
-            "serviceAccountToken": {"id": "1", "name": index.SERVICE_ACCOUNT, "key": TOKEN},
-            "serviceAccountId": "42",
-            **named,
-        },
-        {
-            "name": index.SERVICE_ACCOUNT,
-            "secondsToLive": index.TOKEN_SECONDS,
-            "serviceAccountId": "42",
-            **named,
-        },
+        {"serviceAccountToken": {"id": "1", "name": index.SERVICE_ACCOUNT, "key": TOKEN}, **of_account},
+        {"name": index.SERVICE_ACCOUNT, "secondsToLive": index.TOKEN_SECONDS, **of_account},
     )
-    aws.add_response(
-        "delete_workspace_service_account",
-        {"serviceAccountId": "42", **named},
-        {"serviceAccountId": "42", **named},
-    )
+    _a_token_goes(aws, "1", of_account)
+
+
+def _a_token_goes(aws: Stubber, token: str, of_account: dict[str, str]) -> None:
+    named = {"tokenId": token, **of_account}
+    aws.add_response("delete_workspace_service_account_token", named, named)
 
 
 def a_role(aws: Stubber, action: str, role: str, name: str, *, errors: list[str] | None = None) -> None:
@@ -226,7 +131,7 @@ def test_a_new_workspace_gets_sources_folder_and_dashboards(
 ) -> None:
     begun = index.on_event({"RequestType": "Create", "ResourceProperties": properties(endpoint)}, None)
     assert begun["PhysicalResourceId"] == WORKSPACE
-    a_call(aws)
+    a_call(aws, new=True)
     assert complete(event(endpoint))
     assert list(grafana.sources.values()) == SOURCES
     assert grafana.folders["hyperpod"]["title"] == "HyperPod esm2"
@@ -351,10 +256,37 @@ def test_deleted_it_leaves_nothing_of_its_own(aws: Stubber, grafana: Grafana, en
     assert complete(event(endpoint, "Delete"))
 
 
-def test_a_deletion_does_not_wait_for_a_workspace_that_is_gone(aws: Stubber, endpoint: str) -> None:
+@pytest.mark.parametrize("code", ["ConflictException", "ThrottlingException"])
+def test_aws_is_asked_again_when_it_is_busy(
+    aws: Stubber, endpoint: str, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aws.add_client_error("list_workspace_service_accounts", code)
+    assert not complete(event(endpoint))
+    a_call(aws)
+    aws.add_client_error("update_permissions", code)
+    assert not complete(event(endpoint, People={"ADMIN": [ADA]}))
+    monkeypatch.setattr(index.time, "time", lambda: START + 900)
+    aws.add_client_error("list_workspace_service_accounts", code)
+    with pytest.raises(ClientError, match=code):
+        complete(event(endpoint))
+
+
+def test_what_aws_refuses_ends_a_deployment_and_no_deletion(aws: Stubber, endpoint: str) -> None:
+    aws.add_client_error("list_workspace_service_accounts", "AccessDeniedException")
+    with pytest.raises(ClientError, match="AccessDenied"):
+        complete(event(endpoint))
+    there(aws)
+    aws.add_client_error("list_workspace_service_accounts", "AccessDeniedException")
+    assert complete(event(endpoint, "Delete"))
+
+
+@pytest.mark.parametrize("status", ["DELETING", "CREATION_FAILED"])
+def test_a_deletion_does_not_wait_for_a_workspace_that_is_gone(
+    aws: Stubber, endpoint: str, status: str
+) -> None:
     aws.add_client_error("describe_workspace", "ResourceNotFoundException")
     assert complete(event(endpoint, "Delete"))
-    there(aws, "DELETING")
+    there(aws, status)
     assert complete(event(endpoint, "Delete"))
 
 

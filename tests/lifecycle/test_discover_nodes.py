@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from collectors import discover_nodes
+from node_setup.steps import gpu_exporter, managed_mlflow, metrics_collector, node_exporter
 from tests.lifecycle.node import StandIns, resource_config
 from workloads.esm2.metrics_port import FIRST_SLURM_PORT, NUM_SLURM_PORTS, SLURM_COMMENT, slurm_port
 
@@ -196,6 +198,19 @@ def test_trainings_and_their_discovery_agree() -> None:
         FIRST_SLURM_PORT,
         NUM_SLURM_PORTS,
     )
+
+
+def test_ports_of_trainings_are_nobody_else_s() -> None:
+    """Neither of a node's services, nor where processes of jobs meet, nor those that Linux gives away."""
+    ports = range(FIRST_SLURM_PORT, FIRST_SLURM_PORT + NUM_SLURM_PORTS)
+    prometheus = int(metrics_collector.URL.rpartition(":")[2])
+    services = (node_exporter.PORT, gpu_exporter.PORT, managed_mlflow.PORT, prometheus)
+    assert not any(port in ports for port in services)
+    # Read, since it imports torch.
+    agent = Path("workloads/esm2/launch/node_agent.py").read_text()
+    meeting = re.search(r"^FIRST_PORT, NUM_PORTS = ([\d_]+), ([\d_]+)$", agent, re.MULTILINE)
+    assert meeting and ports.stop <= int(meeting[1]) and int(meeting[1]) + int(meeting[2]) <= 32768
+    assert slurm_port(611) != slurm_port(611 + 500)
 
 
 def test_jobs_that_cannot_be_asked_for_stay_listed(cluster: Cluster) -> None:

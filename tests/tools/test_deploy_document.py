@@ -98,7 +98,7 @@ def test_preflight_needs_exactly_the_permissions_that_are_listed() -> None:
         "admins": ["user/0a1b2c3d-0000-1111-2222-333344445555", "group/0a1b2c3d-0000-1111-2222-333344445556"],
     }
     alerted = {"emails": ["hpc@example.com"], "grafana": grafana}
-    by_identity_center = shipped("slurm-p5", observability=alerted)
+    by_identity_center = shipped("slurm-p5", observability=alerted, mlflow={"kind": "app"})
     clusters = [
         with_group(slurm, "workers", image_id="ami-0123456789abcdef0"),
         shipped("slurm-p5"),

@@ -35,7 +35,8 @@ class Usage:
     """That a space of Studio runs, one for each profile. Disks of spaces and what Studio keeps of its own are
     not in the bill."""
     grafana_editors: float = 1.0
-    """Who sign in to Grafana; AWS bills one where nobody does."""
+    """Who sign in to Grafana, and the deployment's own account in months in which it was there; AWS bills one
+    where nobody does."""
 
 
 def parse_usage(assignments: Sequence[str]) -> Usage:

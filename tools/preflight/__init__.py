@@ -26,6 +26,7 @@ from tools.preflight import (
     instance_quotas,
     kubernetes,
     mirror,
+    mlflow,
     names,
     network_quotas,
     observability,
@@ -69,6 +70,8 @@ CHECKS: dict[str, Check] = {
     "quota of Grafana workspaces": observability.check_grafana_quota,
     "IAM Identity Center": observability.check_identity_center,
     "SAML identity provider": observability.check_saml,
+    "version of Grafana": observability.check_grafana_version,
+    "room for MLflow": mlflow.check_mlflow,
     "sign-in of Studio": studio.check_sign_in,
     "trail for Studio": studio.check_trail,
 }

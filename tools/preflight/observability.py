@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 from botocore.exceptions import ClientError
 
 from config.cluster import Cluster
-from config.observability import Grafana
+from config.observability import GRAFANA_VERSION, Grafana
 from config.stack_names import stack_names
 from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok, warn
@@ -54,6 +54,22 @@ def _room_for_a_workspace(
         used=len(aws.items(client, "list_workspaces", "workspaces")),
         unit="",
     )
+
+
+def check_grafana_version(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
+    """Of new workspaces: the service takes up versions, and gives them up."""
+    if not _grafana(cluster) or is_deployed(aws, stack_names(cluster).observability):
+        return
+    versions = aws.items("grafana", "list_versions", "grafanaVersions")
+    if GRAFANA_VERSION in versions:
+        yield ok("Grafana", f"new workspaces may have version {GRAFANA_VERSION}")
+    else:
+        yield fail(
+            "Grafana",
+            f"new workspaces have version {', '.join(versions)}; the dashboards are for {GRAFANA_VERSION}",
+            "set GRAFANA_VERSION of config/observability.py to one of these; from 12 on the data source of "
+            "constructs/grafana_contents.py has to be that of Amazon Managed Service for Prometheus",
+        )
 
 
 def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:

@@ -10,11 +10,12 @@ PORT = "ESM2_METRICS_PORT"
 JOB_ID = "ESM2_JOB_ID"
 """Variable of the job's name in the metrics."""
 POD_PORT = 9500
-FIRST_SLURM_PORT, NUM_SLURM_PORTS = 9500, 500
+FIRST_SLURM_PORT, NUM_SLURM_PORTS = 10_000, 10_000
+"""Above those of the nodes' services, below those where processes meet (``launch/node_agent.py``)."""
 SLURM_COMMENT = "prometheus"
 """Of jobs whose first node is asked for metrics, by ``collectors/discover_nodes.py`` of the nodes' set-up."""
 
 
 def slurm_port(job_id: int) -> int:
-    """Of a node, which several jobs may share: two whose numbers are 500 apart would have the same."""
+    """Of a node, which several jobs may share: two whose numbers are 10,000 apart would have the same."""
     return FIRST_SLURM_PORT + job_id % NUM_SLURM_PORTS

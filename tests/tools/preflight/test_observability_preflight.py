@@ -29,6 +29,7 @@ def test_a_cluster_without_dashboards_asks_for_its_metrics_alone() -> None:
     aws = empty_account(SLURM)
     for check in (
         observability.check_grafana_quota,
+        observability.check_grafana_version,
         observability.check_identity_center,
         observability.check_saml,
     ):
@@ -66,6 +67,17 @@ def test_a_region_full_of_workspaces_takes_no_other() -> None:
     )
     assert made(observability.check_metrics_quota, aws, P5) == []
     assert made(observability.check_grafana_quota, aws, P5) == []
+
+
+def test_a_new_workspace_has_a_version_that_the_service_still_has() -> None:
+    aws = empty_account(P5)
+    assert [found.level for found in made(observability.check_grafana_version, aws, P5)] == ["OK"]
+    aws.answer("grafana", "ListVersions", {"grafanaVersions": ["12.4", "13.1"]})
+    (found,) = made(observability.check_grafana_version, aws, P5)
+    assert found.level == "FAIL" and "version 12.4, 13.1" in found.message
+    # A workspace that is there keeps its own.
+    deployed_stacks(aws, {"esm2-p5-slurm-observability": "UPDATE_COMPLETE"})
+    assert made(observability.check_grafana_version, aws, P5) == []
 
 
 @pytest.mark.parametrize("instances", [[], [{"Status": "DELETE_IN_PROGRESS"}]])

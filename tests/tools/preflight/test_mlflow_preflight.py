@@ -1,0 +1,86 @@
+"""What preflight asks for managed MLflow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.tools.accounts import APPLIED_QUOTAS, deployed_stacks, empty_account
+from tests.tools.answering_aws import ACCOUNT, AnsweringAws
+from tests.tools.cluster_files import shipped, shipped_eks
+from tools.preflight.finding import Finding
+from tools.preflight.mlflow import check_mlflow
+from tools.preflight.read_only_aws import ReadOnlyAws
+
+SLURM, WITH_SERVER, WITH_APP = shipped("slurm"), shipped("slurm-p5"), shipped_eks("eks-p5")
+SERVERS, APPS = "Number of Tracking Servers", "Maximum number of MLflow Apps"
+
+
+def found(aws: AnsweringAws, cluster: Any) -> list[Finding]:
+    return list(check_mlflow(ReadOnlyAws(aws.session), cluster))
+
+
+def there(aws: AnsweringAws, *names: str) -> None:
+    """As many servers, and apps, of these names."""
+    arn = f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:mlflow"
+    aws.answer(
+        "sagemaker",
+        "ListMlflowTrackingServers",
+        {
+            "TrackingServerSummaries": [
+                {"TrackingServerName": name, "TrackingServerArn": f"{arn}-tracking-server/{name}"}
+                for name in names
+            ]
+        },
+    )
+    apps = [{"Name": name, "Arn": f"{arn}-app/app-{name}", "Status": "Created"} for name in names]
+    gone = {"Name": "gone", "Arn": f"{arn}-app/app-gone", "Status": "Deleted"}
+    aws.answer("sagemaker", "ListMlflowApps", {"Summaries": [*apps, gone]})
+
+
+def with_quotas(aws: AnsweringAws, **values: float) -> None:
+    quotas = APPLIED_QUOTAS | {"Rate of CreateMlflowApp requests for MLflow Apps": 1} | values
+    listed = [{"QuotaName": name, "Value": float(value)} for name, value in quotas.items()]
+    aws.answer("service-quotas", "ListServiceQuotas", {"Quotas": listed})
+
+
+def test_a_cluster_without_mlflow_asks_for_nothing() -> None:
+    aws = empty_account(SLURM)
+    assert found(aws, SLURM) == [] and aws.calls == []
+
+
+@pytest.mark.parametrize("cluster", [WITH_SERVER, WITH_APP], ids=["tracking_server", "app"])
+def test_there_must_be_room(cluster: Any) -> None:
+    aws = empty_account(cluster)
+    there(aws, "one", "two")
+    (free,) = found(aws, cluster)
+    assert (free.level, free.message) == ("OK", "2 of the kind are here; Service Quotas has no bound of them")
+    for quota, level in ((3, "OK"), (2, "FAIL")):
+        with_quotas(aws, **{SERVERS: quota, APPS: quota})
+        (judged,) = found(aws, cluster)
+        assert judged.level == level
+        assert judged.subject == f"quota {SERVERS if cluster is WITH_SERVER else APPS}"
+        assert "2 in use" in judged.message
+
+
+@pytest.mark.parametrize("cluster", [WITH_SERVER, WITH_APP], ids=["tracking_server", "app"])
+def test_what_the_cluster_has_needs_no_more_room(cluster: Any) -> None:
+    aws = empty_account(cluster)
+    there(aws, cluster.name)
+    with_quotas(aws, **{SERVERS: 1, APPS: 1})
+    (stack,) = {f"{cluster.name}-{cluster.scheduler}-storage"}
+    deployed_stacks(aws, {stack: "UPDATE_COMPLETE"})
+    (own,) = found(aws, cluster)
+    assert (own.level, own.message) == ("OK", "this cluster's own")
+
+
+def test_a_server_s_name_must_be_free_and_an_app_s_need_not() -> None:
+    aws = empty_account(WITH_SERVER)
+    there(aws, WITH_SERVER.name)
+    taken, _ = found(aws, WITH_SERVER)
+    assert (taken.level, taken.subject) == ("FAIL", f"MLflow tracking server {WITH_SERVER.name}")
+    assert f"--tracking-server-name {WITH_SERVER.name}" in taken.action
+    aws = empty_account(WITH_APP)
+    there(aws, WITH_APP.name)
+    assert [finding.level for finding in found(aws, WITH_APP)] == ["OK"]

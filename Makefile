@@ -33,6 +33,7 @@ CDK = $(NODE_HERE) node node_modules/aws-cdk/bin/cdk --context cluster=$(CLUSTER
 CHECKOV_READY := .venv-checkov/.ready
 LOCUST_READY := .venv-locust/.ready
 HYPERPOD_READY := .venv-hyperpod/.ready
+XLA_READY := .venv-xla/.ready
 # The environment brings the Node.js that the CDK's command line and its Python package run on.
 NODE_HERE = PATH="$(CURDIR)/$(BIN):$$PATH"
 
@@ -57,7 +58,7 @@ endif
 	bandwidth report status tail cancel fetch bench bench-data bench-inference bench-serve \
 	cost prices plan \
 	synth deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
-	schema diagrams golden image push test test-cluster test-image lint format clean
+	schema diagrams golden image push test test-cluster test-image test-xla lint format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -180,6 +181,13 @@ $(HYPERPOD_READY): requirements-hyperpod.txt $(READY)
 		--requirement requirements-hyperpod.txt
 	@touch $@
 
+# Its own torch comes first on Python's path; the rest is that of .venv. torch brings 6 GB of CUDA's libraries.
+$(XLA_READY): requirements-xla.txt $(READY)
+	$(PYTHON) -m venv .venv-xla
+	.venv-xla/bin/pip install --quiet --disable-pip-version-check --requirement requirements-xla.txt
+	echo "$(CURDIR)/$(VENV)/lib/python3.11/site-packages" > .venv-xla/lib/python3.11/site-packages/shared.pth
+	@touch $@
+
 synth: $(CDK_READY) ## templates of the cluster's stacks, in cdk.out
 	$(CDK) synth --quiet
 
@@ -255,6 +263,9 @@ test-image: $(READY) ## the Dockerfile built by buildah on a base that stands in
 	@command -v buildah >/dev/null || { apt-get update --quiet --quiet && apt-get install --yes --quiet --quiet --no-install-recommends buildah; }
 	$(BIN)/python -m pytest tests/docker/image_build.py $(ARGS)
 
+test-xla: $(XLA_READY) ## training for Trainium on torch_xla's CPU device
+	OMP_NUM_THREADS=1 .venv-xla/bin/python -m pytest tests/workloads/esm2/test_xla.py $(ARGS)
+
 lint: $(READY) ## ruff, mypy, shellcheck, hadolint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -267,4 +278,4 @@ format: $(READY) ## rewrite the code in the house's format
 	$(BIN)/ruff format .
 
 clean: ## remove the environments; data, runs and downloads stay
-	rm -rf $(VENV) .venv-checkov .venv-hyperpod .venv-locust node_modules cdk.out
+	rm -rf $(VENV) .venv-checkov .venv-hyperpod .venv-locust .venv-xla node_modules cdk.out

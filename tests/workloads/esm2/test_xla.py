@@ -1,0 +1,174 @@
+"""Training on torch_xla's CPU device: the code that trains on Trainium, on a device that is here.
+
+``make test-xla`` runs it, in an environment with torch_xla and the torch that it needs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workloads.esm2.training_runs import (
+    NUM_STEPS,
+    PACKS_PER_STEP,
+    largest_difference,
+    losses,
+    start_training,
+    train_here,
+    write_run_file,
+)
+from workloads.esm2.trainer import StepResult, Trainer
+
+torch_xla = pytest.importorskip("torch_xla", reason="torch_xla is not installed here: make test-xla")
+metrics = pytest.importorskip("torch_xla.debug.metrics")
+xla_model = pytest.importorskip("torch_xla.core.xla_model")
+
+TOLERANCE = 1e-4
+"""Largest difference of a step's fp32 loss between devices."""
+READ_BY_THE_HOST = {"aten::_local_scalar_dense"}
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of all graphs so far."""
+
+    compiled: int
+    run: int
+
+    @staticmethod
+    def now() -> Counts:
+        xla_model.wait_device_ops()
+        compiled, run = (metrics.metric_data(name) for name in ("CompileTime", "ExecuteTime"))
+        return Counts(compiled[0] if compiled else 0, run[0] if run else 0)
+
+
+@dataclass(frozen=True)
+class Trained:
+    folder: Path
+    counts: list[Counts]
+    """After each step of the run ``xla``."""
+
+
+@pytest.fixture(scope="module")
+def train(prepared: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Train on ``cpu`` or ``xla`` in this process; the run's folder."""
+    folder = tmp_path_factory.mktemp("xla")
+    run_file = write_run_file(folder, prepared, tiny_model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PJRT_DEVICE", "CPU")
+        torch_xla.device()  # autograd asks for devices once, in the first backward pass of a process
+
+    def on(device: str, name: str, *overrides: str) -> Path:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("PJRT_DEVICE", raising=False)
+            if device == "xla":
+                patch.setenv("PJRT_DEVICE", "CPU")
+            train_here(run_file, f"name={name}", *overrides)
+        return folder / "runs" / name
+
+    return on
+
+
+@pytest.fixture(scope="module")
+def trained(train: Callable[..., Path]) -> Trained:
+    """``cpu`` and ``xla``, the same run on either."""
+    counts = []
+    step = Trainer.step
+
+    def counted(trainer: Trainer, *arguments: Any) -> StepResult:
+        result = step(trainer, *arguments)
+        counts.append(Counts.now())
+        return result
+
+    train("cpu", "cpu")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "step", counted)
+        metrics.clear_all()
+        run_dir = train("xla", "xla")
+    return Trained(run_dir.parent, counts)
+
+
+def results(run_dir: Path) -> dict[str, Any]:
+    return dict(json.loads((run_dir / "all_results.json").read_text()))
+
+
+def test_losses_and_scores_are_those_of_the_cpu(trained: Trained) -> None:
+    cpu, xla = trained.folder / "cpu", trained.folder / "xla"
+    assert largest_difference(losses(cpu), losses(xla)) < TOLERANCE
+    found, expected = results(xla), results(cpu)
+    assert found["environment"]["device"] == "XLA:CPU" != expected["environment"]["device"]
+    for name in ("eval_loss", "test_loss"):
+        assert found[name] == pytest.approx(expected[name], abs=TOLERANCE)
+
+
+def test_muon_takes_the_same_steps(train: Callable[..., Path]) -> None:
+    runs = [train(device, f"muon-{device}", "optim.name=muon") for device in ("cpu", "xla")]
+    assert largest_difference(*(losses(run) for run in runs)) < TOLERANCE
+
+
+def test_a_step_is_the_same_few_graphs(trained: Trained) -> None:
+    """Zeros for the loss, a graph for each micro-batch, one that reduces and clips, one that updates.
+
+    The first step besides makes gradients, and its update makes the optimizer's state.
+    """
+    counts = trained.counts
+    assert [each.compiled for each in counts] == [5] + [6] * (NUM_STEPS - 1)
+    run = {after.run - before.run for before, after in itertools.pairwise(counts[1:])}
+    assert run == {PACKS_PER_STEP + 3}
+
+
+def test_nothing_falls_back_to_the_host(trained: Trained) -> None:
+    assert {name for name in metrics.counter_names() if name.startswith("aten::")} <= READ_BY_THE_HOST
+
+
+def test_a_resumed_run_is_exact(train: Callable[..., Path]) -> None:
+    settings = ("optim.schedule=constant",)
+    whole = train("xla", "whole", *settings)
+    train("xla", "resumed", *settings, "train.max_steps=17")
+    assert losses(train("xla", "resumed", *settings)) == losses(whole)
+
+
+@pytest.mark.parametrize("devices", [("cpu", "xla"), ("xla", "cpu")])
+def test_a_run_goes_on_on_another_device(train: Callable[..., Path], devices: Sequence[str]) -> None:
+    settings = ("optim.schedule=constant",)
+    whole = train("cpu", "whole-cpu", *settings)
+    name = "-".join(devices)
+    train(devices[0], name, *settings, "train.max_steps=15")
+    assert largest_difference(losses(whole), losses(train(devices[1], name, *settings))) < TOLERANCE
+
+
+def test_bf16_and_recomputed_layers(train: Callable[..., Path], trained: Trained) -> None:
+    half = losses(train("xla", "bf16", "train.precision=bf16"))
+    assert largest_difference(half, losses(trained.folder / "xla")) < 0.05
+    assert half != losses(trained.folder / "xla")
+    again = train("xla", "again", "train.precision=bf16", "train.activation_checkpointing=true")
+    assert largest_difference(losses(again), half) < 1e-3
+
+
+def test_two_processes_give_the_same_losses(
+    prepared: Path, tiny_model: Path, tmp_path: Path, trained: Trained
+) -> None:
+    """With gloo in place of the sums within graphs, which XLA's CPU device leaves out."""
+    run_file = write_run_file(tmp_path, prepared, tiny_model)
+    command = ("--config", str(run_file))
+    done = start_training(
+        *command, processes=2, module="tests.workloads.esm2.xla_joined_by_gloo", PJRT_DEVICE="CPU"
+    )
+    said, _ = done.communicate(timeout=300)
+    assert done.returncode == 0, said
+    both = losses(tmp_path / "runs" / "run")
+    assert largest_difference(both, losses(trained.folder / "cpu")) < TOLERANCE
+    assert results(tmp_path / "runs" / "run")["world_size"] == 2
+
+
+def test_processes_that_would_train_apart_are_refused(run_file: Path) -> None:
+    done = start_training("--config", str(run_file), processes=2, PJRT_DEVICE="CPU")
+    said, _ = done.communicate(timeout=120)
+    assert done.returncode != 0
+    assert "PJRT_DEVICE: got CPU with 2 processes, which would train apart" in said

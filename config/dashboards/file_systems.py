@@ -26,14 +26,7 @@ def file_systems(scheduler: Scheduler) -> Model:
                     about="Of all storage targets. A full file system ends every training at its next "
                     "checkpoint; it can grow while it is in use.",
                 ),
-                Panel(
-                    "Throughput",
-                    (
-                        _of(LUSTRE_MARK, "DataReadBytes", "read", per_second=True),
-                        _of(LUSTRE_MARK, "DataWriteBytes", "written", per_second=True),
-                    ),
-                    unit="Bps",
-                ),
+                _throughput(LUSTRE_MARK),
                 Panel(
                     "Operations",
                     (
@@ -89,14 +82,7 @@ def _home() -> Row:
                 ),
                 unit="bytes",
             ),
-            Panel(
-                "Throughput",
-                (
-                    _of(HOME_MARK, "DataReadBytes", "read", per_second=True),
-                    _of(HOME_MARK, "DataWriteBytes", "written", per_second=True),
-                ),
-                unit="Bps",
-            ),
+            _throughput(HOME_MARK),
             Panel(
                 "Use of what it has",
                 (
@@ -108,6 +94,15 @@ def _home() -> Row:
                 maximum=100,
             ),
         ),
+    )
+
+
+def _throughput(mark: str) -> Panel:
+    moved = {"DataReadBytes": "read", "DataWriteBytes": "written"}
+    return Panel(
+        "Throughput",
+        tuple(_of(mark, metric, legend, per_second=True) for metric, legend in moved.items()),
+        unit="Bps",
     )
 
 

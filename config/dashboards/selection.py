@@ -21,7 +21,7 @@ def gpus_of_job(metric: str, scheduler: Scheduler) -> str:
     """A metric of the GPUs that a job has, selected by the dashboard's jobs.
 
     On Slurm HyperPod's prolog tells dcgm-exporter the job of each GPU. On Kubernetes it knows the pods, whose
-    names begin with the job's, and HyperPod's add-on leaves them their label: its own dashboards choose by it.
+    names begin with the job's, and HyperPod's add-on leaves that label: its own dashboards choose by it.
     """
     if scheduler == "slurm":
         return f'{metric}{{hpc_job=~"$job", hpc_job!=""}}'

@@ -17,6 +17,7 @@ from tools.cost.report import (
     idle_notes,
     price_notes,
     scaling_note,
+    unpriced_notes,
     usage_note,
 )
 from tools.cost.usage import Usage, parse_usage
@@ -45,6 +46,7 @@ def _print_cluster(path: Path, usage: Usage) -> None:
         [
             *idle_notes(bill),
             *capacity_notes(cluster, prices),
+            *unpriced_notes(cluster),
             *budget_note(cluster, bill),
             usage_note(usage),
         ],

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from config.cluster_kinds import AnyCluster
-from config.eks_cluster import EksInstanceGroup
+from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.endpoint import Endpoint
 from config.price_list import HOURS_PER_MONTH, Price, PriceList
 from tools.cost.bill import Bill, Line, hourly_usd
@@ -27,7 +27,8 @@ def bill_table(bill: Bill) -> str:
     ]
     least = "at least " if bill.lacking else ""
     total = bill.monthly_usd
-    rows.append(("Total", "", f"{least}{total:.2f}", f"{least}{hourly_usd(total):.3f}"))
+    mark = "*" if _borrowed_usd(bill) else ""
+    rows.append(("Total", mark, f"{least}{total:.2f}", f"{least}{hourly_usd(total):.3f}"))
     return format_table(header, rows)
 
 
@@ -38,19 +39,34 @@ def _amounts(line: Line) -> tuple[str, str]:
 
 
 def _mark(line: Line, region: str) -> str:
-    price = line.price
-    return " *" if price and (price.region != region or price.stand_in) else ""
+    return " *" if line.price and _is_borrowed(line.price, region) else ""
+
+
+def _is_borrowed(price: Price, region: str) -> bool:
+    return price.region != region or bool(price.stand_in)
+
+
+def _borrowed_usd(bill: Bill) -> float:
+    """A month's, of lines with a star."""
+    return sum(
+        line.monthly_usd for line in bill.lines if line.price and _is_borrowed(line.price, bill.region)
+    )
 
 
 def price_notes(bill: Bill) -> list[str]:
     """Prices that are not the thing's own in its region, by whose they are, and those that are lacking."""
     prices: dict[str, list[str]] = defaultdict(list)
     for key, price in {line.item.key: line.price for line in bill.lines}.items():
-        if price and (price.region != bill.region or price.stand_in):
+        if price and _is_borrowed(price, bill.region):
             dated = f", {price.as_of}" if price.as_of else ""
             shown = f"{key} {price.usd:g} per {price.unit} ({price.source}{dated})"
             prices[_origin(price, bill.region)].append(shown)
     notes = [f"* {origin}: {'; '.join(shown)}" for origin, shown in prices.items()]
+    if borrowed := _borrowed_usd(bill):
+        notes.insert(
+            0,
+            f"* {borrowed:.2f} of the {bill.monthly_usd:.2f} USD are of prices that are not the thing's own:",
+        )
     if bill.lacking:
         notes.append(
             f"No price is known of {', '.join(bill.lacking)}: not in the total."
@@ -94,6 +110,13 @@ def capacity_notes(cluster: AnyCluster, prices: PriceList) -> Iterator[str]:
         if isinstance(group, EksInstanceGroup) and group.max_instances and price:
             most = group.max_instances * price.usd
             yield f"{group.name}: Karpenter may start {group.max_instances}: {most:.2f} USD an hour at most."
+
+
+def unpriced_notes(cluster: AnyCluster) -> list[str]:
+    """What the file asks for that bills by what it takes in, and is in no line."""
+    if isinstance(cluster, EksCluster) and cluster.container_insights:
+        return ["Container Insights bills each observation it takes, and its logs: not in the total."]
+    return []
 
 
 def budget_note(cluster: AnyCluster, bill: Bill) -> list[str]:

@@ -16,7 +16,7 @@ from tests.config.cluster_documents import DELETED, document
 from tools.cost import __main__ as command
 from tools.cost.bill import Bill, make_bill
 from tools.cost.cluster_items import cluster_items, included_metadata_iops
-from tools.cost.report import bill_table, capacity_notes, idle_notes, price_notes
+from tools.cost.report import bill_table, capacity_notes, idle_notes, price_notes, unpriced_notes
 from tools.cost.usage import Usage, parse_usage
 
 GUIDANCE_NAT_GB = 10_500
@@ -162,7 +162,34 @@ def test_prices_of_elsewhere_are_marked() -> None:
     )
     priced = [line for line in bill_table(bill).splitlines()[1:-1] if "not known" not in line]
     assert priced and all(" * " in line or line.rstrip().endswith("*") for line in priced)
-    assert "as it is in us-east-1" in "".join(price_notes(bill))
+    first, *rest = price_notes(bill)
+    assert first.startswith(
+        f"* {bill.monthly_usd:.2f} of the {bill.monthly_usd:.2f} USD are of prices that are"
+    )
+    assert "as it is in us-east-1" in "".join(rest)
+
+
+def test_the_total_says_how_much_of_it_is_borrowed() -> None:
+    bill = bill_of(cluster_with("small", {"storage.home": {"capacity_gib": 64}}))
+    borrowed = [
+        line
+        for line in bill.lines
+        if line.price and (line.price.stand_in or line.price.region != bill.region)
+    ]
+    usd = sum(line.monthly_usd for line in borrowed)
+    assert 0 < usd < bill.monthly_usd and len(borrowed) < len(bill.lines)
+    assert price_notes(bill)[0].startswith(f"* {usd:.2f} of the {bill.monthly_usd:.2f} USD")
+    assert bill_table(bill).splitlines()[-1].split()[:2] == ["Total", "*"]
+    assert bill_table(guidance_bill("eks")).splitlines()[-1].split()[:2] == [
+        "Total",
+        f"{guidance_bill('eks').monthly_usd:.2f}",
+    ]
+
+
+def test_what_bills_by_what_it_takes_in_is_named() -> None:
+    assert not unpriced_notes(cluster_with("eks", {}))
+    [note] = unpriced_notes(cluster_with("eks", {"container_insights": True}))
+    assert "Container Insights" in note and "not in the total" in note
 
 
 def test_plans_and_spot_are_not_billed_on_demand() -> None:

@@ -145,8 +145,8 @@ cancel: $(READY) ## have JOB=<number> save and end
 fetch: $(READY) ## report, results, model and tables of JOB=<number>, or of the last one, in runs/
 	@$(JOBS) fetch $(JOB) $(ARGS)
 
-bench: $(READY) ## residues/s and loss against transformers' Trainer, interleaved on this machine
-	$(BIN)/python -m benchmarks.training $(ARGS)
+bench: $(READY) ## residues/s and loss against transformers' Trainer, interleaved on this machine; FRAMEWORK=bionemo: its own
+	$(BIN)/python -m benchmarks.$(if $(filter bionemo,$(FRAMEWORK)),bionemo,training) $(ARGS)
 
 bench-data: $(READY) ## data preparation against transformers' tokenizer and pyfastx
 	$(BIN)/python -m benchmarks.data $(ARGS)

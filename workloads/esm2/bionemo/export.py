@@ -101,10 +101,11 @@ def read_facts(files: ExportFiles) -> Facts | None:
 
 def is_exported(config: RunConfig) -> bool:
     """Whether the export is there and of the data that are there."""
-    facts = read_facts(export_files(config.data.path))
-    return (
-        facts is not None and facts.format == FORMAT and facts.made_of == _fingerprint(Path(config.data.path))
-    )
+    folder = Path(config.data.path)
+    facts = read_facts(export_files(folder))
+    if facts is None or not (folder / MANIFEST_FILE).exists():
+        return False
+    return (facts.format, facts.made_of) == (FORMAT, _fingerprint(folder))
 
 
 def _fingerprint(folder: Path) -> str:

@@ -33,7 +33,7 @@ HOOKS = (
     *("on_train_start", "on_train_batch_end", "on_validation_start", "on_validation_end"),
     "on_save_checkpoint",
 )
-_current: Recorder | None = None
+_current: Any = None
 
 
 class Recorder:
@@ -48,6 +48,7 @@ class Recorder:
         self._config, self._is_first = config, is_first
         self._log: RunLog | None = None
         self._window = (time.monotonic(), 0)
+        self._saved = -1
         self.step = 0
         """Optimizer steps that the run has made."""
         self.evaluated: dict[str, float] = {}
@@ -57,7 +58,7 @@ class Recorder:
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         self.step = int(trainer.global_step)
-        beat("training")
+        beat("making its first step", slow=True)
         tracking = self._config.tracking
         self._log = RunLog(
             self._config.run_dir,
@@ -108,8 +109,10 @@ class Recorder:
 
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: Any) -> None:
         beat("saving", slow=True)
-        if self._log is not None:
+        # For the last one and for the best one, which are two to Lightning.
+        if self._log is not None and self._saved != self.step:
             self._log.event(self.step, "checkpoint begun")
+            self._saved = self.step
 
     def close(self, status: RunStatus) -> None:
         """End the record, however the training ended."""
@@ -123,12 +126,13 @@ def callbacks() -> list[Any]:
     if _current is None:
         return []
     base = importlib.import_module("lightning.pytorch.callbacks").Callback
-    return [type("RunRecord", (base,), {hook: staticmethod(getattr(_current, hook)) for hook in HOOKS})()]
+    hooks = {name: staticmethod(getattr(_current, name)) for name in HOOKS if hasattr(_current, name)}
+    return [type("RunRecord", (base,), hooks)()]
 
 
 @contextmanager
-def registered(recorder: Recorder) -> Iterator[None]:
-    """Have every trainer of Lightning that is made meanwhile call the recorder."""
+def registered(recorder: Any) -> Iterator[None]:
+    """Have every trainer of Lightning that is made meanwhile call the ``HOOKS`` that the recorder has."""
     global _current
     with TemporaryDirectory(prefix="esm2-record-") as folder:
         about = Path(folder) / f"{PACKAGE}-1.dist-info"

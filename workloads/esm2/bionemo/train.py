@@ -22,7 +22,7 @@ from ..stop import STOPPED_BY_SIGNAL
 from ..tracking import REPORT_FILE, RESULTS_FILE, write_results
 from .checkpoints import checkpoint_step
 from .command import Data, Devices, arguments, entry_point_of, step_proteins
-from .export import Facts, read_facts
+from .export import Facts, is_exported, read_facts
 from .export_files import export_files
 from .installed import require, run_entry_point
 from .options import recorded_release
@@ -87,11 +87,11 @@ def exported(config: RunConfig) -> tuple[Data, Facts]:
         ValueError: if it has not been made.
     """
     files = export_files(config.data.path)
-    facts = read_facts(files)
+    facts = read_facts(files) if is_exported(config) else None
     if facts is None:
         raise ValueError(
-            f"{files.folder} is not there; python -m workloads.esm2.bionemo.data, with the same arguments, "
-            "makes it"
+            f"{files.folder} is not there, or of other data than {config.data.path}; python -m "
+            "workloads.esm2.bionemo.data, with the same arguments, makes it"
         )
     return Data(files, facts.num_validation, len(facts.classes)), facts
 

@@ -82,7 +82,7 @@ def train(name: str) -> None:
     read(options)
     if options.restore_from_checkpoint_path is not None:
         assert (options.restore_from_checkpoint_path / "context").is_dir()
-    trainer = SimpleNamespace(global_step=0, callback_metrics={}, sanity_checking=False)
+    trainer = SimpleNamespace(global_step=0, callback_metrics={}, sanity_checking=False, should_stop=False)
     hooks = [
         callback
         for factory in entry_points(group="lightning.pytorch.callbacks_factory")
@@ -91,7 +91,8 @@ def train(name: str) -> None:
 
     def call(hook: str, *arguments: Any) -> None:
         for callback in hooks:
-            getattr(callback, hook)(trainer, None, *arguments)
+            if hasattr(callback, hook):
+                getattr(callback, hook)(trainer, None, *arguments)
 
     checkpoints = options.result_dir / options.experiment_name / "checkpoints"
     if options.resume_if_exists:
@@ -99,7 +100,7 @@ def train(name: str) -> None:
     stop = SimpleNamespace(received=False)
     signal.signal(signal.SIGTERM, lambda *_: setattr(stop, "received", True))
     call("on_train_start")
-    while trainer.global_step < options.num_steps and not stop.received:
+    while trainer.global_step < options.num_steps and not (stop.received or trainer.should_stop):
         time.sleep(float(os.environ.get(STEP_SECONDS, "0")))
         trainer.global_step += 1
         step = trainer.global_step
@@ -113,7 +114,8 @@ def train(name: str) -> None:
             trainer.callback_metrics |= {"val_loss": 2.9, "val_ppl": 18.2}
             call("on_validation_end")
         if is_due or stop.received or step == options.num_steps:
-            call("on_save_checkpoint", {})
+            for _ in ("last", "best"):
+                call("on_save_checkpoint", {})
             _save(checkpoints, options, step)
 
 

@@ -1,0 +1,229 @@
+"""Training speed of BioNeMo on one GPU, by its own entry point, on the data that our trainer is measured on.
+
+``python -m benchmarks.bionemo [--model 650M] [--data FOLDER] [--micro-batch 8 16] [--beside OURS.json]``
+
+In BioNeMo's image, where our trainer does not run, as its torch is older: measure that with
+``make bench ARGS="--arms b --json OURS.json"`` in our image on the same machine, and give the file as
+``--beside``. Residues are real ones, as there: no CLS, EOS or padding, nothing cut off. BioNeMo does not tell
+which proteins it has drawn, so they are the mean over the training split, times the proteins of the steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.arm_process import COUNTS, ArmFailedError, ArmProcess, Gate, Grant, Window
+from workloads.esm2.bionemo.command import SPECIAL_TOKENS, Data, Devices, arguments, row_tokens, step_proteins
+from workloads.esm2.bionemo.config import BionemoConfig
+from workloads.esm2.bionemo.export import export_run
+from workloads.esm2.bionemo.export_files import export_files
+from workloads.esm2.bionemo.installed import require, run_entry_point
+from workloads.esm2.bionemo.options import recorded_release
+from workloads.esm2.bionemo.recorder import TRAIN_LOSS, registered
+from workloads.esm2.command_line import RunError
+from workloads.esm2.config import DataConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
+from workloads.esm2.data.run_data import prepare_run
+from workloads.esm2.proteins import ProteinSplit
+from workloads.esm2.shapes import SHAPES
+
+MAX_STEPS = 1_000_000
+"""The learning rate hardly falls while speed is measured."""
+MICRO_BATCHES = (8, 16, 32, 64)
+OURS = "B"
+"""The arm of ``benchmarks.training`` that is this project."""
+
+
+@dataclass(frozen=True)
+class BionemoArm:
+    """``train_esm2`` on one device, held between windows by a callback of Lightning's."""
+
+    config: RunConfig
+    data: Data
+    counts: tuple[float, ...]
+    """``COUNTS`` of a step."""
+
+    def settings(self) -> dict[str, Any]:
+        return {"framework": f"BioNeMo {recorded_release()}", "arguments": self.words()}
+
+    def words(self) -> list[str]:
+        return [*arguments(self.config, Devices(1, 1), self.data), "--disable-checkpointing"]
+
+    def run(self, gate: Gate) -> None:
+        with registered(_GateHooks(gate, self.counts)):
+            run_entry_point("train_esm2", self.words())
+
+
+class _GateHooks:
+    def __init__(self, gate: Gate, counts: Sequence[float]) -> None:
+        self._gate = gate
+        self._counts = torch.tensor(counts, dtype=torch.float64)
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        trainer.should_stop = not self._gate.enter()
+
+    def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+        self._gate.count(self._counts, torch.as_tensor(trainer.callback_metrics[TRAIN_LOSS]))
+        trainer.should_stop = not self._gate.step_done()
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    options = _parse(given)
+    try:
+        require()
+        with TemporaryDirectory(prefix="bench-bionemo-") as folder:
+            result = measure(options, Path(folder))
+    except (RunError, ValueError) as error:
+        raise SystemExit(f"error: {error}") from None
+    if options.beside:
+        result["beside"] = beside(result, json.loads(options.beside.read_text()))
+    print(table(result))
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """The windows of each micro batch size; one that does not fit into memory is left out."""
+    if not options.data.exists():
+        prepare_run(RunConfig(name="benchmark", data=DataConfig(path=str(options.data))))
+    found: dict[str, Any] = {}
+    for size in options.micro_batch:
+        arm = arm_of(options.model, options.data, size, folder / str(size))
+        try:
+            found[str(size)] = [asdict(window) for window in _windows(arm, options.rounds, options.quick)]
+        except ArmFailedError as error:
+            if not error.out_of_memory:
+                raise SystemExit(f"error: {error}") from None
+            _say(f"micro batches of {size} do not fit")
+    if not found:
+        raise ValueError(f"none of the micro batches {options.micro_batch} fits; --micro-batch names others")
+    rates = {size: _rate(windows) for size, windows in found.items()}
+    best = max(rates, key=lambda size: rates[size])
+    return {
+        "model": options.model,
+        "data": str(options.data),
+        "device": torch.cuda.get_device_name(0) if torch.cuda.is_available() else "cpu",
+        "release": recorded_release(),
+        "micro_batch": int(best),
+        "residues_per_second": rates[best],
+        "by_micro_batch": rates,
+        "windows": found,
+    }
+
+
+def arm_of(model: str, data: Path, micro_batch: int, folder: Path) -> BionemoArm:
+    """A step of one micro batch."""
+    max_residues = ModelConfig.max_residues
+    tokens = micro_batch * (max_residues + SPECIAL_TOKENS)
+    config = RunConfig(
+        name="benchmark",
+        runs=str(folder),
+        model=ModelConfig(size=model),  # type: ignore[arg-type]  # one of SHAPES
+        data=DataConfig(path=str(data)),
+        optim=OptimConfig(warmup_steps=0),
+        train=TrainConfig(
+            max_steps=MAX_STEPS, tokens_per_pack=tokens, tokens_per_step=tokens, log_every_steps=1
+        ),
+        bionemo=BionemoConfig(check_every_steps=MAX_STEPS),
+    )
+    facts = export_run(config)
+    split = ProteinSplit(data, "train")
+    _, lengths = split.draw(0, split.num_units, seed=0, epoch=0)
+    return BionemoArm(
+        config,
+        Data(export_files(data), facts.num_validation),
+        step_counts(lengths, step_proteins(config), row_tokens(config)),
+    )
+
+
+def step_counts(
+    lengths: np.ndarray[Any, np.dtype[np.int64]], proteins: int, tokens: int
+) -> tuple[float, ...]:
+    """``COUNTS`` of a step with so many proteins in rows of so many tokens, cut off there."""
+    cut = np.minimum(lengths + SPECIAL_TOKENS, tokens)
+    counts = {
+        "proteins": proteins,
+        "residues": float((cut - SPECIAL_TOKENS).mean()) * proteins,
+        "attended_pairs": float((cut.astype(np.float64) ** 2).mean()) * proteins,
+        "slots": proteins * tokens,
+    }
+    return tuple(counts[name] for name in COUNTS)
+
+
+def beside(result: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+    """How much faster our trainer is, from its own results.
+
+    Raises:
+        ValueError: if these are of another model, data or device.
+    """
+    arm = ours.get("speed", {}).get("arms", {}).get(OURS)
+    there = {"model": ours.get("model"), "device": ours.get("environment", {}).get("device")}
+    here = {name: result[name] for name in there}
+    if arm is None or there != here or Path(str(ours.get("data"))).name != Path(result["data"]).name:
+        raise ValueError(
+            f"--beside: has {there} on {ours.get('data')}, measured here was {here} on {result['data']}; "
+            'measure ours on the same: make bench ARGS="--arms b --model ... --data ... --json ..."'
+        )
+    rate = float(arm["residues_per_second"]["median"])
+    return {"residues_per_second": rate, "ratio": rate / result["residues_per_second"]}
+
+
+def table(result: dict[str, Any]) -> str:
+    lines = [
+        f"BioNeMo {result['release']}, ESM-2 {result['model']} on {result['data']}, {result['device']}",
+        *(
+            f"  micro batch {size:>3}: {rate:>12,.0f} real residues/s"
+            for size, rate in result["by_micro_batch"].items()
+        ),
+    ]
+    if found := result.get("beside"):
+        lines.append(f"  ours          : {found['residues_per_second']:>12,.0f}, {found['ratio']:.2f}x")
+    return "\n".join(lines)
+
+
+def _windows(arm: BionemoArm, rounds: int, is_quick: bool) -> list[Window]:
+    warmup, window = (Grant(steps=1), Grant(steps=1)) if is_quick else (Grant(10, 40), Grant(4, 10))
+    process = ArmProcess("BioNeMo", arm)
+    try:
+        process.await_ready()
+        process.window(warmup)
+        return [process.window(window) for _ in range(rounds)]
+    finally:
+        process.close()
+
+
+def _rate(windows: Sequence[dict[str, Any]]) -> float:
+    return statistics.median(window["residues"] / window["wall_seconds"] for window in windows)
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def _parse(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", choices=SHAPES, default="8M")
+    parser.add_argument("--data", type=Path, default=Path("data/sample"), help="prepared folder")
+    parser.add_argument("--micro-batch", type=int, nargs="+", default=list(MICRO_BATCHES))
+    parser.add_argument("--rounds", type=int, default=5, help="windows of each micro batch size")
+    parser.add_argument("--beside", type=Path, help="results of benchmarks.training, to compare with")
+    parser.add_argument("--json", type=Path, help="write everything here")
+    parser.add_argument("--quick", action="store_true", help="one step a window, to see that it works")
+    return parser.parse_args(given)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""make bench FRAMEWORK=bionemo around entry points that stand in for BioNeMo's; what it compares with."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import bionemo
+from benchmarks.arm_process import COUNTS
+from tests.workloads.esm2.bionemo.stand_in_bionemo import make_packages
+
+
+def test_it_needs_bionemo(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="make image FRAMEWORK=bionemo builds"):
+        bionemo.main([f"--data={tmp_path}"])
+
+
+def test_steps_are_measured_and_ours_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(make_packages(tmp_path / "packages"))
+    data, ours, out = tmp_path / "data", tmp_path / "ours.json", tmp_path / "out.json"
+    speed = {"arms": {"B": {"residues_per_second": {"median": 5000.0}}}}
+    ours.write_text(
+        json.dumps({"model": "8M", "data": "x/data", "environment": {"device": "cpu"}, "speed": speed})
+    )
+    given = [
+        "--quick",
+        "--micro-batch",
+        "4",
+        "--rounds=2",
+        f"--data={data}",
+        f"--beside={ours}",
+        f"--json={out}",
+    ]
+    bionemo.main(given)
+    found = json.loads(out.read_text())
+    windows = found["windows"]["4"]
+    assert [window["proteins"] for window in windows] == [4, 4]
+    assert windows[0]["slots"] == 4 * 1024 and 0 < windows[0]["residues"] < 4 * 1022
+    assert found["beside"]["ratio"] == pytest.approx(5000 / found["residues_per_second"])
+    said = capsys.readouterr().out
+    assert "micro batch   4:" in said and "ours" in said
+    ours.write_text(json.dumps({"model": "650M", "data": "x/data", "speed": speed}))
+    with pytest.raises(ValueError, match=r"--beside: has .*650M.* measure ours on the same"):
+        bionemo.beside(found, json.loads(ours.read_text()))
+    for name in [
+        name for name in sys.modules if name.startswith(("bionemo", "stand_in_bionemo", "lightning"))
+    ]:
+        del sys.modules[name]
+
+
+def test_long_proteins_count_as_far_as_they_are_read() -> None:
+    counts = dict(zip(COUNTS, bionemo.step_counts(np.array([10, 200]), 8, 102), strict=True))
+    assert counts == {
+        "proteins": 8,
+        "residues": 55 * 8,
+        "attended_pairs": (144 + 10404) / 2 * 8,
+        "slots": 816,
+    }

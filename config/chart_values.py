@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from config.eks_cluster import EksCluster
-from config.instance_catalogue import InstanceType, instance_type
+from config.instance_catalogue import instance_type
 
 TYPE_LABEL = "node.kubernetes.io/instance-type"
 
@@ -27,8 +27,8 @@ def chart_values(cluster: EksCluster) -> dict[str, Any]:
     issue 367 and pull request 380).
     """
     types = {name: instance_type(name) for name in (group.instance_type for group in cluster.instance_groups)}
-    gpu = [name for name, found in types.items() if _nvidia(found)]
-    neuron = [name for name, found in types.items() if found.accelerator and not _nvidia(found)]
+    gpu = [name for name, found in types.items() if found.num_gpus]
+    neuron = [name for name, found in types.items() if found.num_neuron_devices]
     efa = [name for name, found in types.items() if found.num_efa]
     return {
         "trainingOperators": {"enabled": cluster.training_operator == "kubeflow"},
@@ -57,10 +57,6 @@ def chart_values(cluster: EksCluster) -> dict[str, Any]:
             )
         },
     }
-
-
-def _nvidia(found: InstanceType) -> bool:
-    return found.accelerator is not None and not found.accelerator.startswith(("Trainium", "Inferentia"))
 
 
 def _affinity(types: list[str]) -> dict[str, Any]:

@@ -40,6 +40,11 @@ TRAINING_PLAN_TYPES = frozenset(
 )
 """What a training plan can reserve: SageMaker's ``ReservedCapacityInstanceType``."""
 
+NEURON_CORES: Mapping[str, int] = {"Trainium": 2, "Trainium2": 4}
+"""Logical NeuronCores of a device; a process has one. Of the eight cores of a Trainium2 device the runtime
+joins two each by default (AWS Neuron documentation, "Trainium Architecture" and "Logical NeuronCore
+configuration")."""
+
 
 @dataclass(frozen=True)
 class InstanceType:
@@ -62,6 +67,25 @@ class InstanceType:
     """Most EFA interfaces it can have; 0 without EFA."""
     network_gbps: float
     """Of all its cards in each direction, in 1e9 bits/s; without bursts, where a small type has such."""
+
+    @property
+    def is_neuron(self) -> bool:
+        """Whether its accelerators are AWS's own."""
+        return self.accelerator in NEURON_CORES
+
+    @property
+    def processes_per_accelerator(self) -> int:
+        """Of training: one a GPU, one a logical NeuronCore."""
+        return NEURON_CORES.get(self.accelerator or "", 1)
+
+    @property
+    def num_gpus(self) -> int:
+        """NVIDIA's."""
+        return 0 if self.is_neuron else self.num_accelerators
+
+    @property
+    def num_neuron_devices(self) -> int:
+        return self.num_accelerators if self.is_neuron else 0
 
     @property
     def addresses_slurm(self) -> int:

@@ -50,13 +50,12 @@ def node_settings_text(cluster: SlurmCluster) -> str:
 
 def _instance_group(group: SlurmInstanceGroup) -> dict[str, Any]:
     hardware = instance_type(group.instance_type)
-    neuron = (hardware.accelerator or "").startswith("Trainium")
     return {
         "role": group.role,
         "instance_type": group.instance_type,
         "partition": group.partition,
-        "num_gpus": 0 if neuron else hardware.num_accelerators,
-        "num_neuron_devices": hardware.num_accelerators if neuron else 0,
+        "num_gpus": hardware.num_gpus,
+        "num_neuron_devices": hardware.num_neuron_devices,
         "num_efa_interfaces": hardware.num_efa,
     }
 

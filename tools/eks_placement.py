@@ -11,7 +11,7 @@ from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.instance_catalogue import InstanceType, instance_type
 from config.kubernetes_names import COMMON_NAMESPACE, job_folder
 from config.task_governance import team_namespace
-from tools.job_checks import gpus_of, listed, sizes_of
+from tools.job_checks import accelerators_of, listed, sizes_of
 from workloads.esm2.launch.job_file import RESUMED, TRAINING
 from workloads.esm2.launch.pod_job import DEEP_HEALTH_LABEL, GROUP_LABEL, INSTANCE_TYPE_LABEL, PodJob
 
@@ -72,25 +72,31 @@ class Placement:
     hardware: InstanceType
     sizes: range
     """Every number of nodes that the job may run on; none if there is a problem."""
-    gpus: int
+    accelerators: int
     """Of each pod."""
     priority: str | None
 
     @property
+    def gpus(self) -> int:
+        """Of each pod."""
+        return 0 if self.hardware.is_neuron else self.accelerators
+
+    @property
     def num_processes(self) -> int:
         """Of each pod."""
-        return max(1, self.gpus)
+        return max(1, self.accelerators * self.hardware.processes_per_accelerator)
 
     @property
     def num_efa(self) -> int:
-        """All of the node with all of its GPUs, else a share; none where there is nobody to talk to."""
+        """All of the node with all accelerators, else a share; none where there is nobody to talk to."""
         hardware = self.hardware
-        if not self.gpus or self.sizes[-1] == 1 or not hardware.num_efa:
+        if not self.accelerators or self.sizes[-1] == 1 or not hardware.num_efa:
             return 0
-        return max(1, hardware.num_efa * self.gpus // hardware.num_accelerators)
+        return max(1, hardware.num_efa * self.accelerators // hardware.num_accelerators)
 
     def share(self, stage: str) -> tuple[int, int]:
-        """CPUs and GiB of memory: what Kubernetes and its daemons leave of a node, by the GPUs' share.
+        """CPUs and GiB of memory: what Kubernetes and its daemons leave of a node, by the accelerators'
+        share.
 
         A tenth of the CPUs and 15 % of the memory, one CPU and 1 GiB at least, are more than kubelet, the
         health monitoring agent and device plugins take.
@@ -100,7 +106,7 @@ class Placement:
         cpus, memory = max(1, cpus * 9 // 10 - 1), max(1, int(hardware.memory_gib * 0.85) - 1)
         if stage == "data":
             return min(DATA_CPUS, cpus), min(DATA_MEMORY_GIB, memory)
-        part = self.gpus / hardware.num_accelerators if self.gpus else 1.0
+        part = self.accelerators / hardware.num_accelerators if self.accelerators else 1.0
         return max(1, int(cpus * part)), max(1, int(memory * part))
 
 
@@ -143,7 +149,9 @@ def placement(cluster: EksCluster, wanted: EksWanted, problems: list[str]) -> Pl
         folder=folder,
         groups=groups,
         hardware=hardware,
-        gpus=gpus_of(hardware, wanted.stage, wanted.gpus_per_node, problems, option="--group"),
+        accelerators=accelerators_of(
+            hardware, wanted.stage, wanted.gpus_per_node, problems, option="--group"
+        ),
         sizes=_sizes(cluster, groups, wanted, _quota(cluster, team, hardware), problems),
         priority=chosen_priority(cluster, wanted.priority, team, problems),
     )

@@ -24,7 +24,7 @@ from tools.eks_placement import (
     queue_names,
     tolerations,
 )
-from tools.job_checks import listed, output_of, path_problems, shard_problems
+from tools.job_checks import listed, neuron_problems, output_of, path_problems, shard_problems
 from workloads.esm2.config import RunConfig
 from workloads.esm2.launch.job_file import MODULES
 from workloads.esm2.launch.pod_job import PodJob
@@ -63,6 +63,7 @@ def pod_job(
     problems += bionemo_problems(config, wanted.stage, place.sizes, place.num_processes)
     if wanted.stage == "train":
         problems += shard_problems(config, place.sizes, place.num_processes)
+        problems += neuron_problems(config) if place.accelerators > place.gpus else []
     if problems:
         raise ValueError(listed(problems))
     return _job(
@@ -132,6 +133,8 @@ def _job(
         num_pods=place.sizes[-1],
         min_pods=place.sizes[0],
         num_gpus=place.gpus,
+        num_neuron_devices=place.accelerators - place.gpus,
+        processes_per_device=place.hardware.processes_per_accelerator,
         num_efa=place.num_efa,
         num_cpus=cpus,
         memory_gib=memory_gib,

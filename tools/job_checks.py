@@ -11,6 +11,7 @@ from workloads.esm2.config import RunConfig
 from workloads.esm2.data.run_data import local_files, paths_read
 from workloads.esm2.inference.output_file import output_file
 from workloads.esm2.launch.job_file import INFERENCE
+from workloads.esm2.launch.neuron import STAGES as NEURON_STAGES
 
 
 def listed(problems: list[str]) -> str:
@@ -91,19 +92,37 @@ def files_needed(config: RunConfig, stage: str, folder: str) -> tuple[str, ...]:
     return (*local_files(inference.input), *mutations, *models)
 
 
-def gpus_of(
+def accelerators_of(
     hardware: InstanceType, stage: str, asked: int | None, problems: list[str], *, option: str
 ) -> int:
-    """Of each node; ``option`` is the one that chose the hardware."""
+    """How many a job takes of each node; ``option`` is the one that chose the hardware."""
     if stage == "data":
         return 0
-    if (hardware.accelerator or "").startswith(("Trainium", "Inferentia")) and asked != 0:
-        problems.append(f"{option}: {hardware.name} has {hardware.accelerator}; training runs on NVIDIA GPUs")
     found = hardware.num_accelerators
-    gpus = found if asked is None else asked
-    if not 0 <= gpus <= found:
-        problems.append(f"--gpus-per-node: got {gpus}; {hardware.name} has {found}")
-    return gpus
+    number = found if asked is None else asked
+    if hardware.is_neuron and number and stage not in NEURON_STAGES:
+        problems.append(
+            f"{option}: {hardware.name} has {hardware.accelerator}, on which only {', '.join(NEURON_STAGES)} "
+            f"runs; {stage} takes NVIDIA GPUs, or CPUs with --gpus-per-node 0"
+        )
+    elif hardware.is_neuron and number not in (0, found):
+        problems.append(
+            f"--gpus-per-node: got {number}; a job has the {found} devices of {hardware.name} for itself: "
+            "give nothing, or 0 to run on CPUs"
+        )
+    elif not 0 <= number <= found:
+        problems.append(f"--gpus-per-node: got {number}; {hardware.name} has {found}")
+    return number
+
+
+def neuron_problems(config: RunConfig) -> list[str]:
+    """What of a run does not go on NeuronCores, where PyTorch/XLA trains."""
+    problems = []
+    if config.parallel.mode != "ddp":
+        problems.append(f"parallel.mode: got {config.parallel.mode}; on Trainium each core has a copy: ddp")
+    if config.task is not None:
+        problems.append("task: fine-tuning runs on NVIDIA GPUs and CPUs; choose another partition or group")
+    return problems
 
 
 def sizes_of(asked: str, stage: str, there: int, problems: list[str], *, who: str) -> range:

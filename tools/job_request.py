@@ -14,7 +14,16 @@ from config.instance_catalogue import InstanceType, instance_type
 from config.node_settings import HOME_MOUNT_PATH
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
 from tools.bionemo_checks import bionemo_problems, data_manifest
-from tools.job_checks import files_needed, gpus_of, listed, output_of, path_problems, shard_problems, sizes_of
+from tools.job_checks import (
+    accelerators_of,
+    files_needed,
+    listed,
+    neuron_problems,
+    output_of,
+    path_problems,
+    shard_problems,
+    sizes_of,
+)
 from workloads.esm2.config import RunConfig
 from workloads.esm2.launch.job_file import TRAINING, Job
 
@@ -104,6 +113,7 @@ def job_request(
     problems += bionemo_problems(config, wanted.stage, place.sizes, place.num_processes)
     if wanted.stage == "train":
         problems += shard_problems(config, place.sizes, place.num_processes)
+        problems += neuron_problems(config) if place.neuron_devices else []
     if problems:
         raise ValueError(listed(problems))
     job = Job(
@@ -127,13 +137,23 @@ class Placement:
     partition: str
     sizes: range
     """Every number of nodes that the job may run on; none if there is a problem."""
-    gpus: int
+    accelerators: int
     """Of each node."""
+
+    @property
+    def gpus(self) -> int:
+        """Of each node."""
+        return 0 if self.hardware.is_neuron else self.accelerators
+
+    @property
+    def neuron_devices(self) -> int:
+        """Of each node."""
+        return self.accelerators - self.gpus
 
     @property
     def num_processes(self) -> int:
         """Of each node."""
-        return max(1, self.gpus)
+        return max(1, self.accelerators * self.hardware.processes_per_accelerator)
 
     def options(self, wanted: Wanted, name: str) -> list[str]:
         """Of sbatch."""
@@ -173,8 +193,8 @@ def placement(cluster: SlurmCluster, wanted: Wanted, problems: list[str]) -> Pla
     if not groups:
         raise ValueError(listed(problems))
     hardware = instance_type(groups[0].instance_type)
-    gpus = gpus_of(hardware, wanted.stage, wanted.gpus_per_node, problems, option="partition")
-    bounds = HANG_SECONDS["gpu" if gpus else "cpu"]
+    accelerators = accelerators_of(hardware, wanted.stage, wanted.gpus_per_node, problems, option="partition")
+    bounds = HANG_SECONDS["gpu" if accelerators and not hardware.is_neuron else "cpu"]
     if wanted.hang_seconds not in bounds:
         problems.append(
             f"--hang-seconds: got {wanted.hang_seconds}; give {bounds[0]} to {bounds[-1]}, "
@@ -183,7 +203,7 @@ def placement(cluster: SlurmCluster, wanted: Wanted, problems: list[str]) -> Pla
     return Placement(
         hardware=hardware,
         partition=str(groups[0].partition),
-        gpus=gpus,
+        accelerators=accelerators,
         sizes=_sizes(groups, wanted, problems),
     )
 
@@ -199,8 +219,9 @@ def common_fields(cluster: SlurmCluster, wanted: Wanted, place: Placement) -> di
         "mounts": tuple(shared_folders(cluster)),
         "min_nodes": place.sizes[0],
         "gpus_per_node": place.gpus,
+        "neuron_devices": place.neuron_devices,
         "processes_per_node": place.num_processes,
-        "efa": bool(place.gpus and place.sizes[-1] > 1 and place.hardware.num_efa),
+        "efa": bool(place.accelerators and place.sizes[-1] > 1 and place.hardware.num_efa),
         "hang_seconds": wanted.hang_seconds,
     }
 

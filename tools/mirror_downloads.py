@@ -62,8 +62,7 @@ def needed(cluster: SlurmCluster) -> dict[str, list[dict[str, Any]]]:
 
 
 def _has_gpus(cluster: SlurmCluster) -> bool:
-    kinds = [instance_type(group.instance_type) for group in cluster.instance_groups]
-    return any(kind.num_accelerators and "Trainium" not in (kind.accelerator or "") for kind in kinds)
+    return any(instance_type(group.instance_type).num_gpus for group in cluster.instance_groups)
 
 
 def file_name(entry: dict[str, Any]) -> str:

@@ -12,11 +12,14 @@ from tests.lifecycle.node import StandIns
 class Worker:
     """The two scripts as the step installs them, in short time, with stand-ins for what they ask."""
 
-    def __init__(self, folder: Path, stand_ins: StandIns, num_gpus: int = 2) -> None:
+    def __init__(self, folder: Path, stand_ins: StandIns, num_gpus: int = 2, num_neuron: int = 0) -> None:
         self.folder, self.commands = folder, stand_ins
         self.scripts = folder / "stand_ins/bin"
         text = (FILES / "units/check_node_health.sh").read_text()
         text = text.replace("@LUSTRE@", "/fsx").replace("@NUM_GPUS@", str(num_gpus))
+        text = text.replace("@NUM_NEURON_DEVICES@", str(num_neuron)).replace(
+            "/dev/neuron", f"{folder}/neuron"
+        )
         text = text.replace(
             "seconds_to_answer=4 seconds_between_looks=2", "seconds_to_answer=1 seconds_between_looks=0"
         )

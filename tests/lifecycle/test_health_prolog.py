@@ -133,3 +133,14 @@ def test_a_node_without_gpus_asks_for_none(tmp_path: Path, stand_ins: StandIns) 
     worker = Worker(tmp_path, stand_ins, num_gpus=0)
     assert worker.run("check-node-health").returncode == 0
     assert not [call for call in stand_ins.calls if call.startswith(("nvidia-smi", "journalctl"))]
+
+
+def test_neuron_devices_are_counted(tmp_path: Path, stand_ins: StandIns) -> None:
+    worker = Worker(tmp_path, stand_ins, num_gpus=0, num_neuron=2)
+    assert worker.run("prolog").returncode == 1
+    assert (worker.drained() or "").startswith("node-health: /dev has 0 Neuron devices of 2")
+    for number in range(2):
+        (tmp_path / f"neuron{number}").touch()
+    assert worker.run("check-node-health").returncode == 0
+    (tmp_path / "neuron1").unlink()
+    assert "/dev has 1 Neuron devices of 2" in worker.run("check-node-health").stdout

@@ -399,11 +399,6 @@ def test_what_does_not_fit_is_told(overrides: list[str], wanted: dict[str, Any],
     assert problem in str(raised.value)
 
 
-def test_accelerators_that_training_does_not_run_on() -> None:
-    with pytest.raises(ValueError, match="has Trainium; training runs on NVIDIA GPUs"):
-        made(cluster=with_group(shipped(), "workers", instance_type="ml.trn1.32xlarge"))
-
-
 def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(ValueError, match=r"^3 problem\(s\)"):
         made("runs=/root/runs", image=None, nodes="9")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.tools.cluster_files import shipped, with_group
+from tests.tools.cluster_files import shipped
 from tools.job_request import Wanted, default_folder, job_request, job_user
 from workloads.esm2.config import load_config
 
@@ -186,12 +186,6 @@ def test_sources_that_nodes_can_read(source: str) -> None:
 def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(ValueError, match=r"3 problem\(s\)"):
         request("runs=/root/runs", image=None, nodes="9")
-
-
-def test_accelerators_that_training_does_not_run_on() -> None:
-    cluster = with_group(CLUSTER, "workers", instance_type="ml.trn1.32xlarge")
-    with pytest.raises(ValueError, match="has Trainium; training runs on NVIDIA GPUs"):
-        request(cluster=cluster)
 
 
 def test_whose_job_it_is() -> None:

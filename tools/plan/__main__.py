@@ -10,6 +10,7 @@ from pathlib import Path
 from config.cluster_kinds import AnyCluster
 from config.loader import load_cluster
 from tools.command_line import cluster_parser, run_command
+from tools.job_checks import listed, neuron_problems
 from tools.plan.checkpoints import plan_checkpoints
 from tools.plan.memory import Layout, memory
 from tools.plan.model_size import parameters_of, shape_of
@@ -57,8 +58,11 @@ def main() -> int:
         parameters_of(config, shape),
         place.world_size,
         number_bytes=4 if config.train.precision == "fp32" else 2,
+        attention="window" if place.hardware.is_neuron else "flash",
     )
     check_sharding(layout)
+    if place.hardware.is_neuron and (problems := neuron_problems(config)):
+        raise ValueError(listed(problems))
     print(f"{config.name} on {place.group.name} of {cluster.name}\n")
     needed, usable = memory(layout), usable_bytes(place)
     fits = needed.total <= usable
@@ -86,7 +90,7 @@ def main() -> int:
     steps_seconds = residues_of(config) / config.train.max_steps / found.residues_per_second_high
     print(
         "",
-        *speed_lines(layout, found),
+        *speed_lines(layout, found, place),
         *checkpoint_lines(layout, saving, steps_seconds),
         *time_and_money(cluster, place, *hours, co2=options.co2),
         sep="\n",

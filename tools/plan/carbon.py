@@ -31,7 +31,13 @@ def grid_grams_per_kwh(region: str) -> float:
 
 
 def energy_kwh(gpu: str, world_size: int, hours: float) -> float:
-    """Of the nodes at full load, cooling included."""
+    """Of the nodes at full load, cooling included.
+
+    Raises:
+        ValueError: for an accelerator whose power is not published.
+    """
+    if gpu not in BOARD_WATTS:
+        raise ValueError(f"--co2: got {gpu}, whose power is not published; leave it out")
     return BOARD_WATTS[gpu] / 1000 * world_size * hours * HOST_FACTOR * POWER_USAGE_EFFECTIVENESS
 
 

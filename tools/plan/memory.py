@@ -10,10 +10,13 @@ for bf16. What autograd keeps of a layer, tensor by tensor (``workloads/esm2/mod
 * 4 TC  the residual stream again, for the second layer norm, and s TC its output
 * 8s TC input and output of the GELU
 
-On a CPU attention keeps 5s TC and the probabilities. The last layer's feed-forward block and the head see the
-predicted tokens alone. When its backward pass begins, what that adds is no more than what of the last layer
-is not kept, so the peak is that of L whole layers. With activation checkpointing a layer keeps its input, and
-one layer at a time is there as a whole. torch.compile keeps at most as much.
+On a CPU attention keeps 5s TC and the probabilities. On NeuronCores (``workloads/esm2/window_attention.py``)
+it keeps 8s TC, since keys and values stand there with their neighbours, and the probabilities over three
+times the longest protein, in fp32 and in s: what PyTorch would keep, of which the compiler may leave out
+some. The last layer's feed-forward block and the head see the predicted tokens alone. When its backward pass
+begins, what that adds is no more than what of the last layer is not kept, so the peak is that of L whole
+layers. With activation checkpointing a layer keeps its input, and one layer at a time is there as a whole.
+torch.compile keeps at most as much.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ USABLE = 0.92
 """Of a GPU's memory for the allocator. The CUDA context, NCCL's buffers and what lies unusable between blocks
 take the rest: an allowance, not a measurement."""
 
-Attention = Literal["flash", "segments"]
+Attention = Literal["flash", "segments", "window"]
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,7 @@ def head_bytes(layout: Layout) -> float:
 
 def layer_numbers(size: int, attention: Attention, lora: LoraConfig | None = None) -> int:
     """Bytes that a layer keeps for each of T x C numbers."""
-    around_attention = 6 if attention == "flash" else 4
+    around_attention = {"flash": 6, "segments": 4, "window": 7}[attention]
     if lora is None:
         context = 0 if attention == "flash" else 1
         return 2 * FP32 + (1 + around_attention + context + 1 + 8) * size
@@ -165,4 +168,9 @@ def layer_numbers(size: int, attention: Attention, lora: LoraConfig | None = Non
 def _attention_extras(layout: Layout) -> float:
     if layout.attention == "flash":
         return FP32 * layout.config.train.tokens_per_pack * layout.shape.heads
+    if layout.attention == "window":
+        tokens = layout.config.train.tokens_per_pack
+        window = min(tokens, 3 * (layout.config.model.max_residues + 2))
+        mask = tokens * window
+        return (FP32 + layout.number_bytes) * tokens * window * layout.shape.heads + mask
     return layout.number_bytes * layout.shape.heads * layout.attended_pairs

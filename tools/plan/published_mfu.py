@@ -41,7 +41,7 @@ PUBLISHED: dict[tuple[str, str], Published] = {
 ASSUMED = Published(
     0.20,
     0.40,
-    "assumed, as nobody publishes this size on this GPU: between plain PyTorch and BioNeMo on H100",
+    "assumed, as nobody publishes this size on this device: between plain PyTorch and BioNeMo on H100",
     is_assumed=True,
 )
 

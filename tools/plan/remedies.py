@@ -11,7 +11,7 @@ from workloads.esm2.config import RunConfig
 def remedies(layout: Layout, usable_bytes: float) -> list[str]:
     """Changes as ARGS of make with which the run fits, the least of each kind; empty if none does."""
     found: list[dict[str, str]] = []
-    for setting in _settings(layout.config, layout.world_size):
+    for setting in _settings(layout):
         if any(changes.items() <= setting.items() for changes in found):
             continue  # less is enough
         for tokens in (None, *_smaller_packs(layout.config)):
@@ -23,15 +23,17 @@ def remedies(layout: Layout, usable_bytes: float) -> list[str]:
     return [" ".join(f"{key}={value}" for key, value in changes.items()) for changes in found]
 
 
-def _settings(config: RunConfig, world_size: int) -> list[dict[str, str]]:
+def _settings(layout: Layout) -> list[dict[str, str]]:
     """What can be switched on beside smaller packs, nothing first."""
+    config = layout.config
     recomputing = {"train.activation_checkpointing": "true"}
     sharded = {"parallel.mode": "fsdp"}
     settings: list[dict[str, str]] = [{}]
     if not config.train.activation_checkpointing:
         settings.append(recomputing)
-    # Adapters leave little to shard.
-    if config.parallel.mode == "ddp" and world_size > 1 and config.lora is None:
+    # Adapters leave little to shard, and NeuronCores have copies alone.
+    can_shard = layout.world_size > 1 and config.lora is None and layout.attention != "window"
+    if config.parallel.mode == "ddp" and can_shard:
         settings += [{**setting, **sharded} for setting in settings]
     return settings
 

@@ -20,7 +20,7 @@ HOURS_PER_DAY = 24
 
 
 def usable_bytes(place: Place) -> float:
-    return USABLE * place.hardware.accelerator_memory_gib * GIB
+    return USABLE * place.device_memory_gib * GIB
 
 
 def memory_lines(layout: Layout, found: Memory, place: Place, changes: list[str]) -> list[str]:
@@ -33,9 +33,15 @@ def memory_lines(layout: Layout, found: Memory, place: Place, changes: list[str]
         "together": found.total,
     }
     rows = [(name, f"{value / GIB:.1f}") for name, value in parts.items()]
-    usable, size = usable_bytes(place), place.hardware.accelerator_memory_gib
-    verdict = f"of {usable / GIB:.1f} usable ({size} GiB {place.gpu}, {1 - USABLE:.0%} left to CUDA and NCCL)"
-    lines = [format_table(("memory of a GPU", "GiB"), rows)]
+    usable, size = usable_bytes(place), place.device_memory_gib
+    others = "Neuron's runtime" if place.hardware.is_neuron else "CUDA and NCCL"
+    verdict = f"of {usable / GIB:.1f} usable ({size} GiB {place.device}, {1 - USABLE:.0%} left to {others})"
+    lines = [format_table((f"memory of a {_kind(place)}", "GiB"), rows)]
+    if place.hardware.is_neuron:
+        lines.append(
+            "Activations are what PyTorch would keep; what neuronx-cc makes of them is not known: nothing was"
+            " measured on Trainium."
+        )
     if found.total <= usable:
         return [*lines, f"fits: {found.total / GIB:.1f} {verdict}"]
     lines.append(f"DOES NOT FIT: {found.total / GIB:.1f} {verdict}")
@@ -49,20 +55,21 @@ def memory_lines(layout: Layout, found: Memory, place: Place, changes: list[str]
     ]
 
 
-def speed_lines(layout: Layout, found: Speed) -> list[str]:
+def speed_lines(layout: Layout, found: Speed, place: Place) -> list[str]:
     residues = residues_of(layout.config)
     low, high = found.residues_per_second_low, found.residues_per_second_high
     train = layout.config.train
-    rate = _span(low, high, "{:,.0f}")
+    rate, kind = _span(low, high, "{:,.0f}"), _kind(place)
     lines = [
         f"model FLOPs utilisation {_span(found.mfu_low, found.mfu_high, '{:.3g} %', 100)}: {found.source}",
-        f"{rate} residues/s, {_span(low / layout.world_size, high / layout.world_size, '{:,.0f}')} a GPU;"
+        f"{rate} residues/s, {_span(low / layout.world_size, high / layout.world_size, '{:,.0f}')} a {kind};"
         f" {residues:.3g} residues in {train.max_steps:,} steps of {train.tokens_per_step:,} tokens",
     ]
     if found.busy < 1:
         lines.append(
-            f"{1 - found.busy:.0%} of the GPUs' time is idle: a step has {layout.config.packs_per_step} packs"
-            f" for {layout.world_size} GPUs; choose train.tokens_per_pack or train.tokens_per_step to divide"
+            f"{1 - found.busy:.0%} of the {kind}s' time is idle: a step has"
+            f" {layout.config.packs_per_step} packs for {layout.world_size} {kind}s; choose"
+            " train.tokens_per_pack or train.tokens_per_step to divide"
         )
     return lines
 
@@ -84,18 +91,21 @@ def time_and_money(
     cluster: AnyCluster, place: Place, hours_low: float, hours_high: float, *, co2: bool
 ) -> list[str]:
     """``hours_low`` of the faster speed."""
-    bill = make_bill(cluster_items(cluster, Usage()), load_prices(cluster.region))
+    prices = load_prices(cluster.region)
+    bill = make_bill(cluster_items(cluster, Usage()), prices)
     hourly = hourly_usd(bill.monthly_usd)
-    nodes = next(
-        (line.price for line in bill.lines if line.item.key == f"hyperpod.{place.group.instance_type}"), None
-    )
+    nodes = prices.find(f"hyperpod.{place.group.instance_type}")
     if hours_high < 2 * HOURS_PER_DAY:
         time = f"{_span(hours_low, hours_high, '{:.1f}')} hours"
     else:
         time = f"{_span(hours_low / HOURS_PER_DAY, hours_high / HOURS_PER_DAY, '{:,.1f}')} days"
-    lines = [f"{time} on {place.num_nodes} * {place.group.instance_type} ({place.world_size} GPUs)"]
+    lines = [
+        f"{time} on {place.num_nodes} * {place.group.instance_type} ({place.world_size} {_kind(place)}s)"
+    ]
     if nodes:
         usd = nodes.usd * place.num_nodes
+        # Nodes that Karpenter adds are not in the bill.
+        hourly += nodes.usd * max(0, place.num_nodes - place.group.num_instances)
         whole = _span(hourly * hours_low, hourly * hours_high, "{:,.0f}")
         lines.append(
             f"{_span(usd * hours_low, usd * hours_high, '{:,.0f}')} USD for these nodes on demand,"
@@ -115,6 +125,11 @@ def time_and_money(
             f"{mass} t CO2e by the grid of {cluster.region} for {energy} kWh (at full load; docs/cost.md)"
         )
     return lines
+
+
+def _kind(place: Place) -> str:
+    """What a process has one of."""
+    return "NeuronCore" if place.hardware.is_neuron else "GPU"
 
 
 def _span(low: float, high: float, form: str, factor: float = 1.0) -> str:

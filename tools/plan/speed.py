@@ -9,7 +9,7 @@ from pathlib import Path
 from tools.plan.model_size import ModelShape, Parameters
 from tools.plan.published_mfu import published_mfu
 from workloads.esm2.config import RunConfig
-from workloads.esm2.peak_rates import PEAK_BF16_FLOPS
+from workloads.esm2.peak_rates import NEURON_CORE_BF16_FLOPS, PEAK_BF16_FLOPS
 from workloads.esm2.shapes import SHAPES
 
 MEAN_LENGTH = 414.0
@@ -17,6 +17,12 @@ MEAN_LENGTH = 414.0
 lengths, for lengths like UniRef50's (log-normal, median 200, sigma 0.75) cropped to 1,022 residues."""
 FILL = 0.99
 """Residues of a pack's places; the rest is CLS, EOS and padding. As measured (README)."""
+PEAKS = PEAK_BF16_FLOPS | NEURON_CORE_BF16_FLOPS
+"""FLOP/s of what a process has: a GPU, or a logical NeuronCore by the name of its accelerator."""
+
+RECOMPUTED = 0.75
+"""Of a rate without, if layers are computed again in the backward pass: 8 FLOPs per parameter and token in
+place of 6, of which a share of the peak counts 6. Nobody says of a published rate which it is."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +58,11 @@ def read_measured(path: Path) -> Measured:
         raise ValueError(
             f"--measured: got {path}; a run's results are wanted, as runs/<name>/results.json"
         ) from None
-    gpu = next((name for name in sorted(PEAK_BF16_FLOPS, key=len, reverse=True) if name in device), None)
+    gpu = next((name for name in sorted(PEAKS, key=len, reverse=True) if name in device), None)
     if not mfu or gpu is None:
         raise ValueError(
             f"--measured: {path} is of a run on {device}, for which no MFU is known; give one of a GPU:"
-            f" {', '.join(PEAK_BF16_FLOPS)}"
+            f" {', '.join(PEAKS)}"
         )
     return Measured(gpu, mfu)
 
@@ -88,10 +94,10 @@ def speed(
     Raises:
         ValueError: if the GPU's peak is not known, or what was measured was on another GPU.
     """
-    if gpu not in PEAK_BF16_FLOPS:
+    if gpu not in PEAKS:
         raise ValueError(
             f"{gpu}: its bf16 peak is not listed in workloads/esm2/peak_rates.py; listed are"
-            f" {', '.join(PEAK_BF16_FLOPS)}"
+            f" {', '.join(PEAKS)}"
         )
     if measured and measured.gpu != gpu:
         raise ValueError(f"--measured: the run was on {measured.gpu}, and the cluster has {gpu}; give --mfu")
@@ -106,9 +112,14 @@ def speed(
         found = published_mfu(gpu, size)
         low, high = found.low, found.high
         source = found.source if found.is_assumed else f"published: {found.source}"
+        if config.train.activation_checkpointing:
+            low, high = RECOMPUTED * low, RECOMPUTED * high
+            source += "; a quarter less, as layers are computed again"
+        if config.train.precision == "fp32":
+            source += "; that is of bf16, and fp32 takes several times as long"
     rounds = -(-config.packs_per_step // world_size)
     busy = config.packs_per_step / (rounds * world_size)
-    peak = PEAK_BF16_FLOPS[gpu] * world_size * busy / flops_per_residue(config, shape, parameters)
+    peak = PEAKS[gpu] * world_size * busy / flops_per_residue(config, shape, parameters)
     return Speed(low, high, source, low * peak, high * peak, busy)
 
 

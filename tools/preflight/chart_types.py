@@ -54,10 +54,10 @@ def check_types(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
 
 def _unknown_types(cluster: EksCluster, daemons: list[dict[str, Any]]) -> Iterator[Finding]:
     for name in sorted({group.instance_type for group in cluster.instance_groups}):
-        accelerator = instance_type(name).accelerator
-        if accelerator is None:
+        hardware = instance_type(name)
+        if hardware.accelerator is None:
             continue
-        if accelerator.startswith("Trainium") and not _is_on(name, NEURON, daemons):
+        if hardware.is_neuron and not _is_on(name, NEURON, daemons):
             yield fail(SUBJECT, f"its Neuron plugin does not know {name}: no job would get a device", NEWER)
         if not _is_on(name, HEALTH, daemons):
             yield warn(

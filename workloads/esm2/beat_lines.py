@@ -5,6 +5,7 @@ A thread writes a line now and then as long as its process advances. No line for
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
@@ -12,6 +13,13 @@ LINE = "advances: "
 """What every line begins with."""
 SLOW_SECONDS = 1800.0
 """Bound for what is slow without being hung: downloads, compilation, checkpoints."""
+SLOW_VARIABLE = "ESM2_SLOW_SECONDS"
+"""Of the environment: another bound, where compilation takes longer."""
+
+
+def slow_seconds() -> float:
+    """The bound that holds for this process."""
+    return float(os.environ.get(SLOW_VARIABLE, SLOW_SECONDS))
 
 
 class BeatLines:

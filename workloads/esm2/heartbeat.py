@@ -16,7 +16,7 @@ import signal
 from functools import cache
 from pathlib import Path
 
-from .beat_lines import BeatLines
+from .beat_lines import BeatLines, slow_seconds
 
 BEATS_FOLDER = "ESM2_BEATS_FOLDER"
 BEAT_LINES = "ESM2_BEAT_LINES_SECONDS"
@@ -52,7 +52,9 @@ def _heart() -> _Heart | None:
 @cache
 def _lines() -> BeatLines | None:
     seconds = os.environ.get(BEAT_LINES)
-    return BeatLines(float(seconds)) if seconds and os.environ.get("LOCAL_RANK") == "0" else None
+    if not seconds or os.environ.get("LOCAL_RANK") != "0":
+        return None
+    return BeatLines(float(seconds), slow_seconds=slow_seconds())
 
 
 class _Heart:

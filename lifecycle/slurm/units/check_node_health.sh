@@ -4,7 +4,7 @@
 # shellcheck disable=SC2329 # The checks are called by name.
 set -uo pipefail
 
-readonly lustre="@LUSTRE@" num_gpus="@NUM_GPUS@"
+readonly lustre="@LUSTRE@" num_gpus="@NUM_GPUS@" num_neuron_devices="@NUM_NEURON_DEVICES@"
 readonly seconds_to_answer=4 seconds_between_looks=2
 readonly least_mib_on_root=512
 # What only a reset or another machine cures (NVIDIA's Xid catalogue): double-bit ECC error, no row left to
@@ -63,6 +63,15 @@ gpus_are_there() {
     return 1
 }
 
+# The driver makes a file of each device that it finds.
+neuron_devices_are_there() {
+    local found=(/dev/neuron[0-9]*)
+    [[ -e "${found[0]}" ]] || found=()
+    ((${#found[@]} < num_neuron_devices)) || return 0
+    echo "/dev has ${#found[@]} Neuron devices of ${num_neuron_devices}"
+    return 1
+}
+
 no_fatal_xid() {
     local since=0 kernel xid
     [[ ! -e "${gpus_were_reset}" ]] || since="$(stat --format=%Y "${gpus_were_reset}")" || return 2
@@ -77,6 +86,7 @@ no_fatal_xid() {
 
 checks=(lustre_is_mounted lustre_answers root_volume_has_room)
 ((num_gpus == 0)) || checks+=(gpus_are_there no_fatal_xid)
+((num_neuron_devices == 0)) || checks+=(neuron_devices_are_there)
 for check in "${checks[@]}"; do
     for look in first second; do
         fault="$("${check}")"

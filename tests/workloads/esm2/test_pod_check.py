@@ -23,9 +23,9 @@ def check(folder: Path, *, gpus: int = 0, nvidia_smi: str = "") -> subprocess.Co
     if nvidia_smi:
         (programs / "nvidia-smi").write_text(f"#!/bin/bash\n{nvidia_smi}\n")
         (programs / "nvidia-smi").chmod(0o755)
-    command = [sys.executable, "-m", "workloads.esm2.launch.pod_check", f"--gpus={gpus}", "--efa=0"]
+    command = [sys.executable, "-m", "workloads.esm2.launch.pod_check", f"--gpus={gpus}", "--neuron=0"]
     return subprocess.run(
-        [*command, f"--folder={folder}/fsx/esm2"],
+        [*command, "--efa=0", f"--folder={folder}/fsx/esm2"],
         cwd=REPOSITORY,
         env={"PATH": f"{programs}:{os.environ['PATH']}", "NODE_NAME": NODE},
         capture_output=True,
@@ -64,6 +64,6 @@ def test_a_file_system_that_takes_nothing_is_not_the_nodes_fault(tmp_path: Path)
 def test_efa_interfaces_are_counted(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"uverbs{number}").touch()
-    assert device_problems(0, 3, tmp_path) == []
-    [problem] = device_problems(0, 4, tmp_path)
+    assert device_problems(0, 0, 3, tmp_path) == []
+    [problem] = device_problems(0, 0, 4, tmp_path)
     assert problem == f"Kubernetes gives the job 4 EFA interfaces there, {tmp_path} has 3"

@@ -21,12 +21,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..beat_lines import SLOW_SECONDS
 from ..heartbeat import BEATS_FOLDER, STACK_SIGNAL, THREADS_SIGNAL
 from .hang_report import STOPPED, Observed, frames_of, is_waiting, place_of
 from .slurm_attempts import write_ending
 
-START_SECONDS = 1800.0
-"""Bound for what is slow without being hung: downloads, compilation, reading and writing checkpoints."""
 POLL_SECONDS = 1.0
 DUMP_SECONDS = 10.0
 """For stacks to be written."""
@@ -72,7 +71,7 @@ class HangWatch:
         num_nodes: int,
         num_processes: int,
         hang_seconds: float,
-        start_seconds: float = START_SECONDS,
+        start_seconds: float = SLOW_SECONDS,
     ) -> None:
         self._beats, self._stacks, self._endings = beats, stacks, endings
         self._node, self._num_nodes, self._num_processes = node, num_nodes, num_processes

@@ -64,9 +64,12 @@ class Job:
     mounts: tuple[str, ...]
     """Shared file systems, which containers get, too."""
     gpus_per_node: int
+    """NVIDIA's."""
     processes_per_node: int
     efa: bool
     """Whether the nodes' instance type has EFA."""
+    neuron_devices: int = 0
+    """Of each node, which a job has for itself; 0 without Trainium."""
     min_nodes: int = 1
     """Fewer are too few to run on."""
     max_crashes: int = 3

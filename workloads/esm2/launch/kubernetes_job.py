@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from ..beat_lines import LINE, SLOW_SECONDS
 from .job_file import MODULES, RESUMED
+from .neuron import COMPILING_SECONDS
 from .pod_job import RUN_DIR_ANNOTATION, VERSION_ANNOTATION, Manifest, PodJob
 from .pod_template import AGENT_PORT, CONFIG_FILE, POD_IP, TEMPORARY_FOLDER, pod_template, run_arguments
 from .torchrun import SHUTDOWN_TIMEOUT_SECONDS
@@ -28,6 +29,8 @@ RESTART_WINDOW_SECONDS = 6 * 3600
 RESIZE_SECONDS = 300
 """For a lost pod to come back on a spare node, which fetches the image, before a job goes on without it; and
 from more nodes being there to a start with them. Both cost a save and a start."""
+OLDER_TORCH = ("train-bionemo", "convert-bionemo")
+"""Stages in BioNeMo's image, which has torch 2.8; torch-neuronx has 2.9."""
 JOIN_SECONDS = 3600
 """torchrun's wait for all pods. HyperPod replaces a node in 20 to 30 minutes."""
 FIRST_POD_SECONDS = 900
@@ -93,7 +96,7 @@ def _hang_rule(job: PodJob) -> Manifest:
     return {
         "name": "advances",
         "logPattern": rf".*{LINE}",
-        "expectedStartCutOffInSeconds": int(SLOW_SECONDS),
+        "expectedStartCutOffInSeconds": COMPILING_SECONDS if job.num_neuron_devices else int(SLOW_SECONDS),
         "expectedRecurringFrequencyInSeconds": job.hang_seconds,
     }
 
@@ -190,6 +193,11 @@ def _torchrun_command(job: PodJob) -> list[str]:
         f"--nproc-per-node={job.num_processes}",
         *meeting,
         f"--max-restarts={_restarts_in_place(job)}",
-        f"--shutdown-timeout={SHUTDOWN_TIMEOUT_SECONDS}",
+        # Older releases have no such option, and give processes 30 s to save.
+        *(
+            []
+            if job.num_neuron_devices or job.stage in OLDER_TORCH
+            else [f"--shutdown-timeout={SHUTDOWN_TIMEOUT_SECONDS}"]
+        ),
         *_stage(job),
     ]

@@ -19,6 +19,7 @@ from pathlib import Path
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError
 from torch.distributed.launcher.api import LaunchConfig
 
+from ..beat_lines import slow_seconds
 from ..command_line import ERROR_FILE
 from ..stop import STOPPED_BY_SIGNAL
 from .hang_watch import HangWatch, flight_recorder
@@ -59,6 +60,7 @@ def main() -> None:
             num_nodes=len(group),
             num_processes=job.processes_per_node,
             hang_seconds=job.hang_seconds,
+            start_seconds=slow_seconds(),
         )
         config = launch_config(job, attempt, stage, node, group)
         try:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from . import neuron
 from .job_file import Job, read_job
 
 SECONDS = 60
@@ -37,6 +38,7 @@ def check(job: Job, folder: Path, node: str, sys_class: Path = Path("/sys/class"
     problems += folder_problems(folder, node)
     if job.gpus_per_node:
         problems += gpu_problems(int(os.environ.get("SLURM_GPUS_ON_NODE", "0")), "Slurm", versions)
+    problems += neuron.device_problems(job.neuron_devices, "Slurm", versions) if job.neuron_devices else []
     if job.efa and not list((sys_class / "infiniband").glob("*")):
         problems.append("no EFA device, but its instance type has EFA: is the driver loaded? fi_info -p efa")
     if not job.image:

@@ -1,5 +1,5 @@
 """Whether a pod's node is fit for the job, before data and training: ``python -m
-workloads.esm2.launch.pod_check --folder FOLDER --gpus N --efa N``.
+workloads.esm2.launch.pod_check --folder FOLDER --gpus N --neuron N --efa N``.
 
 A pod cannot have itself moved to another node: Kubernetes starts a failed check again on the same one. So the
 message names the node, and how it is replaced. Standard library alone: it takes a second.
@@ -12,6 +12,7 @@ import os
 import sys
 from pathlib import Path
 
+from . import neuron
 from .node_check import folder_problems, gpu_problems
 
 NODE_NAME = "NODE_NAME"
@@ -21,9 +22,10 @@ EFA_DEVICES = Path("/dev/infiniband")
 REPLACE = "sagemaker.amazonaws.com/node-health-status=UnschedulablePendingReplacement"
 
 
-def device_problems(gpus: int, efa: int, devices: Path = EFA_DEVICES) -> list[str]:
+def device_problems(gpus: int, neuron_devices: int, efa: int, devices: Path = EFA_DEVICES) -> list[str]:
     """What is wrong with the devices of a pod that asks for this many."""
     problems = gpu_problems(gpus, "Kubernetes", {}) if gpus else []
+    problems += neuron.device_problems(neuron_devices, "Kubernetes", {}) if neuron_devices else []
     found = len(list(devices.glob("uverbs*")))
     if found < efa:
         problems.append(f"Kubernetes gives the job {efa} EFA interfaces there, {devices} has {found}")
@@ -36,10 +38,11 @@ def main() -> int:
         "--folder", type=Path, required=True, help="of the job on the shared file system; made"
     )
     parser.add_argument("--gpus", type=int, required=True)
+    parser.add_argument("--neuron", type=int, required=True)
     parser.add_argument("--efa", type=int, required=True)
     options = parser.parse_args()
     node = os.environ[NODE_NAME]
-    problems = device_problems(options.gpus, options.efa)
+    problems = device_problems(options.gpus, options.neuron, options.efa)
     if problems:
         problems.append(
             f"HyperPod replaces a node whose devices fail; if not: kubectl label node {node} {REPLACE} "

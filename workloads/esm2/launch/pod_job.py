@@ -26,7 +26,7 @@ SAVE_SECONDS = SHUTDOWN_TIMEOUT_SECONDS + 60
 
 @dataclass(frozen=True)
 class PodJob:
-    """One pod a node, a process a GPU."""
+    """One pod a node, a process a GPU or NeuronCore."""
 
     name: str
     """DNS label, 40 characters at most: operators append to it."""
@@ -44,7 +44,7 @@ class PodJob:
     min_pods: int
     """With fewer it waits, with more it goes on; ``num_pods`` for a job of a fixed size."""
     num_gpus: int
-    """Of each pod."""
+    """Of each pod; NVIDIA's."""
     num_efa: int
     """EFA interfaces of each pod."""
     num_cpus: int
@@ -65,6 +65,9 @@ class PodJob:
     overrides: tuple[str, ...]
     user: int
     """Id of the user and group that processes have."""
+    num_neuron_devices: int = 0
+    """Of each pod: all of its node, or none."""
+    processes_per_device: int = 1
     queue: str | None = None
     priority: str | None = None
     preferred_topology: str | None = None
@@ -79,7 +82,7 @@ class PodJob:
     @property
     def num_processes(self) -> int:
         """Of each pod."""
-        return max(1, self.num_gpus)
+        return max(1, (self.num_gpus or self.num_neuron_devices) * self.processes_per_device)
 
     @property
     def is_elastic(self) -> bool:

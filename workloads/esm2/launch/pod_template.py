@@ -8,6 +8,7 @@ from typing import Any
 from ..heartbeat import BEAT_LINES
 from ..metrics_port import JOB_ID, POD_PORT, PORT
 from ..run_lock import PATIENCE
+from . import neuron
 from .job_file import DATA_MODULES, TRAINING
 from .pod_check import NODE_NAME
 from .pod_job import HEALTH_LABEL, SAVE_SECONDS, Manifest, PodJob
@@ -39,7 +40,11 @@ def pod_template(job: PodJob, command: list[str], container_name: str, *, agent:
     volumes, mounts = _volumes(job, agent=agent)
     # Limits as requests: what a pod has it keeps, and the kernel kills nobody else for its memory.
     sizes = {"cpu": str(job.num_cpus), "memory": f"{job.memory_gib}Gi"}
-    devices = {"nvidia.com/gpu": job.num_gpus, "vpc.amazonaws.com/efa": job.num_efa}
+    devices = {
+        "nvidia.com/gpu": job.num_gpus,
+        neuron.DEVICE_RESOURCE: job.num_neuron_devices,
+        "vpc.amazonaws.com/efa": job.num_efa,
+    }
     all_sizes = sizes | {name: str(count) for name, count in devices.items() if count}
     container = {
         "image": job.image,
@@ -145,10 +150,13 @@ def environment(job: PodJob) -> dict[str, str]:
         # torch 2.13's torchrun keeps the first round's address of the processes' store. That one is gone when
         # a pod with another address is the first one in a later round.
         variables |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    if job.num_neuron_devices:
+        variables |= neuron.environment(job.work_folder, efa=job.num_efa > 0)
+    elif job.num_efa:
+        variables |= {"FI_PROVIDER": "efa", "NCCL_NET_PLUGIN": "ofi", "NCCL_SOCKET_IFNAME": "^docker,lo,veth"}
     if job.num_efa:
         # Huge pages are not requested, so libfabric must not take them.
-        variables |= {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0", "NCCL_NET_PLUGIN": "ofi"}
-        variables |= {"NCCL_SOCKET_IFNAME": "^docker,lo,veth"}
+        variables |= {"FI_EFA_USE_HUGE_PAGE": "0"}
     return variables
 
 
@@ -159,7 +167,7 @@ def _of_pod(name: str, path: str) -> Manifest:
 
 def _check(job: PodJob) -> list[str]:
     words = ["python3", "-m", "workloads.esm2.launch.pod_check", f"--folder={job.work_folder}"]
-    return [*words, f"--gpus={job.num_gpus}", f"--efa={job.num_efa}"]
+    return [*words, f"--gpus={job.num_gpus}", f"--neuron={job.num_neuron_devices}", f"--efa={job.num_efa}"]
 
 
 def _volumes(job: PodJob, *, agent: bool) -> tuple[list[Manifest], list[Manifest]]:

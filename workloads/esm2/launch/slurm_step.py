@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..metrics_port import JOB_ID, PORT, slurm_port
+from . import neuron
 from .job_file import CONFIG_FILE, Job
 
 _AMAZON = "/opt/amazon"
@@ -88,11 +89,15 @@ def run_environment(job: Job) -> dict[str, str]:
     }
     if NODE_VARIABLES.is_file():
         variables |= json.loads(NODE_VARIABLES.read_text())
-    if not job.efa:
-        return variables
-    variables |= {"FI_PROVIDER": "efa", "NCCL_NET_PLUGIN": "ofi", "NCCL_SOCKET_IFNAME": "^docker,lo,veth"}
-    if not job.image:
+    libraries: tuple[str, ...] = ()
+    if job.neuron_devices:
+        variables |= neuron.environment(job.work_folder, efa=job.efa)
+        libraries = neuron.LIBRARIES
+    elif job.efa:
+        variables |= {"FI_PROVIDER": "efa", "NCCL_NET_PLUGIN": "ofi", "NCCL_SOCKET_IFNAME": "^docker,lo,veth"}
+        libraries = (f"{_AMAZON}/efa/lib", f"{_AMAZON}/ofi-nccl/lib")
+    if libraries and not job.image:
         # An image has its own in the loader's cache; on a node they are beside it.
-        folders = [f"{_AMAZON}/efa/lib", f"{_AMAZON}/ofi-nccl/lib", os.environ.get("LD_LIBRARY_PATH", "")]
+        folders = [*libraries, os.environ.get("LD_LIBRARY_PATH", "")]
         variables["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
     return variables

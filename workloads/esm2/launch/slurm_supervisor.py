@@ -102,10 +102,14 @@ class Supervisor:
         raise AssertionError("attempts are counted without end")
 
     def _check(self, options: str) -> Verdict:
-        """Of each node, and then of the network between them, where a stage uses it."""
+        """Of each node, and then of the network between them, where a stage uses it.
+
+        Not between Neuron devices: the check has NCCL's and gloo's all-reduce.
+        """
         verdict = check_nodes(self.job_file, self.nodes)
         num_processes = len(self.nodes) * self.job.processes_per_node
-        if not verdict.is_well or self.stop is not None or self.job.stage == "data" or num_processes == 1:
+        is_checked = self.job.stage != "data" and num_processes > 1 and not self.job.neuron_devices
+        if not verdict.is_well or self.stop is not None or not is_checked:
             return verdict
         check = NetworkCheck(
             self.job_file, self.job, options, str(self.restart), say, lambda: self.stop is not None

@@ -28,7 +28,9 @@ def apply(node: Node) -> None:
         return
     text = (node.files / "units/check_node_health.sh").read_text()
     text = text.replace("@LUSTRE@", node.settings.lustre_mount_path)
-    text = text.replace("@NUM_GPUS@", str(node.facts.hardware.num_gpus))
+    hardware = node.facts.hardware
+    text = text.replace("@NUM_GPUS@", str(hardware.num_gpus))
+    text = text.replace("@NUM_NEURON_DEVICES@", str(hardware.num_neuron_devices))
     node.install(CHECK, text, mode=0o755)
     folder = _folder(node, config)
     node.install(f"{folder}/{NAME}", (node.files / "units/health_check_prolog.sh").read_text(), mode=0o755)

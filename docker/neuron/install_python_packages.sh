@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# The Python packages of docker/requirements.lock in an environment of their own, through which the base's are seen:
+# install_python_packages.sh FOLDER-OF-DOCKER ENVIRONMENT
+# Not among the base's: AWS pins many of them, some to versions that ours do not go with.
+set -euo pipefail
+
+readonly here="$1" environment="$2"
+readonly python="${environment}/bin/python3"
+
+python3 -m venv --system-site-packages "${environment}"
+options=(--no-deps --require-hashes --no-cache-dir --disable-pip-version-check --no-input --progress-bar off
+    --root-user-action ignore --ignore-installed)
+"${python}" -m pip install "${options[@]}" --only-binary :all: --requirement "${here}/requirements.lock"
+# Its build back end is in the lock.
+"${python}" -m pip install "${options[@]}" --no-binary :all: --no-build-isolation --requirement "${here}/agent.lock"
+
+"${python}" - "${here}/neuron/versions.json" <<'PYTHON'
+import json
+import sys
+from importlib.metadata import version
+
+pinned = json.load(open(sys.argv[1]))["base"]["torch"]
+if version("torch") != pinned:
+    sys.exit(f"error: torch is {version('torch')}, {sys.argv[1]} has {pinned}")
+print("torch-neuronx", version("torch-neuronx"), "torch-xla", version("torch-xla"))
+PYTHON

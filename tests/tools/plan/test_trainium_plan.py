@@ -1,0 +1,97 @@
+"""Plans for Trainium: by the NeuronCore, and with what its attention keeps."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tools.plan import __main__ as command
+from tools.plan.memory import Layout, memory
+from tools.plan.model_size import ModelShape, parameters_of
+from workloads.esm2.config import ModelConfig, RunConfig, TrainConfig
+from workloads.esm2.window_attention import window_attention
+
+CONFIGS = Path("workloads/esm2/configs")
+NUMBER_BYTES = 2
+
+
+def plan(monkeypatch: pytest.MonkeyPatch, config: str, cluster: str, *arguments: str) -> int:
+    given = ["--config", str(CONFIGS / f"{config}.yaml"), "--cluster", f"clusters/{cluster}.yaml"]
+    monkeypatch.setattr(sys, "argv", ["plan", *given, *arguments])
+    return command.main()
+
+
+FITTING = ("train.activation_checkpointing=true", "train.tokens_per_pack=8192")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "parts"),
+    [
+        ("slurm-trn1", ("16 GiB Trainium NeuronCore", "on 4 * ml.trn1.32xlarge (128 NeuronCores)")),
+        ("eks-trn2", ("24 GiB Trainium2 NeuronCore", "on 4 * ml.trn2.48xlarge (256 NeuronCores)")),
+    ],
+)
+def test_cores_share_a_device_s_memory(
+    cluster: str,
+    parts: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert plan(monkeypatch, "esm2_150m", cluster, *FITTING) == 0
+    out = capsys.readouterr().out
+    for part in (*parts, "nothing was measured on Trainium", "assumed, as nobody publishes", "USD for these"):
+        assert part in out
+    assert " GPU" not in out.replace("plain PyTorch and BioNeMo on H100", "")
+
+
+def test_what_does_not_fit_is_not_sharded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan(monkeypatch, "esm2_650m", "slurm-trn1") == command.DOES_NOT_FIT
+    out = capsys.readouterr().out
+    changes = [line.split('"')[1] for line in out.splitlines() if "ARGS=" in line]
+    assert changes and not [change for change in changes if "fsdp" in change]
+    for change in changes:
+        assert plan(monkeypatch, "esm2_650m", "slurm-trn1", *change.split()) == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "argument", "message"),
+    [
+        ("esm2_3b", "", "parallel.mode: got fsdp; on Trainium each core has a copy: ddp"),
+        ("esm2_150m", "--co2", "--co2: got Trainium, whose power is not published"),
+    ],
+)
+def test_what_it_cannot_say(
+    config: str, argument: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan(monkeypatch, config, "slurm-trn1", *FITTING, *filter(None, [argument]))
+
+
+def test_what_attention_keeps_of_a_layer() -> None:
+    heads, size, longest, tokens = 4, 16, 128, 1024
+    config = RunConfig(
+        name="memory",
+        model=ModelConfig(max_residues=longest - 2),
+        train=TrainConfig(tokens_per_pack=tokens, tokens_per_step=tokens),
+    )
+    shape = ModelShape(1, heads * size, heads)
+    layout = Layout(config, shape, parameters_of(config, shape), 1, NUMBER_BYTES, "window")
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    place = torch.arange(tokens) // longest
+    q, k, v = (torch.randn(tokens, heads, size, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        window_attention(q * 1, k * 1, v * 1, place, longest)
+    # Two layer norms' inputs, their outputs, the GELU's, and attention's output for the product that follows.
+    of_the_rest = (4 + 4 + (1 + 1 + 8 + 1) * NUMBER_BYTES) * tokens * shape.hidden
+    assert memory(layout).activations == of_the_rest + sum(tensor.nbytes for tensor in kept.values())

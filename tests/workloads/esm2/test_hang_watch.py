@@ -36,7 +36,8 @@ def job(tmp_path: Path, run_file: Path) -> Job:
         processes_per_node=1,
         overrides=("train.max_steps=1000000",),
         run_dir=str(tmp_path / "runs/run"),
-        hang_seconds=5,
+        # Longer than a busy machine keeps a process that trains from its turn.
+        hang_seconds=12,
     )
     (tmp_path / "job" / CONFIG_FILE).write_bytes(run_file.read_bytes())
     found.write(tmp_path / "job")
@@ -117,13 +118,19 @@ threading.Thread(target=listen, daemon=True).start()
 beat("restoring", slow=True)
 if sys.argv[1] == "slow":
     time.sleep(1000)
-for _ in range(20):
+if sys.argv[1] == "stands still":
+    while not all(map(os.path.exists, sys.argv[2:])):
+        beat("training")
+        time.sleep(0.2)
+for _ in range(5):
     beat("training")
     time.sleep(0.2)
-if sys.argv[1] == "stands still":
-    time.sleep(1000)
-os._exit(0)
+if sys.argv[1] == "ended":
+    open(sys.argv[2], "w").close()
+    os._exit(0)
+time.sleep(1000)
 """
+HANG_SECONDS = 6
 
 
 def test_what_is_a_hang_and_what_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +138,10 @@ def test_what_is_a_hang_and_what_is_not(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv(BEATS_FOLDER, "")
     beats, stacks = tmp_path / "beats", tmp_path / "job/stacks/1"
     beats.mkdir()
-    cases, recorder = ("slow", "ended", "stands still"), flight_recorder(beats, stacks)
+    end = str(tmp_path / "end")
+    # The last stands still only when the others are where they should be, however long that takes them.
+    cases = (["slow"], ["ended", end], ["stands still", end, str(beats / "0.json")])
+    recorder = flight_recorder(beats, stacks)
     watch = HangWatch(
         beats=beats,
         stacks=stacks,
@@ -139,25 +149,25 @@ def test_what_is_a_hang_and_what_is_not(tmp_path: Path, monkeypatch: pytest.Monk
         node="node-1",
         num_nodes=1,
         num_processes=len(cases),
-        hang_seconds=2.5,
-        start_seconds=60,
+        hang_seconds=HANG_SECONDS,
+        start_seconds=90,
     )
     with watch:
         started = [
             subprocess.Popen(
-                [sys.executable, "-c", BEATING, case],
+                [sys.executable, "-c", BEATING, *case],
                 cwd=REPOSITORY,
                 env=os.environ | recorder | {"LOCAL_RANK": str(number), "RANK": str(number + 4)},
             )
             for number, case in enumerate(cases)
         ]
-        statuses = [process.wait(timeout=60) for process in started]
+        statuses = [process.wait(timeout=90) for process in started]
     assert watch.hung and statuses == [-signal.SIGKILL, 0, -signal.SIGKILL]
     slow, ended, still = hung_processes(tmp_path / "job", "1")
     assert [found.rank for found in (slow, ended, still)] == [4, 5, 6]
     assert (slow.state, slow.doing, still.state, still.doing) == ("S", "restoring", "S", "training")
     # All were silent for longer than the bound, one of them alone was to be judged by it.
-    assert slow.silent_seconds > still.silent_seconds >= 2.5
+    assert slow.silent_seconds > still.silent_seconds >= HANG_SECONDS
     assert "in <module>" in (stacks / "rank-6.txt").read_text()
     # As NCCL answers through its pipe.
     assert (stacks / "nccl-rank-6").read_text() == "collectives"

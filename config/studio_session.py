@@ -6,8 +6,9 @@ from typing import Any
 
 from config.cluster import Cluster
 
-SUBMIT = "/usr/local/lib/node-setup/studio_submit.py"
-"""On the controller: lifecycle/slurm/studio/submit.py."""
+SUBMIT = "/usr/local/lib/node-setup/studio_submit_{cluster}.py"
+"""On the controller: lifecycle/slurm/studio/submit.py. With the cluster's name, since roles may open sessions
+with the nodes of any, and the same name may be another person's there."""
 PARAMETER = "request"
 MAX_REQUEST = 40_000
 
@@ -33,7 +34,7 @@ def session_document(cluster: Cluster, user: str) -> dict[str, Any]:
             "linux": {
                 "commands": (
                     f"runuser --user {user} -- env PATH=/opt/slurm/bin:/usr/local/bin:/usr/bin:/bin"
-                    f" python3 {SUBMIT} {{{{ {PARAMETER} }}}}"
+                    f" python3 {SUBMIT.format(cluster=cluster.name)} {{{{ {PARAMETER} }}}}"
                 ),
                 "runAsElevated": True,
             }

@@ -14,6 +14,9 @@ from config.content_hash import IGNORED, content_hash
 from constructs import Construct
 from constructs.nag_finding import wildcard_finding
 
+MEMORY_MIB = 512
+"""Of BucketDeployment's function, of which a stack has one for each size."""
+
 
 class HashedUpload(Construct):
     """A folder's files, and small extra ones, below ``<prefix>/<hash of their contents>/``.
@@ -58,7 +61,7 @@ class HashedUpload(Construct):
             ],
             prune=False,
             retain_on_delete=True,
-            memory_limit=512,
+            memory_limit=MEMORY_MIB,
             log_group=log_group,
         )
         _acknowledge_handler(deployment, bucket)

@@ -26,6 +26,14 @@ _LOG_RUNS = [
     )
 ]
 """What the trainer's own client asks for; nothing is deleted, and no model is registered."""
+_LOOK_AT_RUNS = [
+    f"sagemaker-mlflow:{action}"
+    for action in (
+        *("AccessUI", "GetMetricHistory", "ListArtifacts", "SearchLoggedModels", "SearchModelVersions"),
+        *("SearchRegisteredModels", "SearchTraces"),
+    )
+]
+"""What its pages ask for besides."""
 
 
 class ManagedMlflow(Construct):
@@ -66,7 +74,7 @@ class ManagedMlflow(Construct):
                 role_arn=role.role_arn,
                 automatic_model_registration=False,
             )
-            self.arn = made.attr_tracking_server_arn
+            self.arn, kind = made.attr_tracking_server_arn, "MlflowTrackingServer"
             actions = _LOG_RUNS
         else:
             made = sagemaker.CfnMlflowApp(
@@ -77,11 +85,19 @@ class ManagedMlflow(Construct):
                 role_arn=role.role_arn,
                 model_registration_mode="AutoModelRegistrationDisabled",
             )
-            self.arn = made.attr_arn
+            self.arn, kind = made.attr_arn, "MlflowApp"
             # The first is what the service asks of apps for every request; the others it documents.
             actions = ["sagemaker:CallMlflowAppApi", *_LOG_RUNS]
         self.to_log_runs = Statement("LogRuns", actions, [self.arn])
         """For those whose jobs log to it."""
+        to_open = [f"sagemaker:CreatePresigned{kind}Url", f"sagemaker:Describe{kind}"]
+        self.to_look_at_runs = [
+            Statement("LookAtRuns", [*to_open, *_LOOK_AT_RUNS], [self.arn]),
+            Statement(
+                "FindMlflow", [f"sagemaker:List{kind}s"], ["*"], why_wildcard="the list has no resource"
+            ),
+        ]
+        """For people who open it from Studio, beside ``to_log_runs``."""
         # Its role first, then the bucket's policy, are taken away only after it.
         made.node.add_dependency(role, bucket)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,9 @@ OTHER_APPS = ("JupyterServer", "RStudioServerPro", "Canvas")
 class StudioDomain(Construct):
     """A domain in one subnet of the cluster's network, without a way to the internet of its own.
 
-    ``files_s3_uri`` is what spaces fetch at their start; its last part names the contents, and each change of
-    it makes other lifecycle configurations, since SageMaker cannot change them.
+    ``current_s3_uri`` is a file that says what spaces fetch at their start. SageMaker cannot change a
+    lifecycle configuration, and a space remembers its own and does not start when that is deleted: so it is
+    the same as long as ``start_space.sh`` is.
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class StudioDomain(Construct):
         subnet_id: str,
         security_group_id: str,
         file_system_id: str,
-        files_s3_uri: str,
+        current_s3_uri: str,
         role: iam.IRole,
         key: kms.IKey | None,
     ) -> None:
@@ -50,7 +52,7 @@ class StudioDomain(Construct):
         self._studio, self._security_group_id = studio, security_group_id
         name = f"{cluster.name}-{cluster.scheduler}"
         self._configs = {
-            app: self._lifecycle_config(app, f"{name}-{app.lower()}", cluster.region, files_s3_uri)
+            app: self._lifecycle_config(app, f"{name}-{app.lower()}", cluster.region, current_s3_uri)
             for app in APPS
         }
         shared = {
@@ -140,18 +142,15 @@ class StudioDomain(Construct):
         )
 
     def _lifecycle_config(
-        self, app: str, name: str, region: str, files_s3_uri: str
+        self, app: str, name: str, region: str, current_s3_uri: str
     ) -> sagemaker.CfnStudioLifecycleConfig:
-        text = START.read_text().replace("@SOURCE@", files_s3_uri).replace("@REGION@", region)
+        script = START.read_text()
+        text = script.replace("@CURRENT@", current_s3_uri).replace("@REGION@", region)
         assert len(base64.b64encode(text.encode())) < MAX_CONTENT
         return sagemaker.CfnStudioLifecycleConfig(
             self,
             f"{app}Start",
             studio_lifecycle_config_app_type=app,
-            studio_lifecycle_config_name=f"{name}-{_contents(files_s3_uri)}",
+            studio_lifecycle_config_name=f"{name}-{hashlib.sha256(script.encode()).hexdigest()[:16]}",
             studio_lifecycle_config_content=Fn.base64(text),
         )
-
-
-def _contents(s3_uri: str) -> str:
-    return s3_uri.rstrip("/").rsplit("/", 1)[-1]

@@ -72,8 +72,8 @@ class StudioPartitions(Construct):
                 Statement(
                     "ListProfiles",
                     ["sagemaker:ListUserProfiles"],
-                    [f"{arn}:user-profile/*"],
-                    why_wildcard="SageMaker authorizes the list by all profiles",
+                    ["*"],
+                    why_wildcard="SageMaker's lists have no resources",
                 ),
                 Statement(
                     "SeeProfiles", ["sagemaker:DescribeUserProfile"], [profiles], why_wildcard=any_profile

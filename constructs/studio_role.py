@@ -43,20 +43,26 @@ def studio_role(
             ),
             Statement("DescribeKeyOfDisks", ["kms:DescribeKey"], [key.key_arn], {"StringEquals": via}),
         ]
-    return statement_role(
+    sagemaker = iam.ServicePrincipal(
+        "sagemaker.amazonaws.com", conditions={"StringEquals": {"aws:SourceAccount": stack.account}}
+    )
+    role = statement_role(
         scope,
         construct_id,
         description=description,
-        assumed_by=iam.ServicePrincipal(
-            "sagemaker.amazonaws.com", conditions={"StringEquals": {"aws:SourceAccount": stack.account}}
-        ),
+        assumed_by=sagemaker,
         policy_name="Studio",
         statements=statements,
     )
+    # With which SageMaker puts the person's name into the session (the domain's execution role identity).
+    named = iam.PolicyStatement(actions=["sts:SetSourceIdentity"], principals=[sagemaker])
+    assert role.assume_role_policy
+    role.assume_role_policy.add_statements(named)
+    return role
 
 
 def _studio_statements(stack: Stack) -> list[Statement]:
-    """After "Amazon SageMaker Studio UI" in SageMaker's developer guide ("ABAC" of private spaces)."""
+    """After "Give your users access to spaces" in SageMaker's developer guide, for private ones alone."""
     arn = f"arn:{stack.partition}:sagemaker:{stack.region}:{stack.account}"
     logs = f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:/aws/sagemaker/studio"
     profile = f"{arn}:user-profile/${{sagemaker:DomainId}}/${{sagemaker:UserProfileName}}"
@@ -67,11 +73,14 @@ def _studio_statements(stack: Stack) -> list[Statement]:
     names = "people name their spaces; the condition names the person"
     return [
         Statement(
+            "FindStudio",
+            [f"sagemaker:List{kind}" for kind in ("Apps", "Domains", "Spaces", "UserProfiles")],
+            ["*"],
+            why_wildcard="SageMaker's lists have no resources",
+        ),
+        Statement(
             "SeeStudio",
-            [
-                *("sagemaker:DescribeApp", "sagemaker:DescribeDomain", "sagemaker:DescribeSpace"),
-                *("sagemaker:DescribeUserProfile", "sagemaker:ListApps", "sagemaker:ListSpaces"),
-            ],
+            [f"sagemaker:Describe{kind}" for kind in ("App", "Domain", "Space", "UserProfile")],
             [f"{arn}:{kind}/*" for kind in ("app", "domain", "space", "user-profile")],
             why_wildcard="SageMaker makes up the domain's id after the role is there",
         ),

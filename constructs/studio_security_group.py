@@ -11,9 +11,9 @@ from constructs import Construct
 LUSTRE_PORTS = ((988, 988), (1018, 1023))
 """Of the file system's servers, which also open connections to their clients (FSx for Lustre user guide,
 "File system access control with Amazon VPC")."""
-SLURM_PORTS = ((6817, 6819),)
+SLURM_PORTS = (6817, 6819)
 """slurmctld, slurmd and slurmdbd, as Slurm has them by default."""
-HTTPS = ((443, 443),)
+HTTPS = (443, 443)
 
 
 def studio_security_group(
@@ -30,14 +30,14 @@ def studio_security_group(
         description="Spaces of SageMaker Studio",
         allow_all_outbound=False,
     )
-    group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(443), "AWS, and what people install")
+    group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(HTTPS[0]), "AWS, and what people install")
     for start, end in LUSTRE_PORTS:
         _open(scope, f"{construct_id}Lustre{start}", group, members, (start, end), "Lustre", back=True)
     studio = cluster.studio
     if cluster.scheduler == "eks":
-        _open(scope, f"{construct_id}Kubernetes", group, members, HTTPS[0], "Kubernetes")
+        _open(scope, f"{construct_id}Kubernetes", group, members, HTTPS, "Kubernetes")
     elif isinstance(studio, SlurmStudio) and studio.has_login_spaces:
-        _open(scope, f"{construct_id}Slurm", group, members, SLURM_PORTS[0], "Slurm")
+        _open(scope, f"{construct_id}Slurm", group, members, SLURM_PORTS, "Slurm")
     return group
 
 
@@ -51,9 +51,14 @@ def _open(
     *,
     back: bool = False,
 ) -> None:
-    """From spaces to the cluster, and with ``back`` the other way; rules of this stack, on both groups."""
-    ways = [("To", spaces, members), *([("From", members, spaces)] if back else [])]
-    for name, source, target in ways:
+    """From spaces to the cluster, and with ``back`` the other way; rules of this stack, on both groups.
+
+    Outwards no rule for what the group may do anyway: HTTPS from spaces, all from members of an open network.
+    """
+    ways = [("To", spaces, members, ports != HTTPS)]
+    if back:
+        ways.append(("From", members, spaces, not members.allow_all_outbound))
+    for name, source, target, out in ways:
         ec2.CfnSecurityGroupIngress(
             scope,
             f"{construct_id}{name}Ingress",
@@ -64,13 +69,14 @@ def _open(
             to_port=ports[1],
             description=f"{what} of Studio's spaces",
         )
-        ec2.CfnSecurityGroupEgress(
-            scope,
-            f"{construct_id}{name}Egress",
-            group_id=source.security_group_id,
-            destination_security_group_id=target.security_group_id,
-            ip_protocol="tcp",
-            from_port=ports[0],
-            to_port=ports[1],
-            description=f"{what} of Studio's spaces",
-        )
+        if out:
+            ec2.CfnSecurityGroupEgress(
+                scope,
+                f"{construct_id}{name}Egress",
+                group_id=source.security_group_id,
+                destination_security_group_id=target.security_group_id,
+                ip_protocol="tcp",
+                from_port=ports[0],
+                to_port=ports[1],
+                description=f"{what} of Studio's spaces",
+            )

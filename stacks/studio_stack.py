@@ -90,11 +90,11 @@ class StudioStack(Stack):
             subnet_id=network.subnet(None).subnet_id,
             security_group_id=group.security_group_id,
             file_system_id=storage.lustre.file_system_id,
-            files_s3_uri=files.upload.s3_uri,
+            current_s3_uri=files.current_s3_uri,
             role=role,
             key=key,
         )
-        domain.resource.node.add_dependency(files.upload, group)
+        domain.resource.node.add_dependency(files, group)
         self.partitions = None
         if studio.partitions == "per_profile":
             self.partitions = StudioPartitions(
@@ -231,7 +231,7 @@ class StudioStack(Stack):
         cluster = self._cluster
         statements = read_statements(self.partition, bucket_name, PREFIX)
         if self._storage.mlflow:
-            statements.append(self._storage.mlflow.to_log_runs)
+            statements += [self._storage.mlflow.to_log_runs, *self._storage.mlflow.to_look_at_runs]
         if isinstance(cluster, EksCluster):
             assert tools
             arn = f"arn:{self.partition}:eks:{self.region}:{self.account}:cluster/{cluster.name}"
@@ -291,13 +291,19 @@ class StudioStack(Stack):
                 [clusters],
                 # Else a session needs no document, and is a shell of root's.
                 {"Bool": {"ssm:SessionDocumentAccessCheck": "true"}},
-                "the service makes up the cluster's id; the document does nothing anywhere else",
+                "the service makes up the cluster's id; the document finds its program on no other",
             ),
             Statement(
                 "EndSessions",
                 ["ssm:TerminateSession"],
                 [f"{sessions}:session/${{aws:userid}}-*"],
                 why_wildcard="sessions are named after who has opened them",
+            ),
+            Statement(
+                "SpeakInSessions",
+                ["ssmmessages:OpenDataChannel"],
+                [f"{sessions}:session/*"],
+                why_wildcard="sessions of roles are named in several ways; each wants its own token",
             ),
         ]
 

@@ -4,12 +4,14 @@
 # missing. The marks are filled in at deployment.
 set -uo pipefail
 
-readonly SOURCE="@SOURCE@" REGION="@REGION@"
+readonly CURRENT="@CURRENT@" REGION="@REGION@"
 readonly LOG="${HOME}/cluster-set-up.log" FOLDER=/tmp/cluster-set-up
 
 set_up() {
+    local source
     rm -rf "${FOLDER}"
-    aws s3 cp --recursive --only-show-errors --region "${REGION}" "${SOURCE}" "${FOLDER}" &&
+    source="$(aws s3 cp --only-show-errors --region "${REGION}" "${CURRENT}" -)" &&
+        aws s3 cp --recursive --only-show-errors --region "${REGION}" "${source}" "${FOLDER}" &&
         timeout 240 python3 "${FOLDER}/set_up_space.py"
 }
 

@@ -238,7 +238,7 @@ def test_on_eks_kubectl_and_helm_are_there_and_know_the_cluster(
 
 def start(tmp_path: Path, stand_ins: StandIns) -> subprocess.CompletedProcess[str]:
     """The lifecycle configuration as SageMaker has it, with marks filled in."""
-    text = (SCRIPTS / "start_space.sh").read_text().replace("@SOURCE@", "s3://b/studio/1")
+    text = (SCRIPTS / "start_space.sh").read_text().replace("@CURRENT@", "s3://b/studio/current")
     script = tmp_path / "start.sh"
     script.write_text(
         text.replace("@REGION@", "us-west-2").replace("/tmp/cluster-set-up", str(tmp_path / "f"))
@@ -265,8 +265,9 @@ def test_a_space_starts_whatever_happens_and_says_so(tmp_path: Path, stand_ins: 
 
 
 def test_a_space_that_is_set_up_says_nothing(tmp_path: Path, stand_ins: StandIns) -> None:
-    body = 'mkdir -p "${@: -1}"; echo "print(1)" > "${@: -1}/set_up_space.py"'
-    stand_ins.command("aws", body)
+    current = '[[ "$*" != *"s3://b/studio/current -" ]] || { echo s3://b/studio/1; exit; }'
+    fetch = '[[ "$*" == *--recursive*s3://b/studio/1\\ * ]] && mkdir -p "${@: -1}"'
+    stand_ins.command("aws", f'{current}\n{fetch} && echo "print(1)" > "${{@: -1}}/set_up_space.py"')
     done = start(tmp_path, stand_ins)
     assert (done.returncode, done.stdout) == (0, "")
     assert not (tmp_path / ".bashrc").exists()

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from config.studio_session import SUBMIT
 from node_setup.node import Node
 from node_setup.settings import read_deployment
 from node_setup.steps import studio
@@ -36,7 +37,9 @@ def test_requests_are_answered_by_a_service(tmp_path: Path, services: Services) 
     assert "--requests https://sqs/requests.fifo --acknowledgements https://sqs/acknowledgements" in unit
     assert services.restarts == ["studio-partitions.service"]
     assert node.host.path("/fsx/studio").is_dir()
-    for program in ("studio_partitions.py", "studio_submit.py"):
+    # Where sessions of this cluster's documents look for it, and no other's.
+    submit = SUBMIT.format(cluster=node.settings.cluster_name)
+    for program in ("studio_partitions.py", Path(submit).name):
         assert node.host.path(f"/usr/local/lib/node-setup/{program}").is_file()
     node.changes = []
     studio.apply(node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from typing import Any
 
@@ -12,7 +13,7 @@ from config import rules
 from config.kubernetes_names import job_namespaces
 from config.studio_people import cluster_users
 from config.studio_session import session_document
-from constructs.studio_domain import MAX_CONTENT
+from constructs.studio_domain import MAX_CONTENT, START
 from tests.golden.normalised import normalised, studio_golden_file
 from tests.golden.test_golden import difference
 from tests.stacks.eks_variants import EKS_EVERY_OPTION
@@ -87,7 +88,9 @@ def test_the_domain_is_in_the_clusters_network_and_leaves_nothing(name: str) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_spaces_run_is_small_enough_and_named_by_its_contents(name: str) -> None:
+def test_what_spaces_start_with_is_small_enough_and_stays_the_same(name: str) -> None:
+    """A space does not start any more when the lifecycle configuration that it remembers is gone."""
+    digest = hashlib.sha256(START.read_bytes()).hexdigest()[:16]
     made = resources(studio_template(name), "AWS::SageMaker::StudioLifecycleConfig")
     found = [evaluated(name)(config["Properties"]) for config in made.values()]
     assert {config["StudioLifecycleConfigAppType"] for config in found} == {"JupyterLab", "CodeEditor"}
@@ -97,9 +100,9 @@ def test_what_spaces_run_is_small_enough_and_named_by_its_contents(name: str) ->
         content = config["StudioLifecycleConfigContent"]
         assert len(content) < MAX_CONTENT
         text = base64.b64decode(content).decode()
-        source = text.split('SOURCE="')[1].split('"')[0]
-        assert source.startswith(f"s3://sagemaker-{name}-{ACCOUNT}-") and "@" not in text.split("HOME")[0]
-        assert config["StudioLifecycleConfigName"].endswith(source.rsplit("/", 1)[1])
+        current = f"s3://{BUCKET.split(':')[-1].replace(SLURM, name)}/studio/current"
+        assert f'CURRENT="{current}" REGION="us-east-1"' in text and "@" not in text.split("HOME")[0]
+        assert config["StudioLifecycleConfigName"].endswith(f"-{digest}")
 
 
 def test_nothing_reaches_a_space_but_its_file_system() -> None:
@@ -114,6 +117,14 @@ def test_nothing_reaches_a_space_but_its_file_system() -> None:
     group = only(template, "AWS::EC2::SecurityGroup")
     assert "SecurityGroupIngress" not in group
     assert [rule["FromPort"] for rule in group["SecurityGroupEgress"]] == [443]
+    # Outwards HTTPS is open already, and so is all from members of an open network.
+    for name, expected in (
+        (SLURM, [(988, 988), (1018, 1023), (6817, 6819)]),
+        (EKS, [(988, 988), (1018, 1023)]),
+    ):
+        out = resources(studio_template(name), "AWS::EC2::SecurityGroupEgress").values()
+        found = sorted((rule["Properties"]["FromPort"], rule["Properties"]["ToPort"]) for rule in out)
+        assert found == expected, name
     eks = resources(studio_template(EKS), "AWS::EC2::SecurityGroupIngress").values()
     assert (443, 443) in [(rule["Properties"]["FromPort"], rule["Properties"]["ToPort"]) for rule in eks]
 
@@ -126,17 +137,13 @@ def test_a_space_may_do_what_its_owner_needs() -> None:
     }
     found = role_statements(SLURM, "Role")
     assert list(found) == [
-        *("SeeStudio", "OwnSpaces", "RunOwnSpaces", "TagWhatIsMade", "OpenStudio", "WriteLogs"),
-        *(
-            "FindFileSystems",
-            "ListScripts",
-            "ReadScripts",
-            "LogRuns",
-            "Decrypt",
-            "GrantDisksTheKey",
-            "DescribeKeyOfDisks",
-        ),
+        *("FindStudio", "SeeStudio", "OwnSpaces", "RunOwnSpaces", "TagWhatIsMade", "OpenStudio"),
+        *("WriteLogs", "FindFileSystems", "ListScripts", "ReadScripts"),
+        *("LogRuns", "LookAtRuns", "FindMlflow"),
+        *("Decrypt", "GrantDisksTheKey", "DescribeKeyOfDisks"),
     ]
+    # SageMaker's lists have no resources, in the authorization reference.
+    assert found["FindStudio"][1:] == found["FindMlflow"][1:] == ("*", None)
     spaces = f"{SAGEMAKER}:space/${{sagemaker:DomainId}}/*"
     actions = ["sagemaker:CreateSpace", "sagemaker:DeleteSpace", "sagemaker:UpdateSpace"]
     assert found["OwnSpaces"] == (actions, spaces, own)
@@ -147,6 +154,20 @@ def test_a_space_may_do_what_its_owner_needs() -> None:
         for action in [actions] if isinstance(actions, str) else actions:
             assert "*" not in action
             assert action.split(":")[0] not in ("iam", "ec2", "secretsmanager", "ssm", "sts")
+
+
+def test_sagemaker_may_say_whose_sessions_are_whose() -> None:
+    """Else what a role does is refused where the domain hands on people's names (the developer guide)."""
+    assert domain(SLURM)["DomainSettings"]["ExecutionRoleIdentityConfig"] == "USER_PROFILE_NAME"
+    trusts = [
+        evaluated(SLURM)(role["Properties"]["AssumeRolePolicyDocument"]["Statement"])
+        for role in resources(studio_template(SLURM), "AWS::IAM::Role").values()
+    ]
+    of_spaces = [trust for trust in trusts if "sagemaker.amazonaws.com" in json.dumps(trust)]
+    assert len(of_spaces) == 3
+    for [trust] in of_spaces:
+        assert trust["Action"] == ["sts:AssumeRole", "sts:SetSourceIdentity"]
+        assert trust["Condition"] == {"StringEquals": {"aws:SourceAccount": ACCOUNT}}
 
 
 def test_who_submits_can_run_its_own_document_and_no_shell() -> None:
@@ -173,6 +194,11 @@ def test_who_submits_can_run_its_own_document_and_no_shell() -> None:
             f"arn:aws:ssm:us-east-1:{ACCOUNT}:session/${{aws:userid}}-*",
             None,
         ),
+        "SpeakInSessions": (
+            "ssmmessages:OpenDataChannel",
+            f"arn:aws:ssm:us-east-1:{ACCOUNT}:session/*",
+            None,
+        ),
     }
 
 
@@ -186,7 +212,8 @@ def test_a_session_is_one_users_and_takes_nothing_a_shell_would_read() -> None:
     assert made["Name"] == "every-option-studio-ben" and made["DocumentType"] == "Session"
     assert made["Content"] == session_document(STUDIOS[SLURM], "ben")
     [command] = [made["Content"]["properties"]["linux"]["commands"]]
-    assert command.startswith("runuser --user ben -- ") and command.endswith("{{ request }}")
+    assert command.startswith("runuser --user ben -- ")
+    assert command.endswith(" python3 /usr/local/lib/node-setup/studio_submit_every-option.py {{ request }}")
     assert made["Content"]["parameters"]["request"]["allowedPattern"] == "^[A-Za-z0-9+/=]{1,40000}$"
 
 

@@ -26,7 +26,8 @@ def apply(node: Node) -> None:
         log("  left to the primary controller")
         return
     if studio and deployment:
-        node.install(f"{FOLDER}/studio_submit.py", _program(node, "submit"))
+        # Of this name on no other cluster: config/studio_session.py says why.
+        node.install(f"{FOLDER}/studio_submit_{node.settings.cluster_name}.py", _program(node, "submit"))
         _bring_folders(node, studio)
         _answer_requests(node, deployment)
     _let_log_in(node, deployment if studio and studio.login_spaces else None)

@@ -12,6 +12,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import boto3
+from botocore.exceptions import NoCredentialsError
+
 from config.cluster import Cluster
 from config.loader import load_cluster
 from config.stack_names import construct_ids, stack_names, wanted_stacks
@@ -56,8 +59,16 @@ def main() -> int:
     if options.old:
         pairs = [("templates", _read(options.old), _read(options.new))]
     else:
+        if not CDK.exists():
+            raise ValueError(
+                "the pinned CDK command line is not installed; run `make diff`, or `npm ci` first"
+            )
+        session = open_session(region=cluster.region, profile=options.profile)
+        if session.get_credentials() is None:
+            # The CDK says it less clearly, and after a synthesis.
+            raise NoCredentialsError
         _show_cdk_diff(options.cluster, wanted_stacks(cluster, construct_ids(cluster)), options.profile)
-        pairs = _deployed_and_new(cluster, options.profile)
+        pairs = _deployed_and_new(cluster, session)
     if not pairs:
         print(
             f"note: {cluster.region} has no stack of cluster {cluster.name}. If you changed `name` or "
@@ -88,22 +99,20 @@ def _read(path: Path) -> Template:
 
 
 def _show_cdk_diff(cluster_file: Path, stacks: list[str], profile: str | None) -> None:
-    if not CDK.exists():
-        raise ValueError("the pinned CDK command line is not installed; run `make diff`, or `npm ci` first")
     command = ["node", str(CDK), "diff", *stacks, "--context", f"cluster={cluster_file}"]
     ended = subprocess.run([*command, *(["--profile", profile] if profile else [])])
     if ended.returncode:
         raise ValueError(f"`{' '.join(command)}` ended with status {ended.returncode}; see its message above")
 
 
-def _deployed_and_new(cluster: Cluster, profile: str | None) -> list[tuple[str, Template, Template]]:
+def _deployed_and_new(cluster: Cluster, session: boto3.Session) -> list[tuple[str, Template, Template]]:
     manifest = json.loads((ASSEMBLY / "manifest.json").read_text())
     files = {
         artifact["properties"].get("stackName", artifact_id): artifact["properties"]["templateFile"]
         for artifact_id, artifact in manifest["artifacts"].items()
         if artifact["type"] == "aws:cloudformation:stack"
     }
-    cloudformation = aws_client(open_session(region=cluster.region, profile=profile), "cloudformation")
+    cloudformation = aws_client(session, "cloudformation")
     pairs = []
     for name in stack_names(cluster):
         old = deployed_template(cloudformation, name)

@@ -4,9 +4,11 @@ import sys
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.exceptions import NoCredentialsError
 
 from config.stack_names import stack_names
 from tests.tools import stack_templates
@@ -293,7 +295,18 @@ def test_a_name_that_no_stack_has_is_told(
     assert "us-west-2 has no stack of cluster esm2-slurm" in capsys.readouterr().out
 
 
+def test_without_credentials_the_command_line_is_not_asked(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = SimpleNamespace(get_credentials=lambda: None)
+    monkeypatch.setattr(template_diff, "open_session", lambda region, profile: session)
+    with pytest.raises(NoCredentialsError):
+        run([], monkeypatch)
+    assert not (checkout / "node.arguments").exists()
+
+
 def test_a_failed_cdk_diff_ends_the_command(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deployed({}, monkeypatch)
     monkeypatch.setenv("NODE_STATUS", "1")
     with pytest.raises(ValueError, match=r"bin/cdk diff .* ended with status 1"):
         run([], monkeypatch)

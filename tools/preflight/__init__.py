@@ -72,6 +72,7 @@ CHECKS: dict[str, Check] = {
     "SAML identity provider": observability.check_saml,
     "version of Grafana": observability.check_grafana_version,
     "room for MLflow": mlflow.check_mlflow,
+    "quota of Studio's spaces": studio.check_spaces,
     "sign-in of Studio": studio.check_sign_in,
     "trail for Studio": studio.check_trail,
 }

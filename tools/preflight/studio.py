@@ -6,7 +6,27 @@ from collections.abc import Iterator
 
 from config.cluster import Cluster
 from tools.preflight.finding import Finding, fail, ok, warn
+from tools.preflight.instance_quotas import SERVICE
 from tools.preflight.read_only_aws import ReadOnlyAws
+from tools.preflight.service_quotas import quotas_by_name
+
+RUNNING = "Studio JupyterLab Apps running on {} instances"
+"""As Service Quotas names it."""
+
+
+def check_spaces(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
+    """A warning, as all but the spaces is there without; a new account has no room for ones with a GPU."""
+    if not cluster.studio:
+        return
+    people, name = max(1, len(cluster.studio.profiles)), RUNNING.format(cluster.studio.instance_type)
+    value = quotas_by_name(aws, "sagemaker").get(name)
+    if value is None:
+        return
+    said = f"{people} spaces of {cluster.studio.instance_type} may run at once, the quota is {value:,.10g}"
+    if value < people:
+        yield warn("Studio", said, f"request {people} for '{name}' in Service Quotas, {SERVICE}")
+    else:
+        yield ok("Studio", said)
 
 
 def check_sign_in(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:

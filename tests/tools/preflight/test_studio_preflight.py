@@ -45,6 +45,21 @@ def test_a_shared_partition_and_people_of_the_account_need_nothing() -> None:
     assert of_studio(studied()) == []
 
 
+@pytest.mark.parametrize(("quota", "level"), [(0, "WARN"), (1, "WARN"), (2, "OK")])
+def test_spaces_of_everybody_want_a_quota(quota: int, level: str) -> None:
+    cluster = studied(instance_type="ml.g5.xlarge", profiles=[{"name": "ada"}, {"name": "ben"}])
+    aws = empty_account(cluster)
+    name = "Studio JupyterLab Apps running on ml.g5.xlarge instances"
+    listed = {"Quotas": [{"QuotaName": name, "Value": float(quota)}]}
+    aws.answer("service-quotas", "ListServiceQuotas", listed)
+    [found] = [one for one in findings(aws, cluster) if one.subject == "Studio"]
+    assert (found.level, found.message) == (
+        level,
+        f"2 spaces of ml.g5.xlarge may run at once, the quota is {quota}",
+    )
+    assert level == "OK" or f"request 2 for '{name}'" in found.action
+
+
 def test_a_trail_tells_of_new_profiles() -> None:
     [(level, message)] = of_studio(studied(partitions="per_profile"), trails=[False, True])
     assert (level, message) == ("OK", "trail all tells of new profiles")

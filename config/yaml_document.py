@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 _TAG_PREFIX = "tag:yaml.org,2002:"
+_WANTED = "the path of a cluster file, as clusters/slurm.yaml, or of an endpoint's, as endpoints/esm2.yaml"
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -70,9 +71,9 @@ def read_document(path: Path) -> dict[str, Any]:
             begins with the path, and names the line where there is one.
     """
     if not path.exists():
-        raise ValueError(f"{path}: no such file; set the path of a cluster file, as clusters/slurm.yaml")
+        raise ValueError(f"{path}: no such file; set {_WANTED}")
     if not path.is_file():
-        raise ValueError(f"{path}: not a file; set the path of a cluster file, as clusters/slurm.yaml")
+        raise ValueError(f"{path}: not a file; set {_WANTED}")
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except OSError as error:

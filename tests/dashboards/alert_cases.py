@@ -245,7 +245,7 @@ CASES = [
             "75m": [{"state": "down", "says": "2 nodes have been down for an hour: no job starts there"}],
         },
     ),
-    # Twenty minutes of steps, then none; others that have ended, one after evaluating for a quarter of an hour.
+    # Twenty minutes of steps, then none; others that have ended, one after a long evaluation.
     case(
         [
             series(STEPS, "0+10x20 200x60", instance=BUSY, **TRAINING),

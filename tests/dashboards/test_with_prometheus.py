@@ -14,12 +14,12 @@ from tests.dashboards.prometheus_run import free_port, lacking, running, send_by
 from tests.dashboards.test_dashboards import SCHEDULERS, expressions
 from tests.lifecycle.node import StandIns
 from tests.lifecycle.slurm_answers import answer_for_slurm
-from tests.workloads.esm2.conftest import one_thread, prepared, run_file, tiny_config, tiny_model
+from tests.workloads.esm2.conftest import prepared, run_file, tiny_config, tiny_model
 from tests.workloads.esm2.training_runs import train_here
 from workloads.esm2.metrics_port import JOB_ID, PORT
 from workloads.esm2.tracking import RunLog
 
-__all__ = ["one_thread", "prepared", "run_file", "tiny_config", "tiny_model"]
+__all__ = ["prepared", "run_file", "tiny_config", "tiny_model"]
 pytestmark = pytest.mark.skipif(
     bool(lacking()), reason=f"{', '.join(lacking())} is not installed: apt-get install {' '.join(lacking())}"
 )

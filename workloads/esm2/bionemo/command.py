@@ -8,7 +8,6 @@ things. Its fixed values are those of ``train_esm2.py`` and ``finetune_esm2.py``
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -240,11 +239,6 @@ def conversion(source: str, target: Path, *, to_bionemo: bool) -> list[str]:
 
 
 def _text(value: object) -> str:
-    is_list = isinstance(value, Sequence) and not isinstance(value, str)
-    return (
-        ", ".join(map(str, value))
-        if is_list
-        else str(value).lower()
-        if isinstance(value, bool)
-        else str(value)
-    )
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -26,7 +26,7 @@ _HAS_SIGNALS = "signals_to_handle" in _FIELDS
 
 def elastic_config(*, shutdown_timeout: int, **values: Any) -> LaunchConfig:
     """A ``LaunchConfig``, without what older releases of torch have not: they wait for 30 s at a shutdown."""
-    known = {"shutdown_timeout": shutdown_timeout} if "shutdown_timeout" in _FIELDS else {}
+    known: dict[str, Any] = {"shutdown_timeout": shutdown_timeout} if "shutdown_timeout" in _FIELDS else {}
     return LaunchConfig(**known, **values)
 
 

@@ -63,7 +63,11 @@ def plan_checkpoints(
     lustre_bytes_per_second: float,
     failure_hours: float | None = None,
 ) -> Checkpoints:
-    """For a job on ``world_size`` GPUs; ``failure_hours`` is the job's own mean time between failures."""
+    """For a job on ``world_size`` GPUs; ``failure_hours`` is the job's own mean time between failures.
+
+    Raises:
+        ValueError: if failures come so fast that nothing is left of the time.
+    """
     size = checkpoint_bytes(parameters)
     stall = size / shards / STAGING_BYTES_PER_SECOND
     write = size / lustre_bytes_per_second
@@ -71,4 +75,10 @@ def plan_checkpoints(
     failures = hours * 3600
     # The next one starts when the last one is written.
     interval = max(daly_interval(stall, failures), write)
-    return Checkpoints(stall, write, failures, interval, lost_share(interval, stall, failures))
+    lost = lost_share(interval, stall, failures)
+    if lost >= 1:
+        raise ValueError(
+            f"--failure-hours: {hours:.2g} hours between failures are less than saving and restarting take"
+            f" ({RESTART_SECONDS / 60:.0f} min each time); give more, or take fewer nodes"
+        )
+    return Checkpoints(stall, write, failures, interval, lost)

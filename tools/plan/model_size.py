@@ -15,7 +15,7 @@ from workloads.esm2.alphabet import VOCAB_SIZE
 from workloads.esm2.config import LoraConfig, RunConfig
 from workloads.esm2.shapes import SHAPES
 
-HUB_ID = re.compile(r"facebook/esm2_t\d+_(\d+[MB])_UR50D")
+PUBLISHED_NAME = re.compile(r"\besm2_t\d+_(\d+[MB])_UR50D")
 
 
 @dataclass(frozen=True)
@@ -63,18 +63,24 @@ class Parameters:
 
 
 def shape_of(config: RunConfig) -> ModelShape:
-    """From ``model.size``, or from what ``model.init_from`` names: a hub id of Meta's, or a folder here.
+    """From ``model.size``, or from what ``model.init_from`` names: a folder here, or one of Meta's models, by
+    its hub id or in the name of a folder that is to be.
 
     Raises:
         ValueError: if that cannot be told without asking the hub.
     """
+    if config.chat is not None:
+        raise ValueError(
+            "chat: got a run of a causal language model; memory and speed of ESM-2 alone are reckoned here. "
+            "docs/causal-lm.md has the arithmetic for 14 billion parameters"
+        )
     start = config.model.init_from
     if start is None:
         return ModelShape(*SHAPES[config.model.size])
-    if match := HUB_ID.fullmatch(start):
-        return ModelShape(*SHAPES[match[1]])
     file = Path(start) / "config.json"
     if not file.exists():
+        if match := PUBLISHED_NAME.search(start):
+            return ModelShape(*SHAPES[match[1]])
         raise ValueError(
             f"model.init_from: got {start}, whose size is not known here; a folder with a config.json, or one"
             " of facebook/esm2_t..._UR50D can be planned for"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,10 @@ import numpy as np
 import pytest
 import torch
 
+from config.eks_cluster import EksCluster
 from config.loader import load_cluster
 from config.regions import ZONE_ID_PREFIXES
+from tests.config.cluster_documents import document
 from tools.plan import __main__ as command
 from tools.plan.carbon import BOARD_WATTS, GRID_FILE, energy_kwh, tonnes
 from tools.plan.checkpoints import (
@@ -27,6 +30,7 @@ from tools.plan.checkpoints import (
 from tools.plan.model_size import ModelShape, parameters_of, shape_of
 from tools.plan.place import find_place
 from tools.plan.published_mfu import PUBLISHED
+from tools.plan.report import time_and_money
 from tools.plan.speed import MEAN_LENGTH, flops_per_residue, read_measured, speed
 from workloads.esm2.config import load_config
 from workloads.esm2.hardware import num_flops
@@ -103,6 +107,22 @@ def test_time_follows_from_the_share_of_the_peak() -> None:
     assert idle.busy == pytest.approx(128 / 192)
 
 
+def test_layers_that_are_computed_again_take_time() -> None:
+    """Eight FLOPs per parameter and token in place of the six that a share of the peak counts."""
+    rates = []
+    for recomputing in ("false", "true"):
+        changes = [f"train.activation_checkpointing={recomputing}", "train.precision=fp32"]
+        config = load_config(CONFIGS / "esm2_650m.yaml", changes)
+        shape = shape_of(config)
+        found = speed(config, shape, parameters_of(config, shape), gpu="H100", world_size=64)
+        rates.append(found.residues_per_second_low)
+        assert ("a quarter less" in found.source) is (recomputing == "true")
+        assert "fp32 takes several times as long" in found.source
+        given = speed(config, shape, parameters_of(config, shape), gpu="H100", world_size=64, mfu=0.3)
+        assert (given.mfu_low, given.source) == (0.3, "given by --mfu")
+    assert rates[1] == pytest.approx(rates[0] * 6 / 8)
+
+
 def test_daly_is_the_best_interval() -> None:
     """Against a search of the cost per unit of work, Daly's equation 13 with exponential failures."""
     stall, failures, restart = 60.0, 3600.0, 900.0
@@ -129,8 +149,12 @@ def test_failures_come_with_the_number_of_gpus() -> None:
     assert small.mean_seconds_between_failures == pytest.approx(GPU_HOURS_BETWEEN_FAILURES * 3600 / 8)
     assert large.mean_seconds_between_failures == pytest.approx(small.mean_seconds_between_failures / 128)
     # A slow file system keeps the next checkpoint waiting for the last one.
-    slow = plan_checkpoints(parameters, shards=8, world_size=8, lustre_bytes_per_second=1e4, failure_hours=1)
-    assert slow.interval_seconds == slow.write_seconds == pytest.approx(checkpoint_bytes(parameters) / 1e4)
+    slow = plan_checkpoints(parameters, shards=8, world_size=8, lustre_bytes_per_second=1e8, failure_hours=1)
+    assert slow.interval_seconds == slow.write_seconds == pytest.approx(checkpoint_bytes(parameters) / 1e8)
+    with pytest.raises(
+        ValueError, match=r"--failure-hours: 0\.2 hours between failures are less than saving"
+    ):
+        plan_checkpoints(parameters, shards=8, world_size=8, lustre_bytes_per_second=1e9, failure_hours=0.2)
 
 
 def test_emissions() -> None:
@@ -154,6 +178,20 @@ def test_the_group_with_the_most_gpus_is_taken() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             find_place(p5, group, nodes)
+
+
+def test_karpenters_nodes_may_be_planned_with() -> None:
+    growing = {"instance_groups[workers].num_instances": 0, "instance_groups[workers].max_instances": 4}
+    cluster = EksCluster.model_validate(document("eks", {"autoscaling": "karpenter", **growing}))
+    whole = []
+    for nodes in (None, 2):
+        place = find_place(cluster, None, nodes)
+        said = time_and_money(cluster, place, 1, 1, co2=False)[1]
+        whole.append(float(re.findall(r"([\d.]+) USD for the whole cluster", said)[0]))
+    # Neither has nodes in the file, and both have as many as they run on in the price.
+    assert whole[0] - whole[1] == pytest.approx(2 * 3.06, abs=1)
+    with pytest.raises(ValueError, match="--nodes: got 5; workers has 4"):
+        find_place(cluster, None, 5)
 
 
 def test_a_measured_run_goes_before_what_is_published(tmp_path: Path, plan: Plan) -> None:

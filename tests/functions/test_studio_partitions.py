@@ -142,8 +142,9 @@ def test_the_clock_finds_who_was_forgotten(aws: Aws) -> None:
     index.request(CLOCK, None)
 
 
-def test_a_partition_is_shown_to_its_profile_beside_what_it_has(aws: Aws) -> None:
-    aws.profile("ada", "InService", EFS)
+@pytest.mark.parametrize("status", ["InService", "Update_Failed"])
+def test_a_partition_is_shown_to_its_profile_beside_what_it_has(aws: Aws, status: str) -> None:
+    aws.profile("ada", status, EFS)
     aws.updates("ada", EFS, PARTITION)
     assert index.attach(said("ada"), None) == {"batchItemFailures": []}
 

@@ -169,6 +169,32 @@ def test_a_link_in_the_place_of_a_partition_is_not_followed(root: Path, queues: 
     assert ACCESS not in os.listxattr(victim)
 
 
+def test_a_folder_on_the_way_that_is_somebodys_is_not_used(
+    root: Path, queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "users").mkdir(parents=True)
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(PermissionError, match=f"must be a folder of root's: it is of uid {owner}"):
+        partitions.make_partition(root, "users/ada", [])
+
+
+def test_what_cannot_be_acknowledged_is_done_again(
+    root: Path, queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(body: dict[str, Any]) -> None:
+        raise OSError("aws sqs send-message: throttled")
+
+    queues.ask()
+    with monkeypatch.context() as patched:
+        patched.setattr(queues.acknowledgements, "send", refuse)
+        with pytest.raises(OSError, match="throttled"):
+            queues.poll(root)
+    assert len(queues.in_("requests")) == 1
+    queues.poll(root)
+    assert (queues.in_("requests"), len(queues.in_("acknowledgements"))) == ([], 1)
+
+
 def test_a_fault_of_the_queue_is_told_with_its_reason(root: Path, stand_ins: StandIns) -> None:
     stand_ins.command("aws", "echo 'AccessDenied: no' >&2; exit 254")
     queue = partitions.Queue("requests", "us-west-2")

@@ -87,6 +87,13 @@ def test_an_empty_domain_needs_nothing() -> None:
     assert domain.delete("ada", "guest") == []
 
 
+def test_what_goes_already_is_waited_for() -> None:
+    domain = Domain()
+    domain.apps[0]["Status"] = "Deleting"
+    assert domain.delete("ada", "guest") == ["deleting space mine of Studio"]
+    assert domain.apps == []
+
+
 def test_what_does_not_go_is_told() -> None:
     with pytest.raises(
         TimeoutError, match=f"1 apps of Studio's domain {DOMAIN} are still there after 15 min"

@@ -16,7 +16,16 @@ from tests.config.cluster_documents import DELETED, document
 from tools.cost import __main__ as command
 from tools.cost.bill import Bill, make_bill
 from tools.cost.cluster_items import cluster_items, included_metadata_iops
-from tools.cost.report import bill_table, capacity_notes, idle_notes, price_notes, unpriced_notes
+from tools.cost.endpoint_items import read_endpoint
+from tools.cost.report import (
+    bill_table,
+    budget_note,
+    capacity_notes,
+    idle_notes,
+    price_notes,
+    scaling_note,
+    unpriced_notes,
+)
 from tools.cost.usage import Usage, parse_usage
 
 GUIDANCE_NAT_GB = 10_500
@@ -110,6 +119,7 @@ CHANGES: list[tuple[str, dict[str, Any], dict[str, float]]] = [
     ("eks", {"mlflow": {"kind": "tracking_server", "size": "medium"}}, {"mlflow.medium": 730}),
     ("eks", {"mlflow": {"kind": "app"}}, {}),
     ("eks", {"studio": {"profiles": [{"name": "ada"}, {"name": "lin"}]}}, {"studio.ml.t3.medium": 160}),
+    ("eks", {"studio": {}}, {"studio.ml.t3.medium": 80}),
 ]  # fmt: skip
 
 
@@ -136,12 +146,40 @@ def test_fewer_hours_save_what_nodes_cost_and_nothing_else() -> None:
     assert sometimes.monthly_usd == pytest.approx(kept + nodes / 10)
 
 
+def test_what_make_destroy_ends() -> None:
+    """The cluster's own stack: nodes, the control plane, and what goes in and out while they are there."""
+    server = {"mlflow": {"kind": "tracking_server", "size": "small"}, "storage.kms": "create"}
+    cluster = cluster_with("eks", {**server, "studio": {}, "network.interface_endpoints": True})
+    items = cluster_items(cluster, USUAL)
+    assert {item.key for item in items if item.scope == "nodes"} == {
+        *("hyperpod.ml.g5.8xlarge", "hyperpod.ml.m5.2xlarge", "hyperpod.volume", "eks.control_plane"),
+        *("nat.traffic", "endpoint.traffic", "prometheus.samples", "logs.ingestion"),
+    }
+    assert {item.key for item in items if item.scope == "kept"} == {
+        *("lustre.250", "s3.standard", "ecr.storage", "kms.key", "nat.gateway", "address.public"),
+        *("endpoint.interface", "mlflow.small", "studio.ml.t3.medium"),
+    }
+
+
 def test_idle_nodes_cost_an_hour_what_their_lines_do() -> None:
     bill = bill_of(load_cluster(Path("clusters/slurm.yaml")))
     hourly = bill.monthly_usd_of("nodes") / 730
     assert hourly == pytest.approx(2.765 + 2 * 3.06 + 0.56, abs=0.02)
     idle, rest = idle_notes(bill)
     assert f"{hourly:.2f} USD an hour" in idle and f"{bill.monthly_usd_of('kept'):.2f} USD a month" in rest
+    assert f" {14 * hourly:.0f} USD a night" in idle and f" {62 * hourly:.0f} USD a weekend" in idle
+
+
+def test_a_budget_is_compared_with_the_month() -> None:
+    for limit, how in ((1, "above"), (10**6, "within")):
+        cluster = cluster_with("small", {"budget": {"monthly_usd": limit, "email": "a@example.com"}})
+        assert f"{how} the budget of {limit} USD" in budget_note(cluster, bill_of(cluster))[0]
+
+
+def test_an_endpoint_that_scales_says_what_its_most_cost() -> None:
+    endpoint = read_endpoint(Path("endpoints/esm2.yaml"))
+    [note] = scaling_note(endpoint, load_prices(endpoint.region))
+    assert f"its {endpoint.instances.max} instances it costs {endpoint.instances.max * 1.408:.2f} USD" in note
 
 
 def test_what_no_list_has_is_said_and_not_counted() -> None:

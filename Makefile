@@ -7,7 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CONFIGS = workloads/esm2/configs
-CONFIG ?= $(CONFIGS)/$(if $(filter finetune-%,$(MAKECMDGOALS)),finetune/membrane_sample,esm2_8m_sample).yaml
+CONFIG ?= $(if $(filter finetune-llm,$(MAKECMDGOALS)),workloads/causal_lm/configs/llm_sample.yaml,$(strip \
+	$(CONFIGS)/$(if $(filter finetune-%,$(MAKECMDGOALS)),finetune/membrane_sample,esm2_8m_sample).yaml))
 ARGS ?=
 NAME = $(notdir $(basename $(CONFIG)))
 RUN ?= runs/$(NAME)
@@ -54,7 +55,7 @@ $(foreach goal,$(filter report bench bench-data bench-inference bench-serve fine
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help env data train-ddp train-fsdp train-bionemo convert-bionemo finetune-lora finetune-table evaluate serve embed predict variants \
+.PHONY: help env data train-ddp train-fsdp train-bionemo convert-bionemo finetune-lora finetune-llm finetune-table evaluate serve embed predict variants \
 	bandwidth report status tail cancel fetch bench bench-data bench-inference bench-serve \
 	cost prices plan \
 	synth deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
@@ -88,6 +89,11 @@ train-fsdp: $(READY) ## the same with the model sharded (FSDP2), as a run named 
 finetune-lora: $(READY) ## train for the task of CONFIG=workloads/esm2/configs/finetune/<task>.yaml, and report
 	@test ! -r $(CONFIG) || grep -q '^task:' $(CONFIG) || \
 		{ echo "CONFIG: $(CONFIG) has no task: to fine-tune for; $(CONFIGS)/finetune has examples" >&2; exit 2; }
+	$(call stage,train,launch.local) $(ARGS)
+
+finetune-llm: $(READY) ## a causal language model on questions: CONFIG=workloads/causal_lm/configs/<run>.yaml
+	@test ! -r $(CONFIG) || grep -q '^chat:' $(CONFIG) || \
+		{ echo "CONFIG: $(CONFIG) has no chat: to fine-tune on; workloads/causal_lm/configs has examples" >&2; exit 2; }
 	$(call stage,train,launch.local) $(ARGS)
 
 finetune-table: $(READY) ## minutes, scores and memory of each memory-saving method, run after run

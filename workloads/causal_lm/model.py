@@ -8,6 +8,7 @@ Shapes: T tokens, K predicted tokens, C hidden size, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,9 @@ def read_config(folder: Path, max_tokens: int) -> PretrainedConfig:
 
 def plain_class(config: PretrainedConfig) -> type[PreTrainedModel]:
     """What others load the model as."""
-    kind: type[PreTrainedModel] = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    return kind
+    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    result: type[PreTrainedModel] = kind
+    return result
 
 
 def on_meta(config: PretrainedConfig) -> PackedCausalLM:
@@ -91,7 +93,8 @@ def on_meta(config: PretrainedConfig) -> PackedCausalLM:
     plain = plain_class(config)
     kind: Any = type(f"Packed{plain.__name__}", (PackedCausalLM, plain), {})
     with torch.device("meta"):
-        model: PackedCausalLM = kind._from_config(config, attn_implementation=PACKED)
+        # A copy: transformers notes the implementation in the configuration.
+        model: PackedCausalLM = kind._from_config(copy.deepcopy(config), attn_implementation=PACKED)
     return model
 
 
@@ -118,10 +121,10 @@ class PackedCausalLM(LayeredModel):
 
     def make_buffers(self, device: torch.device) -> None:
         rotary = self.model.rotary_emb
-        self.model.rotary_emb = type(rotary)(self.config, device=device)
+        self.model.rotary_emb = type(rotary)(self.config).to(device)
 
     def recompute_layers(self) -> None:
-        enable: Any = self.gradient_checkpointing_enable
+        enable: Any = self.activation_checkpointing_enable
         enable({"use_reentrant": False, "preserve_rng_state": False})
 
     def forward(self, pack: TokenPack) -> Prediction:

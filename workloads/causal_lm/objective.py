@@ -23,6 +23,7 @@ from workloads.esm2.proteins import ProteinSplit, Split
 from .conversations import IGNORED, ConversationSplit, ConversationStream, TokenPack, token_pack
 from .model import FAMILY, PackedCausalLM, on_meta, plain_class, read_config
 from .model_files import model_folder
+from .report import ANSWERS_FILE
 from .rouge import MEASURES
 from .template import Template
 from .written_answers import compare_models
@@ -120,12 +121,14 @@ class CausalLM(AdaptedObjective):
         if not self.chat.questions:
             return {}
         held_out: Split = "test" if self.split.manifest.splits["test"].records else "validation"
+        written = run_dir / ("adapter" if self.lora is not None and not self.lora.merge else "model")
         return compare_models(
             self.chat,
             self.open(held_out),
             base=self.folder,
-            run_dir=run_dir,
+            tuned=written,
             place=place,
+            to=run_dir / ANSWERS_FILE,
         )
 
     def results(self, validation: Evaluation, test: Evaluation | None) -> dict[str, Any]:

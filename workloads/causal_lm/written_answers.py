@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from workloads.esm2.heartbeat import beat
 from workloads.esm2.objective import Place
+from workloads.esm2.pretrained import ADAPTER_FILE
 from workloads.esm2.processes import Processes
 from workloads.esm2.whole_file import write_whole
 
@@ -24,8 +25,6 @@ from .config import ChatConfig
 from .conversations import ConversationSplit
 from .rouge import MEASURES, mean_scores, rouge
 from .template import Template
-
-ANSWERS_FILE = "answers.json"
 
 
 @dataclass(frozen=True)
@@ -41,9 +40,9 @@ class Answer:
 
 
 def compare_models(
-    chat: ChatConfig, split: ConversationSplit, *, base: Path, run_dir: Path, place: Place
+    chat: ChatConfig, split: ConversationSplit, *, base: Path, tuned: Path, place: Place, to: Path
 ) -> dict[str, float]:
-    """Ask both models, score what they write, and leave it in ``answers.json``; means by name.
+    """Ask both models, and score what they write; means by name.
 
     Every process answers its share of the questions, with a whole model on its device.
 
@@ -51,18 +50,17 @@ def compare_models(
         chat: of the run.
         split: with the questions, of which the first ``chat.questions`` are asked.
         base: folder of the model that the run started from.
-        run_dir: with the tuned one, or its adapter.
+        tuned: folder of the tuned one, or of its adapter.
         place: where, and in which arithmetic.
-
-    Raises:
-        ValueError: if the run has left neither a model nor an adapter.
+        to: file that gets the answers.
     """
     template = Template(chat, base)
     asked = split.texts(chat.questions)
     prompts = template.prompts([question for question, _ in asked])
     written = {}
-    for name in ("base", "tuned"):
-        model = _model(name, base, run_dir, place)
+    for name, folder in (("base", base), ("tuned", tuned)):
+        beat(f"loading the {name} model", slow=True)
+        model = _model(folder, base, place)
         written[name] = _answers(model, template, prompts, chat, place.here)
         del model
         gc.collect()  # both at once may not fit
@@ -73,26 +71,20 @@ def compare_models(
             Answer(question, reference, first, second, rouge(reference, first), rouge(reference, second))
         )
     if place.here.is_first:
-        document = {"split_questions": len(asked), "answers": [asdict(answer) for answer in answers]}
-        write_whole(run_dir / ANSWERS_FILE, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-    tuned = mean_scores([answer.tuned_scores for answer in answers])
+        document = {"answers": [asdict(answer) for answer in answers]}
+        write_whole(to, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    after_training = mean_scores([answer.tuned_scores for answer in answers])
     untuned = mean_scores([answer.base_scores for answer in answers])
-    return {**tuned, **{f"base_{name}": untuned[name] for name in MEASURES}}
+    return {**after_training, **{f"base_{name}": untuned[name] for name in MEASURES}}
 
 
-def _model(name: str, base: Path, run_dir: Path, place: Place) -> nn.Module:
-    beat(f"loading the {name} model", slow=True)
-    merged, adapter = run_dir / "model", run_dir / "adapter"
-    is_merged = name == "tuned" and merged.is_dir()
-    model: Any = AutoModelForCausalLM.from_pretrained(merged if is_merged else base, dtype=place.dtype)
-    if name == "tuned" and not is_merged:
-        if not adapter.is_dir():
-            raise ValueError(
-                f"{run_dir} has neither model nor adapter: the run has not finished. make finetune-llm goes "
-                "on with it"
-            )
-        model = PeftModel.from_pretrained(model, adapter)
-    return model.to(place.here.device).eval()
+def _model(folder: Path, base: Path, place: Place) -> nn.Module:
+    is_adapter = (folder / ADAPTER_FILE).exists()
+    model: Any = AutoModelForCausalLM.from_pretrained(base if is_adapter else folder, dtype=place.dtype)
+    if is_adapter:
+        model = PeftModel.from_pretrained(model, folder)
+    result: nn.Module = model.to(place.here.device).eval()
+    return result
 
 
 @torch.inference_mode()

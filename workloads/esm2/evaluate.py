@@ -5,7 +5,7 @@ of our checkpoints, a hub id. ``evaluate.split`` picks the split. Masks, crops a
 fixed, so scores of different models on the same data compare.
 
 For a run with a task the scores are the task's, and ``inference.model`` names another model or a checkpoint,
-since ``model.init_from`` is what the run starts from.
+since ``model.init_from`` is what the run starts from. A run on questions has ROUGE beside the loss.
 """
 
 from __future__ import annotations
@@ -85,7 +85,11 @@ def _model_to_score(config: RunConfig) -> ModelConfig:
 def main(config: RunConfig) -> None:
     beat("starting", slow=True)
     with processes() as here:
-        if config.task is None:
+        if config.chat is not None:
+            from ..causal_lm.evaluation import score_chat  # brings peft
+
+            scores, other = score_chat(config, here), config.inference.model
+        elif config.task is None:
             scores, other = evaluate(config, here), config.model.init_from
         else:
             from .finetune.evaluation import score_task  # brings peft

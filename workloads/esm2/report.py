@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from ..causal_lm.report import ANSWERS_FILE, answer_section, rouge_cards
 from .finetune.report import (
     TITLES,
     PredictedSplit,
@@ -59,7 +60,8 @@ def write_report(run_dir: Path) -> Path:
     predictions = None
     if config.get("task"):
         predictions = read_predictions(run_dir, Path(str(_get(config, "data", "path"))))
-    text = _report(run_dir.resolve().name, lines, config, results, predictions)
+    answers = _mapping(run_dir / ANSWERS_FILE).get("answers", []) if config.get("chat") else []
+    text = _report(run_dir.resolve().name, lines, config, results, predictions, answers)
     path = run_dir / REPORT_FILE
     write_whole(path, text)
     return path
@@ -71,32 +73,44 @@ def _report(
     config: Mapping[str, Any],
     results: Mapping[str, Any],
     predictions: PredictedSplit | None,
+    answers: Sequence[Mapping[str, Any]],
 ) -> str:
     task = _get(config, "task", "kind")
+    chat = bool(config.get("chat"))
+    unit = "tokens" if chat else "residues"
     train = [line for line in lines if line["kind"] == "train"]
     evaluations = [line for line in lines if line["kind"] == "eval"]
     events = [(line["step"], _event_text(line)) for line in lines if line["kind"] == "event"]
-    history = _history(train, events)
+    history = _history(train, events, unit)
     manifest = _mapping(Path(str(_get(config, "data", "path"))) / "manifest.json")
     body = [
         _cards(
             task,
-            score_cards(task, predictions, evaluations) if task else _masking_cards(evaluations, results),
+            score_cards(task, predictions, evaluations)
+            if task
+            else [*rouge_cards(results), *_prediction_cards(evaluations, results, unit)],
+            unit,
             train,
             results,
             _get(config, "train", "max_steps"),
         ),
         figure_block(
-            "Training loss and evaluations over real residues",
-            loss_figure(history, evaluations, _number(results.get("unigram_perplexity")), masking=not task),
+            f"Training loss and evaluations over real {unit}",
+            loss_figure(
+                history,
+                evaluations,
+                _number(results.get("unigram_perplexity")),
+                predicted=None if task else "response token" if chat else "masked residue",
+            ),
             wide=True,
         ),
+        answer_section(answers, results),
         score_section(predictions),
-        "<h2>Training</h2>" if predictions else "",
+        "<h2>Training</h2>" if predictions or answers else "",
         '<div class="grid">',
         figure_block(
             "Training speed",
-            curve_figure(history, "residues_per_second", "Throughput", "real residues per second"),
+            curve_figure(history, "residues_per_second", "Throughput", f"real {unit} per second"),
         ),
         figure_block(
             "Learning rate", curve_figure(history, "learning_rate", "Learning rate", "peak of the groups")
@@ -110,7 +124,12 @@ def _report(
         figure_block("Share of tokens that are real", curve_figure(history, "fill", "Fill", "share")),
         "</div>",
         _evaluation_table(evaluations),
-        _data_section(manifest, _get(config, "model", "max_residues")),
+        _data_section(
+            manifest,
+            None if chat else _get(config, "model", "max_residues"),
+            unit,
+            "conversations" if chat else "proteins",
+        ),
         _event_table(events),
         section("Environment", definition_table(_flat(results.get("environment") or {}))),
         section("Configuration", definition_table(_flat(config))),
@@ -123,7 +142,7 @@ def _report(
     )
 
 
-def _history(train: Sequence[Mapping[str, Any]], events: Sequence[tuple[int, str]]) -> History:
+def _history(train: Sequence[Mapping[str, Any]], events: Sequence[tuple[int, str]], unit: str) -> History:
     names = {name for line in train for name, value in line.items() if _number(value) is not None}
     columns = {
         name: np.array([_or_nan(line.get(name)) for line in train], dtype=np.float64)
@@ -131,11 +150,15 @@ def _history(train: Sequence[Mapping[str, Any]], events: Sequence[tuple[int, str
     }
     steps = np.array([line["step"] for line in train], dtype=np.float64)
     # A record without residues is drawn over steps rather than not at all.
-    return History(steps=steps, residues=columns.get("residues", steps), columns=columns, events=events)
+    return History(
+        steps=steps, residues=columns.get("residues", steps), columns=columns, events=events, unit=unit
+    )
 
 
-def _masking_cards(evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> list[Card]:
-    """How well masked residues are predicted."""
+def _prediction_cards(
+    evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any], unit: str
+) -> list[Card]:
+    """How well masked residues are predicted, or the tokens of responses."""
     validation: Mapping[str, Any] = next(
         (line for line in reversed(evaluations) if line.get("split") == "validation"), {}
     )
@@ -144,6 +167,7 @@ def _masking_cards(evaluations: Sequence[Mapping[str, Any]], results: Mapping[st
     notes = [f"test {test_perplexity:.2f}"] if test_perplexity is not None else []
     notes += [f"unigram {unigram:.2f}"] if unigram is not None else []
     test_accuracy = _first(results.get("test_accuracy"))
+    predicted = "masked residues" if unit == "residues" else "tokens of responses"
     return [
         Card(
             "Validation perplexity",
@@ -153,7 +177,7 @@ def _masking_cards(evaluations: Sequence[Mapping[str, Any]], results: Mapping[st
         Card(
             "Validation accuracy",
             _format(_first(results.get("eval_accuracy"), validation.get("eval_accuracy")), "{:.1%}"),
-            f"test {test_accuracy:.1%}" if test_accuracy is not None else "of masked residues",
+            f"test {test_accuracy:.1%}" if test_accuracy is not None else f"of {predicted}",
         ),
     ]
 
@@ -161,6 +185,7 @@ def _masking_cards(evaluations: Sequence[Mapping[str, Any]], results: Mapping[st
 def _cards(
     task: str | None,
     quality: Sequence[Card],
+    unit: str,
     train: Sequence[Mapping[str, Any]],
     results: Mapping[str, Any],
     max_steps: object,
@@ -173,16 +198,16 @@ def _cards(
         *quality,
         Card("Training loss", _format(_first(last.get("loss")), "{:.3f}"), "last logged"),
         Card(
-            "Residues per second",
+            f"{unit.capitalize()} per second",
             _si(
                 _first(results.get("train_residues_per_second"), float(np.median(finite)) if finite else None)
             ),
-            "real residues, all devices",
+            f"real {unit}, all devices",
         ),
         Card("Fill", _format(_first(results.get("fill"), last.get("fill")), "{:.1%}"), "real tokens of all"),
-        Card("MFU", _format(_first(results.get("mfu"), last.get("mfu")), "{:.1%}"), "real residues only"),
+        Card("MFU", _format(_first(results.get("mfu"), last.get("mfu")), "{:.1%}"), f"real {unit} only"),
         Card(
-            "Residues trained",
+            f"{unit.capitalize()} trained",
             _si(_first(results.get("train_residues"), last.get("residues"))),
             f"step {last.get('step', 0):,} of {max_steps:,}" if isinstance(max_steps, int) else "",
         ),
@@ -219,6 +244,7 @@ def _subtitle(config: Mapping[str, Any]) -> str:
     adapters = _get(config, "lora", "rank")
     parts = [
         str(_get(config, "task", "kind")),
+        "questions and answers" if config.get("chat") else "",
         f"ESM-2 {_get(config, 'model', 'size')}" if not _get(config, "model", "init_from") else "",
         f"from {_get(config, 'model', 'init_from')}",
         str(_get(config, "parallel", "mode")).upper(),
@@ -256,7 +282,7 @@ def _event_table(events: Sequence[tuple[int, str]]) -> str:
     return details(f"Events ({len(events):,})", content) if events else ""
 
 
-def _data_section(manifest: Mapping[str, Any], crop_residues: object) -> str:
+def _data_section(manifest: Mapping[str, Any], crop_residues: object, unit: str, records: str) -> str:
     splits = manifest.get("splits")
     if not isinstance(splits, Mapping):
         return ""
@@ -281,11 +307,14 @@ def _data_section(manifest: Mapping[str, Any], crop_residues: object) -> str:
     return section(
         "Data",
         '<div class="grid"><div>'
-        + table(["split", "proteins", "clusters", "residues"], rows)
+        + table(["split", records, "questions" if unit == "tokens" else "clusters", unit], rows)
         + table(["source", "size", "sha256 begins"], sources)
         + definition_table(facts.items())
         + "</div>"
-        + figure_block("Histogram of protein lengths, all splits", length_figure(histogram, crop))
+        + figure_block(
+            f"Histogram of the lengths of {records}, all splits",
+            length_figure(histogram, crop, unit, records),
+        )
         + "</div>",
     )
 

@@ -70,6 +70,8 @@ class History:
     """NaN where a line has no value."""
     events: Sequence[tuple[float, str]]
     """Step and text."""
+    unit: str = "residues"
+    """What they are called; of text tokens."""
 
     def residues_at(self, step: float) -> float:
         return float(np.interp(step, self.steps, self.residues)) if len(self.steps) else math.nan
@@ -83,11 +85,11 @@ def loss_figure(
     evaluations: Sequence[Mapping[str, Any]],
     unigram_perplexity: float | None,
     *,
-    masking: bool = True,
+    predicted: str | None = "masked residue",
 ) -> str | None:
     """Draw training loss and evaluations over residues, with steps above.
 
-    With ``masking`` it is the loss of masked residues, and perplexity stands at the right.
+    If it is a cross-entropy, of what is ``predicted``, perplexity stands at the right.
     """
     scored = {
         split: [
@@ -138,7 +140,7 @@ def loss_figure(
                 linewidth=1.2,
                 label=f"residue frequencies alone (perplexity {unigram_perplexity:.1f})",
             )
-        axes.set_ylabel("loss (nats per masked residue)" if masking else "loss")
+        axes.set_ylabel(f"loss (nats per {predicted})" if predicted else "loss")
         # The first steps may start far above all that follows: leave room for them only if they are near.
         low, high = min(losses), max(losses)
         usual = float(np.quantile(losses, 0.98))
@@ -147,7 +149,7 @@ def loss_figure(
         axes.set_ylim(low - margin, top + margin)
         _finish_x(axes, history)
         _steps_on_top(axes, history)
-        if masking:
+        if predicted:
             _perplexity_at_right(axes)
         _mark_events(axes, history, labels=True)
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
@@ -197,7 +199,12 @@ def curve_figure(
         return svg_text(figure, name.replace("_", "-"))
 
 
-def length_figure(histogram: Mapping[int, int], crop_residues: int | None) -> str | None:
+def length_figure(
+    histogram: Mapping[int, int],
+    crop_residues: int | None,
+    unit: str = "residues",
+    records: str = "proteins",
+) -> str | None:
     """Proteins by length; the longest few share the last bar."""
     if not histogram or sum(histogram.values()) <= 0:
         return None
@@ -243,15 +250,15 @@ def length_figure(histogram: Mapping[int, int], crop_residues: int | None) -> st
                 fontsize=9,
                 color=VERMILLION,
             )
-        axes.set_xlabel("length (residues)")
-        axes.set_ylabel("proteins")
+        axes.set_xlabel(f"length ({unit})")
+        axes.set_ylabel(records)
         axes.yaxis.set_major_formatter(EngFormatter())
         axes.grid(visible=False, axis="x")
         return svg_text(figure, "lengths")
 
 
 def _finish_x(axes: Any, history: History) -> None:
-    axes.set_xlabel("real residues trained on")
+    axes.set_xlabel(f"real {history.unit} trained on")
     axes.xaxis.set_major_formatter(EngFormatter())
     if len(history.residues):
         axes.set_xlim(0, max(float(history.residues[-1]), 1.0) * 1.01)

@@ -16,12 +16,6 @@ from workloads.esm2.model import published_config
 from workloads.esm2.pretrained import save_model
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    """As in the processes that torchrun starts; test processes with more of them get in each other's way."""
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """300 proteins of 5 to 400 residues; their skewed composition is what there is to learn."""

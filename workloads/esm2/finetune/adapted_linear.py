@@ -25,19 +25,25 @@ class AdaptedLinear(PeftLinear):
     """peft's module with another forward pass; made by changing the class of one of peft's."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(T, I) -> (T, O)."""
+        """(..., I) -> (..., O)."""
         base = self.base_layer
         if type(base) is not nn.Linear:  # 4-bit weights multiply by themselves
             result: Tensor = super().forward(x)
             return result
-        operands = (x, base.weight, base.bias, self.lora_A[ADAPTER].weight, self.lora_B[ADAPTER].weight)
+        operands = (
+            x.reshape(-1, x.shape[-1]),
+            base.weight,
+            base.bias,
+            self.lora_A[ADAPTER].weight,
+            self.lora_B[ADAPTER].weight,
+        )
         if torch.is_autocast_enabled(x.device.type):
             dtype = torch.get_autocast_dtype(x.device.type)
             operands = tuple(  # type: ignore[assignment]
                 operand if operand is None else operand.to(dtype) for operand in operands
             )
         product: Tensor = _AdaptedProduct.apply(*operands, self.scaling[ADAPTER])
-        return product
+        return product.view(*x.shape[:-1], -1)
 
 
 class _AdaptedProduct(torch.autograd.Function):

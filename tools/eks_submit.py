@@ -10,13 +10,15 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from config.eks_cluster import EksCluster
+from config.instance_catalogue import instance_type
 from config.loader import load_eks_cluster
 from tools.command_line import run_command
 from tools.eks_files import write_files
 from tools.eks_image import commit_image, image_note
-from tools.eks_placement import EksWanted
+from tools.eks_placement import EksWanted, groups_of_type
 from tools.eks_request import bandwidth_job, pod_job
-from tools.image import DEFAULT_FRAMEWORK, FRAMEWORK_OF
+from tools.image import DEFAULT_FRAMEWORK, FRAMEWORK_OF, NEURON
 from tools.kind_of_job import active_jobs, kind_of
 from tools.kubectl import Kubectl, Refused, open_kubectl
 from tools.stage_command import code_revision, named_run, print_found, stage_parser
@@ -30,7 +32,7 @@ QUEUE_KIND = "localqueues.kueue.x-k8s.io"
 def main() -> int:
     options = _options()
     cluster = load_eks_cluster(options.cluster)
-    framework = FRAMEWORK_OF.get(options.stage, DEFAULT_FRAMEWORK)
+    framework = framework_of(cluster, options.stage, options.group)
     image = options.image or commit_image(cluster, options.profile, framework)
     wanted = EksWanted(
         stage=options.stage,
@@ -75,6 +77,13 @@ def main() -> int:
         follow=f"make tail {target}, make status TARGET=eks, make fetch {target}",
     )
     return 0
+
+
+def framework_of(cluster: EksCluster, stage: str, group: str | None) -> str:
+    """Key of ``FRAMEWORKS``: whose image a stage takes, by the nodes that it runs on."""
+    groups = groups_of_type(cluster, group, [])
+    is_neuron = bool(groups) and instance_type(groups[0].instance_type).is_neuron
+    return FRAMEWORK_OF.get(stage, NEURON if is_neuron else DEFAULT_FRAMEWORK)
 
 
 def _options() -> argparse.Namespace:

@@ -42,7 +42,7 @@ FRAMEWORKS = {
         for name in ("bionemo", "neuron")
     },
 }
-DEFAULT_FRAMEWORK = "esm2"
+DEFAULT_FRAMEWORK, NEURON = "esm2", "neuron"
 FRAMEWORK_OF = {"train-bionemo": "bionemo", "convert-bionemo": "bionemo"}
 """Of stages that the default one's image has not got."""
 

@@ -120,8 +120,11 @@ def neuron_problems(config: RunConfig) -> list[str]:
     problems = []
     if config.parallel.mode != "ddp":
         problems.append(f"parallel.mode: got {config.parallel.mode}; on Trainium each core has a copy: ddp")
-    if config.task is not None:
-        problems.append("task: fine-tuning runs on NVIDIA GPUs and CPUs; choose another partition or group")
+    problems += [
+        f"{name}: fine-tuning runs on NVIDIA GPUs and CPUs; choose another partition or group"
+        for name, section in (("task", config.task), ("chat", config.chat))
+        if section is not None
+    ]
     return problems
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,11 @@ from tests.job_schemas.validation import check, pod_templates
 from tests.tools.cluster_files import shipped, shipped_eks
 from tests.tools.eks_jobs_made import made
 from tools.bandwidth_request import bandwidth_request
+from tools.eks_submit import framework_of
+from tools.image import FRAMEWORKS, base_image
+from tools.job_checks import neuron_problems
 from tools.job_request import Wanted, job_request
+from workloads.causal_lm.config import ChatConfig
 from workloads.esm2.config import load_config
 from workloads.esm2.launch.kubernetes_job import job_manifest
 
@@ -69,6 +76,11 @@ def test_what_trainium_does_not_do_is_told(
         made(*overrides, cluster=TRN2, **changes)
 
 
+def test_conversations_are_a_fine_tuning_too() -> None:
+    config = replace(load_config(RUN), chat=ChatConfig())
+    assert [problem.partition(":")[0] for problem in neuron_problems(config)] == ["chat"]
+
+
 def test_the_bandwidth_measured_is_nccl_s() -> None:
     with pytest.raises(ValueError, match="on which only train runs; bandwidth takes NVIDIA GPUs"):
         bandwidth_request(TRN1, [], wanted(stage="bandwidth"), version="abc")
@@ -100,6 +112,25 @@ def test_the_operators_know_that_compiling_takes_long() -> None:
     variables = pod_templates(job_manifest(job))[0]["spec"]["containers"][0]["env"]
     (told,) = (variable["value"] for variable in variables if variable["name"] == "ESM2_SLOW_SECONDS")
     assert rule["expectedStartCutOffInSeconds"] == int(told) > 3600
+
+
+def test_the_image_is_that_of_the_nodes() -> None:
+    assert {framework_of(TRN2, stage, None) for stage in ("train", "data")} == {"neuron"}
+    assert (
+        framework_of(shipped_eks("eks-p5"), "train", None) == framework_of(TRN2, "train", "system") == "esm2"
+    )
+    assert "neuron" in FRAMEWORKS
+
+
+def test_the_base_is_the_last_one_for_which_this_is_supported() -> None:
+    """And is to be pinned by whoever builds: no public record has its digest."""
+    framework = FRAMEWORKS["neuron"]
+    base = json.loads(framework.versions.read_text())["base"]
+    assert re.search(r"-sdk2\.29\.\d+-", base["tag"]) and base["torch"].startswith("2.9.")
+    assert base["tag"] in Path("docs/trainium.md").read_text()
+    with pytest.raises(ValueError, match=f"base.digest is None.*imagetools inspect {base['image']}:"):
+        base_image(framework.versions)
+    assert {"ENTRYPOINT []", "USER 10001:10001"} <= set(framework.dockerfile.read_text().splitlines())
 
 
 def test_torchrun_has_no_option_that_its_older_torch_lacks() -> None:

@@ -161,16 +161,6 @@ def test_a_script_that_is_too_long_is_refused_before_a_session(
         slurm_session.run(space, "sbatch", ["job.sh"])
 
 
-def test_a_controller_that_is_away_is_told(space: Space, stand_ins: StandIns) -> None:
-    stand_ins.command(
-        "aws",
-        """[[ $2 != describe-cluster ]] || echo '{"ClusterArn": "arn:aws:sagemaker:us-west-2:1:cluster/abc"}'
-        [[ $2 != list-cluster-nodes ]] || echo '{"ClusterNodeSummaries": []}'""",
-    )
-    with pytest.raises(SpaceError, match=r"controller \(group controller\) is not running"):
-        slurm_session.run(space, "squeue", [])
-
-
 def test_the_plugin_is_installed_of_one_checksum_alone(
     space: Space, stand_ins: StandIns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,6 +109,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "platform": platform.platform(),
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "torch_xla": xla.version(device),
         "transformers": transformers.__version__,
         "numpy": np.__version__,
         "cuda": torch.version.cuda if is_cuda else None,

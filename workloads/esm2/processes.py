@@ -74,7 +74,7 @@ def processes(timeout: timedelta | None = None, *, may_use_xla: bool = False) ->
     PJRT_DEVICE names goes before CUDA.
 
     Raises:
-        ValueError: if PJRT_DEVICE names a device that cannot be used.
+        ValueError: if PJRT_DEVICE names a device that cannot be used, or not by several processes.
     """
     on_xla = may_use_xla and xla.is_requested()
     cuda = torch.cuda.is_available() and not on_xla
@@ -84,12 +84,20 @@ def processes(timeout: timedelta | None = None, *, may_use_xla: bool = False) ->
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
     if on_xla:
-        device, backend = xla.connect(), "xla"  # alone: it takes no other beside it
+        xla.register()
+        backend = "xla"  # alone: it takes no other beside it
     if "RANK" in os.environ:
-        dist.init_process_group(backend, timeout=timeout, device_id=device if cuda else None)
+        dist.init_process_group(
+            backend,
+            timeout=timeout,
+            device_id=device if cuda else None,
+            init_method=xla.RENDEZVOUS if on_xla else None,
+        )
     else:
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
+    if on_xla:
+        device = xla.connected_device()
     control = dist.new_group(backend="gloo", timeout=timeout)
     yield Processes(dist.get_rank(), dist.get_world_size(), device, control)
     # Not after an error: it would wait for processes that know nothing of it.

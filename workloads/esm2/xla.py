@@ -13,10 +13,12 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable
+from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -27,9 +29,8 @@ T = TypeVar("T")
 
 PJRT_DEVICE = "PJRT_DEVICE"
 """Variable by which torch_xla chooses its device: NEURON, or CPU."""
-NOT_CONNECTED = {"CPU"}
-"""Devices whose processes exchange nothing: an all-reduce leaves each with its own values (pytorch/xla issue
-9496)."""
+RENDEZVOUS = "xla://"
+"""Of torch.distributed: torch_xla's own way from torchrun's variables to devices that know each other."""
 _CHIPS = {"trn1": "Trainium", "trn2": "Trainium2"}
 _INSTANCE_TYPE = Path("/sys/devices/virtual/dmi/id/product_name")
 
@@ -39,27 +40,40 @@ def is_requested() -> bool:
     return bool(os.environ.get(PJRT_DEVICE))
 
 
-def connect() -> torch.device:
-    """The XLA device of this process; registers the backend ``xla`` of torch.distributed.
+def register() -> None:
+    """Make torch_xla's device and its backend ``xla`` of torch.distributed known to torch.
 
     Raises:
-        ValueError: if torch_xla is missing, or the device cannot be used by several processes.
+        ValueError: if torch_xla is missing.
     """
-    kind, processes = os.environ[PJRT_DEVICE], int(os.environ.get("WORLD_SIZE", "1"))
     try:
-        import torch_xla
-        import torch_xla.distributed.xla_backend  # registers
+        import torch_xla.distributed.xla_backend  # noqa: F401
     except ImportError as error:
         raise ValueError(
-            f"{PJRT_DEVICE}: got {kind}, and torch_xla cannot be imported ({error}); use an image with "
-            f"torch-neuronx, or unset {PJRT_DEVICE} to train on a GPU or the CPU"
+            f"{PJRT_DEVICE}: got {os.environ[PJRT_DEVICE]}, and torch_xla cannot be imported ({error}); use "
+            f"an image with torch-neuronx, or unset {PJRT_DEVICE} to train on a GPU or the CPU"
         ) from error
-    if processes > 1 and kind in NOT_CONNECTED:
-        raise ValueError(
-            f"{PJRT_DEVICE}: got {kind} with {processes} processes, which would train apart: XLA exchanges "
-            f"nothing between them there. Start one process, or unset {PJRT_DEVICE} to train on the CPU"
-        )
+
+
+def connected_device() -> torch.device:
+    """The XLA device of this process, once it is part of the process group.
+
+    Raises:
+        ValueError: if a sum within a graph does not reach all processes. torch_xla gives no error then, and
+            each would train for itself (pytorch/xla issue 9496).
+    """
+    import torch_xla
+
     device: torch.device = torch_xla.device()
+    expected = int(os.environ.get("WORLD_SIZE", "1"))
+    one = torch.ones((), device=device)
+    dist.all_reduce(one)
+    if (found := round(one.item())) != expected:
+        raise ValueError(
+            f"{PJRT_DEVICE}: got {os.environ[PJRT_DEVICE]} with {expected} processes, of which XLA adds up "
+            f"{found}: they would train apart. Start one process a NeuronCore, or a single one with "
+            f"{PJRT_DEVICE}=CPU, or unset it to train on the CPU"
+        )
     return device
 
 
@@ -76,8 +90,11 @@ def check(config: RunConfig) -> None:
         )
     if train.compile == "on":
         problems.append("train.compile: got on; XLA compiles by itself, so leave it at auto")
-    if config.task is not None:
-        problems.append("task: fine-tuning has not been made for XLA; train on a GPU or the CPU")
+    problems += [
+        f"{section}: fine-tuning has not been made for XLA; train on a GPU or the CPU"
+        for section in ("task", "chat")
+        if getattr(config, section) is not None
+    ]
     if problems:
         raise ValueError(f"{PJRT_DEVICE}={os.environ.get(PJRT_DEVICE)}:\n  " + "\n  ".join(problems))
 
@@ -127,13 +144,7 @@ def recomputed(layer: Callable[..., Tensor], *arguments: object) -> Tensor:
     """
     from torch_xla.utils.checkpoint import checkpoint
 
-    autocast, dtype = torch.is_autocast_enabled("xla"), torch.get_autocast_dtype("xla")
-
-    def again(*inputs: object) -> Tensor:
-        with torch.autocast("xla", dtype=dtype, enabled=autocast):  # not brought back by checkpoint
-            return layer(*inputs)
-
-    result: Tensor = checkpoint(again, *arguments, preserve_rng_state=False)
+    result: Tensor = checkpoint(layer, *arguments, preserve_rng_state=False)
     return result
 
 
@@ -141,6 +152,11 @@ def device_name() -> str:
     """What the device is called in reports."""
     kind = os.environ.get(PJRT_DEVICE, "")
     return f"NeuronCore of {_instance_type()}" if kind == "NEURON" else f"XLA:{kind}"
+
+
+def version(device: torch.device) -> str | None:
+    """Of torch_xla, where it is used."""
+    return metadata.version("torch_xla") if device.type == "xla" else None
 
 
 def peak_flops(device: torch.device) -> float | None:

@@ -115,10 +115,10 @@ def test_muon_takes_the_same_steps(train: Callable[..., Path]) -> None:
 def test_a_step_is_the_same_few_graphs(trained: Trained) -> None:
     """Zeros for the loss, a graph for each micro-batch, one that reduces and clips, one that updates.
 
-    The first step besides makes gradients, and its update makes the optimizer's state.
+    Before the first step sums are tried and gradients made; its update makes the optimizer's state besides.
     """
     counts = trained.counts
-    assert [each.compiled for each in counts] == [5] + [6] * (NUM_STEPS - 1)
+    assert [each.compiled for each in counts] == [6] + [7] * (NUM_STEPS - 1)
     run = {after.run - before.run for before, after in itertools.pairwise(counts[1:])}
     assert run == {PACKS_PER_STEP + 3}
 
@@ -171,4 +171,4 @@ def test_processes_that_would_train_apart_are_refused(run_file: Path) -> None:
     done = start_training("--config", str(run_file), processes=2, PJRT_DEVICE="CPU")
     said, _ = done.communicate(timeout=120)
     assert done.returncode != 0
-    assert "PJRT_DEVICE: got CPU with 2 processes, which would train apart" in said
+    assert "PJRT_DEVICE: got CPU with 2 processes, of which XLA adds up 1: they would train apart" in said

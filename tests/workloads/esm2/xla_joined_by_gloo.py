@@ -11,6 +11,7 @@ from functools import cache
 from unittest import mock
 
 import torch.distributed as dist
+import torch_xla
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -42,7 +43,8 @@ def average_gradients(optimizers: Iterable[Optimizer]) -> None:
 
 if __name__ == "__main__":
     with (
-        mock.patch.object(xla, "NOT_CONNECTED", set()),
+        mock.patch.object(xla, "RENDEZVOUS", "env://"),
+        mock.patch.object(xla, "connected_device", torch_xla.device),
         mock.patch.object(xla, "average_gradients", average_gradients),
         mock.patch.object(Processes, "add_up", add_up),
     ):

@@ -20,8 +20,8 @@ TARGET ?= local
 NODES ?=
 IMAGE ?=
 SUBMIT ?=
-# Whose image is built, pushed or imported: esm2 (ours), bionemo, neuron.
-FRAMEWORK ?= esm2
+# Whose image is built, pushed or imported, and whose speed is measured: ours, or bionemo, or neuron.
+FRAMEWORK ?=
 JOB ?=
 # What serve answers with: a model's folder, and for EKS the file of the endpoint.
 MODEL ?=
@@ -248,13 +248,13 @@ golden: $(READY) ## write the expected templates again
 
 image: $(READY) ## build the image of the commit (FRAMEWORK=); TARGET=slurm: push it, and a file of it for jobs on /fsx
 ifeq ($(TARGET),slurm)
-	@$(BIN)/python -m tools.import_image --cluster $(CLUSTER) --framework $(FRAMEWORK) $(ARGS)
+	@$(BIN)/python -m tools.import_image --cluster $(CLUSTER) $(if $(FRAMEWORK),--framework $(FRAMEWORK)) $(ARGS)
 else
-	$(BIN)/python -m tools.image --framework $(FRAMEWORK) $(ARGS)
+	$(BIN)/python -m tools.image $(if $(FRAMEWORK),--framework $(FRAMEWORK)) $(ARGS)
 endif
 
 push: $(READY) ## push it to the cluster's repository and print its reference by digest
-	@$(BIN)/python -m tools.push --cluster $(CLUSTER) --framework $(FRAMEWORK) $(ARGS)
+	@$(BIN)/python -m tools.push --cluster $(CLUSTER) $(if $(FRAMEWORK),--framework $(FRAMEWORK)) $(ARGS)
 
 test: $(READY) $(CDK_READY) $(CHECKOV_READY) $(HYPERPOD_READY) ## every test that needs neither root nor cloud nor GPU
 	$(NODE_HERE) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)

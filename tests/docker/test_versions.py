@@ -36,10 +36,30 @@ def test_document_names_the_versions() -> None:
 
 
 def test_no_version_stands_anywhere_else() -> None:
-    for path in [*(REPOSITORY / "docker").glob("*.sh"), REPOSITORY / "workloads/esm2/Dockerfile"]:
+    dockerfiles = [REPOSITORY / "workloads/esm2/Dockerfile", *(REPOSITORY / "docker").glob("*/Dockerfile")]
+    for path in [*(REPOSITORY / "docker").glob("*.sh"), *dockerfiles]:
         text = path.read_text()
         for value in (VERSIONS["base"]["tag"], VERSIONS["efa_installer"]["version"], "sha256:2140"):
             assert value not in text, (path, value)
+
+
+def test_bionemos_image_is_made_by_the_same_scripts_and_checked() -> None:
+    """On a base by digest, without root, with code that its user cannot change."""
+    text = (REPOSITORY / "docker/bionemo/Dockerfile").read_text()
+    assert {line for line in text.splitlines() if line.startswith("FROM")} == {
+        "FROM ${BASE_IMAGE} AS downloads",
+        "FROM ${BASE_IMAGE} AS code",
+        "FROM ${BASE_IMAGE}",
+    }
+    for command in (
+        "/build/install_efa.sh /downloads/aws-efa-installer.tar.gz /build/versions.json",
+        "/build/install_python_packages.sh /build/bionemo",
+        "python3 -m workloads.esm2.bionemo.installed",
+    ):
+        assert command in text
+    users = re.findall(r"^USER (\S+)$", text, re.MULTILINE)
+    assert users[-1] == "10001:10001" and "go-w /opt/esm2" in text
+    assert "ENV GIT_SHA=${GIT_SHA}" in text, "by which an imported file is told"
 
 
 def test_only_what_is_needed_goes_into_a_build() -> None:

@@ -176,6 +176,8 @@ def test_what_is_known_of_another_image(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(eks_image, "read_revision", lambda repository: Revision("f" * 40, 0, ()))
     with pytest.raises(ValueError, match="has no image of commit ffffffffffff; make image push"):
         eks_image.commit_image(shipped(), None)
+    with pytest.raises(ValueError, match=r"no FRAMEWORK=bionemo image .* make image push FRAMEWORK=bionemo"):
+        eks_image.commit_image(shipped(), None, "bionemo")
 
 
 @pytest.mark.usefixtures("at_commit")

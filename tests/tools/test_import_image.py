@@ -334,12 +334,13 @@ def test_small_workers_give_what_they_have() -> None:
 @pytest.mark.parametrize(
     ("target", "command"),
     [
-        ("slurm", r"^\S+ -m tools\.import_image --cluster clusters/slurm\.yaml --folder /fsx/x$"),
-        ("local", r"^\S+ -m tools\.image --folder /fsx/x$"),
+        ("slurm", r"^\S+ -m tools\.import_image --cluster clusters/slurm\.yaml +--folder /fsx/x$"),
+        ("local", r"^\S+ -m tools\.image +--folder /fsx/x$"),
+        ("slurm FRAMEWORK=bionemo", r"import_image --cluster \S+ --framework bionemo --folder /fsx/x$"),
     ],
 )
 def test_make_picks_the_tool(target: str, command: str) -> None:
-    said = make("--dry-run", "image", f"TARGET={target}", "ARGS=--folder /fsx/x")
+    said = make("--dry-run", "image", *f"TARGET={target}".split(), "ARGS=--folder /fsx/x")
     assert re.search(command, said.stdout, flags=re.MULTILINE), said.stdout + said.stderr
 
 

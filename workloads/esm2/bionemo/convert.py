@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 from ..command_line import RunError, run_command
@@ -16,6 +17,11 @@ from .checkpoints import newest_checkpoint
 from .command import conversion, settings
 from .installed import require, run_entry_point
 from .train import CONTEXT
+
+_OF_TORCHRUN = (
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
+    *("ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
+)
 
 
 def main(config: RunConfig) -> None:
@@ -36,14 +42,24 @@ def main(config: RunConfig) -> None:
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     target.parent.mkdir(parents=True, exist_ok=True)
     words[2] = str(partial)
+    # The converter is one process, also where torchrun has started others beside it.
+    for name in [name for name in os.environ if name in _OF_TORCHRUN or name.startswith("TORCHELASTIC_")]:
+        del os.environ[name]
+    try:
+        _run(words)
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    is_start = settings(config).convert == "from_transformers"
+    print(f"next: model.init_from={target}" if is_start else f"model   {target}")
+
+
+def _run(words: list[str]) -> None:
     try:
         run_entry_point("convert", words)
     except SystemExit as ended:  # typer's programs end so
         if ended.code:
             raise RunError(f"BioNeMo's converter ended with {ended.code}; its lines above say why") from None
-    partial.rename(target)
-    is_start = settings(config).convert == "from_transformers"
-    print(f"next: model.init_from={target}" if is_start else f"model   {target}")
 
 
 def plan(config: RunConfig) -> tuple[list[str], Path]:

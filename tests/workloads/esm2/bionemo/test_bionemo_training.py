@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -167,6 +167,42 @@ def test_conversions_name_what_they_make(config: RunConfig, tmp_path: Path) -> N
     words, target = convert.plan(load_config(tmp_path / "run.yaml", overrides))
     assert words[:2] == ["convert-hf-to-nemo", "facebook/esm2_t6_8M_UR50D"]
     assert target == Path("downloads/facebook-esm2_t6_8M_UR50D-nemo")
+
+
+@pytest.mark.usefixtures("bionemo")
+def test_a_conversion_is_there_whole_or_not_at_all(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = [
+        "bionemo.convert=from_transformers",
+        "model.init_from=facebook/esm2",
+        f"data.downloads={tmp_path}",
+    ]
+    config, target = load_config(tmp_path / "run.yaml", overrides), tmp_path / "facebook-esm2-nemo"
+
+    def converter(status: int) -> Callable[[str, list[str]], None]:
+        def run(name: str, words: list[str]) -> None:
+            assert (name, words[:2]) == ("convert", ["convert-hf-to-nemo", "facebook/esm2"])
+            assert not {"WORLD_SIZE", "TORCHELASTIC_RUN_ID"} & {*os.environ}, (
+                "Lightning would take part in a job"
+            )
+            (Path(words[2]) / "context").mkdir(parents=True)
+            raise SystemExit(status)  # as typer's programs end
+
+        return run
+
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "7")
+    monkeypatch.setattr(convert, "run_entry_point", converter(1))
+    with pytest.raises(RunError, match="BioNeMo's converter ended with 1"):
+        convert.main(config)
+    assert not target.exists() and not list(tmp_path.glob(".*partial*"))
+    monkeypatch.setattr(convert, "run_entry_point", converter(0))
+    convert.main(config)
+    assert (target / "context").is_dir()
+    assert f"next: model.init_from={target}" in capsys.readouterr().out
+    convert.main(config)
+    assert "is there already" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("bionemo")

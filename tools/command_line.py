@@ -20,7 +20,10 @@ INTERRUPTED = 130
 
 def cluster_parser(description: str) -> argparse.ArgumentParser:
     """A parser with the two options that every tool takes."""
-    parser = argparse.ArgumentParser(description=description)
+    # Of a package's __main__.py argparse would know no other name.
+    spec = sys.modules["__main__"].__spec__
+    prog = f"python -m {spec.name.removesuffix('.__main__')}" if spec else None
+    parser = argparse.ArgumentParser(prog=prog, description=description)
     parser.add_argument(
         "--cluster",
         type=Path,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from config.price_list import PriceList, load_prices
 from tests.tools.answering_aws import AnsweringAws, Parameters
 from tools.aws_session import aws_client
+from tools.command_line import cluster_parser
 from tools.prices import refresh
 
 REGION = "us-west-2"
@@ -226,3 +229,11 @@ def test_the_regions_own_price_comes_before_the_references(tmp_path: Path) -> No
     own, other = load_prices("eu-west-1", tmp_path), load_prices("sa-east-1", tmp_path)
     assert (own.prices["nat.gateway"].usd, own.prices["nat.gateway"].region) == (0.048, "eu-west-1")
     assert (other.prices["nat.gateway"].usd, other.prices["nat.gateway"].region) == (0.045, "us-east-1")
+
+
+@pytest.mark.parametrize(("module", "prog"), [("tools.cost.__main__", "tools.cost"), ("tools.prices",) * 2])
+def test_usage_names_the_module(module: str, prog: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which argparse itself would say __main__.py."""
+    run = SimpleNamespace(__spec__=SimpleNamespace(name=module))
+    monkeypatch.setitem(sys.modules, "__main__", run)
+    assert cluster_parser("...").prog == f"python -m {prog}"

@@ -16,12 +16,15 @@ import torch
 
 from config.eks_cluster import EksCluster
 from config.loader import load_cluster
+from config.price_list import load_prices
 from config.regions import ZONE_ID_PREFIXES
 from tests.config.cluster_documents import document
 from tools.plan import __main__ as command
+from tools.plan.__main__ import lustre_bytes_per_second
 from tools.plan.carbon import BOARD_WATTS, GRID_FILE, energy_kwh, tonnes
 from tools.plan.checkpoints import (
     GPU_HOURS_BETWEEN_FAILURES,
+    STAGING_BYTES_PER_SECOND,
     checkpoint_bytes,
     daly_interval,
     lost_share,
@@ -31,7 +34,7 @@ from tools.plan.model_size import ModelShape, parameters_of, shape_of
 from tools.plan.place import find_place
 from tools.plan.published_mfu import PUBLISHED
 from tools.plan.report import time_and_money
-from tools.plan.speed import MEAN_LENGTH, flops_per_residue, read_measured, speed
+from tools.plan.speed import MEAN_LENGTH, flops_per_residue, read_measured, residues_of, speed
 from workloads.esm2.config import load_config
 from workloads.esm2.hardware import num_flops
 from workloads.esm2.model import PackedEsm, published_config
@@ -148,6 +151,7 @@ def test_failures_come_with_the_number_of_gpus() -> None:
     )
     assert small.mean_seconds_between_failures == pytest.approx(GPU_HOURS_BETWEEN_FAILURES * 3600 / 8)
     assert large.mean_seconds_between_failures == pytest.approx(small.mean_seconds_between_failures / 128)
+    assert small.stall_seconds == pytest.approx(checkpoint_bytes(parameters) / 8 / STAGING_BYTES_PER_SECOND)
     # A slow file system keeps the next checkpoint waiting for the last one.
     slow = plan_checkpoints(parameters, shards=8, world_size=8, lustre_bytes_per_second=1e8, failure_hours=1)
     assert slow.interval_seconds == slow.write_seconds == pytest.approx(checkpoint_bytes(parameters) / 1e8)
@@ -218,6 +222,27 @@ def test_a_plan_says_what_it_takes(plan: Plan) -> None:
         assert part in out
     out = plan("esm2_650m", "slurm-p5", "train.max_steps=5000", "--nodes", "2", "optim.lr=1e-4")[1]
     assert "5,000 steps" in out and "hours on 2 * ml.p5.48xlarge" in out and "CO2" not in out
+
+
+def test_days_and_dollars_follow_from_speed_and_failures(plan: Plan) -> None:
+    out = plan("esm2_650m", "slurm-p5", "--mfu", "0.4", "--failure-hours", "1")[1]
+    config = load_config(CONFIGS / "esm2_650m.yaml")
+    shape = shape_of(config)
+    parameters = parameters_of(config, shape)
+    assert residues_of(config) == 0.99 * 500_000 * 2**21
+    found = speed(config, shape, parameters, gpu="H100", world_size=64, mfu=0.4)
+    # Lustre of 9,600 GiB with 500 MB/s per TiB.
+    lustre = lustre_bytes_per_second(load_cluster(Path("clusters/slurm-p5.yaml")))
+    assert lustre == 9600 / 1024 * 500e6
+    saving = plan_checkpoints(
+        parameters, shards=1, world_size=64, lustre_bytes_per_second=lustre, failure_hours=1
+    )
+    assert saving.lost_share > 0.2
+    hours = residues_of(config) / found.residues_per_second_low / 3600 / (1 - saving.lost_share)
+    assert f"{hours / 24:.1f} days on 8 * ml.p5.48xlarge (64 GPUs)" in out
+    usd = float(re.findall(r"([\d,]+) USD for these nodes", out)[0].replace(",", ""))
+    price = load_prices("us-east-1").find("hyperpod.ml.p5.48xlarge")
+    assert price and usd == pytest.approx(8 * price.usd * hours, rel=0.01)
 
 
 def test_what_does_not_fit_is_a_clear_no(plan: Plan) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from aws_cdk import CustomResource, Duration
+from aws_cdk import CustomResource, Duration, Stack
 from aws_cdk import aws_logs as logs
 
 from config.cluster import Cluster
@@ -50,7 +50,7 @@ class GrafanaContents(Construct):
             name="grafana_contents",
             files={DASHBOARDS: json.dumps(dashboards(cluster.scheduler), sort_keys=True)},
             description="Puts data sources, dashboards and roles into a Grafana workspace",
-            statements=_statements(settings, grafana.arn),
+            statements=_statements(Stack.of(self), settings, grafana.arn),
             query_interval=Duration.seconds(20),
             log=log,
         )
@@ -80,7 +80,7 @@ class GrafanaContents(Construct):
         )
 
 
-def _statements(settings: Grafana, workspace_arn: str) -> list[Statement]:
+def _statements(stack: Stack, settings: Grafana, workspace_arn: str) -> list[Statement]:
     statements = [
         Statement(
             "UseAServiceAccount",
@@ -99,11 +99,9 @@ def _statements(settings: Grafana, workspace_arn: str) -> list[Statement]:
         statements += [
             Statement("GiveRoles", ["grafana:ListPermissions", "grafana:UpdatePermissions"], [workspace_arn]),
             Statement(
-                "AssignPeople",
+                "ReadIdentityCenter",
                 [
-                    "sso:AssociateProfile",
                     "sso:DescribeRegisteredRegions",
-                    "sso:DisassociateProfile",
                     "sso:GetManagedApplicationInstance",
                     "sso:GetProfile",
                     "sso:GetSharedSsoConfiguration",
@@ -114,8 +112,17 @@ def _statements(settings: Grafana, workspace_arn: str) -> list[Statement]:
                     "sso-directory:DescribeUser",
                 ],
                 ["*"],
-                why_wildcard="what AWSGrafanaWorkspacePermissionManagement has for it; Identity Center has "
+                why_wildcard="what AWSGrafanaWorkspacePermissionManagementV2 has for it; Identity Center has "
                 "no resource-level permissions for these",
+            ),
+            # What has to be added to that policy (Managed Grafana user guide, "AWS managed policies").
+            Statement(
+                "AssignPeople",
+                ["sso:CreateApplicationAssignment", "sso:DeleteApplicationAssignment"],
+                [f"arn:{stack.partition}:sso::*:application/*"],
+                {"StringEqualsIfExists": {"sso:ApplicationAccount": stack.account}},
+                "Identity Center gives the workspace's application its id, and may belong to another account "
+                "of the organization; the condition names ours, whose application it is",
             ),
         ]
     return statements

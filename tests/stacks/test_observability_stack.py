@@ -306,7 +306,17 @@ def test_the_function_may_do_what_it_does_to_this_workspace(file: str) -> None:
     mine = role_statements(file, "Contents/Function/Role")
     assert mine["UseAServiceAccount"]["Resource"].endswith(":/workspaces/g-0123456789")
     # Identity Center's alone: with SAML the provider's assertions give roles.
-    assert ("AssignPeople" in mine) is (file == WATCHED[0])
+    by_identity_center = {"AssignPeople", "GiveRoles", "ReadIdentityCenter"}
+    assert by_identity_center & set(mine) == (by_identity_center if file == WATCHED[0] else set())
+    if file == WATCHED[0]:
+        # The account of the organization that has Identity Center is not known; ours is.
+        assert mine["AssignPeople"]["Resource"] == "arn:aws:sso::*:application/*"
+        assert mine["AssignPeople"]["Condition"] == {
+            "StringEqualsIfExists": {"sso:ApplicationAccount": ACCOUNT}
+        }
+        assert all(
+            re.match(r"[\w-]+:(Describe|Get|List)", action) for action in mine["ReadIdentityCenter"]["Action"]
+        )
 
 
 @BY_FILE

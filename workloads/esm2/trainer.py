@@ -64,8 +64,6 @@ class Trainer:
             for layer in bare(self.model).layers:
                 layer.compile(dynamic=False)
         self.optimizers: list[Optimizer] = build_optimizers(self.model, objective.optim)
-        if self.on_xla:
-            xla.begin_gradients(self.model)
         self.progress = Progress()
         self.has_stepped = False
 
@@ -78,6 +76,8 @@ class Trainer:
         here, objective = self.here, self.objective
         lr = learning_rate(self.progress.step + 1, self.config.train.max_steps, objective.optim)
         set_learning_rate(self.optimizers, lr)
+        if self.on_xla and not self.has_stepped:
+            xla.begin_gradients(self.model)
         packs = [objective.pack(host, self.shape, here.packs_on) for host in step.packs]
         # The loss is a mean over all targets of the step, on any process and in any micro-batch. DDP and
         # FSDP average gradients over processes, hence the factor world_size.

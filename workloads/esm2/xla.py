@@ -90,6 +90,10 @@ def check(config: RunConfig) -> None:
         )
     if train.compile == "on":
         problems.append("train.compile: got on; XLA compiles by itself, so leave it at auto")
+    if config.optim.name != "adamw":
+        problems.append(
+            f"optim.name: got {config.optim.name}; torch_xla computes parts of Muon on the host, so use adamw"
+        )
     problems += [
         f"{section}: fine-tuning has not been made for XLA; train on a GPU or the CPU"
         for section in ("task", "chat")
@@ -121,7 +125,8 @@ def placed(x: T, device: torch.device) -> T:
 def begin_gradients(model: nn.Module) -> None:
     """Give every trained parameter a gradient of 0.
 
-    Without one the first micro-batch would be a graph of its own, as large as that of the others.
+    Without one the first micro-batch would be a graph of its own, as large as that of the others. Called
+    after a checkpoint is read: beside gradients, torch makes no optimizer state for it to be read into.
     """
     for parameter in model.parameters():
         if parameter.requires_grad:

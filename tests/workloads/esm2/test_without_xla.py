@@ -41,10 +41,12 @@ def test_windows_give_what_proteins_one_by_one_give(max_length: int, num_tokens:
 
 
 def test_what_is_not_done_on_xla_is_named(run_file: Path) -> None:
-    refused = load_config(run_file, ["parallel.mode=fsdp", "train.compile=on", "task.kind=residue"])
+    refused = load_config(run_file, ["parallel.mode=fsdp", "train.compile=on", "optim.name=muon"])
     with pytest.raises(ValueError, match=r"parallel\.mode: got fsdp") as raised:
         xla.check(refused)
-    assert "train.compile: got on" in str(raised.value) and "task: " in str(raised.value)
+    assert "train.compile: got on" in str(raised.value) and "optim.name: got muon" in str(raised.value)
+    with pytest.raises(ValueError, match="task: fine-tuning"):
+        xla.check(load_config(run_file, ["task.kind=residue"]))
     xla.check(load_config(run_file))
 
 

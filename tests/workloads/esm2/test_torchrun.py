@@ -13,12 +13,11 @@ from tests.workloads.esm2.slurm_stand_ins import REPOSITORY
 
 AGENT = """
 import sys
-from torch.distributed.launcher.api import LaunchConfig
-from workloads.esm2.launch.torchrun import run_processes
+from workloads.esm2.launch.torchrun import elastic_config, run_processes
 
-config = LaunchConfig(
-    1, 1, 1, run_id="1", rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0, shutdown_timeout=60
-)
+nodes = {"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 1, "max_restarts": 0}
+meeting = {"run_id": "1", "rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
+config = elastic_config(shutdown_timeout=60, **nodes, **meeting)
 raise SystemExit(run_processes(config, sys.argv[1:]).status)
 """
 SAVING = """

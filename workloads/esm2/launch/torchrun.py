@@ -12,7 +12,8 @@ from dataclasses import dataclass, fields, replace
 from types import FrameType
 from typing import Any
 
-from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing import api
+from torch.distributed.elastic.multiprocessing.api import PContext, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -25,8 +26,10 @@ _HAS_SIGNALS = "signals_to_handle" in _FIELDS
 
 
 def elastic_config(*, shutdown_timeout: int, **values: Any) -> LaunchConfig:
-    """A ``LaunchConfig``, without what older releases of torch have not: they wait for 30 s at a shutdown."""
+    """A ``LaunchConfig``; releases of torch without such a time in it, as 2.8 and 2.9, get it otherwise."""
     known: dict[str, Any] = {"shutdown_timeout": shutdown_timeout} if "shutdown_timeout" in _FIELDS else {}
+    if not known:
+        PContext.close.__defaults__ = (None, shutdown_timeout)
     return LaunchConfig(**known, **values)
 
 
@@ -45,6 +48,9 @@ def run_processes(config: LaunchConfig, arguments: Sequence[str]) -> Ending:
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     if _HAS_SIGNALS:
         config = replace(config, signals_to_handle=_OTHER_SIGNALS)
+    else:
+        # It takes SIGTERM itself, and at the next one leaves off waiting.
+        api._terminate_process_handler = _stop
     try:
         with _one_sigterm():
             elastic_launch(config, sys.executable)("-u", *arguments)
@@ -63,14 +69,14 @@ def _one_sigterm() -> Iterator[None]:
 
     torchrun would leave them while they save at the third one, and supervisors repeat it.
     """
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        raise SignalException(f"got signal {number}", signal.Signals(number))
-
-    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGTERM, _stop)
     try:
         yield
     finally:
         # No process is left to be ended; what they ended with is still to be told.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _stop(signum: int, frame: FrameType | None) -> None:
+    signal.signal(signum, signal.SIG_IGN)
+    raise SignalException(f"got signal {signum}", signal.Signals(signum))

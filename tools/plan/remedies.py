@@ -23,6 +23,11 @@ def remedies(layout: Layout, usable_bytes: float) -> list[str]:
     return [" ".join(f"{key}={value}" for key, value in changes.items()) for changes in found]
 
 
+def layout_without_recomputing(layout: Layout) -> Layout:
+    train = dataclasses.replace(layout.config.train, activation_checkpointing=False)
+    return dataclasses.replace(layout, config=dataclasses.replace(layout.config, train=train))
+
+
 def _settings(layout: Layout) -> list[dict[str, str]]:
     """What can be switched on beside smaller packs, nothing first."""
     config = layout.config

@@ -245,6 +245,15 @@ def test_days_and_dollars_follow_from_speed_and_failures(plan: Plan) -> None:
     assert price and usd == pytest.approx(8 * price.usd * hours, rel=0.01)
 
 
+def test_layers_that_need_not_be_computed_again_are_told(plan: Plan) -> None:
+    hint = "train.activation_checkpointing=false"
+    recomputing, kept = plan("esm2_3b", "slurm-p5")[1], plan("esm2_3b", "slurm-p5", hint)[1]
+    told = re.findall(rf"With ([\d.]+) GiB it may fit .*: ARGS={hint}", recomputing)
+    assert told == re.findall(r"fits: ([\d.]+) of", kept) and hint not in kept
+    # Of 15B they are too many.
+    assert hint not in plan("esm2_15b", "slurm-p5")[1]
+
+
 def test_what_does_not_fit_is_a_clear_no(plan: Plan) -> None:
     status, out = plan("esm2_650m", "slurm")
     assert status == command.DOES_NOT_FIT and "DOES NOT FIT" in out and "days" not in out

@@ -12,13 +12,15 @@ from tests.cluster.patience import wait_until
 from tests.workloads.esm2.slurm_stand_ins import REPOSITORY
 
 AGENT = """
-import sys
+import pathlib, sys
 from workloads.esm2.launch.torchrun import elastic_config, run_processes
 
 nodes = {"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 1, "max_restarts": 0}
 meeting = {"run_id": "1", "rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
 config = elastic_config(shutdown_timeout=60, **nodes, **meeting)
-raise SystemExit(run_processes(config, sys.argv[1:]).status)
+status = run_processes(config, sys.argv[1:]).status
+(pathlib.Path(sys.argv[-1]) / "ended").touch()
+raise SystemExit(status)
 """
 SAVING = """
 import pathlib, signal, sys, time
@@ -47,7 +49,7 @@ def test_who_asks_again_does_not_keep_processes_from_saving(tmp_path: Path) -> N
         for _ in range(3):
             agent.send_signal(signal.SIGTERM)
             time.sleep(0.5)
-        assert agent.poll() is None
+        assert agent.poll() is None and not (tmp_path / "ended").exists()
         (tmp_path / "enough").touch()
         assert agent.wait(timeout=60) == 143
         assert (tmp_path / "saved").exists()

@@ -270,7 +270,7 @@ test-image: $(READY) ## the Dockerfile built by buildah on a base that stands in
 	$(BIN)/python -m pytest tests/docker/image_build.py $(ARGS)
 
 test-xla: $(XLA_READY) ## training for Trainium on torch_xla's CPU device
-	OMP_NUM_THREADS=1 .venv-xla/bin/python -m pytest tests/workloads/esm2/test_xla.py $(ARGS)
+	OMP_NUM_THREADS=1 .venv-xla/bin/python -m pytest tests/workloads/esm2/test_xla.py tests/workloads/esm2/test_torchrun.py $(ARGS)
 
 lint: $(READY) ## ruff, mypy, shellcheck, hadolint
 	$(BIN)/ruff check .

@@ -120,6 +120,8 @@ def neuron_problems(config: RunConfig) -> list[str]:
     problems = []
     if config.parallel.mode != "ddp":
         problems.append(f"parallel.mode: got {config.parallel.mode}; on Trainium each core has a copy: ddp")
+    if config.optim.name == "muon":
+        problems.append("optim.name: got muon, which torch_xla computes on the host; set adamw")
     problems += [
         f"{name}: fine-tuning runs on NVIDIA GPUs and CPUs; choose another partition or group"
         for name, section in (("task", config.task), ("chat", config.chat))

@@ -62,6 +62,7 @@ REFUSED = [
     ((), {"stage": "evaluate"}, "has Trainium2?, on which only train runs; evaluate takes NVIDIA GPUs, or"),
     ((), {"gpus_per_node": 8}, "--gpus-per-node: got 8; a job has the 16 devices of ml.trn"),
     (("parallel.mode=fsdp",), {}, "parallel.mode: got fsdp; on Trainium each core has a copy: ddp"),
+    (("optim.name=muon",), {}, "optim.name: got muon, which torch_xla computes on the host"),
     (("task.kind=binary", "task.table=[sample]"), {}, "task: fine-tuning runs on NVIDIA GPUs and CPUs"),
 ]
 

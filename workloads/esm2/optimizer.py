@@ -43,8 +43,9 @@ def build_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
 def _kernel(parameter: Tensor) -> dict[str, bool]:
     """How AdamW is computed on a parameter's device.
 
-    torch's fused kernel knows no XLA device. There the number of steps has to lie on the device
-    (``capturable``): on the host it would be a constant, and each step a graph to be compiled.
+    torch's fused kernel knows no XLA device. There the number of steps lies on the device (``capturable``),
+    so that no graph has what follows from it as a number: of a 1, which bias corrections come to late in a run,
+    torch_xla makes a constant, and so a new graph.
     """
     return {"capturable": True} if parameter.device.type == "xla" else {"fused": True}
 

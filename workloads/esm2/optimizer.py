@@ -44,7 +44,7 @@ def _kernel(parameter: Tensor) -> dict[str, bool]:
     """How AdamW is computed on a parameter's device.
 
     torch's fused kernel knows no XLA device. There the number of steps lies on the device (``capturable``),
-    so that no graph has what follows from it as a number: of a 1, which bias corrections come to late in a run,
+    so that no graph has a number that follows from it. Of a 1, which bias corrections come to late in a run,
     torch_xla makes a constant, and so a new graph.
     """
     return {"capturable": True} if parameter.device.type == "xla" else {"fused": True}

@@ -183,5 +183,6 @@ def test_everything_that_the_workload_imports_is_asked_for() -> None:
         "sklearn": "scikit-learn",
     }
     distributions |= {"hyperpod_elastic_agent": agent().name}
-    third_party = imported - set(sys.stdlib_module_names) - {"workloads", "torch"}
+    of_the_base = {"torch", "torch_xla"}
+    third_party = imported - set(sys.stdlib_module_names) - {"workloads"} - of_the_base
     assert {distributions.get(module, module) for module in third_party} <= names | {agent().name}

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from workloads.esm2.config import RunConfig
 from workloads.esm2.evaluation import EVALUATION_SEED, score_packs
@@ -19,6 +20,7 @@ from workloads.esm2.objective import Evaluation, Place
 from workloads.esm2.packing import HostPack, PackShape, PackStream
 from workloads.esm2.pretrained import save_model
 from workloads.esm2.proteins import ProteinSplit, Split
+from workloads.esm2.whole_file import write_whole
 
 from .conversations import IGNORED, ConversationSplit, ConversationStream, TokenPack, token_pack
 from .model import FAMILY, PackedCausalLM, on_meta, plain_class, read_config
@@ -99,6 +101,7 @@ class CausalLM(AdaptedObjective):
         kind, tokens = plain_class(self.plain_config), Template(self.chat, self.folder).tokenizer
         if self.lora is None:
             save_model(run_dir / "model", self.plain_config, self._as_read(weights), kind, tokens)
+            self._keep_generation_settings(run_dir / "model")
             return
         adapters.write_adapters(
             run_dir,
@@ -111,6 +114,13 @@ class CausalLM(AdaptedObjective):
             base=self.config.model.init_from,
             tokens=tokens,
         )
+        self._keep_generation_settings(run_dir / "model")
+
+    def _keep_generation_settings(self, written: Path) -> None:
+        """Temperature and the like, which those who serve the model read."""
+        settings = self.folder / GENERATION_CONFIG_NAME
+        if settings.exists() and written.is_dir():
+            write_whole(written / GENERATION_CONFIG_NAME, settings.read_text())
 
     def _as_read(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """In the type that the model came in, half as large as fp32 as a rule."""

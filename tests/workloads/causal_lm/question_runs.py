@@ -46,8 +46,12 @@ def write_run_file(folder: Path, model: Path, table: Path) -> Path:
             "questions": 6,
             "max_new_tokens": 48,
         },
-        "data": {"path": str(folder / "data"), "downloads": str(folder / "downloads")},
-        "optim": {"lr": 2e-2, "warmup_steps": 2},
+        "data": {
+            "path": str(folder / "data"),
+            "downloads": str(folder / "downloads"),
+            "test_fraction": 0.1,
+        },
+        "optim": {"lr": 1e-2, "warmup_steps": 2, "schedule": "constant"},
         "train": {
             "max_steps": NUM_STEPS,
             "tokens_per_pack": 384,

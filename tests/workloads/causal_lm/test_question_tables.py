@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.workloads.causal_lm.question_runs import rows, write_run_file, write_table
+from tools.plan.model_size import shape_of
 from workloads.causal_lm.conversations import ConversationSplit
 from workloads.causal_lm.model import read_config
 from workloads.causal_lm.model_files import fetch_model
@@ -227,3 +228,8 @@ def test_shipped_run_files_are_right_and_the_sample_is_what_its_rule_makes(tmp_p
         assert yaml.safe_load(path.read_text())["chat"]["max_tokens"]
     cut(LABELLED_SAMPLE, tmp_path / "again.jsonl.gz")
     assert gzip.decompress((tmp_path / "again.jsonl.gz").read_bytes()) == gzip.decompress(SAMPLE.read_bytes())
+
+
+def test_a_plan_is_of_esm2_alone(run_file: Path) -> None:
+    with pytest.raises(ValueError, match="chat: got a run of a causal language model"):
+        shape_of(load_config(run_file))

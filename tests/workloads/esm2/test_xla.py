@@ -37,6 +37,10 @@ TOLERANCE = 1e-5
 READ_BY_THE_HOST = {"aten::_local_scalar_dense"}
 
 
+OF_BLOCKS = ("train.tokens_per_pack=512", f"train.tokens_per_step={PACKS_PER_STEP * 512}")
+"""Packs of four blocks for attention; smaller ones are one."""
+
+
 @dataclass(frozen=True)
 class Counts:
     """Of all graphs so far."""
@@ -72,7 +76,7 @@ def train(prepared: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFac
             patch.delenv("PJRT_DEVICE", raising=False)
             if device == "xla":
                 patch.setenv("PJRT_DEVICE", "CPU")
-            train_here(run_file, f"name={name}", *overrides)
+            train_here(run_file, f"name={name}", *OF_BLOCKS, *overrides)
         return folder / "runs" / name
 
     return on
@@ -165,7 +169,7 @@ def test_two_processes_give_the_same_losses(
 ) -> None:
     """With gloo in place of the sums within graphs, which XLA's CPU device leaves out."""
     run_file = write_run_file(tmp_path, prepared, tiny_model)
-    command = ("--config", str(run_file))
+    command = ("--config", str(run_file), *OF_BLOCKS)
     done = start_training(
         *command, processes=2, module="tests.workloads.esm2.xla_joined_by_gloo", PJRT_DEVICE="CPU"
     )

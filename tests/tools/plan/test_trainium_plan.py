@@ -31,8 +31,14 @@ FITTING = ("train.activation_checkpointing=true", "train.tokens_per_pack=8192")
 @pytest.mark.parametrize(
     ("cluster", "parts"),
     [
-        ("slurm-trn1", ("16 GiB Trainium NeuronCore", "on 4 * ml.trn1.32xlarge (128 NeuronCores)")),
-        ("eks-trn2", ("24 GiB Trainium2 NeuronCore", "on 4 * ml.trn2.48xlarge (256 NeuronCores)")),
+        (
+            "slurm-trn1",
+            ("of 14.7 usable (16 GiB Trainium NeuronCore", "on 4 * ml.trn1.32xlarge (128 NeuronCores)"),
+        ),
+        (
+            "eks-trn2",
+            ("of 22.1 usable (24 GiB Trainium2 NeuronCore", "on 4 * ml.trn2.48xlarge (256 NeuronCores)"),
+        ),
     ],
 )
 def test_cores_share_a_device_s_memory(

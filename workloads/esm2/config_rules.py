@@ -138,9 +138,4 @@ def _lora_rules(config: RunConfig) -> list[tuple[bool, str]]:
             config.optim.name == "adamw",
             f"optim.name: got {config.optim.name} with lora; Muon is for whole matrices, so use adamw",
         ),
-        (
-            lora.quantize == "none" or config.parallel.mode == "ddp",
-            f"lora.quantize: got {lora.quantize} with parallel.mode={config.parallel.mode}; 4-bit weights "
-            "cannot be sharded, so use parallel.mode=ddp",
-        ),
     ]

@@ -19,6 +19,7 @@ import transformers
 
 from . import xla
 from .config import TrainConfig
+from .finetune.four_bit import FourBitLinear
 from .layered_model import LayeredModel
 from .peak_rates import PEAK_BF16_FLOPS
 
@@ -69,9 +70,14 @@ def num_flops(model: LayeredModel, num_residues: int, num_attended_pairs: int) -
     anything recomputed; that the last layer skips tokens nobody predicts is not deducted.
     """
     per_residue = 0
+    quantized = {
+        f"{name}.weight": module.in_features * module.out_features
+        for name, module in model.named_modules()
+        if isinstance(module, FourBitLinear)
+    }
     for name, parameter in model.named_parameters():
         if not any(part in name for part in model.uncounted):
-            count = parameter.numel() * (1 if parameter.is_floating_point() else 2)  # two of 4 bits a byte
+            count = quantized.get(name, parameter.numel())
             per_residue += count * (6 if parameter.requires_grad else 4)
     return float(per_residue) * num_residues + model.flops_per_pair * num_attended_pairs
 

@@ -79,6 +79,15 @@ class Objective(ABC):
             ValueError: if ``model.init_from`` cannot be read.
         """
 
+    def quantize(
+        self, model: LayeredModel, weights: dict[str, Tensor], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """Change what a model on the meta device is made of, and the weights that it is to get, if here.
+
+        ``dtype`` is that of matrix products, ``device`` where the model will be.
+        """
+        return
+
     def loaded(self, model: LayeredModel, dtype: torch.dtype) -> None:
         """Change a model with weights before it moves to its device; not with FSDP.
 

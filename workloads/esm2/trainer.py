@@ -53,6 +53,7 @@ class Trainer:
         has_weights = config.parallel.mode == "ddp" or here.is_first
         weights = objective.weights() if has_weights else {}
         model = objective.on_meta()
+        objective.quantize(model, weights, self.dtype, here.device)
         if train.activation_checkpointing:
             model.recompute_layers()
         self.model: nn.Module = parallelize(

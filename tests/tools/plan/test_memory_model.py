@@ -115,7 +115,7 @@ def adapted(esm: EsmConfig, lora: LoraConfig) -> PackedModel:
     model.to_empty(device="cpu")
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.02)
-    shrink_frozen(model, lora, torch.bfloat16)
+    shrink_frozen(model, torch.bfloat16)
     return model
 
 

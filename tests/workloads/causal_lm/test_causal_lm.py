@@ -151,12 +151,24 @@ def test_merged_model_and_adapter_are_what_was_trained(runs: Path, run_file: Pat
 
 def test_four_bit_weights_are_trained_beside_and_merged_as_they_were(run_file: Path) -> None:
     pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed; the image has it")
-    settings = ["name=nf4", "lora={quantize: nf4, lr: 5e-2}", "chat.questions=0"]
+    four_bit = "lora.quantize=nf4 lora.lr=1e-2 chat.questions=0"
+    settings = ["name=nf4", *four_bit.split()]
     train_here(run_file, *settings, "train.max_steps=4")
     train_here(run_file, *settings)
     run_dir = run_file.parent / "runs/nf4"
     found = losses(run_dir)
     assert found[NUM_STEPS] < found[1] - 0.1
+    several = [
+        f"name=nf4-ddp {four_bit}",
+        f"name=nf4-fsdp {four_bit} parallel.mode=fsdp train.max_steps=5",
+        f"name=nf4-fsdp {four_bit} parallel.mode=fsdp train.activation_checkpointing=true",
+        f"name=nf4-bf16 {four_bit} parallel.mode=fsdp train.precision=bf16",
+    ]
+    train_in_turn(run_file, {2: several})
+    for name, tolerance in (("nf4-ddp", 1e-4), ("nf4-fsdp", 1e-4), ("nf4-bf16", 5e-2)):
+        there = losses(run_file.parent / "runs" / name)
+        assert there.keys() == found.keys()
+        assert max(abs(found[step] - there[step]) for step in found) < tolerance, name
     train_here(run_file, "name=nf4", "chat.questions=0", stage=evaluate)
     merged = json.loads((run_dir / "evaluation-validation.json").read_text())
     assert merged["eval_loss"] == pytest.approx(results(run_dir)["eval_loss"], abs=1e-5)

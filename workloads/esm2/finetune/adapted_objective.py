@@ -19,6 +19,7 @@ from workloads.esm2.processes import Processes
 from workloads.esm2.proteins import ProteinSplit
 
 from . import adapters
+from .four_bit import quantize_layers
 
 
 class AdaptedObjective(Objective):
@@ -86,9 +87,15 @@ class AdaptedObjective(Objective):
         self._fingerprint = _fingerprint(weights)
         return adapters.with_adapters(self.on_meta(), weights, self.config.train.seed)
 
+    def quantize(
+        self, model: LayeredModel, weights: dict[str, Tensor], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        if self.lora is not None and self.lora.quantize == "nf4":
+            quantize_layers(model, weights, dtype, device)
+
     def loaded(self, model: LayeredModel, dtype: torch.dtype) -> None:
         if self.lora is not None:
-            adapters.shrink_frozen(model, self.lora, dtype)
+            adapters.shrink_frozen(model, dtype)
 
     def base_of_adapters(self, device: torch.device) -> dict[str, Tensor]:
         """The frozen weights again, as the model has seen them that was trained on the device.

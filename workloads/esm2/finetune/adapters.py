@@ -27,6 +27,7 @@ from workloads.esm2.config import LoraConfig, LoraTarget
 from workloads.esm2.layered_model import LayeredModel
 from workloads.esm2.pretrained import replace_folder, save_model
 
+from . import four_bit
 from .adapted_linear import AdaptedLinear
 
 _TASKS = {"CausalLM": TaskType.CAUSAL_LM, "Token": TaskType.TOKEN_CLS, "Sequence": TaskType.SEQ_CLS}
@@ -100,20 +101,14 @@ def with_adapters(model: LayeredModel, weights: Mapping[str, Tensor], seed: int)
     return state
 
 
-def shrink_frozen(model: LayeredModel, lora: LoraConfig, dtype: torch.dtype) -> None:
-    """Keep the layers' frozen matrices in the type of the arithmetic, or in 4 bits once on the device.
+def shrink_frozen(model: LayeredModel, dtype: torch.dtype) -> None:
+    """Keep the layers' frozen matrices in the type of the arithmetic, 4-bit ones as they are.
 
     Autocast would round them to the same 16 bits in every pass.
     """
-    layers = model.layers
-    for name, module in list(layers.named_modules()):
-        if type(module) is not nn.Linear or module.weight.requires_grad:
-            continue
-        if lora.quantize == "none":
+    for module in model.layers.modules():
+        if type(module) is nn.Linear and not module.weight.requires_grad:
             module.to(dtype)
-            continue
-        parent, _, attribute = name.rpartition(".")
-        setattr(layers.get_submodule(parent), attribute, _in_4_bits(module, dtype))
 
 
 def dequantized(
@@ -122,14 +117,12 @@ def dequantized(
     """The weights as the model sees them that is trained: 4-bit ones after their rounding."""
     if lora.quantize == "none":
         return weights
-    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
-
-    rounded = dict(weights)
+    found = dict(weights)
     for name, value in weights.items():
         if name.startswith(f"{family.layers}.") and name.endswith(".weight") and value.ndim == 2:
-            packed, state = quantize_4bit(value.to(device), quant_type="nf4", compress_statistics=True)
-            rounded[name] = dequantize_4bit(packed, state).to("cpu", torch.float32)
-    return rounded
+            row = four_bit.rounded(value.to(device), torch.float32)
+            found[name] = four_bit.exact(row, value.shape).cpu()
+    return found
 
 
 def write_adapters(
@@ -194,15 +187,3 @@ def _peft_config(lora: LoraConfig, family: Family, base: str | None, task: TaskT
         base_model_name_or_path=base,
         inference_mode=False,
     )
-
-
-def _in_4_bits(linear: nn.Linear, dtype: torch.dtype) -> nn.Module:
-    """Still whole: bitsandbytes rounds a matrix when it moves to its device."""
-    from bitsandbytes.nn import Linear4bit, Params4bit
-
-    result: nn.Module = Linear4bit(
-        linear.in_features, linear.out_features, compute_dtype=dtype, quant_type="nf4", device="meta"
-    )
-    result.weight = Params4bit(linear.weight.data, requires_grad=False, quant_type="nf4")
-    result.bias = linear.bias
-    return result

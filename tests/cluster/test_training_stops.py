@@ -17,6 +17,7 @@ from tests.cluster.training import (
     TRAINING,
     USER,
     Uninterrupted,
+    job_of,
     log_of,
     nodes_of,
     submit,
@@ -91,7 +92,9 @@ def test_at_the_time_limit_it_saves_and_goes_on(
     )
     assert saved, log.read_text()
     step = int(saved[1])
-    # Else it comes again every minute, within which a busy computer may do no step.
+    # Else it comes again every minute, within which a busy computer may do no step. The log is ahead of Slurm,
+    # which forgets what is changed before the requeue.
+    wait_until(lambda: job_of(cluster, job)["Restarts"] == "1", "the requeue", seconds=60)
     cluster.controller.run(["scontrol", "update", f"JobId={job}", "TimeLimit=360"])
     wait_until(lambda: newest_checkpoint(run_dir) > step, "steps after the requeue", seconds=240)
     made = f'last_over_time(esm2_training_step{{run="limited", job_id="{job}", job="training"}}[15m])'

@@ -32,7 +32,7 @@ def test_a_run_that_ends_well(slurm: Slurm) -> None:
     assert {"--nodes=2", "--ntasks-per-node=1", "--kill-on-bad-exit=1"} <= set(words)
     assert words[-3:] == ["0.1", "train", "node-1,node-2"] and not slurm.said_to("scontrol")
     # Where the metrics of job 7 are asked for.
-    assert {"ESM2_JOB_ID=7", "ESM2_METRICS_PORT=9507"} <= set(words)
+    assert {"ESM2_JOB_ID=7", "ESM2_METRICS_PORT=10007"} <= set(words)
 
 
 def test_a_node_that_fails_its_check_is_named_and_excluded(slurm: Slurm) -> None:

@@ -92,7 +92,7 @@ def test_at_the_time_limit_it_saves_and_goes_on(
     )
     assert saved, log.read_text()
     step = int(saved[1])
-    # Else it comes again every minute, within which a busy computer may do no step. The log is ahead of Slurm,
+    # Else it comes again every minute, within which a busy computer may do no step. The log precedes Slurm,
     # which forgets what is changed before the requeue.
     wait_until(lambda: job_of(cluster, job)["Restarts"] == "1", "the requeue", seconds=60)
     cluster.controller.run(["scontrol", "update", f"JobId={job}", "TimeLimit=360"])

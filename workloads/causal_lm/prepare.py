@@ -16,7 +16,7 @@ import numpy as np
 
 from workloads.esm2.config import RunConfig
 from workloads.esm2.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings
-from workloads.esm2.data.prepared import existing_manifest, source_file
+from workloads.esm2.data.prepared import check_same, differences_of, existing_manifest, source_file
 from workloads.esm2.data.spill import SPLIT_SALT, hash_all
 from workloads.esm2.data.workspace import workspace
 
@@ -55,7 +55,7 @@ def prepare_chat(config: RunConfig) -> Manifest:
     settings, facts = _settings(config), _facts(config, template)
     manifest = existing_manifest(out, files, settings)
     if manifest is not None:
-        _check_same(out, facts)
+        check_same(out, _differences(out, facts))
         _say(f"{out} is already prepared: {_summary(manifest)}")
         return manifest
     conversations = read_conversations(list(files), chat)
@@ -123,19 +123,7 @@ def _differences(out: Path, wanted: dict[str, Any]) -> list[str]:
         there = json.loads((out / CHAT_FILE).read_text())
     except (FileNotFoundError, ValueError):
         return [f"{CHAT_FILE} is missing or damaged, so it holds no conversations"]
-    return [
-        f"{name} (there {there.get(name)!r}, wanted {value!r})"
-        for name, value in wanted.items()
-        if there.get(name) != value
-    ]
-
-
-def _check_same(out: Path, wanted: dict[str, Any]) -> None:
-    if differences := _differences(out, wanted):
-        raise ValueError(
-            f"{out} holds data prepared differently: {'; '.join(differences)}; "
-            "choose another data.path, or delete that folder to prepare again"
-        )
+    return differences_of(there, wanted)
 
 
 def _prepared(conversations: Sequence[Conversation], template: Template) -> list[Prepared]:

@@ -12,12 +12,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 import yaml
 
 from workloads.esm2.config import RunConfig, load_config
+from workloads.esm2.objective import Objective
+from workloads.esm2.processes import processes
 from workloads.esm2.tracking import read_metrics
 from workloads.esm2.train import main
+from workloads.esm2.trainer import Trainer
 
 REPOSITORY = Path(__file__).parents[3]
 IN_TURN = "tests.workloads.esm2.trainings_in_turn"
@@ -58,6 +62,19 @@ def train_here(run_file: Path, *overrides: str, stage: Callable[[RunConfig], Non
     finally:
         if dist.is_initialized():  # left behind by an error
             dist.destroy_process_group()
+
+
+def changed_parameters(objective: Objective) -> set[str]:
+    """Names of those that three steps change."""
+    with processes() as here:
+        trainer = Trainer(objective, here)
+        before = {name: value.clone() for name, value in trainer.model.named_parameters()}
+        steps = trainer.steps()
+        for _ in range(3):  # adapters' first matrices have no gradient as long as the second ones are 0
+            trainer.step(next(steps))
+        return {
+            name for name, value in trainer.model.named_parameters() if not torch.equal(value, before[name])
+        }
 
 
 def start_training(

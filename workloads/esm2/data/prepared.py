@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from workloads.esm2.data.manifest import MANIFEST_FILE, Manifest, Settings, SourceFile
 
@@ -32,23 +33,33 @@ def existing_manifest(out: Path, files: Mapping[Path, str], wanted: Settings) ->
             "choose another data.path; nothing was touched"
         )
     manifest = Manifest.load(out)
-    differences = [
-        f"{name} (there {there!r}, wanted {getattr(wanted, name)!r})"
-        for name, there in dataclasses.asdict(manifest.settings).items()
-        if there != getattr(wanted, name)
-    ]
+    differences = differences_of(dataclasses.asdict(manifest.settings), dataclasses.asdict(wanted))
     if not _same_sources(manifest, files):
         there, here = (
             ", ".join(sorted(names)) for names in ([s.name for s in manifest.sources], files.values())
         )
         changed = "their contents changed" if there == here else f"there {there}, wanted {here}"
         differences.append(f"sources ({changed})")
+    check_same(out, differences)
+    return manifest
+
+
+def differences_of(there: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Settings of prepared data that are not those that are wanted, each with both values."""
+    return [
+        f"{prefix}{name} (there {there.get(name)!r}, wanted {value!r})"
+        for name, value in wanted.items()
+        if there.get(name) != value
+    ]
+
+
+def check_same(out: Path, differences: Sequence[str]) -> None:
+    """Raise ValueError if prepared data differs from what is wanted."""
     if differences:
         raise ValueError(
             f"{out} holds data prepared differently: {'; '.join(differences)}; "
             "choose another data.path, or delete that folder to prepare again"
         )
-    return manifest
 
 
 def _same_sources(manifest: Manifest, files: Mapping[Path, str]) -> bool:

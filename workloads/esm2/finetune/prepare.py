@@ -16,7 +16,7 @@ import numpy as np
 
 from workloads.esm2.config import RunConfig, TaskConfig
 from workloads.esm2.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings
-from workloads.esm2.data.prepared import existing_manifest, source_file
+from workloads.esm2.data.prepared import check_same, differences_of, existing_manifest, source_file
 from workloads.esm2.data.sources import fetch
 from workloads.esm2.data.spill import hash_all
 from workloads.esm2.data.workspace import workspace
@@ -58,7 +58,7 @@ def prepare_table(config: RunConfig) -> Manifest:
     data_task = _data_fields(task)
     manifest = existing_manifest(out, sources, settings)
     if manifest is not None:
-        _check_same_task(out, data_task)
+        check_same(out, _differences(out, data_task))
         _say(f"{out} is already prepared: {_summary(manifest)}")
         return manifest
 
@@ -170,20 +170,7 @@ def _data_fields(task: TaskConfig) -> dict[str, Any]:
 
 
 def _differences(out: Path, wanted: dict[str, Any]) -> list[str]:
-    there = load_schema(out)[1].get("task", {})
-    return [
-        f"task.{name} (there {there.get(name)!r}, wanted {value!r})"
-        for name, value in wanted.items()
-        if there.get(name) != value
-    ]
-
-
-def _check_same_task(out: Path, wanted: dict[str, Any]) -> None:
-    if differences := _differences(out, wanted):
-        raise ValueError(
-            f"{out} holds data prepared differently: {'; '.join(differences)}; "
-            "choose another data.path, or delete that folder to prepare again"
-        )
+    return differences_of(load_schema(out)[1].get("task", {}), wanted, "task.")
 
 
 def _order(records: Sequence[Record], seed: int) -> list[int]:

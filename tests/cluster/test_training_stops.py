@@ -92,11 +92,17 @@ def test_at_the_time_limit_it_saves_and_goes_on(
     )
     assert saved, log.read_text()
     step = int(saved[1])
-    # Else it comes again every minute, within which a busy computer may do no step. The log precedes Slurm,
-    # which forgets what is changed before the requeue.
-    wait_until(lambda: job_of(cluster, job)["Restarts"] == "1", "the requeue", seconds=60)
+    # Else it comes again every minute, within which a busy computer may do no step.
     cluster.controller.run(["scontrol", "update", f"JobId={job}", "TimeLimit=360"])
-    wait_until(lambda: newest_checkpoint(run_dir) > step, "steps after the requeue", seconds=240)
+    running = {"JobState": "RUNNING", "TimeLimit": "06:00:00"}
+    wait_until(
+        lambda: running.items() <= job_of(cluster, job).items(),
+        "a start with time",
+        seconds=120,
+        pause_seconds=1,
+    )
+    reached = max(step, newest_checkpoint(run_dir))
+    wait_until(lambda: newest_checkpoint(run_dir) > reached, "steps after the requeue", seconds=240)
     made = f'last_over_time(esm2_training_step{{run="limited", job_id="{job}", job="training"}}[15m])'
     wait_until(lambda: workspace.query(made), "metrics of the training", seconds=SECONDS_TO_SCRAPE)
     told = workspace.query(made)[0]

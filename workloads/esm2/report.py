@@ -26,6 +26,7 @@ from .finetune.report import (
     score_section,
 )
 from .report_figures import History, curve_figure, length_figure, loss_figure
+from .report_numbers import as_number, as_text, binary_bytes, formatted, or_nan, si
 from .report_page import Card, definition_table, details, figure_block, page, section, table
 from .tracking import CONFIG_FILE, METRICS_FILE, REPORT_FILE, RESULTS_FILE, read_metrics
 from .whole_file import write_whole
@@ -99,7 +100,7 @@ def _report(
             loss_figure(
                 history,
                 evaluations,
-                _number(results.get("unigram_perplexity")),
+                as_number(results.get("unigram_perplexity")),
                 predicted=None if task else "response token" if chat else "masked residue",
             ),
             wide=True,
@@ -143,10 +144,9 @@ def _report(
 
 
 def _history(train: Sequence[Mapping[str, Any]], events: Sequence[tuple[int, str]], unit: str) -> History:
-    names = {name for line in train for name, value in line.items() if _number(value) is not None}
+    names = {name for line in train for name, value in line.items() if as_number(value) is not None}
     columns = {
-        name: np.array([_or_nan(line.get(name)) for line in train], dtype=np.float64)
-        for name in sorted(names)
+        name: np.array([or_nan(line.get(name)) for line in train], dtype=np.float64) for name in sorted(names)
     }
     steps = np.array([line["step"] for line in train], dtype=np.float64)
     # A record without residues is drawn over steps rather than not at all.
@@ -171,12 +171,12 @@ def _prediction_cards(
     return [
         Card(
             "Validation perplexity",
-            _format(_first(results.get("perplexity"), validation.get("perplexity")), "{:.2f}"),
+            formatted(_first(results.get("perplexity"), validation.get("perplexity")), "{:.2f}"),
             ", ".join(notes),
         ),
         Card(
             "Validation accuracy",
-            _format(_first(results.get("eval_accuracy"), validation.get("eval_accuracy")), "{:.1%}"),
+            formatted(_first(results.get("eval_accuracy"), validation.get("eval_accuracy")), "{:.1%}"),
             f"test {test_accuracy:.1%}" if test_accuracy is not None else f"of {predicted}",
         ),
     ]
@@ -191,24 +191,26 @@ def _cards(
     max_steps: object,
 ) -> str:
     last = train[-1] if train else {}
-    recent = [_or_nan(line.get("residues_per_second")) for line in train[-RECENT_LINES:]]
+    recent = [or_nan(line.get("residues_per_second")) for line in train[-RECENT_LINES:]]
     finite = [value for value in recent if math.isfinite(value)]
     seconds = _first(last.get("seconds"), results.get("train_runtime"))
     cards = [
         *quality,
-        Card("Training loss", _format(_first(last.get("loss")), "{:.3f}"), "last logged"),
+        Card("Training loss", formatted(_first(last.get("loss")), "{:.3f}"), "last logged"),
         Card(
             f"{unit.capitalize()} per second",
-            _si(
+            si(
                 _first(results.get("train_residues_per_second"), float(np.median(finite)) if finite else None)
             ),
             f"real {unit}, all devices",
         ),
-        Card("Fill", _format(_first(results.get("fill"), last.get("fill")), "{:.1%}"), "real tokens of all"),
-        Card("MFU", _format(_first(results.get("mfu"), last.get("mfu")), "{:.1%}"), f"real {unit} only"),
+        Card(
+            "Fill", formatted(_first(results.get("fill"), last.get("fill")), "{:.1%}"), "real tokens of all"
+        ),
+        Card("MFU", formatted(_first(results.get("mfu"), last.get("mfu")), "{:.1%}"), f"real {unit} only"),
         Card(
             f"{unit.capitalize()} trained",
-            _si(_first(results.get("train_residues"), last.get("residues"))),
+            si(_first(results.get("train_residues"), last.get("residues"))),
             f"step {last.get('step', 0):,} of {max_steps:,}" if isinstance(max_steps, int) else "",
         ),
         Card(
@@ -218,17 +220,17 @@ def _cards(
         ),
         Card(
             "Peak memory",
-            _bytes(_first(results.get("peak_memory_bytes"), last.get("peak_memory_bytes"))),
+            binary_bytes(_first(results.get("peak_memory_bytes"), last.get("peak_memory_bytes"))),
             "per device",
         ),
-        Card("Trained parameters", _si(_number(results.get("parameters"))), "head included" if task else ""),
+        Card("Trained parameters", si(as_number(results.get("parameters"))), "head included" if task else ""),
     ]
     # What was not measured (MFU on a CPU) has no card.
     return '<div class="cards">' + "".join(c.html() for c in cards if c.value is not None) + "</div>"
 
 
 def _first(*values: object) -> float | None:
-    return next((number for value in values if (number := _number(value)) is not None), None)
+    return next((number for value in values if (number := as_number(value)) is not None), None)
 
 
 def _state(lines: Sequence[Mapping[str, Any]], config: Mapping[str, Any], results: Mapping[str, Any]) -> str:
@@ -261,7 +263,7 @@ def _evaluation_table(evaluations: Sequence[Mapping[str, Any]]) -> str:
     titles = {f"eval_{name}": name.replace("_", " ") for name in ("loss", *TITLES)}
     rows = [
         [
-            _format(_number(line.get(name)), COLUMN_FORMATS.get(name, "")) or _value(line.get(name))
+            formatted(as_number(line.get(name)), COLUMN_FORMATS.get(name, "")) or as_text(line.get(name))
             for name in names
         ]
         for line in evaluations
@@ -290,16 +292,16 @@ def _data_section(manifest: Mapping[str, Any], crop_residues: object, unit: str,
     for name, split in splits.items():
         if not isinstance(split, Mapping):
             continue
-        rows.append([str(name), *(_value(split.get(key)) for key in ("records", "clusters", "residues"))])
+        rows.append([str(name), *(as_text(split.get(key)) for key in ("records", "clusters", "residues"))])
         for start, count in (split.get("length_histogram") or {}).items():
             histogram[int(start)] = histogram.get(int(start), 0) + int(count)
     sources = [
-        [str(s.get("name")), _bytes(_number(s.get("bytes"))) or "", str(s.get("sha256", ""))[:16]]
+        [str(s.get("name")), binary_bytes(as_number(s.get("bytes"))) or "", str(s.get("sha256", ""))[:16]]
         for s in manifest.get("sources", [])
         if isinstance(s, Mapping)
     ]
     facts = {
-        name.replace("_", " "): _value(manifest.get(name))
+        name.replace("_", " "): as_text(manifest.get(name))
         for name in ("duplicates_dropped", "members", "seed", "validation_fraction", "test_fraction")
         if name in manifest
     }
@@ -341,54 +343,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, st
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", _value(value)
-
-
-def _number(value: object) -> float | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if is_number else None  # type: ignore[arg-type]
-
-
-def _or_nan(value: object) -> float:
-    number = _number(value)
-    return math.nan if number is None else number
-
-
-def _format(value: float | None, pattern: str) -> str | None:
-    return None if value is None else pattern.format(value)
-
-
-def _si(value: float | None) -> str | None:
-    if value is None:
-        return None
-    for factor, prefix in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if abs(value) >= factor:
-            return f"{value / factor:.3g}{prefix}"
-    return f"{value:.3g}"
-
-
-def _bytes(value: float | None) -> str | None:
-    if value is None:
-        return None
-    for factor, prefix in ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")):
-        if value >= factor:
-            return f"{value / factor:.3g} {prefix}B"
-    return f"{value:.0f} B"
-
-
-def _value(value: object) -> str:
-    """Any value as text for a table."""
-    if value is None:
-        return "\N{EN DASH}"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}" if abs(value) >= 10_000 else str(value)
-    if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 1e6 else f"{value:,.0f}"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(_value, value))
-    return str(value)
+            yield f"{prefix}{name}", as_text(value)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -83,7 +83,7 @@ def score_packs(
     proteins = residues = 0
     inner = bare(model)
     beat("evaluating", slow=True)  # layers may be compiled for it
-    for packs in rounds(stream.epoch(0), num_packs, here.world_size):
+    for packs in rounds(stream.epoch(0), num_packs, here):
         proteins += sum(len(pack.units) for pack in packs)
         residues += sum(pack.num_residues for pack in packs)
         mine = packs[here.rank] if here.rank < len(packs) else None
@@ -107,10 +107,15 @@ def score_packs(
     )
 
 
-def rounds(packs: Iterator[PlannedPack], limit: int, world_size: int) -> Iterator[list[PlannedPack]]:
-    """One pack a process at a time, so that every process calls the model equally often."""
+def rounds(packs: Iterator[PlannedPack], limit: int, here: Processes) -> Iterator[list[PlannedPack]]:
+    """One pack a process at a time, so that every process calls the model equally often.
+
+    Raises:
+        Stopped: between two of them, if the run was asked to stop.
+    """
     packs = islice(packs, limit) if limit else packs
-    while chunk := list(islice(packs, world_size)):
+    while chunk := list(islice(packs, here.world_size)):
+        here.check_stop()
         yield chunk
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from . import xla
+from .stop import Stopped, StopSignal
 
 Packed = TypeVar("Packed")
 """A dataclass of tensors."""
@@ -28,6 +29,8 @@ class Processes:
     device: torch.device
     control: dist.ProcessGroup
     """CPU group for flags that the host reads, so that no step waits for the device because of them."""
+    stop: StopSignal = field(default_factory=StopSignal)
+    """What signals set while training takes them (``stop.signals_to``); nothing otherwise."""
 
     @property
     def is_first(self) -> bool:
@@ -38,6 +41,15 @@ class Processes:
         total = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(total, group=self.control)
         return [float(value) for value in total]
+
+    def check_stop(self) -> None:
+        """For what takes long between two steps. Every process calls it equally often.
+
+        Raises:
+            Stopped: on every process, if one of them was asked to stop.
+        """
+        if self.sum_on_host(self.stop.received)[0]:
+            raise Stopped
 
     @property
     def packs_on(self) -> torch.device:

@@ -1,4 +1,4 @@
-"""Asked to stop: a flag that the training loop reads between steps."""
+"""Asked to stop: a flag that training reads between steps, and evaluation between packs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,19 @@ STOPPED_BY_SIGNAL = 143
 """Exit status after a graceful stop (128 + SIGTERM): not finished, to be started again."""
 
 
+class Stopped(SystemExit):
+    """One of the processes was asked to stop; raised on every process at the same place."""
+
+    def __init__(self) -> None:
+        super().__init__(STOPPED_BY_SIGNAL)
+
+
 class StopSignal:
     """Whether this process was asked to stop, and by what."""
 
-    received = False
-    name = "a signal to another process"
+    def __init__(self) -> None:
+        self.received = False
+        self.name = "a signal to another process"
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self.received = True
@@ -29,12 +37,11 @@ class StopSignal:
 
 
 @contextmanager
-def stop_signal() -> Iterator[StopSignal]:
+def signals_to(stop: StopSignal) -> Iterator[None]:
     """Turn SIGTERM, SIGUSR1 and Ctrl-C into a flag."""
-    stop = StopSignal()
     before = {number: signal.signal(number, stop) for number in _SIGNALS}
     try:
-        yield stop
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

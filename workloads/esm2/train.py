@@ -34,7 +34,7 @@ from .processes import Processes, processes
 from .progress import Progress, Window
 from .proteins import ProteinSplit
 from .run_lock import exclusive
-from .stop import STOPPED_BY_SIGNAL, StopSignal, stop_signal
+from .stop import Stopped, signals_to
 from .tracking import REPORT_FILE, RESULTS_FILE, RunLog, write_results
 from .trainer import Trainer
 from .training_metrics import TrainingMetrics
@@ -61,7 +61,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
     """Train to ``train.max_steps``, evaluate, write model, results and report; returns the results.
 
     Raises:
-        SystemExit: with status 143 after a signal, once the state is saved.
+        Stopped: after a signal, once the state is saved.
         ValueError: for data, weights or checkpoints that do not fit the configuration.
         RunError: if the loss is not finite or a checkpoint cannot be written.
     """
@@ -73,7 +73,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
     folder, keep = run_dir / "checkpoints", config.train.keep_checkpoints
     identity = objective.identity(here)
     checkpoints = Checkpointer(folder, here, identity, keep, trains_all=objective.trains_all)
-    with checkpoints as checkpointer, stop_signal() as stop:
+    with checkpoints as checkpointer, signals_to(here.stop):
         saved = checkpointer.restore(trainer.model, trainer.optimizers)
         if saved is not None:
             trainer.progress = progress = Progress(**saved["progress"])
@@ -103,11 +103,17 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         try:
             with metrics.served(os.environ.get(PORT) if here.is_first else None):
                 with closing(ReadAhead(trainer.steps())) as steps:
-                    _loop(trainer, iter(steps), validation, checkpointer, log, metrics, stop)
+                    _loop(trainer, iter(steps), validation, checkpointer, log, metrics)
                 results = _finish(trainer, validation, log, metrics)
             status = "FINISHED"
-        except SystemExit:
+        except Stopped:
             status = "KILLED"
+            log.event(progress.step, f"stopped by {here.stop.name}")
+            if here.is_first:
+                tell(
+                    f"stopped by {here.stop.name}: step {progress.step} is saved in {run_dir}; "
+                    "the same command goes on from there"
+                )
             raise
         finally:
             beat("ending", slow=True)
@@ -144,16 +150,20 @@ def _loop(
     checkpointer: Checkpointer,
     log: RunLog,
     metrics: TrainingMetrics,
-    stop: StopSignal,
 ) -> None:
+    """Train to the last step.
+
+    Raises:
+        Stopped: after a signal, once the state is saved.
+    """
     config, here, progress = trainer.config.train, trainer.here, trainer.progress
     earlier, started = progress.seconds, time.monotonic()
-    save_began = started
+    save_began, last_saved = started, -1
     window = Window(progress, trainer.num_flops, here.device, here.world_size)
     versions = environment(here.device)
 
     def save() -> None:
-        nonlocal save_began
+        nonlocal save_began, last_saved
         progress.seconds = earlier + time.monotonic() - started
         with metrics.stalling():
             checkpointer.save(
@@ -167,7 +177,7 @@ def _loop(
                     "environment": versions,
                 },
             )
-        save_began = time.monotonic()
+        save_began, last_saved = time.monotonic(), progress.step
 
     def finish() -> int | None:
         with metrics.stalling():
@@ -182,37 +192,36 @@ def _loop(
         log.evaluation(step, "validation", **found.values)
         metrics.evaluated(found.values)
 
-    while progress.step < config.max_steps:
-        trainer.beat()  # what was slow, a checkpoint or an evaluation, is over
-        with metrics.waiting_for_data():
-            packs = next(steps)
-        with metrics.stepping():
-            result = trainer.step(packs)
-        step = progress.step
-        metrics.made_step(step, packs)
-        is_last = step == config.max_steps
-        if step % config.log_every_steps == 0 or is_last or step == 1:
-            progress.seconds = earlier + time.monotonic() - started
-            values = {**asdict(result), **window.measure()}
-            log.train(step, **values)
-            metrics.logged(values)
-        stopping, written = here.sum_on_host(stop.received, checkpointer.is_written)
-        if written == here.world_size:
-            log.event(finish() or step, "checkpoint")
-        if stopping or is_last or step % config.save_every_steps == 0:
+    try:
+        while progress.step < config.max_steps:
+            trainer.beat()  # what was slow, a checkpoint or an evaluation, is over
+            with metrics.waiting_for_data():
+                packs = next(steps)
+            with metrics.stepping():
+                result = trainer.step(packs)
+            step = progress.step
+            metrics.made_step(step, packs)
+            is_last = step == config.max_steps
+            if step % config.log_every_steps == 0 or is_last or step == 1:
+                progress.seconds = earlier + time.monotonic() - started
+                values = {**asdict(result), **window.measure()}
+                log.train(step, **values)
+                metrics.logged(values)
+            stopping, written = here.sum_on_host(here.stop.received, checkpointer.is_written)
+            if written == here.world_size:
+                log.event(finish() or step, "checkpoint")
+            if stopping:
+                raise Stopped
+            if is_last or step % config.save_every_steps == 0:
+                save()
+            if step % config.eval_every_steps == 0 and not is_last:
+                evaluate()
+                window.begin()
+    except Stopped:
+        if last_saved != progress.step:
             save()
-        if stopping:
-            finish()
-            log.event(step, f"stopped by {stop.name}")
-            if here.is_first:
-                tell(
-                    f"stopped by {stop.name}: step {step} is saved in {trainer.config.run_dir}; "
-                    "the same command goes on from there"
-                )
-            raise SystemExit(STOPPED_BY_SIGNAL)
-        if step % config.eval_every_steps == 0 and not is_last:
-            evaluate()
-            window.begin()
+        finish()
+        raise
     if (saved := finish()) is not None:
         log.event(saved, "checkpoint")
     progress.seconds = earlier + time.monotonic() - started

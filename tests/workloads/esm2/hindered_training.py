@@ -1,21 +1,23 @@
 """``workloads.esm2.train`` for tests, slowed down or made to fail by environment variables.
 
 HOLD_SECONDS: time that a micro-batch takes at least, so that a signal meets the run halfway. FAIL_RANK,
-FAIL_AFTER: that process fails after as many micro-batches.
+FAIL_AFTER: that process fails after as many micro-batches. STOP_RANK: that process gets SIGTERM in its first
+evaluation.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from itertools import count
 from typing import Any
 
-from workloads.esm2 import pretraining, train
+from workloads.esm2 import evaluation, pretraining, train
 from workloads.esm2.command_line import run_command
 from workloads.esm2.masking import mask_pack
 
-calls = count(1)
+calls, evaluated = count(1), count(1)
 
 
 def hindered_mask_pack(*arguments: Any) -> Any:
@@ -25,6 +27,13 @@ def hindered_mask_pack(*arguments: Any) -> Any:
     return mask_pack(*arguments)
 
 
+def interrupted_mask_pack(*arguments: Any) -> Any:
+    if os.environ.get("STOP_RANK") == os.environ["RANK"] and next(evaluated) == 2:
+        signal.raise_signal(signal.SIGTERM)
+    return mask_pack(*arguments)
+
+
 if __name__ == "__main__":
+    evaluation.mask_pack = interrupted_mask_pack
     pretraining.mask_pack = hindered_mask_pack
     run_command(train.main)

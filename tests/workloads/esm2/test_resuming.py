@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import math
+import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.workloads.esm2.training_runs import losses, train_here
+from tests.workloads.esm2.training_runs import events, lines, losses, train_here
+from workloads.esm2 import evaluation
+from workloads.esm2.masking import mask_pack
 from workloads.esm2.run_lock import PATIENCE
 from workloads.esm2.trainer import NonFiniteLossError
 
@@ -39,6 +43,41 @@ def test_damaged_checkpoint_falls_back(
         (path / ".metadata").unlink()
     with pytest.raises(ValueError, match="every checkpoint of this run is damaged"):
         train_here(run_file, "train.save_every_steps=10", "train.max_steps=32")
+
+
+@pytest.mark.parametrize(
+    ("evaluates", "at", "saves"),
+    [("during training", 5, 1000), ("beside a save", 5, 5), ("at the end", 8, 1000)],
+)
+def test_a_signal_ends_an_evaluation(
+    run_file: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch, evaluates: str, at: int, saves: int
+) -> None:
+    """Who sends it does not wait for long; the whole of the split may take hours."""
+    scored = []
+
+    def interrupted(*arguments: Any) -> Any:
+        scored.append(arguments)
+        if len(scored) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return mask_pack(*arguments)
+
+    every = 1000 if evaluates == "at the end" else at
+    settings = (f"train.eval_every_steps={every}", f"train.save_every_steps={saves}", "train.max_steps=8")
+    with monkeypatch.context() as patched, pytest.raises(SystemExit) as ended:
+        patched.setattr(evaluation, "mask_pack", interrupted)
+        train_here(run_file, *settings)
+    assert ended.value.code == 143 and len(scored) == 2
+    assert events(run_dir)[-1] == "stopped by SIGTERM" and lines(run_dir, "eval") == []
+    assert [path.name for path in (run_dir / "checkpoints").iterdir()] == [f"step-{at:08d}"]
+    assert not (run_dir / "all_results.json").exists()
+    train_here(run_file, *settings)
+    assert lines(run_dir, "event")[-2 if at < 8 else -1] == {
+        "kind": "event",
+        "step": at,
+        "event": "resumed",
+        "lost_steps": 0,
+    }
+    assert list(losses(run_dir)) == list(range(1, 9)) and (run_dir / "all_results.json").exists()
 
 
 def test_changed_run_is_refused(run_file: Path, run_dir: Path) -> None:

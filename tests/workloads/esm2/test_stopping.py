@@ -89,8 +89,16 @@ def test_sigterm_saves_and_the_same_command_goes_on(run_file: Path) -> None:
     assert 7 <= step < NUM_STEPS
     assert [path.name for path in (run_dir / "checkpoints").iterdir()] == [f"step-{step:08d}"]
     assert not (run_dir / "all_results.json").exists()
-    train_in_turn(run_file, {2: ["name=stopped"]})
-    assert min(losses(run_dir)) == 1 and "stopped by SIGTERM" in events(run_dir)
+    # Then one of both alone is asked to stop, in an evaluation.
+    process = start_training(
+        *command, "train.eval_every_steps=2", processes=2, module=HINDERED, STOP_RANK="1"
+    )
+    output, _ = process.communicate(timeout=120)
+    assert "is saved in" in output and step < max(losses(run_dir)) <= step + 2 < NUM_STEPS
+    train_here(run_file, "name=stopped")
+    told = [event for event in events(run_dir) if event.startswith("stopped")]
+    assert told == ["stopped by SIGTERM", "stopped by a signal to another process"]
+    assert min(losses(run_dir)) == 1
     train_here(run_file, "name=whole")
     assert largest_difference(losses(run_dir), losses(run_dir.parent / "whole")) < 1e-5
 

@@ -46,7 +46,7 @@ def evaluate(
     seen = torch.zeros(split.num_units, dtype=torch.bool)
     totals = torch.zeros(2, dtype=torch.float64, device=here.device)  # loss, labels
     beat("evaluating", slow=True)  # layers may be compiled for it
-    for packs in rounds(stream.epoch(0), num_packs, here.world_size):
+    for packs in rounds(stream.epoch(0), num_packs, here):
         mine = packs[here.rank] if here.rank < len(packs) else None
         host = stream.load(mine)
         pack = labelled_pack(host, shape.max_length, here.device)

@@ -57,7 +57,7 @@ def test_a_killed_run_goes_on_from_bionemos_checkpoint(
     cluster: Cluster, home: Path, jobs: dict[str, dict[str, str]]
 ) -> None:
     job, run_dir = jobs["killed"], home / "runs/killed"
-    reach(run_dir, SAVE_EVERY - 1, log_of(cluster, job))
+    reach(run_dir, SAVE_EVERY, log_of(cluster, job))
     nodes = nodes_of(cluster, job["job"])
     nodes[-1].run(["pkill", "--signal=KILL", "--newest", "--full", PROCESS])
     found = wait_for_end(cluster, job["job"], log_of(cluster, job))
@@ -78,7 +78,7 @@ def test_at_the_time_limit_it_saves_and_goes_on(
 ) -> None:
     job, run_dir = jobs["limited"], home / "runs/endless"
     log = log_of(cluster, job)
-    reach(run_dir, SAVE_EVERY - 1, log)
+    reach(run_dir, SAVE_EVERY, log)
     # As Slurm does before a time limit.
     cluster.login.run(["scancel", "--batch", "--signal=USR1", job["job"]], user=USER)
     wait_until(lambda: "requeue 1" in log.read_text(), "the requeue", seconds=240)
@@ -91,7 +91,6 @@ def test_at_the_time_limit_it_saves_and_goes_on(
     tool(cluster, "tools.jobs", "cancel", job["job"])
     wait_for_end(cluster, job["job"], log, "CANCELLED")
     (again,) = [line for line in lines(run_dir, "event") if line["event"] == "resumed"]
-    # NeMo counts from 0.
-    assert again["step"] == int(stopped[1]) + 1 and again["lost_steps"] == 0
+    assert again["step"] == int(stopped[1]) and again["lost_steps"] == 0
     steps = [line["step"] for line in lines(run_dir, "train")]
     assert steps == list(range(1, steps[-1] + 1)) and steps[-1] > again["step"], "each step once"

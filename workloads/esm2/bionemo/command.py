@@ -89,6 +89,8 @@ def unsupported(config: RunConfig) -> list[str]:
         for name, value, there in fixed
         if value != there
     ]
+    if config.chat is not None:
+        found.append("chat: BioNeMo's entry points train ESM-2 alone; make finetune-llm trains this run")
     return found + _task_problems(config) + _checkpoint_problems(config)
 
 
@@ -153,7 +155,8 @@ def arguments(config: RunConfig, devices: Devices, data: Data) -> list[str]:
     if problems := unsupported(config) + batch_problems(config, devices.world_size):
         raise ValueError("BioNeMo cannot train this run:\n" + "\n".join(f"  {line}" for line in problems))
     own, train, step = settings(config), config.train, step_proteins(config)
-    check_every = own.check_every_steps or train.save_every_steps
+    # Lightning refuses an interval longer than the run.
+    check_every = min(own.check_every_steps or train.save_every_steps, train.max_steps)
     given: dict[str, Any] = {
         "num-nodes": devices.num_nodes,
         "num-gpus": devices.gpus_per_node,
@@ -201,7 +204,8 @@ def _pretraining(config: RunConfig, files: ExportFiles) -> dict[str, Any]:
         "train-database-path": files.train_proteins,
         "valid-cluster-path": files.validation_clusters,
         "valid-database-path": files.validation_proteins,
-        "min-seq-length": row_tokens(config) if settings(config).pad_to == "max" else None,
+        # Without it rows are padded to the same length, and Megatron is told that lengths vary.
+        "min-seq-length": row_tokens(config),
         "warmup-steps": config.optim.warmup_steps,
         "random-mask-strategy": "amino_acids_only",
         "num-layers": layers,

@@ -19,10 +19,7 @@ class BionemoConfig:
     """Devices that share each layer (Megatron's tensor parallelism); must divide the world size."""
     check_every_steps: int | None = None
     """Steps between evaluations, each with a checkpoint, which BioNeMo does not separate; null is
-    ``train.save_every_steps``."""
-    pad_to: Literal["max", "longest"] = "max"
-    """Rows are padded to ``model.max_residues`` + 2 tokens, as BioNeMo's recipes are, or to the longest of
-    their batch."""
+    ``train.save_every_steps``. A run of fewer steps has one at its end."""
     dataset_workers: int = 4
     """Processes that read data, of each device."""
     convert: Literal["to_transformers", "from_transformers"] = "to_transformers"

@@ -10,13 +10,12 @@ import re
 import shutil
 from pathlib import Path
 
-from ..command_line import RunError, run_command
+from ..command_line import run_command
 from ..config import RunConfig
 from ..heartbeat import beat
-from .checkpoints import newest_checkpoint
+from .checkpoints import CONTEXT, newest_checkpoint
 from .command import conversion, settings
 from .installed import require, run_entry_point
-from .train import CONTEXT
 
 _OF_TORCHRUN = (
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
@@ -28,8 +27,8 @@ def main(config: RunConfig) -> None:
     """Convert, in one of the processes; what is there already stays.
 
     Raises:
-        RunError: if BioNeMo is not installed.
-        ValueError: if there is nothing to convert, or no place for it.
+        RunError: if BioNeMo is not installed, or its converter fails.
+        ValueError: if there is nothing to convert.
     """
     beat("converting", slow=True)
     if os.environ.get("RANK", "0") != "0":
@@ -46,20 +45,12 @@ def main(config: RunConfig) -> None:
     for name in [name for name in os.environ if name in _OF_TORCHRUN or name.startswith("TORCHELASTIC_")]:
         del os.environ[name]
     try:
-        _run(words)
+        run_entry_point("convert", words)
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     is_start = settings(config).convert == "from_transformers"
     print(f"next: model.init_from={target}" if is_start else f"model   {target}")
-
-
-def _run(words: list[str]) -> None:
-    try:
-        run_entry_point("convert", words)
-    except SystemExit as ended:  # typer's programs end so
-        if ended.code:
-            raise RunError(f"BioNeMo's converter ended with {ended.code}; its lines above say why") from None
 
 
 def plan(config: RunConfig) -> tuple[list[str], Path]:

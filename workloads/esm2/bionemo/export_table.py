@@ -87,9 +87,10 @@ def _label_texts(split: LabelledSplit) -> list[str]:
 
 def _residue_texts(split: LabelledSplit, units: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[str]:
     classes: Sequence[str] = split.schema.classes
-    if long := [name for name in classes if len(name) != 1]:
+    # Of digits alone pandas, by which BioNeMo reads the file, makes numbers.
+    if wrong := [name for name in classes if len(name) != 1 or not name.isalpha()]:
         raise ValueError(
-            f"task.classes: {', '.join(long)}; BioNeMo's residue classes have names of one letter"
+            f"task.classes: {', '.join(wrong)}; BioNeMo's residue classes have names of one letter"
         )
     texts = []
     for name, numbers in zip(split.ids(units), split.residue_labels(units), strict=True):

@@ -42,16 +42,21 @@ def require() -> None:
 
 
 def run_entry_point(name: EntryPointName, words: Sequence[str]) -> None:
-    """Call an entry point in this process, as its own program does.
+    """Call an entry point in this process, as its own program does; an exit with 0 is a return.
 
     Raises:
-        RunError: if BioNeMo is not installed.
+        RunError: if BioNeMo is not installed, or the program exits with another status.
     """
     require()
     found = entry_point(name)
     sys.argv = [name, *words]
     function: Callable[[], Any] = getattr(importlib.import_module(found.module), found.function)
-    function()
+    try:
+        function()
+    except SystemExit as ended:
+        # So end typer's programs, and NeMo's PreemptionCallback (nemo.lightning) once it has saved.
+        if ended.code:
+            raise RunError(f"BioNeMo's {name} ended with {ended.code}; its lines above say why") from None
 
 
 def examples() -> list[tuple[EntryPointName, list[str]]]:

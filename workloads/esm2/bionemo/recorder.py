@@ -7,7 +7,6 @@ Lightning calls the factories that installed packages name as entry points of ``
 from __future__ import annotations
 
 import importlib
-import math
 import sys
 import time
 from collections.abc import Iterator
@@ -51,14 +50,14 @@ class Recorder:
         self._saved = -1
         self.step = 0
         """Optimizer steps that the run has made."""
-        self.evaluated: dict[str, float] = {}
-        """By our names, of the last evaluation."""
-        self.loss = math.nan
-        """As last logged."""
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        self.step = int(trainer.global_step)
         beat("making its first step", slow=True)
+        self.begin(int(trainer.global_step))
+
+    def begin(self, step: int) -> None:
+        """Open the record of a run that has made so many steps."""
+        self.step = step
         tracking = self._config.tracking
         self._log = RunLog(
             self._config.run_dir,
@@ -68,14 +67,19 @@ class Recorder:
             max_steps=self._config.train.max_steps,
             enabled=self._is_first,
         )
-        lost = self._log.truncate_after(self.step)
-        if self.step or lost:
-            self._log.event(self.step, "resumed", lost_steps=lost)
-        self._window = (time.monotonic(), self.step)
+        lost = self._log.truncate_after(step)
+        if step or lost:
+            self._log.event(step, "resumed", lost_steps=lost)
+        self._window = (time.monotonic(), step)
 
     def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
-        self.step = int(trainer.global_step)
         beat("training")
+        self._end_step(trainer)
+
+    def _end_step(self, trainer: Any) -> None:
+        if self.step == int(trainer.global_step):
+            return  # told of before
+        self.step = int(trainer.global_step)
         every = self._config.train.log_every_steps
         if self._log is not None and (self.step % every == 0 or self.step == 1):
             self._log_step(trainer.callback_metrics)
@@ -84,7 +88,6 @@ class Recorder:
         started, before = self._window
         now = time.monotonic()
         found = {name: float(metrics[name]) for name in (TRAIN_LOSS, LEARNING_RATE) if name in metrics}
-        self.loss = found.get(TRAIN_LOSS, self.loss)
         assert self._log is not None
         self._log.train(
             self.step,
@@ -101,14 +104,16 @@ class Recorder:
         if self._log is None or trainer.sanity_checking:
             return
         metrics = trainer.callback_metrics
-        self.evaluated = {ours: float(metrics[name]) for name, ours in EVALUATED.items() if name in metrics}
-        self._log.evaluation(self.step, "validation", **self.evaluated)
+        found = {ours: float(metrics[name]) for name, ours in EVALUATED.items() if name in metrics}
+        self._log.evaluation(self.step, "validation", **found)
         # A checkpoint follows, and may be slow in coming.
         beat("saving", slow=True)
         self._window = (time.monotonic(), self.step)
 
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: Any) -> None:
         beat("saving", slow=True)
+        # At SIGTERM NeMo saves, and exits, before we are told of the step's end.
+        self._end_step(trainer)
         # For the last one and for the best one, which are two to Lightning.
         if self._log is not None and self._saved != self.step:
             self._log.event(self.step, "checkpoint begun")

@@ -19,17 +19,14 @@ from ..heartbeat import beat
 from ..mlflow_mirror import RunStatus
 from ..run_lock import take
 from ..stop import STOPPED_BY_SIGNAL
-from ..tracking import REPORT_FILE, RESULTS_FILE, write_results
-from .checkpoints import checkpoint_step
+from ..tracking import METRICS_FILE, REPORT_FILE, RESULTS_FILE, read_metrics, write_results
+from .checkpoints import CONTEXT, checkpoint_step, make_resumable
 from .command import Data, Devices, arguments, entry_point_of, step_proteins
 from .export import Facts, is_exported, read_facts
 from .export_files import export_files
 from .installed import require, run_entry_point
 from .options import recorded_release
-from .recorder import Recorder, registered
-
-CONTEXT = "context"
-"""Folder in every checkpoint of NeMo 2, beside the weights."""
+from .recorder import EVALUATED, Recorder, registered
 
 
 def main(config: RunConfig) -> None:
@@ -51,16 +48,14 @@ def main(config: RunConfig) -> None:
             print(f"{config.run_dir} has come to step {config.train.max_steps} already")
         return
     lock = _lock(config) if is_first else None
-    if is_first:
-        print(f"{entry_point_of(config)} {shlex.join(words)}", flush=True)
     recorder = Recorder(config, is_first=is_first)
-    started, status = time.monotonic(), "FAILED"
+    started = time.monotonic()
+    status: RunStatus = "FAILED"
     try:
-        with registered(recorder):
-            run_entry_point(entry_point_of(config), words)
+        _train(config, words, recorder, is_first)
         status = "FINISHED" if recorder.step >= config.train.max_steps else "KILLED"
     finally:
-        recorder.close(_status(status))
+        recorder.close(status)
         if lock is not None:
             lock.close()
     if status == "KILLED":
@@ -71,7 +66,21 @@ def main(config: RunConfig) -> None:
             )
         raise SystemExit(STOPPED_BY_SIGNAL)
     if is_first:
-        _finish(config, recorder, devices, facts, time.monotonic() - started)
+        _finish(config, recorder.step, devices, facts, time.monotonic() - started)
+
+
+def _train(config: RunConfig, words: list[str], recorder: Recorder, is_first: bool) -> None:
+    """To the end, or until NeMo has saved after a signal."""
+    done = checkpoint_step(config.run_dir)
+    if done >= config.train.max_steps:
+        # Killed after its last save. BioNeMo refuses to start without proteins left to draw.
+        recorder.begin(done)
+        return
+    if is_first:
+        make_resumable(config.run_dir, config.model.init_from if config.lora else None)
+        print(f"{entry_point_of(config)} {shlex.join(words)}", flush=True)
+    with registered(recorder):
+        run_entry_point(entry_point_of(config), words)
 
 
 def devices_here() -> Devices:
@@ -125,30 +134,26 @@ def _lock(config: RunConfig) -> IO[str]:
     return lock
 
 
-def _status(text: str) -> RunStatus:
-    return "FINISHED" if text == "FINISHED" else "KILLED" if text == "KILLED" else "FAILED"
-
-
-def _finish(config: RunConfig, recorder: Recorder, devices: Devices, facts: Facts, seconds: float) -> None:
-    run_dir = config.run_dir
-    proteins = recorder.step * step_proteins(config)
+def _finish(config: RunConfig, steps: int, devices: Devices, facts: Facts, seconds: float) -> None:
+    run_dir, proteins = config.run_dir, steps * step_proteins(config)
+    last = {line["kind"]: line for line in read_metrics(run_dir / METRICS_FILE)}
     results: dict[str, Any] = {
         "framework": f"BioNeMo {recorded_release()}",
-        "steps": recorder.step,
-        "train_loss": recorder.loss,
+        "steps": steps,
+        "train_loss": last.get("train", {}).get("loss"),
         "train_samples": proteins,
         "epoch": proteins / facts.num_train,
         "last_start_runtime": seconds,
         "newest_checkpoint_step": checkpoint_step(run_dir),
         "world_size": devices.world_size,
-        **recorder.evaluated,
+        **{name: value for name, value in last.get("eval", {}).items() if name in EVALUATED.values()},
     }
     write_results(run_dir, results)
     # Imported here: matplotlib takes a second, which no start and no other process should wait for.
     from ..report import write_report
 
     write_report(run_dir)
-    print(f"{config.name}: {recorder.step} steps by BioNeMo\nreport  {run_dir / REPORT_FILE}")
+    print(f"{config.name}: {steps} steps by BioNeMo\nreport  {run_dir / REPORT_FILE}")
 
 
 if __name__ == "__main__":

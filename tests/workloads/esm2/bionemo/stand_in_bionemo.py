@@ -1,9 +1,9 @@
 """Stands in for BioNeMo's entry points, in a process that imports it as ``bionemo`` (``make_packages``).
 
 What is real: the command lines, as they are recorded, of which nothing else is taken; data read with pandas
-and sqlite3 in the way of BioNeMo's datasets; Lightning's entry points for callbacks; NeMo's names of
-checkpoints, its mark of unfinished ones, and its answer to SIGTERM. What is not: any training. A step is a
-pause.
+and sqlite3 in the way of BioNeMo's datasets; Lightning's entry points for callbacks; what NeMo 2.5.0 and
+Lightning 2.5.5 refuse; NeMo's names of checkpoints, its mark of unfinished ones, and its answer to SIGTERM, a
+save and an exit with 0. What is not: any training. A step is a pause.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from typing import Any
 
 import pandas
 
-from workloads.esm2.bionemo.options import OPTIONS_FILE
+from workloads.esm2.bionemo.options import OPTIONS_FILE, entry_point
 
 STEP_SECONDS = "STAND_IN_STEP_SECONDS"
 KILLED_AT = "STAND_IN_KILLED_AT"
 """Environment variable: step after which the first process gets SIGTERM, as of a preemption."""
+CONVERTER_STATUS = "STAND_IN_CONVERTER_STATUS"
 _TYPES = {"int": int, "float": float, "path": Path, "text": str}
 
 
@@ -45,7 +46,10 @@ def make_packages(folder: Path) -> Path:
     converter = folder / "bionemo/esm2/model/convert.py"
     converter.parent.mkdir()
     commands = [command.replace("-", "_") for command in _recorded("convert")["commands"]]
-    converter.write_text("".join(f"def {command}():\n    pass\n" for command in commands))
+    converter.write_text(
+        "".join(f"def {command}():\n    pass\n" for command in commands)
+        + "import stand_in_bionemo\n\ndef app():\n    stand_in_bionemo.convert()\n"
+    )
     callbacks = folder / "lightning/pytorch/callbacks.py"
     callbacks.parent.mkdir(parents=True)
     callbacks.write_text("class Callback:\n    pass\n")
@@ -76,6 +80,13 @@ def get_parser(name: str) -> argparse.ArgumentParser:
     return parser
 
 
+def convert() -> None:
+    assert entry_point("convert").problems(sys.argv[1:]) == []
+    assert not {"WORLD_SIZE", "TORCHELASTIC_RUN_ID"} & {*os.environ}, "Lightning would take part in a job"
+    (Path(sys.argv[3]) / "context").mkdir(parents=True)
+    sys.exit(int(os.environ.get(CONVERTER_STATUS, "0")))
+
+
 def train(name: str) -> None:
     options = get_parser(name).parse_args()
     read = _read_clusters if name == "train_esm2" else _read_tables
@@ -97,23 +108,32 @@ def train(name: str) -> None:
     checkpoints = options.result_dir / options.experiment_name / "checkpoints"
     if options.resume_if_exists:
         trainer.global_step = _resume(checkpoints)
+    if trainer.global_step >= options.num_steps:
+        raise RuntimeError("no samples left to consume")
+    if options.val_check_interval > options.num_steps * options.accumulate_grad_batches:
+        raise ValueError("`val_check_interval` must be less than or equal to the training batches")
     stop = SimpleNamespace(received=False)
     signal.signal(signal.SIGTERM, lambda *_: setattr(stop, "received", True))
     call("on_train_start")
-    while trainer.global_step < options.num_steps and not (stop.received or trainer.should_stop):
+    while trainer.global_step < options.num_steps and not trainer.should_stop:
         time.sleep(float(os.environ.get(STEP_SECONDS, "0")))
         trainer.global_step += 1
         step = trainer.global_step
         trainer.callback_metrics = {"reduced_train_loss": 3.0 - step / 1000, "lr": options.lr}
         if _is_first() and os.environ.get(KILLED_AT) == str(step):
             os.kill(os.getpid(), signal.SIGTERM)
+        if stop.received:
+            # Its callback comes before those of other packages.
+            call("on_save_checkpoint", {})
+            _save(checkpoints, options, step)
+            sys.exit(0)
         call("on_train_batch_end", None, None, step - 1)
         is_due = step % options.val_check_interval == 0
         if is_due:
             call("on_validation_start")
             trainer.callback_metrics |= {"val_loss": 2.9, "val_ppl": 18.2}
             call("on_validation_end")
-        if is_due or stop.received or step == options.num_steps:
+        if is_due or step == options.num_steps:
             for _ in ("last", "best"):
                 call("on_save_checkpoint", {})
             _save(checkpoints, options, step)
@@ -125,10 +145,18 @@ def _is_first() -> bool:
 
 def _resume(checkpoints: Path) -> int:
     """Step of the newest whole checkpoint that is called the last one (NeMo's AutoResume)."""
-    steps = [0]
-    for path in checkpoints.glob("*-last"):
-        if not path.with_name(f"{path.name}-unfinished").exists():
-            steps.append(int(json.loads((path / "weights/step.json").read_text())))
+    found = [*checkpoints.glob("*-last")]
+    whole = [path for path in found if not path.with_name(f"{path.name}-unfinished").exists()]
+    if found and not whole:
+        raise ValueError("Last checkpoint is unfinished and cannot be used to resume the training.")
+    steps = {int(json.loads((path / "weights/step.json").read_text())): path for path in whole}
+    if not steps:
+        return 0
+    metadata = steps[max(steps)] / "weights/adapter_metadata.json"
+    if metadata.exists():
+        frozen = Path(json.loads(metadata.read_text())["model_ckpt_path"]) / "weights"
+        if not frozen.is_dir():
+            raise FileNotFoundError(f"Checkpoint file not found: {frozen}")
     return max(steps)
 
 
@@ -144,6 +172,8 @@ def _save(checkpoints: Path, options: argparse.Namespace, step: int) -> None:
     for folder in ("context", "weights"):
         (path / folder).mkdir(parents=True, exist_ok=True)
     (path / "weights/step.json").write_text(json.dumps(step))
+    if getattr(options, "lora_finetune", False):
+        (path / "weights/adapter_metadata.json").write_text('{"model_ckpt_path": "None"}')
     mark.unlink()
     for old in before:
         if old != path:

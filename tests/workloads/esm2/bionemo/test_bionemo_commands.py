@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.workloads.esm2.bionemo.stand_in_bionemo import get_parser
+from workloads.causal_lm.config import ChatConfig
 from workloads.esm2.bionemo.command import Data, Devices, arguments, batch_problems, conversion, unsupported
 from workloads.esm2.bionemo.export_files import ExportFiles
 from workloads.esm2.bionemo.options import entry_point
@@ -74,10 +76,10 @@ def test_every_published_size_is_fine_tuned(size: str, kind: str) -> None:
 
 def test_own_settings_are_followed() -> None:
     own = ("bionemo.micro_batch_size=32", "bionemo.tensor_parallel_size=4", "bionemo.check_every_steps=250")
-    options = parsed(published("650M", *own, "bionemo.pad_to=longest", "train.precision=fp32"), Devices(2, 8))
+    options = parsed(published("650M", *own, "train.precision=fp32"), Devices(2, 8))
     assert (options.micro_batch_size, options.tensor_model_parallel_size) == (32, 4)
     assert options.accumulate_grad_batches == 2048 // (32 * 4)
-    assert (options.val_check_interval, options.min_seq_length, options.precision) == (250, None, "fp32")
+    assert (options.val_check_interval, options.precision) == (250, "fp32")
 
 
 @pytest.mark.parametrize(
@@ -110,6 +112,7 @@ def test_our_fine_tuning_files_are_refused_with_every_difference() -> None:
     assert "task.kind: got multilabel" in unsupported(load_config(LORA, ["task.kind=multilabel"]))[0]
     several = ["task.kind=regression", "task.label_columns=[a, b]"]
     assert "task.label_columns: got a, b" in unsupported(load_config(LORA, several))[0]
+    assert "chat: BioNeMo" in unsupported(replace(published("8M"), chat=ChatConfig()))[0]
     assert "model.init_from: is missing" in unsupported(load_config(LORA, ["model.init_from=null"]))[0]
 
 
@@ -122,6 +125,11 @@ def test_steps_must_be_made_of_whole_micro_batches() -> None:
     assert "bionemo.tensor_parallel_size: got 3 on 8 device(s)" in problem
     with pytest.raises(ValueError, match=r"bionemo\.micro_batch_size: got 0; must be at least 1"):
         published("8M", "bionemo.micro_batch_size=0")
+
+
+def test_a_short_run_is_evaluated_at_its_end() -> None:
+    """Lightning refuses an interval that is longer than the run."""
+    assert parsed(published("8M", "train.max_steps=30", "optim.warmup_steps=2")).val_check_interval == 30
 
 
 def test_evaluations_are_as_long_as_asked_in_whole_steps() -> None:

@@ -189,6 +189,19 @@ def test_residues_without_a_class_are_refused(tiny_model: Path, tmp_path: Path) 
     assert not export_files(config.data.path).folder.exists()
 
 
+def test_residue_classes_of_digits_are_refused(tiny_model: Path, tmp_path: Path) -> None:
+    """A column of which pandas, and so BioNeMo, would make numbers."""
+    write_task_file(tmp_path, tiny_model, "residue")
+    lines = [line.split(",") for line in (tmp_path / "table.csv").read_text().splitlines()]
+    for fields in lines[1:]:
+        fields[-1] = fields[-1].translate(str.maketrans("-CEH", "0012"))
+    (tmp_path / "table.csv").write_text("".join(f"{','.join(fields)}\n" for fields in lines))
+    config = load_config(tmp_path / "run.yaml", ["task.classes=['0', '1', '2']", f"data.path={tmp_path}/b"])
+    prepare_run(config)
+    with pytest.raises(ValueError, match=r"task\.classes: 0, 1, 2; BioNeMo's residue classes"):
+        export_run(config)
+
+
 def test_classes_that_bionemo_would_number_otherwise_are_refused(tiny_model: Path, tmp_path: Path) -> None:
     """It numbers the letters of each file in the order in which it meets them."""
     assert class_order(["HEC", "CHE"], per_residue=True) == ["C", "H", "E"]

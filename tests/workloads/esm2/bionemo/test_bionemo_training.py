@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.workloads.esm2.bionemo.stand_in_bionemo import KILLED_AT, make_packages
+from tests.workloads.esm2.bionemo.stand_in_bionemo import CONVERTER_STATUS, KILLED_AT, make_packages
 from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
 from tests.workloads.esm2.training_runs import write_run_file
 from workloads.esm2.bionemo import convert, data, start, train
@@ -67,8 +67,7 @@ def test_a_run_goes_on_where_it_was_stopped(
         train.main(config)
     assert stopped.value.code == 143
     assert "stopped at step 13 of 30" in capsys.readouterr().err
-    # NeMo counts from 0.
-    assert checkpoint_step(config.run_dir) == 12
+    assert checkpoint_step(config.run_dir) == 13
     monkeypatch.delenv(KILLED_AT)
     train.main(config)
     lines = read_metrics(config.run_dir / "metrics.jsonl")
@@ -82,7 +81,8 @@ def test_a_run_goes_on_where_it_was_stopped(
     ]
     results = json.loads((config.run_dir / "all_results.json").read_text())
     assert results["steps"] == 30 and results["framework"] == "BioNeMo 2.7.1"
-    assert results["train_samples"] == 30 * 8
+    assert results["train_samples"] == 30 * 8 and results["newest_checkpoint_step"] == 30
+    assert results["train_loss"] == trained[-1]["loss"] and results["eval_loss"] == 2.9
     assert "<svg" in (config.run_dir / "report.html").read_text()
     capsys.readouterr()
     train.main(config)
@@ -102,11 +102,15 @@ def test_what_was_made_again_is_recorded_once(config: RunConfig, monkeypatch: py
     train.main(config)
     lines = read_metrics(config.run_dir / "metrics.jsonl")
     assert {"kind": "event", "step": 10, "event": "resumed", "lost_steps": 5} in lines
-    assert [line["loss"] for line in lines if line["kind"] == "train" and line["step"] == 15] != [1.0]
+    trained = [line for line in lines if line["kind"] == "train"]
+    assert [line["step"] for line in trained] == [1, 5, 10, 15, 20, 25, 30]
+    assert trained[3]["loss"] != 1.0
 
 
 @pytest.mark.usefixtures("bionemo")
-def test_adapters_are_trained_from_a_converted_checkpoint(tiny_model: Path, tmp_path: Path) -> None:
+def test_adapters_are_trained_from_a_converted_checkpoint(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_task_file(tmp_path, tiny_model, "binary")
     settings = yaml.safe_load(path.read_text())
     settings["lora"] = {"rank": 32, "merge": False}
@@ -117,9 +121,47 @@ def test_adapters_are_trained_from_a_converted_checkpoint(tiny_model: Path, tmp_
     data.export_run(config)
     with pytest.raises(ValueError, match=r"no checkpoint of BioNeMo's format .* make convert-bionemo"):
         train.main(config)
-    (tmp_path / "start/context").mkdir(parents=True)
+    for folder in ("context", "weights"):
+        (tmp_path / "start" / folder).mkdir(parents=True)
+    monkeypatch.setenv(KILLED_AT, "3")
+    with pytest.raises(SystemExit):
+        train.main(config)
+    monkeypatch.delenv(KILLED_AT)
+    # NeMo finds the frozen weights by what the adapters' file says of them, which BioNeMo leaves at None.
     train.main(config)
     assert json.loads((config.run_dir / "all_results.json").read_text())["steps"] == 8
+
+
+@pytest.mark.usefixtures("bionemo")
+def test_a_run_that_was_killed_after_its_last_save_is_ended(config: RunConfig) -> None:
+    """BioNeMo has nothing left to draw, and would fail at every start."""
+    data.export_run(config)
+    train.main(config)
+    (config.run_dir / "all_results.json").unlink()
+    (config.run_dir / "report.html").unlink()
+    train.main(config)
+    results = json.loads((config.run_dir / "all_results.json").read_text())
+    assert results["steps"] == 30 and results["eval_loss"] == 2.9
+    assert (config.run_dir / "report.html").exists()
+
+
+@pytest.mark.usefixtures("bionemo")
+def test_a_run_that_was_killed_in_its_first_save_starts(config: RunConfig) -> None:
+    """NeMo wants such a checkpoint removed by hand."""
+    data.export_run(config)
+    torn = checkpoints_folder(config.run_dir) / "epoch=0-step=9-consumed_samples=80.0-last"
+    torn.mkdir(parents=True)
+    torn.with_name(f"{torn.name}-unfinished").touch()
+    train.main(config)
+    assert json.loads((config.run_dir / "all_results.json").read_text())["steps"] == 30
+
+
+@pytest.mark.usefixtures("bionemo")
+def test_what_an_entry_point_refuses_is_an_error(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    data.export_run(config)
+    monkeypatch.setattr(train, "arguments", lambda *_: ["--no-such-option"])
+    with pytest.raises(RunError, match="train_esm2 ended with 2"):
+        train.main(config)
 
 
 def test_without_bionemo_it_says_where_it_is(config: RunConfig) -> None:
@@ -152,7 +194,7 @@ def test_unfinished_checkpoints_do_not_count(tmp_path: Path) -> None:
         (folder / name).mkdir(parents=True)
     (folder / "epoch=0-step=199-consumed_samples=1600.0-last-unfinished").touch()
     assert newest_checkpoint(tmp_path) == folder / "epoch=0-step=99-consumed_samples=800.0"
-    assert checkpoint_step(tmp_path) == 99 and checkpoint_step(tmp_path / "other") == 0
+    assert checkpoint_step(tmp_path) == 100 and checkpoint_step(tmp_path / "other") == 0
 
 
 def test_conversions_name_what_they_make(config: RunConfig, tmp_path: Path) -> None:
@@ -179,25 +221,13 @@ def test_a_conversion_is_there_whole_or_not_at_all(
         f"data.downloads={tmp_path}",
     ]
     config, target = load_config(tmp_path / "run.yaml", overrides), tmp_path / "facebook-esm2-nemo"
-
-    def converter(status: int) -> Callable[[str, list[str]], None]:
-        def run(name: str, words: list[str]) -> None:
-            assert (name, words[:2]) == ("convert", ["convert-hf-to-nemo", "facebook/esm2"])
-            assert not {"WORLD_SIZE", "TORCHELASTIC_RUN_ID"} & {*os.environ}, (
-                "Lightning would take part in a job"
-            )
-            (Path(words[2]) / "context").mkdir(parents=True)
-            raise SystemExit(status)  # as typer's programs end
-
-        return run
-
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "7")
-    monkeypatch.setattr(convert, "run_entry_point", converter(1))
-    with pytest.raises(RunError, match="BioNeMo's converter ended with 1"):
+    monkeypatch.setenv(CONVERTER_STATUS, "1")
+    with pytest.raises(RunError, match="BioNeMo's convert ended with 1"):
         convert.main(config)
     assert not target.exists() and not list(tmp_path.glob(".*partial*"))
-    monkeypatch.setattr(convert, "run_entry_point", converter(0))
+    monkeypatch.delenv(CONVERTER_STATUS)
     convert.main(config)
     assert (target / "context").is_dir()
     assert f"next: model.init_from={target}" in capsys.readouterr().out

@@ -132,8 +132,13 @@ def arm_of(model: str, data: Path, micro_batch: int, folder: Path) -> BionemoArm
         model=ModelConfig(size=model),  # type: ignore[arg-type]  # one of SHAPES
         data=DataConfig(path=str(data)),
         optim=OptimConfig(warmup_steps=0),
+        # Nothing is logged, as in our arm, and little evaluated when it is told to end.
         train=TrainConfig(
-            max_steps=MAX_STEPS, tokens_per_pack=tokens, tokens_per_step=tokens, log_every_steps=1
+            max_steps=MAX_STEPS,
+            tokens_per_pack=tokens,
+            tokens_per_step=tokens,
+            log_every_steps=MAX_STEPS,
+            eval_packs=1,
         ),
         bionemo=BionemoConfig(check_every_steps=MAX_STEPS),
     )

@@ -45,6 +45,8 @@ def test_steps_are_measured_and_ours_beside_them(
     assert found["beside"]["ratio"] == pytest.approx(5000 / found["residues_per_second"])
     said = capsys.readouterr().out
     assert "micro batch   4:" in said and "ours" in said
+    words = bionemo.arm_of("8M", data, 4, tmp_path).words()
+    assert {"--log-every-n-steps=1000000", "--limit-val-batches=1"} <= {*words}, "it does nothing else"
     ours.write_text(json.dumps({"model": "650M", "data": "x/data", "speed": speed}))
     with pytest.raises(ValueError, match=r"--beside: has .*650M.* measure ours on the same"):
         bionemo.beside(found, json.loads(ours.read_text()))

@@ -43,14 +43,60 @@ class FourBitLinear(nn.Module):
         self.register_parameter("bias", bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., I) -> (..., O), in x's type."""
-        from bitsandbytes import matmul_4bit
+        """(..., I) -> (..., O), in the type of the arithmetic.
 
-        weight, dtype = self.weight, self.weight.dtype
-        numbers, state = _opened(weight, torch.Size((self.out_features, self.in_features)))
+        So is what autocast multiplies. In fp32, as layer norms answer, queries, keys and values would be too
+        wide for flash attention.
+        """
+        dtype = self.weight.dtype
         bias = None if self.bias is None else self.bias.to(dtype)
-        result: Tensor = matmul_4bit(x.to(dtype), numbers, quant_state=state, bias=bias)
-        return result.to(x.dtype)
+        result: Tensor = _product(x.to(dtype), self.weight, bias, self.out_features)
+        return result
+
+
+# Each is one operator to torch.compile, which would otherwise look into bitsandbytes, make its tables
+# of codes anew in every pass, and cut the layer's graph there.
+@torch.library.custom_op("esm2::four_bit_product", mutates_args=())
+def _product(x: Tensor, row: Tensor, bias: Tensor | None, num_outputs: int) -> Tensor:
+    from bitsandbytes import matmul_4bit
+
+    numbers, state = _opened(row, torch.Size((num_outputs, x.shape[-1])))
+    result: Tensor = matmul_4bit(x, numbers, quant_state=state, bias=bias)
+    return result
+
+
+@torch.library.custom_op("esm2::four_bit_gradient", mutates_args=())
+def _gradient(grad: Tensor, row: Tensor, num_inputs: int) -> Tensor:
+    """Of the product's input."""
+    from bitsandbytes.functional import dequantize_4bit
+
+    numbers, state = _opened(row, torch.Size((grad.shape[-1], num_inputs)))
+    result: Tensor = grad @ dequantize_4bit(numbers, state)
+    return result
+
+
+@_product.register_fake
+def _(x: Tensor, row: Tensor, bias: Tensor | None, num_outputs: int) -> Tensor:
+    return x.new_empty((*x.shape[:-1], num_outputs))
+
+
+@_gradient.register_fake
+def _(grad: Tensor, row: Tensor, num_inputs: int) -> Tensor:
+    return grad.new_empty((*grad.shape[:-1], num_inputs))
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, row, _, _ = inputs
+    ctx.save_for_backward(row)
+    ctx.num_inputs = x.shape[-1]
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    (row,) = ctx.saved_tensors
+    return _gradient(grad, row, ctx.num_inputs), None, None, None
+
+
+_product.register_autograd(_backward, setup_context=_keep)
 
 
 def quantize_layers(

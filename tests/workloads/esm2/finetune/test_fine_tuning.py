@@ -282,7 +282,6 @@ def test_bad_settings_have_a_message(
         (["lora.targets=[]"], "lora.targets: got an empty list"),
         (["lora={lr: 3}"], "lora.lr: got 3.0; allowed above 0, below 1"),
         (["lora={}", "optim.name=muon"], "optim.name: got muon with lora"),
-        (["lora.quantize=nf4", "parallel.mode=fsdp"], "lora.quantize: got nf4 with parallel.mode=fsdp"),
     ],
 )
 def test_a_run_file_that_cannot_be_is_refused(run_file: Path, overrides: list[str], message: str) -> None:

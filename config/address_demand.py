@@ -8,7 +8,7 @@ from math import ceil
 from config.cluster import Cluster, InstanceGroup, NewVpc
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.endpoint_services import endpoint_services
-from config.instance_catalogue import INSTANCE_TYPES
+from config.instance_catalogue import INSTANCE_TYPES, InstanceType
 from config.slurm_cluster import SlurmCluster
 from config.storage import LustreFileSystem
 from config.zones import control_plane_zones, zone_ids, zone_of
@@ -19,6 +19,12 @@ EFA_GIB_PER_SERVER = {125: 38400, 250: 19200, 500: 9600, 1000: 4800}
 """Data that one server of an EFA-enabled file system holds, by its throughput in MB/s per TiB."""
 GIB_PER_SERVER = 2400
 """The same without EFA. Both from the FSx for Lustre user guide, "IP addresses for file systems"."""
+
+POD_ADDRESSES, FREE_POD_ADDRESSES = 28, 2
+"""What the VPC CNI holds for pods on a node of EKS, used or not, and how many of them at least are free: what
+is counted here lasts for 26 pods with an address of their own. Left to itself it would hold another whole
+interface as soon as there is one pod: 100 addresses of a P5 (amazon-vpc-cni-k8s, docs/eni-and-ip-target.md).
+28 fit on one interface of most types with accelerators, and on two of an m5.2xlarge."""
 
 _IOPS_PER_METADATA_SERVER = 12000  # the same page
 # Without metadata_iops FSx provides at most 12,000 for each 24,000 GiB (FSx for Lustre user guide, "Lustre
@@ -78,9 +84,25 @@ def _lustre_addresses(lustre: LustreFileSystem) -> int:
 
 
 def _node_addresses(group: InstanceGroup) -> int:
-    """EFA-only interfaces have no address, so those of the first network card are left."""
+    """One per network card: 32 of a P5 (SageMaker AI developer guide, "Prerequisites for using SageMaker
+    HyperPod"). EFA-only interfaces have none, so those of the first card are left, which has pods' on EKS.
+    """
     instance = INSTANCE_TYPES.get(group.instance_type)
     if instance is None:
         return 1
-    first_card = instance.addresses_per_interface if isinstance(group, EksInstanceGroup) else 1
+    first_card = POD_ADDRESSES + _pod_interfaces(instance) if isinstance(group, EksInstanceGroup) else 1
     return first_card + (0 if group.efa_only else instance.num_network_cards - 1)
+
+
+def node_interfaces(group: InstanceGroup) -> int:
+    """Network interfaces of a node: one for each network card, and on EKS those that its pods need beside."""
+    instance = INSTANCE_TYPES.get(group.instance_type)
+    if instance is None:
+        return 1
+    first_card = _pod_interfaces(instance) if isinstance(group, EksInstanceGroup) else 1
+    return first_card + instance.num_network_cards - 1
+
+
+def _pod_interfaces(instance: InstanceType) -> int:
+    """Of the first card, for the addresses of pods; the first address of each is the node's."""
+    return ceil(POD_ADDRESSES / (instance.addresses_per_interface - 1))

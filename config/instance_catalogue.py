@@ -88,23 +88,6 @@ class InstanceType:
         return self.num_accelerators if self.is_neuron else 0
 
     @property
-    def addresses_slurm(self) -> int:
-        """IP addresses that a Slurm node takes from its subnet: one per network card.
-
-        SageMaker developer guide, "Prerequisites for using SageMaker HyperPod": 32 for a P5.
-        """
-        return self.num_network_cards
-
-    @property
-    def addresses_eks(self) -> int:
-        """IP addresses that an EKS node takes: all that an interface of the first card can have, for the node
-        and its pods, and one per other card.
-
-        The same page: 81 for a P5, 50 and 31.
-        """
-        return self.addresses_per_interface + self.num_network_cards - 1
-
-    @property
     def lustre_efa(self) -> bool:
         """Whether it can reach an FSx for Lustre file system over EFA."""
         return self.num_efa > 0 and self.name.split(".")[1] not in _FAMILIES_WITHOUT_LUSTRE_EFA

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from config import addons
+from config.address_demand import FREE_POD_ADDRESSES, POD_ADDRESSES
 from config.eks_cluster import EksCluster
 from constructs import Construct
 from constructs.addon import addon
@@ -24,7 +25,10 @@ class WithoutNodes(Construct):
             settings=settings,
             kubernetes=kubernetes,
             name=addons.VPC_CNI,
-            configuration={"enableNetworkPolicy": "true"},
+            configuration={
+                "enableNetworkPolicy": "true",
+                "env": {"MINIMUM_IP_TARGET": str(POD_ADDRESSES), "WARM_IP_TARGET": str(FREE_POD_ADDRESSES)},
+            },
         )
         addon(self, "KubeProxy", settings=settings, kubernetes=kubernetes, name=addons.KUBE_PROXY)
         addon(

@@ -37,29 +37,29 @@ def test_groups_count_in_their_zone_and_the_database_in_two() -> None:
 
 
 def test_small_cluster_on_eks() -> None:
-    # A data server, a metadata server; all that an interface of m5.2xlarge and of each g5.8xlarge can have.
-    # The control plane has subnets of its own.
-    assert demand("eks") == {"usw2-az2": 1 + 1 + 15 + 2 * 30}
+    # A data server, a metadata server. For 28 pods an m5.2xlarge takes two interfaces, a g5.8xlarge one, each
+    # with an address of its own. The control plane has subnets of its own.
+    assert demand("eks") == {"usw2-az2": 1 + 1 + (28 + 2) + 2 * (28 + 1)}
 
 
 def test_p5_cluster_on_eks() -> None:
     # 16 endpoints, with those of EKS and of pod identities; a P5 has 31 network cards beside the first.
-    assert demand("eks-p5") == {"use1-az6": 1 + 1 + 16 + 2 * 30 + 8 * (50 + 31)}
+    assert demand("eks-p5") == {"use1-az6": 1 + 1 + 16 + 2 * (28 + 1) + 8 * (28 + 1 + 31)}
 
 
 def test_efa_only_leaves_the_pods_their_addresses() -> None:
     assert demand("eks-p5", {"instance_groups[p5].efa_only": True}) == {
-        "use1-az6": 1 + 1 + 16 + 2 * 30 + 8 * 50
+        "use1-az6": 1 + 1 + 16 + 2 * (28 + 1) + 8 * (28 + 1)
     }
 
 
 def test_control_plane_shares_subnets_that_exist() -> None:
-    assert demand("eks-existing") == {"usw2-az4": 1 + 1 + 6 + 15 + 2 * 30, "usw2-az1": 6}
+    assert demand("eks-existing") == {"usw2-az4": 1 + 1 + 6 + (28 + 2) + 2 * (28 + 1), "usw2-az1": 6}
 
 
 def test_karpenter_s_nodes_count_all() -> None:
     changes = {"instance_groups[workers].num_instances": 0, "instance_groups[workers].max_instances": 5}
-    assert demand("eks", changes) == {"usw2-az2": 1 + 1 + 15 + 5 * 30}
+    assert demand("eks", changes) == {"usw2-az2": 1 + 1 + (28 + 2) + 5 * (28 + 1)}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from config.address_demand import address_takers
+from config.address_demand import FREE_POD_ADDRESSES, POD_ADDRESSES, address_takers
 from config.cluster_tags import tags_of
 from config.loader import load_cluster
 from config.rules.tags import MAX_TAGS, OUR_TAGS
@@ -25,6 +25,20 @@ def test_endpoints_take_as_many_addresses_as_there_are() -> None:
     cluster = load_cluster(Path("clusters/slurm-p5.yaml"))
     taken = address_takers(cluster)[zone_ids(cluster)[0]]
     assert taken["network.interface_endpoints"] == len(endpoints)
+
+
+def test_the_cni_holds_as_many_addresses_as_are_counted() -> None:
+    template = json.loads(Path("tests/golden/eks-p5/EksHyperPodStack.json").read_text())
+    (configuration,) = (
+        json.loads(resource["Properties"]["ConfigurationValues"])
+        for resource in template["Resources"].values()
+        if resource["Type"] == "AWS::EKS::Addon" and resource["Properties"]["AddonName"] == "vpc-cni"
+    )
+    # With either, it does not look at whole interfaces any more.
+    assert configuration["env"] == {
+        "MINIMUM_IP_TARGET": str(POD_ADDRESSES),
+        "WARM_IP_TARGET": str(FREE_POD_ADDRESSES),
+    }
 
 
 def test_our_tags_are_kept_from_users() -> None:

@@ -78,6 +78,6 @@ def _addresses(aws: ReadOnlyAws, cluster: Cluster, subnet: ExistingSubnet, *, fr
         return fail(
             subject,
             f"{needed} addresses needed, {free} free",
-            "name a larger subnet, or fewer instances (a P5 takes 32 addresses)",
+            "name a larger subnet, or fewer instances (a P5 takes 32 addresses, on EKS 60)",
         )
     return ok(subject, f"{needed} addresses needed, {free} free")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from config.address_demand import node_interfaces
 from config.cluster import Cluster, NewVpc
-from config.instance_catalogue import instance_type
 from config.stack_names import stack_names
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -47,10 +47,7 @@ def _nat_gateways(aws: ReadOnlyAws, zone_id: str) -> Finding:
 
 def _network_interfaces(aws: ReadOnlyAws, cluster: Cluster) -> Finding:
     """A node starts with an interface for each network card (32 on a P5), with an address or without."""
-    needed = sum(
-        group.num_instances * instance_type(group.instance_type).num_network_cards
-        for group in cluster.instance_groups
-    )
+    needed = sum(group.num_instances * node_interfaces(group) for group in cluster.instance_groups)
     used = len(aws.items("ec2", "describe_network_interfaces", "NetworkInterfaces"))
     return _judge(aws, "vpc", "L-DF5E4CA3", "Network interfaces per Region", VPC, used, needed)
 

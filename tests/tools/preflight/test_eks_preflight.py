@@ -63,7 +63,17 @@ SCHEMAS = {
             "VpcCni": {
                 "type": "object",
                 "additionalProperties": False,
-                "properties": {"enableNetworkPolicy": {"type": "string", "format": "boolean"}},
+                "properties": {
+                    "enableNetworkPolicy": {"type": "string", "format": "boolean"},
+                    "env": {
+                        "type": "object",
+                        "additionalProperties": False,
+                        "properties": {
+                            name: {"type": "string", "format": "integer"}
+                            for name in ("MINIMUM_IP_TARGET", "WARM_IP_TARGET")
+                        },
+                    },
+                },
             }
         },
     },

@@ -24,8 +24,9 @@ from tools.eks_placement import (
     queue_names,
     tolerations,
 )
-from tools.job_checks import listed, neuron_problems, output_of, path_problems, shard_problems
+from tools.job_checks import listed, output_of, path_problems, shard_problems
 from workloads.esm2.config import RunConfig
+from workloads.esm2.config_rules import xla_violations
 from workloads.esm2.launch.job_file import MODULES
 from workloads.esm2.launch.pod_job import PodJob
 
@@ -63,7 +64,7 @@ def pod_job(
     problems += bionemo_problems(config, wanted.stage, place.sizes, place.num_processes)
     if wanted.stage == "train":
         problems += shard_problems(config, place.sizes, place.num_processes)
-        problems += neuron_problems(config) if place.accelerators > place.gpus else []
+        problems += xla_violations(config) if place.accelerators > place.gpus else []
     if problems:
         raise ValueError(listed(problems))
     return _job(

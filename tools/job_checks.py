@@ -115,21 +115,6 @@ def accelerators_of(
     return number
 
 
-def neuron_problems(config: RunConfig) -> list[str]:
-    """What of a run does not go on NeuronCores, where PyTorch/XLA trains."""
-    problems = []
-    if config.parallel.mode != "ddp":
-        problems.append(f"parallel.mode: got {config.parallel.mode}; on Trainium each core has a copy: ddp")
-    if config.optim.name == "muon":
-        problems.append("optim.name: got muon, which torch_xla computes on the host; set adamw")
-    problems += [
-        f"{name}: fine-tuning runs on NVIDIA GPUs and CPUs; choose another partition or group"
-        for name, section in (("task", config.task), ("chat", config.chat))
-        if section is not None
-    ]
-    return problems
-
-
 def sizes_of(asked: str, stage: str, there: int, problems: list[str], *, who: str) -> range:
     """Every number of nodes that a job may run on; none if there is a problem.
 

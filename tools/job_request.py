@@ -18,13 +18,13 @@ from tools.job_checks import (
     accelerators_of,
     files_needed,
     listed,
-    neuron_problems,
     output_of,
     path_problems,
     shard_problems,
     sizes_of,
 )
 from workloads.esm2.config import RunConfig
+from workloads.esm2.config_rules import xla_violations
 from workloads.esm2.launch.job_file import TRAINING, Job
 
 WITHOUT_USERS = "ubuntu"
@@ -113,7 +113,7 @@ def job_request(
     problems += bionemo_problems(config, wanted.stage, place.sizes, place.num_processes)
     if wanted.stage == "train":
         problems += shard_problems(config, place.sizes, place.num_processes)
-        problems += neuron_problems(config) if place.neuron_devices else []
+        problems += xla_violations(config) if place.neuron_devices else []
     if problems:
         raise ValueError(listed(problems))
     job = Job(

@@ -16,10 +16,10 @@ from tests.tools.eks_jobs_made import made
 from tools.bandwidth_request import bandwidth_request
 from tools.eks_submit import framework_of
 from tools.image import FRAMEWORKS, base_image
-from tools.job_checks import neuron_problems
 from tools.job_request import Wanted, job_request
 from workloads.causal_lm.config import ChatConfig
 from workloads.esm2.config import load_config
+from workloads.esm2.config_rules import xla_violations
 from workloads.esm2.launch.kubernetes_job import job_manifest
 
 RUN = Path("workloads/esm2/configs/esm2_8m_sample.yaml")
@@ -61,9 +61,10 @@ def test_without_the_devices_any_stage_runs() -> None:
 REFUSED = [
     ((), {"stage": "evaluate"}, "has Trainium2?, on which only train runs; evaluate takes NVIDIA GPUs, or"),
     ((), {"gpus_per_node": 8}, "--gpus-per-node: got 8; a job has the 16 devices of ml.trn"),
-    (("parallel.mode=fsdp",), {}, "parallel.mode: got fsdp; on Trainium each core has a copy: ddp"),
-    (("optim.name=muon",), {}, "optim.name: got muon, which torch_xla computes on the host"),
-    (("task.kind=binary", "task.table=[sample]"), {}, "task: fine-tuning runs on NVIDIA GPUs and CPUs"),
+    (("parallel.mode=fsdp",), {}, "parallel.mode: got fsdp; FSDP2 does not shard XLA's tensors"),
+    (("optim.name=muon",), {}, "optim.name: got muon, parts of which torch_xla computes on the host"),
+    (("train.compile=on",), {}, "train.compile: got on; XLA compiles by itself"),
+    (("task.kind=binary", "task.table=[sample]"), {}, "task: fine-tuning is not made for XLA"),
 ]
 
 
@@ -79,7 +80,7 @@ def test_what_trainium_does_not_do_is_told(
 
 def test_conversations_are_a_fine_tuning_too() -> None:
     config = replace(load_config(RUN), chat=ChatConfig())
-    assert [problem.partition(":")[0] for problem in neuron_problems(config)] == ["chat"]
+    assert [problem.partition(":")[0] for problem in xla_violations(config)] == ["chat"]
 
 
 def test_the_bandwidth_measured_is_nccl_s() -> None:
@@ -102,8 +103,6 @@ def test_pods_have_whole_nodes(operator: Any) -> None:
     assert manifest["spec"]["nprocPerNode"] == "64" and "--nproc-per-node=64" in main["args"]
     variables = {variable["name"]: variable.get("value", "") for variable in main["env"]}
     assert variables["PJRT_DEVICE"] == "NEURON" and variables["FI_PROVIDER"] == "efa"
-    # Whichever pod compiles, all have it, and those of the next start.
-    assert variables["NEURON_COMPILE_CACHE_URL"] == f"{job.work_folder}/neuron-cache"
     assert not [name for name in [*variables, *limits] if any(other in name for other in OF_NVIDIA)]
 
 

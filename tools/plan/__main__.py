@@ -10,7 +10,7 @@ from pathlib import Path
 from config.cluster_kinds import AnyCluster
 from config.loader import load_cluster
 from tools.command_line import cluster_parser, run_command
-from tools.job_checks import listed, neuron_problems
+from tools.job_checks import listed
 from tools.plan.checkpoints import plan_checkpoints
 from tools.plan.memory import Layout, memory
 from tools.plan.model_size import parameters_of, shape_of
@@ -26,6 +26,7 @@ from tools.plan.report import (
 )
 from tools.plan.speed import read_measured, residues_of, speed
 from workloads.esm2.config import load_config
+from workloads.esm2.config_rules import xla_violations
 
 DOES_NOT_FIT = 1
 """Exit status; 2 is that of wrong usage."""
@@ -61,7 +62,7 @@ def main() -> int:
         attention="window" if place.hardware.is_neuron else "flash",
     )
     check_sharding(layout)
-    if place.hardware.is_neuron and (problems := neuron_problems(config)):
+    if place.hardware.is_neuron and (problems := xla_violations(config)):
         raise ValueError(listed(problems))
     print(f"{config.name} on {place.group.name} of {cluster.name}\n")
     needed, usable = memory(layout), usable_bytes(place)

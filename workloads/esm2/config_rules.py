@@ -115,6 +115,26 @@ def rule_violations(config: RunConfig) -> list[str]:
     return [message for holds, message in rules if not holds]
 
 
+def xla_violations(config: RunConfig) -> list[str]:
+    """What a run asks for that XLA devices, as NeuronCores, do not do; each as in ``rule_violations``."""
+    problems = []
+    if config.parallel.mode != "ddp":
+        problems.append(
+            f"parallel.mode: got {config.parallel.mode}; FSDP2 does not shard XLA's tensors, so set ddp"
+        )
+    if config.train.compile == "on":
+        problems.append("train.compile: got on; XLA compiles by itself; leave it at auto")
+    if config.optim.name != "adamw":
+        problems.append(
+            f"optim.name: got {config.optim.name}, parts of which torch_xla computes on the host; set adamw"
+        )
+    return problems + [
+        f"{name}: fine-tuning is not made for XLA; run it on NVIDIA GPUs or CPUs"
+        for name, section in (("task", config.task), ("chat", config.chat))
+        if section is not None
+    ]
+
+
 def _lora_rules(config: RunConfig) -> list[tuple[bool, str]]:
     from .config import LoraTarget  # here, since that module reads this one
 

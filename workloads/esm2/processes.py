@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -78,39 +79,42 @@ class Processes:
 
 
 @contextlib.contextmanager
-def processes(timeout: timedelta | None = None, *, may_use_xla: bool = False) -> Iterator[Processes]:
+def processes(timeout: timedelta | None = None, *, xla_cache: Path | None = None) -> Iterator[Processes]:
     """Join the process group that torchrun describes; without torchrun, a group of one.
 
     NCCL for tensors on CUDA, gloo for the rest. A collective that lasts longer than ``timeout`` ends the
-    process; torch's default is 10 minutes with NCCL, 30 with gloo. With ``may_use_xla`` the device that
-    PJRT_DEVICE names goes before CUDA.
+    process; torch's default is 10 minutes with NCCL, 30 with gloo. With ``xla_cache``, a folder of this run
+    alone for what is compiled, the device that PJRT_DEVICE names goes before CUDA.
 
     Raises:
         ValueError: if PJRT_DEVICE names a device that cannot be used, or not by several processes.
     """
-    on_xla = may_use_xla and xla.is_requested()
-    cuda = torch.cuda.is_available() and not on_xla
+    cache = xla_cache if xla.is_requested() else None
+    cuda = torch.cuda.is_available() and cache is None
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-    if on_xla:
-        xla.register()
+    if cache is not None:
+        xla.register(cache)
         backend = "xla"  # alone: it takes no other beside it
     if "RANK" in os.environ:
         dist.init_process_group(
             backend,
             timeout=timeout,
             device_id=device if cuda else None,
-            init_method=xla.RENDEZVOUS if on_xla else None,
+            init_method=None if cache is None else xla.RENDEZVOUS,
         )
     else:
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
-    if on_xla:
-        device = xla.connected_device()
     control = dist.new_group(backend="gloo", timeout=timeout)
+    if cache is not None:
+        if dist.get_rank() == 0:
+            xla.drop_locks(cache)
+        dist.barrier(group=control)
+        device = xla.connected_device()
     yield Processes(dist.get_rank(), dist.get_world_size(), device, control)
     # Not after an error: it would wait for processes that know nothing of it.
     dist.destroy_process_group()

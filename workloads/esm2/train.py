@@ -38,6 +38,7 @@ from .stop import Stopped, signals_to
 from .tracking import REPORT_FILE, RESULTS_FILE, RunLog, write_results
 from .trainer import Trainer
 from .training_metrics import TrainingMetrics
+from .xla import CACHE
 
 
 def objective_of(config: RunConfig) -> Objective:
@@ -289,7 +290,7 @@ def main(config: RunConfig) -> None:
         f"{run_dir} is being trained by another process; wait for it, stop it (its workers too), or choose "
         "another 'name'"
     )
-    with processes(may_use_xla=True) as here, exclusive(run_dir / "lock", here, when_held):
+    with processes(xla_cache=run_dir / CACHE) as here, exclusive(run_dir / "lock", here, when_held):
         if here.is_first and config.packs_per_step % here.world_size:
             print(
                 f"warning: a step has {config.packs_per_step} packs for {here.world_size} processes, so some "

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .config import RunConfig
+from .config_rules import xla_violations
 from .peak_rates import NEURON_CORE_BF16_FLOPS
 
 T = TypeVar("T")
@@ -31,6 +32,9 @@ PJRT_DEVICE = "PJRT_DEVICE"
 """Variable by which torch_xla chooses its device: NEURON, or CPU."""
 RENDEZVOUS = "xla://"
 """Of torch.distributed: torch_xla's own way from torchrun's variables to devices that know each other."""
+CACHE = "neuron-cache"
+"""In a run's folder: what neuronx-cc has compiled, for all nodes and for later starts."""
+CACHE_VARIABLE = "NEURON_COMPILE_CACHE_URL"
 _CHIPS = {"trn1": "Trainium", "trn2": "Trainium2"}
 _INSTANCE_TYPE = Path("/sys/devices/virtual/dmi/id/product_name")
 
@@ -40,12 +44,17 @@ def is_requested() -> bool:
     return bool(os.environ.get(PJRT_DEVICE))
 
 
-def register() -> None:
+def register(cache: Path) -> None:
     """Make torch_xla's device and its backend ``xla`` of torch.distributed known to torch.
+
+    Args:
+        cache: folder for what is compiled, unless the environment names another one.
 
     Raises:
         ValueError: if torch_xla is missing.
     """
+    if os.environ[PJRT_DEVICE] == "NEURON":
+        os.environ.setdefault(CACHE_VARIABLE, str(cache.absolute()))
     try:
         import torch_xla.distributed.xla_backend  # noqa: F401
     except ImportError as error:
@@ -53,6 +62,17 @@ def register() -> None:
             f"{PJRT_DEVICE}: got {os.environ[PJRT_DEVICE]}, and torch_xla cannot be imported ({error}); use "
             f"an image with torch-neuronx, or unset {PJRT_DEVICE} to train on a GPU or the CPU"
         ) from error
+
+
+def drop_locks(cache: Path) -> None:
+    """Remove the locks of compilations that were killed: who finds one waits for its end, for good.
+
+    For one process, before any of them compiles. A folder that the environment has named is left as it is,
+    since others may be compiling into it (AWS Neuron documentation, "neuron_parallel_compile", clear-locks).
+    """
+    if os.environ.get(CACHE_VARIABLE) == str(cache.absolute()):
+        for lock in cache.rglob("*.lock"):
+            lock.unlink(missing_ok=True)
 
 
 def connected_device() -> torch.device:
@@ -83,23 +103,7 @@ def is_neuron(device: torch.device) -> bool:
 
 def check(config: RunConfig) -> None:
     """Raise ValueError, naming each field, if a run asks for what is not done on XLA devices."""
-    train, problems = config.train, []
-    if config.parallel.mode != "ddp":
-        problems.append(
-            f"parallel.mode: got {config.parallel.mode}; FSDP2 does not shard XLA tensors, so use ddp"
-        )
-    if train.compile == "on":
-        problems.append("train.compile: got on; XLA compiles by itself, so leave it at auto")
-    if config.optim.name != "adamw":
-        problems.append(
-            f"optim.name: got {config.optim.name}; torch_xla computes parts of Muon on the host, so use adamw"
-        )
-    problems += [
-        f"{section}: fine-tuning has not been made for XLA; train on a GPU or the CPU"
-        for section in ("task", "chat")
-        if getattr(config, section) is not None
-    ]
-    if problems:
+    if problems := xla_violations(config):
         raise ValueError(f"{PJRT_DEVICE}={os.environ.get(PJRT_DEVICE)}:\n  " + "\n  ".join(problems))
 
 

@@ -68,7 +68,7 @@ def test_what_does_not_fit_is_not_sharded(
 @pytest.mark.parametrize(
     ("config", "argument", "message"),
     [
-        ("esm2_3b", "", "parallel.mode: got fsdp; on Trainium each core has a copy: ddp"),
+        ("esm2_3b", "", "parallel.mode: got fsdp; FSDP2 does not shard"),
         ("esm2_150m", "--co2", "--co2: got Trainium, whose power is not published"),
     ],
 )

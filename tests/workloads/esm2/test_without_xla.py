@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -54,9 +55,32 @@ def test_a_device_that_cannot_be_had_is_an_error(
     run_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PJRT_DEVICE", "NEURON")
+    monkeypatch.setenv(xla.CACHE_VARIABLE, str(tmp_path))
     monkeypatch.setitem(sys.modules, "torch_xla", None)
     with pytest.raises(ValueError, match="PJRT_DEVICE: got NEURON, and torch_xla cannot be imported"):
         train_here(run_file)
+
+
+def test_locks_in_a_run_s_own_cache_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a folder that somebody has named may be others'."""
+    lock = tmp_path / "neuronxcc-2.24" / "MODULE_1" / "model.hlo_module.pb.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    compiled = lock.with_name("model.neff")
+    compiled.touch()
+    monkeypatch.setitem(sys.modules, "torch_xla", None)
+    monkeypatch.setenv("PJRT_DEVICE", "NEURON")
+    monkeypatch.setenv(xla.CACHE_VARIABLE, "/fsx/everyones")
+    with pytest.raises(ValueError, match="torch_xla cannot be imported"):
+        xla.register(tmp_path)
+    xla.drop_locks(tmp_path)
+    assert lock.exists()
+    monkeypatch.delenv(xla.CACHE_VARIABLE)
+    with pytest.raises(ValueError, match="torch_xla cannot be imported"):
+        xla.register(tmp_path)
+    assert os.environ[xla.CACHE_VARIABLE] == str(tmp_path)
+    xla.drop_locks(tmp_path)
+    assert compiled.exists() and not lock.exists()
 
 
 def test_peak_of_a_core_is_that_of_its_instance_type(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

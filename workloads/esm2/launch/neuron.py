@@ -13,28 +13,29 @@ DEVICE_RESOURCE = "aws.amazon.com/neuron"
 """Of Kubernetes: a device with all of its cores. AWS's plugin had another name for it up to Neuron 2.19."""
 STAGES = ("train",)
 """That run on NeuronCores; the others run on CPUs and NVIDIA GPUs."""
-CACHE = "neuron-cache"
-"""Below the work folder: what one node has compiled is there for all, and for the next start."""
 COMPILING_SECONDS = 7200
 """Bound for what is slow without being hung, the first step before all: an allowance, as nobody has measured
 the compilation of these graphs."""
+EXECUTION_SECONDS = 600
+"""For a graph, whose sums wait for the slowest process; the runtime's own bound is 30. AWS's pre-training of
+BERT has this (aws-neuron-samples, dp_bert_hf_pretrain), and it is torch's with NCCL."""
 LIBRARIES = ("/opt/amazon/efa/lib", "/opt/aws/neuron/lib")
 """Of the node; an image has its own."""
 
 
-def environment(work_folder: str, *, efa: bool) -> dict[str, str]:
+def environment(*, efa: bool) -> dict[str, str]:
     """Of the processes.
 
     Args:
-        work_folder: of the job, on the shared file system.
         efa: whether nodes talk by EFA. The variables are those of AWS Neuron's documentation, "How to prepare
             trn1.32xlarge for multi-node execution"; the last one only Amazon Linux 2 needs.
     """
     variables = {
         "PJRT_DEVICE": "NEURON",
-        "NEURON_COMPILE_CACHE_URL": f"{work_folder}/{CACHE}",
-        # Which products are in bf16 is the trainer's to say, by torch.autocast.
-        "NEURON_CC_FLAGS": "--auto-cast=none",
+        # Which products are in bf16 is the trainer's to say, by torch.autocast. A compilation that was
+        # stopped is kept as one that failed, and would be no other's to try.
+        "NEURON_CC_FLAGS": "--auto-cast=none --retry_failed_compilation",
+        "NEURON_RT_EXEC_TIMEOUT": str(EXECUTION_SECONDS),
         SLOW_VARIABLE: str(COMPILING_SECONDS),
     }
     if efa:

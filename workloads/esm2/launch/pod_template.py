@@ -151,7 +151,7 @@ def environment(job: PodJob) -> dict[str, str]:
         # a pod with another address is the first one in a later round.
         variables |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     if job.num_neuron_devices:
-        variables |= neuron.environment(job.work_folder, efa=job.num_efa > 0)
+        variables |= neuron.environment(efa=job.num_efa > 0)
     elif job.num_efa:
         variables |= {"FI_PROVIDER": "efa", "NCCL_NET_PLUGIN": "ofi", "NCCL_SOCKET_IFNAME": "^docker,lo,veth"}
     if job.num_efa:

@@ -91,7 +91,7 @@ def run_environment(job: Job) -> dict[str, str]:
         variables |= json.loads(NODE_VARIABLES.read_text())
     libraries: tuple[str, ...] = ()
     if job.neuron_devices:
-        variables |= neuron.environment(job.work_folder, efa=job.efa)
+        variables |= neuron.environment(efa=job.efa)
         libraries = neuron.LIBRARIES
     elif job.efa:
         variables |= {"FI_PROVIDER": "efa", "NCCL_NET_PLUGIN": "ofi", "NCCL_SOCKET_IFNAME": "^docker,lo,veth"}

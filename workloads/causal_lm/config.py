@@ -25,7 +25,8 @@ class ChatConfig:
     response: str = "{answer}"
     """What it is to write, with {answer} and {reasoning}; a token that ends it follows."""
     answer_follows: str | None = None
-    """Mark after which the answer begins, such as ``</think>``; ROUGE then leaves out what stands before."""
+    """Mark in ``response`` after which the answer begins, such as ``</think>``; ROUGE then leaves out what
+    stands before. What a model writes without coming to it is no answer."""
     max_tokens: int = 1024
     """Of prompt and response together; longer conversations are left out, and counted."""
     questions: int = 32

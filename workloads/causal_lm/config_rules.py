@@ -16,6 +16,7 @@ def chat_rules(config: RunConfig) -> list[tuple[bool, str]]:
     """Whether each rule holds, and what to say if it does not."""
     chat, train = config.chat, config.train
     assert chat is not None
+    mark = chat.answer_follows
     in_prompt = set(FIELD.findall(chat.prompt)) if chat.prompt is not None else {"question"}
     in_response = set(FIELD.findall(chat.response))
     rules = [
@@ -45,6 +46,11 @@ def chat_rules(config: RunConfig) -> list[tuple[bool, str]]:
             ("reasoning" in in_response) == (chat.reasoning_column is not None),
             f"chat.reasoning_column: got {chat.reasoning_column} with the response {chat.response!r}; give "
             "both the column and {reasoning}, or neither",
+        ),
+        (
+            not mark or (mark in chat.response and "{answer}" in chat.response.rpartition(mark)[2]),
+            f"chat.answer_follows: got {mark!r} with the response {chat.response!r}; it must stand there "
+            "before {answer}",
         ),
         (
             2 <= chat.max_tokens <= train.tokens_per_pack,

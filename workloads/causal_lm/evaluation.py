@@ -13,6 +13,7 @@ from workloads.esm2.objective import Place
 from workloads.esm2.pretrained import assigned
 from workloads.esm2.processes import Processes
 
+from .model import shrink_frozen
 from .model_files import model_folder
 from .objective import CausalLM
 from .written_answers import compare_models
@@ -38,6 +39,9 @@ def score_chat(config: RunConfig, here: Processes) -> dict[str, Any]:
     objective = CausalLM(dataclasses.replace(config, model=start, lora=None))
     dtype = compute_dtype(config.train, here.device)
     model = assigned(objective.plain_on_meta(), objective.plain_weights())
+    # In fp32, with the copies that autocast keeps of what could be trained, 14 billion take 90 GB.
+    model.requires_grad_(False)
+    shrink_frozen(model, dtype)
     model.make_buffers(here.device)
     model.to(here.device).eval()
     split = objective.open(config.evaluate.split)

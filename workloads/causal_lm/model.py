@@ -23,6 +23,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from workloads.esm2.finetune import adapters
 from workloads.esm2.finetune.adapters import Family
 from workloads.esm2.layered_model import LayeredModel
 from workloads.esm2.model import Prediction
@@ -96,6 +97,13 @@ def on_meta(config: PretrainedConfig) -> PackedCausalLM:
         # A copy: transformers notes the implementation in the configuration.
         model: PackedCausalLM = kind._from_config(copy.deepcopy(config), attn_implementation=PACKED)
     return model
+
+
+def shrink_frozen(model: PackedCausalLM, dtype: torch.dtype) -> None:
+    """Keep what is not trained in the type of the arithmetic: layers, embedding and head."""
+    adapters.shrink_frozen(model, dtype)
+    model.lm_head.to(dtype)
+    model.model.embed_tokens.to(dtype)
 
 
 class PackedCausalLM(LayeredModel):

@@ -24,7 +24,9 @@ T = TypeVar("T")
 
 WHOLE_FILE = "fetched.txt"
 """In a folder from the hub: all of its files have arrived."""
-MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "LICENSE*", "NOTICE*")
+LEFT_OUT_FILES = ("*/*", "consolidated*")
+"""The same weights once more, as other programs read them."""
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
 _HUB_FILE = re.compile(r"hf://datasets/(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?/(?P<file>.+)")
 
@@ -42,6 +44,15 @@ def model_folder(config: RunConfig) -> Path:
         f"model.init_from: {config.model.init_from} is not in {folder}; make data brings it there, with the "
         "same run file"
     )
+
+
+def published_as(config: RunConfig) -> tuple[str, str | None]:
+    """What others load the model by: a hub id and its revision, or the folder."""
+    name, folder = str(config.model.init_from), _folder(config)
+    if name == "sample" or folder == Path(name):
+        return str(folder), None
+    repository, _, revision = name.partition("@")
+    return repository, revision or None
 
 
 def is_fetched(config: RunConfig) -> bool:
@@ -69,7 +80,11 @@ def fetch_model(config: RunConfig) -> Path:
     _from_hub(
         f"model.init_from: {name}",
         lambda: snapshot_download(
-            repository, revision=revision or None, local_dir=folder, allow_patterns=list(MODEL_FILES)
+            repository,
+            revision=revision or None,
+            local_dir=folder,
+            allow_patterns=list(MODEL_FILES),
+            ignore_patterns=list(LEFT_OUT_FILES),
         ),
     )
     if not (folder / "config.json").exists() or not any(folder.glob("*.safetensors")):

@@ -23,8 +23,8 @@ from workloads.esm2.proteins import ProteinSplit, Split
 from workloads.esm2.whole_file import write_whole
 
 from .conversations import IGNORED, ConversationSplit, ConversationStream, TokenPack, token_pack
-from .model import FAMILY, PackedCausalLM, on_meta, plain_class, read_config
-from .model_files import model_folder
+from .model import FAMILY, PackedCausalLM, on_meta, plain_class, read_config, shrink_frozen
+from .model_files import model_folder, published_as
 from .report import ANSWERS_FILE
 from .rouge import MEASURES
 from .template import Template
@@ -57,12 +57,9 @@ class CausalLM(AdaptedObjective):
         return dict(model.state_dict())
 
     def loaded(self, model: LayeredModel, dtype: torch.dtype) -> None:
-        super().loaded(model, dtype)
         if self.lora is not None:
-            # Frozen as well, and as large as a tenth of the layers.
             assert isinstance(model, PackedCausalLM)
-            model.lm_head.to(dtype)
-            model.model.embed_tokens.to(dtype)
+            shrink_frozen(model, dtype)
 
     def open(self, split: Split) -> ConversationSplit:
         return ConversationSplit(self.config.data.path, split)
@@ -103,6 +100,7 @@ class CausalLM(AdaptedObjective):
             save_model(run_dir / "model", self.plain_config, self._as_read(weights), kind, tokens)
             self._keep_generation_settings(run_dir / "model")
             return
+        base, revision = published_as(self.config)
         adapters.write_adapters(
             run_dir,
             self.lora,
@@ -111,7 +109,8 @@ class CausalLM(AdaptedObjective):
             kind,
             trained=weights,
             weights=self._as_read(self.base_of_adapters(device)),
-            base=self.config.model.init_from,
+            base=base,
+            revision=revision,
             tokens=tokens,
         )
         self._keep_generation_settings(run_dir / "model")

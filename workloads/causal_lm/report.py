@@ -9,6 +9,7 @@ from workloads.esm2.report_page import Card, details, section, table
 
 ANSWERS_FILE = "answers.json"
 TITLES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "rougeLsum": "ROUGE-Lsum"}
+ROWS = {**TITLES, "answered": "questions answered"}
 SHOWN_ANSWERS = 5
 
 
@@ -27,7 +28,7 @@ def answer_section(answers: Sequence[Mapping[str, Any]], results: Mapping[str, A
         return ""
     rows = [
         [title, *(f"{results.get(prefix + name, 0.0):.3f}" for prefix in ("base_", ""))]
-        for name, title in TITLES.items()
+        for name, title in ROWS.items()
         if name in results
     ]
     scores = table(["mean over held-out questions", "before", "tuned"], rows)

@@ -118,7 +118,8 @@ def _array(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _lines(path: Path, problems: Problems) -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(_text(path).splitlines(), start=1):
+    # str.splitlines would also cut at U+2028 and the like, which JSON lets stand within a string.
+    for number, line in enumerate(_text(path).split("\n"), start=1):
         if not line.strip():
             continue
         try:

@@ -65,8 +65,10 @@ class Template:
         return [[*found, self.tokenizer.eos_token_id] for found in ids] if ended else ids
 
     def answer(self, response: str) -> str:
-        """What ROUGE compares of a response."""
+        """What ROUGE compares of a response; nothing of one that does not come to the mark."""
         mark = self._chat.answer_follows
+        if mark and mark not in response:
+            return ""
         return (response.rpartition(mark)[2] if mark else response).strip()
 
     @property

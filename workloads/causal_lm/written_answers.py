@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from peft import PeftModel
 from torch import nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from workloads.esm2.heartbeat import beat
 from workloads.esm2.objective import Place
@@ -23,7 +23,7 @@ from workloads.esm2.whole_file import write_whole
 
 from .config import ChatConfig
 from .conversations import ConversationSplit
-from .rouge import MEASURES, mean_scores, rouge
+from .rouge import mean_scores, rouge
 from .template import Template
 
 
@@ -73,9 +73,15 @@ def compare_models(
     if place.here.is_first:
         document = {"answers": [asdict(answer) for answer in answers]}
         write_whole(to, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-    after_training = mean_scores([answer.tuned_scores for answer in answers])
-    untuned = mean_scores([answer.base_scores for answer in answers])
-    return {**after_training, **{f"base_{name}": untuned[name] for name in MEASURES}}
+    tuned_means = _means([(answer.tuned, answer.tuned_scores) for answer in answers])
+    base_means = _means([(answer.base, answer.base_scores) for answer in answers])
+    return {**tuned_means, **{f"base_{name}": value for name, value in base_means.items()}}
+
+
+def _means(answers: Sequence[tuple[str, Mapping[str, float]]]) -> dict[str, float]:
+    """Of the scores, and the share of questions that got an answer."""
+    given = sum(bool(text) for text, _ in answers)
+    return {**mean_scores([scores for _, scores in answers]), "answered": given / len(answers)}
 
 
 def _model(folder: Path, base: Path, place: Place) -> nn.Module:
@@ -85,6 +91,17 @@ def _model(folder: Path, base: Path, place: Place) -> nn.Module:
         model = PeftModel.from_pretrained(model, folder)
     result: nn.Module = model.to(place.here.device).eval()
     return result
+
+
+def _ends(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Tokens that end an answer: the one that is trained on, and those that the model itself names.
+
+    A base model may have a chat template whose turns end otherwise than its texts.
+    """
+    settings: Any = model.generation_config
+    named = settings.eos_token_id
+    own = named if isinstance(named, list) else [] if named is None else [named]
+    return sorted({int(tokenizer.eos_token_id), *own})
 
 
 @torch.inference_mode()
@@ -117,7 +134,7 @@ def _answers(
             temperature=None,
             top_p=None,
             top_k=None,
-            eos_token_id=tokenizer.eos_token_id,
+            eos_token_id=_ends(model, tokenizer),
             pad_token_id=pad,
         )
         texts = tokenizer.batch_decode(written[:, longest:], skip_special_tokens=True)

@@ -75,6 +75,7 @@ def test_the_tuned_model_answers_better_than_before(answers: Path) -> None:
     for name in MEASURES:
         assert found[name] > found[f"base_{name}"] + 0.3, found
     written = json.loads((answers / "answers.json").read_text())["answers"]
+    assert found["answered"] > found["base_answered"] == 0, "random weights never come to the mark"
     assert len(written) == 6 and written[0]["reference"].startswith("Examine the ")
     assert "<think>" not in written[0]["tuned"], "what comes before the answer is not compared"
     logged = [line for line in lines(answers, "eval") if "rouge1" in line]
@@ -133,6 +134,8 @@ def test_merged_model_and_adapter_are_what_was_trained(runs: Path, run_file: Pat
     train_here(run_file, "name=lora", named, "chat.questions=0", stage=evaluate)
     scores = json.loads(next((runs / "lora").glob("evaluation-validation-*.json")).read_text())
     assert scores["eval_loss"] == pytest.approx(results(runs / "lora")["eval_loss"], abs=1e-5)
+    adapter = json.loads((runs / "lora/adapter/adapter_config.json").read_text())
+    assert (adapter["base_model_name_or_path"], adapter["revision"]) == (str(tiny_qwen), None)
     settings = [folder / "generation_config.json" for folder in (runs / "lora/model", tiny_qwen)]
     assert settings[0].read_text() == settings[1].read_text()
     tokenizer = AutoTokenizer.from_pretrained(runs / "lora/model")

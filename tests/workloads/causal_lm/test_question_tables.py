@@ -12,12 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from huggingface_hub.utils import filter_repo_objects
 
 from tests.workloads.causal_lm.question_runs import rows, write_run_file, write_table
 from tools.plan.model_size import shape_of
 from workloads.causal_lm.conversations import ConversationSplit
 from workloads.causal_lm.model import read_config
-from workloads.causal_lm.model_files import fetch_model
+from workloads.causal_lm.model_files import LEFT_OUT_FILES, MODEL_FILES, fetch_model, published_as
 from workloads.causal_lm.prepare import is_prepared, prepare_chat
 from workloads.causal_lm.sample.cut import main as cut
 from workloads.causal_lm.table import SAMPLE
@@ -44,7 +45,8 @@ def written(path: Path, found: list[dict[str, str]]) -> Path:
         quoted = [[f'"{cell}"' for cell in row.values()] for row in found]
         path.write_text("\n".join(",".join(line) for line in [list(found[0]), *quoted]) + "\n")
     elif path.name.endswith(".jsonl.gz"):
-        path.write_bytes(gzip.compress("\n".join(map(json.dumps, found)).encode()))
+        lines = [json.dumps(row, ensure_ascii=False) for row in found]
+        path.write_bytes(gzip.compress("\r\n".join(lines).encode()))
     else:
         write_table(path, found)
     return path
@@ -56,6 +58,8 @@ def test_formats_and_the_order_of_rows_make_no_difference(tiny_qwen: Path, tmp_p
         folder = tmp_path / str(number)
         folder.mkdir()
         found = rows(60) if number % 2 else rows(60)[::-1]
+        # A separator of lines to Unicode, and none to JSON.
+        found = [{**row, "Response": f"{row['Response']}\u2028Now."} for row in found]
         config = load_config(write_run_file(folder, tiny_qwen, written(folder / name, found)))
         prepared_texts(config)
         split = Path(config.data.path) / "train"
@@ -136,6 +140,8 @@ def test_bad_tables_have_a_message_and_leave_nothing(
         ("chat.prompt=Hello", "chat.prompt: got 'Hello'; it must have {question}"),
         ("chat.response=Hello", "chat.response: got 'Hello'; it must have {answer}"),
         ("chat.reasoning_column=null", "chat.reasoning_column: got None with the response"),
+        ("chat.answer_follows='Answer:'", "chat.answer_follows: got 'Answer:' with the response '<think>"),
+        ("chat.response='{answer}</think>{reasoning}'", "it must stand there before {answer}"),
         ("chat.max_tokens=385", "chat.max_tokens: got 385; allowed 2 to train.tokens_per_pack (384)"),
         ("chat.questions=-1", "chat.questions: got -1; must not be negative"),
         ("chat.max_new_tokens=0", "chat.max_new_tokens: got 0; must be at least 1"),
@@ -206,12 +212,24 @@ def test_the_hub_is_asked_for_one_revision_and_half_a_model_is_none(
     folder = fetch_model(config)
     assert fetch_model(config) == folder and (folder / "model.safetensors").exists()
     assert asked == [("owner/tiny", "abc123")] * 2, "what was left half done is not taken, what is whole is"
+    assert published_as(config) == ("owner/tiny", "abc123"), "as transformers and peft take it"
+    sample = load_config(run_file, ["model.init_from=sample", f"data.downloads={tmp_path}"])
+    assert published_as(sample) == (str(tmp_path / "models/sample"), None)
     for name, message in (
         ("no/such/model", "no hub id"),
         (str(tmp_path / "absent"), "no folder with config.json"),
     ):
         with pytest.raises(ValueError, match=message):
             fetch_model(load_config(run_file, [f"model.init_from={name}"]))
+
+
+def test_weights_come_once_and_without_code() -> None:
+    wanted = {"config.json", "LICENSE", "model-00001-of-00002.safetensors", "tokenizer.json"}
+    others = {"consolidated.safetensors", "original/params.json", "pytorch_model.bin", "modeling.py"}
+    found = filter_repo_objects(
+        wanted | others, allow_patterns=list(MODEL_FILES), ignore_patterns=list(LEFT_OUT_FILES)
+    )
+    assert set(found) == wanted
 
 
 def test_a_file_of_the_hub_that_is_none_is_told(run_file: Path, tmp_path: Path) -> None:

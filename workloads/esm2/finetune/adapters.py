@@ -114,15 +114,17 @@ def shrink_frozen(model: LayeredModel, dtype: torch.dtype) -> None:
 def dequantized(
     weights: dict[str, Tensor], lora: LoraConfig, device: torch.device, family: Family = ESM
 ) -> dict[str, Tensor]:
-    """The weights as the model sees them that is trained: 4-bit ones after their rounding."""
+    """The weights as the model sees them that is trained: 4-bit ones after their rounding.
+
+    In the places of what they were, since two copies of a model may not fit.
+    """
     if lora.quantize == "none":
         return weights
-    found = dict(weights)
-    for name, value in weights.items():
+    for name, value in list(weights.items()):
         if name.startswith(f"{family.layers}.") and name.endswith(".weight") and value.ndim == 2:
             row = four_bit.rounded(value.to(device), torch.float32)
-            found[name] = four_bit.exact(row, value.shape).cpu()
-    return found
+            weights[name] = four_bit.exact(row, value.shape).cpu()
+    return weights
 
 
 def write_adapters(
@@ -135,6 +137,7 @@ def write_adapters(
     trained: Mapping[str, Tensor],
     weights: Mapping[str, Tensor],
     base: str | None,
+    revision: str | None = None,
     tokens: PreTrainedTokenizerBase,
 ) -> None:
     """Write ``adapter`` in peft's format and, with ``lora.merge``, ``model`` in that of transformers.
@@ -148,6 +151,7 @@ def write_adapters(
         trained: adapters by peft's names.
         weights: of the model without adapters, the trained head among them.
         base: what peft is to load the adapter onto.
+        revision: of that on the hub.
         tokens: the model's tokenizer.
     """
     with torch.device("meta"):
@@ -156,7 +160,8 @@ def write_adapters(
     plain.name_or_path = base or ""
     with warnings.catch_warnings():  # peft asks for a property by its old name
         warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
-        model: Any = get_peft_model(plain, _peft_config(lora, family, base, task), low_cpu_mem_usage=True)
+        settings = _peft_config(lora, family, base, task, revision)
+        model: Any = get_peft_model(plain, settings, low_cpu_mem_usage=True)
     state = {}
     for name in model.state_dict():
         inner = name.removeprefix("base_model.model.")
@@ -176,7 +181,9 @@ def write_adapters(
         save_model(run_dir / "model", config, dict(model.merge_and_unload().state_dict()), kind, tokens)
 
 
-def _peft_config(lora: LoraConfig, family: Family, base: str | None, task: TaskType | None) -> PeftLoraConfig:
+def _peft_config(
+    lora: LoraConfig, family: Family, base: str | None, task: TaskType | None, revision: str | None = None
+) -> PeftLoraConfig:
     modules = "|".join(re.escape(module) for name in lora.targets for module in family.modules[name])
     return PeftLoraConfig(
         r=lora.rank,
@@ -185,5 +192,6 @@ def _peft_config(lora: LoraConfig, family: Family, base: str | None, task: TaskT
         bias="none",
         task_type=task,
         base_model_name_or_path=base,
+        revision=revision,
         inference_mode=False,
     )

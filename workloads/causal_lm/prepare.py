@@ -27,6 +27,8 @@ from .template import Template
 
 CHAT_FILE = "chat.json"
 """Beside the manifest: what made texts into tokens."""
+CHECKED_QUESTIONS = 100
+"""That must come back from their tokens."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,9 @@ def prepare_chat(config: RunConfig) -> Manifest:
         _say(f"{out} is already prepared: {_summary(manifest)}")
         return manifest
     conversations = read_conversations(list(files), chat)
+    template.check([found.question for found in conversations[:CHECKED_QUESTIONS]])
+    if template.missing_start:
+        _say(f"note: the model's texts begin with {template.missing_start}; chat.prompt does not")
     with workspace(out) as folder:
         found = _prepared(conversations, template)
         short = [one for one in found if len(one.tokens) <= chat.max_tokens]

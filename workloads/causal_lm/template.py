@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -64,6 +66,31 @@ class Template:
         ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
         return [[*found, self.tokenizer.eos_token_id] for found in ids] if ended else ids
 
+    def check(self, texts: Sequence[str]) -> None:
+        """Raise ValueError if most texts do not come back from their tokens with the same words.
+
+        transformers picks a tokenizer's class by names in the model's files. Where these are wrong, spaces
+        are dropped and nothing is said (its issues 45488 and 48206).
+        """
+        returned = [str(self.tokenizer.decode(ids)) for ids in self.tokens(texts)]
+        lost = [pair for pair in zip(texts, returned, strict=True) if _words(pair[0]) != _words(pair[1])]
+        if 2 * len(lost) > len(texts):
+            text, back = lost[0]
+            raise ValueError(
+                f"model.init_from: its tokenizer does not give back what it reads: {text[:60]!r} comes back "
+                f"as {back[:60]!r}. transformers takes it for a {type(self.tokenizer).__name__}, which does "
+                "not fit its files (tokenizer_config.json, tokenizer.json); mend them, or name another model"
+            )
+
+    @property
+    def missing_start(self) -> str | None:
+        """The token that the model's texts begin with, if ``chat.prompt`` does not."""
+        start = self.tokenizer.bos_token
+        if start is None or self._chat.prompt is None or self._chat.prompt.startswith(start):
+            return None
+        begins = self.tokenizer("a")["input_ids"][:1] == [self.tokenizer.bos_token_id]
+        return str(start) if begins else None
+
     def answer(self, response: str) -> str:
         """What ROUGE compares of a response; nothing of one that does not come to the mark."""
         mark = self._chat.answer_follows
@@ -80,6 +107,11 @@ class Template:
             str(self.tokenizer.chat_template) if self._chat.prompt is None else "",
         ]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _words(text: str) -> list[str]:
+    """Whatever a tokenizer makes of white space and of characters that are written in two ways."""
+    return re.findall(r"\w+", unicodedata.normalize("NFKC", text))
 
 
 def _filled(template: str, values: dict[str, str]) -> str:

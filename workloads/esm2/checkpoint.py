@@ -67,10 +67,11 @@ class Checkpointer:
         self._here = here
         self._identity = dict(identity)
         self._keep = keep
+        self._on_xla = here.device.type == "xla"
         self._options = StateDictOptions(
             ignore_frozen_params=not trains_all,
             strict=trains_all,
-            cpu_offload=here.device.type == "xla",  # whose tensors torch's files cannot hold
+            cpu_offload=self._on_xla,  # whose tensors torch's files cannot hold
         )
         self._trains_all = trains_all
         # Background collectives need a group of their own, or they would meet those of the training step.
@@ -103,10 +104,14 @@ class Checkpointer:
         self.finish()
         beat("saving a checkpoint", slow=True)
         path = self._path(step)
-        model_state, optimizer_state = self._state(model, optimizers)
         partial = path.with_name(path.name + _PARTIAL)
+        state: dict[str, Any] = {}
+        # With XLA every process has all of it. A copy on the host for each of a node's 32 or 64, and another
+        # to write from, would be more than the host's memory.
+        if not self._on_xla or self._here.is_first:
+            state["model"], state["optimizer"] = self._state(model, optimizers)
         future = async_save(
-            {"model": model_state, "optimizer": optimizer_state},
+            state,
             checkpoint_id=partial,
             process_group=self._group,
             async_stager=self._stager,

@@ -66,7 +66,7 @@ class Trainer:
                 layer.compile(dynamic=False)
         self.optimizers: list[Optimizer] = build_optimizers(self.model, objective.optim)
         self.progress = Progress()
-        self.has_stepped = False
+        self.steps_made = 0
 
     def step(self, step: StepPacks) -> StepResult:
         """One optimizer step over this process's share of the step's packs.
@@ -77,7 +77,7 @@ class Trainer:
         here, objective = self.here, self.objective
         lr = learning_rate(self.progress.step + 1, self.config.train.max_steps, objective.optim)
         set_learning_rate(self.optimizers, lr)
-        if self.on_xla and not self.has_stepped:
+        if self.on_xla and not self.steps_made:
             xla.begin_gradients(self.model)
         packs = [objective.pack(host, self.shape, here.packs_on) for host in step.packs]
         # The loss is a mean over all targets of the step, on any process and in any micro-batch. DDP and
@@ -116,7 +116,7 @@ class Trainer:
             optimizer.zero_grad(set_to_none=not self.on_xla)
         here.cut_graph()
         self.progress.add(step, result.loss)
-        self.has_stepped = True
+        self.steps_made += 1
         return result
 
     def release(self) -> None:
@@ -127,8 +127,10 @@ class Trainer:
             torch.cuda.empty_cache()
 
     def beat(self) -> None:
-        """The first step of this process compiles and connects."""
-        beat("training", slow=not self.has_stepped)
+        """The first step of this process compiles and connects. On XLA the second one still compiles: only
+        then is the optimizer's state there before the update.
+        """
+        beat("training", slow=self.steps_made < (2 if self.on_xla else 1))
 
     def num_flops(self, residues: int, attended_pairs: int) -> float:
         return num_flops(bare(self.model), residues, attended_pairs)

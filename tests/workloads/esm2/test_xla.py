@@ -26,6 +26,7 @@ from tests.workloads.esm2.training_runs import (
     write_run_file,
 )
 from workloads.esm2 import xla
+from workloads.esm2.processes import processes
 from workloads.esm2.trainer import StepResult, Trainer
 
 torch_xla = pytest.importorskip("torch_xla", reason="torch_xla is not installed here: make test-xla")
@@ -60,6 +61,8 @@ class Trained:
     folder: Path
     counts: list[Counts]
     """After each step of the run ``xla``."""
+    slow: list[bool]
+    """Whether it had said by then that the step may be slow."""
 
 
 @pytest.fixture(scope="module")
@@ -85,20 +88,24 @@ def train(prepared: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="module")
 def trained(train: Callable[..., Path]) -> Trained:
     """``cpu`` and ``xla``, the same run on either."""
-    counts = []
+    counts: list[Counts] = []
+    slow: list[bool] = []
+    said: list[bool] = []
     step = Trainer.step
 
     def counted(trainer: Trainer, *arguments: Any) -> StepResult:
         result = step(trainer, *arguments)
         counts.append(Counts.now())
+        slow.append(said[-1])
         return result
 
     train("cpu", "cpu")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "step", counted)
+        patch.setattr("workloads.esm2.trainer.beat", lambda _, slow: said.append(slow))
         metrics.clear_all()
         run_dir = train("xla", "xla")
-    return Trained(run_dir.parent, counts)
+    return Trained(run_dir.parent, counts, slow)
 
 
 def results(run_dir: Path) -> dict[str, Any]:
@@ -123,6 +130,12 @@ def test_a_step_is_the_same_few_graphs(trained: Trained) -> None:
     assert [each.compiled for each in counts] == [6] + [7] * (NUM_STEPS - 1)
     run = {after.run - before.run for before, after in itertools.pairwise(counts[1:])}
     assert run == {PACKS_PER_STEP + 3}
+
+
+def test_steps_that_compile_may_be_slow(trained: Trained) -> None:
+    """Who watches them would think that they hang."""
+    compiled = [0, *(each.compiled for each in trained.counts)]
+    assert trained.slow == [after > before for before, after in itertools.pairwise(compiled)]
 
 
 def test_nothing_falls_back_to_the_host(trained: Trained) -> None:
@@ -164,20 +177,43 @@ def test_gradients_are_summed_within_the_graph(monkeypatch: pytest.MonkeyPatch) 
     assert parameter.grad.tolist() == [0.0, 0.5, 2.0]
 
 
-def test_two_processes_give_the_same_losses(
-    prepared: Path, tiny_model: Path, tmp_path: Path, trained: Trained
-) -> None:
-    """With gloo in place of the sums within graphs, which XLA's CPU device leaves out."""
-    run_file = write_run_file(tmp_path, prepared, tiny_model)
-    command = ("--config", str(run_file), *OF_BLOCKS)
-    done = start_training(
-        *command, processes=2, module="tests.workloads.esm2.xla_joined_by_gloo", PJRT_DEVICE="CPU"
-    )
+def test_two_processes_give_the_same_losses(train: Callable[..., Path], trained: Trained) -> None:
+    """And a checkpoint that one goes on from, though only the first of them writes.
+
+    With gloo in place of the sums within graphs, which XLA's CPU device leaves out.
+    """
+    settings = ("optim.schedule=constant",)
+    whole = train("cpu", "whole-cpu", *settings)
+    command = ("--config", str(trained.folder.parent / "run.yaml"), "name=both", *OF_BLOCKS, *settings)
+    module = "tests.workloads.esm2.xla_joined_by_gloo"
+    done = start_training(*command, "train.max_steps=15", processes=2, module=module, PJRT_DEVICE="CPU")
     said, _ = done.communicate(timeout=300)
     assert done.returncode == 0, said
-    both = losses(tmp_path / "runs" / "run")
-    assert largest_difference(both, losses(trained.folder / "cpu")) < TOLERANCE
-    assert results(tmp_path / "runs" / "run")["world_size"] == 2
+    (checkpoint,) = (trained.folder / "both" / "checkpoints").iterdir()
+    assert json.loads((checkpoint / "checkpoint.json").read_text())["world_size"] == 2
+    assert sum(path.stat().st_size for path in checkpoint.glob("__1_*")) == 0
+    assert largest_difference(losses(whole), losses(train("xla", "both", *settings))) < TOLERANCE
+
+
+def test_losses_without_functionalization(trained: Trained) -> None:
+    """Which torch-neuronx switches off: then the parts that tensors are split into have other data."""
+    command = ("--config", str(trained.folder.parent / "run.yaml"), "name=without", *OF_BLOCKS)
+    done = start_training(*command, processes=1, PJRT_DEVICE="CPU", XLA_DISABLE_FUNCTIONALIZATION="1")
+    said, _ = done.communicate(timeout=300)
+    assert done.returncode == 0, said
+    difference = largest_difference(losses(trained.folder / "cpu"), losses(trained.folder / "without"))
+    assert difference < TOLERANCE
+
+
+def test_locks_go_before_anything_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PJRT_DEVICE", "CPU")
+    done: list[Path | str] = []
+    device = torch_xla.device()
+    monkeypatch.setattr(xla, "drop_locks", done.append)
+    monkeypatch.setattr(xla, "connected_device", lambda: done.append("summed") or device)
+    with processes(xla_cache=tmp_path) as here:
+        assert here.device == device
+    assert done == [tmp_path, "summed"]
 
 
 def test_processes_that_would_train_apart_are_refused(run_file: Path) -> None:

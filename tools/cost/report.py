@@ -102,7 +102,7 @@ def capacity_notes(cluster: AnyCluster, prices: PriceList) -> Iterator[str]:
         if group.training_plan_arn:
             yield (
                 f"{group.name}: a training plan is paid when it is bought, at its own price (aws sagemaker"
-                " list-training-plans); the on-demand price stands in the table."
+                " list-training-plans), which is not that of the table."
             )
         if group.capacity == "spot":
             yield f"{group.name}: spot costs less than the on-demand price in the table, and changes."

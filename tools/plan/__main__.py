@@ -76,6 +76,7 @@ def main() -> int:
         layout.parameters,
         gpu=place.gpu,
         world_size=place.world_size,
+        attention=layout.attention,
         mfu=options.mfu,
         measured=read_measured(options.measured) if options.measured else None,
     )

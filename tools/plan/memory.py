@@ -165,12 +165,16 @@ def layer_numbers(size: int, attention: Attention, lora: LoraConfig | None = Non
     return 2 * FP32 + (kept + ("intermediate" in targets) + 4 * ("output" in targets)) * size
 
 
+def window_keys(config: RunConfig) -> int:
+    """How many a token's query meets in ``workloads/esm2/window_attention.py``."""
+    return min(config.train.tokens_per_pack, 3 * (config.model.max_residues + 2))
+
+
 def _attention_extras(layout: Layout) -> float:
     if layout.attention == "flash":
         return FP32 * layout.config.train.tokens_per_pack * layout.shape.heads
     if layout.attention == "window":
-        tokens = layout.config.train.tokens_per_pack
-        window = min(tokens, 3 * (layout.config.model.max_residues + 2))
+        tokens, window = layout.config.train.tokens_per_pack, window_keys(layout.config)
         mask = tokens * window
         return (FP32 + layout.number_bytes) * tokens * window * layout.shape.heads + mask
     return layout.number_bytes * layout.shape.heads * layout.attended_pairs

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.plan.memory import Attention, window_keys
 from tools.plan.model_size import ModelShape, Parameters
 from tools.plan.published_mfu import published_mfu
 from workloads.esm2.config import RunConfig
@@ -86,6 +87,7 @@ def speed(
     *,
     gpu: str,
     world_size: int,
+    attention: Attention = "flash",
     mfu: float | None = None,
     measured: Measured | None = None,
 ) -> Speed:
@@ -115,6 +117,13 @@ def speed(
         if config.train.activation_checkpointing:
             low, high = RECOMPUTED * low, RECOMPUTED * high
             source += "; a quarter less, as layers are computed again"
+        if attention == "window":
+            # Keys of other proteins are computed with, and are no work that a share of the peak counts.
+            counted = flops_per_residue(config, shape, parameters)
+            spare = window_keys(config) - min(MEAN_LENGTH, config.model.max_residues + 2)
+            share = counted / (counted + 12 * shape.layers * shape.hidden * max(0.0, spare))
+            low, high = share * low, share * high
+            source += f"; {share:.0%} of that, as attention reads {window_keys(config)} keys a token"
         if config.train.precision == "fp32":
             source += "; that is of bf16, and fp32 takes several times as long"
     rounds = -(-config.packs_per_step // world_size)

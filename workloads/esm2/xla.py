@@ -160,7 +160,9 @@ def recomputed(layer: Callable[..., Tensor], *arguments: object) -> Tensor:
 def device_name() -> str:
     """What the device is called in reports."""
     kind = os.environ.get(PJRT_DEVICE, "")
-    return f"NeuronCore of {_instance_type()}" if kind == "NEURON" else f"XLA:{kind}"
+    if kind != "NEURON":
+        return f"XLA:{kind}"
+    return " ".join(filter(None, [_chip(), f"NeuronCore of {_instance_type()}"]))
 
 
 def version(device: torch.device) -> str | None:
@@ -170,8 +172,12 @@ def version(device: torch.device) -> str | None:
 
 def peak_flops(device: torch.device) -> float | None:
     """bf16 FLOP/s of one logical NeuronCore, None where it is not known."""
-    chip = _CHIPS.get(_instance_type()[:4])
+    chip = _chip()
     return NEURON_CORE_BF16_FLOPS[chip] if chip and is_neuron(device) else None
+
+
+def _chip() -> str | None:
+    return _CHIPS.get(_instance_type()[:4])
 
 
 def _instance_type() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from tools.plan import __main__ as command
 from tools.plan.memory import Layout, memory
 from tools.plan.model_size import ModelShape, parameters_of
+from workloads.esm2 import xla
 from workloads.esm2.config import ModelConfig, RunConfig, TrainConfig
 from workloads.esm2.window_attention import window_attention
 
@@ -52,6 +54,28 @@ def test_cores_share_a_device_s_memory(
     for part in (*parts, "nothing was measured on Trainium", "assumed, as nobody publishes", "USD for these"):
         assert part in out
     assert " GPU" not in out.replace("plain PyTorch and BioNeMo on H100", "")
+
+
+def test_arithmetic_with_other_proteins_takes_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A token meets 3,072 keys, of which 414 are its protein's on average."""
+    assert plan(monkeypatch, "esm2_150m", "slurm-trn1", *FITTING) == 0
+    assert "62% of that, as attention reads 3072 keys a token" in capsys.readouterr().out
+
+
+def test_a_run_on_trainium_measures_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PJRT_DEVICE", "NEURON")
+    (tmp_path / "product_name").write_text("trn1.32xlarge\n")
+    monkeypatch.setattr(xla, "_INSTANCE_TYPE", tmp_path / "product_name")
+    results = tmp_path / "results.json"
+    results.write_text(json.dumps({"mfu": 0.1, "environment": {"device": xla.device_name()}}))
+    assert plan(monkeypatch, "esm2_150m", "slurm-trn1", *FITTING, "--measured", str(results)) == 0
+    assert "10 %: measured on Trainium by the run of --measured" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="the run was on Trainium, and the cluster has Trainium2"):
+        plan(monkeypatch, "esm2_150m", "eks-trn2", *FITTING, "--measured", str(results))
 
 
 def test_what_does_not_fit_is_not_sharded(

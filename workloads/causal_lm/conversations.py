@@ -30,6 +30,7 @@ class ConversationSplit(ProteinSplit):
     """
 
     records = "conversations"
+    tokens = "tokens"
 
     def __init__(self, folder: str | Path, split: Split) -> None:
         super().__init__(folder, split)

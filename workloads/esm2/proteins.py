@@ -42,6 +42,8 @@ class ProteinSplit:
 
     records = "proteins"
     """What they are called, in messages."""
+    tokens = "residues"
+    """What they are made of, likewise."""
 
     def __init__(self, folder: str | Path, split: Split) -> None:
         self.manifest = Manifest.load(Path(folder))

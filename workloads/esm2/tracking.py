@@ -33,7 +33,7 @@ class RunLog:
     """The record of one run, kept by rank 0; with ``enabled=False`` (all other ranks) it does nothing.
 
     An existing record is continued. Call ``truncate_after`` with the step resumed from before the
-    first ``train``.
+    first ``train``. ``tokens`` is what people call them; metrics have one name for all.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class RunLog:
         experiment: str,
         max_steps: int,
         enabled: bool,
+        tokens: str = "residues",
     ) -> None:
         self._enabled = enabled
         if not enabled:
@@ -54,7 +55,7 @@ class RunLog:
         self._path = run_dir / METRICS_FILE
         _drop_torn_line(self._path)
         self._stream: TextIO | None = self._path.open("a", encoding="utf-8")
-        self._progress = _Progress(max_steps)
+        self._progress = _Progress(max_steps, tokens)
         self._mlflow = MlflowMirror(run_dir, uri=uri, experiment=experiment, params=config)
 
     def train(self, step: int, **values: float | None) -> None:
@@ -149,8 +150,8 @@ def write_results(run_dir: Path, results: Mapping[str, Any], file: str = RESULTS
 class _Progress:
     """A bar on a terminal, else a line now and then."""
 
-    def __init__(self, max_steps: int) -> None:
-        self._max_steps = max_steps
+    def __init__(self, max_steps: int, tokens: str) -> None:
+        self._max_steps, self._tokens = max_steps, tokens
         self._is_terminal = sys.stderr.isatty()
         self._bar = tqdm(
             total=max_steps,
@@ -178,7 +179,7 @@ class _Progress:
         if loss is not None:
             shown.append(f"loss {loss:.3f}")
         if speed is not None:
-            shown.append(f"{_with_prefix(speed)} residues/s")
+            shown.append(f"{_with_prefix(speed)} {self._tokens}/s")
         if self._is_terminal:
             self._bar.set_postfix_str(", ".join(shown), refresh=False)
             self._bar.update(step - self._bar.n)

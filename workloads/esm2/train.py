@@ -94,6 +94,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
             experiment=config.tracking.experiment,
             max_steps=config.train.max_steps,
             enabled=here.is_first,
+            tokens=objective.split.tokens,
         )
         lost = log.truncate_after(progress.step)
         if saved is not None or lost:
@@ -303,7 +304,7 @@ def main(config: RunConfig) -> None:
         if here.is_first:
             print(
                 f"{config.name}: {objective.summary(results)}, "
-                f"{results['train_residues_per_second']:.0f} residues/s\n"
+                f"{results['train_residues_per_second']:.0f} {objective.split.tokens}/s\n"
                 f"model   {run_dir / 'model'}\nreport  {run_dir / REPORT_FILE}"
             )
 

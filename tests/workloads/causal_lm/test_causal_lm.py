@@ -98,7 +98,9 @@ def test_the_model_of_a_run_is_evaluated_again(answers: Path, run_file: Path) ->
         train_here(run_file, "name=unheard-of", stage=evaluate)
 
 
-def test_a_resumed_run_is_the_uninterrupted_one(runs: Path, run_file: Path) -> None:
+def test_a_resumed_run_is_the_uninterrupted_one(
+    runs: Path, run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for trained, part in (("full", "model/model.safetensors"), ("lora", "adapter/adapter_model.safetensors")):
         settings = [f"name={trained}-resumed", *MODES[trained][1].split()]
         train_here(run_file, *settings, "train.max_steps=5")
@@ -106,6 +108,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(runs: Path, run_file: Path) -> N
         assert losses(runs / f"{trained}-resumed") == losses(runs / trained)
         one, other = (load_file(runs / name / part) for name in (f"{trained}-resumed", trained))
         assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+    said = "".join(capsys.readouterr())
+    assert "tokens/s" in said and "residues" not in said
 
 
 def test_adapters_change_nothing_but_themselves(run_file: Path) -> None:

@@ -257,11 +257,12 @@ def test_plain_lines_where_stderr_is_a_file(
     assert lines[0].startswith("step 11/20: loss 2.500, 12.3 k residues/s, ETA 0:00:0")
     assert lines[1].startswith("step 20/20: ")
     monkeypatch.setattr(tracking, "PLAIN_LINE_EVERY_SECONDS", 0.0)
-    log = _open(tmp_path / "s", tmp_path / "mlruns")
+    log = _open(tmp_path / "s", tmp_path / "mlruns", tokens="tokens")
     for step in range(1, 5):
-        log.train(step, loss=2.5)
+        log.train(step, loss=2.5, residues_per_second=99.0)
     log.close()
-    assert len(capfd.readouterr().err.splitlines()) == 4
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 4 and "99 tokens/s" in lines[0]
 
 
 def test_a_bar_on_a_terminal(tmp_path: Path) -> None:

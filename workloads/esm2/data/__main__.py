@@ -8,8 +8,9 @@ from workloads.esm2.data.run_data import prepare_run
 
 
 def main(config: RunConfig) -> None:
+    records, tokens = ("proteins", "residues") if config.chat is None else ("conversations", "tokens")
     for name, split in prepare_run(config).splits.items():
-        counts = f"{split.records:>12,} proteins {split.residues:>15,} residues"
+        counts = f"{split.records:>12,} {records} {split.residues:>15,} {tokens}"
         print(f"{name:10} {counts} {len(split.shards):>5} shards")
 
 

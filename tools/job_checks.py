@@ -49,6 +49,9 @@ def path_problems(
         name, read = "inference.input", local_files(config.inference.input)
     else:
         name, read = "data", paths_read(config)
+    start = config.model.init_from or ""
+    if PurePosixPath(start).is_absolute() and not is_shared(start):
+        problems.append(f"model.init_from: {start} is on this machine; {who} read below {where}, and the hub")
     problems += [
         f"{name}: {path} is on this machine; {who} read below {where}, https:// and s3://"
         for path in read

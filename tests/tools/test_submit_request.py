@@ -133,6 +133,7 @@ def test_an_image_may_be_a_reference(image: str) -> None:
         (["data.path=/data"], {}, "data.path: got /data"),
         (["data.downloads=/tmp"], {}, "data.downloads: got /tmp"),
         (["data.source=[mine.fasta]"], {}, "data: mine.fasta is on this machine"),
+        (["model.init_from=/home/ada/qwen"], {}, "model.init_from: /home/ada/qwen is on this machine"),
         (
             ["inference.input=[sample, mine.fasta]"],
             {"stage": "predict"},

@@ -28,7 +28,9 @@ DEFAULT_QUOTAS = {
     "Number of workspaces": 5,
 }
 QUOTAS_BY_CODE = {
+    "L-FD6F2F22": 100.0,
     "L-8F1B9C74": 100800.0,
+    "L-59D0763F": 100.0,
     "L-88479C21": 262144.0,
     "L-4EDE4065": 10240.0,
     "L-F678F1CE": 5.0,
@@ -36,6 +38,10 @@ QUOTAS_BY_CODE = {
     "L-0263D0A3": 5.0,
     "L-DF5E4CA3": 5000.0,
     "L-FE5A380F": 5.0,
+    "L-1B52E74A": 20.0,
+    "L-29B6F2EB": 50.0,
+    "L-B683BCB0": 5.0,
+    "L-AC46C40F": 60.0,
 }
 OTHER_ZONE = {"us-west-2": "usw2-az9", "us-east-1": "use1-az9"}
 """A zone of the region that no shipped file names."""
@@ -56,6 +62,7 @@ def empty_account(cluster: Cluster) -> AnsweringAws:
         {"Parameter": {"Name": "/cdk-bootstrap/hnb659fds/version", "Type": "String", "Value": "27"}},
     )
     aws.answer("ssm", "DescribeDocument", Refusal("InvalidDocument"))
+    aws.answer("iam", "GetAccountSummary", {"SummaryMap": {"Roles": 40, "RolesQuota": 1000}})
     aws.answer("cloudformation", "DescribeStacks", Refusal("ValidationError", "Stack does not exist"))
     aws.answer("sagemaker", "ListClusters", {"ClusterSummaries": []})
     aws.answer("sagemaker", "DescribeCluster", Refusal("ResourceNotFound"))
@@ -70,9 +77,23 @@ def empty_account(cluster: Cluster) -> AnsweringAws:
     aws.answer("sagemaker", "ListMlflowTrackingServers", {"TrackingServerSummaries": []})
     aws.answer("fsx", "DescribeFileSystems", {"FileSystems": []})
     aws.answer("sagemaker", "DescribeTrainingPlan", training_plan())
+    aws.answer("sagemaker", "ListDomains", {"Domains": []})
+    aws.answer("sagemaker", "ListUserProfiles", {"UserProfiles": []})
+    aws.answer("rds", "DescribeDBInstances", {"DBInstances": []})
+    quotas = {"DBInstances": 40, "AllocatedStorage": 100000, "DBSubnetGroups": 50, "DBParameterGroups": 50}
+    aws.answer("rds", "DescribeAccountAttributes", database_quotas(quotas))
     _answer_quotas(aws)
     _answer_network(aws, cluster.region, [*zone_ids(cluster), OTHER_ZONE[cluster.region]])
     return aws
+
+
+def database_quotas(quotas: dict[str, int], used: int = 0) -> dict[str, Any]:
+    """What RDS answers, with the same use of each."""
+    return {
+        "AccountQuotas": [
+            {"AccountQuotaName": name, "Used": used, "Max": value} for name, value in quotas.items()
+        ]
+    }
 
 
 def _answer_quotas(aws: AnsweringAws) -> None:
@@ -116,6 +137,7 @@ def _answer_network(aws: AnsweringAws, region: str, zone_ids: list[str]) -> None
     aws.answer("ec2", "DescribeAddresses", {"Addresses": []})
     aws.answer("ec2", "DescribeSubnets", {"Subnets": []})
     aws.answer("ec2", "DescribeNatGateways", {"NatGateways": []})
+    aws.answer("ec2", "DescribeVpcEndpoints", {"VpcEndpoints": []})
     aws.answer("ec2", "DescribeNetworkInterfaces", {"NetworkInterfaces": []})
 
 

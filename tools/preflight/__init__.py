@@ -19,6 +19,7 @@ from tools.preflight import (
     account,
     addons,
     chart_types,
+    database_quotas,
     encryption,
     existing_routes,
     existing_vpc,
@@ -48,6 +49,7 @@ CHECKS: dict[str, Check] = {
     "region": account.check_region,
     "CDK bootstrap": account.check_bootstrap,
     "stacks": stacks.check_stacks,
+    "quota of roles": account.check_roles,
     "quotas of instance types": instance_quotas.check_instance_types,
     "quotas of instances in all": instance_quotas.check_instance_totals,
     "quota of volume size": instance_quotas.check_volume_size,
@@ -72,6 +74,7 @@ CHECKS: dict[str, Check] = {
     "SAML identity provider": observability.check_saml,
     "version of Grafana": observability.check_grafana_version,
     "room for MLflow": mlflow.check_mlflow,
+    "quotas of Studio": studio.check_domains,
     "quota of Studio's spaces": studio.check_spaces,
     "sign-in of Studio": studio.check_sign_in,
     "trail for Studio": studio.check_trail,
@@ -81,6 +84,7 @@ CHECKS: dict[str, Check] = {
 SLURM_CHECKS: dict[str, OwnCheck] = {
     "name of the shell document": names.check_document,
     "name of the nodes' log group": names.check_node_log_group,
+    "quotas of the database": database_quotas.check_database_quotas,
     "copies of downloads": mirror.check_mirror,
 }
 

@@ -7,15 +7,21 @@ from collections.abc import Iterator
 from botocore.exceptions import BotoCoreError, ClientError
 
 from config.cluster import Cluster
+from config.stack_names import stack_names
 from tools.aws_session import explain, is_absent
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
+from tools.preflight.stacks import is_deployed
 
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
 """Written by `cdk bootstrap`; hnb659fds is the CDK's default qualifier."""
 
 MIN_BOOTSTRAP_VERSION = 6
 """What stacks with assets require (DefaultStackSynthesizer in aws-cdk-lib); `cdk deploy` checks the same."""
+
+
+MOST_ROLES = {"slurm": 25, "eks": 45}
+"""Of all stacks of a cluster with everything that a file can ask for."""
 
 
 def check_credentials(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -62,3 +68,21 @@ def check_bootstrap(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         )
     else:
         yield ok("CDK bootstrap", f"version {version}")
+
+
+def check_roles(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
+    """A warning, as how many there will be is known at synthesis alone."""
+    if is_deployed(aws, stack_names(cluster).hyperpod):
+        return
+    summary = aws.call("iam", "get_account_summary")["SummaryMap"]
+    most, used, quota = MOST_ROLES[cluster.scheduler], summary["Roles"], summary["RolesQuota"]
+    said = f"up to {most} needed, {used:,} in use, the quota is {quota:,}"
+    if used + most > quota:
+        yield warn(
+            "quota IAM roles",
+            said,
+            "delete roles that nobody needs, or request more for 'Roles per account' in Service Quotas, AWS "
+            "Identity and Access Management (IAM), which is in us-east-1",
+        )
+    else:
+        yield ok("quota IAM roles", said)

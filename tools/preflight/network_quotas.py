@@ -1,11 +1,12 @@
-"""Quotas that a VPC of the cluster's own takes from, and the network interfaces of its nodes."""
+"""Quotas that a VPC of the cluster's own and endpoints take from, and the network interfaces of its nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from config.address_demand import node_interfaces
-from config.cluster import Cluster, NewVpc
+from config.cluster import Cluster, ExistingVpc, NewVpc
+from config.endpoint_services import endpoint_services
 from config.stack_names import stack_names
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -17,19 +18,45 @@ VPC, EC2 = "Amazon Virtual Private Cloud (Amazon VPC)", "Amazon Elastic Compute 
 
 
 def check_network_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Of the network nothing once it is deployed, or when it is given; of the nodes those to come."""
-    names = stack_names(cluster)
-    network = cluster.network
-    if isinstance(network, NewVpc) and not is_deployed(aws, names.network):
-        vpcs = aws.items("ec2", "describe_vpcs", "Vpcs")
-        yield _judge(aws, "vpc", "L-F678F1CE", "VPCs per Region", VPC, len(vpcs))
-        if network.internet == "nat":
-            gateways = aws.items("ec2", "describe_internet_gateways", "InternetGateways")
-            yield _judge(aws, "vpc", "L-A4707A72", "Internet gateways per Region", VPC, len(gateways))
-            addresses = aws.call("ec2", "describe_addresses")["Addresses"]
-            yield _judge(aws, "ec2", "L-0263D0A3", "EC2-VPC Elastic IPs", EC2, len(addresses))
-            yield _nat_gateways(aws, network.availability_zone_ids[0])
+    """Of the network nothing once it is deployed, of a given one endpoints alone; of nodes those to come."""
+    if not is_deployed(aws, stack_names(cluster).network):
+        if isinstance(cluster.network, NewVpc):
+            yield from _new_vpc(aws, cluster.network)
+        yield from _endpoints(aws, cluster)
     yield _network_interfaces(aws, missing_nodes(aws, cluster))
+
+
+def _new_vpc(aws: ReadOnlyAws, network: NewVpc) -> Iterator[Finding]:
+    vpcs = aws.items("ec2", "describe_vpcs", "Vpcs")
+    yield _judge(aws, "vpc", "L-F678F1CE", "VPCs per Region", VPC, len(vpcs))
+    if network.internet == "nat":
+        gateways = aws.items("ec2", "describe_internet_gateways", "InternetGateways")
+        yield _judge(aws, "vpc", "L-A4707A72", "Internet gateways per Region", VPC, len(gateways))
+        addresses = aws.call("ec2", "describe_addresses")["Addresses"]
+        yield _judge(aws, "ec2", "L-0263D0A3", "EC2-VPC Elastic IPs", EC2, len(addresses))
+        yield _nat_gateways(aws, network.availability_zone_ids[0])
+
+
+def _endpoints(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
+    """Gateways count by region; interfaces by VPC, with those of Gateway Load Balancers (AWS PrivateLink
+    guide, "AWS PrivateLink quotas").
+    """
+    network = cluster.network
+    there = aws.items("ec2", "describe_vpc_endpoints", "VpcEndpoints")
+    if isinstance(network, NewVpc) or network.s3_gateway_endpoint:
+        gateways = sum(endpoint["VpcEndpointType"] == "Gateway" for endpoint in there)
+        yield _judge(aws, "vpc", "L-1B52E74A", "Gateway VPC endpoints per Region", VPC, gateways)
+    if network.interface_endpoints:
+        in_vpc = [
+            endpoint
+            for endpoint in there
+            if isinstance(network, ExistingVpc)
+            and endpoint["VpcId"] == network.vpc_id
+            and endpoint["VpcEndpointType"] in ("Interface", "GatewayLoadBalancer")
+        ]
+        needed = len(endpoint_services(cluster))
+        name = "Interface VPC endpoints per VPC"
+        yield _judge(aws, "vpc", "L-29B6F2EB", name, VPC, len(in_vpc), needed)
 
 
 def _nat_gateways(aws: ReadOnlyAws, zone_id: str) -> Finding:

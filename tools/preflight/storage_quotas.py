@@ -12,7 +12,9 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.service_quotas import judge, quota_by_code
 
 SERVICE = "Amazon FSx"
+LUSTRE_SYSTEMS = ("L-FD6F2F22", "Lustre Persistent_2 file systems")
 LUSTRE_CAPACITY = ("L-8F1B9C74", "Lustre Persistent_2 storage capacity")
+ZFS_SYSTEMS = ("L-59D0763F", "OpenZFS file systems")
 ZFS_CAPACITY = ("L-88479C21", "OpenZFS SSD storage capacity")
 ZFS_THROUGHPUT = ("L-4EDE4065", "OpenZFS throughput capacity")
 
@@ -24,11 +26,13 @@ def check_storage_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
         for system in others
         if system.get("LustreConfiguration", {}).get("DeploymentType") == "PERSISTENT_2"
     ]
+    yield _judge(aws, LUSTRE_SYSTEMS, 1, len(lustre), "")
     yield _judge(aws, LUSTRE_CAPACITY, cluster.storage.lustre.capacity_gib, sum(lustre), "GiB")
     home = cluster.storage.home
     if home is None:
         return
     zfs = [system for system in others if system["FileSystemType"] == "OPENZFS"]
+    yield _judge(aws, ZFS_SYSTEMS, 1, len(zfs), "")
     yield _judge(aws, ZFS_CAPACITY, home.capacity_gib, sum(s["StorageCapacity"] for s in zfs), "GiB")
     used_mbps = sum(system["OpenZFSConfiguration"]["ThroughputCapacity"] for system in zfs)
     yield _judge(aws, ZFS_THROUGHPUT, home.throughput_mbps, used_mbps, "MB/s")

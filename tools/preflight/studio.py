@@ -5,13 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.cluster import Cluster
+from config.stack_names import stack_names
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.instance_quotas import SERVICE
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.service_quotas import quotas_by_name
+from tools.preflight.service_quotas import judge, quota_by_code, quotas_by_name
+from tools.preflight.stacks import is_deployed
 
 RUNNING = "Studio JupyterLab Apps running on {} instances"
 """As Service Quotas names it."""
+DOMAINS = ("L-B683BCB0", "Total domains")
+PROFILES = ("L-AC46C40F", "Maximum number of Studio user profiles allowed per account")
+
+
+def check_domains(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
+    """Room for the domain and its profiles, until it is there."""
+    if not cluster.studio or is_deployed(aws, stack_names(cluster).studio):
+        return
+    domains = aws.items("sagemaker", "list_domains", "Domains")
+    profiles = aws.items("sagemaker", "list_user_profiles", "UserProfiles")
+    for (code, name), needed, used in (
+        (DOMAINS, 1, len(domains)),
+        (PROFILES, len(cluster.studio.profiles), len(profiles)),
+    ):
+        if needed:
+            yield judge(
+                subject=f"quota {name}",
+                quota_name=name,
+                service=SERVICE,
+                value=quota_by_code(aws, "sagemaker", code),
+                needed=needed,
+                used=used,
+                unit="",
+            )
 
 
 def check_spaces(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:

@@ -40,6 +40,7 @@ CLOSED = cluster().model_copy(update={"prometheus": False})
 def endpoint(name: str, *, kind: str = "Interface") -> dict[str, Any]:
     tables = [SUBNET["route_table_id"]] if kind == "Gateway" else []
     return {
+        "VpcId": NETWORK["vpc_id"],
         "VpcEndpointType": kind,
         "ServiceName": f"com.amazonaws.us-west-2.{name}",
         "RouteTableIds": tables,
@@ -146,6 +147,25 @@ def test_two_endpoints_with_private_dns_cannot_be() -> None:
     ((level, _, message),) = problems(vpc.account(checked), checked)
     assert level == "FAIL"
     assert "the VPC has ssm, kms already" in message
+
+
+@pytest.mark.parametrize(("room", "level"), [(14, "OK"), (13, "FAIL")])
+def test_endpoints_of_the_vpc_leave_room_for_ours(room: int, level: str) -> None:
+    checked = cluster(interface_endpoints=True)
+    vpc = Vpc()
+    others = [endpoint(f"other-{number}", kind="GatewayLoadBalancer") for number in range(50 - room)]
+    elsewhere = {**endpoint("ssm"), "VpcId": "vpc-other"}
+    vpc.endpoints += [*others, elsewhere]
+    aws = vpc.account(checked)
+    # Of the VPC alone, when these are asked for.
+    aws.answer(
+        "ec2",
+        "DescribeVpcEndpoints",
+        lambda asked: {"VpcEndpoints": vpc.endpoints[:-1] if "Filters" in asked else vpc.endpoints},
+    )
+    quota = "quota Interface VPC endpoints per VPC"
+    (found,) = [finding for finding in findings(aws, checked) if finding.subject == quota]
+    assert (found.level, found.message) == (level, f"14 needed, {50 - room} in use, the quota is 50")
 
 
 def test_a_closed_vpc_needs_every_endpoint() -> None:

@@ -1,15 +1,28 @@
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from config.slurm_cluster import AccountingDatabase
 from config.storage import HomeFileSystem
 from config.zones import zone_ids
-from tests.tools.accounts import STARTED, cluster_description, deployed_stacks, empty_account
+from tests.tools.accounts import (
+    STARTED,
+    cluster_description,
+    database_quotas,
+    deployed_stacks,
+    empty_account,
+)
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
-from tests.tools.cluster_files import shipped, with_group
+from tests.tools.cluster_files import shipped, shipped_eks, with_group
 from tests.tools.preflight.report import findings, problems
+from tools.preflight import network_quotas
+from tools.preflight.account import MOST_ROLES
 from tools.preflight.finding import Finding
+from tools.preflight.read_only_aws import ReadOnlyAws
 
+GOLDEN = Path(__file__).parents[2] / "golden"
 SLURM = shipped("slurm")
 P5 = shipped("slurm-p5")
 
@@ -147,15 +160,46 @@ def test_homes_count_capacity_and_throughput() -> None:
     )
 
 
+def test_file_systems_are_counted_too() -> None:
+    aws = empty_account(SLURM)
+    aws.answer("fsx", "DescribeFileSystems", file_systems(lustre(1), lustre(1)))
+    assert only(aws, SLURM, "quota Lustre Persistent_2 file systems").level == "OK"
+    aws.answer("service-quotas", "GetServiceQuota", {"Quota": {"QuotaCode": "L-FD6F2F22", "Value": 2.0}})
+    found = only(aws, SLURM, "quota Lustre Persistent_2 file systems")
+    assert (found.level, found.message) == ("FAIL", "1 needed, 2 in use, the quota is 2")
+
+
+def test_a_database_asks_for_what_rds_counts() -> None:
+    cluster = SLURM.model_copy(update={"accounting_database": AccountingDatabase(storage_gib=30)})
+    aws = empty_account(cluster)
+    quotas = {"DBInstances": 8, "AllocatedStorage": 36, "DBSubnetGroups": 7}
+    aws.answer("rds", "DescribeAccountAttributes", database_quotas(quotas, used=7))
+    assert problems(aws, cluster) == [
+        (
+            "FAIL",
+            "quota Total storage for all DB instances",
+            "30 GiB needed, 7 in use, the quota is 36",
+        ),
+        ("FAIL", "quota DB subnet groups", "1 needed, 7 in use, the quota is 7"),
+        ("WARN", "quota Parameter groups", "no quota 'Parameter groups' here; 1 needed"),
+    ]
+    own = {"TagList": [{"Key": "aws:cloudformation:stack-name", "Value": "esm2-slurm-slurm-storage"}]}
+    aws.answer("rds", "DescribeDBInstances", {"DBInstances": [own]})
+    assert problems(aws, cluster) == []
+
+
 @pytest.mark.parametrize("deployed", [False, True])
 def test_a_full_region_takes_no_new_network(deployed: bool) -> None:
     aws = empty_account(SLURM)
     aws.answer("ec2", "DescribeVpcs", {"Vpcs": [{"VpcId": f"vpc-{index}"} for index in range(5)]})
     aws.answer("ec2", "DescribeAddresses", {"Addresses": [{"PublicIp": f"192.0.2.{i}"} for i in range(5)]})
+    endpoints = [{"VpcId": f"vpc-{index}", "VpcEndpointType": "Gateway"} for index in range(20)]
+    aws.answer("ec2", "DescribeVpcEndpoints", {"VpcEndpoints": endpoints})
     if deployed:
         deployed_stacks(aws, {"esm2-slurm-slurm-network": "CREATE_COMPLETE"})
     subjects = {subject for level, subject, _ in problems(aws, SLURM) if level == "FAIL"}
-    assert subjects == (set() if deployed else {"quota VPCs per Region", "quota EC2-VPC Elastic IPs"})
+    full = {"VPCs per Region", "EC2-VPC Elastic IPs", "Gateway VPC endpoints per Region"}
+    assert subjects == (set() if deployed else {f"quota {name}" for name in full})
 
 
 @pytest.mark.parametrize(("zone", "level"), [(0, "FAIL"), (1, "OK")])
@@ -185,3 +229,29 @@ def test_a_p5_takes_an_interface_for_each_network_card() -> None:
     found = only(empty_account(P5), P5, "quota Network interfaces per Region")
     # 8 of 32, and three nodes with one each
     assert found.message == "259 needed, the quota is 5,000"
+
+
+def test_pods_take_interfaces_on_eks() -> None:
+    """For 28 of them an m5.2xlarge takes two, a g5.8xlarge one."""
+    cluster = shipped_eks("eks")
+    *_, found = network_quotas.check_network_quotas(ReadOnlyAws(empty_account(cluster).session), cluster)
+    assert found.message == "4 needed, the quota is 5,000"
+
+
+@pytest.mark.parametrize(("used", "level"), [(975, "OK"), (976, "WARN")])
+def test_roles_of_the_account_leave_room_for_ours(used: int, level: str) -> None:
+    aws = empty_account(SLURM)
+    aws.answer("iam", "GetAccountSummary", {"SummaryMap": {"Roles": used, "RolesQuota": 1000}})
+    found = only(aws, SLURM, "quota IAM roles")
+    assert (found.level, found.message) == (level, f"up to 25 needed, {used} in use, the quota is 1,000")
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "folders"),
+    [("slurm", ["slurm-p5", "every-option"]), ("eks", ["eks-p5", "every-eks-option"])],
+)
+def test_there_are_no_more_roles_than_are_counted(scheduler: str, folders: list[str]) -> None:
+    files = [path for folder in folders for path in (GOLDEN / folder).glob("*.json")]
+    resources = [one for path in files for one in json.loads(path.read_text())["Resources"].values()]
+    made = [one for one in resources if one["Type"] == "AWS::IAM::Role"]
+    assert 10 < len(made) <= MOST_ROLES[scheduler]

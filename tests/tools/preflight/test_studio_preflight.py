@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from config.slurm_cluster import SlurmCluster
-from tests.tools.accounts import empty_account
+from tests.tools.accounts import deployed_stacks, empty_account
 from tests.tools.cluster_files import shipped
-from tests.tools.preflight.report import findings
+from tests.tools.preflight.report import findings, problems
 
 TRAIL = {"Name": "all", "TrailARN": "arn:aws:cloudtrail:us-west-2:123456789012:trail/all"}
 
@@ -43,6 +43,24 @@ def test_without_studio_nothing_is_asked() -> None:
 
 def test_a_shared_partition_and_people_of_the_account_need_nothing() -> None:
     assert of_studio(studied()) == []
+
+
+def test_domains_and_profiles_are_counted() -> None:
+    cluster = studied(profiles=[{"name": "ada"}, {"name": "ben"}])
+    aws = empty_account(cluster)
+    aws.answer("sagemaker", "ListDomains", {"Domains": [{"DomainId": f"d-{number}"} for number in range(5)]})
+    profiles = [{"UserProfileName": f"p{number}"} for number in range(59)]
+    aws.answer("sagemaker", "ListUserProfiles", {"UserProfiles": profiles})
+    assert problems(aws, cluster) == [
+        ("FAIL", "quota Total domains", "1 needed, 5 in use, the quota is 5"),
+        (
+            "FAIL",
+            "quota Maximum number of Studio user profiles allowed per account",
+            "2 needed, 59 in use, the quota is 60",
+        ),
+    ]
+    deployed_stacks(aws, {"esm2-slurm-slurm-studio": "CREATE_COMPLETE"})
+    assert problems(aws, cluster) == []
 
 
 @pytest.mark.parametrize(("quota", "level"), [(0, "WARN"), (1, "WARN"), (2, "OK")])

@@ -36,7 +36,7 @@ def main() -> int:
     try:
         with only_run(host):
             return set_up(host)
-    except Exception as error:
+    except Exception as error:  # whatever it is, the platform learns of it by the exit status alone
         _tell("facts", error)
         return 1
 
@@ -55,7 +55,7 @@ def set_up(host: Host) -> int:
     results: list[StepResult] = []
     try:
         run_steps(steps_for(STEPS, facts.role, settings), node, results)
-    except Exception as error:
+    except Exception as error:  # also what no step has foreseen: such a node must not get jobs
         _tell(results[-1].name, error)
         keep_held(node, failed_step=results[-1].name)
         _remember(host, facts, results)

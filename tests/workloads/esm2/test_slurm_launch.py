@@ -291,6 +291,7 @@ def test_a_container_where_an_image_is_given(slurm: Slurm) -> None:
     words = slurm.train_steps[0]
     assert {"--container-image=/fsx/esm2.sqsh", "--container-mounts=/fsx:/fsx"} <= set(words)
     # By env, behind the container's own variables.
+    assert f"HF_HOME={slurm.job.work_folder}/huggingface" in words, "a container's own home is gone with it"
     assert words.index("NCCL_NET_PLUGIN=ofi") > words.index("env") < words.index("python3")
 
 

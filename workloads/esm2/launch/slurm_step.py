@@ -87,6 +87,8 @@ def run_environment(job: Job) -> dict[str, str]:
         PORT: str(slurm_port(int(job_id))),
         "TOKENIZERS_PARALLELISM": "false",
     }
+    if job.image:  # whose home nobody keeps: downloads of one job serve the next, and a token may lie there
+        variables["HF_HOME"] = f"{job.work_folder}/huggingface"
     if NODE_VARIABLES.is_file():
         variables |= json.loads(NODE_VARIABLES.read_text())
     libraries: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
 """Labelled proteins as the CSV files that BioNeMo fine-tunes on.
 
-BioNeMo numbers classes itself, for each file anew: of sequence tasks by their sorted labels, of residue tasks
-by the order in which letters are met in the sorted rows. An export whose files would be numbered differently
-is refused.
+BioNeMo numbers classes itself: of sequence tasks by their sorted labels, of residue tasks by the order in
+which letters are met in the sorted rows. Where it does so for each file anew, an export whose files would be
+numbered differently is refused.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from ..finetune.labelled import LabelledSplit
 from ..finetune.labels import IGNORED
 from ..proteins import Split
 from .export_files import ExportFiles
+from .installed import numbers_classes_once
 from .records import read_batches
 
 COLUMNS = ("id", "sequences", "labels")
 
 
 def write_tables(folder: Path, files: ExportFiles) -> tuple[str, ...]:
-    """Write a table for each split; returns the classes by their numbers, none for regression.
+    """Write a table for each split; returns the classes by BioNeMo's numbers, none for regression.
 
     Raises:
         ValueError: for labels that BioNeMo would read as others.
@@ -48,8 +49,8 @@ def write_tables(folder: Path, files: ExportFiles) -> tuple[str, ...]:
             writer = csv.writer(stream)
             writer.writerow(COLUMNS)
             writer.writerows(zip(*_ids_and_sequences(folder, split, name), labels, strict=True))
-    _check_classes(folder, seen, classes)
-    return classes
+    _check_classes(folder, seen)
+    return tuple(seen["train"]) if split.schema.kind == "residue" else classes
 
 
 def class_order(labels: Iterable[str], *, per_residue: bool) -> list[str]:
@@ -103,14 +104,12 @@ def _residue_texts(split: LabelledSplit, units: np.ndarray[tuple[int], np.dtype[
     return texts
 
 
-def _check_classes(folder: Path, seen: dict[str, list[str]], classes: Sequence[str]) -> None:
-    if not seen:
+def _check_classes(folder: Path, seen: dict[str, list[str]]) -> None:
+    if not seen or seen["train"] == seen["validation"] or numbers_classes_once():
         return
-    train, validation = seen["train"], seen["validation"]
-    if train == validation and len(train) == len(classes):
-        return
+    train, validation = " ".join(seen["train"]), " ".join(seen["validation"])
     raise ValueError(
-        f"{folder}: BioNeMo numbers the classes of each split by itself, and would number those of training "
-        f"({' '.join(train)}) otherwise than those of validation ({' '.join(validation)}); every class must "
-        "be in both, and of residues be met in the same order: choose other splits"
+        f"{folder}: this BioNeMo numbers the classes of each split by itself, and would number those of "
+        f"training ({train}) otherwise than those of validation ({validation}); every class must be in both, "
+        "and of residues be met in the same order: choose other splits"
     )

@@ -25,6 +25,7 @@ EXAMPLES = (
     ("bionemo/membrane_lora.yaml", ("task.kind=residue", "task.classes=[C, E, H]", "task.table=[t.csv]")),
 )
 """Run files and overrides, one for each form that our command lines have."""
+DATA_MODULE = "bionemo.esm2.model.finetune.datamodule"
 
 
 def is_installed() -> bool:
@@ -70,19 +71,29 @@ def examples() -> list[tuple[EntryPointName, list[str]]]:
     return made
 
 
-def source_of(name: EntryPointName) -> ast.Module:
-    """Of an entry point's module, which is not imported: that takes a GPU's driver.
+def source_of(module: str) -> ast.Module:
+    """Of a module of BioNeMo's, which is not imported: that takes a GPU's driver.
 
     Raises:
         ValueError: if it is not there.
     """
-    package, *parts = entry_point(name).module.split(".")
+    package, *parts = module.split(".")
     spec = importlib.util.find_spec(package)
     for folder in (spec and spec.submodule_search_locations) or ():
         file = Path(folder, *parts).with_suffix(".py")
         if file.is_file():
             return ast.parse(file.read_text(encoding="utf-8"))
-    raise ValueError(f"{entry_point(name).module} is not there: this is another release of BioNeMo")
+    raise ValueError(f"{module} is not there: this is another release of BioNeMo")
+
+
+def numbers_classes_once() -> bool:
+    """Whether validation gets the numbers of training's classes, as in newer releases, or its own."""
+    try:
+        source = source_of(DATA_MODULE)
+    except ValueError:
+        return False
+    names = [node for node in ast.walk(source) if isinstance(node, ast.Attribute)]
+    return any(name.attr == "label_tokenizer" and isinstance(name.ctx, ast.Store) for name in names)
 
 
 def options_in(source: ast.Module) -> set[str]:
@@ -102,8 +113,10 @@ def problems() -> list[str]:
     found = []
     for name, words in examples():
         given = {word.partition("=")[0] for word in words}
-        found += [f"{name} has no {option}" for option in sorted(given - options_in(source_of(name)))]
-    functions = {node.name for node in ast.walk(source_of("convert")) if isinstance(node, ast.FunctionDef)}
+        taken = options_in(source_of(entry_point(name).module))
+        found += [f"{name} has no {option}" for option in sorted(given - taken)]
+    converter = source_of(entry_point("convert").module)
+    functions = {node.name for node in ast.walk(converter) if isinstance(node, ast.FunctionDef)}
     wanted = {conversion("a", Path("b"), to_bionemo=flag)[0].replace("-", "_") for flag in (True, False)}
     return found + [f"convert has no {function}" for function in sorted(wanted - functions)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from workloads.esm2.bionemo import export
 from workloads.esm2.bionemo.export import Facts, export_run, is_exported
 from workloads.esm2.bionemo.export_files import ExportFiles, export_files
 from workloads.esm2.bionemo.export_table import class_order
+from workloads.esm2.bionemo.installed import DATA_MODULE
 from workloads.esm2.config import RunConfig, load_config
 from workloads.esm2.data.manifest import Manifest
 from workloads.esm2.data.prepare import prepare
@@ -189,17 +191,40 @@ def test_residues_without_a_class_are_refused(tiny_model: Path, tmp_path: Path) 
     assert not export_files(config.data.path).folder.exists()
 
 
+def residues(folder: Path, model: Path, structure: Callable[[int, str], str], classes: str) -> RunConfig:
+    """A residue task with other labels, made of the fold and the labels that there were."""
+    write_task_file(folder, model, "residue")
+    header, *lines = [line.split(",") for line in (folder / "table.csv").read_text().splitlines()]
+    changed = [[*fields[:-1], structure(int(fields[2]), fields[-1])] for fields in lines]
+    (folder / "table.csv").write_text("".join(f"{','.join(fields)}\n" for fields in (header, *changed)))
+    config = load_config(folder / "run.yaml", [f"task.classes={classes}", f"data.path={folder}/b"])
+    prepare_run(config)
+    return config
+
+
 def test_residue_classes_of_digits_are_refused(tiny_model: Path, tmp_path: Path) -> None:
     """A column of which pandas, and so BioNeMo, would make numbers."""
-    write_task_file(tmp_path, tiny_model, "residue")
-    lines = [line.split(",") for line in (tmp_path / "table.csv").read_text().splitlines()]
-    for fields in lines[1:]:
-        fields[-1] = fields[-1].translate(str.maketrans("-CEH", "0012"))
-    (tmp_path / "table.csv").write_text("".join(f"{','.join(fields)}\n" for fields in lines))
-    config = load_config(tmp_path / "run.yaml", ["task.classes=['0', '1', '2']", f"data.path={tmp_path}/b"])
-    prepare_run(config)
+    digits = str.maketrans("-CEH", "0012")
+    config = residues(tmp_path, tiny_model, lambda _, labels: labels.translate(digits), "['0', '1', '2']")
     with pytest.raises(ValueError, match=r"task\.classes: 0, 1, 2; BioNeMo's residue classes"):
         export_run(config)
+
+
+def test_residue_classes_have_bionemos_numbers(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of training, as they are met there; where validation has its own, both must be the same."""
+    ends = {True: "EH", False: "HE"}  # fold 3 is that of validation
+    config = residues(
+        tmp_path, tiny_model, lambda fold, labels: "C" * (len(labels) - 2) + ends[fold == 3], "[C, E, H]"
+    )
+    with pytest.raises(ValueError, match=r"those of training \(C H E\) otherwise than .* \(C E H\)"):
+        export_run(config)
+    module = tmp_path / "packages" / f"{DATA_MODULE.replace('.', '/')}.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("def setup(self):\n    self.valid.label_tokenizer = self.train.label_tokenizer\n")
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    assert export_run(config).classes == ("C", "H", "E")
 
 
 def test_classes_that_bionemo_would_number_otherwise_are_refused(tiny_model: Path, tmp_path: Path) -> None:

@@ -9,10 +9,18 @@ import json
 import os
 import subprocess
 import tarfile
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from config.chart_cache import chart_folder
+from tests.lifecycle.https_server import body
+from tools import charts
+
+Run = Callable[..., str]
 
 FOLDER = "helm_chart/Main"
 PLUGIN = "device-plugin"
@@ -123,3 +131,23 @@ class Upstream:
             check=True,
         )
         return done.stdout.strip()
+
+
+class Server:
+    """Gives the plugin's archive, or what a test puts in its place, and counts."""
+
+    def __init__(self) -> None:
+        self.answer = body(packaged())
+        self.requests = 0
+
+    def __call__(self, request: BaseHTTPRequestHandler) -> None:
+        self.requests += 1
+        self.answer(request)
+
+
+def unfinished(cache: Path) -> list[Path]:
+    return list(cache.glob(f"{charts.UNFINISHED}*"))
+
+
+def whole(cache: Path, table: Path) -> Path:
+    return chart_folder("main", cache=cache, table=table)

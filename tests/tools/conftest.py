@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from tests.tools.preflight.eks_accounts import approved_template
 from tests.tools.teardown_account import Account
-from tools import data_links, stack_deletion, teardown
-from tools.preflight import observability
+from tools import data_links, preflight, stack_deletion, teardown
+from tools.preflight import observability, planned
 
 METADATA = (
     '<EntityDescriptor xmlns="urn:oasis:names:tc:SAML:2.0:metadata" entityID="https://idp.example.com"/>'
@@ -18,6 +19,23 @@ METADATA = (
 def identity_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one of clusters/slurm-p5.yaml, which no network has."""
     monkeypatch.setattr(observability, "_fetch", lambda url: METADATA.encode())
+
+
+EVERY_CLUSTERS_CHECKS = preflight.CHECKS
+
+
+@pytest.fixture
+def approved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The approved templates are what is synthesized; of preflight's checks, those of EKS alone are made."""
+    monkeypatch.setattr(
+        planned, "synthesize", lambda cluster: planned.Synthesis(approved_template(cluster), [])
+    )
+    monkeypatch.setattr(preflight, "CHECKS", {})
+
+
+@pytest.fixture
+def all_checks(approved: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "CHECKS", EVERY_CLUSTERS_CHECKS)
 
 
 @pytest.fixture

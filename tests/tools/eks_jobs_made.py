@@ -8,9 +8,11 @@ from typing import Any
 import yaml
 
 from config.eks_cluster import EksCluster
+from tests.job_schemas.validation import pod_templates
 from tools.eks_placement import EksWanted
 from tools.eks_request import bandwidth_job, pod_job
 from workloads.esm2.config import load_config
+from workloads.esm2.launch.kubernetes_job import job_manifest
 from workloads.esm2.launch.pod_job import PodJob
 
 CLUSTERS = Path(__file__).parents[2] / "clusters"
@@ -39,3 +41,8 @@ def made(*overrides: str, stage: str = "train", cluster: EksCluster | None = Non
         return bandwidth_job(cluster, overrides, options, version="abc")
     config = load_config(RUN, overrides)
     return pod_job(cluster, config, RUN.read_text(), list(overrides), options, version="abc")
+
+
+def pod(job: PodJob) -> dict[str, Any]:
+    """What its pods are made of."""
+    return dict(pod_templates(job_manifest(job))[0]["spec"])

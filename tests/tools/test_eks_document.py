@@ -17,14 +17,13 @@ from tests.tools.document_commands import (
     takes_its_arguments,
     unknown_options,
 )
+from tests.tools.preflight.eks_accounts import P5, eks_account
 from tests.tools.preflight.report import findings
-from tests.tools.preflight.test_eks_preflight import P5, all_checks, approved, eks_account
 from tests.tools.test_deploy_document import policy
 from tests.tools.test_teardown_eks import CLUSTER, EksAccount
 from tests.tools.test_teardown_eks import approved as approved_templates
 from tools.preflight.read_only_aws import DIFFERENTLY_NAMED
 
-__all__ = ["all_checks", "approved"]
 TEXT = (REPOSITORY / "docs/deploy-on-eks.md").read_text()
 MODELS = botocore.session.get_session()
 

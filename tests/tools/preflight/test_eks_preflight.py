@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import UTC, datetime
 from functools import partial
@@ -11,150 +10,29 @@ from typing import Any
 
 import pytest
 
-from config.addons import ADDON_VERSIONS, OBSERVABILITY, TRAINING_OPERATOR, VPC_CNI
+from config.addons import OBSERVABILITY, VPC_CNI
 from config.chart_cache import chart_folder
 from config.eks_cluster import EksCluster
-from tests.tools.accounts import cluster_description, deployed_stacks, empty_account
-from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Parameters, Refusal
+from tests.tools.accounts import cluster_description, deployed_stacks
+from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Refusal
 from tests.tools.cluster_files import shipped_eks, with_group
+from tests.tools.preflight.eks_accounts import (
+    EKS,
+    P5,
+    REPOSITORY,
+    ROLE,
+    STACKS,
+    VERSIONS,
+    eks_account,
+    role,
+    version,
+)
 from tests.tools.preflight.report import findings, problems
-from tools import preflight
 from tools.preflight import __main__ as command
-from tools.preflight import chart_types, planned
+from tools.preflight import chart_types
 from tools.preflight.read_only_aws import ReadOnlyAws
 
-REPOSITORY = Path(__file__).parents[3]
-GOLDEN = REPOSITORY / "tests" / "golden"
-ROLE = f"arn:aws:iam::{ACCOUNT}:role/teams/platform"
-ACCESS = {"access": [{"principal_arn": ROLE, "level": "cluster_admin"}]}
-EKS = shipped_eks("eks", kubernetes=ACCESS)
-P5 = shipped_eks("eks-p5", kubernetes=ACCESS)
-EVERY_CLUSTERS = preflight.CHECKS
-VERSIONS = ADDON_VERSIONS["1.34"]
-STACKS = {f"esm2-eks-eks-{name}": "UPDATE_COMPLETE" for name in ("network", "storage", "hyperpod")}
-LEVEL = {"type": "object", "properties": {"level": {"enum": ["BASIC", "ADVANCED", "DISABLED"]}}}
-OBSERVABILITY_SCHEMA: dict[str, Any] = {
-    "$schema": "http://json-schema.org/draft-07/schema#",
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["ampWorkspace"],
-    "properties": {
-        "ampWorkspace": {
-            "type": "object",
-            "properties": {
-                "arn": {"type": "string", "pattern": "^arn:aws:aps:"},
-                "prometheusEndpoint": {"type": "string", "pattern": r"^https://[^/]+/workspaces/ws-[\w-]+$"},
-            },
-        },
-        "amgWorkspace": {"type": "object"},
-        "metricsProvider": {
-            "type": "object",
-            "properties": {"logging": {"type": "object", "properties": {"enabled": {"type": "boolean"}}}},
-            "additionalProperties": LEVEL,
-        },
-    },
-}
-SCHEMAS = {
-    # In EKS's form: a reference, and booleans as texts.
-    VPC_CNI: {
-        "$schema": "http://json-schema.org/draft-06/schema#",
-        "$ref": "#/definitions/VpcCni",
-        "definitions": {
-            "VpcCni": {
-                "type": "object",
-                "additionalProperties": False,
-                "properties": {
-                    "enableNetworkPolicy": {"type": "string", "format": "boolean"},
-                    "env": {
-                        "type": "object",
-                        "additionalProperties": False,
-                        "properties": {
-                            name: {"type": "string", "format": "integer"}
-                            for name in ("MINIMUM_IP_TARGET", "WARM_IP_TARGET")
-                        },
-                    },
-                },
-            }
-        },
-    },
-    OBSERVABILITY: OBSERVABILITY_SCHEMA,
-}
-
-
-def approved_template(cluster: EksCluster) -> dict[str, Any]:
-    file = GOLDEN / cluster.name.removeprefix("esm2-") / "EksHyperPodStack.json"
-    template: dict[str, Any] = json.loads(file.read_text())
-    return template
-
-
-@pytest.fixture(autouse=True)
-def approved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The approved templates are what is synthesized; of the checks, those of EKS alone are made."""
-    monkeypatch.setattr(
-        planned, "synthesize", lambda cluster: planned.Synthesis(approved_template(cluster), [])
-    )
-    monkeypatch.setattr(preflight, "CHECKS", {})
-
-
-@pytest.fixture
-def all_checks(approved: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "CHECKS", EVERY_CLUSTERS)
-
-
-def offered(version: str, *, default: bool = True, **changes: Any) -> dict[str, Any]:
-    compatible = {"clusterVersion": "1.34", "platformVersions": ["*"], "defaultVersion": default}
-    found = {
-        "addonVersion": version,
-        "architecture": ["amd64", "arm64"],
-        "compatibilities": [compatible],
-        "requiresConfiguration": False,
-    }
-    return found | changes
-
-
-def eks_account(cluster: EksCluster = EKS) -> AnsweringAws:
-    """An account that is ready for its first cluster on EKS."""
-    aws = empty_account(cluster)
-
-    def addon_versions(parameters: Parameters) -> dict[str, Any]:
-        name = parameters["addonName"]
-        assert parameters["kubernetesVersion"] == "1.34"
-        return {"addons": [{"addonName": name, "addonVersions": [offered(VERSIONS[name])]}]}
-
-    def configuration(parameters: Parameters) -> dict[str, Any]:
-        schema = SCHEMAS[parameters["addonName"]]
-        return {"addonName": parameters["addonName"], "configurationSchema": json.dumps(schema)}
-
-    aws.answer("eks", "DescribeAddonVersions", addon_versions)
-    aws.answer("eks", "DescribeAddonConfiguration", configuration)
-    aws.answer("eks", "DescribeClusterVersions", {"clusterVersions": [version("1.34"), version("1.35")]})
-    aws.answer("eks", "ListClusters", {"clusters": ["another"]})
-    aws.answer("eks", "DescribeCluster", Refusal("ResourceNotFoundException"))
-    aws.answer("iam", "GetRole", {"Role": role(ROLE)})
-    aws.answer("sso-admin", "ListInstances", {"Instances": [{"Status": "ACTIVE"}]})
-    default_quotas = aws.answers["service-quotas", "ListAWSDefaultServiceQuotas"]
-
-    def quotas(parameters: Parameters) -> dict[str, Any]:
-        if parameters["ServiceCode"] != "eks":
-            return default_quotas(parameters)
-        return {"Quotas": [{"QuotaName": "Clusters", "Value": 2.0}]}
-
-    aws.answer("service-quotas", "ListAWSDefaultServiceQuotas", quotas)
-    return aws
-
-
-def version(name: str, status: str = "STANDARD_SUPPORT") -> dict[str, Any]:
-    return {
-        "clusterVersion": name,
-        "versionStatus": status,
-        "endOfStandardSupportDate": datetime(2026, 12, 2, tzinfo=UTC),
-        "endOfExtendedSupportDate": datetime(2027, 12, 2, tzinfo=UTC),
-    }
-
-
-def role(arn: str) -> dict[str, Any]:
-    name = arn.rpartition("/")[2]
-    return {"Path": "/", "RoleName": name, "RoleId": "A" * 16, "Arn": arn, "CreateDate": datetime.now(UTC)}
+pytestmark = pytest.mark.usefixtures("approved")
 
 
 @pytest.mark.usefixtures("all_checks")
@@ -179,127 +57,6 @@ def test_an_account_that_is_ready_has_nothing_to_fix(cluster: EksCluster) -> Non
     assert not any("SSM document" in finding.subject for finding in found)
     for service, operation in aws.calls:
         assert operation.startswith(("Get", "List", "Describe", "Head")), f"{service} {operation}"
-
-
-def test_every_addon_of_the_template_is_asked_for() -> None:
-    aws = eks_account(P5)
-    asked: list[str] = []
-    versions = aws.answers["eks", "DescribeAddonVersions"]
-
-    def answer(parameters: Parameters) -> dict[str, Any]:
-        asked.append(parameters["addonName"])
-        return versions(parameters)
-
-    aws.answer("eks", "DescribeAddonVersions", answer)
-    findings(aws, P5)
-    resources = approved_template(P5)["Resources"].values()
-    assert set(asked) == {
-        resource["Properties"]["AddonName"] for resource in resources if "Addon" in resource["Type"]
-    }
-
-
-def addons_answer(aws: AnsweringAws, name: str, answer: list[dict[str, Any]] | Refusal) -> None:
-    """Other versions of one add-on."""
-    others = aws.answers["eks", "DescribeAddonVersions"]
-
-    def versions(parameters: Parameters) -> dict[str, Any]:
-        if parameters["addonName"] != name:
-            return others(parameters)
-        if isinstance(answer, Refusal):
-            raise answer
-        return {"addons": [{"addonName": name, "addonVersions": answer}]} if answer else {"addons": []}
-
-    aws.answer("eks", "DescribeAddonVersions", versions)
-
-
-def test_a_version_that_is_not_offered_names_those_that_are_and_the_table() -> None:
-    aws = eks_account()
-    newer = [offered(f"v1.3{minor}.0-eksbuild.1", default=minor == 7) for minor in range(9, 2, -1)]
-    addons_answer(aws, VPC_CNI, newer)
-    (found,) = [finding for finding in findings(aws, EKS) if finding.level != "OK"]
-    assert (found.level, found.subject) == ("FAIL", "add-on vpc-cni")
-    assert found.message == (
-        f"{VERSIONS[VPC_CNI]} is not offered for Kubernetes 1.34 in us-west-2; there are "
-        "v1.39.0-eksbuild.1, v1.38.0-eksbuild.1, v1.37.0-eksbuild.1, v1.36.0-eksbuild.1, v1.35.0-eksbuild.1 "
-        "and 2 older"
-    )
-    assert found.action == "put one of them in config/addons.py, as EKS's default v1.37.0-eksbuild.1"
-
-
-@pytest.mark.parametrize("answer", [[], Refusal("ResourceNotFoundException")])
-def test_an_addon_that_the_region_does_not_have(answer: Any) -> None:
-    aws = eks_account()
-    addons_answer(aws, TRAINING_OPERATOR, answer)
-    assert problems(aws, EKS) == [
-        (
-            "FAIL",
-            f"add-on {TRAINING_OPERATOR}",
-            "it is not offered for Kubernetes 1.34 in us-west-2",
-        )
-    ]
-
-
-def test_an_addon_without_a_build_for_the_nodes() -> None:
-    aws = eks_account()
-    addons_answer(aws, VPC_CNI, [offered(VERSIONS[VPC_CNI], architecture=["arm64"])])
-    assert problems(aws, EKS) == [
-        ("FAIL", "add-on vpc-cni", f"{VERSIONS[VPC_CNI]} is for arm64, nodes are x86_64")
-    ]
-
-
-def schema_answer(aws: AnsweringAws, name: str, schema: Any) -> None:
-    """Another schema of one add-on's configuration."""
-    others = aws.answers["eks", "DescribeAddonConfiguration"]
-
-    def configuration(parameters: Parameters) -> dict[str, Any]:
-        if parameters["addonName"] != name:
-            return others(parameters)
-        return {"configurationSchema": schema if isinstance(schema, str) else json.dumps(schema)}
-
-    aws.answer("eks", "DescribeAddonConfiguration", configuration)
-
-
-def test_a_configuration_that_the_schema_refuses_says_where() -> None:
-    """AWS's samples have logging in two places: the live schema tells which is right."""
-    elsewhere = json.loads(json.dumps(OBSERVABILITY_SCHEMA))
-    metrics = elsewhere["properties"]["metricsProvider"]
-    elsewhere["properties"]["logging"] = metrics.pop("properties")["logging"]
-    metrics["additionalProperties"] |= {
-        "properties": {"level": {"enum": ["BASIC"]}},
-        "additionalProperties": False,
-    }
-    aws = eks_account()
-    schema_answer(aws, OBSERVABILITY, elsewhere)
-    (found,) = [finding for finding in findings(aws, EKS) if finding.level != "OK"]
-    assert (found.level, found.subject) == ("FAIL", f"add-on {OBSERVABILITY}")
-    assert "Additional properties are not allowed ('enabled' was unexpected)" in found.message
-    assert "metricsProvider.scalingMetrics.level: 'DISABLED' is not one of ['BASIC']" in found.message
-    assert f"aws eks describe-addon-configuration --addon-name {OBSERVABILITY}" in found.action
-
-
-@pytest.mark.parametrize(
-    ("schema", "level", "message"),
-    [
-        ("", "WARN", "EKS has no schema for its configuration"),
-        ("not json", "UNKNOWN", "could not be checked: the schema of its configuration cannot be read: "),
-        ({"type": "no such type"}, "UNKNOWN", "could not be checked: the schema"),
-    ],
-)
-def test_a_schema_that_says_nothing(schema: Any, level: str, message: str) -> None:
-    aws = eks_account()
-    schema_answer(aws, VPC_CNI, schema)
-    ((found, subject, text),) = problems(aws, EKS)
-    assert (found, subject) == (level, "add-on vpc-cni")
-    assert text.startswith(message)
-
-
-def test_an_addon_that_wants_a_configuration_and_gets_none() -> None:
-    aws = eks_account()
-    addons_answer(aws, TRAINING_OPERATOR, [offered(VERSIONS[TRAINING_OPERATOR], requiresConfiguration=True)])
-    schema_answer(aws, TRAINING_OPERATOR, {"type": "object", "required": ["role"]})
-    ((level, _, message),) = problems(aws, EKS)
-    assert level == "FAIL"
-    assert "'role' is a required property" in message
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,144 @@
+"""What preflight finds out about EKS's add-ons: versions, builds, schemas of configurations."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from config.addons import OBSERVABILITY, TRAINING_OPERATOR, VPC_CNI
+from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
+from tests.tools.preflight.eks_accounts import (
+    EKS,
+    OBSERVABILITY_SCHEMA,
+    P5,
+    VERSIONS,
+    approved_template,
+    eks_account,
+    offered,
+)
+from tests.tools.preflight.report import findings, problems
+
+pytestmark = pytest.mark.usefixtures("approved")
+
+
+def test_every_addon_of_the_template_is_asked_for() -> None:
+    aws = eks_account(P5)
+    asked: list[str] = []
+    versions = aws.answers["eks", "DescribeAddonVersions"]
+
+    def answer(parameters: Parameters) -> dict[str, Any]:
+        asked.append(parameters["addonName"])
+        return versions(parameters)
+
+    aws.answer("eks", "DescribeAddonVersions", answer)
+    findings(aws, P5)
+    resources = approved_template(P5)["Resources"].values()
+    assert set(asked) == {
+        resource["Properties"]["AddonName"] for resource in resources if "Addon" in resource["Type"]
+    }
+
+
+def addons_answer(aws: AnsweringAws, name: str, answer: list[dict[str, Any]] | Refusal) -> None:
+    """Other versions of one add-on."""
+    others = aws.answers["eks", "DescribeAddonVersions"]
+
+    def versions(parameters: Parameters) -> dict[str, Any]:
+        if parameters["addonName"] != name:
+            return others(parameters)
+        if isinstance(answer, Refusal):
+            raise answer
+        return {"addons": [{"addonName": name, "addonVersions": answer}]} if answer else {"addons": []}
+
+    aws.answer("eks", "DescribeAddonVersions", versions)
+
+
+def test_a_version_that_is_not_offered_names_those_that_are_and_the_table() -> None:
+    aws = eks_account()
+    newer = [offered(f"v1.3{minor}.0-eksbuild.1", default=minor == 7) for minor in range(9, 2, -1)]
+    addons_answer(aws, VPC_CNI, newer)
+    (found,) = [finding for finding in findings(aws, EKS) if finding.level != "OK"]
+    assert (found.level, found.subject) == ("FAIL", "add-on vpc-cni")
+    assert found.message == (
+        f"{VERSIONS[VPC_CNI]} is not offered for Kubernetes 1.34 in us-west-2; there are "
+        "v1.39.0-eksbuild.1, v1.38.0-eksbuild.1, v1.37.0-eksbuild.1, v1.36.0-eksbuild.1, v1.35.0-eksbuild.1 "
+        "and 2 older"
+    )
+    assert found.action == "put one of them in config/addons.py, as EKS's default v1.37.0-eksbuild.1"
+
+
+@pytest.mark.parametrize("answer", [[], Refusal("ResourceNotFoundException")])
+def test_an_addon_that_the_region_does_not_have(answer: Any) -> None:
+    aws = eks_account()
+    addons_answer(aws, TRAINING_OPERATOR, answer)
+    assert problems(aws, EKS) == [
+        (
+            "FAIL",
+            f"add-on {TRAINING_OPERATOR}",
+            "it is not offered for Kubernetes 1.34 in us-west-2",
+        )
+    ]
+
+
+def test_an_addon_without_a_build_for_the_nodes() -> None:
+    aws = eks_account()
+    addons_answer(aws, VPC_CNI, [offered(VERSIONS[VPC_CNI], architecture=["arm64"])])
+    assert problems(aws, EKS) == [
+        ("FAIL", "add-on vpc-cni", f"{VERSIONS[VPC_CNI]} is for arm64, nodes are x86_64")
+    ]
+
+
+def schema_answer(aws: AnsweringAws, name: str, schema: Any) -> None:
+    """Another schema of one add-on's configuration."""
+    others = aws.answers["eks", "DescribeAddonConfiguration"]
+
+    def configuration(parameters: Parameters) -> dict[str, Any]:
+        if parameters["addonName"] != name:
+            return others(parameters)
+        return {"configurationSchema": schema if isinstance(schema, str) else json.dumps(schema)}
+
+    aws.answer("eks", "DescribeAddonConfiguration", configuration)
+
+
+def test_a_configuration_that_the_schema_refuses_says_where() -> None:
+    """AWS's samples have logging in two places: the live schema tells which is right."""
+    elsewhere = json.loads(json.dumps(OBSERVABILITY_SCHEMA))
+    metrics = elsewhere["properties"]["metricsProvider"]
+    elsewhere["properties"]["logging"] = metrics.pop("properties")["logging"]
+    metrics["additionalProperties"] |= {
+        "properties": {"level": {"enum": ["BASIC"]}},
+        "additionalProperties": False,
+    }
+    aws = eks_account()
+    schema_answer(aws, OBSERVABILITY, elsewhere)
+    (found,) = [finding for finding in findings(aws, EKS) if finding.level != "OK"]
+    assert (found.level, found.subject) == ("FAIL", f"add-on {OBSERVABILITY}")
+    assert "Additional properties are not allowed ('enabled' was unexpected)" in found.message
+    assert "metricsProvider.scalingMetrics.level: 'DISABLED' is not one of ['BASIC']" in found.message
+    assert f"aws eks describe-addon-configuration --addon-name {OBSERVABILITY}" in found.action
+
+
+@pytest.mark.parametrize(
+    ("schema", "level", "message"),
+    [
+        ("", "WARN", "EKS has no schema for its configuration"),
+        ("not json", "UNKNOWN", "could not be checked: the schema of its configuration cannot be read: "),
+        ({"type": "no such type"}, "UNKNOWN", "could not be checked: the schema"),
+    ],
+)
+def test_a_schema_that_says_nothing(schema: Any, level: str, message: str) -> None:
+    aws = eks_account()
+    schema_answer(aws, VPC_CNI, schema)
+    ((found, subject, text),) = problems(aws, EKS)
+    assert (found, subject) == (level, "add-on vpc-cni")
+    assert text.startswith(message)
+
+
+def test_an_addon_that_wants_a_configuration_and_gets_none() -> None:
+    aws = eks_account()
+    addons_answer(aws, TRAINING_OPERATOR, [offered(VERSIONS[TRAINING_OPERATOR], requiresConfiguration=True)])
+    schema_answer(aws, TRAINING_OPERATOR, {"type": "object", "required": ["role"]})
+    ((level, _, message),) = problems(aws, EKS)
+    assert level == "FAIL"
+    assert "'role' is a required property" in message

@@ -54,6 +54,7 @@ class Trainer:
         weights = objective.weights() if has_weights else {}
         model = objective.on_meta()
         objective.quantize(model, weights, self.dtype, here.device)
+        here.sum_on_host(0.0)  # the others wait for the first here: NCCL gives up after ten minutes
         if train.activation_checkpointing:
             model.recompute_layers()
         self.model: nn.Module = parallelize(

@@ -1,4 +1,4 @@
-"""Configurations of the commands of inference, and this process, which runs them."""
+"""Configurations of the commands of inference, this process, which runs them, and proteins."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -37,3 +38,18 @@ def configured(tmp_path: Path, tiny_model: Path) -> Callable[..., RunConfig]:
         return load_config(path, [f"inference.{name}={json.dumps(value)}" for name, value in fields.items()])
 
     return configure
+
+
+@pytest.fixture(scope="module")
+def sequences() -> list[str]:
+    """Of very different lengths; neighbours in a pack must not see each other."""
+    rng = np.random.default_rng(0)
+    lengths = [1, 2, 15, 16, 17, 31, 33, 64, 90, 120, 7, 5, 126, 101]
+    return ["".join(rng.choice(list("LAGVSERTIDPKQNFYMHWC"), size=length)) for length in lengths]
+
+
+@pytest.fixture
+def fasta(sequences: list[str], tmp_path: Path) -> Path:
+    path = tmp_path / "proteins.fasta"
+    path.write_text("".join(f">P{index} note\n{text}\n" for index, text in enumerate(sequences)))
+    return path

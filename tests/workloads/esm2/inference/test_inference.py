@@ -1,4 +1,4 @@
-"""Embeddings and predictions equal transformers' own, and survive bad records, long proteins and kills."""
+"""Embeddings equal transformers' own, and survive bad records, long proteins and kills."""
 
 from __future__ import annotations
 
@@ -18,48 +18,25 @@ import pytest
 import torch
 from transformers import (
     AutoTokenizer,
-    EsmConfig,
-    EsmForSequenceClassification,
-    EsmForTokenClassification,
     EsmModel,
 )
 
 from tests.workloads.esm2.inference.written import rows
-from workloads.esm2.alphabet import MASK, encode
+from workloads.esm2.alphabet import encode
 from workloads.esm2.config import RunConfig
 from workloads.esm2.data.transfer import BeingFetched
 from workloads.esm2.inference import records
 from workloads.esm2.inference.embed import embed
 from workloads.esm2.inference.engine import (
     EMBEDDING,
-    MASKED_LOGITS,
-    PROTEIN_LOGITS,
     RESIDUE_EMBEDDINGS,
-    RESIDUE_LOGITS,
     Engine,
 )
 from workloads.esm2.inference.model import load_model
-from workloads.esm2.inference.predict import predict
 from workloads.esm2.inference.windows import windows
-from workloads.esm2.pretrained import save_model
 from workloads.esm2.processes import Processes
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def sequences() -> list[str]:
-    """Of very different lengths; neighbours in a pack must not see each other."""
-    rng = np.random.default_rng(0)
-    lengths = [1, 2, 15, 16, 17, 31, 33, 64, 90, 120, 7, 5, 126, 101]
-    return ["".join(rng.choice(list("LAGVSERTIDPKQNFYMHWC"), size=length)) for length in lengths]
-
-
-@pytest.fixture
-def fasta(sequences: list[str], tmp_path: Path) -> Path:
-    path = tmp_path / "proteins.fasta"
-    path.write_text("".join(f">P{index} note\n{text}\n" for index, text in enumerate(sequences)))
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -103,31 +80,6 @@ def test_bf16_stays_near_fp32(tiny_model: Path, sequences: list[str], hidden: li
     ):
         mean = expected.mean(axis=0)
         assert np.dot(found, mean) / (np.linalg.norm(found) * np.linalg.norm(mean)) > 0.9995
-
-
-def test_heads_compute_in_fp32_behind_layers_in_bf16(
-    tiny_config: EsmConfig, tiny_model: Path, sequences: list[str], tmp_path: Path
-) -> None:
-    """In bf16 answers have three digits: proteins tie, and small changes of a variant's score vanish."""
-    names = {0: "a", 1: "b"}
-    masked = [np.concatenate([[np.uint8(MASK)], encode(text)]) for text in sequences]
-    answers = {
-        save_head(
-            tmp_path / "residue", tiny_config, EsmForTokenClassification, id2label=names
-        ): RESIDUE_LOGITS,
-        save_head(
-            tmp_path / "sequence",
-            tiny_config,
-            EsmForSequenceClassification,
-            id2label=names,
-            problem_type="regression",
-        ): PROTEIN_LOGITS,
-        tiny_model: MASKED_LOGITS,
-    }
-    for folder, answer in answers.items():
-        engine = Engine(load_model(str(folder)), device=CPU, dtype=torch.bfloat16)
-        numbers = torch.tensor(np.concatenate([found.ravel() for found in engine.run(masked, answer)]))
-        assert (numbers != numbers.bfloat16().float()).float().mean() > 0.9
 
 
 def test_embeddings_in_float16(
@@ -316,111 +268,6 @@ def test_one_process_downloads_and_the_others_wait(
     monkeypatch.setattr(records, "POLL_SECONDS", 0.0)
     embed(configured(input=["s3://bucket/p.fasta"], output=str(tmp_path / "out.parquet")), here)
     assert len(rows(tmp_path / "out.parquet")) == 14 and len(asked) > 3
-
-
-def save_head(folder: Path, config: EsmConfig, kind: type, **changes: Any) -> Path:
-    fields = {**config.to_dict(), "architectures": [kind.__name__], **changes}
-    made = EsmConfig.from_dict(fields)
-    torch.manual_seed(1)
-    save_model(folder, made, kind(made).state_dict(), kind)
-    return folder
-
-
-def test_predictions_are_those_of_transformers(
-    configured: Callable[..., RunConfig],
-    here: Processes,
-    tiny_config: EsmConfig,
-    fasta: Path,
-    sequences: list[str],
-    tmp_path: Path,
-) -> None:
-    names = {0: "Nucleus", 1: "Membrane", 2: "Cell wall"}
-    for problem in ("multi_label_classification", "single_label_classification", "regression"):
-        folder = save_head(
-            tmp_path / problem,
-            tiny_config,
-            EsmForSequenceClassification,
-            id2label=names,
-            problem_type=problem,
-        )
-        logits = _logits(EsmForSequenceClassification, folder, sequences)
-        out = tmp_path / f"{problem}.csv"
-        predict(configured(model=str(folder), input=[str(fasta)], output=str(out)), here)
-        for row, expected in zip(rows(out), logits, strict=True):
-            if problem == "regression":
-                found = [float(row[name]) for name in names.values()]
-                np.testing.assert_allclose(found, expected[0], atol=1e-5)
-                continue
-            is_multi = problem.startswith("multi")
-            values = torch.tensor(expected[0])
-            wanted = (values.sigmoid() if is_multi else values.softmax(-1)).tolist()
-            np.testing.assert_allclose(
-                [float(row[f"probability_{name}"]) for name in names.values()], wanted, atol=1e-5
-            )
-            likely = [name for name, p in zip(names.values(), wanted, strict=True) if p >= 0.5]
-            assert row["label"] == (";".join(likely) if is_multi else names[int(np.argmax(wanted))])
-
-
-def test_residue_labels_are_those_of_transformers(
-    configured: Callable[..., RunConfig],
-    here: Processes,
-    tiny_config: EsmConfig,
-    fasta: Path,
-    sequences: list[str],
-    tmp_path: Path,
-) -> None:
-    folder = save_head(
-        tmp_path / "residue", tiny_config, EsmForTokenClassification, id2label={0: "H", 1: "E", 2: "C"}
-    )
-    out = tmp_path / "out.csv"
-    predict(configured(model=str(folder), input=[str(fasta)], output=str(out)), here)
-    logits = _logits(EsmForTokenClassification, folder, sequences)
-    for row, expected in zip(rows(out), logits, strict=True):
-        inner = torch.tensor(expected[0, 1:-1])
-        assert row["label"] == "".join("HEC"[index] for index in inner.argmax(-1).tolist())
-        found = [float(text) for text in row["probability"].split()]
-        np.testing.assert_allclose(found, inner.softmax(-1).amax(-1).tolist(), atol=1e-4)
-
-
-def _logits(kind: Any, folder: Path, sequences: list[str]) -> list[np.ndarray]:
-    model = kind.from_pretrained(folder).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    with torch.no_grad():
-        return [model(**tokenizer(text, return_tensors="pt")).logits.numpy() for text in sequences]
-
-
-def test_what_cannot_be_used_is_refused(
-    configured: Callable[..., RunConfig],
-    here: Processes,
-    tiny_config: EsmConfig,
-    fasta: Path,
-    tmp_path: Path,
-) -> None:
-    length = save_head(
-        tmp_path / "length",
-        tiny_config,
-        EsmForSequenceClassification,
-        id2label={0: "length"},
-        problem_type="regression",
-    )
-    cases: list[tuple[Callable[[RunConfig, Processes], None], dict[str, Any], str]] = [
-        (predict, {"model": str(length)}, "predicts a value called length, as another column is"),
-        (predict, {}, "a masked language model without a task, so it has nothing to predict"),
-        (embed, {"output": "x.csv"}, r"inference.output: got x.csv; its name must end in .parquet"),
-        (embed, {"output": "/dev/null/x.parquet"}, "/dev/null cannot be written"),
-        (embed, {"model": str(tmp_path)}, "neither config.json"),
-        (embed, {"model": None}, "does not exist: the run run has not finished"),
-        (embed, {"input": [str(tmp_path / "none.fa")]}, "no such file or folder"),
-        (embed, {"input": [str(tmp_path / "run.yaml")]}, "sequence before the first header|not FASTA"),
-    ]
-    for command, changes, message in cases:
-        settings = {"input": [str(fasta)], **changes}
-        with pytest.raises(ValueError, match=message):
-            command(configured(**settings), here)
-    table = tmp_path / "t.csv"
-    table.write_text("name,sequence\na,MK\n")
-    with pytest.raises(ValueError, match=r"no column 'id'.*'name', 'sequence'"):
-        embed(configured(input=[str(table)]), here)
 
 
 def test_two_processes_make_what_one_makes(

@@ -160,7 +160,7 @@ def test_a_run_goes_on_on_another_device(train: Callable[..., Path], devices: Se
 
 def test_bf16_and_recomputed_layers(train: Callable[..., Path], trained: Trained) -> None:
     half = losses(train("xla", "bf16", "train.precision=bf16"))
-    assert largest_difference(half, losses(trained.folder / "xla")) < 0.05
+    assert largest_difference(half, losses(trained.folder / "xla")) < 2e-3
     assert half != losses(trained.folder / "xla")
     again = train("xla", "again", "train.precision=bf16", "train.activation_checkpointing=true")
     assert largest_difference(losses(again), half) < 1e-3

@@ -4,6 +4,10 @@ peft adds the adapter's output to that of the frozen matrix: two thin products, 
 tokens. Here the matrices are added first, which have fewer rows than a pack has tokens; the gradients of the
 thin ones are computed without that of their product.
 
+In bf16 the sum loses what an adapter adds to a weight below half a unit in its last place. It does no harm:
+with a Qwen2 of two layers, 60 steps at learning rates of 2e-4 and 1e-3 had losses within 1e-3 of those with
+peft's products, and final ones within 5e-4.
+
 Shapes: T tokens, I inputs, O outputs, R rank.
 """
 

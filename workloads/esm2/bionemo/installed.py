@@ -38,8 +38,8 @@ def require() -> None:
     if not is_installed():
         raise RunError(
             "BioNeMo is not installed here: it is in the image that make image FRAMEWORK=bionemo builds "
-            f"({recorded_release()}). On a cluster: make train-bionemo TARGET=slurm IMAGE=<it>, or TARGET=eks; "
-            "on a machine with GPUs: docs/bionemo.md"
+            f"({recorded_release()}). On a cluster: make train-bionemo TARGET=slurm IMAGE=<it>, or TARGET=eks"
+            "; on a machine with GPUs: docs/bionemo.md"
         )
 
 

@@ -108,7 +108,11 @@ def _ends(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> list[int]:
 def _answers(
     model: nn.Module, template: Template, prompts: Sequence[str], chat: ChatConfig, here: Processes
 ) -> list[str]:
-    """Greedily, so that the same model answers the same; every process gets all of them."""
+    """Greedily, so that the same model answers the same; every process gets all of them.
+
+    Raises:
+        Stopped: between two batches, if the run was asked to stop.
+    """
     tokenizer, generating = template.tokenizer, model
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     mine: dict[int, str] = {}
@@ -116,9 +120,13 @@ def _answers(
     # Of like lengths, so that little is padded.
     encoded = dict(zip(places, template.tokens([prompts[place] for place in places]), strict=True))
     places.sort(key=lambda place: len(encoded[place]))
-    for first in range(0, len(places), chat.questions_at_once):
+    most = -(-len(prompts) // here.world_size)  # that a process has: as many batches on each
+    for first in range(0, most, chat.questions_at_once):
+        here.check_stop()
         beat("answering questions", slow=True)
         batch = places[first : first + chat.questions_at_once]
+        if not batch:
+            continue
         longest = max(len(encoded[place]) for place in batch)
         ids = torch.full((len(batch), longest), pad)
         mask = torch.zeros_like(ids)

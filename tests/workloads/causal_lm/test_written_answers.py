@@ -8,11 +8,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
 from transformers import AutoTokenizer
 
 from workloads.causal_lm.template import Template
-from workloads.causal_lm.written_answers import _ends
+from workloads.causal_lm.written_answers import _answers, _ends
 from workloads.esm2.config import load_config
+from workloads.esm2.processes import processes
+from workloads.esm2.stop import Stopped
 
 
 def test_a_response_that_does_not_come_to_the_mark_is_no_answer(run_file: Path, tiny_qwen: Path) -> None:
@@ -30,3 +35,20 @@ def test_answers_end_where_training_and_model_say(tiny_qwen: Path, named: Any, o
     tokenizer = AutoTokenizer.from_pretrained(tiny_qwen)
     model: Any = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=named))
     assert _ends(model, tokenizer) == sorted([tokenizer.eos_token_id, *others])
+
+
+def test_a_run_that_is_stopped_answers_no_further_questions(run_file: Path, tiny_qwen: Path) -> None:
+    chat = load_config(run_file).chat
+    assert chat is not None
+    asked: list[int] = []
+    with pytest.raises(Stopped), processes() as here:
+
+        def generate(*, input_ids: Tensor, **_: Any) -> Tensor:
+            asked.append(len(input_ids))
+            here.stop.received = len(asked) == 2
+            return torch.cat([input_ids, torch.ones((len(input_ids), 1), dtype=torch.int64)], dim=1)
+
+        model: Any = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=None), generate=generate)
+        _answers(model, Template(chat, tiny_qwen), list("abcdefg"), replace(chat, questions_at_once=2), here)
+    dist.destroy_process_group()
+    assert asked == [2, 2]

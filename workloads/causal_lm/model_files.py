@@ -149,6 +149,6 @@ def _from_hub(what: str, download: Callable[[], T]) -> T:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise FetchError(
             f"{what} could not be had from the hub: {reason}. Check the name, the network and, for a model "
-            "with a licence to accept, HF_TOKEN; then start the same command again, which goes on where this "
-            "one stopped"
+            "with a licence to accept, HF_TOKEN (on a cluster the file huggingface/token: docs/causal-lm.md);"
+            " then start the same command again, which goes on where this one stopped"
         ) from error

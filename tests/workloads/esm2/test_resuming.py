@@ -45,38 +45,30 @@ def test_damaged_checkpoint_falls_back(
         train_here(run_file, "train.save_every_steps=10", "train.max_steps=32")
 
 
-@pytest.mark.parametrize(
-    ("evaluates", "at", "saves"),
-    [("during training", 5, 1000), ("beside a save", 5, 5), ("at the end", 8, 1000)],
-)
-def test_a_signal_ends_an_evaluation(
-    run_file: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch, evaluates: str, at: int, saves: int
-) -> None:
-    """Who sends it does not wait for long; the whole of the split may take hours."""
-    scored = []
+def test_a_signal_ends_an_evaluation(run_file: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sends it does not wait for long, and all of a split may take hours. The first evaluation comes
+    between two saves, the next one with a save, the last one at the end.
+    """
+    settings = ("train.eval_every_steps=3", "train.save_every_steps=6", "train.max_steps=8")
+    for step in (3, 6, 8):
+        scored: list[Any] = []
 
-    def interrupted(*arguments: Any) -> Any:
-        scored.append(arguments)
-        if len(scored) == 2:
-            signal.raise_signal(signal.SIGTERM)
-        return mask_pack(*arguments)
+        def interrupted(*arguments: Any, scored: list[Any] = scored) -> Any:
+            scored.append(arguments)
+            if len(scored) == 2:
+                signal.raise_signal(signal.SIGTERM)
+            return mask_pack(*arguments)
 
-    every = 1000 if evaluates == "at the end" else at
-    settings = (f"train.eval_every_steps={every}", f"train.save_every_steps={saves}", "train.max_steps=8")
-    with monkeypatch.context() as patched, pytest.raises(SystemExit) as ended:
-        patched.setattr(evaluation, "mask_pack", interrupted)
-        train_here(run_file, *settings)
-    assert ended.value.code == 143 and len(scored) == 2
-    assert events(run_dir)[-1] == "stopped by SIGTERM" and lines(run_dir, "eval") == []
-    assert [path.name for path in (run_dir / "checkpoints").iterdir()] == [f"step-{at:08d}"]
-    assert not (run_dir / "all_results.json").exists()
+        with monkeypatch.context() as patched, pytest.raises(SystemExit) as ended:
+            patched.setattr(evaluation, "mask_pack", interrupted)
+            train_here(run_file, *settings)
+        assert ended.value.code == 143 and len(scored) == 2
+        assert events(run_dir)[-1] == "stopped by SIGTERM" and lines(run_dir, "eval") == []
+        assert max(path.name for path in (run_dir / "checkpoints").iterdir()) == f"step-{step:08d}"
+        assert not (run_dir / "all_results.json").exists()
     train_here(run_file, *settings)
-    assert lines(run_dir, "event")[-2 if at < 8 else -1] == {
-        "kind": "event",
-        "step": at,
-        "event": "resumed",
-        "lost_steps": 0,
-    }
+    resumed = [line for line in lines(run_dir, "event") if line["event"] == "resumed"]
+    assert [(line["step"], line["lost_steps"]) for line in resumed] == [(3, 0), (6, 0), (8, 0)]
     assert list(losses(run_dir)) == list(range(1, 9)) and (run_dir / "all_results.json").exists()
 
 

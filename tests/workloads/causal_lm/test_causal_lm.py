@@ -147,7 +147,6 @@ def test_merged_model_and_adapter_are_what_was_trained(runs: Path, run_file: Pat
 
 
 def test_four_bit_weights_are_trained_beside_and_merged_as_they_were(run_file: Path) -> None:
-    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed; the image has it")
     four_bit = "lora.quantize=nf4 lora.lr=1e-2 chat.questions=0"
     settings = ["name=nf4", *four_bit.split()]
     train_here(run_file, *settings, "train.max_steps=4")

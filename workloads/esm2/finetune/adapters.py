@@ -65,7 +65,7 @@ def check_quantization(lora: LoraConfig) -> None:
     if lora.quantize != "none" and importlib.util.find_spec("bitsandbytes") is None:
         raise ValueError(
             f"lora.quantize: got {lora.quantize}, which needs bitsandbytes, and that is not installed; "
-            ".venv/bin/pip install bitsandbytes, or lora.quantize=none"
+            "install requirements.txt anew (make env), or set lora.quantize=none"
         )
 
 

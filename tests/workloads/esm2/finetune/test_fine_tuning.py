@@ -230,10 +230,7 @@ def test_every_kind_of_task_is_trained_and_written(
         assert results["test_rmse"] == pytest.approx(rmse, rel=1e-5)
 
 
-def test_four_bit_weights_are_trained_beside_and_merged_as_they_were(
-    run_file: Path,
-) -> None:
-    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed; the image has it")
+def test_four_bit_weights_are_trained_beside_and_merged_as_they_were(run_file: Path) -> None:
     train_here(run_file, "name=nf4", "lora.quantize=nf4", "train.max_steps=4")
     train_here(run_file, "name=nf4", "lora.quantize=nf4")
     run_dir = run_file.parent / "runs/nf4"

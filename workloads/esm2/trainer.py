@@ -67,7 +67,9 @@ class Trainer:
                 layer.compile(dynamic=False)
         self.optimizers: list[Optimizer] = build_optimizers(self.model, objective.optim)
         self.progress = Progress()
-        self.steps_made = 0
+        if self.on_xla:
+            xla.begin(self.model, self.optimizers)
+        self.has_stepped = False
 
     def step(self, step: StepPacks) -> StepResult:
         """One optimizer step over this process's share of the step's packs.
@@ -78,8 +80,6 @@ class Trainer:
         here, objective = self.here, self.objective
         lr = learning_rate(self.progress.step + 1, self.config.train.max_steps, objective.optim)
         set_learning_rate(self.optimizers, lr)
-        if self.on_xla and not self.steps_made:
-            xla.begin_gradients(self.model)
         packs = [objective.pack(host, self.shape, here.packs_on) for host in step.packs]
         # The loss is a mean over all targets of the step, on any process and in any micro-batch. DDP and
         # FSDP average gradients over processes, hence the factor world_size.
@@ -117,7 +117,7 @@ class Trainer:
             optimizer.zero_grad(set_to_none=not self.on_xla)
         here.cut_graph()
         self.progress.add(step, result.loss)
-        self.steps_made += 1
+        self.has_stepped = True
         return result
 
     def release(self) -> None:
@@ -128,10 +128,8 @@ class Trainer:
             torch.cuda.empty_cache()
 
     def beat(self) -> None:
-        """The first step of this process compiles and connects. On XLA the second one still compiles: only
-        then is the optimizer's state there before the update.
-        """
-        beat("training", slow=self.steps_made < (2 if self.on_xla else 1))
+        """The first step of this process compiles and connects."""
+        beat("training", slow=not self.has_stepped)
 
     def num_flops(self, residues: int, attended_pairs: int) -> float:
         return num_flops(bare(self.model), residues, attended_pairs)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import AdamW, Optimizer
 
 from .config import RunConfig
 from .config_rules import xla_violations
@@ -126,15 +126,19 @@ def placed(x: T, device: torch.device) -> T:
     return dataclasses.replace(x, **moved)  # type: ignore[type-var]  # likewise
 
 
-def begin_gradients(model: nn.Module) -> None:
-    """Give every trained parameter a gradient of 0.
+def begin(model: nn.Module, optimizers: Iterable[Optimizer]) -> None:
+    """Give every trained parameter a gradient of 0 and its optimizer's state, as one graph.
 
-    Without one the first micro-batch would be a graph of its own, as large as that of the others. Called
-    after a checkpoint is read: beside gradients, torch makes no optimizer state for it to be read into.
+    Otherwise the first micro-batch and the first update would be graphs of their own, as large as those of
+    the others, and a checkpoint would be read into states that are made one by one.
     """
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.grad = torch.zeros_like(parameter)
+    for optimizer in optimizers:
+        assert isinstance(optimizer, AdamW)  # others are refused
+        for group in optimizer.param_groups:
+            optimizer._init_group(group, [], [], [], [], [], [])
     cut_graph()
 
 

@@ -49,20 +49,16 @@ def test_a_tampered_object_of_the_commit_is_refused(
     make_charts: Run, upstream: Upstream, cache: Path
 ) -> None:
     """What a server hands out under the commit's id is hashed again on this side."""
-    blob = subprocess.run(
-        ["git", "rev-parse", f"{upstream.pinned}:{FOLDER}/values.yaml"],
-        cwd=upstream.repository,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    other = subprocess.run(
-        ["git", "rev-parse", f"main:{FOLDER}/values.yaml"],
-        cwd=upstream.repository,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
+    blob, other = (
+        subprocess.run(
+            ["git", "rev-parse", f"{commit}:{FOLDER}/values.yaml"],
+            cwd=upstream.repository,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for commit in (upstream.pinned, "main")
+    )
     objects = upstream.repository / ".git" / "objects"
     victim = objects / blob[:2] / blob[2:]
     victim.chmod(0o644)

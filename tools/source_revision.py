@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tools.archives import extract
+
 IMAGE_PATHS = (".dockerignore", "LICENSE", "docker", "workloads")
 """What images are built from; changes elsewhere do not make one another image."""
 NUM_SHOWN = 5
@@ -75,7 +77,7 @@ def build_context(repository: Path, revision: Revision) -> Iterator[Path]:
     ).stdout
     with TemporaryDirectory(prefix="image-") as folder:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            tar.extractall(folder, filter="data")
+            extract(tar, Path(folder))
         yield Path(folder)
 
 

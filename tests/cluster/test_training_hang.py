@@ -25,6 +25,12 @@ from workloads.esm2.launch.slurm_attempts import newest_checkpoint
 
 TRAIN, AGENT = r"-m workloads\.esm2\.train ", r"-m workloads\.esm2\.launch\.node_agent "
 HANG_SECONDS = 10
+STOP_BEHIND = r"""
+until [ -e "$1/checkpoints/step-$(printf %08d "$2")" ] && grep -q "\"step\": $3," "$1/metrics.jsonl"
+do sleep 0.05; done
+kill -STOP "$4"
+"""
+"""Stops a process when its run has a whole checkpoint and a later step: run, the two steps, process."""
 
 
 def process_of(machine: Machine, module: str) -> str:
@@ -43,13 +49,17 @@ def start(cluster: Cluster, home: Path, name: str, *arguments: str) -> tuple[dic
 def test_a_hung_process_is_blamed_and_the_job_goes_on(
     cluster: Cluster, home: Path, uninterrupted: Uninterrupted
 ) -> None:
-    # It may take its time to save. So it is stopped between the first checkpoint and the end, far from both.
+    # It may take its time to save. So it is stopped a little behind the first checkpoint, by a command that
+    # waits for it beside it.
     interval = NUM_STEPS // 2
     options = (f"--hang-seconds={HANG_SECONDS}", f"train.save_every_steps={interval}")
-    job, run_dir, machine = start(cluster, home, "hung", *options)
+    job, run_dir = submit(cluster, "name=hung", *options), home / "runs" / "hung"
+    wait_until(lambda: (run_dir / "metrics.jsonl").exists(), "the start", seconds=240)
+    machine = nodes_of(cluster, job["job"])[-1]
     process = process_of(machine, TRAIN)
-    wait_until(lambda: 2 <= max(losses(run_dir)) - interval < 15, "a step between", seconds=60)
-    machine.run(["kill", "-STOP", process])
+    what = [f"{HOME}/runs/hung", str(interval), str(interval + 2), process]
+    machine.run(["sh", "-c", STOP_BEHIND, "sh", *what], seconds=240)
+    assert max(losses(run_dir)) < NUM_STEPS
     log = log_of(cluster, job)
     wait_until(lambda: "it hung" in log.read_text(), "the hang to be seen", seconds=240)
     told = re.search(

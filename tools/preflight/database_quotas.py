@@ -33,7 +33,6 @@ def check_database_quotas(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[F
         quota = quotas.get(name)
         is_storage = name == "AllocatedStorage"
         yield judge(
-            subject=f"quota {shown}",
             quota_name=shown,
             service=SERVICE,
             value=quota and quota["Max"],

@@ -84,7 +84,6 @@ def check_instance_types(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
     for (instance_type, capacity), needed in sorted(_instances_wanted(cluster).items()):
         name = _quota_name(instance_type, capacity)
         yield judge(
-            subject=f"quota {name}",
             quota_name=name,
             service=SERVICE,
             value=quotas.get(name),
@@ -107,7 +106,6 @@ def check_instance_totals(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
         totals.append((ALL_SPOT, spot, spot_elsewhere))
     for name, needed, used in totals:
         yield judge(
-            subject=f"quota {name}",
             quota_name=name,
             service=SERVICE,
             value=quotas.get(name),

@@ -93,9 +93,7 @@ def check_cluster_quota(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Findi
         quota_name=CLUSTERS,
         service=SERVICE,
         value=quotas_by_name(aws, "eks").get(CLUSTERS),
-        needed=1,
         used=len(aws.items("eks", "list_clusters", "clusters")),
-        unit="",
     )
 
 

@@ -45,13 +45,10 @@ def check_mlflow(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     }
     for quota, value in quotas.items():
         yield judge(
-            subject=f"quota {quota}",
             quota_name=quota,
             service="Amazon SageMaker",
             value=value,
-            needed=1,
             used=len(names),
-            unit="",
         )
     if not quotas:
         yield ok(subject, f"{len(names)} of the kind are here; Service Quotas has no bound of them")

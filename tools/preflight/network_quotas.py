@@ -10,11 +10,18 @@ from config.endpoint_services import endpoint_services
 from config.stack_names import stack_names
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.service_quotas import judge, quota_by_code
+from tools.preflight.service_quotas import Quota, judge_quota
 from tools.preflight.stacks import is_deployed
 from tools.preflight.still_missing import missing_nodes
 
 VPC, EC2 = "Amazon Virtual Private Cloud (Amazon VPC)", "Amazon Elastic Compute Cloud (Amazon EC2)"
+VPCS = Quota("vpc", "L-F678F1CE", VPC, "VPCs per Region")
+INTERNET_GATEWAYS = Quota("vpc", "L-A4707A72", VPC, "Internet gateways per Region")
+ADDRESSES = Quota("ec2", "L-0263D0A3", EC2, "EC2-VPC Elastic IPs")
+NAT_GATEWAYS = Quota("vpc", "L-FE5A380F", VPC, "NAT gateways per Availability Zone")
+GATEWAY_ENDPOINTS = Quota("vpc", "L-1B52E74A", VPC, "Gateway VPC endpoints per Region")
+INTERFACE_ENDPOINTS = Quota("vpc", "L-29B6F2EB", VPC, "Interface VPC endpoints per VPC")
+NETWORK_INTERFACES = Quota("vpc", "L-DF5E4CA3", VPC, "Network interfaces per Region")
 
 
 def check_network_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -28,12 +35,12 @@ def check_network_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
 
 def _new_vpc(aws: ReadOnlyAws, network: NewVpc) -> Iterator[Finding]:
     vpcs = aws.items("ec2", "describe_vpcs", "Vpcs")
-    yield _judge(aws, "vpc", "L-F678F1CE", "VPCs per Region", VPC, len(vpcs))
+    yield judge_quota(aws, VPCS, used=len(vpcs))
     if network.internet == "nat":
         gateways = aws.items("ec2", "describe_internet_gateways", "InternetGateways")
-        yield _judge(aws, "vpc", "L-A4707A72", "Internet gateways per Region", VPC, len(gateways))
+        yield judge_quota(aws, INTERNET_GATEWAYS, used=len(gateways))
         addresses = aws.call("ec2", "describe_addresses")["Addresses"]
-        yield _judge(aws, "ec2", "L-0263D0A3", "EC2-VPC Elastic IPs", EC2, len(addresses))
+        yield judge_quota(aws, ADDRESSES, used=len(addresses))
         yield _nat_gateways(aws, network.availability_zone_ids[0])
 
 
@@ -45,7 +52,7 @@ def _endpoints(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     there = aws.items("ec2", "describe_vpc_endpoints", "VpcEndpoints")
     if isinstance(network, NewVpc) or network.s3_gateway_endpoint:
         gateways = sum(endpoint["VpcEndpointType"] == "Gateway" for endpoint in there)
-        yield _judge(aws, "vpc", "L-1B52E74A", "Gateway VPC endpoints per Region", VPC, gateways)
+        yield judge_quota(aws, GATEWAY_ENDPOINTS, used=gateways)
     if network.interface_endpoints:
         in_vpc = [
             endpoint
@@ -55,8 +62,7 @@ def _endpoints(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
             and endpoint["VpcEndpointType"] in ("Interface", "GatewayLoadBalancer")
         ]
         needed = len(endpoint_services(cluster))
-        name = "Interface VPC endpoints per VPC"
-        yield _judge(aws, "vpc", "L-29B6F2EB", name, VPC, len(in_vpc), needed)
+        yield judge_quota(aws, INTERFACE_ENDPOINTS, used=len(in_vpc), needed=needed)
 
 
 def _nat_gateways(aws: ReadOnlyAws, zone_id: str) -> Finding:
@@ -69,25 +75,11 @@ def _nat_gateways(aws: ReadOnlyAws, zone_id: str) -> Finding:
         for gateway in aws.items("ec2", "describe_nat_gateways", "NatGateways")
         if gateway["SubnetId"] in subnets and gateway["State"] in ("pending", "available")
     ]
-    return _judge(aws, "vpc", "L-FE5A380F", "NAT gateways per Availability Zone", VPC, len(used))
+    return judge_quota(aws, NAT_GATEWAYS, used=len(used))
 
 
 def _network_interfaces(aws: ReadOnlyAws, cluster: Cluster) -> Finding:
     """A node starts with an interface for each network card (32 on a P5), with an address or without."""
     needed = sum(group.num_instances * node_interfaces(group) for group in cluster.instance_groups)
     used = len(aws.items("ec2", "describe_network_interfaces", "NetworkInterfaces"))
-    return _judge(aws, "vpc", "L-DF5E4CA3", "Network interfaces per Region", VPC, used, needed)
-
-
-def _judge(
-    aws: ReadOnlyAws, service: str, code: str, name: str, shown_service: str, used: int, needed: int = 1
-) -> Finding:
-    return judge(
-        subject=f"quota {name}",
-        quota_name=name,
-        service=shown_service,
-        value=quota_by_code(aws, service, code),
-        needed=needed,
-        used=used,
-        unit="",
-    )
+    return judge_quota(aws, NETWORK_INTERFACES, used=used, needed=needed)

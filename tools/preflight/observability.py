@@ -50,9 +50,7 @@ def _room_for_a_workspace(
         quota_name=quota_name,
         service=service,
         value=quotas_by_name(aws, quota_code).get(quota_name),
-        needed=1,
         used=len(aws.items(client, "list_workspaces", "workspaces")),
-        unit="",
     )
 
 

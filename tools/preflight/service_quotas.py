@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from botocore.exceptions import ClientError
 
 from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
+
+
+@dataclass(frozen=True)
+class Quota:
+    """Of a code of its own: the service's code and its, and how Service Quotas shows both."""
+
+    service_code: str
+    code: str
+    service: str
+    name: str
 
 
 def quota_by_code(aws: ReadOnlyAws, service: str, code: str) -> float | None:
@@ -32,10 +44,26 @@ def quotas_by_name(aws: ReadOnlyAws, service: str) -> dict[str, float]:
     return values
 
 
+def judge_quota(aws: ReadOnlyAws, quota: Quota, *, used: float, needed: float = 1, unit: str = "") -> Finding:
+    """``judge`` with what the quota is in this account."""
+    value = quota_by_code(aws, quota.service_code, quota.code)
+    return judge(
+        quota_name=quota.name, service=quota.service, value=value, needed=needed, used=used, unit=unit
+    )
+
+
 def judge(
-    *, subject: str, quota_name: str, service: str, value: float | None, needed: float, used: float, unit: str
+    *,
+    quota_name: str,
+    service: str,
+    value: float | None,
+    used: float,
+    needed: float = 1,
+    unit: str = "",
+    subject: str | None = None,
 ) -> Finding:
     """Compare a quota with what is in use and what the cluster adds to it."""
+    subject = subject or f"quota {quota_name}"
     need = f"{needed:,.10g} {unit} needed".replace("  ", " ") + (f", {used:,.10g} in use" if used else "")
     if value is None:
         return warn(

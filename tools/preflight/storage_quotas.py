@@ -9,14 +9,14 @@ from config.cluster import Cluster
 from config.stack_names import stack_names
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.service_quotas import judge, quota_by_code
+from tools.preflight.service_quotas import Quota, judge_quota
 
 SERVICE = "Amazon FSx"
-LUSTRE_SYSTEMS = ("L-FD6F2F22", "Lustre Persistent_2 file systems")
-LUSTRE_CAPACITY = ("L-8F1B9C74", "Lustre Persistent_2 storage capacity")
-ZFS_SYSTEMS = ("L-59D0763F", "OpenZFS file systems")
-ZFS_CAPACITY = ("L-88479C21", "OpenZFS SSD storage capacity")
-ZFS_THROUGHPUT = ("L-4EDE4065", "OpenZFS throughput capacity")
+LUSTRE_SYSTEMS = Quota("fsx", "L-FD6F2F22", SERVICE, "Lustre Persistent_2 file systems")
+LUSTRE_CAPACITY = Quota("fsx", "L-8F1B9C74", SERVICE, "Lustre Persistent_2 storage capacity")
+ZFS_SYSTEMS = Quota("fsx", "L-59D0763F", SERVICE, "OpenZFS file systems")
+ZFS_CAPACITY = Quota("fsx", "L-88479C21", SERVICE, "OpenZFS SSD storage capacity")
+ZFS_THROUGHPUT = Quota("fsx", "L-4EDE4065", SERVICE, "OpenZFS throughput capacity")
 
 
 def check_storage_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -26,16 +26,18 @@ def check_storage_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
         for system in others
         if system.get("LustreConfiguration", {}).get("DeploymentType") == "PERSISTENT_2"
     ]
-    yield _judge(aws, LUSTRE_SYSTEMS, 1, len(lustre), "")
-    yield _judge(aws, LUSTRE_CAPACITY, cluster.storage.lustre.capacity_gib, sum(lustre), "GiB")
+    yield judge_quota(aws, LUSTRE_SYSTEMS, used=len(lustre))
+    capacity_gib = cluster.storage.lustre.capacity_gib
+    yield judge_quota(aws, LUSTRE_CAPACITY, used=sum(lustre), needed=capacity_gib, unit="GiB")
     home = cluster.storage.home
     if home is None:
         return
     zfs = [system for system in others if system["FileSystemType"] == "OPENZFS"]
-    yield _judge(aws, ZFS_SYSTEMS, 1, len(zfs), "")
-    yield _judge(aws, ZFS_CAPACITY, home.capacity_gib, sum(s["StorageCapacity"] for s in zfs), "GiB")
+    yield judge_quota(aws, ZFS_SYSTEMS, used=len(zfs))
+    used_gib = sum(system["StorageCapacity"] for system in zfs)
+    yield judge_quota(aws, ZFS_CAPACITY, used=used_gib, needed=home.capacity_gib, unit="GiB")
     used_mbps = sum(system["OpenZFSConfiguration"]["ThroughputCapacity"] for system in zfs)
-    yield _judge(aws, ZFS_THROUGHPUT, home.throughput_mbps, used_mbps, "MB/s")
+    yield judge_quota(aws, ZFS_THROUGHPUT, used=used_mbps, needed=home.throughput_mbps, unit="MB/s")
 
 
 def _other_file_systems(aws: ReadOnlyAws, cluster: Cluster) -> list[dict[str, Any]]:
@@ -43,16 +45,3 @@ def _other_file_systems(aws: ReadOnlyAws, cluster: Cluster) -> list[dict[str, An
     own = {"Key": "aws:cloudformation:stack-name", "Value": stack_names(cluster).storage}
     systems = aws.items("fsx", "describe_file_systems", "FileSystems")
     return [system for system in systems if own not in system.get("Tags", [])]
-
-
-def _judge(aws: ReadOnlyAws, quota: tuple[str, str], needed: float, used: float, unit: str) -> Finding:
-    code, name = quota
-    return judge(
-        subject=f"quota {name}",
-        quota_name=name,
-        service=SERVICE,
-        value=quota_by_code(aws, "fsx", code),
-        needed=needed,
-        used=used,
-        unit=unit,
-    )

@@ -9,13 +9,15 @@ from config.stack_names import stack_names
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.instance_quotas import SERVICE
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.service_quotas import judge, quota_by_code, quotas_by_name
+from tools.preflight.service_quotas import Quota, judge_quota, quotas_by_name
 from tools.preflight.stacks import is_deployed
 
 RUNNING = "Studio JupyterLab Apps running on {} instances"
 """As Service Quotas names it."""
-DOMAINS = ("L-B683BCB0", "Total domains")
-PROFILES = ("L-AC46C40F", "Maximum number of Studio user profiles allowed per account")
+DOMAINS = Quota("sagemaker", "L-B683BCB0", SERVICE, "Total domains")
+PROFILES = Quota(
+    "sagemaker", "L-AC46C40F", SERVICE, "Maximum number of Studio user profiles allowed per account"
+)
 
 
 def check_domains(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -24,20 +26,9 @@ def check_domains(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         return
     domains = aws.items("sagemaker", "list_domains", "Domains")
     profiles = aws.items("sagemaker", "list_user_profiles", "UserProfiles")
-    for (code, name), needed, used in (
-        (DOMAINS, 1, len(domains)),
-        (PROFILES, len(cluster.studio.profiles), len(profiles)),
-    ):
-        if needed:
-            yield judge(
-                subject=f"quota {name}",
-                quota_name=name,
-                service=SERVICE,
-                value=quota_by_code(aws, "sagemaker", code),
-                needed=needed,
-                used=used,
-                unit="",
-            )
+    yield judge_quota(aws, DOMAINS, used=len(domains))
+    if needed := len(cluster.studio.profiles):
+        yield judge_quota(aws, PROFILES, used=len(profiles), needed=needed)
 
 
 def check_spaces(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ import matplotlib
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 Floats = npt.NDArray[np.float64]
 
@@ -159,8 +159,11 @@ def loss_figure(
 def _perplexity_at_right(axes: Any) -> None:
     right = axes.secondary_yaxis("right", functions=(_exp, _log))
     right.set_ylabel("perplexity")
-    right.yaxis.set_major_locator(MaxNLocator(6))
-    right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    # Even steps of a perplexity that goes over more than a power of ten stand on top of each other.
+    low, high = axes.get_ylim()
+    right.yaxis.set_major_locator(LogLocator() if high - low > math.log(10) else MaxNLocator(6))
+    right.yaxis.set_minor_locator(NullLocator())
+    right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
     right.spines["right"].set_visible(True)
 
 

@@ -59,7 +59,7 @@ endif
 	bandwidth report status tail cancel fetch bench bench-data bench-inference bench-serve \
 	cost prices plan \
 	synth deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
-	schema diagrams golden image push test test-cluster test-image test-xla lint format clean
+	schema golden image push test test-cluster test-image test-xla lint format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -239,9 +239,6 @@ teardown: $(CDK_READY) ## destroy everything in order, and name what is kept
 
 schema: $(READY) ## the cluster file's JSON schema, which editors complete from
 	$(BIN)/python -m config.schema
-
-diagrams: $(CDK_READY) ## draw docs/diagrams from the templates of the clusters with the most parts
-	$(NODE_HERE) $(BIN)/python -m tools.diagrams $(ARGS)
 
 golden: $(READY) ## write the expected templates again
 	$(NODE_HERE) $(BIN)/python -m tests.golden.write

@@ -1,4 +1,4 @@
-"""The two diagrams, which are drawn by hand, name every stack and every AWS service of the expected templates."""
+"""The two hand-drawn diagrams name every stack and every AWS service of the expected templates."""
 
 from __future__ import annotations
 

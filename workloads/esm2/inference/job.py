@@ -25,7 +25,7 @@ from ..hardware import compute_dtype, environment
 from ..heartbeat import beat
 from ..processes import Processes
 from ..run_lock import exclusive
-from .engine import Engine
+from .engine import Engine, compile_from
 from .model import fingerprint, load_model
 from .output import Output
 from .parts import Part, cut, key_of, planned
@@ -65,6 +65,7 @@ def load(config: RunConfig, here: Processes) -> Loaded:
         dtype=compute_dtype(config.train, here.device),
         tokens_per_pack=config.inference.tokens_per_pack,
         max_residues=config.model.max_residues,
+        compile_from=compile_from(config.train, here.device),
     )
     return Loaded(name, identity, engine)
 

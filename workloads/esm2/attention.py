@@ -3,9 +3,11 @@
 Shapes: T tokens of the pack, H heads, D head size, L length of one protein.
 
 On CUDA in bf16 the work is done by torch's varlen flash kernel, on XLA devices by products of constant shapes
-(``window_attention.py``). Elsewhere each protein is a batch of matrix products over its heads, whose score tiles
-stay in the cache and for which no buffer is allocated per protein: in training on a CPU, at ESM-2's head sizes
-(16 to 64), that is about twice as fast as the CPU flash kernel. Without a backward pass the flash kernel does fp32.
+(``window_attention.py``), in fp32 on a CPU by torch's flash kernel for CPUs, one protein at a time. Elsewhere each
+protein is a batch of matrix products over its heads, whose score tiles stay in the cache and for which no buffer
+is allocated per protein: in bf16 on a CPU, at ESM-2's head sizes (16 to 64), that is about twice as fast as the
+flash kernel. In fp32 the flash kernel takes 0.82 of the time of those products in training, and 0.63 to 0.75
+without a backward pass (one Zen 3 core, head size 16, torch 2.13).
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -96,26 +97,19 @@ def packed_attention(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) 
 def _forward_only(qkv: Tensor, cos: Tensor, sin: Tensor, cumulative: Tensor) -> Tensor:
     """One protein after another on views of ``qkv``: nothing is laid out anew, nothing kept.
 
-    In fp32 torch's operator takes 0.63 to 0.75 of the time of the products below (one Zen 3 core, head size 16,
-    128 to 1024 residues, torch 2.13). In bf16, for which oneDNN compiles products, a protein is read on to a
-    rounded length. The keys behind it belong to the next one and are masked, the queries' results are dropped.
+    oneDNN compiles products in bf16, so a protein is read on to a rounded length. The keys behind it belong to
+    the next one and are masked, the queries' results are dropped.
     """
     num_tokens, _, heads, size = qkv.shape
     rotated = _rotate_all(qkv[:, :2], cos, sin)  # (T, 2, H, D)
+    bounds = _bounds(cumulative)
+    if qkv.dtype == torch.float32 and qkv.device.type == "cpu":
+        return _flash(rotated, qkv, bounds)[0]
     q, k, v = (x.transpose(0, 1) for x in (rotated[:, 0], rotated[:, 1], qkv[:, 2]))  # (H, T, D)
     context = torch.empty_like(qkv[:, 0])
-    bounds = itertools.pairwise(cumulative.tolist())
-    if qkv.dtype == torch.float32:
-        for start, stop in bounds:
-            if start < stop:
-                one = (x[None, :, start:stop] for x in (q, k, v))
-                context[start:stop] = F.scaled_dot_product_attention(*one)[0].transpose(0, 1)
-        return context
     rotated[:, 0].mul_(size**-0.5)
     for start, stop in bounds:
         length = stop - start
-        if not length:
-            continue
         reach = min(-(-length // LENGTH_STEP) * LENGTH_STEP, num_tokens - start)
         here = slice(start, start + reach)
         step = max(1, min(heads, FORWARD_TILE_BYTES // (reach * reach * qkv.element_size())))
@@ -148,8 +142,66 @@ def _rotate_all(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # the loop's length changes with every pack
 def _segment_attention(qkv: Tensor, cos: Tensor, sin: Tensor, cumulative: Tensor) -> Tensor:
-    result: Tensor = _SegmentAttention.apply(qkv, cos, sin, _Slots.of(cumulative))
+    if qkv.dtype == torch.float32 and qkv.device.type == "cpu":
+        result: Tensor = _FlashAttention.apply(qkv, cos, sin, _bounds(cumulative))
+    else:
+        result = _SegmentAttention.apply(qkv, cos, sin, _Slots.of(cumulative))
     return result
+
+
+def _bounds(cumulative: Tensor) -> list[tuple[int, int]]:
+    """First token of each protein and the one behind its last, without empty segments."""
+    return [(start, stop) for start, stop in itertools.pairwise(cumulative.tolist()) if start < stop]
+
+
+def _flash(rotated: Tensor, qkv: Tensor, bounds: list[tuple[int, int]]) -> tuple[Tensor, list[Tensor]]:
+    """Return the context (T, H, D), and what each protein's backward pass needs of its softmax."""
+    context = torch.empty_like(qkv[:, 0])
+    q, k, v, out = _heads_first(rotated[:, 0], rotated[:, 1], qkv[:, 2], context)
+    sums = []
+    for start, stop in bounds:
+        one = (x[:, :, start:stop] for x in (q, k, v))
+        out[:, :, start:stop], logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*one)
+        sums.append(logsumexp)
+    return context, sums
+
+
+def _heads_first(*tensors: Tensor) -> list[Tensor]:
+    """Views (1, H, T, D) of (T, H, D)."""
+    return [x.transpose(0, 1)[None] for x in tensors]
+
+
+class _FlashAttention(torch.autograd.Function):
+    """Attention in fp32 on a CPU by torch's flash kernel, one protein after another.
+
+    The kernel is called without autograd, whose slices would fill a gradient of the whole pack for each protein.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, cos: Tensor, sin: Tensor, bounds: list[tuple[int, int]]) -> Tensor:
+        rotated = _rotate_all(qkv[:, :2], cos, sin)  # (T, 2, H, D)
+        context, sums = _flash(rotated, qkv, bounds)
+        ctx.save_for_backward(rotated, qkv, context, cos, sin, *sums)
+        ctx.bounds = bounds
+        return context
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        rotated, qkv, context, cos, sin, *sums = ctx.saved_tensors
+        dqkv = torch.empty_like(qkv)
+        q, k, v, out, dout = _heads_first(rotated[:, 0], rotated[:, 1], qkv[:, 2], context, grad)
+        gradients = _heads_first(dqkv[:, 0], dqkv[:, 1], dqkv[:, 2])
+        for (start, stop), logsumexp in zip(ctx.bounds, sums, strict=True):
+            one = (x[:, :, start:stop] for x in (dout, q, k, v, out))
+            found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                *one, logsumexp, dropout_p=0.0, is_causal=False
+            )
+            for gradient, part in zip(gradients, found, strict=True):
+                gradient[:, :, start:stop] = part
+        # A rotation's transpose is the rotation by the opposite angle.
+        dqkv[:, :2] = _rotate_all(dqkv[:, :2], cos, -sin)
+        return dqkv, None, None, None
 
 
 @dataclass(frozen=True)

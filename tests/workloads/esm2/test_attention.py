@@ -1,4 +1,4 @@
-"""Attention without a backward pass gives what attention with one does."""
+"""Attention on a CPU: with and without a backward pass, by flash attention and by matrix products."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_forward_alone_equals_forward_with_gradients(
 def test_recomputing_gives_the_same_whatever_buffers_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """An earlier, larger pack left a buffer, which the first pass takes; the second makes its own."""
     torch.manual_seed(0)
-    qkv, angles = torch.randn(96, 3, 4, 16), torch.randn(96, 1, 8)
+    qkv, angles = torch.randn(96, 3, 4, 16).bfloat16(), torch.randn(96, 1, 8).bfloat16()
     segments = Segments(torch.tensor([0, 40, 96], dtype=torch.int32), 64)
 
     def gradient(*, recompute: bool) -> torch.Tensor:
         monkeypatch.setattr(attention, "_buffers", attention._Buffers())
-        attention._buffers.give_back(torch.empty(5_000_000))  # for the scores
-        attention._buffers.give_back(torch.empty(20_000_000))  # for the probabilities
+        attention._buffers.give_back(torch.empty(5_000_000).bfloat16())  # for the scores
+        attention._buffers.give_back(torch.empty(20_000_000).bfloat16())  # for the probabilities
         x = qkv.clone().requires_grad_()
         arguments = (x, angles.cos(), angles.sin(), segments)
         out = checkpoint(packed_attention, *arguments, use_reentrant=False) if recompute else None
@@ -50,3 +50,22 @@ def test_recomputing_gives_the_same_whatever_buffers_are_free(monkeypatch: pytes
     assert torch.equal(gradient(recompute=True), gradient(recompute=False))
     # Whole buffers come back, not the part of them that was used.
     assert max(buffer.numel() for buffer in attention._buffers._free) == 20_000_000
+
+
+@pytest.mark.parametrize("size", [4, 16, 64])
+def test_the_flash_kernel_and_matrix_products_give_the_same(size: int) -> None:
+    """fp32 on a CPU uses the kernel, bf16 the products; in fp32 only the order of sums differs."""
+    torch.manual_seed(0)
+    lengths = torch.tensor([3, 32, 97, 1, 64, 33, 5])
+    cumulative = torch.cat([torch.zeros(1), lengths.cumsum(0), torch.full((2,), 235.0)]).int()
+    angles = torch.randn(235, 1, size // 2)
+    cos, sin, weights = angles.cos(), angles.sin(), torch.randn(235, 5, size)
+    by_kernel = torch.randn(235, 3, 5, size, requires_grad=True)
+    by_products = by_kernel.detach().clone().requires_grad_()
+    found = packed_attention(by_kernel, cos, sin, Segments(cumulative, 128))
+    slots = attention._Slots.of(cumulative)
+    expected = attention._SegmentAttention.apply(by_products, cos, sin, slots)
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)
+    (found * weights).sum().backward()
+    (expected * weights).sum().backward()
+    torch.testing.assert_close(by_kernel.grad, by_products.grad, atol=1e-5, rtol=1e-5)

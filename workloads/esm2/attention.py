@@ -2,12 +2,12 @@
 
 Shapes: T tokens of the pack, H heads, D head size, L length of one protein.
 
-On CUDA in bf16 the work is done by torch's varlen flash kernel, on XLA devices by products of constant shapes
-(``window_attention.py``), in fp32 on a CPU by torch's flash kernel for CPUs, one protein at a time. Elsewhere each
-protein is a batch of matrix products over its heads, whose score tiles stay in the cache and for which no buffer
-is allocated per protein: in bf16 on a CPU, at ESM-2's head sizes (16 to 64), that is about twice as fast as the
-flash kernel. In fp32 the flash kernel takes 0.82 of the time of those products in training, and 0.63 to 0.75
-without a backward pass (one Zen 3 core, head size 16, torch 2.13).
+* bf16 on CUDA: torch's varlen flash kernel.
+* fp32 on a CPU: torch's flash kernel for CPUs, one protein at a time. It takes 0.82 of the time of the products
+  below in training, and 0.63 to 0.75 without a backward pass (one Zen 3 core, head size 16, torch 2.13).
+* XLA: products of constant shapes (``window_attention.py``).
+* Everything else: matrix products over the heads of one protein, whose tiles of scores stay in the cache. For
+  bf16 on a CPU they are about twice as fast as the flash kernel at ESM-2's head sizes (16 to 64).
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def packed_attention(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) 
 def _forward_only(qkv: Tensor, cos: Tensor, sin: Tensor, cumulative: Tensor) -> Tensor:
     """One protein after another on views of ``qkv``: nothing is laid out anew, nothing kept.
 
-    oneDNN compiles products in bf16, so a protein is read on to a rounded length. The keys behind it belong to
-    the next one and are masked, the queries' results are dropped.
+    oneDNN compiles products in bf16, so a protein is read on to a rounded length. The keys behind it belong
+    to the next one and are masked, the queries' results are dropped.
     """
     num_tokens, _, heads, size = qkv.shape
     rotated = _rotate_all(qkv[:, :2], cos, sin)  # (T, 2, H, D)
@@ -174,7 +174,7 @@ def _heads_first(*tensors: Tensor) -> list[Tensor]:
 class _FlashAttention(torch.autograd.Function):
     """Attention in fp32 on a CPU by torch's flash kernel, one protein after another.
 
-    The kernel is called without autograd, whose slices would fill a gradient of the whole pack for each protein.
+    The kernel is called without autograd, which would fill a gradient of the whole pack for each protein.
     """
 
     @staticmethod

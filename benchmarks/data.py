@@ -27,16 +27,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-import datasets
-import pyfastx
 from transformers import EsmTokenizer
 
 from workloads.esm2.alphabet import TOKENS, encode
+from workloads.esm2.command_line import one_line_if_missing
 from workloads.esm2.data.limits import MAX_WORKERS, default_workers
 from workloads.esm2.data.sources import SAMPLE
 
@@ -73,11 +72,19 @@ class Timing:
         return self.residues / self.core_seconds
 
 
+def fasta_rows(path: Path) -> Iterable[tuple[str, str]]:
+    """Return (header, sequence) of every record, by the reader of the guidance's first script."""
+    import pyfastx
+
+    rows: Iterable[tuple[str, str]] = pyfastx.Fasta(str(path), build_index=False)
+    return rows
+
+
 def uniref50_shaped(fastas: list[Path], repeat: int) -> Iterator[tuple[str, str]]:
     """(header, sequence) of proteins cut to pieces, each copy rotated by another amount."""
     for copy in range(repeat):
         for path in fastas:
-            for name, sequence in pyfastx.Fasta(str(path), build_index=False):
+            for name, sequence in fasta_rows(path):
                 pieces = -(-len(sequence) // MAX_PIECE_RESIDUES)
                 size = -(-len(sequence) // pieces)
                 rotated = sequence[copy:] + sequence[:copy]
@@ -116,7 +123,7 @@ def _core_seconds() -> float:
 
 def fasta_to_csv(fasta: Path, folder: Path) -> None:
     """First script of the guidance: pyfastx, all rows in memory, shuffled, to CSV."""
-    rows = list(pyfastx.Fasta(str(fasta), build_index=False))
+    rows = list(fasta_rows(fasta))
     random.Random(0).shuffle(rows)
     with (folder / "x000.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -126,6 +133,8 @@ def fasta_to_csv(fasta: Path, folder: Path) -> None:
 
 def tokenize_csv(folder: Path, tokenizer: EsmTokenizer) -> None:
     """Second script of the guidance: CSV through the tokenizer, every row padded to 512, to Arrow."""
+    import datasets
+
     rows = datasets.load_dataset(
         "csv", data_files=[str(folder / "x000.csv")], cache_dir=str(folder / "cache"), split="train"
     )
@@ -205,9 +214,11 @@ def compare(fastas: list[Path], repeat: int, rounds: int, folder: Path) -> dict[
     whole, subset = folder / "whole.fasta.gz", folder / "subset.fasta.gz"
     residues = write_input(fastas, repeat, whole)
     subset_residues = write_input(fastas, 1, subset, SUBSET_PROTEINS)
-    sequences = [sequence for _, sequence in pyfastx.Fasta(str(subset), build_index=False)]
+    sequences = [sequence for _, sequence in fasta_rows(subset)]
     (folder / "vocab.txt").write_text("\n".join(TOKENS))
     tokenizer = EsmTokenizer(str(folder / "vocab.txt"))
+    import datasets  # before the clock runs
+
     datasets.disable_progress_bars()
     cores = default_workers()
     csv_folder = folder / "csv"
@@ -339,4 +350,5 @@ def _cpu_name() -> str:
 
 
 if __name__ == "__main__":
-    main()
+    with one_line_if_missing():
+        main()

@@ -5,6 +5,7 @@ Shapes: T tokens of the pack, H heads of queries, G heads of keys and values, D 
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from typing import Any
 
@@ -18,6 +19,8 @@ from workloads.esm2.attention import Segments
 
 PACKED = "packed_causal"
 """transformers' name for it: ``config._attn_implementation``."""
+_GROUPS = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
+"""Lets several heads of queries share one of keys and values; torch 2.11 has no such argument."""
 
 
 def packed_causal_attention(
@@ -48,23 +51,29 @@ def packed_causal_attention(
     """
     assert attention_mask is None, "segments stand in its place"
     if query.is_cuda and value.dtype in (torch.bfloat16, torch.float16):
-        # Rotated by cosines in fp32 under autocast, they come in fp32.
-        q, k, v = (x[0].transpose(0, 1).to(value.dtype) for x in (query, key, value))  # (T, H or G, D)
-        context = varlen_attn(
-            q,
-            k,
-            v,
-            segments.cumulative,
-            segments.cumulative,
-            segments.max_length,
-            segments.max_length,
-            scale=scaling,
-            window_size=(-1, 0),
-            enable_gqa=True,
-        )
-        assert isinstance(context, Tensor)  # a tuple comes only when more is asked for
-        return context[None], None
+        return _all_at_once(query, key, value, scaling, segments), None
     return _one_by_one(query, key, value, scaling, segments.cumulative), None
+
+
+def _all_at_once(query: Tensor, key: Tensor, value: Tensor, scaling: float, segments: Segments) -> Tensor:
+    # Rotated by cosines in fp32 under autocast, they come in fp32.
+    q, k, v = (x[0].transpose(0, 1).to(value.dtype) for x in (query, key, value))  # (T, H or G, D)
+    if not _GROUPS:
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))  # (T, H, D)
+    context = varlen_attn(
+        q,
+        k,
+        v,
+        segments.cumulative,
+        segments.cumulative,
+        segments.max_length,
+        segments.max_length,
+        scale=scaling,
+        window_size=(-1, 0),
+        **_GROUPS,
+    )
+    assert isinstance(context, Tensor)  # a tuple comes only when more is asked for
+    return context[None]
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # the loop's length changes with every pack

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from peft import PeftModel
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
@@ -88,6 +87,8 @@ def _model(folder: Path, base: Path, place: Place) -> nn.Module:
     is_adapter = (folder / ADAPTER_FILE).exists()
     model: Any = AutoModelForCausalLM.from_pretrained(base if is_adapter else folder, dtype=place.dtype)
     if is_adapter:
+        from peft import PeftModel
+
         model = PeftModel.from_pretrained(model, folder)
     result: nn.Module = model.to(place.here.device).eval()
     return result

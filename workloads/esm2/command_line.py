@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -44,13 +45,34 @@ def parse_config(arguments: Sequence[str] | None = None) -> RunConfig:
 def run_command(main: Callable[[RunConfig], None]) -> None:
     """Run a stage; an error with a message for the user ends with it and status 2, not with a traceback."""
     try:
-        main(parse_config())
+        with one_line_if_missing():
+            main(parse_config())
     except (ValueError, RunError) as error:
         tell(f"error: {error}")
         _leave(USAGE_ERROR)
     except Exception as error:
         traceback.print_exc()
         _tell_first(f"{type(error).__name__}: {error}")
+        _leave(1)
+
+
+def require(package: str) -> None:
+    """Raise ModuleNotFoundError if a package is not installed, before a run and not at the end of it."""
+    if importlib.util.find_spec(package) is None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+
+@contextlib.contextmanager
+def one_line_if_missing() -> Iterator[None]:
+    """End with one line and status 1 if a package is missing that this stage needs."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if not package or importlib.util.find_spec(package) is not None:
+            raise  # a fault of this project, or of a package that is there
+        name = {"sklearn": "scikit-learn"}.get(package, package)
+        tell(f"error: the package {name} is missing; install it (pip install {name}) and try again")
         _leave(1)
 
 

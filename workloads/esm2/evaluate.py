@@ -86,13 +86,13 @@ def main(config: RunConfig) -> None:
     beat("starting", slow=True)
     with processes() as here:
         if config.chat is not None:
-            from ..causal_lm.evaluation import score_chat  # brings peft
+            from ..causal_lm.evaluation import score_chat
 
             scores, other = score_chat(config, here), config.inference.model
         elif config.task is None:
             scores, other = evaluate(config, here), config.model.init_from
         else:
-            from .finetune.evaluation import score_task  # brings peft
+            from .finetune.evaluation import score_task
 
             scores, other = score_task(config, here), config.inference.model
         if not here.is_first:

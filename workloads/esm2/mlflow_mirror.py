@@ -22,8 +22,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import requests
 from tqdm import tqdm
+
+from .whole_file import write_whole
 
 # MLflow reads these when it is imported. What the user has set stays.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -86,12 +87,9 @@ class MlflowMirror:
 
     def _work(self) -> None:
         try:
-            # Here, since the imports take seconds.
-            import mlflow
-            from botocore.exceptions import BotoCoreError
-            from mlflow.exceptions import MlflowException
+            import mlflow  # here, since it takes seconds
         except ImportError as error:
-            self._warn_once(f"cannot be imported ({error}); install requirements.txt")
+            self._warn_once(f"is off: a package is missing ({error}); install requirements.txt to use it")
             return
         if self._uri.startswith("arn:"):
             if not MANAGED.fullmatch(self._uri):
@@ -115,7 +113,7 @@ class MlflowMirror:
                     self._say("is back and up to date")
                     self._warned = False
                 wait_seconds = SEND_EVERY_SECONDS
-            except (MlflowException, BotoCoreError, requests.RequestException, OSError) as error:
+            except Exception as error:  # of MLflow, its plugin or the network: none may end a run
                 text = _without_login(str(error).partition("\n")[0])[:MAX_MESSAGE_CHARS]
                 self._warn_once(f"does not take this run ({type(error).__name__}: {text})")
                 wait_seconds = RETRY_AFTER_SECONDS
@@ -158,9 +156,7 @@ class MlflowMirror:
             experiment.experiment_id if experiment else self._client.create_experiment(self._experiment)
         )
         run_id = str(self._client.create_run(experiment_id, run_name=self._run_dir.name).info.run_id)
-        temporary = id_file.with_name(f"{RUN_ID_FILE}.tmp")
-        temporary.write_text(run_id + "\n")
-        os.replace(temporary, id_file)
+        write_whole(id_file, run_id + "\n")
         params = [Param(name, value) for name, value in self._params.items()]
         for start in range(0, len(params), MAX_PARAMS_PER_BATCH):
             self._client.log_batch(run_id, params=params[start : start + MAX_PARAMS_PER_BATCH])

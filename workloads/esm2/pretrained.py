@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -175,6 +178,21 @@ def save_model(
     plain.save_pretrained(partial, state_dict=weights)
     (tokens or tokenizer(config)).save_pretrained(partial)
     replace_folder(partial, folder)
+
+
+def fingerprint(weights: Mapping[str, Tensor], settings: str = "") -> str:
+    """Return a hash of settings and weights: the same numbers give the same results.
+
+    SHA-256 hashes about 1 GB/s on a core of a Zen 3. It releases the interpreter's lock, hence the threads.
+    """
+
+    def of_tensor(name: str) -> bytes:
+        flat = weights[name].detach().cpu().contiguous().view(-1).view(torch.uint8)
+        return name.encode() + hashlib.sha256(flat.numpy()).digest()
+
+    with ThreadPoolExecutor() as threads:
+        parts = [settings.encode(), *threads.map(of_tensor, sorted(weights))]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def replace_folder(partial: Path, folder: Path) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import yaml
 
 from ..causal_lm.report import ANSWERS_FILE, answer_section, rouge_cards
+from .command_line import one_line_if_missing
 from .finetune.report import (
     TITLES,
     PredictedSplit,
@@ -351,7 +352,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run: <runs>/<name>")
     run_dir: Path = parser.parse_args(arguments).run_dir
     try:
-        print(write_report(run_dir))
+        with one_line_if_missing():
+            print(write_report(run_dir))
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1

@@ -48,12 +48,12 @@ def objective_of(config: RunConfig) -> Objective:
         ValueError: for data or weights that do not fit the configuration.
     """
     if config.chat is not None:
-        from ..causal_lm.objective import CausalLM  # brings peft
+        from ..causal_lm.objective import CausalLM
 
         return CausalLM(config)
     if config.task is None:
         return Pretraining(config)
-    from .finetune.objective import FineTuning  # brings peft
+    from .finetune.objective import FineTuning
 
     return FineTuning(config)
 

@@ -10,12 +10,12 @@ Counters begin at 0 with each start; what the run has done over all of them are 
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, start_http_server
+from typing import Any
 
 from .loader import StepPacks
 from .metrics_port import JOB_ID, PORT
@@ -58,7 +58,11 @@ class TrainingMetrics:
         peak_flops: float | None,
         num_flops: Callable[[int, int], float],
     ) -> None:
-        self.registry = CollectorRegistry()
+        try:
+            self._client: Any = importlib.import_module("prometheus_client")
+        except ModuleNotFoundError:
+            self._client = _Nothing()
+        self.registry = self._client.CollectorRegistry()
         self._labels = {"run": run, "job_id": os.environ.get(JOB_ID, "")}
         self._flops_per_residue, self._flops_per_pair = num_flops(1, 0), num_flops(0, 1)
         self._gauges = {name: self._gauge(*about) for name, about in _GAUGES.items()}
@@ -75,7 +79,7 @@ class TrainingMetrics:
         self._tokens = self._counter("tokens", "Slots of the packs trained on, padding included")
         self._flops = self._counter("model_flops", "Model FLOPs of forward and backward pass over residues")
         self._lost_steps = self._counter("lost_steps", "Steps made again that a former start had not saved")
-        self._step_seconds = Histogram(
+        self._step_seconds = self._client.Histogram(
             "esm2_training_step_seconds",
             "Time of an optimizer step, without waiting for data",
             LABELS,
@@ -100,7 +104,9 @@ class TrainingMetrics:
         server = thread = None
         if port is not None:
             try:
-                server, thread = start_http_server(int(port), registry=self.registry)
+                if isinstance(self._client, _Nothing):
+                    raise ValueError("the package prometheus-client is missing")
+                server, thread = self._client.start_http_server(int(port), registry=self.registry)
             except (OSError, OverflowError, ValueError) as error:
                 print(
                     f"warning: this training's metrics are not published: {PORT} is {port!r} ({error}); "
@@ -153,12 +159,28 @@ class TrainingMetrics:
     def evaluating(self) -> AbstractContextManager[object]:
         return self._evaluation.time()
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        """Without a value, and so not told, until it is set."""
-        return Gauge(f"esm2_training_{name}", text, LABELS, registry=self.registry)
+    def _gauge(self, name: str, text: str) -> Any:
+        """Return a gauge that has no value, and so is not published, until it is set."""
+        return self._client.Gauge(f"esm2_training_{name}", text, LABELS, registry=self.registry)
 
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"esm2_training_{name}", text, LABELS, registry=self.registry).labels(**self._labels)
+    def _counter(self, name: str, text: str) -> Any:
+        metric = self._client.Counter(f"esm2_training_{name}", text, LABELS, registry=self.registry)
+        return metric.labels(**self._labels)
 
-    def _summary(self, name: str, text: str) -> Summary:
-        return Summary(f"esm2_training_{name}", text, LABELS, registry=self.registry).labels(**self._labels)
+    def _summary(self, name: str, text: str) -> Any:
+        metric = self._client.Summary(f"esm2_training_{name}", text, LABELS, registry=self.registry)
+        return metric.labels(**self._labels)
+
+
+class _Nothing:
+    """Stand-in for prometheus_client and its metrics where it is missing: takes values and keeps none."""
+
+    def __getattr__(self, name: str) -> _Nothing:
+        return self
+
+    def __call__(self, *values: object, **names: object) -> _Nothing:
+        return self
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...

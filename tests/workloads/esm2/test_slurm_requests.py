@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from workloads.esm2.launch import slurm_requests
-from workloads.esm2.launch.slurm_requests import insist
+from workloads.esm2.launch import slurm_supervisor
+from workloads.esm2.launch.slurm_supervisor import insist
 
 SCONTROL = """#!/bin/sh
 cd "$(dirname "$0")"
@@ -24,7 +24,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "scontrol").write_text(SCONTROL)
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(slurm_requests, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(slurm_supervisor, "PAUSE_SECONDS", 0.01)
     return tmp_path
 
 
@@ -44,12 +44,12 @@ def test_a_request_outlasts_a_restart_and_takes_no_for_an_answer(
 
 def test_a_controller_that_stays_away_is_given_up(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (programs / "away").touch()
-    monkeypatch.setattr(slurm_requests, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(slurm_supervisor, "PATIENCE_SECONDS", 0.0)
     assert insist("scontrol", "requeue", "7") is None
 
 
 def test_a_program_that_hangs_is_ended(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (programs / "scontrol").write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr(slurm_requests, "SECONDS", 0.1)
-    monkeypatch.setattr(slurm_requests, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(slurm_supervisor, "REQUEST_SECONDS", 0.1)
+    monkeypatch.setattr(slurm_supervisor, "PATIENCE_SECONDS", 0.0)
     assert insist("scontrol", "requeue", "7") is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import socket
+import sys
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -129,7 +130,21 @@ def test_a_port_that_cannot_be_had_costs_a_warning(
     )
 
 
+def test_without_the_package_metrics_are_off_and_asking_for_them_costs_a_warning(
+    port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)  # which makes importing it fail
+    metrics = TrainingMetrics(run="run", max_steps=9, processes=1, peak_flops=None, num_flops=lambda a, b: 1)
+    with metrics.served(None), metrics.stepping(), metrics.evaluating():
+        metrics.started_at(3, lost_steps=2)
+        metrics.logged({"loss": 1.0})
+    assert capsys.readouterr().err == ""
+    with metrics.served(str(port)):
+        pass
+    assert f"{PORT} is '{port}' (the package prometheus-client is missing)" in capsys.readouterr().err
+
+
 def test_without_a_port_nobody_listens(metrics: TrainingMetrics, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workloads.esm2.training_metrics.start_http_server", pytest.fail)
+    monkeypatch.setattr("prometheus_client.start_http_server", pytest.fail)
     with metrics.served(None):
         pass

@@ -8,12 +8,14 @@ import logging
 import ssl
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlencode, urljoin, urlsplit, urlunsplit
 
-import requests
-import urllib3
-
 from .transfer import CHUNK_BYTES, ChangedError, Checksum, FetchError, RemoteState, TransientError
+
+if TYPE_CHECKING:  # only http(s) addresses need it
+    import requests
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +48,7 @@ class HttpRemote:
                 "(folders can be given for s3:// and on disk)"
             )
         self._url = url
-        self._session = _Session()
+        self._session = _session()
         # Without this, servers that label .gz files as a transport encoding have them unpacked on the way.
         self._session.headers["Accept-Encoding"] = "identity"
 
@@ -80,10 +82,8 @@ class HttpRemote:
                 f"bytes {offset_bytes}-"
             ):
                 raise ChangedError("the server sent another part than the one asked for")
-            try:
+            with _breaks_pass():
                 yield from response.raw.stream(CHUNK_BYTES, decode_content=False)
-            except (urllib3.exceptions.HTTPError, OSError) as error:
-                raise TransientError(f"the connection broke ({type(error).__name__})") from None
 
     def published_checksum(self, state: RemoteState) -> Checksum | None:
         if urlsplit(self._url).hostname not in METALINK_HOSTS:
@@ -97,10 +97,8 @@ class HttpRemote:
                 )
                 return None
             self._raise_for_status(response)
-            try:
+            with _breaks_pass():
                 document = response.raw.read(MAX_METALINK_BYTES + 1, decode_content=False)
-            except (urllib3.exceptions.HTTPError, OSError) as error:
-                raise TransientError(f"the connection broke ({type(error).__name__})") from None
         entry = parse_metalink(document, address).get(self.name)
         if entry is None:
             log.warning("%s: %s does not list it, so only its length was verified", self.address, address)
@@ -116,6 +114,8 @@ class HttpRemote:
     def _request(
         self, method: str, headers: Mapping[str, str] | None = None, *, url: str | None = None
     ) -> requests.Response:
+        import requests
+
         # The causes are not chained or quoted: requests' messages hold the whole address, signatures
         # included.
         try:
@@ -160,17 +160,33 @@ class HttpRemote:
             )
 
 
-class _Session(requests.Session):
-    def get_redirect_target(self, resp: requests.Response) -> str | None:
-        target = super().get_redirect_target(resp)
-        if target is not None:
-            parts = urlsplit(urljoin(resp.url, target))
-            if parts.scheme != "https" and not _is_loopback(parts.hostname):
-                raise FetchError(
-                    f"{shown_address(resp.url)}: leads on to {shown_address(urlunsplit(parts))}, which is "
-                    "not https://; give an address that stays encrypted"
-                )
-        return target
+@contextmanager
+def _breaks_pass() -> Iterator[None]:
+    """Turn a broken connection into a failure that may pass."""
+    from urllib3.exceptions import HTTPError
+
+    try:
+        yield
+    except (HTTPError, OSError) as error:
+        raise TransientError(f"the connection broke ({type(error).__name__})") from None
+
+
+def _session() -> requests.Session:
+    """Return a session that refuses to be redirected to an unencrypted address."""
+    import requests
+
+    session = requests.Session()
+
+    def stay_encrypted(response: requests.Response, **unused: Any) -> None:
+        parts = urlsplit(urljoin(response.url, session.get_redirect_target(response) or ""))
+        if parts.scheme != "https" and not _is_loopback(parts.hostname):
+            raise FetchError(
+                f"{shown_address(response.url)}: leads on to {shown_address(urlunsplit(parts))}, which is "
+                "not https://; give an address that stays encrypted"
+            )
+
+    session.hooks["response"].append(stay_encrypted)
+    return session
 
 
 def shown_address(url: str) -> str:

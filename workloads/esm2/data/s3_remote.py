@@ -8,11 +8,6 @@ import re
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-import boto3
-import botocore.exceptions
-import urllib3
-from botocore.config import Config
-
 from .transfer import (
     CHUNK_BYTES,
     ChangedError,
@@ -44,7 +39,7 @@ class S3Remote:
     def head(self) -> RemoteState:
         try:
             answer = self._client.head_object(Bucket=self._bucket, Key=self._key, ChecksumMode="ENABLED")
-        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
+        except _errors() as error:
             raise_for(self.address, error)
         self._checksum = _checksum_of(dict(answer))
         return RemoteState(validator=answer["ETag"], length_bytes=answer["ContentLength"])
@@ -65,15 +60,22 @@ class S3Remote:
                 Bucket=self._bucket, Key=self._key, Range=f"bytes={offset_bytes}-", IfMatch=state.validator
             )
             yield from answer["Body"].iter_chunks(CHUNK_BYTES)
-        except (
-            botocore.exceptions.BotoCoreError,
-            botocore.exceptions.ClientError,
-            urllib3.exceptions.HTTPError,
-        ) as error:
+        except _errors() as error:
             raise_for(self.address, error)
 
 
+def _errors() -> tuple[type[Exception], ...]:
+    """Return the errors of boto3 and its transport, imported late: only S3 addresses need boto3."""
+    from botocore.exceptions import BotoCoreError, ClientError
+    from urllib3.exceptions import HTTPError
+
+    return BotoCoreError, ClientError, HTTPError
+
+
 def s3_client() -> S3Client:
+    import boto3
+    from botocore.config import Config
+
     return boto3.client(
         "s3",
         config=Config(
@@ -105,7 +107,7 @@ def list_keys(client: S3Client, bucket: str, prefix: str) -> list[str]:
         try:
             pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
             return sorted(entry["Key"] for page in pages for entry in page.get("Contents", []))
-        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
+        except _errors() as error:
             raise_for(address, error)
 
     return with_retries(address, attempt)
@@ -113,6 +115,9 @@ def list_keys(client: S3Client, bucket: str, prefix: str) -> list[str]:
 
 def raise_for(address: str, error: Exception) -> NoReturn:
     """``error`` of boto3 as one of ours. Its text is not quoted: it may hold a key id or an account."""
+    import botocore.exceptions
+    from urllib3.exceptions import HTTPError
+
     if isinstance(error, botocore.exceptions.ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         code = error.response.get("Error", {}).get("Code", "")
@@ -150,7 +155,7 @@ def raise_for(address: str, error: Exception) -> NoReturn:
             botocore.exceptions.ConnectionError,
             botocore.exceptions.HTTPClientError,
             botocore.exceptions.IncompleteReadError,
-            urllib3.exceptions.HTTPError,
+            HTTPError,
         ),
     ):
         raise TransientError(f"the connection broke ({type(error).__name__})")

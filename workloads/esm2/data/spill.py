@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from xxhash import xxh3_64_digest
 
 UInt64s = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]
@@ -33,7 +32,9 @@ _CELL_STARTS = np.arange(GRID_CELLS, dtype=np.uint64) << np.uint64(64 - CELL_BIT
 
 
 def hash_all(values: Sequence[bytes], seed: int) -> UInt64s:
-    """64-bit xxh3 of every value."""
+    """64-bit xxh3 of every value; another hash would put the same proteins into other splits."""
+    from xxhash import xxh3_64_digest  # only to prepare data
+
     seed &= (1 << 64) - 1
     digests = b"".join([xxh3_64_digest(value, seed) for value in values])
     return np.frombuffer(digests, dtype=">u8").astype(np.uint64)

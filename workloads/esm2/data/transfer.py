@@ -25,6 +25,7 @@ from typing import BinaryIO, Protocol, TypeVar
 from tqdm import tqdm
 
 from workloads.esm2.heartbeat import beat
+from workloads.esm2.whole_file import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -358,6 +359,4 @@ def _read_note(path: Path) -> dict[str, object] | None:
 
 
 def _write_note(path: Path, note: dict[str, object]) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(note, indent=1) + "\n")
-    os.replace(temporary, path)
+    write_whole(path, json.dumps(note, indent=1) + "\n")

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import xxhash
 from torch import Tensor
 from transformers import PretrainedConfig
 
+from workloads.esm2 import pretrained
 from workloads.esm2.config import OptimConfig, RunConfig
 from workloads.esm2.layered_model import LayeredModel
 from workloads.esm2.objective import Objective
@@ -45,7 +45,7 @@ class AdaptedObjective(Objective):
         super().__init__(config, split, model_config)
         self.lora, self.family = config.lora, family
         if self.lora is not None:
-            adapters.check_quantization(self.lora)
+            adapters.check_packages(self.lora)
         self._fingerprint = ""
 
     @property
@@ -84,7 +84,7 @@ class AdaptedObjective(Objective):
         weights = self.plain_weights()
         if self.lora is None:
             return weights
-        self._fingerprint = _fingerprint(weights)
+        self._fingerprint = pretrained.fingerprint(weights)
         return adapters.with_adapters(self.on_meta(), weights, self.config.train.seed)
 
     def quantize(
@@ -105,7 +105,7 @@ class AdaptedObjective(Objective):
         """
         assert self.lora is not None
         start = self.plain_weights()
-        if _fingerprint(start) != self._fingerprint:
+        if pretrained.fingerprint(start) != self._fingerprint:
             raise ValueError(
                 f"model.init_from: {self.config.model.init_from} has changed since this run started from it, "
                 "and the adapters fit what it was; put it back and start the same command again"
@@ -124,13 +124,5 @@ class AdaptedObjective(Objective):
             "lora.alpha": self.lora.alpha,
             "lora.targets": list(self.lora.targets),
             "lora.quantize": self.lora.quantize,
-            "weights to start from (xxh3)": fingerprint[0],
+            "weights to start from (sha256)": fingerprint[0],
         }
-
-
-def _fingerprint(weights: dict[str, Tensor]) -> str:
-    digest = xxhash.xxh3_128()
-    for name in sorted(weights):
-        digest.update(name.encode())
-        digest.update(weights[name].contiguous().numpy().data)
-    return digest.hexdigest()

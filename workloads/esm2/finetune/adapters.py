@@ -17,20 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig as PeftLoraConfig
-from peft import TaskType, get_peft_model, inject_adapter_in_model
-from peft.tuners.lora import Linear as PeftLinear
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from workloads.esm2.command_line import require
 from workloads.esm2.config import LoraConfig, LoraTarget
 from workloads.esm2.layered_model import LayeredModel
 from workloads.esm2.pretrained import replace_folder, save_model
 
 from . import four_bit
-from .adapted_linear import AdaptedLinear
 
-_TASKS = {"CausalLM": TaskType.CAUSAL_LM, "Token": TaskType.TOKEN_CLS, "Sequence": TaskType.SEQ_CLS}
+_TASKS = {"CausalLM": "CAUSAL_LM", "Token": "TOKEN_CLS", "Sequence": "SEQ_CLS"}
 """peft's words, by what transformers' classes are called."""
 
 
@@ -60,8 +57,9 @@ ESM = Family(
 )
 
 
-def check_quantization(lora: LoraConfig) -> None:
-    """Raise ValueError if 4-bit weights are asked for and bitsandbytes is not there."""
+def check_packages(lora: LoraConfig) -> None:
+    """Raise an error if peft is missing, or bitsandbytes and 4-bit weights are asked for."""
+    require("peft")
     if lora.quantize != "none" and importlib.util.find_spec("bitsandbytes") is None:
         raise ValueError(
             f"lora.quantize: got {lora.quantize}, which needs bitsandbytes, and that is not installed; "
@@ -71,9 +69,13 @@ def check_quantization(lora: LoraConfig) -> None:
 
 def add_adapters(model: LayeredModel, lora: LoraConfig, family: Family = ESM) -> None:
     """Put adapters into a model on the meta device; they and the head are what is trained."""
-    inject_adapter_in_model(_peft_config(lora, family, "", None), model, low_cpu_mem_usage=True)
+    import peft
+
+    from .adapted_linear import AdaptedLinear
+
+    peft.inject_adapter_in_model(_peft_config(lora, family, "", None), model, low_cpu_mem_usage=True)
     for module in model.modules():
-        if type(module) is PeftLinear:
+        if type(module) is peft.tuners.lora.Linear:
             module.__class__ = AdaptedLinear
     if family.head is not None:
         model.get_submodule(family.head).requires_grad_(True)
@@ -154,6 +156,8 @@ def write_adapters(
         revision: of that on the hub.
         tokens: the model's tokenizer.
     """
+    import peft
+
     with torch.device("meta"):
         plain = kind(config)
     task = next(task for part, task in _TASKS.items() if part in kind.__name__)
@@ -161,7 +165,7 @@ def write_adapters(
     with warnings.catch_warnings():  # peft asks for a property by its old name
         warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
         settings = _peft_config(lora, family, base, task, revision)
-        model: Any = get_peft_model(plain, settings, low_cpu_mem_usage=True)
+        model: Any = peft.get_peft_model(plain, settings, low_cpu_mem_usage=True)
     state = {}
     for name in model.state_dict():
         inner = name.removeprefix("base_model.model.")
@@ -182,10 +186,12 @@ def write_adapters(
 
 
 def _peft_config(
-    lora: LoraConfig, family: Family, base: str | None, task: TaskType | None, revision: str | None = None
-) -> PeftLoraConfig:
+    lora: LoraConfig, family: Family, base: str | None, task: str | None, revision: str | None = None
+) -> Any:
+    import peft
+
     modules = "|".join(re.escape(module) for name in lora.targets for module in family.modules[name])
-    return PeftLoraConfig(
+    return peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         target_modules=rf"(.*\.)?{re.escape(family.layers)}\.\d+\.({modules})",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from workloads.esm2.checkpoint import CHECKPOINT_FILE
+from workloads.esm2.command_line import require
 from workloads.esm2.config import RunConfig
 from workloads.esm2.model import Pack, PackedModel
 from workloads.esm2.objective import Evaluation, Place
@@ -22,8 +23,7 @@ from . import adapters
 from .adapted_objective import AdaptedObjective
 from .labelled import LabelledSplit
 from .packs import LabelledStream, labelled_pack
-from .prediction_file import predictions_file
-from .prediction_table import write_prediction_table
+from .prediction_file import predictions_file, write_prediction_table
 from .predictions import TaskEvaluation, evaluate
 from .scores import HEADLINES
 from .tasks import TaskLoss, new_head, packed_class, plain_class, task_config
@@ -38,6 +38,7 @@ class FineTuning(AdaptedObjective):
 
     def __init__(self, config: RunConfig) -> None:
         assert config.task is not None, "a run without a task pre-trains"
+        require("sklearn")  # for the scores
         self.task = config.task
         self.labelled = LabelledSplit(config.data.path, "train")
         self.schema = self.labelled.schema

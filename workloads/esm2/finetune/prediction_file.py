@@ -1,15 +1,20 @@
-"""What a run predicts for a split at its end, with the labels: what its report is made of."""
+"""Predictions of a run for a split, with the labels: for its report, and as a table to look through."""
 
 from __future__ import annotations
 
+import csv
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .labels import Floats
+from workloads.esm2.inference.heads import Head
+
+from .labels import UNKNOWN_RESIDUE, Floats, LabelSchema
 
 
 @dataclass(frozen=True)
@@ -43,3 +48,51 @@ class Predictions:
 
 def predictions_file(run_dir: Path, split: str) -> Path:
     return run_dir / f"predictions-{split}.npz"
+
+
+def write_prediction_table(path: Path, schema: LabelSchema, found: Predictions) -> None:
+    """Write CSV with a line a protein, whole or not at all; a cell is empty where there is no label.
+
+    Columns are ``id`` and, of classes that exclude each other, ``true``, ``predicted`` and a ``probability``
+    of each class; of labels, ``true`` (0 or 1) and ``probability`` of each; of a regression, ``true`` and
+    ``predicted`` of each measurement; of a residue task, ``true`` and ``predicted`` with a class a residue.
+    """
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(_lines(schema, found))
+    os.replace(partial, path)
+
+
+def _lines(schema: LabelSchema, found: Predictions) -> Iterator[list[str]]:
+    ids = found.ids.tolist()
+    if schema.kind == "residue":
+        yield ["id", "true", "predicted"]
+        separator = "" if all(len(name) == 1 for name in schema.classes) else " "
+        truth = _names(schema.classes, found.labels[:, 0], UNKNOWN_RESIDUE)
+        predicted = _names(schema.classes, found.outputs.argmax(axis=1), UNKNOWN_RESIDUE)
+        for name, start, stop in zip(ids, found.offsets, found.offsets[1:], strict=False):
+            yield [name, separator.join(truth[start:stop]), separator.join(predicted[start:stop])]
+        return
+    if schema.kind == "multiclass":
+        yield ["id", "true", "predicted", *(f"probability {name}" for name in schema.classes)]
+        values = Head("multiclass", schema.classes).values(found.outputs)
+        truth = _names(schema.classes, found.labels[:, 0], "")
+        predicted = _names(schema.classes, values.argmax(axis=1), "")
+        for name, true, said, row in zip(ids, truth, predicted, values.tolist(), strict=True):
+            yield [name, true, said, *map(_text, row)]
+        return
+    names = schema.classes[1:] if schema.kind == "binary" else schema.columns
+    is_measured = schema.kind == "regression"
+    what = "predicted" if is_measured else "probability"
+    yield ["id", *(f"{column} {name}" for name in names for column in ("true", what))]
+    values = Head("regression" if is_measured else "multilabel", names).values(found.outputs)
+    for name, labels, row in zip(ids, found.labels.tolist(), values.tolist(), strict=True):
+        yield [name, *(_text(value) for pair in zip(labels, row, strict=True) for value in pair)]
+
+
+def _names(classes: Sequence[str], places: npt.NDArray[Any], unknown: str) -> list[str]:
+    return [classes[int(place)] if np.isfinite(place) else unknown for place in places]
+
+
+def _text(value: float) -> str:
+    return f"{value:.6g}" if np.isfinite(value) else ""

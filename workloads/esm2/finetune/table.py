@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from gzip import BadGzipFile
 from pathlib import Path
-from typing import IO, TypeAlias, cast
+from typing import IO, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from isal import igzip
 
 from workloads.esm2.alphabet import encode
 from workloads.esm2.data.fasta import (
@@ -26,6 +25,7 @@ from workloads.esm2.data.fasta import (
     RECORD_START,
     SourceReader,
     check_fasta_start,
+    open_gzip,
     parse_block,
     record_lines,
 )
@@ -171,7 +171,7 @@ def _text(path: Path) -> IO[str]:
         packed = file.read(2) == GZIP_MAGIC
     if packed:
         # A byte order mark, as spreadsheets write, is no part of the first column's name.
-        return io.TextIOWrapper(cast("IO[bytes]", igzip.open(path, "rb")), encoding="utf-8-sig", newline="")
+        return io.TextIOWrapper(open_gzip(path), encoding="utf-8-sig", newline="")
     return path.open(encoding="utf-8-sig", newline="")
 
 

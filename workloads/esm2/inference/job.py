@@ -23,10 +23,11 @@ import torch.distributed as dist
 from ..config import InferenceConfig, RunConfig
 from ..hardware import compute_dtype, environment
 from ..heartbeat import beat
+from ..pretrained import fingerprint
 from ..processes import Processes
 from ..run_lock import exclusive
 from .engine import Engine, compile_from
-from .model import fingerprint, load_model
+from .model import load_model
 from .output import Output
 from .parts import Part, cut, key_of, planned
 from .records import Protein, Reject, read_proteins
@@ -58,7 +59,7 @@ def load(config: RunConfig, here: Processes) -> Loaded:
         )
     beat("loading", slow=True)
     model = load_model(name)
-    identity = fingerprint(model)
+    identity = fingerprint(model.state_dict(), str(getattr(model, "config", None)))
     engine = Engine(
         model,
         device=here.device,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-import xxhash
-from torch import nn
 from transformers import (
     EsmForMaskedLM,
     EsmForSequenceClassification,
@@ -53,12 +51,3 @@ def load_model(name: str) -> PackedModel:
         empty = ours(config)
     empty.exact_head = True
     return assigned(empty, weights).requires_grad_(False).eval()
-
-
-def fingerprint(model: nn.Module) -> str:
-    """Hash of a model's configuration and weights: the same numbers give the same results."""
-    digest = xxhash.xxh3_128(str(getattr(model, "config", None)).encode())
-    for key, tensor in sorted(model.state_dict().items()):
-        digest.update(key.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()

@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import xxhash
 
 from ..alphabet import STANDARD_RESIDUES, TOKENS
 from .records import Protein
@@ -53,7 +52,7 @@ class Wanted:
 
     def __init__(self, rows: Iterable[Asked]) -> None:
         self._by_protein: dict[str | None, list[Asked]] = defaultdict(list)
-        digest = xxhash.xxh3_128()
+        digest = hashlib.blake2b(digest_size=16)
         for row in rows:
             self._by_protein[row.protein].append(row)
             digest.update(repr((row.protein, row.name)).encode())

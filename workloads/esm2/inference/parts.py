@@ -6,12 +6,14 @@ the parts that are missing. Where a part ends depends on the input alone, not on
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-
-import xxhash
+from functools import partial
 
 from .records import Protein, Reject
+
+_digest = partial(hashlib.blake2b, digest_size=16)
 
 
 @dataclass
@@ -42,7 +44,7 @@ def cut(records: Iterable[Protein | Reject], num_residues: int, settings: str) -
         num_residues: a part ends with the protein that reaches it.
         settings: whatever else the results depend on.
     """
-    part, digest = Part(0), xxhash.xxh3_128(settings.encode())
+    part, digest = Part(0), _digest(settings.encode())
     for record in records:
         if isinstance(record, Reject):
             part.rejects.append(record)
@@ -54,7 +56,7 @@ def cut(records: Iterable[Protein | Reject], num_residues: int, settings: str) -
         if part.num_residues >= num_residues:
             part.key = digest.hexdigest()
             yield part
-            part, digest = Part(part.number + 1), xxhash.xxh3_128(settings.encode())
+            part, digest = Part(part.number + 1), _digest(settings.encode())
     if part.proteins or part.rejects or part.number == 0:
         part.key = digest.hexdigest()
         yield part
@@ -67,10 +69,10 @@ def planned(part: Part) -> Planned:
 
 def key_of(plan: Iterable[Planned]) -> str:
     """Of the whole result."""
-    return xxhash.xxh3_128("\n".join(part.file for part in plan).encode()).hexdigest()
+    return _digest("\n".join(part.file for part in plan).encode()).hexdigest()
 
 
-def _add(digest: xxhash.xxh3_128, *fields: bytes) -> None:
+def _add(digest: hashlib.blake2b, *fields: bytes) -> None:
     for text in fields:
         digest.update(len(text).to_bytes(8, "little"))
         digest.update(text)

@@ -35,7 +35,6 @@ from .slurm_attempts import (
     stacks_folder,
     stopped,
 )
-from .slurm_requests import ask, insist
 from .slurm_step import srun_help, stage_arguments, step_command
 
 MAX_REQUEUES = 5
@@ -45,6 +44,11 @@ WAIT_MINUTES = 30
 SECONDS_BETWEEN_SIGNALS = 15
 """A step that is only starting may miss one."""
 STOPPED_BY_SIGNAL = 143
+REQUEST_SECONDS = 60
+"""Limit of one request to Slurm: its programs give up after once or twice MessageTimeout (10 s usually)."""
+PATIENCE_SECONDS = 600.0
+"""Longest wait for a controller that does not answer. The nodes of the job are idle meanwhile."""
+PAUSE_SECONDS = 10.0
 REPORT = "report.html"
 
 
@@ -272,6 +276,27 @@ def say(text: str) -> None:
 
 def _output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def ask(*command: str) -> str | None:
+    """Return what a command printed; None if it failed or gave no answer in time."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=REQUEST_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def insist(*command: str) -> str | None:
+    """Ask again as long as the controller does not answer; None if it refuses, or is away for too long."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        answers = ask("scontrol", "ping") is not None
+        if (said := ask(*command)) is not None:
+            return said
+        if answers or time.monotonic() > deadline:
+            return None
+        time.sleep(PAUSE_SECONDS)
 
 
 if __name__ == "__main__":

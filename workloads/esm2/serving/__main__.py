@@ -11,15 +11,14 @@ import signal
 import sys
 from pathlib import Path
 
-from .app import Service
+from ..command_line import USAGE_ERROR, one_line_if_missing
 from .model import open_model
-from .server import Server
 from .settings import ServeSettings
 
 MODEL_FOLDER = Path("/opt/ml/model")
 """Where SageMaker puts the model's files."""
 PORT = 8080
-USAGE_ERROR, STOPPED = 2, 143
+STOPPED = 143
 
 
 def main() -> None:
@@ -30,6 +29,9 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is all")
     parser.add_argument("--port", type=int, default=PORT)
     options = parser.parse_args()
+    with one_line_if_missing():
+        from .app import Service
+        from .server import Server
     try:
         settings = ServeSettings.of(os.environ)
         model = open_model(options.model, settings)

@@ -145,7 +145,7 @@ def test_equal_hashes_are_not_equal_sequences(
     tmp_path, proteins, write_fasta, read_split, monkeypatch
 ) -> None:
     # All keys equal: everything meets in one group, and only equal bytes may be dropped.
-    monkeypatch.setattr("workloads.esm2.data.spill.xxh3_64_digest", lambda value, seed: b"\x10" + bytes(7))
+    monkeypatch.setattr("xxhash.xxh3_64_digest", lambda value, seed: b"\x10" + bytes(7))
     records = proteins(60)
     records["copy"] = records["p3"]
     manifest = run(write_fasta(tmp_path / "a.fasta", records), tmp_path / "out")

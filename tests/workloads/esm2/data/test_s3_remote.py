@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import botocore.exceptions
 import pytest
 from moto import mock_aws
 
@@ -125,14 +126,14 @@ def _client_error(status: int, code: str) -> Exception:
         (_client_error(301, "PermanentRedirect"), FetchError, "check the bucket's region"),
         (_client_error(503, "SlowDown"), transfer.TransientError, "S3 answered 503 SlowDown"),
         (_client_error(412, "PreconditionFailed"), transfer.ChangedError, "has changed"),
-        (s3_remote.botocore.exceptions.NoCredentialsError(), FetchError, "no AWS credentials found; log in"),
+        (botocore.exceptions.NoCredentialsError(), FetchError, "no AWS credentials found; log in"),
         (
-            s3_remote.botocore.exceptions.ProfileNotFound(profile="x"),
+            botocore.exceptions.ProfileNotFound(profile="x"),
             FetchError,
             r"cannot be used as configured .*check AWS_PROFILE",
         ),
         (
-            s3_remote.botocore.exceptions.EndpointConnectionError(endpoint_url="x"),
+            botocore.exceptions.EndpointConnectionError(endpoint_url="x"),
             transfer.TransientError,
             "broke",
         ),

@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from workloads.esm2.finetune.labels import LabelSchema, save_schema
-from workloads.esm2.finetune.prediction_file import Predictions, predictions_file
-from workloads.esm2.finetune.prediction_table import write_prediction_table
+from workloads.esm2.finetune.prediction_file import Predictions, predictions_file, write_prediction_table
 from workloads.esm2.finetune.scores import class_scores, confusion, scores
 from workloads.esm2.report import write_report
 

@@ -22,7 +22,7 @@ from benchmarks.trainer_arms import (
 )
 from workloads.esm2.config import DataConfig, ModelConfig, ModelSize, OptimConfig, RunConfig, TrainConfig
 from workloads.esm2.data.run_data import prepare_run
-from workloads.esm2.hardware import compute_dtype
+from workloads.esm2.precision import has_bf16_instructions
 from workloads.esm2.pretrained import save_model, starting_config, starting_weights
 from workloads.esm2.proteins import ProteinSplit
 
@@ -68,8 +68,8 @@ class Setup:
 
     @property
     def is_bf16(self) -> bool:
-        """Where B computes in bf16, A' does: it helps on the same hardware."""
-        return compute_dtype(TrainConfig(), self.device) == torch.bfloat16
+        """Whether A' and B compute in bf16: by the hardware, not by a measurement that may differ."""
+        return self.device.type == "cuda" or has_bf16_instructions()
 
     def arm(
         self,
@@ -105,6 +105,7 @@ class Setup:
                 optim=OptimConfig(lr=learning_rate or OUR_LEARNING_RATE, warmup_steps=warmup_steps),
                 train=TrainConfig(
                     seed=SEED,
+                    precision="bf16" if self.is_bf16 else "fp32",
                     max_steps=max_steps,
                     tokens_per_pack=self.tokens_per_pack,
                     tokens_per_step=self.tokens_per_pack,

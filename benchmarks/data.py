@@ -38,6 +38,7 @@ from workloads.esm2.alphabet import TOKENS, encode
 from workloads.esm2.command_line import one_line_if_missing
 from workloads.esm2.data.limits import MAX_WORKERS, default_workers
 from workloads.esm2.data.sources import SAMPLE
+from workloads.esm2.hardware import cpu_name
 
 # 69.5 million proteins of 288 residues on average.
 UNIREF50_RESIDUES = 20e9
@@ -325,7 +326,7 @@ def report(
     if json_path:
         packages = ("transformers", "datasets", "pyarrow", "pyfastx", "isal", "numpy")
         result = {
-            "cpu": _cpu_name(),
+            "cpu": cpu_name(),
             "cores": len(os.sched_getaffinity(0)),
             "python": platform.python_version(),
             "versions": {package: version(package) for package in packages},
@@ -340,13 +341,6 @@ def report(
             "uniref50_minutes": projection,
         }
         json_path.write_text(json.dumps(result, indent=1) + "\n")
-
-
-def _cpu_name() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown"
-    )
 
 
 if __name__ == "__main__":

@@ -35,12 +35,13 @@ import torch
 from transformers import pipeline
 
 from workloads.esm2.alphabet import decode
-from workloads.esm2.config import ModelConfig, ModelSize, TrainConfig
+from workloads.esm2.config import ModelConfig, ModelSize
 from workloads.esm2.data.sources import SAMPLE
-from workloads.esm2.hardware import compute_dtype, environment
+from workloads.esm2.hardware import environment
 from workloads.esm2.inference.engine import EMBEDDING, Engine
 from workloads.esm2.inference.model import load_model
 from workloads.esm2.inference.records import Protein, read_proteins
+from workloads.esm2.precision import has_bf16_instructions
 from workloads.esm2.pretrained import save_model, starting_config, starting_weights
 
 MAX_RESIDUES = 1022
@@ -102,7 +103,7 @@ def measure(
     half = pipeline("feature-extraction", model=str(folder), device=device, dtype=torch.bfloat16)
     arms[f"pipeline, batch {size}, lists"] = Arm(_pipeline_arm(plain, size, as_lists=True))
     arms[f"pipeline, batch {size}, bf16"] = Arm(_pipeline_arm(half, size))
-    native = compute_dtype(TrainConfig(), device)
+    native = torch.bfloat16 if device.type == "cuda" or has_bf16_instructions() else torch.float32
     for dtype in dict.fromkeys((torch.float32, native)):
         if device.type == "cuda" and dtype == torch.float32:
             continue  # flash attention, which the packs need there, has no fp32

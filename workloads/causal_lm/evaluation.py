@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from workloads.esm2.config import RunConfig
-from workloads.esm2.hardware import compute_dtype
 from workloads.esm2.heartbeat import beat
 from workloads.esm2.objective import Place
+from workloads.esm2.precision import select_precision
 from workloads.esm2.pretrained import assigned
 from workloads.esm2.processes import Processes
 
@@ -37,7 +37,7 @@ def score_chat(config: RunConfig, here: Processes) -> dict[str, Any]:
     beat("loading", slow=True)
     start = dataclasses.replace(config.model, init_from=str(folder))
     objective = CausalLM(dataclasses.replace(config, model=start, lora=None))
-    dtype = compute_dtype(config.train, here.device)
+    dtype = select_precision(config.train, here.device, here).dtype
     model = assigned(objective.plain_on_meta(), objective.plain_weights())
     # In fp32, with the copies that autocast keeps of what could be trained, 14 billion take 90 GB.
     model.requires_grad_(False)

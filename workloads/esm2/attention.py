@@ -4,7 +4,8 @@ Shapes: T tokens of the pack, H heads, D head size, L length of one protein.
 
 * bf16 on CUDA: torch's varlen flash kernel.
 * fp32 on a CPU: torch's flash kernel for CPUs, one protein at a time. It takes 0.82 of the time of the
-  products below in training, and 0.63 to 0.75 without a backward pass (one Zen 3 core, head size 16, torch 2.13).
+  products below in training, and 0.63 to 0.75 of it without a backward pass (one Zen 3 core, head size 16,
+  torch 2.13).
 * XLA: products of constant shapes (``window_attention.py``).
 * Everything else: matrix products over the heads of one protein, whose tiles of scores stay in the cache. For
   bf16 on a CPU they are about twice as fast as the flash kernel at ESM-2's head sizes (16 to 64).

@@ -93,7 +93,7 @@ class TrainConfig:
     """Global token budget of one optimizer step; a multiple of ``tokens_per_pack``. Gradient accumulation
     follows from it and from the number of devices."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """``auto`` is bf16 where the device multiplies it natively."""
+    """``auto`` is bf16 on GPUs and on Trainium, and on CPUs the type that is measured to be faster."""
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile; ``auto`` is on for CUDA."""
     activation_checkpointing: bool = False

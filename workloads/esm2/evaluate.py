@@ -17,9 +17,10 @@ from pathlib import Path
 from .command_line import run_command
 from .config import ModelConfig, RunConfig
 from .evaluation import pseudo_perplexity, score, unigram_perplexity
-from .hardware import compute_dtype, environment
+from .hardware import environment
 from .heartbeat import beat
 from .packing import PackShape
+from .precision import select_precision
 from .pretrained import starting_config, starting_weights, with_weights
 from .processes import Processes, processes
 from .proteins import ProteinSplit
@@ -36,7 +37,7 @@ def evaluate(config: RunConfig, here: Processes) -> dict[str, object]:
     split = ProteinSplit(config.data.path, config.evaluate.split)
     model = with_weights(starting_config(model_config), starting_weights(model_config, seed=0))
     model.to(here.device)  # type: ignore[arg-type]  # transformers wraps it
-    dtype = compute_dtype(config.train, here.device)
+    dtype = select_precision(config.train, here.device, here).dtype
     result = score(
         model,
         split,

@@ -1,7 +1,8 @@
-"""What the run stands on: arithmetic type, peak rate, memory, versions."""
+"""Properties of a run's hardware and software: FLOPs, peak and measured rates, memory, versions."""
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
@@ -10,38 +11,21 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
+from torch import nn
 
 from . import xla
 from .config import TrainConfig
 from .finetune.four_bit import FourBitLinear
 from .layered_model import LayeredModel
 from .peak_rates import PEAK_BF16_FLOPS
-
-
-def compute_dtype(train: TrainConfig, device: torch.device) -> torch.dtype:
-    """Type of matrix products: ``auto`` is bf16 on GPUs, on Trainium and on CPUs that multiply it natively.
-
-    Raises:
-        ValueError: for a GPU older than flash attention and bf16 (compute capability 8.0, A100).
-    """
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
-        raise ValueError(
-            f"{torch.cuda.get_device_name(device)} has no bf16 arithmetic; use a GPU of compute capability "
-            "8.0 or later (A10G, A100, L4, L40S, H100, ...), or hide it with CUDA_VISIBLE_DEVICES= to run "
-            "on the CPU"
-        )
-    if train.precision == "fp32":
-        return torch.float32
-    if train.precision == "bf16" or device.type == "cuda" or xla.is_neuron(device):
-        return torch.bfloat16
-    native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return torch.bfloat16 if native else torch.float32
 
 
 def compiles(train: TrainConfig, device: torch.device) -> bool:
@@ -82,6 +66,28 @@ def num_flops(model: LayeredModel, num_residues: int, num_attended_pairs: int) -
     return float(per_residue) * num_residues + model.flops_per_pair * num_attended_pairs
 
 
+def executed_flops(
+    model: LayeredModel, num_tokens: int, num_rows: int, num_attended_pairs: int, *, recomputed: bool
+) -> float:
+    """FLOPs of the products that are made over ``num_tokens`` of packs, padding included.
+
+    Chowdhery et al. 2022, appendix B (hardware FLOPs utilization): unlike ``num_flops``, they include what is
+    ``recomputed`` (the forward pass of the layers) and leave out what is skipped: parts that run on
+    ``num_rows`` predicted tokens alone. I inputs and O outputs take 2 I O a token for the output, for the
+    gradient of the input and, unless frozen, for that of the matrix. Attention is counted alike in both.
+    """
+    flops = model.flops_per_pair * num_attended_pairs * (4 / 3 if recomputed else 1)
+    in_layers = {id(module) for module in model.layers.modules()}
+    for name, module in model.named_modules():
+        is_on_rows = any(part in name for part in model.on_rows)
+        is_counted = is_on_rows or not any(part in name for part in model.uncounted)
+        if is_counted and isinstance(module, (nn.Linear, FourBitLinear)):
+            passes = 2 + module.weight.requires_grad + (recomputed and id(module) in in_layers)
+            tokens = num_rows if is_on_rows else num_tokens
+            flops += 2.0 * passes * module.in_features * module.out_features * tokens
+    return flops
+
+
 def peak_flops(device: torch.device) -> float | None:
     """bf16 FLOP/s of one device, None where it is not known (and on CPUs)."""
     if device.type == "xla":
@@ -96,6 +102,32 @@ def peak_of(name: str) -> float | None:
     if re.search(r"PCIe|NVL", name):
         return None  # lower clocks than the SXM boards of the table
     return next((peak for part, peak in PEAK_BF16_FLOPS.items() if re.search(rf"\b{part}\b", name)), None)
+
+
+def matmul_ceiling(device: torch.device, dtype: torch.dtype) -> float:
+    """Measure the FLOP/s of a large square product, the most that products reach on a device.
+
+    The best of three: of 8192 rows on CUDA, on a CPU of as many as take 20 ms.
+    """
+    is_cuda = device.type == "cuda"
+    wait: Callable[[], None] = torch.cuda.synchronize if is_cuda else lambda: None
+    # Ten in a row hide the time of a launch behind products of 1.4 ms.
+    side, times = (8192, 10) if is_cuda else (256, 1)
+    while True:
+        # Random numbers: on zeros and ones a GPU draws less power, and its clock is higher.
+        random = torch.Generator(device).manual_seed(0)
+        a, b = (torch.randn(side, side, device=device, generator=random).to(dtype) for _ in range(2))
+        out, seconds = torch.empty_like(a), math.inf
+        for _ in range(3):
+            wait()
+            started = time.perf_counter()
+            for _ in range(times):
+                torch.mm(a, b, out=out)
+            wait()
+            seconds = min(seconds, (time.perf_counter() - started) / times)
+        if seconds > 0.02 or side == 8192:
+            return 2 * side**3 / seconds
+        side *= 2
 
 
 def peak_memory_bytes(device: torch.device) -> int:
@@ -140,10 +172,11 @@ def git_sha() -> str | None:
 def _name(device: torch.device) -> str:
     if device.type == "xla":
         return xla.device_name()
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """Name of the processor, as its maker gives it on Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

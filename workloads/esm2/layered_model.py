@@ -16,6 +16,9 @@ class LayeredModel(nn.Module):
     uncounted: ClassVar[tuple[str, ...]] = ()
     """Parts of the names of parameters that no token is multiplied by."""
 
+    on_rows: tuple[str, ...] = ()
+    """Parts of the names of modules that run on the predicted tokens alone."""
+
     if TYPE_CHECKING:  # transformers has it
 
         def tie_weights(self, *arguments: Any, **keywords: Any) -> Any: ...

@@ -142,6 +142,10 @@ class PackedModel(LayeredModel, EsmPreTrainedModel):
         self.esm.contact_head.requires_grad_(False)
         # Positions come with the pack; a buffer that no checkpoint holds would stay on the meta device.
         del self.esm.embeddings.position_ids
+        last = f".layer.{config.num_hidden_layers - 1}."
+        skipping = (last + part for part in ("attention.output", "intermediate", "output"))
+        reads_all = isinstance(self, EsmForTokenClassification)
+        self.on_rows = () if reads_all else (*skipping, "lm_head", "classifier")
         # In fp32 where autocast has bf16, whose answers tie: they have three digits.
         self.exact_head = False
 

@@ -11,6 +11,9 @@ import torch
 from .hardware import peak_flops, peak_memory_bytes
 from .loader import StepPacks
 
+WARM_STEPS = 3
+"""First steps of each process, which steady rates leave out: they compile layers and make kernels."""
+
 
 @dataclass
 class Progress:
@@ -27,6 +30,11 @@ class Progress:
     loss_sum: float = 0.0
     """Sum of the steps' losses, for the mean that Trainer calls train_loss."""
     seconds: float = 0.0
+    steady_seconds: float = 0.0
+    """Without first steps, evaluations and checkpoints; older checkpoints lack it and what it counts."""
+    steady_residues: int = 0
+    steady_attended_pairs: int = 0
+    steady_slots: int = 0
 
     def add(self, step: StepPacks, loss: float) -> None:
         self.step += 1
@@ -37,10 +45,17 @@ class Progress:
         self.slots += step.num_tokens
         self.loss_sum += loss
 
+    def length_weighted_mean(self, special_tokens: int) -> float:
+        """Mean length in residues, each protein weighted by its length L: sum of L**2 over sum of L."""
+        # The attended pairs are the sum of (L + special_tokens)**2.
+        others = 2 * special_tokens * self.residues + special_tokens**2 * self.proteins
+        return (self.attended_pairs - others) / max(1, self.residues)
+
 
 class Window:
-    """Rates since the last measurement.
+    """Rates since the last measurement; adds up the steady steps of a progress.
 
+    ``measure`` comes after the host has waited for the device: launched steps alone do not count.
     ``num_flops`` gives the model FLOPs of residues and attended pairs.
     """
 
@@ -53,7 +68,14 @@ class Window:
     ) -> None:
         self._progress, self._num_flops = progress, num_flops
         self._device, self._world_size = device, world_size
+        self._steps = 0
         self.begin()
+
+    def next_step(self) -> None:
+        """Count a step that begins; the first steady one begins a measurement."""
+        if self._steps == WARM_STEPS:
+            self.begin()
+        self._steps += 1
 
     def begin(self) -> None:
         """Start anew; what happened since the last measurement does not count."""
@@ -65,9 +87,15 @@ class Window:
         progress, before = self._progress, self._before
         seconds = time.monotonic() - self._started
         residues = progress.residues - before.residues
-        flops = self._num_flops(residues, progress.attended_pairs - before.attended_pairs)
-        peak = peak_flops(self._device)
+        pairs = progress.attended_pairs - before.attended_pairs
         slots = progress.slots - before.slots
+        flops = self._num_flops(residues, pairs)
+        peak = peak_flops(self._device)
+        if self._steps > WARM_STEPS:
+            progress.steady_seconds += seconds
+            progress.steady_residues += residues
+            progress.steady_attended_pairs += pairs
+            progress.steady_slots += slots
         self.begin()
         return {
             "epoch": progress.epoch,

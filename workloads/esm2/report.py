@@ -194,21 +194,31 @@ def _cards(
     last = train[-1] if train else {}
     recent = [or_nan(line.get("residues_per_second")) for line in train[-RECENT_LINES:]]
     finite = [value for value in recent if math.isfinite(value)]
+    median = float(np.median(finite)) if finite else None
+    steady = as_number(results.get("steady_residues_per_second"))
     seconds = _first(last.get("seconds"), results.get("train_runtime"))
+
+    def shown(pattern: str, *names: str) -> str | None:
+        """First number of these names in the results, else in the last line."""
+        return formatted(_first(*(found.get(name) for found in (results, last) for name in names)), pattern)
+
     cards = [
         *quality,
         Card("Training loss", formatted(_first(last.get("loss")), "{:.3f}"), "last logged"),
         Card(
             f"{unit.capitalize()} per second",
-            si(
-                _first(results.get("train_residues_per_second"), float(np.median(finite)) if finite else None)
-            ),
-            f"real {unit}, all devices",
+            si(_first(steady, results.get("train_residues_per_second"), median)),
+            f"real {unit}, all devices" + (", steady steps" if steady else ""),
         ),
+        Card("Fill", shown("{:.1%}", "fill"), "real tokens of all"),
+        Card("Model MFU", shown("{:.1%}", "model_mfu", "mfu"), f"of nominal peak; real {unit} only"),
+        Card("Executed MFU", shown("{:.1%}", "executed_mfu"), "of nominal peak; all that is computed"),
         Card(
-            "Fill", formatted(_first(results.get("fill"), last.get("fill")), "{:.1%}"), "real tokens of all"
+            "Share of the ceiling",
+            shown("{:.1%}", "share_of_ceiling"),
+            f"executed, of a product's {si(as_number(results.get('ceiling_flops_per_second')))}FLOP/s",
         ),
-        Card("MFU", formatted(_first(results.get("mfu"), last.get("mfu")), "{:.1%}"), f"real {unit} only"),
+        Card("Mean length", shown("{:,.0f}", "length_weighted_mean_length"), f"{unit}, weighted by length"),
         Card(
             f"{unit.capitalize()} trained",
             si(_first(results.get("train_residues"), last.get("residues"))),

@@ -18,6 +18,8 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from .report_numbers import as_number
+
 Floats = npt.NDArray[np.float64]
 
 BLUE, ORANGE, VERMILLION, GREEN, GREY = "#0072B2", "#E69F00", "#D55E00", "#009E73", "#6b7280"
@@ -95,7 +97,7 @@ def loss_figure(
         split: [
             (history.residues_at(line["step"]), line["eval_loss"])
             for line in evaluations
-            if line.get("split") == split and _is_number(line.get("eval_loss"))
+            if line.get("split") == split and as_number(line.get("eval_loss")) is not None
         ]
         for split in ("validation", "test")
     }
@@ -352,10 +354,6 @@ def _exp(loss: Any) -> Floats:
 
 def _log(perplexity: Any) -> Floats:
     return np.asarray(np.log(np.maximum(perplexity, 1e-9)), dtype=float)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def svg_text(figure: Figure, name: str) -> str:

@@ -19,6 +19,7 @@ import yaml
 from tqdm import tqdm
 
 from .mlflow_mirror import MlflowMirror, RunStatus
+from .report_numbers import si
 from .whole_file import write_whole
 
 METRICS_FILE = "metrics.jsonl"
@@ -179,7 +180,7 @@ class _Progress:
         if loss is not None:
             shown.append(f"loss {loss:.3f}")
         if speed is not None:
-            shown.append(f"{_with_prefix(speed)} {self._tokens}/s")
+            shown.append(f"{si(speed)} {self._tokens}/s")
         if self._is_terminal:
             self._bar.set_postfix_str(", ".join(shown), refresh=False)
             self._bar.update(step - self._bar.n)
@@ -198,13 +199,6 @@ class _Progress:
 
     def close(self) -> None:
         self._bar.close()
-
-
-def _with_prefix(value: float) -> str:
-    for factor, prefix in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if value >= factor:
-            return f"{value / factor:.3g}{prefix}"
-    return f"{value:.3g}"
 
 
 def _numbers(group: str, values: Mapping[str, float | None]) -> dict[str, float]:

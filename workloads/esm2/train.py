@@ -22,12 +22,13 @@ import transformers
 from .checkpoint import Checkpointer
 from .command_line import run_command, tell
 from .config import RunConfig
-from .hardware import environment, peak_flops, peak_memory_bytes
+from .hardware import environment, executed_flops, matmul_ceiling, peak_flops, peak_memory_bytes
 from .heartbeat import beat
 from .loader import ReadAhead, StepPacks
 from .metrics_port import PORT
 from .mlflow_mirror import RunStatus
 from .objective import Evaluation, Objective, Place
+from .parallel import bare
 from .pretrained import full_weights
 from .pretraining import Pretraining
 from .processes import Processes, processes
@@ -162,7 +163,7 @@ def _loop(
     earlier, started = progress.seconds, time.monotonic()
     save_began, last_saved = started, -1
     window = Window(progress, trainer.num_flops, here.device, here.world_size)
-    versions = environment(here.device)
+    versions = environment(here.device) | trainer.precision.record()
 
     def save() -> None:
         nonlocal save_began, last_saved
@@ -180,10 +181,12 @@ def _loop(
                 },
             )
         save_began, last_saved = time.monotonic(), progress.step
+        window.begin()
 
     def finish() -> int | None:
         with metrics.stalling():
             saved = checkpointer.finish()
+        window.begin()
         if saved is not None:
             metrics.saved(saved, time.monotonic() - save_began)
         return saved
@@ -193,9 +196,11 @@ def _loop(
             found = trainer.evaluate(validation, config.eval_packs)
         log.evaluation(step, "validation", **found.values)
         metrics.evaluated(found.values)
+        window.begin()
 
     try:
         while progress.step < config.max_steps:
+            window.next_step()
             trainer.beat()  # what was slow, a checkpoint or an evaluation, is over
             with metrics.waiting_for_data():
                 packs = next(steps)
@@ -218,7 +223,6 @@ def _loop(
                 save()
             if step % config.eval_every_steps == 0 and not is_last:
                 evaluate()
-                window.begin()
     except Stopped:
         if last_saved != progress.step:
             save()
@@ -250,6 +254,12 @@ def _finish(
     if here.is_first:
         objective.record(config.run_dir, valid, test)
     flops = trainer.num_flops(progress.residues, progress.attended_pairs)
+    slots, pairs = progress.steady_slots, progress.steady_attended_pairs
+    steady_flops = trainer.num_flops(progress.steady_residues, pairs)
+    empty = objective.stream(objective.split, trainer.shape, 0).load(None)
+    rows = len(objective.pack(empty, trainer.shape, here.packs_on).rows) * (slots // trainer.shape.num_tokens)
+    recomputed = config.train.activation_checkpointing
+    executed = executed_flops(bare(trainer.model), slots, rows, pairs, recomputed=recomputed)
     parameters = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
     place = Place(here, trainer.shape, trainer.dtype)
     trainer.release()
@@ -258,6 +268,14 @@ def _finish(
     if written:
         log.evaluation(progress.step, "validation" if test is None else "test", **written)
     peak, seconds = peak_flops(here.device), max(progress.seconds, 1e-9)
+    memory = peak_memory_bytes(here.device)
+    ceiling = None if trainer.on_xla else matmul_ceiling(here.device, trainer.dtype)
+    steady = progress.steady_seconds
+
+    def share(flops: float, of: float | None) -> float | None:
+        """Share of a device's rate that the steady steps reached."""
+        return flops / steady / here.world_size / of if steady and of else None
+
     return {
         "epoch": progress.epoch,
         "train_loss": progress.loss_sum / max(1, progress.step),
@@ -270,7 +288,14 @@ def _finish(
         "total_flos": flops,
         "fill": progress.residues / max(1, progress.slots),
         "mfu": flops / seconds / here.world_size / peak if peak else None,
-        "peak_memory_bytes": peak_memory_bytes(here.device),
+        "steady_seconds": steady,
+        "steady_residues_per_second": progress.steady_residues / steady if steady else None,
+        "model_mfu": share(steady_flops, peak),
+        "executed_mfu": share(executed, peak),
+        "ceiling_flops_per_second": ceiling,
+        "share_of_ceiling": share(executed, ceiling),
+        "length_weighted_mean_length": progress.length_weighted_mean(trainer.shape.special_tokens),
+        "peak_memory_bytes": memory,
         **valid.values,
         "eval_samples": valid.num_proteins,
         "eval_runtime": valid.seconds,
@@ -279,7 +304,7 @@ def _finish(
         **written,
         "parameters": parameters,
         "world_size": here.world_size,
-        "environment": environment(here.device),
+        "environment": environment(here.device) | trainer.precision.record(),
     }
 
 
@@ -302,9 +327,10 @@ def main(config: RunConfig) -> None:
         objective = objective_of(config)
         results = train(objective, here)
         if here.is_first:
+            rate = results["steady_residues_per_second"] or results["train_residues_per_second"]
             print(
                 f"{config.name}: {objective.summary(results)}, "
-                f"{results['train_residues_per_second']:.0f} {objective.split.tokens}/s\n"
+                f"{rate:.0f} {objective.split.tokens}/s\n"
                 f"model   {run_dir / 'model'}\nreport  {run_dir / REPORT_FILE}"
             )
 

@@ -13,13 +13,14 @@ from torch.optim import Optimizer
 from . import xla
 from .command_line import RunError
 from .config import RunConfig
-from .hardware import compiles, compute_dtype, num_flops
+from .hardware import compiles, num_flops
 from .heartbeat import beat
 from .loader import StepPacks, step_packs
 from .objective import Evaluation, Objective, Place
 from .optimizer import build_optimizers, learning_rate, set_learning_rate
 from .packing import Position
 from .parallel import accumulating, bare, clip_gradients, parallelize
+from .precision import select_precision
 from .processes import Processes
 from .progress import Progress
 from .proteins import ProteinSplit
@@ -48,7 +49,8 @@ class Trainer:
         if self.on_xla:
             xla.check(config)
         self.shape = objective.pack_shape(objective.split)
-        self.dtype = compute_dtype(train, here.device)
+        self.precision = select_precision(train, here.device, here, config.run_dir)
+        self.dtype = self.precision.dtype
         # With FSDP the first process alone holds a whole model, on the host, and sends out the shares.
         has_weights = config.parallel.mode == "ddp" or here.is_first
         weights = objective.weights() if has_weights else {}

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from workloads.esm2.checkpoint import CHECKPOINT_FILE, check_identity, saved_weights
 from workloads.esm2.config import RunConfig
-from workloads.esm2.hardware import compute_dtype
 from workloads.esm2.heartbeat import beat
 from workloads.esm2.objective import Place
 from workloads.esm2.packing import PackShape
+from workloads.esm2.precision import select_precision
 from workloads.esm2.pretrained import assigned
 from workloads.esm2.processes import Processes
 
@@ -35,7 +35,7 @@ def score_task(config: RunConfig, here: Processes) -> dict[str, Any]:
     objective, weights = (
         _of_checkpoint(config, Path(name), here) if is_checkpoint else _of_model(config, name)
     )
-    dtype = compute_dtype(config.train, here.device)
+    dtype = select_precision(config.train, here.device, here).dtype
     empty = objective.on_meta()
     objective.quantize(empty, weights, dtype, here.device)
     model = assigned(empty, weights)

@@ -21,8 +21,9 @@ import torch
 import torch.distributed as dist
 
 from ..config import InferenceConfig, RunConfig
-from ..hardware import compute_dtype, environment
+from ..hardware import environment
 from ..heartbeat import beat
+from ..precision import select_precision
 from ..pretrained import fingerprint
 from ..processes import Processes
 from ..run_lock import exclusive
@@ -63,7 +64,7 @@ def load(config: RunConfig, here: Processes) -> Loaded:
     engine = Engine(
         model,
         device=here.device,
-        dtype=compute_dtype(config.train, here.device),
+        dtype=select_precision(config.train, here.device, here).dtype,
         tokens_per_pack=config.inference.tokens_per_pack,
         max_residues=config.model.max_residues,
         compile_from=compile_from(config.train, here.device),

@@ -11,11 +11,11 @@ import torch
 
 from ..alphabet import encode
 from ..config import TrainConfig
-from ..hardware import compute_dtype
 from ..inference.engine import EMBEDDING, TOKENS_PER_PACK, Array, Engine
 from ..inference.heads import Head
 from ..inference.model import load_model
 from ..model import PackedEsm
+from ..precision import select_precision
 from .answers import Answer
 from .batching import Tokens
 from .settings import ServeSettings
@@ -70,7 +70,7 @@ def open_model(folder: Path, settings: ServeSettings) -> ServedModel:
     engine = Engine(
         model,
         device=device,
-        dtype=compute_dtype(TrainConfig(), device),
+        dtype=select_precision(TrainConfig(), device).dtype,
         tokens_per_pack=settings.tokens_per_pack,
         max_residues=settings.max_residues,
     )

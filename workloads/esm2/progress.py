@@ -25,17 +25,16 @@ class Progress:
     attended_pairs: int = 0
     slots: int = 0
     loss_sum: float = 0.0
-    """Sum of the steps' losses, for the mean that Trainer calls train_loss."""
+    """Sum of the steps' losses, for the mean that Trainer calls train_loss; added when losses are read."""
     seconds: float = 0.0
 
-    def add(self, step: StepPacks, loss: float) -> None:
+    def add(self, step: StepPacks) -> None:
         self.step += 1
         self.epoch, self.pack = step.after.epoch, step.after.pack
         self.proteins += step.num_proteins
         self.residues += step.num_residues
         self.attended_pairs += step.num_attended_pairs
         self.slots += step.num_tokens
-        self.loss_sum += loss
 
 
 class Window:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
 from torch.optim import AdamW, Muon, Optimizer
 
 from .config import OptimConfig
 
 _IN_LAYERS = re.compile(r"\.layers?\.\d+\.")
 """In names of parameters, as transformers calls layers."""
+STACK_BYTES = 128 << 20
+"""Limit of the matrices that a process orthogonalizes at a time, in bf16. Ten of the 650M model's largest
+(5120 x 1280) fill a GPU. With momenta and updates in fp32, an update needs about nine times this memory."""
 
 
 def build_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
@@ -30,7 +36,7 @@ def build_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
         inner = [p for name, p in named if p.ndim == 2 and _IN_LAYERS.search(name)]
         matrices = [p for name, p in named if p.ndim == 2 and not _IN_LAYERS.search(name)]
         optimizers.append(
-            Muon(inner, lr=config.lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw")
+            BatchedMuon(inner, lr=config.lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw")
         )
     groups = [
         {"params": matrices, "weight_decay": config.weight_decay},
@@ -38,6 +44,112 @@ def build_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
     ]
     optimizers.append(AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, **_kernel(named[0][1])))
     return optimizers
+
+
+class BatchedMuon(Muon):
+    """torch's Muon with matrices of equal shapes orthogonalized as one batch.
+
+    State, settings and arithmetic are those of ``torch.optim.Muon`` with Nesterov momentum and the update
+    size ``match_rms_adamw``. With FSDP2 each process of a shard group orthogonalizes whole matrices, an equal
+    share of each stack, instead of all of them.
+    """
+
+    found_inf: Tensor | None = None
+    """() fp32 on the parameters' device: if it is 1, a step changes nothing. Fused AdamW has the same one."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            parameters: list[Tensor] = []
+            gradients: list[Tensor] = []
+            momenta: list[Tensor] = []
+            self._init_group(group, parameters, gradients, momenta)
+            alike: dict[torch.Size, list[int]] = defaultdict(list)
+            for index, parameter in enumerate(parameters):
+                alike[parameter.shape].append(index)
+            for shape, indices in alike.items():
+                size = _stack_size(parameters[indices[0]])
+                for first in range(0, len(indices), size):
+                    stack = indices[first : first + size]
+                    lists = ([x[i] for i in stack] for x in (parameters, gradients, momenta))
+                    self._update(group, shape, *lists)
+
+    def _update(
+        self,
+        group: dict[str, Any],
+        shape: torch.Size,
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        momenta: list[Tensor],
+    ) -> None:
+        """Update matrices of one shape, which is that of whole matrices."""
+        local = [_local(gradient) for gradient in gradients]
+        new_momenta = torch._foreach_lerp([_local(x) for x in momenta], local, 1 - group["momentum"])
+        updates = torch._foreach_lerp(local, new_momenta, group["momentum"])
+        updates = _orthogonalized(torch.stack([x.bfloat16() for x in updates]), parameters[0], group)
+        # The root mean square of AdamW's updates: Liu et al. 2025, equation 4.
+        scale = group["lr"] * 0.2 * math.sqrt(max(shape))
+        kept = 1 - group["lr"] * group["weight_decay"]
+        for parameter, momentum, new_momentum, update in zip(
+            parameters, momenta, new_momenta, updates, strict=True
+        ):
+            self._assign(_local(parameter), (_local(parameter) * kept).add_(update, alpha=-scale))
+            self._assign(_local(momentum), new_momentum)
+
+    def _assign(self, old: Tensor, new: Tensor) -> None:
+        old.copy_(new if self.found_inf is None else torch.where(self.found_inf == 1, old, new))
+
+
+def _local(x: Tensor) -> Tensor:
+    """Share of this process."""
+    return x.to_local() if isinstance(x, DTensor) else x
+
+
+def _stack_size(parameter: Tensor) -> int:
+    """Number of matrices in a stack of which each process orthogonalizes at most ``STACK_BYTES``."""
+    sharing = 1
+    if isinstance(parameter, DTensor):
+        sizes = zip(parameter.device_mesh.shape, parameter.placements, strict=True)
+        sharing = math.prod(size for size, placement in sizes if placement.is_shard())
+    return max(1, STACK_BYTES // (2 * parameter.numel())) * sharing
+
+
+def _orthogonalized(stack: Tensor, parameter: Tensor, group: dict[str, Any]) -> Tensor:
+    """Orthogonalize matrices.
+
+    Args:
+        stack: (N, rows, columns) in bf16. With FSDP2 the rows that this process has of each.
+        parameter: one of the parameters that the matrices are to be added to.
+        group: settings of the iteration.
+
+    Returns:
+        A stack of the same shape.
+    """
+    settings = group["ns_coefficients"], group["ns_steps"], group["eps"]
+    if not isinstance(parameter, DTensor):
+        return newton_schulz(stack, *settings)
+    mesh, by_matrix = parameter.device_mesh, list(parameter.placements)  # FSDP2 shards dimension 0
+    by_row = [Shard(1) if placement.is_shard() else placement for placement in by_matrix]
+    rows, columns = parameter.shape
+    whole = {"shape": torch.Size((len(stack), rows, columns)), "stride": (rows * columns, columns, 1)}
+    mine = DTensor.from_local(stack, mesh, by_row, run_check=False, **whole).redistribute(mesh, by_matrix)
+    mine = newton_schulz(mine.to_local(), *settings).contiguous()
+    mine = DTensor.from_local(mine, mesh, by_matrix, run_check=False, **whole).redistribute(mesh, by_row)
+    return mine.to_local()
+
+
+def newton_schulz(
+    stack: Tensor, coefficients: tuple[float, float, float], num_steps: int, eps: float
+) -> Tensor:
+    """Set the singular values of matrices (N, rows, columns) to about 1, as ``torch.optim.Muon`` does."""
+    a, b, c = coefficients
+    is_tall = stack.shape[1] > stack.shape[2]
+    x = stack.mT if is_tall else stack
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=eps)  # the spectral norm is at most 1
+    for _ in range(num_steps):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if is_tall else x
 
 
 def _kernel(parameter: Tensor) -> dict[str, bool]:

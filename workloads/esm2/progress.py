@@ -28,7 +28,7 @@ class Progress:
     attended_pairs: int = 0
     slots: int = 0
     loss_sum: float = 0.0
-    """Sum of the steps' losses, for the mean that Trainer calls train_loss."""
+    """Sum of the steps' losses, for the mean that Trainer calls train_loss; added when losses are read."""
     seconds: float = 0.0
     steady_seconds: float = 0.0
     """Without first steps, evaluations and checkpoints; older checkpoints lack it and what it counts."""
@@ -36,14 +36,13 @@ class Progress:
     steady_attended_pairs: int = 0
     steady_slots: int = 0
 
-    def add(self, step: StepPacks, loss: float) -> None:
+    def add(self, step: StepPacks) -> None:
         self.step += 1
         self.epoch, self.pack = step.after.epoch, step.after.pack
         self.proteins += step.num_proteins
         self.residues += step.num_residues
         self.attended_pairs += step.num_attended_pairs
         self.slots += step.num_tokens
-        self.loss_sum += loss
 
     def length_weighted_mean(self, special_tokens: int) -> float:
         """Mean length in residues, each protein weighted by its length L: sum of L**2 over sum of L."""

@@ -167,6 +167,7 @@ def _loop(
 
     def save() -> None:
         nonlocal save_began, last_saved
+        trainer.settle()
         progress.seconds = earlier + time.monotonic() - started
         with metrics.stalling():
             checkpointer.save(
@@ -205,11 +206,15 @@ def _loop(
             with metrics.waiting_for_data():
                 packs = next(steps)
             with metrics.stepping():
-                result = trainer.step(packs)
-            step = progress.step
+                trainer.step(packs)
+                step = progress.step
+                is_last = step == config.max_steps
+                logs = step % config.log_every_steps == 0 or is_last or step == 1
+                if logs or 0 in (step % config.save_every_steps, step % config.eval_every_steps):
+                    result = trainer.settle()
             metrics.made_step(step, packs)
-            is_last = step == config.max_steps
-            if step % config.log_every_steps == 0 or is_last or step == 1:
+            if logs:
+                assert result is not None
                 progress.seconds = earlier + time.monotonic() - started
                 values = {**asdict(result), **window.measure()}
                 log.train(step, **values)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import xla
@@ -27,7 +27,7 @@ from .proteins import ProteinSplit
 
 
 class NonFiniteLossError(RunError):
-    """Loss or gradient is NaN or infinite; the weights were not touched."""
+    """Loss or gradient is NaN or infinite. Weights and optimizer state are those before the step."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,31 @@ class StepResult:
     learning_rate: float
 
 
+class _Launched:
+    """A step that the device may still be computing.
+
+    ``figures`` are loss, gradient norm and, except on XLA, 1 if this or an earlier step was not finite.
+    """
+
+    def __init__(self, number: int, learning_rate: float, figures: Tensor) -> None:
+        self.number, self.learning_rate, self._figures, self._copied = number, learning_rate, figures, None
+        if figures.is_cuda:
+            self._figures = figures.to("cpu", non_blocking=True)  # into pinned memory
+            self._copied = torch.cuda.Event()
+            self._copied.record()
+
+    def figures(self, here: Processes) -> list[float]:
+        """Wait for the figures, but not for what was launched after them."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        return here.to_host(self._figures)
+
+
 class Trainer:
-    """One run: model, optimizers, data and the steps over them."""
+    """One run: model, optimizers, data and the steps over them.
+
+    Except on XLA, the host launches a step before it waits for the one before.
+    """
 
     def __init__(self, objective: Objective, here: Processes) -> None:
         self.objective, self.here = objective, here
@@ -69,15 +92,25 @@ class Trainer:
                 layer.compile(dynamic=False)
         self.optimizers: list[Optimizer] = build_optimizers(self.model, objective.optim)
         self.progress = Progress()
+        self._launched: _Launched | None = None
+        self._result: StepResult | None = None
         if self.on_xla:
             xla.begin(self.model, self.optimizers)
+        else:
+            # 1 from the first step that is not finite, on all processes. Optimizers then change nothing.
+            self._failed = torch.zeros((), device=here.device)
+            for optimizer in self.optimizers:
+                optimizer.found_inf = self._failed  # type: ignore[attr-defined]
         self.has_stepped = False
 
-    def step(self, step: StepPacks) -> StepResult:
-        """One optimizer step over this process's share of the step's packs.
+    def step(self, step: StepPacks) -> None:
+        """Launch one optimizer step over this process's share of the step's packs.
+
+        ``progress`` counts the step at once, but its loss when it is read: after the launch of the next step,
+        or in ``settle``.
 
         Raises:
-            NonFiniteLossError: before the optimizer has touched a weight.
+            NonFiniteLossError: if the step before was not finite; on XLA, if this one is not.
         """
         here, objective = self.here, self.objective
         lr = learning_rate(self.progress.step + 1, self.config.train.max_steps, objective.optim)
@@ -103,24 +136,49 @@ class Trainer:
         if self.on_xla:
             xla.average_gradients(self.optimizers)
         here.add_up(loss)
-        grad_norm = clip_gradients(self.model, objective.optim.clip_norm)
-        losses = torch.stack([loss, grad_norm])
+        figures = torch.stack([loss, clip_gradients(self.model, objective.optim.clip_norm)])
+        if not self.on_xla:
+            self._failed += ~figures.isfinite().all()
+            here.add_up(self._failed)
+            self._failed.clamp_(max=1)
+            figures = torch.cat([figures, self._failed[None]])
         here.cut_graph()
-        mean_loss, norm = here.to_host(losses)
-        result = StepResult(mean_loss, norm, lr)
-        if not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
-            raise NonFiniteLossError(
-                f"step {self.progress.step + 1}: loss {result.loss}, gradient norm {result.grad_norm} at "
-                f"learning rate {lr:.3g}; the weights were not touched. Lower {objective.lr_field} or "
-                "lengthen optim.warmup_steps, then start the same command again"
-            )
+        before, self._launched = self._launched, _Launched(self.progress.step + 1, lr, figures)
+        if self.on_xla:
+            self.settle()  # no optimizer there takes a flag
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=not self.on_xla)
         here.cut_graph()
-        self.progress.add(step, result.loss)
+        self.progress.add(step)
         self.has_stepped = True
-        return result
+        if before is not None:
+            self._read(before)
+
+    def settle(self) -> StepResult | None:
+        """Wait for the last step. Its weights must not be saved or scored before.
+
+        Returns:
+            Result of the last step; None if this process has made none.
+
+        Raises:
+            NonFiniteLossError: if it or an earlier one was not finite, at every call.
+        """
+        if self._launched is not None:
+            self._read(self._launched)
+            self._launched = None
+        return self._result
+
+    def _read(self, launched: _Launched) -> None:
+        loss, norm, *failed = launched.figures(self.here)
+        if any(failed) or not (math.isfinite(loss) and math.isfinite(norm)):
+            raise NonFiniteLossError(
+                f"step {launched.number}: loss {loss}, gradient norm {norm} at learning rate "
+                f"{launched.learning_rate:.3g}; the weights were not touched. Lower "
+                f"{self.objective.lr_field} or lengthen optim.warmup_steps, then start the same command again"
+            )
+        self._result = StepResult(loss, norm, launched.learning_rate)
+        self.progress.loss_sum += loss
 
     def release(self) -> None:
         """Free what was trained; nothing but the progress can be asked afterwards."""
@@ -144,5 +202,6 @@ class Trainer:
         return step_packs(stream, position, self.config.packs_per_step, here.rank, here.world_size)
 
     def evaluate(self, split: ProteinSplit, num_packs: int = 0) -> Evaluation:
+        self.settle()
         place = Place(self.here, self.shape, self.dtype)
         return self.objective.evaluate(self.model, split, place, num_packs)

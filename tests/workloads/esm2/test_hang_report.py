@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from workloads.esm2.launch.hang_report import (
     Blame,
@@ -65,8 +66,9 @@ def test_where_a_process_is_and_whether_it_waits(name: str, place: str, waits: b
 
 
 def test_on_gpus_the_host_waits_for_the_device() -> None:
-    code = Processes.to_host.__code__
-    assert is_waiting(frames_of(f'  File "{code.co_filename}", line 1 in {code.co_name}\n'))
+    for waits in (Processes.to_host, torch.cuda.Event.synchronize):
+        code = waits.__code__
+        assert is_waiting(frames_of(f'  File "{code.co_filename}", line 1 in {code.co_name}\n'))
 
 
 def test_without_stacks_nothing_is_known() -> None:

@@ -31,6 +31,7 @@ _WAITING_FUNCTIONS = {
     ("torch/distributed/utils.py", "_sync_module_states"),
     ("torch/distributed/_state_dict_utils.py", "_broadcast_tensors"),
     ("workloads/esm2/processes.py", "to_host"),
+    ("torch/cuda/streams.py", "synchronize"),
 }
 
 

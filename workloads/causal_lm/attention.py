@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from workloads.esm2 import attention
 from workloads.esm2.attention import Segments
 
 PACKED = "packed_causal"
@@ -47,7 +48,7 @@ def packed_causal_attention(
         (1, T, H, D), and no attention weights.
     """
     assert attention_mask is None, "segments stand in its place"
-    if query.is_cuda and value.dtype in (torch.bfloat16, torch.float16):
+    if attention.uses_flash(value):
         # Rotated by cosines in fp32 under autocast, they come in fp32.
         q, k, v = (x[0].transpose(0, 1).to(value.dtype) for x in (query, key, value))  # (T, H or G, D)
         context = varlen_attn(

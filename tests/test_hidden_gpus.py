@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.conftest import pytest_configure
+
 REPOSITORY = Path(__file__).parents[1]
-SHOWS = """
-import os, pytest
-
-class Shown:
-    def pytest_collection(self, session):
-        pytest.exit(f"visible: {os.environ.get('CUDA_VISIBLE_DEVICES')!r}", returncode=0)
-
-pytest.main(["-p", "no:cacheprovider", *os.environ["ARGUMENTS"].split()], plugins=[Shown()])
-"""
 
 
 def test_these_tests_see_none() -> None:
@@ -28,19 +21,20 @@ def test_these_tests_see_none() -> None:
 @pytest.mark.parametrize(
     ("arguments", "visible"),
     [
-        ("tests/gpu", "'0'"),
-        ("tests/gpu/test_gpu_model.py tests/gpu/test_gpu_hygiene.py", "'0'"),
-        ("tests/gpu tests/benchmarks/test_quality.py", "''"),
-        ("", "''"),
+        (["tests/gpu"], "0"),
+        (["tests/gpu/test_gpu_model.py::test_masks_are_those_of_the_cpu", "tests/gpu"], "0"),
+        ([str(REPOSITORY / "tests/gpu")], "0"),
+        (["tests/gpu", "tests/benchmarks"], ""),
+        (["tests"], ""),  # nothing given: what testpaths says
     ],
 )
-def test_gpu_tests_alone_do(arguments: str, visible: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SHOWS],
-        cwd=REPOSITORY,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "0", "ARGUMENTS": arguments},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert f"visible: {visible}" in done.stdout + done.stderr, done.stdout + done.stderr
+def test_gpu_tests_alone_do(arguments: list[str], visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    config: Any = SimpleNamespace(args=arguments, invocation_params=SimpleNamespace(dir=REPOSITORY))
+    pytest_configure(config)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
+
+
+def test_all_tests_are_not_those_on_gpus(request: pytest.FixtureRequest) -> None:
+    """``make test`` collects what ``testpaths`` names, but for folders that ask for a machine of their own."""
+    assert "tests/gpu" in request.config.getini("norecursedirs")

@@ -1,10 +1,11 @@
-"""Rehearsal of the GPU tests on a CPU: the code's CUDA branches run, with a CPU kernel for torch's varlen operator.
+"""Rehearsal of the GPU tests on a CPU, with a CPU kernel for torch's varlen operator.
 
 Shapes: T tokens, H heads of queries, G heads of keys and values, D head size.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -96,5 +97,4 @@ def _scores(
 
 
 def _segments(cumulative: Tensor) -> list[slice]:
-    bounds = cumulative.tolist()
-    return [slice(*pair) for pair in zip(bounds[:-1], bounds[1:], strict=True) if pair[1] > pair[0]]
+    return [slice(a, b) for a, b in pairwise(cumulative.tolist()) if b > a]

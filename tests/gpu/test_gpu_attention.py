@@ -17,14 +17,14 @@ from workloads.causal_lm.attention import packed_causal_attention
 from workloads.esm2.attention import Segments, packed_attention, uses_flash
 
 FORWARD, BACKWARD = 1e-2, 2e-2
-"""bf16 rounds to 2^-9 (0.2 %) of a number at most. Rotated queries and keys, probabilities and the result are
-each rounded once in the forward pass, and the gradients of all of them in the backward pass. An error of one in
-a score of standard deviation 1 is passed on as it is. Four independent roundings come to 0.4 %, eight to 0.55 %;
-the rest is room for lengths at which errors do not average out."""
+"""bf16 rounds to 2^-9 (0.2 %) of a number at most. The forward pass rounds rotated queries and keys, probabilities
+and the result once each, and the backward pass the gradients of all of them. A score of standard deviation 1
+passes an error on as it is. Four independent roundings come to 0.4 %, eight to 0.55 %. The rest is room for
+lengths at which errors do not average out."""
 
 
 def drawn_segments(scale: Scale, device: torch.device) -> Segments:
-    """Lengths at, below and above flash's tiles of 64 and 128; the longest; padding; empty ones at the end."""
+    """Lengths around flash's tiles of 64 and 128, the longest, padding, and empty ones at the end."""
     longest = scale.max_residues + 10
     lengths = [3, 63, 64, 65, 127, 128, 129, 4, longest]
     bounds = torch.tensor([0, *lengths, 17, 0, 0]).cumsum(0)

@@ -1,4 +1,4 @@
-"""Steps on CUDA: the host does not wait, nothing is compiled twice, memory stays flat, resuming and bad losses."""
+"""Training on CUDA: waits of the host, recompilation, growth of memory, resuming, losses that are not finite."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SYNCS_PER_STEP = 1
 """The host reads the loss of a step, at whatever time. With four micro-batches a step, one wait in each would
 be four more."""
 FLAT_BYTES = 1 << 20
-"""Shapes are constant, so a leak is a tensor of a micro-batch, a step or a parameter. All but single numbers are
-larger, and 1 MiB holds 2,048 of those: the allocator gives each 512 bytes."""
+"""Shapes are constant, so a leak is a tensor of a micro-batch, a step or a parameter. All but single numbers
+are larger, and 1 MiB holds 2,048 of those: the allocator gives each 512 bytes."""
 RESUMED, FLOOR = 3.0, 1e-4
-"""flash's backward adds up in any order, and Adam's first updates are as large for a small gradient as for a large
-one: two equal runs drift apart. A resumed run may drift three times as far as another uninterrupted one has, which
-is a single draw. The floor is for the case that the two happen to be equal, and above fp32's rounding."""
+"""flash's backward adds up in any order, and Adam's first updates are as large for a small gradient as for a
+large one, so two equal runs drift apart. How far is measured once, and a resumed run may drift three times as
+far. The floor is above fp32's rounding, for the case that the two equal runs happen not to differ."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The packed model on CUDA against transformers', one protein at a time, and against itself in other modes."""
+"""The packed model on CUDA against transformers', one protein at a time, and against its own other modes."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engin
 from workloads.esm2.model import Pack, PackedEsm
 
 EXACT_LOGITS, EXACT_GRADIENTS = 1e-5, 1e-4
-"""fp32 rounds to 6e-8 of a number. Sums of up to 512 numbers in another order differ by some 1e-6, and those of
-gradients run over all tokens of a pack besides. TF32, which rounds to 5e-4, would not pass."""
+"""fp32 rounds to 6e-8 of a number. Sums of up to 512 numbers in another order differ by some 1e-6, and those
+of gradients run over all tokens of a pack besides. TF32, which rounds to 5e-4, would not pass."""
 AS_GOOD_AS_TRANSFORMERS = 2.0
-"""Errors of our bf16 pass over those of transformers' own. Both round the same products to bf16, in places that
-differ, and by chance either is better at the worst protein or tensor: on a CPU by up to 1.6."""
+"""Errors of our bf16 pass over those of transformers' own. Both round the same products to bf16, in places
+that differ, and by chance either is better at the worst protein or tensor: on a CPU by up to 1.6."""
 SAME_LOGITS, SAME_GRADIENTS = 2e-2, 4e-2
 """Compiled layers keep fp32 in between where eager ones round to bf16. Each of the two is off by 1 % (logits)
 and 2 % (gradients) from fp32, by the tests above on a CPU; their difference is at most the sum."""

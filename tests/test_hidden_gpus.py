@@ -36,5 +36,5 @@ def test_gpu_tests_alone_do(arguments: list[str], visible: str, monkeypatch: pyt
 
 
 def test_all_tests_are_not_those_on_gpus(request: pytest.FixtureRequest) -> None:
-    """``make test`` collects what ``testpaths`` names, but for folders that ask for a machine of their own."""
+    """``make test`` leaves out folders whose tests need another machine."""
     assert "tests/gpu" in request.config.getini("norecursedirs")

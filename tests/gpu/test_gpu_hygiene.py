@@ -1,4 +1,4 @@
-"""Training on CUDA: waits of the host, recompilation, growth of memory, resuming, losses that are not finite."""
+"""Training on CUDA: waits of the host, recompilation, memory, resuming, losses that are not finite."""
 
 from __future__ import annotations
 

@@ -1,8 +1,19 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 LONG = ("local_aws", "workloads")
+GPU_TESTS = Path(__file__).parent / "gpu"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide GPUs, unless the GPU tests alone run: all others would train and compare on CUDA."""
+    wanted = [Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args]
+    if not all(path.resolve().is_relative_to(GPU_TESTS) for path in wanted):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

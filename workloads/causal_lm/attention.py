@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from workloads.esm2 import attention
 from workloads.esm2.attention import Segments
 
 PACKED = "packed_causal"
@@ -50,7 +51,7 @@ def packed_causal_attention(
         (1, T, H, D), and no attention weights.
     """
     assert attention_mask is None, "segments stand in its place"
-    if query.is_cuda and value.dtype in (torch.bfloat16, torch.float16):
+    if attention.uses_flash(value):
         return _all_at_once(query, key, value, scaling, segments), None
     return _one_by_one(query, key, value, scaling, segments.cumulative), None
 

@@ -59,6 +59,11 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
+def uses_flash(x: Tensor) -> bool:
+    """Return whether torch's varlen flash kernel computes attention on the device and in the type of ``x``."""
+    return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
+
+
 def packed_attention(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) -> Tensor:
     """Softmax attention of rotated queries and keys, scaled by D ** -0.5.
 
@@ -71,7 +76,7 @@ def packed_attention(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) 
     Returns:
         (T, H, D) in qkv's type.
     """
-    if qkv.is_cuda and qkv.dtype in (torch.bfloat16, torch.float16):
+    if uses_flash(qkv):
         q, k, v = qkv.unbind(1)
         context = varlen_attn(
             rotate(q, cos, sin),

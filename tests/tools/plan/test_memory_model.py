@@ -30,7 +30,6 @@ from workloads.esm2.config import (
 from workloads.esm2.finetune.adapters import add_adapters, shrink_frozen
 from workloads.esm2.finetune.tasks import packed_class
 from workloads.esm2.model import Pack, PackedEsm, PackedModel, published_config
-from workloads.esm2.optimizer import build_optimizers
 from workloads.esm2.parallel import parallelize
 from workloads.esm2.prediction_room import num_rows
 from workloads.esm2.processes import processes
@@ -217,28 +216,6 @@ def test_copies_of_weights_in_a_wide_model(mode: Literal["ddp", "fsdp"]) -> None
     found = memory(layout_of(config, esm, 2, "segments"))
     assert found.weights_in_use > 3 * found.activations
     assert 0.85 < peak / (found.activations + found.weights_in_use) < 1.1
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("size", ["35M", "150M"])
-def test_real_peaks_on_a_gpu(size: str, checkpointing: bool) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device: the peaks of flash attention's path are not measured here")
-    esm, tokens, device = published_config(size), 16384, torch.device("cuda")
-    model = PackedEsm(esm).to(device)
-    model.activation_checkpointing = checkpointing
-    config = run_config(tokens, checkpointing=checkpointing)
-    optimizers = build_optimizers(model, config.optim)
-    for _ in range(2):
-        for _ in range(2):  # a step of two micro-batches: gradients are there in the second
-            torch.cuda.reset_peak_memory_stats(device)
-            loss_of(model, masked_pack(tokens, device), 2).backward()
-        peak = torch.cuda.max_memory_allocated(device)
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-    assert peak == pytest.approx(memory(layout_of(config, esm, 2, "flash")).total, rel=0.15)
 
 
 def test_a_run_that_does_not_fit_gets_changes_with_which_it_does() -> None:

@@ -1,0 +1,193 @@
+"""Drawn proteins, small models of them, and how far two results are apart.
+
+Shapes: T tokens, C hidden size.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from transformers import EsmConfig, EsmForMaskedLM
+
+from workloads.esm2.alphabet import CLS, FIRST_RESIDUE, NUM_STANDARD_RESIDUES
+from workloads.esm2.config import ModelConfig, OptimConfig, RunConfig, TrainConfig
+from workloads.esm2.masking import mask_pack
+from workloads.esm2.model import Pack, PackedEsm, published_config
+from workloads.esm2.objective import Objective
+from workloads.esm2.packing import PackShape, PackStream
+from workloads.esm2.pretrained import with_weights
+from workloads.esm2.pretraining import Pretraining
+from workloads.esm2.proteins import ProteinSplit, Split
+
+HEAD_SIZES = (16, 24, 32, 64, 128)
+"""Head sizes of ESM-2 from 8M to 15B."""
+PACKS_PER_STEP = 4
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Sizes of the tests."""
+
+    tokens: int = 8192
+    """Tokens of a pack."""
+    max_residues: int = 1022
+    heads: int = 4
+    """Heads of the models with two layers."""
+    model: str = "8M"
+    """Published size that the hygiene tests train; ``-`` for two layers of 16."""
+    steps: int = 20
+
+    @staticmethod
+    def rehearsal() -> Scale:
+        return Scale(tokens=256, max_residues=126, heads=2, model="-", steps=4)
+
+
+class DrawnSplit(ProteinSplit):
+    """Proteins of lengths as in UniRef50 (log-normal, median 220), without files."""
+
+    def __init__(self, num_proteins: int = 2000, longest: int = 1200) -> None:
+        rng = np.random.default_rng(0)
+        lengths = np.clip(rng.lognormal(np.log(min(220, longest / 2)), 0.7, num_proteins), 1, longest)
+        self._lengths = lengths.astype(np.int64)
+        letters = FIRST_RESIDUE + NUM_STANDARD_RESIDUES
+        self._proteins = [
+            rng.integers(FIRST_RESIDUE, letters, length, dtype=np.uint8) for length in self._lengths
+        ]
+        self.num_units = self.num_records = num_proteins
+        self.num_residues = int(self._lengths.sum())
+        self.manifest: Any = SimpleNamespace(splits={"train": SimpleNamespace(shards=())})
+
+    def draw(
+        self, first_unit: int, num_units: int, seed: int, epoch: int
+    ) -> tuple[list[tuple[int, int]], npt.NDArray[np.int64]]:
+        units = range(first_unit, first_unit + num_units)
+        return [(0, unit) for unit in units], self._lengths[first_unit : first_unit + num_units]
+
+    def residues(self, place: tuple[int, int]) -> npt.NDArray[np.uint8]:
+        return self._proteins[place[1]]
+
+
+class DrawnPretraining(Pretraining):
+    """Pre-training on drawn proteins, in micro-batches of four a step.
+
+    From the step ``fails_from`` on (counted from 1) the loss is not a number.
+    """
+
+    def __init__(self, scale: Scale, *, compile: bool, fails_from: int | None = None) -> None:
+        train = TrainConfig(
+            max_steps=1000,
+            tokens_per_pack=scale.tokens,
+            tokens_per_step=PACKS_PER_STEP * scale.tokens,
+            precision="bf16",
+            compile="on" if compile else "off",
+        )
+        config = RunConfig(
+            name="gpu-tests",
+            model=ModelConfig(max_residues=scale.max_residues),
+            optim=OptimConfig(warmup_steps=1),
+            train=train,
+        )
+        self.esm_config = two_layers(8, scale.heads) if scale.model == "-" else published_config(scale.model)
+        Objective.__init__(self, config, DrawnSplit(longest=scale.max_residues + 100), self.esm_config)
+        self._fails_from, self._micro_batches = fails_from, 0
+
+    def open(self, split: Split) -> ProteinSplit:
+        return self.split
+
+    def weights(self) -> dict[str, Tensor]:
+        return drawn_weights(self.esm_config)
+
+    def loss_sum(self, model: nn.Module, pack: Pack) -> Tensor:
+        step = 1 + self._micro_batches // PACKS_PER_STEP
+        self._micro_batches += 1
+        factor = torch.nan if self._fails_from is not None and step >= self._fails_from else 1.0
+        return super().loss_sum(model, pack) * factor
+
+
+def two_layers(head_size: int, heads: int) -> EsmConfig:
+    config = published_config("8M")
+    config.num_hidden_layers, config.num_attention_heads = 2, heads
+    config.hidden_size, config.intermediate_size = heads * head_size, 4 * heads * head_size
+    return config
+
+
+def drawn_weights(config: EsmConfig) -> dict[str, Tensor]:
+    """Weights whose attention scores have a standard deviation of about 1, as in a trained model.
+
+    transformers' own are so small that every token attends to all others alike, and wrong scores would not
+    show.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = EsmForMaskedLM(config)
+        for module in model.esm.encoder.layer.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=module.in_features**-0.5)
+                nn.init.normal_(module.bias, std=0.02)
+    return model.state_dict()
+
+
+def reference_model(config: EsmConfig, device: torch.device) -> EsmForMaskedLM:
+    """transformers' model in fp32 on the device, with attention as plain products."""
+    model = EsmForMaskedLM(copy.deepcopy(config)).eval()
+    model.load_state_dict(drawn_weights(config))
+    model.set_attn_implementation("eager")
+    return model.to(device)
+
+
+def packed_model(config: EsmConfig, device: torch.device) -> PackedEsm:
+    """The project's model with the same weights."""
+    return with_weights(config, drawn_weights(config)).to(device)
+
+
+def masked_packs(scale: Scale, device: torch.device, number: int) -> list[Pack]:
+    split = DrawnSplit(longest=scale.max_residues + 100)
+    stream = PackStream(split, PackShape.of(split, scale.tokens, scale.max_residues), seed=3)
+    planned = [pack for pack, _ in zip(stream.epoch(0), range(number), strict=False)]
+    return [mask_pack(stream.load(pack), stream.shape.max_length, 0.15, device) for pack in planned]
+
+
+def empty_pack(scale: Scale, device: torch.device) -> Pack:
+    """A pack of padding alone, which a process gets that has nothing else to do."""
+    split = DrawnSplit(longest=scale.max_residues + 100)
+    stream = PackStream(split, PackShape.of(split, scale.tokens, scale.max_residues), seed=3)
+    return mask_pack(stream.load(None), stream.shape.max_length, 0.15, device)
+
+
+def proteins_of(pack: Pack) -> list[slice]:
+    """Places of the proteins: the segments that begin with CLS."""
+    bounds = pack.segments.cumulative.tolist()
+    firsts = pack.tokens.cpu()
+    return [slice(a, b) for a, b in pairwise(bounds) if b > a and firsts[a] == CLS]
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.grad.float() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def difference(found: Tensor, expected: Tensor) -> float:
+    """Norm of the difference over the norm of what is expected."""
+    found, expected = found.double(), expected.double()
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+def worst_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """Largest relative difference of a tensor.
+
+    Tensors below a thousandth of the largest norm are compared to that: most of what they hold cancels, and
+    rounding errors are left.
+    """
+    assert found.keys() == expected.keys()
+    floor = 1e-3 * max(value.double().norm().item() for value in expected.values())
+    return max(
+        (found[name].double() - value.double()).norm().item() / max(value.double().norm().item(), floor)
+        for name, value in expected.items()
+    )

@@ -1,0 +1,38 @@
+"""Peaks of memory on CUDA against those that ``make plan`` computes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.gpu.conftest import Within
+from tests.tools.plan.test_memory_model import layout_of, loss_of, masked_pack, run_config
+from tools.plan.memory import memory
+from workloads.esm2.model import PackedEsm, published_config
+from workloads.esm2.optimizer import build_optimizers
+
+AS_PLANNED = 0.15
+"""The allocator rounds up, cuBLAS keeps a workspace, and the model counts the tensors of a layer alone."""
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("size", ["35M", "150M"])
+def test_peaks_are_as_planned(size: str, checkpointing: bool, device: torch.device, within: Within) -> None:
+    if device.type != "cuda":
+        pytest.skip("a rehearsal has no CUDA allocator whose peak could be compared")
+    esm, tokens = published_config(size), 16384
+    model = PackedEsm(esm).to(device)
+    model.activation_checkpointing = checkpointing
+    config = run_config(tokens, checkpointing=checkpointing)
+    optimizers = build_optimizers(model, config.optim)
+    already = torch.cuda.memory_allocated(device) - sum(p.nbytes for p in model.parameters())
+    for _ in range(2):
+        for _ in range(2):  # a step of two micro-batches: gradients are there in the second
+            torch.cuda.reset_peak_memory_stats(device)
+            loss_of(model, masked_pack(tokens, device), 2).backward()
+        peak = torch.cuda.max_memory_allocated(device) - already
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+    planned = memory(layout_of(config, esm, 2, "flash")).total
+    within("relative error", abs(peak / planned - 1), AS_PLANNED)

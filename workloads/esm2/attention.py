@@ -3,9 +3,9 @@
 Shapes: T tokens of the pack, H heads, D head size, L length of one protein.
 
 On CUDA in bf16 the work is done by torch's varlen flash kernel, on XLA devices by products of constant shapes
-(``window_attention.py``). Elsewhere each protein is a batch of matrix products over its heads, whose score tiles
-stay in the cache and for which no buffer is allocated per protein: in training on a CPU, at ESM-2's head sizes
-(16 to 64), that is about twice as fast as the CPU flash kernel. Without a backward pass the flash kernel does fp32.
+(``window_attention.py``). Elsewhere each protein is a batch of matrix products over its heads: in training on
+a CPU, at ESM-2's head sizes (16 to 64), that is about twice as fast as the CPU flash kernel: score tiles stay
+in the cache and no buffer is allocated per protein. Without a backward pass, fp32 uses the flash kernel.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ def packed_attention(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) 
 def _forward_only(qkv: Tensor, cos: Tensor, sin: Tensor, cumulative: Tensor) -> Tensor:
     """One protein after another on views of ``qkv``: nothing is laid out anew, nothing kept.
 
-    In fp32 torch's operator takes 0.63 to 0.75 of the time of the products below (one Zen 3 core, head size 16,
-    128 to 1024 residues, torch 2.13). In bf16, for which oneDNN compiles products, a protein is read on to a
-    rounded length. The keys behind it belong to the next one and are masked, the queries' results are dropped.
+    In fp32 torch's operator takes 0.63 to 0.75 of the time of the products below (one Zen 3 core, head size
+    16, 128 to 1024 residues, torch 2.13). In bf16, whose products oneDNN compiles, a protein is read on to a
+    rounded length. The keys behind it belong to the next one and are masked, the queries' results dropped.
     """
     num_tokens, _, heads, size = qkv.shape
     rotated = _rotate_all(qkv[:, :2], cos, sin)  # (T, 2, H, D)

@@ -1,8 +1,8 @@
 """Proteins through a model in packs of similar lengths; answers in the order of the proteins.
 
-On CUDA the host is one pack ahead of the device: while a pack is computed, the host assembles the next one and
-reads the answers of the one before. From some number of residues on, packs have one of a few constant shapes
-and the layers are compiled.
+On CUDA the host is one pack ahead of the device: while a pack is computed, the host assembles the next one
+and reads the answers of the one before. From some number of residues on, packs have one of a few constant
+shapes and the layers are compiled.
 
 Shapes: T tokens of a pack, S proteins (or windows of one) in it, L residues of a protein, C features.
 """
@@ -31,10 +31,10 @@ TOKENS_PER_PACK = {"cpu": 2048, "cuda": 65_536}
 """On a CPU a pack's activations stay in the cache (docs/inference.md has the figures); on a GPU the matrix
 products of the smallest model want that many rows."""
 COMPILE_FROM_RESIDUES = 20_000_000
-"""Residues from which compiling pays. Estimated, not measured: two or three graphs take 10 to 20 s each, and
-compiled layers save about 0.3 of the time (1.4 times the rate of eager layers at 15B, BioNeMo's esm2_native_te
-recipe). At 300,000 residues/s, expected of 650M on one H100, 20 million residues take a minute, of which that is
-20 s. As many residues have been computed by then, so at worst the time doubles once, early in a long job."""
+"""Residues from which compiling pays. Estimated, not measured: a shape's graphs take 10 to 20 s, and compiled
+layers save about 0.3 of the time (1.4 times the rate of eager layers at 15B, in the README of BioNeMo's
+esm2_native_te recipe). At the 300,000 residues/s that 650M may reach on one H100, 20 million residues take a
+minute, and 0.3 of it is one such compilation. Smaller models gain less per residue, larger ones more."""
 SHAPE_RATIO, SMALLEST_SHAPE = 4, 1024
 """Constant shapes are ``tokens_per_pack`` and quarters of it, down to this many tokens: four on a GPU. Each
 costs a compilation; the last pack of a call, or a request to the server, is padded to at most four times."""
@@ -151,14 +151,17 @@ class Engine:
             collect(before)
         return [_joined(found, answer) for found in parts]
 
-    def warm_up(self, answer: Answer) -> None:
-        """Run every constant shape once, so that no later call compiles; without them, a short protein."""
+    def warm_up(self, answer: Answer) -> list[Array]:
+        """Run every constant shape once, so that no later call compiles; the answers of a short protein.
+
+        Without constant shapes it runs once: the first products of a process are slow.
+        """
         if self._compile_from == 0:
             self._compile()
         protein = encode("A" * min(30, self.max_residues))
         piece = _Piece(0, windows(len(protein), self.max_residues)[0])
-        for shape in self._shapes or [None]:
-            self._start([protein], [piece], shape, answer).answers()
+        shapes = self._shapes or [None]
+        return [self._start([protein], [piece], shape, answer).answers()[0] for shape in shapes]
 
     def _compile(self) -> None:
         if self._shapes:

@@ -38,7 +38,11 @@ def main() -> None:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(USAGE_ERROR)
-    Server(Service(model, settings), host=options.host, port=options.port).run()
+    server = Server(Service(model, settings), host=options.host, port=options.port)
+    server.run()
+    if server.failure is not None:
+        print(f"error: --model: {options.model}: {server.failure}", file=sys.stderr)
+        sys.exit(USAGE_ERROR)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from http import HTTPStatus
 
 from starlette.applications import Starlette
@@ -29,6 +29,8 @@ class Service:
     def __init__(self, model: Model, settings: ServeSettings) -> None:
         self.settings = settings
         self.is_draining = False
+        self.on_failure: Callable[[BaseException], None] | None = None
+        """Called with the exception if the model cannot be warmed up, without which nothing is answered."""
         self.batcher = Batcher(
             model,
             tokens_per_pack=settings.tokens_per_pack or model.tokens_per_pack,
@@ -57,16 +59,22 @@ class Service:
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         feeding = asyncio.create_task(self.batcher.run())
+        feeding.add_done_callback(self._feeding_ended)
         yield
         feeding.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await feeding
+        await asyncio.wait([feeding])
         self.batcher.close()
+
+    def _feeding_ended(self, feeding: asyncio.Task[None]) -> None:
+        error = None if feeding.cancelled() else feeding.exception()
+        if error is not None and self.on_failure is not None:
+            self.on_failure(error)
 
     async def _ping(self, request: Request) -> Response:
         """200 while requests are welcome; nothing is computed, since health checks wait 2 s."""
         if self.is_draining:
             raise self._refusal("the server is about to end")
+        self._check_ready()
         if not self.batcher.is_healthy:
             raise self._refusal("the model failed on its last pack; the log says why")
         return Response(status_code=HTTPStatus.OK)
@@ -74,6 +82,7 @@ class Service:
     async def _invocations(self, request: Request) -> Response:
         content_type, accepted = _content_type(request), _accepted(request)
         body = await _body(request, self.settings.max_body_bytes)
+        self._check_ready()
         proteins = read_proteins(body, content_type, self.settings)
         answers = await self._answers(request, proteins)
         media_type = accepted or content_type
@@ -92,6 +101,10 @@ class Service:
         finally:
             leaving.cancel()
             answering.cancel()
+
+    def _check_ready(self) -> None:
+        if not self.batcher.is_ready:
+            raise self._refusal("the model is loading: it computes for the first time, on a GPU for minutes")
 
     def _refusal(self, detail: str) -> Problem:
         return Problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers={"Retry-After": "1"})

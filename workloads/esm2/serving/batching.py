@@ -43,6 +43,10 @@ class Model(Protocol):
     tokens_per_pack: int
     """What suits its device."""
 
+    def warm_up(self) -> None:
+        """Compute what makes later calls fast; called once, from the thread that calls ``run``."""
+        ...
+
     def run(self, proteins: Sequence[Tokens]) -> Sequence[Answer]:
         """Answers in the order of the proteins; called from one thread, which is not the server's."""
         ...
@@ -73,6 +77,8 @@ class Batcher:
         self._residues_per_second: float | None = None
         self.waiting_residues = 0
         """Of proteins that have no answer yet, those in the model included."""
+        self.is_ready = False
+        """True once the model is warm."""
         self.is_healthy = True
         """False from a failure of the model until it succeeds again, on a request or on a trial."""
 
@@ -109,8 +115,12 @@ class Batcher:
         return [answer for answer in request.answers if answer is not None]
 
     async def run(self) -> None:
-        """Feed the model, for as long as the server is there."""
+        """Warm the model up, then feed it for as long as the server is there."""
         loop = asyncio.get_running_loop()
+        started = time.monotonic()
+        await loop.run_in_executor(self._thread, self._model.warm_up)
+        log.info("the model is ready; warming up took %.1f s", time.monotonic() - started)
+        self.is_ready = True
         while True:
             await self._work_or_recovery()
             taken = self._next_pack()

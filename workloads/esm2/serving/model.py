@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..alphabet import encode
 from ..config import TrainConfig
-from ..inference.engine import EMBEDDING, TOKENS_PER_PACK, Array, Engine
+from ..hardware import compiles
+from ..inference.engine import EMBEDDING, Array, Engine
 from ..inference.heads import Head
 from ..inference.model import load_model
 from ..model import PackedEsm
@@ -20,16 +20,23 @@ from .answers import Answer
 from .batching import Tokens
 from .settings import ServeSettings
 
-WARM_RESIDUES = (30, 300)
-"""Lengths that go through the model before the first request: the first products of a process are slow."""
-
 
 class ServedModel:
     """A fine-tuned model's predictions, or mean embeddings of one without a task."""
 
     def __init__(self, engine: Engine, head: Head | None) -> None:
         self._engine, self._head = engine, head
-        self.tokens_per_pack = TOKENS_PER_PACK[engine.device.type]
+        self._wanted = head.answer if head else EMBEDDING
+        self.tokens_per_pack = engine.tokens_per_pack
+
+    def warm_up(self) -> None:
+        """Compute each shape that requests will have: on a GPU that compiles the layers, which takes minutes.
+
+        Raises:
+            ValueError: if the answers are infinite or not numbers, as after a training that diverged.
+        """
+        if not all(np.isfinite(numbers).all() for numbers in self._engine.warm_up(self._wanted)):
+            raise ValueError("the model's answers are not finite; give another checkpoint of its training")
 
     def run(self, proteins: Sequence[Tokens]) -> list[Answer]:
         """Answers in the order of the proteins.
@@ -37,7 +44,7 @@ class ServedModel:
         Raises:
             FloatingPointError: if they are infinite or not numbers, as after a training that diverged.
         """
-        found = self._engine.run(proteins, self._head.answer if self._head else EMBEDDING)
+        found = self._engine.run(proteins, self._wanted)
         if not all(np.isfinite(numbers).all() for numbers in found):
             raise FloatingPointError("the model's answers are not finite")
         return [self._answer(numbers) for numbers in found]
@@ -58,7 +65,7 @@ class ServedModel:
 
 
 def open_model(folder: Path, settings: ServeSettings) -> ServedModel:
-    """Load the model of a folder onto the first GPU, or the CPU, and let it compute once.
+    """Load the model of a folder onto the first GPU, or the CPU.
 
     Raises:
         ValueError: saying what the folder lacks.
@@ -67,20 +74,16 @@ def open_model(folder: Path, settings: ServeSettings) -> ServedModel:
     model = load_model(str(folder))
     head = None if isinstance(model, PackedEsm) else Head.of(model, str(folder))
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    train = TrainConfig()
     engine = Engine(
         model,
         device=device,
-        dtype=select_precision(TrainConfig(), device).dtype,
+        dtype=select_precision(train, device).dtype,
         tokens_per_pack=settings.tokens_per_pack,
         max_residues=settings.max_residues,
+        compile_from=0 if compiles(train, device) else None,
     )
-    served = ServedModel(engine, head)
-    lengths = [min(length, settings.max_residues) for length in WARM_RESIDUES]
-    try:
-        served.run([encode("A" * length) for length in lengths])
-    except FloatingPointError as error:
-        raise ValueError(f"--model: {folder}: {error}; give another checkpoint of its training") from None
-    return served
+    return ServedModel(engine, head)
 
 
 def _check_files(folder: Path) -> None:

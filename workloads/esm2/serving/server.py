@@ -37,12 +37,19 @@ class Server(uvicorn.Server):
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
             )
         )
+        self.failure: BaseException | None = None
+        """What ended the feeding of the model, and so the server; most likely its first computation."""
         self._service = service
+        service.on_failure = self._fail
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+
+    def _fail(self, error: BaseException) -> None:
+        log.error("the model cannot be fed any more, so the server ends", exc_info=error)
+        self.failure, self.should_exit = error, True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """SIGTERM begins the end; Ctrl-C, or a second signal, ends without waiting for new requests."""

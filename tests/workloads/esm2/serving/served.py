@@ -35,6 +35,14 @@ class CountingModel:
         self.fails = False
         self.fails_from = 10**9
         """Residues of a protein that is too long for it."""
+        self.warm = threading.Event()
+        self.warm.set()
+        self.is_broken = False
+
+    def warm_up(self) -> None:
+        assert self.warm.wait(30)
+        if self.is_broken:
+            raise ValueError("the answers are not finite")
 
     def run(self, proteins: Sequence[Tokens]) -> list[dict[str, Any]]:
         self.packs.append([len(tokens) for tokens in proteins])
@@ -91,13 +99,14 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(model: Model, settings: ServeSettings) -> Iterator[Served]:
+def serving(model: Model, settings: ServeSettings, *, is_ready: bool = True) -> Iterator[Served]:
+    """A server that listens and, unless ``is_ready`` is False, has warmed its model up."""
     service = Service(model, settings)
     server = Server(service, host="127.0.0.1", port=free_port())
     thread = threading.Thread(target=server.run)
     thread.start()
     deadline = time.monotonic() + START_SECONDS
-    while not server.started:
+    while not (server.started and (service.batcher.is_ready or not is_ready)):
         assert thread.is_alive() and time.monotonic() < deadline
         time.sleep(0.01)
     try:
@@ -105,6 +114,7 @@ def serving(model: Model, settings: ServeSettings) -> Iterator[Served]:
     finally:
         if isinstance(model, CountingModel):
             model.gate.set()
+            model.warm.set()
         server.should_exit = True
         thread.join(START_SECONDS)
         assert not thread.is_alive()

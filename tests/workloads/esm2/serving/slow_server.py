@@ -20,6 +20,9 @@ class SlowModel:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
+    def warm_up(self) -> None:
+        time.sleep(self._seconds)
+
     def run(self, proteins: Sequence[Tokens]) -> list[dict[str, Any]]:
         time.sleep(self._seconds)
         return [{"length": len(tokens)} for tokens in proteins]

@@ -124,3 +124,27 @@ def test_a_pack_that_the_model_cannot_do_makes_nobody_go_away() -> None:
         assert served.invoke({"proteins": ["M" * 99]}).status == 200
         assert served.send("GET", "/ping").status == 200
     assert model.packs == [[100], [20], [99]]
+
+
+def test_a_server_is_not_there_for_requests_until_its_model_is_warm() -> None:
+    model = CountingModel()
+    model.warm.clear()
+    with serving(model, ServeSettings(), is_ready=False) as served:
+        for reply in (served.send("GET", "/ping"), served.invoke({"proteins": ["MKT"]})):
+            assert reply.status == 503 and "retry-after" in reply.headers
+            assert "the model is loading" in reply.json["detail"]
+        model.warm.set()
+        eventually(lambda: served.send("GET", "/ping").status == 200)
+        assert served.invoke({"proteins": ["MKT"]}).status == 200
+    assert model.packs == [[3]], "what came too early was refused, not kept"
+
+
+def test_a_model_that_cannot_warm_up_ends_the_server() -> None:
+    model = CountingModel()
+    model.warm.clear()
+    model.is_broken = True
+    with serving(model, ServeSettings(), is_ready=False) as served:
+        assert served.send("GET", "/ping").status == 503
+        model.warm.set()
+        eventually(lambda: served.server.failure is not None)
+        assert served.server.should_exit and "not finite" in str(served.server.failure)

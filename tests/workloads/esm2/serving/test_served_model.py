@@ -140,13 +140,22 @@ def test_a_folder_of_somebody_else_is_told(tmp_path: Path) -> None:
         os.seteuid(0)
 
 
-def test_a_model_that_diverged_is_not_served(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_model_that_diverged_is_not_served(
+    folders: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     model = EsmForSequenceClassification.from_pretrained(folders["regression"])
     with torch.no_grad():
         model.classifier.out_proj.bias.fill_(torch.nan)
     model.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"answers are not finite; give another checkpoint"):
-        open_model(tmp_path, SETTINGS)
+    monkeypatch.setattr(sys, "argv", ["serve", "--model", str(tmp_path), "--port", str(free_port())])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    told = capsys.readouterr().err
+    assert f"{tmp_path}: the model's answers are not finite; give another checkpoint" in told
 
 
 def test_what_training_saves_is_readable_for_the_server_s_user(tiny_model: Path) -> None:

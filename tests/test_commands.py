@@ -100,7 +100,7 @@ def test_default_run_from_sample_to_report(tmp_path: Path) -> None:
     short = (
         "optim.name=muon optim.warmup_steps=5 train.max_steps=40 train.eval_every_steps=20 train.eval_packs=2"
     )
-    small = "train.tokens_per_pack=1024 train.tokens_per_step=2048"
+    small = "train.tokens_per_pack=1024 train.tokens_per_step=2048 train.precision=fp32"
     held_out = "data.validation_fraction=0.02 data.test_fraction=0.02"
     arguments = f"ARGS={folders} {short} {small} {held_out}"
     done = make("train-ddp", arguments, timeout_seconds=540)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import re
@@ -11,8 +10,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -109,22 +106,17 @@ def matmul_ceiling(device: torch.device, dtype: torch.dtype) -> float:
 
     The best of three: of 8192 rows on CUDA, on a CPU of as many as take 20 ms.
     """
-    is_cuda = device.type == "cuda"
-    wait: Callable[[], None] = torch.cuda.synchronize if is_cuda else lambda: None
+    from torch.utils.benchmark import Timer  # tenths of a second, which no start should wait for
+
     # Ten in a row hide the time of a launch behind products of 1.4 ms.
-    side, times = (8192, 10) if is_cuda else (256, 1)
+    side, times = (8192, 10) if device.type == "cuda" else (256, 1)
     while True:
         # Random numbers: on zeros and ones a GPU draws less power, and its clock is higher.
         random = torch.Generator(device).manual_seed(0)
         a, b = (torch.randn(side, side, device=device, generator=random).to(dtype) for _ in range(2))
-        out, seconds = torch.empty_like(a), math.inf
-        for _ in range(3):
-            wait()
-            started = time.perf_counter()
-            for _ in range(times):
-                torch.mm(a, b, out=out)
-            wait()
-            seconds = min(seconds, (time.perf_counter() - started) / times)
+        names = {"mm": torch.mm, "a": a, "b": b, "out": torch.empty_like(a)}
+        timer = Timer("mm(a, b, out=out)", globals=names, num_threads=torch.get_num_threads())
+        seconds = min(timer.timeit(times).mean for _ in range(3))
         if seconds > 0.02 or side == 8192:
             return 2 * side**3 / seconds
         side *= 2

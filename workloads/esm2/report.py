@@ -194,47 +194,36 @@ def _cards(
     last = train[-1] if train else {}
     recent = [or_nan(line.get("residues_per_second")) for line in train[-RECENT_LINES:]]
     finite = [value for value in recent if math.isfinite(value)]
-    median = float(np.median(finite)) if finite else None
-    steady = as_number(results.get("steady_residues_per_second"))
+
+    def find(*names: str) -> float | None:
+        return _first(*(found.get(name) for found in (results, last) for name in names))
+
+    def share(*names: str) -> str | None:
+        return formatted(find(*names), "{:.1%}")
+
+    steady, ceiling = find("steady_residues_per_second"), si(find("ceiling_flops_per_second"))
+    rate = _first(steady, find("train_residues_per_second"), float(np.median(finite)) if finite else None)
+    mean_length = formatted(find("length_weighted_mean_length"), "{:,.0f}")
     seconds = _first(last.get("seconds"), results.get("train_runtime"))
-
-    def shown(pattern: str, *names: str) -> str | None:
-        """First number of these names in the results, else in the last line."""
-        return formatted(_first(*(found.get(name) for found in (results, last) for name in names)), pattern)
-
+    time = None if seconds is None else str(timedelta(seconds=round(seconds)))
+    done = f"step {last.get('step', 0):,} of {max_steps:,}" if isinstance(max_steps, int) else ""
     cards = [
         *quality,
-        Card("Training loss", formatted(_first(last.get("loss")), "{:.3f}"), "last logged"),
-        Card(
-            f"{unit.capitalize()} per second",
-            si(_first(steady, results.get("train_residues_per_second"), median)),
-            f"real {unit}, all devices" + (", steady steps" if steady else ""),
-        ),
-        Card("Fill", shown("{:.1%}", "fill"), "real tokens of all"),
-        Card("Model MFU", shown("{:.1%}", "model_mfu", "mfu"), f"of nominal peak; real {unit} only"),
-        Card("Executed MFU", shown("{:.1%}", "executed_mfu"), "of nominal peak; all that is computed"),
+        Card("Training loss", formatted(find("loss"), "{:.3f}"), "last logged"),
+        Card(f"{unit.capitalize()} per second", si(rate), "all devices" + ", steady steps" * bool(steady)),
+        Card("Fill", share("fill"), "real tokens of all"),
+        Card("Model MFU", share("model_mfu", "mfu"), f"of the nominal peak; real {unit} only"),
+        Card("Executed MFU", share("executed_mfu"), "of the nominal peak; all that is computed"),
         Card(
             "Share of the ceiling",
-            shown("{:.1%}", "share_of_ceiling"),
-            f"executed, of a product's {si(as_number(results.get('ceiling_flops_per_second')))}FLOP/s",
+            share("share_of_ceiling"),
+            f"measured: {ceiling}FLOP/s; all that is computed",
         ),
-        Card("Mean length", shown("{:,.0f}", "length_weighted_mean_length"), f"{unit}, weighted by length"),
-        Card(
-            f"{unit.capitalize()} trained",
-            si(_first(results.get("train_residues"), last.get("residues"))),
-            f"step {last.get('step', 0):,} of {max_steps:,}" if isinstance(max_steps, int) else "",
-        ),
-        Card(
-            "Wall time",
-            str(timedelta(seconds=round(seconds))) if seconds is not None else None,
-            "over all attempts",
-        ),
-        Card(
-            "Peak memory",
-            binary_bytes(_first(results.get("peak_memory_bytes"), last.get("peak_memory_bytes"))),
-            "per device",
-        ),
-        Card("Trained parameters", si(as_number(results.get("parameters"))), "head included" if task else ""),
+        Card("Mean length", mean_length, f"{unit}, weighted by length"),
+        Card(f"{unit.capitalize()} trained", si(find("train_residues", "residues")), done),
+        Card("Wall time", time, "over all attempts"),
+        Card("Peak memory", binary_bytes(find("peak_memory_bytes")), "per device"),
+        Card("Trained parameters", si(find("parameters")), "head included" if task else ""),
     ]
     # What was not measured (MFU on a CPU) has no card.
     return '<div class="cards">' + "".join(c.html() for c in cards if c.value is not None) + "</div>"

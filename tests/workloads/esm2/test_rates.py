@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import EsmConfig
 
 from tests.workloads.esm2.training_runs import lines, train_here
-from workloads.esm2 import hardware, progress, train
+from workloads.esm2 import progress, train
 from workloads.esm2.attention import Segments
 from workloads.esm2.hardware import executed_flops, matmul_ceiling, num_flops
 from workloads.esm2.loader import StepPacks
@@ -93,16 +94,19 @@ def test_the_ceiling_is_of_a_product_that_takes_long_enough(
     """``seconds`` of the best product of each side from 256 on; others take twice as long."""
     sides: list[int] = []
 
-    def mm(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
-        sides.append(len(a))
-        clock[0] += seconds[int(math.log2(len(a) // 256))] * (1 if len(sides) % 3 == 2 else 2)
+    class Timer:
+        def __init__(self, statement: str, *, globals: dict[str, Any], num_threads: int) -> None:
+            assert statement == "mm(a, b, out=out)" and num_threads == torch.get_num_threads()
+            sides.append(len(globals["a"]))
+            self.turns = iter((2, 1, 3))
 
-    clock = [0.0]
+        def timeit(self, number: int) -> SimpleNamespace:
+            return SimpleNamespace(mean=seconds[len(sides) - 1] * next(self.turns))
+
     monkeypatch.setattr(torch, "randn", lambda *size, device, generator: torch.empty(size))
-    monkeypatch.setattr(torch, "mm", mm)
-    monkeypatch.setattr(hardware.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr("torch.utils.benchmark.Timer", Timer)
     assert matmul_ceiling(CPU, torch.float32) == pytest.approx(2 * side**3 / seconds[-1])
-    assert sides[-1] == side
+    assert sides == [256 << power for power in range(len(seconds))]
 
 
 def test_the_ceiling_is_measured_in_the_type_of_the_run() -> None:

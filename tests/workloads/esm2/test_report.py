@@ -96,6 +96,12 @@ RESULTS = {
     "train_residues_per_second": 51_700.0,
     "fill": 0.978,
     "mfu": 0.31,
+    "steady_residues_per_second": 61_200.0,
+    "model_mfu": 0.372,
+    "executed_mfu": 0.366,
+    "ceiling_flops_per_second": 781e12,
+    "share_of_ceiling": 0.463,
+    "length_weighted_mean_length": 414.4,
     "peak_memory_bytes": 11 << 30,
     "environment": {"torch": "2.13.0", "gpus": {"name": "H200", "count": 8}},
 }
@@ -136,7 +142,8 @@ def test_a_finished_run_is_told_whole(finished: Path) -> None:
     assert path == finished / "report.html"
     page = _read(path)
     for expected in (
-        *("14.30", "test 14.45, unigram 17.90", "20.9%", "51.7 k", "97.8%", "31.0%", "31 M", "11 GiB"),
+        *("14.30", "test 14.45, unigram 17.90", "20.9%", "61.2 k", "97.8%", "37.2%", "31 M", "11 GiB"),
+        *("Executed MFU", "36.6%", "Share of the ceiling", "46.3%", "781 TFLOP/s", "Mean length", "414"),
         *("finished", "ESM-2 8M, DDP, adamw", "residue frequencies alone (perplexity 17.9)"),
         *("Evaluations", "2.6600", "2.6710", "Data", "proteins.fasta.gz", "4 KiB", "abababababababab"),
         *("Environment", "gpus.name", "H200", "Configuration", "optim.lr", "0.0004", "Events (2)"),
@@ -144,6 +151,20 @@ def test_a_finished_run_is_told_whole(finished: Path) -> None:
     ):
         assert expected in page.text, expected
     assert page.tags["svg"] == 6, "loss, throughput, learning rate, gradient norm, fill, lengths"
+
+
+def test_results_of_an_earlier_version_are_shown_with_what_they_have(finished: Path) -> None:
+    old = {name: value for name, value in RESULTS.items() if name in ("train_residues_per_second", "mfu")}
+    write_results(finished, old)
+    text = _read(write_report(finished)).text
+    assert "51.7 k" in text and "31.0%" in text and "steady" not in text
+    assert "Executed MFU" not in text and "ceiling" not in text and "Mean length" not in text
+
+
+def test_a_cpu_has_a_ceiling_and_no_peak(finished: Path) -> None:
+    write_results(finished, RESULTS | {"mfu": None, "model_mfu": None, "executed_mfu": None})
+    text = _read(write_report(finished)).text
+    assert "MFU" not in text and "46.3%" in text
 
 
 def test_nothing_is_asked_of_anyone(finished: Path) -> None:

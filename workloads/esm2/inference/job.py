@@ -86,15 +86,10 @@ def settings_of(config: RunConfig, loaded: Loaded, command: str) -> dict[str, ob
         "command": command,
         "model": loaded.name,
         "model_fingerprint": loaded.fingerprint,
-        "precision": precision(loaded.engine.dtype),
+        "precision": "bf16" if loaded.engine.dtype == torch.bfloat16 else "fp32",
         "max_residues": config.model.max_residues,
         "long_proteins": inference.long_proteins,
     }
-
-
-def precision(dtype: torch.dtype) -> str:
-    """Of matrix products; what lies between them is fp32."""
-    return "bf16" if dtype == torch.bfloat16 else "fp32"
 
 
 def run_parts(

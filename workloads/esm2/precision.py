@@ -93,7 +93,7 @@ def _on_cpu(run_dir: Path | None) -> Precision:
         selected = Precision("bf16" if speedup >= MIN_SPEEDUP else "fp32", reason)
     if run_dir:
         run_dir.mkdir(parents=True, exist_ok=True)
-        write_whole(run_dir / PRECISION_FILE, json.dumps(selected.record()))
+        write_whole(run_dir / PRECISION_FILE, json.dumps(selected.record()) + "\n")
     return selected
 
 

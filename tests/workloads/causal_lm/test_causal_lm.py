@@ -72,6 +72,7 @@ def test_losses_fall_and_are_the_same_in_every_mode(runs: Path, trained: str) ->
 
 def test_the_tuned_model_answers_better_than_before(answers: Path) -> None:
     found = results(answers)
+    assert found["share_of_ceiling"] > 0 and 0 < found["length_weighted_mean_length"] <= 96
     for name in MEASURES:
         assert found[name] > found[f"base_{name}"] + 0.3, found
     written = json.loads((answers / "answers.json").read_text())["answers"]

@@ -223,6 +223,7 @@ def test_every_kind_of_task_is_trained_and_written(
         assert [line["id"] for line in csv.DictReader(file)] == predictions.ids.tolist()
     results = json.loads((run_dir / "all_results.json").read_text())
     assert results["task"] == kind and results["classes"] == list(split.schema.output_names)
+    assert results["share_of_ceiling"] > 0 and results["steady_residues_per_second"] > 0
     if kind == "regression":
         assert 50 < scored.mean() < 80, "in the units of the table"
         labels = predictions.labels

@@ -108,8 +108,9 @@ def _forward_only(qkv: Tensor, cos: Tensor, sin: Tensor, cumulative: Tensor) -> 
     if qkv.dtype == torch.float32:
         for start, stop in bounds:
             if start < stop:
-                one = (x[None, :, start:stop] for x in (q, k, v))
-                context[start:stop] = F.scaled_dot_product_attention(*one)[0].transpose(0, 1)
+                here = slice(start, stop)
+                out = F.scaled_dot_product_attention(q[None, :, here], k[None, :, here], v[None, :, here])
+                context[here] = out[0].transpose(0, 1)
         return context
     rotated[:, 0].mul_(size**-0.5)
     for start, stop in bounds:

@@ -160,7 +160,7 @@ class Engine:
             self._compile()
         protein = encode("A" * min(30, self.max_residues))
         piece = _Piece(0, windows(len(protein), self.max_residues)[0])
-        shapes = self._shapes or [None]
+        shapes: Sequence[PackShape | None] = self._shapes or [None]
         return [self._start([protein], [piece], shape, answer).answers()[0] for shape in shapes]
 
     def _compile(self) -> None:
@@ -226,7 +226,7 @@ class Engine:
         done = None
         if self.device.type == "cuda":
             done = torch.cuda.Event()
-            done.record()
+            done.record(torch.cuda.current_stream(self.device))
         if shape:
             self._compiled.add((shape, answer))
         return _Running(pieces, answered if answer.each == "residue" else None, rows, done)

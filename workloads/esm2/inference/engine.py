@@ -9,6 +9,7 @@ Shapes: T tokens of a pack, S proteins (or windows of one) in it, L residues of 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,7 +26,6 @@ from ..heartbeat import beat
 from ..masking import plain_pack, to_device
 from ..model import Pack, PackedModel
 from ..packing import SPECIAL_TOKENS, HostPack, PackShape
-from .windows import Window, windows
 
 TOKENS_PER_PACK = {"cpu": 2048, "cuda": 65_536}
 """On a CPU a pack's activations stay in the cache (docs/inference.md has the figures); on a GPU the matrix
@@ -67,6 +67,42 @@ MASKED_LOGITS = Answer(lambda model, pack: model.logits(pack, masked_rows(pack))
 def masked_rows(pack: Pack) -> Tensor:
     """(S,) places of the pack's masks, in order; 0 behind the last of them."""
     return torch.nonzero_static(pack.tokens == MASK, size=len(pack.rows), fill_value=0)[:, 0]
+
+
+@dataclass(frozen=True)
+class Window:
+    """What the model reads of a protein, and what it answers for."""
+
+    start: int
+    """First residue that is read."""
+    stop: int
+    first: int
+    """First residue that it answers for."""
+    last: int
+    """The one behind the last of them."""
+
+    @property
+    def num_answered(self) -> int:
+        return self.last - self.first
+
+
+def windows(num_residues: int, max_residues: int) -> list[Window]:
+    """Windows of ``max_residues``, evenly spread and overlapping by half or more; one for a short protein.
+
+    Two neighbours meet in the middle of their overlap, so that a residue is answered for with as much of
+    the protein on either side of it as there is.
+    """
+    if num_residues <= max_residues:
+        return [Window(0, num_residues, 0, num_residues)]
+    step = max(1, max_residues // 2)
+    count = -(-(num_residues - max_residues) // step) + 1
+    starts = np.linspace(0, num_residues - max_residues, count).round().astype(int).tolist()
+    middles = [(here + max_residues + following) // 2 for here, following in itertools.pairwise(starts)]
+    edges = [0, *middles, num_residues]
+    return [
+        Window(start, start + max_residues, first, last)
+        for start, first, last in zip(starts, edges[:-1], edges[1:], strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -136,19 +172,13 @@ class Engine:
             for window in windows(len(protein), self.max_residues)
         ]
         parts: list[list[tuple[Window, Array]]] = [[] for _ in proteins]
-
-        def collect(running: _Running) -> None:
-            for piece, part in zip(running.pieces, running.answers(), strict=True):
+        packs = self._packs(pieces)
+        running = (self._start(proteins, pack, self._shape_of(pack), answer) for pack in packs)
+        # A pair is there when its second pack has been started, and then the first is read.
+        for before, _ in itertools.pairwise(itertools.chain(running, [None])):
+            assert before is not None
+            for piece, part in zip(before.pieces, before.answers(), strict=True):
                 parts[piece.protein].append((piece.window, part))
-
-        before: _Running | None = None
-        for pack in self._packs(pieces):
-            running = self._start(proteins, pack, self._shape_of(pack), answer)
-            if before is not None:
-                collect(before)
-            before = running
-        if before is not None:
-            collect(before)
         return [_joined(found, answer) for found in parts]
 
     def warm_up(self, answer: Answer) -> list[Array]:
@@ -160,7 +190,7 @@ class Engine:
             self._compile()
         protein = encode("A" * min(30, self.max_residues))
         piece = _Piece(0, windows(len(protein), self.max_residues)[0])
-        shapes = self._shapes or [None]
+        shapes: Sequence[PackShape | None] = self._shapes or [None]
         return [self._start([protein], [piece], shape, answer).answers()[0] for shape in shapes]
 
     def _compile(self) -> None:
@@ -226,7 +256,7 @@ class Engine:
         done = None
         if self.device.type == "cuda":
             done = torch.cuda.Event()
-            done.record()
+            done.record(torch.cuda.current_stream(self.device))
         if shape:
             self._compiled.add((shape, answer))
         return _Running(pieces, answered if answer.each == "residue" else None, rows, done)

@@ -33,7 +33,7 @@ from workloads.esm2.pretrained import save_model, starting_config, starting_weig
 
 CPU = torch.device("cpu")
 Tokens = npt.NDArray[np.uint8]
-BF16_BOUND = 0.01
+BF16_BOUND = 0.005
 """As docs/inference.md states it: relative norm of the difference of one protein's two embeddings."""
 
 
@@ -100,12 +100,10 @@ def test_embeddings_do_not_depend_on_the_batch(
     assert [shape.num_tokens for shape in starts[-2:] if shape] == [256, 256] and len(not_compiled) == 6
     for name, found in batches.items():
         for one, expected in zip(found, alone, strict=True):
-            difference = np.linalg.norm(one - expected) / np.linalg.norm(expected)
             if dtype == torch.float32:
                 np.testing.assert_allclose(one, expected, atol=1e-5, rtol=0, err_msg=name)
             else:
-                assert difference < BF16_BOUND, name
-            print(name, len(one), dtype, difference)
+                assert np.linalg.norm(one - expected) < BF16_BOUND * np.linalg.norm(expected), name
 
 
 @pytest.mark.parametrize("answer", [EMBEDDING, MASKED_LOGITS])
@@ -225,7 +223,7 @@ def test_a_pack_is_handed_over_before_the_one_before_is_read(
     monkeypatch.setattr(_Running, "answers", read)
     engine = Engine(load_model(str(tiny_model)), device=CPU, dtype=torch.float32, tokens_per_pack=60)
     engine.run(proteins(50, 20, 20, 10, 10, 10), EMBEDDING)
-    assert events == ["start 1", "start 2", "read 1", "start 3", "read 2", "read 3"]
+    assert events == ["start 1", "start 3", "read 1", "start 2", "read 3", "read 2"]
 
 
 @pytest.mark.parametrize("answered", [None, np.array([[1, 3], [3, 4]])])

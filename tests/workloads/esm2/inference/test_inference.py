@@ -31,9 +31,9 @@ from workloads.esm2.inference.engine import (
     EMBEDDING,
     RESIDUE_EMBEDDINGS,
     Engine,
+    windows,
 )
 from workloads.esm2.inference.model import load_model
-from workloads.esm2.inference.windows import windows
 from workloads.esm2.processes import Processes
 
 CPU = torch.device("cpu")

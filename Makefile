@@ -35,6 +35,7 @@ CHECKOV_READY := .venv-checkov/.ready
 LOCUST_READY := .venv-locust/.ready
 HYPERPOD_READY := .venv-hyperpod/.ready
 XLA_READY := .venv-xla/.ready
+OLDEST_READY := .venv-oldest/.ready
 # The environment brings the Node.js that the CDK's command line and its Python package run on.
 NODE_HERE = PATH="$(CURDIR)/$(BIN):$$PATH"
 
@@ -59,7 +60,7 @@ endif
 	bandwidth report status tail cancel fetch bench bench-data bench-inference bench-serve \
 	cost prices plan \
 	synth deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
-	schema golden image push test test-cluster test-image test-xla lint format clean
+	schema golden image push test test-cluster test-image test-xla test-oldest lint format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -194,6 +195,12 @@ $(XLA_READY): requirements-xla.txt $(READY)
 	echo "$(CURDIR)/$(VENV)/lib/python3.11/site-packages" > .venv-xla/lib/python3.11/site-packages/shared.pth
 	@touch $@
 
+# Its torch brings 5.5 GB of CUDA's libraries. PYTHON=python3.12 makes it of that one.
+$(OLDEST_READY): requirements-oldest.txt
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --requirement requirements-oldest.txt
+	@touch $@
+
 synth: $(CDK_READY) ## templates of the cluster's stacks, in cdk.out
 	$(CDK) synth --quiet
 
@@ -269,6 +276,10 @@ test-image: $(READY) ## the Dockerfile built by buildah on a base that stands in
 test-xla: $(XLA_READY) ## training for Trainium on torch_xla's CPU device
 	OMP_NUM_THREADS=1 .venv-xla/bin/python -m pytest tests/workloads/esm2/test_xla.py tests/workloads/esm2/test_torchrun.py $(ARGS)
 
+test-oldest: $(OLDEST_READY) ## model, attention, packing, masks, trainer and checkpoints with the oldest versions (5.5 GB)
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest $(addprefix tests/workloads/esm2/test_,attention.py model.py \
+		packing.py modes.py parallel.py resuming.py pretrained.py) tests/workloads/causal_lm/test_grouped_attention.py $(ARGS)
+
 lint: $(READY) ## ruff, mypy, shellcheck, hadolint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -281,4 +292,4 @@ format: $(READY) ## rewrite the code in the house's format
 	$(BIN)/ruff format .
 
 clean: ## remove the environments; data, runs and downloads stay
-	rm -rf $(VENV) .venv-checkov .venv-hyperpod .venv-locust .venv-xla node_modules cdk.out
+	rm -rf $(VENV) .venv-checkov .venv-hyperpod .venv-locust .venv-oldest .venv-xla node_modules cdk.out

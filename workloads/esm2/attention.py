@@ -60,7 +60,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def uses_flash(x: Tensor) -> bool:
-    """Return whether torch's varlen flash kernel computes attention on the device and in the type of ``x``."""
+    """Return whether torch's varlen flash kernel computes attention for the device and type of ``x``."""
     return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
 
 

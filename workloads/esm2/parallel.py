@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 
 import torch
@@ -51,11 +52,13 @@ def parallelize(
         model.tie_weights()  # again, since XLA's tensors do not fit into parameters that are there
     if here.world_size == 1 or here.device.type == "xla":  # whose graphs contain the reduction
         return model
+    # torch 2.13 deprecates the name that torch 2.11 and 2.12 have.
+    is_new = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
     return DistributedDataParallel(
         model,
         device_ids=[here.device] if here.device.type == "cuda" else None,
-        forward_sync_buffers=False,
         gradient_as_bucket_view=True,
+        **{"forward_sync_buffers" if is_new else "broadcast_buffers": False},
     )
 
 

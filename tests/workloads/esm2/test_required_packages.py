@@ -148,7 +148,7 @@ def test_a_run_needs_no_other_packages(
     assert (tmp_path / "runs/run/report.html").exists() and "model.safetensors" in os.listdir(
         tmp_path / "runs/run/model"
     )
-    assert list(tmp_path.rglob("embeddings*.parquet")) and list(tmp_path.rglob("variants*.parquet"))
+    assert list(tmp_path.rglob("embeddings*.parquet")) and list(tmp_path.rglob("variants.csv"))
 
 
 def test_a_missing_package_is_named_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

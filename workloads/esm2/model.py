@@ -104,7 +104,7 @@ class PackedEsmLayer(EsmLayer):
 
         Args:
             hidden: (T, C) residual stream in fp32.
-            normed: (T, C) first norm of ``hidden`` in the type of the products; None: it is computed here.
+            normed: (T, C) first norm of ``hidden`` in autocast's type; None: it is computed here.
             cos: (T, 1, D / 2) fp32 cosines of the rotary angles.
             sin: (T, 1, D / 2) fp32 sines.
             segments: boundaries of the proteins.
@@ -113,13 +113,13 @@ class PackedEsmLayer(EsmLayer):
                 layers are one compiled graph.
 
         Returns:
-            (T, C) residual stream, or (K, C) at ``rows``, and its next norm in the type of ``normed``; None
-            without ``next_norm``.
+            (T, C) residual stream, or (K, C) at ``rows``, and its next norm in autocast's type, None without
+            ``next_norm``.
         """
         attention = self.attention.self
         projections = (attention.query, attention.key, attention.value)
         if normed is None:
-            normed = _layer_norm(hidden, self.attention.LayerNorm)
+            normed = _operand(_layer_norm(hidden, self.attention.LayerNorm))
         if all(type(projection) is nn.Linear for projection in projections):
             flat = F.linear(
                 normed,
@@ -138,7 +138,7 @@ class PackedEsmLayer(EsmLayer):
         hidden = hidden + self.output.dense(inner)
         if next_norm is None:
             return hidden, None
-        return hidden, _layer_norm(hidden, self.LayerNorm, next_norm).to(normed.dtype)
+        return hidden, _operand(_layer_norm(hidden, self.LayerNorm, next_norm))
 
 
 class PackedModel(LayeredModel, EsmPreTrainedModel):
@@ -185,9 +185,7 @@ class PackedModel(LayeredModel, EsmPreTrainedModel):
         normed, last = None, len(norms) - 1
         # A norm ahead would be one more input to keep of a recomputed layer. FSDP has its weights too late.
         if not (self.activation_checkpointing or self.is_sharded):
-            normed = _layer_norm(hidden, norms[0])
-            if torch.is_autocast_enabled(hidden.device.type):
-                normed = normed.to(torch.get_autocast_dtype(hidden.device.type))
+            normed = _operand(_layer_norm(hidden, norms[0]))
         for index, layer in enumerate(self.layers):
             wanted = rows if index == last else None
             following = None if index == last or normed is None else norms[index + 1]
@@ -248,6 +246,12 @@ def _layer_norm(x: Tensor, norm: nn.LayerNorm, affine: tuple[Tensor, Tensor] | N
     """Layer norm in fp32, whatever the type that FSDP gathers the weights in; ``affine`` replaces them."""
     weight, bias = affine or (norm.weight, norm.bias)
     return F.layer_norm(x.float(), norm.normalized_shape, weight.float(), bias.float(), norm.eps)
+
+
+def _operand(x: Tensor) -> Tensor:
+    """Cast to the type in which autocast multiplies, so that several products share one cast."""
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
 
 def _reject_other_architectures(config: EsmConfig) -> None:

@@ -156,10 +156,9 @@ def layer_numbers(size: int, attention: Attention, lora: LoraConfig | None = Non
     if lora is None:
         context = 0 if attention == "flash" else 1
         return 2 * FP32 + (1 + around_attention + context + 1 + 8) * size
-    # A frozen product keeps its input only where it has an adapter; in bf16 each has a cast of its own.
+    # A frozen product keeps its input only if it has an adapter.
     targets = set(lora.targets)
-    joined = len(targets & {"query", "key", "value"})
-    inputs = min(joined, 1) if size == FP32 else joined
+    inputs = 1 if targets & {"query", "key", "value"} else 0
     context = 1 if attention == "segments" and "attention_output" in targets else 0
     kept = inputs + around_attention + context + 4  # the GELU's input
     return 2 * FP32 + (kept + ("intermediate" in targets) + 4 * ("output" in targets)) * size

@@ -13,6 +13,8 @@ class LayeredModel(nn.Module):
 
     activation_checkpointing: bool = False
     """Whether layers are computed again in the backward pass."""
+    is_sharded: bool = False
+    """Whether a layer's weights are there during its own pass alone (FSDP)."""
     uncounted: ClassVar[tuple[str, ...]] = ()
     """Parts of the names of parameters that no token is multiplied by."""
 

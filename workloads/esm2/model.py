@@ -93,15 +93,33 @@ class PackedEsmLayer(EsmLayer):
     def forward(  # type: ignore[override]
         self,
         hidden: Tensor,
+        normed: Tensor | None,
         cos: Tensor,
         sin: Tensor,
         segments: Segments,
         rows: Tensor | None = None,
-    ) -> Tensor:
-        """(T, C) -> (T, C), or (K, C) if only ``rows`` are wanted of the result."""
+        next_norm: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute the layer and, in one compiled kernel with its last sum, the first norm of the next layer.
+
+        Args:
+            hidden: (T, C) residual stream in fp32.
+            normed: (T, C) first norm of ``hidden`` in autocast's type; None: it is computed here.
+            cos: (T, 1, D / 2) fp32 cosines of the rotary angles.
+            sin: (T, 1, D / 2) fp32 sines.
+            segments: boundaries of the proteins.
+            rows: (K,) tokens that the result is wanted of; None: all.
+            next_norm: weight and bias (C,) of the next layer's first norm. They are arguments so that all
+                layers are one compiled graph.
+
+        Returns:
+            (T, C) residual stream, or (K, C) at ``rows``, and its next norm in autocast's type, None without
+            ``next_norm``.
+        """
         attention = self.attention.self
         projections = (attention.query, attention.key, attention.value)
-        normed = _layer_norm(hidden, self.attention.LayerNorm)
+        if normed is None:
+            normed = _operand(_layer_norm(hidden, self.attention.LayerNorm))
         if all(type(projection) is nn.Linear for projection in projections):
             flat = F.linear(
                 normed,
@@ -111,13 +129,16 @@ class PackedEsmLayer(EsmLayer):
         else:  # adapters or 4-bit weights, which act in a forward pass of their own
             flat = torch.cat([projection(normed) for projection in projections], dim=-1)
         qkv = flat.view(len(hidden), 3, attention.num_attention_heads, attention.attention_head_size)
-        context = packed_attention(qkv, cos.to(qkv.dtype), sin.to(qkv.dtype), segments)
+        context = packed_attention(qkv, cos, sin, segments)
         context = context.reshape(hidden.shape)
         if rows is not None:
             context, hidden = context[rows], hidden[rows]
         hidden = hidden + self.attention.output.dense(context)
         inner = F.gelu(self.intermediate.dense(_layer_norm(hidden, self.LayerNorm)))
-        return hidden + self.output.dense(inner)
+        hidden = hidden + self.output.dense(inner)
+        if next_norm is None:
+            return hidden, None
+        return hidden, _operand(_layer_norm(hidden, self.LayerNorm, next_norm))
 
 
 class PackedModel(LayeredModel, EsmPreTrainedModel):
@@ -164,17 +185,23 @@ class PackedModel(LayeredModel, EsmPreTrainedModel):
         inv_freq = self.esm.rotary_embeddings.inv_freq.float()
         angles = pack.positions[:, None, None].float() * inv_freq  # (T, 1, D / 2)
         cos, sin = angles.cos(), angles.sin()
-        last = len(self.layers) - 1
+        norms = [layer.attention.LayerNorm for layer in self.layers]
+        normed, last = None, len(norms) - 1
+        # A norm ahead would be one more input to keep of a recomputed layer. FSDP has its weights too late.
+        if not (self.activation_checkpointing or self.is_sharded):
+            normed = _operand(_layer_norm(hidden, norms[0]))
         for index, layer in enumerate(self.layers):
             wanted = rows if index == last else None
-            arguments = (hidden, cos, sin, pack.segments, wanted)
+            following = None if index == last or normed is None else norms[index + 1]
+            affine = None if following is None else (following.weight, following.bias)
+            arguments = (hidden, normed, cos, sin, pack.segments, wanted, affine)
             if self.activation_checkpointing and torch.is_grad_enabled():
                 if hidden.device.type == "xla":
-                    hidden = xla.recomputed(layer, *arguments)
+                    hidden = xla.recomputed(lambda *given, layer=layer: layer(*given)[0], *arguments)
                 else:  # there is no dropout, so no generator state to bring back
-                    hidden = checkpoint(layer, *arguments, use_reentrant=False, preserve_rng_state=False)
+                    hidden, _ = checkpoint(layer, *arguments, use_reentrant=False, preserve_rng_state=False)
             else:
-                hidden = layer(*arguments)
+                hidden, normed = layer(*arguments)
         return _layer_norm(hidden, self.esm.encoder.emb_layer_norm_after)
 
     def _for_head(self, features: Tensor) -> AbstractContextManager[object]:
@@ -219,9 +246,16 @@ class PackedTokenClassifier(PackedModel, EsmForTokenClassification):
             return self.classifier(features).float()
 
 
-def _layer_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """Layer norm in fp32, whatever the type that FSDP gathers the weights in."""
-    return F.layer_norm(x.float(), norm.normalized_shape, norm.weight.float(), norm.bias.float(), norm.eps)
+def _layer_norm(x: Tensor, norm: nn.LayerNorm, affine: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    """Layer norm in fp32, whatever the type that FSDP gathers the weights in; ``affine`` replaces them."""
+    weight, bias = affine or (norm.weight, norm.bias)
+    return F.layer_norm(x.float(), norm.normalized_shape, weight.float(), bias.float(), norm.eps)
+
+
+def _operand(x: Tensor) -> Tensor:
+    """Cast to the type in which autocast multiplies, so that several products share one cast."""
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
 
 def _reject_other_architectures(config: EsmConfig) -> None:

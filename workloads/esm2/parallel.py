@@ -85,6 +85,7 @@ def _shard(
     # Layer inputs stay as they are: the residual stream is fp32, as under DDP with autocast.
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     # One unit a layer, and the root: embedding and decoder share a weight, so they belong to one unit.
+    model.is_sharded = True
     for layer in model.layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)

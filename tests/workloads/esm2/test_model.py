@@ -118,6 +118,19 @@ def test_compiled_layers_do_not_recompile_after_the_first_pack(packed: PackedEsm
     assert [loss.item() for loss in compiled] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_norms_ahead_give_the_same_bits(packed: PackedEsm, pack: Pack, precision: torch.dtype) -> None:
+    """A layer computes the next layer's first norm, unless FSDP has its weights in another unit."""
+    found = []
+    for packed.is_sharded in (False, True):
+        packed.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == torch.bfloat16):
+            loss = packed(pack).loss_sum
+        loss.backward()
+        found.append([loss.detach(), *(p.grad for p in packed.parameters() if p.grad is not None)])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
 def test_tied_weight_is_one_parameter(packed: PackedEsm) -> None:
     assert packed.lm_head.decoder.weight is packed.esm.embeddings.word_embeddings.weight
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.arm_process import COUNTS, ArmFailedError, ArmProcess, Gate, Grant, Window
+from benchmarks.contestant import COUNTS, ContestantFailedError, ContestantProcess, Gate, Grant, Window
 from workloads.esm2.bionemo.command import SPECIAL_TOKENS, Data, Devices, arguments, row_tokens, step_proteins
 from workloads.esm2.bionemo.config import BionemoConfig
 from workloads.esm2.bionemo.export import export_run
@@ -53,9 +53,6 @@ class BionemoArm:
     data: Data
     counts: tuple[float, ...]
     """``COUNTS`` of a step."""
-
-    def settings(self) -> dict[str, Any]:
-        return {"framework": f"BioNeMo {recorded_release()}", "arguments": self.words()}
 
     def words(self) -> list[str]:
         return [*arguments(self.config, Devices(1, 1), self.data), "--disable-checkpointing"]
@@ -102,7 +99,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         arm = arm_of(options.model, options.data, size, folder / str(size))
         try:
             found[str(size)] = [asdict(window) for window in _windows(arm, options.rounds, options.quick)]
-        except ArmFailedError as error:
+        except ContestantFailedError as error:
             if not error.out_of_memory:
                 raise SystemExit(f"error: {error}") from None
             _say(f"micro batches of {size} do not fit")
@@ -199,7 +196,7 @@ def table(result: dict[str, Any]) -> str:
 
 def _windows(arm: BionemoArm, rounds: int, is_quick: bool) -> list[Window]:
     warmup, window = (Grant(steps=1), Grant(steps=1)) if is_quick else (Grant(10, 40), Grant(4, 10))
-    process = ArmProcess("BioNeMo", arm)
+    process = ContestantProcess("BioNeMo", arm)
     try:
         process.await_ready()
         process.window(warmup)

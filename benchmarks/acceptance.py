@@ -2,22 +2,21 @@
 
 ``python -m benchmarks.acceptance --stages speed,versus --until 540 --out FOLDER --done FILE --data PREPARED``
 
-A case is a stage, a size of ESM-2, a contestant and a shape. Each runs in a process of its own with a deadline of
-twice its expected time and a minute. The moment it ends, a line of JSON is appended to ``FOLDER/acceptance.jsonl``:
-device, versions, commit, figures, verdict, and for a failure the last lines that it wrote. A case that fails, hangs
-or runs out of memory ends no other.
+A case is a stage, a size of ESM-2, a contestant and a shape. Each runs in a process of its own, with a
+deadline of twice its expected time and a minute. The moment it ends, a line of JSON is appended to
+``acceptance.jsonl`` in FOLDER: device, versions, commit, figures, verdict, and the last lines of output of
+a case that failed. A case that fails, hangs or runs out of memory does not end any other.
 
-Cases that this file or ``--done`` has for this device are not run again, whatever the commit. Failed ones are: they
-come after those that have not been tried. A case whose expected time passes ``--until`` is not started.
+Cases that this file or ``--done`` has for this device are not run again, whatever the commit. Failed ones
+are, after those that have not been tried. A case whose expected time passes ``--until`` is not started.
 
-``--report FILE`` runs nothing. It writes the tables of README.md and docs/ from the lines of the files given and of
-``benchmarks/results/``, each between markers such as ``<!-- acceptance:speed -->``.
+``--report FILE`` runs nothing. It writes the tables of README.md and docs/ from the lines of the files
+given and of ``benchmarks/results/``, between markers such as ``<!-- acceptance:speed -->``.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import shlex
@@ -31,6 +30,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -41,18 +41,7 @@ from benchmarks.case import Case, Settings, Stage, case_id, is_out_of_memory, re
 from benchmarks.contestant import use_one_device
 from workloads.esm2.hardware import environment
 
-STAGES = (
-    "ceilings",
-    "parity",
-    "hygiene",
-    "profile",
-    "speed",
-    "versus",
-    "quality",
-    "finetune",
-    "embed",
-    "serve",
-)
+STAGES = "ceilings,parity,hygiene,profile,speed,versus,quality,finetune,embed,serve"
 LINES_FILE = "acceptance.jsonl"
 GRACE_SECONDS = 60
 """Beside twice the expected time; also what a case may take beyond ``--until`` before it is ended."""
@@ -77,10 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.case:
         _run_here(options.case, settings, options.result)
         return
-    stages = options.stages.split(",") if options.stages else STAGES
-    unknown = [name for name in stages if importlib.util.find_spec(f"benchmarks.stages.{name}") is None]
-    if unknown:
-        raise SystemExit(f"error: --stages: got {', '.join(unknown)}; allowed are {', '.join(STAGES)}")
+    stages = options.stages.split(",")
+    if unknown := [name for name in stages if find_spec(f"benchmarks.stages.{name}") is None]:
+        raise SystemExit(f"error: --stages: got {', '.join(unknown)}; allowed are {STAGES}")
     if not options.data.exists():
         from workloads.esm2.config import DataConfig, RunConfig
         from workloads.esm2.data.run_data import prepare_run
@@ -126,7 +114,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--stages", help=f"stages with commas; default: {','.join(STAGES)}")
+    parser.add_argument("--stages", default=STAGES, help="stages, with commas; default: %(default)s")
     parser.add_argument(
         "--only", nargs="+", default=[], help="run only cases whose name contains one of these"
     )

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 
 Line = dict[str, Any]
-"""Result of one case as the acceptance run writes it: ``stage``, ``size``, ``contestant``, ``shape``, ``device``,
-``verdict``, ``seconds``, ``figures`` and more."""
+"""Result of a case as the acceptance run writes it: ``stage``, ``size``, ``contestant``, ``shape``,
+``device``, ``verdict``, ``seconds``, ``figures`` and more."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Settings:
 class Stage(Protocol):
     """Module of ``benchmarks/stages`` with the cases of one stage.
 
-    It may also have ``rows(lines: list[Line]) -> list[dict[str, str]]``: the rows of its table from the lines of
-    one device, cells by heading. Without it, the table has one row per case with all scalar figures.
+    It may also have ``rows(lines: list[Line]) -> list[dict[str, str]]``: rows of its table from the lines
+    of one device, cells by heading. Without it, the table has one row per case with all scalar figures.
     """
 
     def cases(self, settings: Settings) -> list[Case]:

@@ -1,9 +1,8 @@
 """Contestant of a benchmark: something that trains, but only while a window is granted.
 
-In a comparison each contestant is a fresh interpreter, so that compiled code, allocator and thread pools stay
-apart. The case grants one window at a time. Between windows the contestant waits at the end of a step and uses
-no processor; on CUDA its parameters and optimizer state are on the host then, so that each contestant has the
-whole device to itself.
+In a comparison each contestant is a fresh interpreter, so that compiled code, allocator and thread pools
+stay apart. Between windows it waits at the end of a step and uses no processor. On CUDA its parameters and
+optimizer state are on the host then, so that each contestant has the device to itself.
 """
 
 from __future__ import annotations
@@ -78,8 +77,8 @@ class Grant:
 
     seconds: float = 0.0
     steps: int = 1
-    packs_per_step: int = 1
-    """Micro-batches of an optimizer step; only our contestant reads it."""
+    packs_per_step: int | None = None
+    """Micro-batches of a step of our contestant; None is what its configuration says."""
     weights_to: Path | None = None
     """File for the weights at the end of the window."""
     save: bool = False
@@ -90,7 +89,7 @@ STEADY = Grant(seconds=20, steps=20)
 """Shortest window of a steady state, after compilation."""
 REHEARSED = Grant(steps=1)
 Ask = Callable[[Window | None], Grant | None]
-"""Hands in a window (None at the start) and returns the next grant, or None when there is nothing more to do."""
+"""Takes a window (None at the start) and returns the next grant, or None when there is nothing more to do."""
 
 
 def synchronize(device: torch.device) -> None:
@@ -108,7 +107,7 @@ class Gate:
 
     def __init__(self, ask: Ask, *, parks: bool = False) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.packs_per_step = 1
+        self.packs_per_step: int | None = None
         self.weights: Callable[[], dict[str, Tensor]] = dict
         """Returns the model's weights; the contestant sets it, like the next three."""
         self.state: Callable[[], Iterable[Tensor]] = tuple
@@ -159,7 +158,7 @@ class Gate:
         self._steps = 0
         self._totals.zero_()
         self._losses_before = self.loss_sum() if self.loss_sum else 0.0
-        self.packs_per_step = self._grant.packs_per_step if self._grant else 1
+        self.packs_per_step = self._grant.packs_per_step if self._grant else None
         synchronize(self.device)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()

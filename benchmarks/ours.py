@@ -1,4 +1,4 @@
-"""This project's training loop as a contestant, and the models and run configurations of all contestants."""
+"""Our training loop as a contestant, and the models and run configurations of all contestants."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -28,8 +28,6 @@ from workloads.esm2.trainer import Trainer
 
 SEED = 0
 MAX_RESIDUES = 1022
-ENDLESS = 1_000_000
-"""Steps of a run whose speed is measured: the learning rate hardly falls."""
 LEARNING_RATE = 4e-4
 RECIPE_TOKENS = 2_097_152
 """Tokens of an optimizer step of ESM-2's recipe (Lin et al. 2023)."""
@@ -37,9 +35,9 @@ RECIPE_TOKENS = 2_097_152
 
 def model_of(size: str, settings: Settings, folder: Path) -> ModelConfig:
     """Return a published size with random weights; in a rehearsal a tiny model, written to ``folder``."""
-    published = dict(zip(get_args(ModelSize), get_args(ModelSize), strict=True))
     if not settings.rehearsal:
-        return ModelConfig(size=published[size], max_residues=MAX_RESIDUES)
+        published = next(name for name in get_args(ModelSize) if name == size)
+        return ModelConfig(size=published, max_residues=MAX_RESIDUES)
     config = published_config("8M")
     config.num_hidden_layers, config.hidden_size, config.intermediate_size = 2, 32, 64
     config.num_attention_heads = 2
@@ -51,7 +49,7 @@ def model_of(size: str, settings: Settings, folder: Path) -> ModelConfig:
 def run_config(
     model: ModelConfig, data: Path, train: TrainConfig, optim: OptimConfig | None = None
 ) -> RunConfig:
-    """Return a run's configuration. ``train`` sets the precision: nothing is left to what the run would choose."""
+    """Return a run's configuration. ``train`` sets the precision, so that no run selects its own."""
     optim = optim or OptimConfig(lr=LEARNING_RATE, warmup_steps=0)
     return RunConfig(name="benchmark", model=model, data=DataConfig(path=str(data)), optim=optim, train=train)
 
@@ -77,7 +75,7 @@ class _OnDevice(Pretraining):
 
 @dataclass(frozen=True)
 class Ours:
-    """This project's loop in one process."""
+    """Our loop in one process."""
 
     config: RunConfig
     checkpoints: Path | None = None
@@ -94,11 +92,11 @@ class Ours:
                 gate.save = lambda: _save(checkpointer, trainer)
             gate.weights = bare(trainer.model).state_dict
             gate.state = lambda: training_state(trainer.model, trainer.optimizers)
-            gate.loss_sum = lambda: trainer.progress.loss_sum
+            gate.loss_sum = lambda: _losses(trainer)
             working = gate.enter()
             while working:
                 packs_per_step = gate.packs_per_step
-                with steps_of(trainer, packs_per_step) as steps:
+                with steps_of(trainer, packs_per_step or self.config.packs_per_step) as steps:
                     while working and gate.packs_per_step == packs_per_step:
                         step = next(steps)
                         trainer.step(step)
@@ -106,8 +104,14 @@ class Ours:
                         working = gate.step_done()
 
 
+def _losses(trainer: Trainer) -> float:
+    trainer.settle()
+    return trainer.progress.loss_sum
+
+
 def _save(checkpointer: Checkpointer, trainer: Trainer) -> None:
-    progress: dict[str, Any] = {"progress": asdict(trainer.progress)}
+    """Save the state of a trainer that has settled."""
+    progress = {"progress": asdict(trainer.progress)}
     checkpointer.save(trainer.progress.step, trainer.model, trainer.optimizers, progress)
     checkpointer.finish()
 

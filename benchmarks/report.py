@@ -1,7 +1,7 @@
 """Tables of README.md and docs/ from the lines of acceptance runs, so that no figure is typed by hand.
 
-``<!-- acceptance:versus -->`` and ``<!-- /acceptance:versus -->`` enclose the table of a stage. What was measured on
-one device, such as an H100, an H200 or a type of processor, has a table of its own.
+``<!-- acceptance:versus -->`` and ``<!-- /acceptance:versus -->`` enclose the tables of a stage: one for each
+device, such as an H100, an H200 or a type of processor.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def write_tables(files: Sequence[Path], documents: Iterable[Path] | None = None)
         The files that changed.
 
     Raises:
-        ValueError: if one of the files does not exist.
+        SystemExit: if one of the files does not exist.
     """
     if missing := [str(file) for file in files if not file.exists()]:
         raise SystemExit(f"error: --report: {', '.join(missing)} is missing; expected a file of JSON lines")

@@ -1,19 +1,21 @@
 """ESM-2 under transformers' ``Trainer`` as a contestant, in two set-ups.
 
-``guidance`` is the procedure of AWS's guidance for protein language models on HyperPod (its ``train.py`` under its
-``train_ddp.sh``), on the transformers at hand; the guidance pins 4.42.4, whose Trainer arguments no longer exist.
-Every protein is a stored row of exactly 512 ids, cut or padded; ``DataCollatorForLanguageModeling`` masks 15 %;
-batch size 4, AdamW with the Trainer's defaults, learning rate 5e-5 falling linearly without warm-up, bf16, and
-``torch_compile``. Two defaults that cost it time stay: ``remove_unused_columns`` drops the stored special-tokens
-mask, which the collator then works out again, and attention is whatever transformers chooses.
+``guidance`` is the procedure of AWS's guidance for protein language models on HyperPod (its ``train.py``
+under its ``train_ddp.sh``), on the transformers at hand; the guidance pins 4.42.4, whose Trainer arguments
+no longer exist. Every protein is a stored row of exactly 512 ids, cut or padded;
+``DataCollatorForLanguageModeling`` masks 15 %; batch size 4, AdamW with the Trainer's defaults, learning
+rate 5e-5 falling linearly without warm-up, bf16, and ``torch_compile``. Two defaults that cost it time
+stay: ``remove_unused_columns`` drops the stored special-tokens mask, which the collator then works out
+again, and attention is whatever transformers chooses.
 
-``tuned`` is the best that the same Trainer was found to do with all of its switches, and no code of one's own:
-rows without padding, batches grouped by length and padded to their longest, up to 1022 residues, the stored
-mask kept, fused AdamW, sdpa, no NaN filter (it waits for the device each step), compiled for dynamic shapes.
+``tuned`` is the best that the same Trainer was found to do with all of its switches, and no code of one's
+own: rows without padding, batches grouped by length and padded to their longest, up to 1022 residues, the
+stored mask kept, fused AdamW, sdpa, no NaN filter (it waits for the device each step), compiled for dynamic
+shapes.
 
-Rows are read from a memory-mapped array, which costs less than the tables of ``datasets`` that the guidance
-stores. Both set-ups leave out what is not measured: checkpoints, evaluation, reporting, progress bars. The
-incomplete last batch of an epoch is dropped, which spares the compiled model a new graph.
+Rows come from a memory-mapped array, which costs less than the tables of ``datasets`` that the guidance
+stores. What is not measured is left out: checkpoints, evaluation, reporting, progress bars. The incomplete
+last batch of an epoch is dropped, which spares the compiled model a new graph.
 """
 
 from __future__ import annotations
@@ -40,9 +42,10 @@ from transformers import (
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from benchmarks.contestant import Gate, training_state
-from benchmarks.ours import ENDLESS, LEARNING_RATE, MAX_RESIDUES, SEED
+from benchmarks.figures import Precision
+from benchmarks.ours import LEARNING_RATE, MAX_RESIDUES, SEED
 from workloads.esm2.alphabet import CLS, EOS, PAD
-from workloads.esm2.config import ModelConfig
+from workloads.esm2.config import ModelConfig, TrainConfig
 from workloads.esm2.packing import SPECIAL_TOKENS
 from workloads.esm2.pretrained import starting_config, starting_weights, tokenizer
 from workloads.esm2.proteins import ProteinSplit
@@ -54,8 +57,8 @@ GUIDANCE_WORKERS = 2
 TUNED_WORKERS = 8
 """On CUDA, where the collator would hold the device up. On a CPU one process does and counts all work."""
 PAD_TO_MULTIPLE_OF = 8
-"""Of ``tuned``; tensor cores want it, and a CPU meets fewer shapes: 1.33 k residues/s against 1.23 k with 1 and
-1.30 k with 32, in turns on a Zen 4 core."""
+"""Of ``tuned``; tensor cores want it, and a CPU meets fewer shapes: 1.33 k residues/s against 1.23 k with 1
+and 1.30 k with 32, in turns on a Zen 4 core."""
 TUNED_OPTIONS = {
     "train_sampling_strategy": "group_by_length",
     "optim": "adamw_torch_fused",
@@ -86,7 +89,7 @@ class Rows(Dataset[dict[str, list[int]]]):
 
 
 def store_rows(split: ProteinSplit, folder: Path, num_tokens: int) -> None:
-    """Write the proteins of a split as rows of ``num_tokens`` ids, cut or padded, with the lengths before padding."""
+    """Write the proteins of a split as rows of ``num_tokens`` ids, cut or padded, and their lengths."""
     places, lengths = split.draw(0, split.num_units, seed=0, epoch=0)
     kept = np.minimum(lengths, num_tokens - SPECIAL_TOKENS)
     folder.mkdir(parents=True)
@@ -110,12 +113,11 @@ class Trainers:
     """Folder for rows; written unless it is there."""
     data: Path
     batch_size: int
-    precision: str
-    """``bf16`` or ``fp32``."""
+    precision: Precision
     compiled: bool
     accumulation: int = 1
     learning_rate: float | None = None
-    max_steps: int = ENDLESS
+    max_steps: int = TrainConfig.max_steps
     warmup_steps: int = 0
 
     @property
@@ -224,8 +226,8 @@ class _SpreadBatches(Sampler[int]):
     """The length-grouped batches of the Trainer's sampler, so ordered that any few of them cover all lengths.
 
     Its own order descends from long to short over fifty batches: a window would see one end of it, and so
-    would training, to the disadvantage of ``tuned``. The first batch stays: it holds the longest protein, so
-    that memory that does not suffice shows at once. An incomplete batch stays last, where the loader drops it.
+    would training, to the disadvantage of ``tuned``. The first batch stays: it holds the longest protein, and
+    memory that does not suffice shows at once. An incomplete batch stays last, where the loader drops it.
     """
 
     def __init__(self, sampler: LengthGroupedSampler, batch_size: int) -> None:

@@ -6,31 +6,22 @@ import importlib.metadata
 import os
 import shutil
 import sysconfig
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.case import Case, Line, Settings
-from benchmarks.figures import DTYPES, precisions_of, product_rate, repeated
+from benchmarks.contestant import synchronize
+from benchmarks.figures import DTYPES, precisions_of
 from workloads.esm2.shapes import SHAPES
 
-PACKAGES = (
-    "accelerate",
-    "bitsandbytes",
-    "numpy",
-    "peft",
-    "pyarrow",
-    "safetensors",
-    "torch",
-    "transformers",
-    "triton",
-)
+PACKAGES = ("accelerate", "bitsandbytes", "peft", "pyarrow", "safetensors", "triton")
 SIZES = ("8M", "650M", "3B")
-TOKENS = 16384
-LARGEST = 8192
-COPY_BYTES = 1 << 30
-SECONDS = 0.5
 
 
 def cases(settings: Settings) -> list[Case]:
@@ -38,51 +29,59 @@ def cases(settings: Settings) -> list[Case]:
 
 
 def run(case: Case, settings: Settings) -> dict[str, Any]:
-    """Products by (tokens, inner size, columns), in FLOP/s.
+    """Measure products of (tokens, inner size) by (inner size, columns), and copies.
 
     The verdict is ``missed`` on a GPU where nothing can be compiled, because Triton finds no C compiler or no
     Python headers.
     """
     device = settings.device
     is_cuda = device.type == "cuda"
-    largest, tokens, size = (LARGEST, TOKENS, COPY_BYTES) if is_cuda else (256, 16, 1 << 20)
-    seconds = SECONDS if is_cuda else 0.01
-    dtype = DTYPES[precisions_of(device)[0]]
+    largest, tokens, size, seconds = (8192, 16384, 1 << 30, 0.5) if is_cuda else (256, 16, 1 << 20, 0.01)
     shapes = {"largest": (largest, largest, largest)}
     for name in SIZES:
         hidden = SHAPES[name][1]
-        shapes |= {
-            f"{name} query, key, value": (tokens, hidden, 3 * hidden),
-            f"{name} projection": (tokens, hidden, hidden),
-            f"{name} feed-forward in": (tokens, hidden, 4 * hidden),
-            f"{name} feed-forward out": (tokens, 4 * hidden, hidden),
-        }
-    products = {name: product_rate(shape, dtype, device, seconds) for name, shape in shapes.items()}
+        for part, inner, columns in (("q, k, v", 1, 3), ("projection", 1, 1), ("in", 1, 4), ("out", 4, 1)):
+            shapes[f"{name} {part}"] = (tokens, inner * hidden, columns * hidden)
+    dtype = DTYPES[precisions_of(device)[0]]
+    rates = {}
+    for name, (rows, inner, columns) in shapes.items():
+        left = torch.randn(rows, inner, device=device).to(dtype)
+        product = partial(torch.mm, left, torch.randn(inner, columns, device=device).to(dtype))
+        rates[name] = 2 * rows * inner * columns / _seconds(product, device, seconds)
     source = torch.empty(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    copies = 2 * size / repeated(lambda: target.copy_(source), device, seconds)
-    found: dict[str, Any] = {
-        "c_compiler": shutil.which(os.environ.get("CC", "cc")),
-        "python_h": (Path(sysconfig.get_path("include")) / "Python.h").exists(),
+    copied = 2 * size / _seconds(lambda: target.copy_(source), device, seconds)
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    has_headers = (Path(sysconfig.get_path("include")) / "Python.h").exists()
+    return {
+        "c_compiler": compiler,
+        "python_h": has_headers,
         "packages": {name: _version(name) for name in PACKAGES},
-        "products_flops_per_second": products,
-        "copy_bytes_per_second": copies,  # read and written
+        "memory_gb": torch.cuda.get_device_properties(device).total_memory / 1e9 if is_cuda else None,
+        "products_flops_per_second": rates,
+        "copy_bytes_per_second": copied,  # read and written
+        "verdict": "missed" if is_cuda and not (compiler and has_headers) else "measured",
     }
-    if is_cuda:
-        properties = torch.cuda.get_device_properties(device)
-        found |= {
-            "memory_gb": properties.total_memory / 1e9,
-            "multiprocessors": properties.multi_processor_count,
-        }
-    compiles = found["c_compiler"] and found["python_h"]
-    return {**found, "verdict": "missed" if is_cuda and not compiles else "measured"}
+
+
+def _seconds(function: Callable[[], object], device: torch.device, least: float) -> float:
+    """Mean wall seconds of a call, over at least so many seconds."""
+    calls, batch = 0, 1
+    function()
+    synchronize(device)
+    started = time.perf_counter()
+    while (spent := time.perf_counter() - started) < least or not calls:
+        for _ in range(batch):
+            function()
+        synchronize(device)
+        calls, batch = calls + batch, min(2 * batch, 64)
+    return spent / calls
 
 
 def _version(package: str) -> str | None:
-    try:
+    with suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 def rows(lines: list[Line]) -> list[dict[str, str]]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.arm_process import COUNTS
 
 from benchmarks import bionemo
-from benchmarks.arm_process import COUNTS
 from tests.workloads.esm2.bionemo.stand_in_bionemo import make_packages
 
 

@@ -36,6 +36,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
+import transformers
 
 from benchmarks.case import Case, Settings, Stage, case_id, is_out_of_memory, read_lines
 from benchmarks.contestant import use_one_device
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         prepare_run(RunConfig(name="benchmark", data=DataConfig(path=str(options.data))))
     options.out.mkdir(parents=True, exist_ok=True)
-    machine = _machine(device) | {"rehearsal": options.rehearsal}
+    machine = {**_machine(device), "data": str(options.data), "rehearsal": options.rehearsal}
     verdicts: list[str] = []
     for case in _wanted(
         [case for name in stages for case in _cases(name, settings)], options.only, settings, machine
@@ -211,6 +212,7 @@ def _echo(process: subprocess.Popen[str], said: deque[str]) -> None:
 def _run_here(wanted: str, settings: Settings, result: Path) -> None:
     """Run a case in this process and write its figures."""
     use_one_device()
+    transformers.utils.logging.disable_progress_bar()
     stage = _stage(wanted.partition("/")[0])
     case = next(case for case in stage.cases(settings) if case.id == wanted)
     try:

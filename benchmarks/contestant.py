@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import resource
 import sys
 import time
 import traceback
@@ -24,7 +25,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from benchmarks.case import is_out_of_memory
-from workloads.esm2.hardware import peak_memory_bytes
 
 COUNTS = ("proteins", "residues", "attended_pairs", "slots")
 """Contents of a batch: real residues (no CLS, EOS, padding), sum over its proteins of the squared length with
@@ -148,7 +148,9 @@ class Gate:
             self.save()
         named = {name: int(value) for name, value in zip(COUNTS, counts, strict=True)}
         loss = (counted if losses is None else losses) / self._steps
-        peak = peak_memory_bytes(self.device)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if self.device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated()
         return self._wait(Window(seconds, wall, self._steps, **named, loss=loss, peak_bytes=peak))
 
     def _wait(self, window: Window | None) -> bool:

@@ -3,6 +3,8 @@
 
 SHELL := /bin/bash
 PYTHON ?= python3.11
+# For make gpu, on a machine that brings torch and transformers and has no network.
+SYSTEM_PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -51,13 +53,13 @@ else
 $(error TARGET: got $(TARGET); allowed are local, slurm and eks)
 endif
 ifneq ($(TARGET),local)
-$(foreach goal,$(filter report bench bench-data bench-inference bench-serve finetune-table,$(MAKECMDGOALS)),\
+$(foreach goal,$(filter report bench gpu bench-data bench-inference bench-serve finetune-table,$(MAKECMDGOALS)),\
 	$(error TARGET=$(TARGET): $(goal) runs on this machine alone; for a run of the cluster make fetch comes first))
 endif
 
 .DEFAULT_GOAL := help
 .PHONY: help env data train-ddp train-fsdp train-bionemo convert-bionemo finetune-lora finetune-llm finetune-table evaluate serve embed predict variants \
-	bandwidth report status tail cancel fetch bench bench-data bench-inference bench-serve \
+	bandwidth report status tail cancel fetch bench gpu bench-data bench-inference bench-serve \
 	cost prices plan \
 	synth deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
 	schema golden image push test test-cluster test-image test-xla test-oldest lint format clean
@@ -152,8 +154,11 @@ cancel: $(READY) ## have JOB=<number> save and end
 fetch: $(READY) ## report, results, model and tables of JOB=<number>, or of the last one, in runs/
 	@$(JOBS) fetch $(JOB) $(ARGS)
 
-bench: $(READY) ## residues/s and loss against transformers' Trainer, interleaved on this machine; FRAMEWORK=bionemo: its own
-	$(BIN)/python -m benchmarks.$(if $(filter bionemo,$(FRAMEWORK)),bionemo,training) $(ARGS)
+bench: $(READY) ## speed beside transformers' Trainer on this machine; ARGS="--stages quality": loss; FRAMEWORK=bionemo: its own
+	$(BIN)/python -m benchmarks.$(if $(filter bionemo,$(FRAMEWORK)),bionemo,acceptance --stages versus --out runs/bench) $(ARGS)
+
+gpu: ## every benchmark on one GPU, by SYSTEM_PYTHON=python3; ARGS="--stages speed,versus --until 540 --data data/mine"
+	$(SYSTEM_PYTHON) -m benchmarks.acceptance $(ARGS)
 
 bench-data: $(READY) ## data preparation against transformers' tokenizer and pyfastx
 	$(BIN)/python -m benchmarks.data $(ARGS)

@@ -1,11 +1,11 @@
 """Training speed of BioNeMo on one GPU, by its own entry point, on the data that our trainer is measured on.
 
-``python -m benchmarks.bionemo [--model 650M] [--data FOLDER] [--micro-batch 8 16] [--beside OURS.json]``
+``python -m benchmarks.bionemo [--model 650M] [--data FOLDER] [--micro-batch 8 16] [--beside LINES.jsonl]``
 
-In BioNeMo's image, where our trainer does not run, as its torch is older: measure that with
-``make bench ARGS="--arms b --json OURS.json"`` in our image on the same machine, and give the file as
-``--beside``. Residues are real ones, as there: no CLS, EOS or padding, nothing cut off. BioNeMo does not tell
-which proteins it has drawn, so they are the mean over the training split, times the proteins of the steps.
+In BioNeMo's image, where our trainer does not run, as its torch is older: measure that with ``make gpu
+ARGS="--stages speed"`` in our image on the same machine and data, and give the lines as ``--beside``.
+Residues are real ones, as there: no CLS, EOS or padding, nothing cut off. BioNeMo does not tell which
+proteins it has drawn, so they are the mean over the training split, times the proteins of the steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.arm_process import COUNTS, ArmFailedError, ArmProcess, Gate, Grant, Window
+from benchmarks.case import Line, read_lines
+from benchmarks.contestant import COUNTS, ContestantFailedError, ContestantProcess, Gate, Grant, Window
 from workloads.esm2.bionemo.command import SPECIAL_TOKENS, Data, Devices, arguments, row_tokens, step_proteins
 from workloads.esm2.bionemo.config import BionemoConfig
 from workloads.esm2.bionemo.export import export_run
@@ -41,8 +42,6 @@ from workloads.esm2.shapes import SHAPES
 MAX_STEPS = 1_000_000
 """The learning rate hardly falls while speed is measured."""
 MICRO_BATCHES = (8, 16, 32, 64)
-OURS = "B"
-"""The arm of ``benchmarks.training`` that is this project."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,6 @@ class BionemoArm:
     data: Data
     counts: tuple[float, ...]
     """``COUNTS`` of a step."""
-
-    def settings(self) -> dict[str, Any]:
-        return {"framework": f"BioNeMo {recorded_release()}", "arguments": self.words()}
 
     def words(self) -> list[str]:
         return [*arguments(self.config, Devices(1, 1), self.data), "--disable-checkpointing"]
@@ -87,7 +83,7 @@ def main(given: Sequence[str] | None = None) -> None:
     except (RunError, ValueError) as error:
         raise SystemExit(f"error: {error}") from None
     if options.beside:
-        result["beside"] = beside(result, json.loads(options.beside.read_text()))
+        result["beside"] = beside(result, read_lines([options.beside]))
     print(table(result))
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
@@ -102,7 +98,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         arm = arm_of(options.model, options.data, size, folder / str(size))
         try:
             found[str(size)] = [asdict(window) for window in _windows(arm, options.rounds, options.quick)]
-        except ArmFailedError as error:
+        except ContestantFailedError as error:
             if not error.out_of_memory:
                 raise SystemExit(f"error: {error}") from None
             _say(f"micro batches of {size} do not fit")
@@ -166,22 +162,26 @@ def step_counts(
     return tuple(counts[name] for name in COUNTS)
 
 
-def beside(result: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
-    """How much faster our trainer is, from its own results.
+def beside(result: dict[str, Any], lines: Sequence[Line]) -> dict[str, Any]:
+    """Return how much faster our trainer is in one-pack steps, at its best, from lines of the acceptance run.
 
     Raises:
-        ValueError: if these are of another model, data or device.
+        ValueError: if none is of the same model, data and device.
     """
-    arm = ours.get("speed", {}).get("arms", {}).get(OURS)
-    there = {"model": ours.get("model"), "device": ours.get("environment", {}).get("device")}
-    here = {name: result[name] for name in there}
-    if arm is None or there != here or Path(str(ours.get("data"))).name != Path(result["data"]).name:
+    rates = [
+        float(line["figures"]["one_pack_steps"]["residues_per_second"])
+        for line in lines
+        if (line["stage"], line["size"], line["device"]) == ("speed", result["model"], result["device"])
+        and Path(line["data"]).name == Path(result["data"]).name
+        and "one_pack_steps" in line["figures"]
+    ]
+    if not rates:
+        model, data, device = (result[name] for name in ("model", "data", "device"))
         raise ValueError(
-            f"--beside: has {there} on {ours.get('data')}, measured here was {here} on {result['data']}; "
-            'measure ours on the same: make bench ARGS="--arms b --model ... --data ... --json ..."'
+            f"--beside: has no speed of {model} on {data} and {device}; measure it there: "
+            f'make gpu ARGS="--stages speed --only /{model}/ --data {data}"'
         )
-    rate = float(arm["residues_per_second"]["median"])
-    return {"residues_per_second": rate, "ratio": rate / result["residues_per_second"]}
+    return {"residues_per_second": max(rates), "ratio": max(rates) / result["residues_per_second"]}
 
 
 def table(result: dict[str, Any]) -> str:
@@ -199,7 +199,7 @@ def table(result: dict[str, Any]) -> str:
 
 def _windows(arm: BionemoArm, rounds: int, is_quick: bool) -> list[Window]:
     warmup, window = (Grant(steps=1), Grant(steps=1)) if is_quick else (Grant(10, 40), Grant(4, 10))
-    process = ArmProcess("BioNeMo", arm)
+    process = ContestantProcess("BioNeMo", arm)
     try:
         process.await_ready()
         process.window(warmup)
@@ -224,7 +224,7 @@ def _parse(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path("data/sample"), help="prepared folder")
     parser.add_argument("--micro-batch", type=int, nargs="+", default=list(MICRO_BATCHES))
     parser.add_argument("--rounds", type=int, default=5, help="windows of each micro batch size")
-    parser.add_argument("--beside", type=Path, help="results of benchmarks.training, to compare with")
+    parser.add_argument("--beside", type=Path, help="lines of the acceptance run, to compare with")
     parser.add_argument("--json", type=Path, help="write everything here")
     parser.add_argument("--quick", action="store_true", help="one step a window, to see that it works")
     return parser.parse_args(given)

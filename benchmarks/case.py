@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+
+Line = dict[str, Any]
+"""Result of a case as the acceptance run writes it: ``stage``, ``size``, ``contestant``, ``shape``,
+``device``, ``verdict``, ``seconds``, ``figures`` and more."""
 
 
 @dataclass(frozen=True)
@@ -20,13 +26,19 @@ class Case:
     contestant: str
     """What is measured, such as ``ours``, ``lora`` or ``varlen``."""
     shape: str
-    """Shape or setting that sets the case apart, such as ``tokens_per_pack=16384``."""
+    """Shape or setting that sets the case apart, such as ``tokens_per_pack=16384``; several with commas."""
     seconds: float
-    """Expected wall time on one H100 in seconds, including imports and compilation."""
+    """Expected wall time in seconds, including imports and compilation: on one H100, or on one core for the
+    cases that a stage has for CPUs."""
 
     @property
     def id(self) -> str:
         return f"{self.stage}/{self.size}/{self.contestant}/{self.shape}"
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Settings of the shape by name."""
+        return dict(part.split("=", 1) for part in self.shape.split(",") if "=" in part)
 
 
 @dataclass(frozen=True)
@@ -38,10 +50,21 @@ class Settings:
     device: torch.device
     rehearsal: bool
     """Use shapes that a CPU finishes in seconds, to show that every case runs."""
+    lines: tuple[Path, ...] = ()
+    """Files with the lines of the cases that have ended."""
+
+    @property
+    def as_on_gpu(self) -> bool:
+        """Whether to list the cases of a GPU: on one, and in a rehearsal."""
+        return self.device.type == "cuda" or self.rehearsal
 
 
 class Stage(Protocol):
-    """Module of ``benchmarks/stages`` with the cases of one stage."""
+    """Module of ``benchmarks/stages`` with the cases of one stage.
+
+    It may also have ``rows(lines: list[Line]) -> list[dict[str, str]]``: rows of its table from the lines
+    of one device, cells by heading. Without it, the table has one row per case with all scalar figures.
+    """
 
     def cases(self, settings: Settings) -> list[Case]:
         """Return the cases in the order in which they run."""
@@ -50,5 +73,33 @@ class Stage(Protocol):
         """Run one case in the current process.
 
         Returns:
-            Figures as JSON values. ``verdict`` is ``passed``, ``missed``, ``measured`` or ``out of memory``.
+            Figures as JSON values. ``verdict`` is ``passed``, ``missed``, ``measured`` or ``out of memory``;
+            ``failed`` with an ``error`` keeps the figures of a case that failed in part.
         """
+
+
+def read_lines(files: Iterable[Path]) -> list[Line]:
+    """Return the lines of result files in their order; files that do not exist have none.
+
+    A line that was cut off, because the run was killed while writing it, is left out.
+    """
+    found = []
+    for file in files:
+        for text in file.read_text().splitlines() if file.exists() else ():
+            try:
+                found.append(json.loads(text))
+            except ValueError:
+                continue
+    return found
+
+
+def case_id(line: Line) -> str:
+    return f"{line['stage']}/{line['size']}/{line['contestant']}/{line['shape']}"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory ran out, on the device or on the host."""
+    text = str(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
+        part in text for part in ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import bionemo
-from benchmarks.arm_process import COUNTS
+from benchmarks.contestant import COUNTS
 from tests.workloads.esm2.bionemo.stand_in_bionemo import make_packages
 
 
@@ -23,11 +23,12 @@ def test_steps_are_measured_and_ours_beside_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(make_packages(tmp_path / "packages"))
-    data, ours, out = tmp_path / "data", tmp_path / "ours.json", tmp_path / "out.json"
-    speed = {"arms": {"B": {"residues_per_second": {"median": 5000.0}}}}
-    ours.write_text(
-        json.dumps({"model": "8M", "data": "x/data", "environment": {"device": "cpu"}, "speed": speed})
-    )
+    data, ours, out = tmp_path / "data", tmp_path / "ours.jsonl", tmp_path / "out.json"
+    speed = {"stage": "speed", "size": "8M", "device": "cpu", "data": "x/data"}
+    lines = [
+        {**speed, "figures": {"one_pack_steps": {"residues_per_second": rate}}} for rate in (5000.0, 4000.0)
+    ]
+    ours.write_text("\n".join(json.dumps(line) for line in lines))
     given = [
         "--quick",
         "--micro-batch",
@@ -47,9 +48,9 @@ def test_steps_are_measured_and_ours_beside_them(
     assert "micro batch   4:" in said and "ours" in said
     words = bionemo.arm_of("8M", data, 4, tmp_path).words()
     assert {"--log-every-n-steps=1000000", "--limit-val-batches=1"} <= {*words}, "it does nothing else"
-    ours.write_text(json.dumps({"model": "650M", "data": "x/data", "speed": speed}))
-    with pytest.raises(ValueError, match=r"--beside: has .*650M.* measure ours on the same"):
-        bionemo.beside(found, json.loads(ours.read_text()))
+    for other in ({"size": "650M"}, {"device": "NVIDIA H100"}, {"data": "y/others"}, {"figures": {}}):
+        with pytest.raises(ValueError, match=r"--beside: has no speed of 8M .* make gpu ARGS=.*--only /8M/"):
+            bionemo.beside(found, [{**lines[0], **other}])
     for name in [
         name for name in sys.modules if name.startswith(("bionemo", "stand_in_bionemo", "lightning"))
     ]:

@@ -1,0 +1,310 @@
+"""Contestant of a benchmark: something that trains, but only while a window is granted.
+
+In a comparison each contestant is a fresh interpreter, so that compiled code, allocator and thread pools
+stay apart. Between windows it waits at the end of a step and uses no processor. On CUDA its parameters and
+optimizer state are on the host then, so that each contestant has the device to itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from benchmarks.case import is_out_of_memory
+
+COUNTS = ("proteins", "residues", "attended_pairs", "slots")
+"""Contents of a batch: real residues (no CLS, EOS, padding), sum over its proteins of the squared length with
+CLS and EOS, and positions that the model computes on."""
+READY_TIMEOUT_SECONDS = 900
+"""For imports, weights and data; a machine with other work to do takes minutes."""
+
+
+class ContestantFailedError(RuntimeError):
+    """A contestant ended with an exception."""
+
+    def __init__(self, message: str, out_of_memory: bool) -> None:
+        super().__init__(message)
+        self.out_of_memory = out_of_memory
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a contestant did in one window."""
+
+    seconds: float
+    """CPU time of the process on a CPU, wall time from idle device to idle device on CUDA."""
+    wall_seconds: float
+    steps: int
+    proteins: int
+    residues: int
+    attended_pairs: int
+    slots: int
+    loss: float
+    """Mean over the window's steps of the masked-token loss in nats."""
+    peak_bytes: int = 0
+    """Most memory in use: on CUDA allocated by torch in this window, elsewhere resident so far."""
+
+    @property
+    def residues_per_second(self) -> float:
+        return self.residues / self.seconds
+
+    @staticmethod
+    def total(windows: Sequence[Window]) -> Window:
+        """Windows added up, with the loss of the last."""
+        sums = [sum(getattr(window, name) for window in windows) for name in ("steps", *COUNTS)]
+        seconds = sum(window.seconds for window in windows)
+        wall = sum(window.wall_seconds for window in windows)
+        return Window(seconds, wall, *sums, windows[-1].loss, max(window.peak_bytes for window in windows))
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Permission to work until both are reached, seconds and steps."""
+
+    seconds: float = 0.0
+    steps: int = 1
+    packs_per_step: int | None = None
+    """Micro-batches of a step of our contestant; None is what its configuration says."""
+    weights_to: Path | None = None
+    """File for the weights at the end of the window."""
+    save: bool = False
+    """Whether our contestant writes a checkpoint at the end of the window."""
+
+
+STEADY = Grant(seconds=20, steps=20)
+"""Shortest window of a steady state, after compilation."""
+REHEARSED = Grant(steps=1)
+Ask = Callable[[Window | None], Grant | None]
+"""Takes a window (None at the start) and returns the next grant, or None when there is nothing more to do."""
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def clock(device: torch.device) -> float:
+    """Seconds: wall time on CUDA, CPU time of this process elsewhere."""
+    return time.perf_counter() if device.type == "cuda" else time.process_time()
+
+
+class Gate:
+    """The contestant's side: it reports every step, and is held between windows."""
+
+    def __init__(self, ask: Ask, *, parks: bool = False) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.packs_per_step: int | None = None
+        self.weights: Callable[[], dict[str, Tensor]] = dict
+        """Returns the model's weights; the contestant sets it, like the next three."""
+        self.state: Callable[[], Iterable[Tensor]] = tuple
+        """Returns the tensors that leave the device between windows."""
+        self.loss_sum: Callable[[], float] | None = None
+        """Returns the sum of the losses of all steps so far; not needed if ``count`` is given the losses."""
+        self.save: Callable[[], None] = lambda: None
+        self._ask, self._parks = ask, parks
+        # Added up on the device: reading a count would make the host wait for every step.
+        self._totals = torch.zeros(len(COUNTS) + 1, dtype=torch.float64, device=self.device)
+        self._grant: Grant | None = None
+
+    def enter(self) -> bool:
+        """Wait for the first window; False if there is none."""
+        return self._wait(None)
+
+    def count(self, counts: Tensor, loss: Tensor | None = None) -> None:
+        """Add the ``COUNTS`` of a step or micro-batch (float64, on any device), and its loss."""
+        self._totals[:-1] += counts.to(self.device, non_blocking=True)
+        if loss is not None:
+            self._totals[-1] += loss.detach().to(self.device, non_blocking=True)
+
+    def step_done(self) -> bool:
+        """End a step. False: there is nothing more to do."""
+        grant = self._grant
+        if grant is None:  # closed before the first window
+            return False
+        self._steps += 1
+        if self._steps < grant.steps or clock(self.device) - self._started < grant.seconds:
+            return True
+        losses = self.loss_sum() - self._losses_before if self.loss_sum else None
+        synchronize(self.device)
+        seconds, wall = clock(self.device) - self._started, time.perf_counter() - self._wall_started
+        *counts, counted = self._totals.tolist()
+        if grant.weights_to is not None:
+            torch.save({name: tensor.cpu() for name, tensor in self.weights().items()}, grant.weights_to)
+        if grant.save:
+            self.save()
+        named = {name: int(value) for name, value in zip(COUNTS, counts, strict=True)}
+        loss = (counted if losses is None else losses) / self._steps
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if self.device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated()
+        return self._wait(Window(seconds, wall, self._steps, **named, loss=loss, peak_bytes=peak))
+
+    def _wait(self, window: Window | None) -> bool:
+        bring_back = park(self.state()) if self._parks else lambda: None
+        self._grant = self._ask(window)
+        bring_back()
+        self._steps = 0
+        self._totals.zero_()
+        self._losses_before = self.loss_sum() if self.loss_sum else 0.0
+        self.packs_per_step = self._grant.packs_per_step if self._grant else None
+        synchronize(self.device)
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        self._started, self._wall_started = clock(self.device), time.perf_counter()
+        return self._grant is not None
+
+
+def training_state(model: nn.Module, optimizers: Iterable[Optimizer]) -> Iterator[Tensor]:
+    """Parameters, buffers and optimizer state; gradients are not kept between steps."""
+    yield from model.parameters()
+    yield from model.buffers()
+    for optimizer in optimizers:
+        for values in optimizer.state.values():
+            yield from (value for value in values.values() if isinstance(value, Tensor))
+
+
+def park(tensors: Iterable[Tensor]) -> Callable[[], None]:
+    """Move the contents of tensors to the host and free their memory; returns a function that undoes it.
+
+    The tensors stay the same objects, for optimizers and compiled code refer to them.
+    """
+    storages = {storage.data_ptr(): storage for storage in (tensor.untyped_storage() for tensor in tensors)}
+    copies = [
+        (storage, torch.UntypedStorage(storage.nbytes()).copy_(storage)) for storage in storages.values()
+    ]
+    for storage, _ in copies:
+        storage.resize_(0)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+    def bring_back() -> None:
+        for storage, copy in copies:
+            storage.resize_(copy.nbytes())
+            storage.copy_(copy)
+
+    return bring_back
+
+
+class Contestant(Protocol):
+    """Something that trains; picklable, because it travels to the process that runs it."""
+
+    def run(self, gate: Gate) -> None:
+        """Call ``gate.enter()``, then train until the gate says that there is nothing more to do."""
+
+
+def windows_of(contestant: Contestant, grants: Iterable[Grant]) -> list[Window]:
+    """Run a contestant in this process, through one window per grant."""
+    windows: list[Window] = []
+    pending = iter(grants)
+
+    def ask(window: Window | None) -> Grant | None:
+        if window is not None:
+            windows.append(window)
+        return next(pending, None)
+
+    contestant.run(Gate(ask))
+    return windows
+
+
+class ContestantProcess:
+    """The case's side of a contestant in a process of its own."""
+
+    def __init__(self, name: str, contestant: Contestant) -> None:
+        self.name = name
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        # A daemon may not have children, and data loader workers are children.
+        self._process = context.Process(target=_serve, args=(contestant, theirs), name=f"contestant {name}")
+        self._process.start()
+        theirs.close()
+
+    def await_ready(self) -> None:
+        """Return once the contestant is loaded and waits for its first window."""
+        if not self._connection.poll(READY_TIMEOUT_SECONDS):
+            raise ContestantFailedError(
+                f"{self.name} was not ready after {READY_TIMEOUT_SECONDS} s; see its messages above", False
+            )
+        self._receive()
+
+    def window(self, grant: Grant) -> Window:
+        with contextlib.suppress(BrokenPipeError):  # its last message says why
+            self._connection.send(grant)
+        window = self._receive()
+        assert isinstance(window, Window)
+        return window
+
+    def close(self) -> None:
+        """End the contestant between two windows."""
+        with contextlib.suppress(OSError):  # it may have ended already
+            self._connection.send(None)
+        self._process.join(timeout=30)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._connection.close()
+
+    def _receive(self) -> object:
+        try:
+            message = self._connection.recv()
+        except EOFError:
+            self._process.join()
+            # 137 is SIGKILL, which is what the kernel sends when memory runs out.
+            status = self._process.exitcode
+            raise ContestantFailedError(
+                f"{self.name} ended without a message (status {status}); was it out of memory?", status == -9
+            ) from None
+        if isinstance(message, _Failure):
+            raise ContestantFailedError(f"{self.name}: {message.text}", message.out_of_memory)
+        return message
+
+
+@dataclass(frozen=True)
+class _Failure:
+    text: str
+    out_of_memory: bool
+
+
+def use_one_device() -> torch.device:
+    """Prepare this process: one GPU, or one thread of a CPU."""
+    if torch.cuda.is_available():
+        torch.cuda.set_device(0)
+        return torch.device("cuda", 0)
+    torch.set_num_threads(1)
+    return torch.device("cpu")
+
+
+def _serve(contestant: Contestant, connection: Connection) -> None:
+    # Standard output belongs to the parent.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    device = use_one_device()
+
+    def ask(window: Window | None) -> Grant | None:
+        connection.send(window)
+        try:
+            grant: Grant | None = connection.recv()
+        except EOFError:
+            return None  # the parent has gone
+        return grant
+
+    try:
+        contestant.run(Gate(ask, parks=device.type == "cuda"))
+    except BaseException as error:
+        out_of_memory = is_out_of_memory(error)
+        if not out_of_memory:
+            traceback.print_exc()
+        connection.send(_Failure(f"{type(error).__name__}: {error}", out_of_memory))
+        raise SystemExit(1) from None

@@ -1,0 +1,138 @@
+"""Our training loop as a contestant, and the models and run configurations of all contestants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import get_args
+
+import torch
+from torch import Tensor
+from transformers import EsmForMaskedLM
+
+from benchmarks.case import Settings
+from benchmarks.contestant import Gate, training_state
+from workloads.esm2.checkpoint import Checkpointer
+from workloads.esm2.config import DataConfig, ModelConfig, ModelSize, OptimConfig, RunConfig, TrainConfig
+from workloads.esm2.loader import ReadAhead, StepPacks, step_packs
+from workloads.esm2.model import published_config
+from workloads.esm2.packing import Position
+from workloads.esm2.parallel import bare
+from workloads.esm2.pretrained import save_model
+from workloads.esm2.pretraining import Pretraining
+from workloads.esm2.processes import processes
+from workloads.esm2.progress import Progress
+from workloads.esm2.trainer import Trainer
+
+SEED = 0
+MAX_RESIDUES = 1022
+LEARNING_RATE = 4e-4
+RECIPE_TOKENS = 2_097_152
+"""Tokens of an optimizer step of ESM-2's recipe (Lin et al. 2023)."""
+
+
+def model_of(size: str, settings: Settings, folder: Path) -> ModelConfig:
+    """Return a published size with random weights; in a rehearsal a tiny model, written to ``folder``."""
+    if not settings.rehearsal:
+        published = next(name for name in get_args(ModelSize) if name == size)
+        return ModelConfig(size=published, max_residues=MAX_RESIDUES)
+    config = published_config("8M")
+    config.num_hidden_layers, config.hidden_size, config.intermediate_size = 2, 32, 64
+    config.num_attention_heads = 2
+    torch.manual_seed(SEED)
+    save_model(folder / "tiny", config, EsmForMaskedLM(config).state_dict())
+    return ModelConfig(init_from=str(folder / "tiny"), max_residues=MAX_RESIDUES)
+
+
+def run_config(
+    model: ModelConfig, data: Path, train: TrainConfig, optim: OptimConfig | None = None
+) -> RunConfig:
+    """Return a run's configuration. ``train`` sets the precision, so that no run selects its own."""
+    optim = optim or OptimConfig(lr=LEARNING_RATE, warmup_steps=0)
+    return RunConfig(name="benchmark", model=model, data=DataConfig(path=str(data)), optim=optim, train=train)
+
+
+@contextmanager
+def trainer_of(config: RunConfig) -> Iterator[Trainer]:
+    """Trainer of this process alone."""
+    with processes() as here:
+        yield Trainer(_OnDevice(config, here.device), here)
+
+
+class _OnDevice(Pretraining):
+    """Pre-training whose random weights are drawn on the device: on the host, 3B would take minutes."""
+
+    def __init__(self, config: RunConfig, device: torch.device) -> None:
+        super().__init__(config)
+        self._device = device
+
+    def weights(self) -> dict[str, Tensor]:
+        with self._device:
+            return super().weights()
+
+
+@dataclass(frozen=True)
+class Ours:
+    """Our loop in one process."""
+
+    config: RunConfig
+    checkpoints: Path | None = None
+    """Folder to save in, and to resume from if it has a checkpoint."""
+
+    def run(self, gate: Gate) -> None:
+        with trainer_of(self.config) as trainer, ExitStack() as stack:
+            if self.checkpoints is not None:
+                identity = trainer.objective.identity(trainer.here)
+                checkpointer = stack.enter_context(Checkpointer(self.checkpoints, trainer.here, identity, 1))
+                saved = checkpointer.restore(trainer.model, trainer.optimizers)
+                if saved is not None:
+                    trainer.progress = Progress(**saved["progress"])
+                gate.save = lambda: _save(checkpointer, trainer)
+            gate.weights = bare(trainer.model).state_dict
+            gate.state = lambda: training_state(trainer.model, trainer.optimizers)
+            gate.loss_sum = lambda: _losses(trainer)
+            working = gate.enter()
+            while working:
+                packs_per_step = gate.packs_per_step
+                with steps_of(trainer, packs_per_step or self.config.packs_per_step) as steps:
+                    while working and gate.packs_per_step == packs_per_step:
+                        step = next(steps)
+                        trainer.step(step)
+                        gate.count(counts_of(step))
+                        working = gate.step_done()
+
+
+def _losses(trainer: Trainer) -> float:
+    trainer.settle()
+    return trainer.progress.loss_sum
+
+
+def _save(checkpointer: Checkpointer, trainer: Trainer) -> None:
+    """Save the state of a trainer that has settled."""
+    progress = {"progress": asdict(trainer.progress)}
+    checkpointer.save(trainer.progress.step, trainer.model, trainer.optimizers, progress)
+    checkpointer.finish()
+
+
+@contextmanager
+def steps_of(trainer: Trainer, packs_per_step: int) -> Iterator[Iterator[StepPacks]]:
+    """Steps of so many packs from where the run stands.
+
+    On CUDA they come from the loop's own read-ahead. On a CPU it would read between windows, uncounted.
+    """
+    stream = trainer.objective.stream(trainer.objective.split, trainer.shape, trainer.config.train.seed)
+    position = Position(trainer.progress.epoch, trainer.progress.pack)
+    steps = step_packs(stream, position, packs_per_step, 0, 1)
+    if trainer.here.device.type != "cuda":
+        yield steps
+        return
+    with closing(ReadAhead(steps)) as ahead:
+        yield iter(ahead)
+
+
+def counts_of(step: StepPacks) -> Tensor:
+    """``COUNTS`` of a step of one process."""
+    counts = (step.num_proteins, step.num_residues, step.num_attended_pairs, step.num_tokens)
+    return torch.tensor(counts, dtype=torch.float64)

@@ -1,0 +1,107 @@
+"""Tables of README.md and docs/ from the lines of acceptance runs, so that no figure is typed by hand.
+
+``<!-- acceptance:versus -->`` and ``<!-- /acceptance:versus -->`` enclose the tables of a stage: one for each
+device, such as an H100, an H200 or a type of processor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+
+from benchmarks.case import Line, case_id, read_lines
+
+REPOSITORY = Path(__file__).parents[1]
+RESULTS = REPOSITORY / "benchmarks" / "results"
+_MARKED = re.compile(r"(<!-- acceptance:(\w+) -->\n).*?(<!-- /acceptance:\2 -->)", re.DOTALL)
+
+
+def write_tables(files: Sequence[Path], documents: Iterable[Path] | None = None) -> list[str]:
+    """Replace what is between the markers of documents.
+
+    Args:
+        files: lines of acceptance runs; those of ``benchmarks/results`` count besides, where these have none.
+        documents: Markdown files; None is the README and docs.
+
+    Returns:
+        The files that changed.
+
+    Raises:
+        SystemExit: if one of the files does not exist.
+    """
+    if missing := [str(file) for file in files if not file.exists()]:
+        raise SystemExit(f"error: --report: {', '.join(missing)} is missing; expected a file of JSON lines")
+    newest: dict[tuple[str, str], Line] = {}
+    for line in read_lines([*sorted(RESULTS.glob("*.jsonl")), *files]):
+        if not line["rehearsal"] and line["verdict"] != "failed":
+            newest[line["device"], case_id(line)] = line
+    if documents is None:
+        documents = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+    changed = []
+    for document in documents:
+        before = document.read_text()
+        after = _MARKED.sub(
+            lambda found: found[1] + tables(found[2], list(newest.values())) + found[3], before
+        )
+        if after != before:
+            document.write_text(after)
+            changed.append(str(document))
+    return changed
+
+
+def tables(stage: str, lines: Sequence[Line]) -> str:
+    """Return a stage's tables in Markdown, one per device."""
+    mine = [line for line in lines if line["stage"] == stage]
+    parts = []
+    for device in dict.fromkeys(line["device"] for line in mine):
+        here = [line for line in mine if line["device"] == device]
+        measured = [line for line in here if line["verdict"] != "out of memory"]
+        rows = (
+            getattr(import_module(f"benchmarks.stages.{stage}"), "rows", _rows)(measured) if measured else []
+        )
+        parts.append(f"{_heading(here)}\n\n{_table(rows)}{_not_fitting(here)}")
+    return "\n".join(parts) or "Not measured yet.\n"
+
+
+def _heading(lines: Sequence[Line]) -> str:
+    """Device, versions, commits and kind of seconds of the lines."""
+    line = lines[-1]
+    versions = line["versions"]
+    commits = ", ".join(dict.fromkeys(line["commit"][:7] for line in lines))
+    name = line["device"]
+    if versions.get("cuda"):
+        name += f" (CUDA {versions['cuda']})"
+    return (
+        f"**{name}**, torch {versions['torch']}, transformers {versions['transformers']}, Python "
+        f"{versions['python']}; commit {commits}:"
+    )
+
+
+def _table(rows: Sequence[dict[str, str]]) -> str:
+    headings = list(dict.fromkeys(heading for row in rows for heading in row))
+    cells = [headings, ["---"] * len(headings), *([row.get(name, "") for name in headings] for row in rows)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in cells) if rows else ""
+
+
+def _not_fitting(lines: Sequence[Line]) -> str:
+    cases = [f"`{case_id(line)}`" for line in lines if line["verdict"] == "out of memory"]
+    return f"\nOut of memory: {', '.join(cases)}.\n" if cases else ""
+
+
+def _rows(lines: Sequence[Line]) -> list[dict[str, str]]:
+    """One row per case: its scalar figures."""
+    return [
+        {
+            "model": line["size"],
+            "case": f"{line['contestant']} {line['shape']}",
+            **{
+                name.replace("_", " "): f"{value:,.4g}" if isinstance(value, float) else str(value)
+                for name, value in line["figures"].items()
+                if isinstance(value, int | float | str)
+            },
+            "verdict": line["verdict"],
+        }
+        for line in lines
+    ]

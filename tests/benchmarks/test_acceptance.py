@@ -1,0 +1,176 @@
+"""The acceptance run: its cases, each rehearsed with a tiny model, and what becomes of those that fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import report
+from benchmarks.acceptance import main
+from benchmarks.case import Case, Settings, read_lines
+from benchmarks.report import write_tables
+from benchmarks.stages import ceilings, profile, quality, speed, versus
+
+REPOSITORY = Path(__file__).parents[2]
+STAGES = {stage.__name__.rpartition(".")[2]: stage for stage in (ceilings, profile, speed, quality)}
+"""``versus`` starts processes of its own."""
+FAKE_STAGE = """
+import os, time, torch
+from benchmarks.case import Case
+
+def cases(settings):
+    contestants = {"fails": 1, "hangs": -28, "full": 1, "killed": 1, "works": 1, "long": 10_000}
+    return [Case("fake", "-", name, "x=1", seconds) for name, seconds in contestants.items()]
+
+def run(case, settings):
+    if case.contestant == "fails":
+        raise ValueError("the reason")
+    if case.contestant == "hangs":
+        time.sleep(1000)
+    if case.contestant == "full":
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    if case.contestant == "killed":
+        os.kill(os.getpid(), 9)
+    return {"rate": 1234.5, "verdict": "passed"}
+"""
+"""A deadline is twice the expected time and a minute: 4 seconds for the case that hangs."""
+
+
+@pytest.fixture
+def settings(data: Path) -> Settings:
+    return Settings(data, torch.device("cpu"), rehearsal=True)
+
+
+def rehearsed_cases() -> list[Case]:
+    """Cases of a GPU; of those that differ in their numbers alone, one."""
+    settings = Settings(Path("unused"), torch.device("cpu"), rehearsal=True)
+    found = [case for stage in STAGES.values() for case in stage.cases(settings)]
+    return list(
+        {(case.stage, case.size, case.contestant, tuple(case.values)): case for case in found}.values()
+    )
+
+
+@pytest.mark.parametrize("case", rehearsed_cases(), ids=lambda case: case.id)
+def test_case(case: Case, settings: Settings) -> None:
+    found = STAGES[case.stage].run(case, settings)
+    json.dumps(found)
+    if case.stage == "speed":
+        one, recipe = found["one_pack_steps"], found["recipe"]
+        assert (one["steps"], recipe["steps"]) == (1, 1)
+        assert recipe["is_computed"] == (case.size in ("650M", "3B"))
+        assert 0.5 < one["fill"] <= 1 and recipe["residues_per_second"] > 0
+    if case.stage == "profile":
+        assert found["kernels"] and 0 < found["busy_share"] <= 1
+    if case.stage == "quality":
+        residues = [point["residues"] for point in found["points"]]
+        assert residues == sorted(residues) and residues[-1] == pytest.approx(30_000, rel=0.35)
+        assert found["points"][-1]["loss"] < found["points"][0]["loss"]
+        if "resume" in case.values:  # on a CPU, bit for bit
+            assert found["resumed"] == {"first_step_difference": 0, "final_difference": 0}
+
+
+def test_contestants_in_turns(settings: Settings) -> None:
+    found = versus.run(versus.cases(settings)[0], settings)
+    assert list(found["contestants"]) == ["guidance", "tuned", "ours"] and found["verdict"] == "measured"
+    assert set(found["ratios"]) == {"guidance", "tuned"} and not found["errors"]
+    assert {one["steps"] for one in found["contestants"].values()} == {versus.ROUNDS["cpu"]}
+    assert found["contestants"]["guidance"]["fill"] < found["contestants"]["ours"]["fill"]
+
+
+def run(*arguments: object, out: Path, fake: Path) -> tuple[list[dict[str, Any]], str]:
+    """Lines and messages of an acceptance run that also finds the stages in ``fake``."""
+    command = [sys.executable, "-m", "benchmarks.acceptance", *map(str, arguments), "--out", str(out)]
+    environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{fake}", "GIT_SHA": "abc"}
+    environment["CUDA_VISIBLE_DEVICES"] = ""
+    done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return read_lines([out / "acceptance.jsonl"]), done.stderr
+
+
+def test_no_case_ends_another(data: Path, tmp_path: Path) -> None:
+    stages = tmp_path / "benchmarks" / "stages"
+    stages.mkdir(parents=True)
+    (stages / "fake.py").write_text(FAKE_STAGE)
+    (stages / "broken.py").write_text("import a_package_that_is_missing\n")
+    given = ("--data", data, "--stages", "broken,fake", "--until", "1000")
+    lines, said = run(*given, out=tmp_path / "out", fake=tmp_path)
+    found = {line["contestant"]: line for line in lines}
+    assert {name: line["verdict"] for name, line in found.items()} == {
+        "-": "failed",
+        "fails": "failed",
+        "hangs": "failed",
+        "full": "out of memory",
+        "killed": "failed",
+        "works": "passed",
+    }
+    assert "a_package_that_is_missing" in found["-"]["error"]
+    assert found["fails"]["error"].endswith("ValueError: the reason")
+    assert found["hangs"]["error"].startswith("still running after 4 s")
+    assert "2.00 GiB" in found["full"]["error"] and "SIGKILL" in found["killed"]["error"]
+    works = found["works"]
+    assert works["figures"] == {"rate": 1234.5} and works["commit"] == "abc" and works["processor"]
+    assert works["versions"]["torch"] == torch.__version__ and "--until 1000" in works["command"]
+    assert "fake/-/long/x=1: not started" in said
+    # What is done, elsewhere too, is not run again; what failed is.
+    again = ("--data", data, "--stages", "fake", "--only", "/fails/", "/works/", "/full/")
+    before = ("--done", tmp_path / "out" / "acceptance.jsonl")
+    lines, said = run(*again, *before, out=tmp_path / "next", fake=tmp_path)
+    assert [line["contestant"] for line in lines] == ["fails"]
+    assert "done before: fake/-/full/x=1, fake/-/works/x=1" in said
+
+
+def test_unknown_stage(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"--stages: got sped; allowed are ceilings,"):
+        main(["--stages", "sped", "--out", str(tmp_path)])
+
+
+def line(device: str, contestant: str, verdict: str, rate: float, rehearsal: bool = False) -> dict[str, Any]:
+    return {
+        "stage": "ceilings", "size": "-", "contestant": contestant, "shape": "all", "verdict": verdict,
+        "figures": {"products_flops_per_second": {"largest": rate}, "copy_bytes_per_second": 3.1e12},
+        "device": device, "commit": "0123456789", "rehearsal": rehearsal,
+        "versions": {"torch": "2.11.0", "transformers": "5.17.0", "python": "3.12.3", "cuda": None},
+    }  # fmt: skip
+
+
+def test_report_writes_a_table_for_each_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "committed")
+    lines = [
+        line("NVIDIA H100", "machine", "measured", 700e12),
+        line("NVIDIA H100", "machine", "measured", 790e12),  # the same case, later
+        line("NVIDIA H100", "other", "out of memory", 0),
+        line("NVIDIA H200", "machine", "measured", 800e12),
+        line("CPU", "machine", "measured", 1e12, rehearsal=True),
+        line("CPU", "machine", "failed", 2e12),
+    ]
+    file, document = tmp_path / "lines.jsonl", tmp_path / "page.md"
+    file.write_text("\n".join(map(json.dumps, lines)) + '\n{"cut off')
+    document.write_text("Before\n<!-- acceptance:ceilings -->\nold\n<!-- /acceptance:ceilings -->\nAfter\n")
+    assert write_tables([file], [document]) == [str(document)]
+    text = document.read_text()
+    assert text.startswith("Before\n<!--") and text.endswith("-->\nAfter\n") and "old" not in text
+    h100, h200 = text.split("**NVIDIA H200**")
+    assert "**NVIDIA H100**, torch 2.11.0" in h100 and "commit 0123456:" in h100
+    assert "| largest | 790.0 |" in h100 and "700.0" not in text and "| largest | 800.0 |" in h200
+    assert "Out of memory: `ceilings/-/other/all`." in h100 and "CPU" not in text
+    assert write_tables([file], [document]) == []
+    # A later report from another device's lines keeps those that are committed.
+    (tmp_path / "committed").mkdir()
+    file.rename(tmp_path / "committed" / "gpu.jsonl")
+    file.write_text(json.dumps(line("CPU", "machine", "measured", 1e12)))
+    write_tables([file], [document])
+    assert "**CPU**" in document.read_text() and "**NVIDIA H200**" in document.read_text()
+
+
+def test_documents_hold_the_committed_figures(tmp_path: Path) -> None:
+    for path in (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))):
+        copy = tmp_path / path.name
+        copy.write_text(path.read_text())
+        assert write_tables([], [copy]) == [], f"make bench-report: {path} differs from benchmarks/results"

@@ -1,0 +1,179 @@
+"""Contestants of the benchmarks: what they count, and how they wait for their turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import DataCollatorForLanguageModeling
+from transformers.trainer_pt_utils import LengthGroupedSampler
+
+from benchmarks.contestant import Grant, Window, park, training_state
+from benchmarks.figures import figures_of
+from benchmarks.ours import counts_of
+from benchmarks.stages.profile import kind_of, summary
+from benchmarks.stages.quality import grants_of, points_of, seconds_to
+from benchmarks.stages.speed import split_time
+from benchmarks.stages.versus import compared
+from benchmarks.trainers import Rows, _CountingCollator, _SpreadBatches, store_rows
+from workloads.esm2.alphabet import EOS
+from workloads.esm2.config import ModelConfig
+from workloads.esm2.loader import step_packs
+from workloads.esm2.model import published_config
+from workloads.esm2.packing import PackShape, PackStream, Position
+from workloads.esm2.pretrained import tokenizer
+from workloads.esm2.proteins import ProteinSplit
+
+
+def window(seconds: float, steps: int, residues: int = 100, **other: int) -> Window:
+    counts = {"proteins": 1, "attended_pairs": (residues + 2) ** 2, "slots": residues + 2, **other}
+    return Window(seconds, seconds, steps, residues=residues, loss=3.0, **counts)
+
+
+def test_counts_of_a_batch(data: Path, tmp_path: Path) -> None:
+    split = ProteinSplit(data, "train")
+    places, lengths = split.draw(0, split.num_units, 0, 0)
+    collator = _CountingCollator(DataCollatorForLanguageModeling(tokenizer(published_config("8M"))))
+    for width, padded in ((512, True), (1024, False)):
+        store_rows(split, tmp_path / str(width), width)
+        rows = Rows(tmp_path / str(width), padded=padded)
+        kept = lengths.clip(max=width - 2)
+        assert len(rows) == split.num_units and rows.lengths == (kept + 2).tolist()
+        first = rows[0]
+        assert first["input_ids"][1 : 1 + kept[0]] == split.residues(places[0])[: kept[0]].tolist()
+        assert len(first["input_ids"]) == (width if padded else kept[0] + 2)
+        assert sum(first["attention_mask"]) == kept[0] + 2
+        assert first["special_tokens_mask"][0] == 1 and not any(first["special_tokens_mask"][1 : kept[0] + 1])
+        batch = collator([rows[index] for index in range(len(rows))])
+        expected = [len(rows), kept.sum(), ((kept + 2) ** 2).sum(), width * len(rows)]
+        assert batch["counts"].tolist() == expected
+
+
+def test_counts_of_a_pack_agree_with_its_tokens(data: Path) -> None:
+    split = ProteinSplit(data, "train")
+    steps = step_packs(PackStream(split, PackShape.of(split, 2048, 1022), 0), Position(), 2, 0, 1)
+    for _ in range(5):
+        step = next(steps)
+        residues = sum(int(np.count_nonzero(pack.tokens > EOS)) for pack in step.packs)
+        assert counts_of(step).tolist()[1::2] == [residues, 4096]
+
+
+def test_spread_batches_are_the_samplers_own() -> None:
+    torch.manual_seed(0)
+    lengths = torch.randint(30, 1024, (803,)).tolist()
+    plain = LengthGroupedSampler(8, lengths=lengths)
+    torch.manual_seed(1)
+    own = list(plain)
+    torch.manual_seed(1)
+    spread = list(_SpreadBatches(plain, 8))
+    batches = [tuple(own[i : i + 8]) for i in range(0, 803, 8)]
+    found = [tuple(spread[i : i + 8]) for i in range(0, 803, 8)]
+    assert sorted(found) == sorted(batches)
+    assert (found[0], found[-1]) == (batches[0], batches[-1])
+    # Any eight in a row are as long on average as all are.
+    longest = [max(lengths[index] for index in batch) for batch in found[1:-1]]
+    overall = sum(longest) / len(longest)
+    for start in range(0, len(longest) - 8, 8):
+        assert sum(longest[start : start + 8]) / 8 == pytest.approx(overall, rel=0.15)
+
+
+def test_training_goes_on_after_its_state_was_on_the_host() -> None:
+    """Between its turns a contestant's memory is free, and nothing of its training changes."""
+
+    def losses(parks: bool) -> list[float]:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 4, bias=False)
+        tied = nn.Linear(4, 4, bias=False)
+        tied.weight = model.weight
+        both = nn.ModuleList([model, tied])
+        optimizer = torch.optim.AdamW(both.parameters(), lr=0.1)
+        found = []
+        for _ in range(4):
+            loss = tied(model(torch.ones(2, 4))).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append(float(loss))
+            if parks:
+                state = list(training_state(both, [optimizer]))
+                assert len(state) == 4  # the weight, its two moments and the step
+                bring_back = park(state)
+                assert all(tensor.untyped_storage().nbytes() == 0 for tensor in state)
+                bring_back()
+        return found
+
+    assert losses(parks=True) == losses(parks=False)
+
+
+def test_figures_of_windows() -> None:
+    """Rates are medians; MFU is a share of the ceiling here; skipped and recomputed work show in executed."""
+    model, device = ModelConfig(size="8M"), torch.device("cpu")
+    windows = [
+        Window(2.0, 2.0, 4, proteins=40, residues=8_000, attended_pairs=1_632_160, slots=8192, loss=3.0),
+        Window(4.0, 4.0, 4, proteins=40, residues=8_000, attended_pairs=1_632_160, slots=8192, loss=2.9),
+    ]
+    figures = figures_of(windows, model, device, [1e11, 2e11, 9e11])
+    assert figures["residues_per_second"] == 3000 and figures["loss"] == 2.9
+    assert figures["mean_length"] == pytest.approx(200)  # 40 proteins of 200 residues, (200 + 2)**2 each
+    assert figures["ceiling_flops_per_second"] == 2e11 and figures["mfu_is_share_of"] == "measured ceiling"
+    # 7.5 M parameters without the embedding, six FLOPs each; attention adds a little.
+    assert figures["model_mfu"] * 2e11 * 6 == pytest.approx(6 * 7.5e6 * 16_000, rel=0.15)
+    skipping = figures_of(windows, model, device, [2e11], tokens_per_pack=2048)
+    recomputing = figures_of(windows, model, device, [2e11], tokens_per_pack=2048, recomputed=True)
+    assert skipping["executed_mfu"] < 0.95 * figures["executed_mfu"]
+    assert recomputing["executed_mfu"] == pytest.approx(4 / 3 * skipping["executed_mfu"], rel=0.03)
+    assert skipping["model_mfu"] == recomputing["model_mfu"] == figures["model_mfu"]
+
+
+def test_pack_and_optimizer_are_told_apart() -> None:
+    assert split_time(window(10.0, 10), window(25.0, 10), 4) == pytest.approx((0.5, 0.5))
+    assert split_time(window(10.0, 10), window(50.0, 10), 4) == (1.0, 0.0)  # noise, but no negative time
+
+
+def test_verdict_of_a_comparison() -> None:
+    ours, theirs = [window(1.0, 1), window(1.0, 1)], [window(2.0, 1), window(4.0, 1)]
+    windows = {"guidance": theirs, "ours": ours}
+    passed = compared(windows, {"guidance": 2.5, "tuned": 9.0}, {"tuned": "out of memory: tuned"})
+    assert passed["ratios"]["guidance"] == {"median": 3.0, "min": 2.0, "max": 4.0}
+    assert passed["verdict"] == "passed"
+    assert compared(windows, {"guidance": 3.5}, {})["verdict"] == "missed"
+    failed = compared(windows, {}, {"tuned": "tuned: no such argument"})
+    assert failed["verdict"] == "failed" and failed["error"] == "tuned: no such argument"
+    assert compared({"guidance": theirs}, {}, {"ours": "out of memory: ours"})["verdict"] == "out of memory"
+
+
+def test_profile_of_overlapping_kernels() -> None:
+    kernels = [("nvjet_gemm", 0.0, 40.0), ("flash_fwd", 30.0, 50.0), ("Memcpy HtoD", 80.0, 100.0)]
+    found = summary(kernels, wall=200.0)
+    assert found["busy_share"] == 0.35
+    assert found["shares"]["products"] == 0.5 and found["shares"]["copies"] == 0.25
+    assert found["kernels"][0]["name"] == "nvjet_gemm"
+    assert kind_of("triton_poi_fused_add_gelu_0") == "pointwise"
+
+
+def test_quality_windows_end_at_quarters_and_after_a_resumed_step(tmp_path: Path) -> None:
+    grants = grants_of(172, tmp_path, resumes=True)
+    assert [grant.steps for grant in grants] == [3, 40, 43, 1, 42, 43]
+    assert [bool(grant.weights_to) for grant in grants] == [False, True, True, False, True, True]
+    assert [grant.save for grant in grants] == [False, False, True, False, False, False]
+    assert [grant.steps for grant in grants_of(8, tmp_path, resumes=False)] == [1, 1, 2, 2, 2]
+    assert Grant().steps == 1
+
+
+def test_compiling_is_not_counted() -> None:
+    windows = [window(500.0, 2), window(30.0, 10), window(30.0, 10)]
+    points = points_of(windows, [False, True, True], [2.9, 2.8])
+    assert points == [
+        {"residues": 200, "seconds": 36.0, "loss": 2.9},
+        {"residues": 300, "seconds": 66.0, "loss": 2.8},
+    ]
+
+
+def test_seconds_to_a_loss() -> None:
+    points = [{"seconds": 10.0 * n, "loss": loss} for n, loss in ((1, 3.0), (2, 2.8), (3, 2.7))]
+    assert seconds_to(points, 2.9) == pytest.approx(15)
+    assert seconds_to(points, 3.1) == 10
+    assert seconds_to(points, 2.6) is None

@@ -32,7 +32,6 @@ CDK_READY := node_modules/.ready
 STACK = $(if $(shell grep -E '^scheduler: *["'\'']?eks' $(CLUSTER)),EksHyperPodStack,SlurmHyperPodStack)
 CDK = $(NODE_HERE) node node_modules/aws-cdk/bin/cdk --context cluster=$(CLUSTER)
 CHECKOV_READY := .venv-checkov/.ready
-LOCUST_READY := .venv-locust/.ready
 HYPERPOD_READY := .venv-hyperpod/.ready
 XLA_READY := .venv-xla/.ready
 # The environment brings the Node.js that the CDK's command line and its Python package run on.
@@ -158,11 +157,10 @@ bench-data: $(READY) ## data preparation against transformers' tokenizer and pyf
 	$(BIN)/python -m benchmarks.data $(ARGS)
 
 bench-inference: $(READY) ## embeddings per second against transformers' feature-extraction pipeline
-	$(BIN)/python -m benchmarks.inference $(ARGS)
+	$(BIN)/python -m benchmarks.acceptance --stages embed $(ARGS)
 
-bench-serve: $(LOCUST_READY) ## real proteins for a server that runs (make serve); ARGS="--users 16 --run-time 60s"
-	.venv-locust/bin/locust --locustfile benchmarks/serving.py --headless --only-summary \
-		--host http://localhost:8080 --spawn-rate 100 $(ARGS)
+bench-serve: $(READY) ## answers of a server to 1, 8 and 64 users: median and 99 % of their times, residues/s
+	$(BIN)/python -m benchmarks.acceptance --stages serve $(ARGS)
 
 $(CDK_READY): package-lock.json $(READY)
 	$(NODE_HERE) npm ci --silent --no-audit --no-fund
@@ -172,12 +170,6 @@ $(CDK_READY): package-lock.json $(READY)
 $(CHECKOV_READY): requirements-checkov.txt $(READY)
 	$(PYTHON) -m venv .venv-checkov
 	.venv-checkov/bin/pip install --quiet --disable-pip-version-check --requirement requirements-checkov.txt
-	@touch $@
-
-# A load generator patches the standard library and brings a web server of its own.
-$(LOCUST_READY): requirements-locust.txt $(READY)
-	$(PYTHON) -m venv .venv-locust
-	.venv-locust/bin/pip install --quiet --disable-pip-version-check --requirement requirements-locust.txt
 	@touch $@
 
 # HyperPod's agent pins an older torch than it needs: it comes without its requirements, in a folder of its own.
@@ -284,4 +276,4 @@ format: $(READY) ## rewrite the code in the house's format
 	$(BIN)/ruff format .
 
 clean: ## remove the environments; data, runs and downloads stay
-	rm -rf $(VENV) .venv-checkov .venv-hyperpod .venv-locust .venv-xla node_modules cdk.out
+	rm -rf $(VENV) .venv-checkov .venv-hyperpod .venv-xla node_modules cdk.out

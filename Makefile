@@ -34,7 +34,6 @@ CDK_READY := node_modules/.ready
 STACK = $(if $(shell grep -E '^scheduler: *["'\'']?eks' $(CLUSTER)),EksHyperPodStack,SlurmHyperPodStack)
 CDK = $(NODE_HERE) node node_modules/aws-cdk/bin/cdk --context cluster=$(CLUSTER)
 CHECKOV_READY := .venv-checkov/.ready
-LOCUST_READY := .venv-locust/.ready
 HYPERPOD_READY := .venv-hyperpod/.ready
 XLA_READY := .venv-xla/.ready
 OLDEST_READY := .venv-oldest/.ready
@@ -164,11 +163,10 @@ bench-data: $(READY) ## data preparation against transformers' tokenizer and pyf
 	$(BIN)/python -m benchmarks.data $(ARGS)
 
 bench-inference: $(READY) ## embeddings per second against transformers' feature-extraction pipeline
-	$(BIN)/python -m benchmarks.inference $(ARGS)
+	$(BIN)/python -m benchmarks.acceptance --stages embed $(ARGS)
 
-bench-serve: $(LOCUST_READY) ## real proteins for a server that runs (make serve); ARGS="--users 16 --run-time 60s"
-	.venv-locust/bin/locust --locustfile benchmarks/serving.py --headless --only-summary \
-		--host http://localhost:8080 --spawn-rate 100 $(ARGS)
+bench-serve: $(READY) ## answers of a server to 1, 8 and 64 users: median and 99 % of their times, residues/s
+	$(BIN)/python -m benchmarks.acceptance --stages serve $(ARGS)
 
 $(CDK_READY): package-lock.json $(READY)
 	$(NODE_HERE) npm ci --silent --no-audit --no-fund
@@ -178,12 +176,6 @@ $(CDK_READY): package-lock.json $(READY)
 $(CHECKOV_READY): requirements-checkov.txt $(READY)
 	$(PYTHON) -m venv .venv-checkov
 	.venv-checkov/bin/pip install --quiet --disable-pip-version-check --requirement requirements-checkov.txt
-	@touch $@
-
-# A load generator patches the standard library and brings a web server of its own.
-$(LOCUST_READY): requirements-locust.txt $(READY)
-	$(PYTHON) -m venv .venv-locust
-	.venv-locust/bin/pip install --quiet --disable-pip-version-check --requirement requirements-locust.txt
 	@touch $@
 
 # HyperPod's agent pins an older torch than it needs: it comes without its requirements, in a folder of its own.
@@ -297,4 +289,4 @@ format: $(READY) ## rewrite the code in the house's format
 	$(BIN)/ruff format .
 
 clean: ## remove the environments; data, runs and downloads stay
-	rm -rf $(VENV) .venv-checkov .venv-hyperpod .venv-locust .venv-oldest .venv-xla node_modules cdk.out
+	rm -rf $(VENV) .venv-checkov .venv-hyperpod .venv-oldest .venv-xla node_modules cdk.out

@@ -1,0 +1,235 @@
+"""Stage 8: embeddings per second beside transformers' feature-extraction pipeline.
+
+Contestants of a case, with the same weights on the same proteins of at most 1,022 residues:
+
+* the pipeline with ``return_tensors=True`` in fp32, the type in which it loads a checkpoint, at several batch
+  sizes. Proteins come in a drawn order, padded to the longest of a batch;
+* ``lists``: the pipeline at its best batch size without options, which returns nested lists;
+* ``bf16``: the pipeline at its best batch size, loaded in bf16;
+* ours: ``Engine`` as ``make embed`` runs it, in fp32 on CPUs, and in bf16 where the device multiplies it.
+
+Contestants take turns. A round gives each the same fresh proteins, and ratios are taken within a round. On a
+CPU each has one thread, and a second is one of the process's CPU time. On CUDA it is wall time. The largest
+relative difference of a protein's embedding from that of the fp32 pipeline is reported, too.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import EsmForMaskedLM, pipeline
+
+from benchmarks.case import Case, Settings
+from workloads.esm2.alphabet import decode
+from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
+from workloads.esm2.inference.model import load_model
+from workloads.esm2.model import published_config
+from workloads.esm2.pretrained import save_model
+from workloads.esm2.proteins import ProteinSplit
+
+MAX_RESIDUES = 1022
+SEED = 0
+CPU_GOAL = 2.0
+"""Mean embeddings at 8M over the fp32 pipeline at its best batch size."""
+BOUNDS = {"fp32": 1e-5, "bf16": 0.03}
+"""Relative differences up to which embeddings count as equal to those of transformers in fp32. In bf16 both
+are off by about 0.01 with 2 layers."""
+Tokens = npt.NDArray[np.uint8]
+Array = npt.NDArray[np.float32]
+
+
+@dataclass
+class Contestant:
+    embed: Callable[[Sequence[Tokens]], list[Array]]
+    rates: list[float] = field(default_factory=list)
+    """Residues per second by round."""
+    difference: float = 0.0
+
+
+def cases(settings: Settings) -> list[Case]:
+    """Sizes with the proteins of a round, the rounds, and the batch sizes of the pipeline."""
+    if settings.device.type == "cuda" or settings.rehearsal:
+        shapes = {"8M": (512, 4, (8, 32, 128)), "650M": (96, 4, (8, 32))}
+    else:
+        shapes = {"8M": (20, 5, (1, 2, 4, 8))}
+    texts = {
+        size: f"proteins={proteins},rounds={rounds},batches={'/'.join(map(str, sizes))}"
+        for size, (proteins, rounds, sizes) in shapes.items()
+    }
+    return [Case("embed", size, each, texts[size], 45) for size in texts for each in ("mean", "residue")]
+
+
+def run(case: Case, settings: Settings) -> dict[str, Any]:
+    values = dict(part.split("=") for part in case.shape.split(","))
+    proteins, rounds = (3, 2) if settings.rehearsal else (int(values["proteins"]), int(values["rounds"]))
+    sizes = [1, 8] if settings.rehearsal else [int(size) for size in values["batches"].split("/")]
+    if settings.device.type == "cpu":
+        torch.set_num_threads(1)
+    with TemporaryDirectory(prefix="bench-embed-") as name:
+        folder = model_folder(case.size, settings, Path(name))
+        drawn = drawn_proteins(settings, (rounds + 1) * proteins)
+        by_round = [drawn[first : first + proteins] for first in range(0, len(drawn), proteins)]
+        figures = measure(folder, by_round, sizes, case.contestant, settings.device)
+    ours = figures["contestants"][figures["ours"]]
+    is_equal = ours["largest_relative_difference"] <= BOUNDS[figures["ours"].removeprefix("ours, ")]
+    if not is_equal:
+        verdict = "missed"
+    elif settings.rehearsal or settings.device.type == "cuda" or case.contestant != "mean":
+        verdict = "measured"
+    else:
+        verdict = "passed" if figures["over_best"]["median"] >= CPU_GOAL else "missed"
+    return {**figures, "verdict": verdict}
+
+
+def measure(
+    folder: Path, rounds: list[list[Tokens]], sizes: list[int], each: str, device: torch.device
+) -> dict[str, Any]:
+    """Rates of all contestants. The first round warms up and finds the pipeline's best batch size."""
+    warm_up, *rounds = rounds
+    plain = pipeline("feature-extraction", model=str(folder), device=device)
+    arms = {f"pipeline, batch {size}": Contestant(_pipeline(plain, size, each)) for size in sizes}
+    for arm in arms.values():
+        _rate(arm, warm_up[: sizes[0]], device)  # the first products of a process are slow
+    best = max(arms, key=lambda name: _rate(arms[name], warm_up, device))
+    size = sizes[list(arms).index(best)]
+    if device.type == "cuda":  # one thread of a CPU has time for all of them
+        arms = {best: arms[best]}
+    searched = len(arms)
+    half = pipeline("feature-extraction", model=str(folder), device=device, dtype=torch.bfloat16)
+    arms[f"pipeline, batch {size}, lists"] = Contestant(_pipeline(plain, size, each, as_lists=True))
+    arms[f"pipeline, batch {size}, bf16"] = Contestant(_pipeline(half, size, each))
+    for name, dtype in _our_types(device).items():
+        engine = Engine(load_model(str(folder)), device=device, dtype=dtype, max_residues=MAX_RESIDUES)
+        arms[f"ours, {name}"] = Contestant(_engine(engine, each))
+    for arm in list(arms.values())[searched:]:
+        _rate(arm, warm_up, device)
+    for number, proteins in enumerate(rounds):
+        for name in list(arms) if number % 2 == 0 else list(reversed(arms)):
+            arms[name].rates.append(_rate(arms[name], proteins, device))
+        print(", ".join(f"{name} {arm.rates[-1]:,.0f}" for name, arm in arms.items()), flush=True)
+    reference = arms[best].embed(rounds[0])
+    for arm in arms.values():
+        arm.difference = max(
+            float(np.linalg.norm(a - b) / np.linalg.norm(b))
+            for a, b in zip(arm.embed(rounds[0]), reference, strict=True)
+        )
+    ours = max((name for name in arms if name.startswith("ours")), key=lambda name: sum(arms[name].rates))
+    ratios = {
+        name: _extent([a / b for a, b in zip(arms[ours].rates, arm.rates, strict=True)])
+        for name, arm in arms.items()
+        if name != ours
+    }
+    return {
+        "seconds_are": "wall" if device.type == "cuda" else "CPU seconds of one thread",
+        "proteins_per_round": len(rounds[0]),
+        "residues": sum(len(tokens) for proteins in rounds for tokens in proteins),
+        "rounds": len(rounds),
+        "best": best,
+        "ours": ours,
+        "over_best": ratios[best],
+        "contestants": {
+            name: {
+                "residues_per_second": _extent(arm.rates),
+                "largest_relative_difference": arm.difference,
+                "ours_over_it": ratios.get(name),
+            }
+            for name, arm in arms.items()
+        },
+    }
+
+
+def model_folder(size: str, settings: Settings, folder: Path) -> Path:
+    """Write a published size with random weights, in a rehearsal a tiny model, in transformers' format."""
+    config = published_config("8M" if settings.rehearsal else size)
+    if settings.rehearsal:
+        config.num_hidden_layers, config.hidden_size, config.intermediate_size = 2, 32, 64
+        config.num_attention_heads = 4
+    torch.manual_seed(SEED)
+    save_model(folder / "model", config, EsmForMaskedLM(config).state_dict())
+    return folder / "model"
+
+
+def drawn_proteins(settings: Settings, number: int) -> list[Tokens]:
+    """Distinct proteins of the prepared folder that both sides read whole, in a drawn order."""
+    split = ProteinSplit(settings.data, "train")
+    places, lengths = split.draw(0, split.num_units, SEED, 0)
+    short = np.flatnonzero(lengths <= MAX_RESIDUES)
+    if len(short) < number:
+        raise ValueError(
+            f"--data: {settings.data} has {len(short)} proteins of at most {MAX_RESIDUES} residues; expected "
+            f"at least {number}"
+        )
+    chosen = np.random.default_rng(SEED).permutation(short)[:number]
+    return [split.residues(places[index]) for index in chosen.tolist()]
+
+
+def rows(lines: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """One row per contestant of each case."""
+    return [
+        {
+            "model": line["size"],
+            "embedding": line["contestant"],
+            "": name,
+            "residues/s, median": f"{arm['residues_per_second']['median']:,.0f}",
+            "largest difference": f"{arm['largest_relative_difference']:.1e}",
+            f"{line['figures']['ours']} over it: median, rounds": _shown(arm["ours_over_it"]),
+        }
+        for line in lines
+        for name, arm in line["figures"]["contestants"].items()
+    ]
+
+
+def _shown(ratio: dict[str, float] | None) -> str:
+    return f"{ratio['median']:.2f} ({ratio['min']:.2f} - {ratio['max']:.2f})" if ratio else ""
+
+
+def _our_types(device: torch.device) -> dict[str, torch.dtype]:
+    if device.type == "cuda":
+        return {"bf16": torch.bfloat16}  # flash attention has no fp32
+    is_native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return {"fp32": torch.float32} | ({"bf16": torch.bfloat16} if is_native else {})
+
+
+def _pipeline(
+    pipe: Any, batch_size: int, each: str, *, as_lists: bool = False
+) -> Callable[[Sequence[Tokens]], list[Array]]:
+    def embed(proteins: Sequence[Tokens]) -> list[Array]:
+        texts = (decode(tokens) for tokens in proteins)  # a generator makes the pipeline fill batches
+        found = pipe(texts, batch_size=batch_size, **({} if as_lists else {"return_tensors": True}))
+        return [_rows(hidden, len(tokens), each) for hidden, tokens in zip(found, proteins, strict=True)]
+
+    return embed
+
+
+def _rows(hidden: Any, length: int, each: str) -> Array:
+    """Answer for the residues of (1, T, C), which begins with CLS and ends with EOS and padding."""
+    if isinstance(hidden, list):
+        listed = np.asarray(hidden[0][1 : length + 1], dtype=np.float32)
+        return listed.mean(axis=0) if each == "mean" else listed
+    rows = hidden[0, 1 : length + 1].float()
+    found: Array = (rows.mean(dim=0) if each == "mean" else rows).cpu().numpy()
+    return found
+
+
+def _engine(engine: Engine, each: str) -> Callable[[Sequence[Tokens]], list[Array]]:
+    return lambda proteins: engine.run(proteins, EMBEDDING if each == "mean" else RESIDUE_EMBEDDINGS)
+
+
+def _rate(arm: Contestant, proteins: Sequence[Tokens], device: torch.device) -> float:
+    clock = time.perf_counter if device.type == "cuda" else time.process_time
+    started = clock()
+    arm.embed(proteins)  # its results lie on the host: the device is idle
+    return sum(map(len, proteins)) / (clock() - started)
+
+
+def _extent(values: Sequence[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}

@@ -1,0 +1,127 @@
+"""Stage 7: memory and speed of each way to fine-tune the 650M shape.
+
+The rows are those of ``make finetune-table`` (AWS's post on fine-tuning ESM-2) and QLoRA. A step has 16,384
+tokens, a micro-batch 4,096: eight proteins of 512 tokens. Without accumulation, a step is one micro-batch.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from benchmarks.case import Case, Settings
+from benchmarks.stages.embed import model_folder
+from workloads.esm2.config import (
+    DataConfig,
+    LoraConfig,
+    ModelConfig,
+    OptimConfig,
+    RunConfig,
+    SplitConfig,
+    TaskConfig,
+    TrainConfig,
+)
+from workloads.esm2.data.run_data import prepare_run
+from workloads.esm2.finetune.method_table import METHODS, Method, method_run
+from workloads.esm2.finetune.objective import FineTuning
+from workloads.esm2.hardware import peak_memory_bytes
+from workloads.esm2.processes import processes
+from workloads.esm2.trainer import Trainer
+
+GOAL_GB = 3.3
+"""Peak of all methods together in AWS's post, for LoRA beside a frozen base in bf16."""
+TOKENS, PACKS_PER_STEP = 4096, 4
+MAX_RESIDUES = 510
+STEADY_SECONDS, STEADY_PACKS = 20.0, 20
+"""Least length of the window that is measured, after two steps that compile."""
+QLORA = Method("qlora", accumulation=True, checkpointing=True, lora=True)
+
+
+def cases(settings: Settings) -> list[Case]:
+    shape = f"tokens_per_pack={TOKENS},packs_per_step={PACKS_PER_STEP},max_residues={MAX_RESIDUES}"
+    methods = (METHODS[-1], *METHODS[:-1], QLORA)  # the row with a goal comes first
+    return [Case("finetune", "650M", method.name, shape, 60) for method in methods]
+
+
+def run(case: Case, settings: Settings) -> dict[str, Any]:
+    """Train on the embedded sample of membrane proteins, with random weights."""
+    method = next(method for method in (*METHODS, QLORA) if method.name == case.contestant)
+    with TemporaryDirectory(prefix="bench-finetune-") as folder:
+        config = method_run(_config(case.size, Path(folder), settings), method, 1)
+        if method is QLORA:
+            config = replace(config, lora=LoraConfig(quantize="nf4"))
+        prepare_run(config)
+        figures = measure(config, settings)
+    has_goal = method.name == METHODS[-1].name and settings.device.type == "cuda" and not settings.rehearsal
+    is_reached = figures["peak_gb"] <= GOAL_GB
+    return {**figures, "verdict": ("passed" if is_reached else "missed") if has_goal else "measured"}
+
+
+def _config(size: str, folder: Path, settings: Settings) -> RunConfig:
+    """The run of which each method changes a part."""
+    tokens = 512 if settings.rehearsal else TOKENS
+    return RunConfig(
+        name="benchmark",
+        runs=str(folder / "runs"),
+        model=ModelConfig(init_from=str(model_folder(size, settings, folder)), max_residues=MAX_RESIDUES),
+        data=DataConfig(path=str(folder / "data")),
+        optim=OptimConfig(lr=5e-5, warmup_steps=1),
+        train=TrainConfig(
+            max_steps=1_000_000,
+            tokens_per_pack=tokens,
+            tokens_per_step=PACKS_PER_STEP * tokens,
+            precision="bf16" if settings.device.type == "cuda" else "fp32",
+        ),
+        task=TaskConfig(
+            kind="binary",
+            id_column="ACC",
+            sequence_column="Sequence",
+            label_columns=("Membrane",),
+            split=SplitConfig(column="Partition", validation=("3",), test=("4",)),
+        ),
+    )
+
+
+def measure(config: RunConfig, settings: Settings) -> dict[str, Any]:
+    """Peak memory of a run, and its rate over a window from idle device to idle device."""
+    seconds, packs = (0.0, 1) if settings.rehearsal else (STEADY_SECONDS, STEADY_PACKS)
+    with processes() as here:
+        trainer = Trainer(FineTuning(config), here)
+        steps = trainer.steps()
+        for _ in range(1 if settings.rehearsal else 2):
+            trainer.step(next(steps))
+        _wait(here.device)
+        residues = slots = num_packs = num_proteins = 0
+        started = time.perf_counter()
+        while num_packs < packs or time.perf_counter() - started < seconds:
+            step = next(steps)
+            trainer.step(step)
+            residues, slots = residues + step.num_residues, slots + step.num_tokens
+            num_packs, num_proteins = num_packs + len(step.packs), num_proteins + step.num_proteins
+        _wait(here.device)
+        spent = time.perf_counter() - started
+        figures = {
+            "peak_gb": peak_memory_bytes(here.device) / 1e9,
+            "residues_per_second": residues / spent,
+            "fill": residues / slots,
+            "packs": num_packs,
+            "tokens_per_pack": config.train.tokens_per_pack,
+            "proteins_per_pack": num_proteins / num_packs,
+            "mean_residues": residues / num_proteins,
+            "longest_residues": config.model.max_residues,
+            "recomputes": config.train.activation_checkpointing,
+            "frozen_bytes": sum(p.nbytes for p in trainer.model.parameters() if not p.requires_grad),
+            "trained_parameters": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
+        }
+        trainer.release()
+    return figures
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()

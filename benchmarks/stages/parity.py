@@ -1,0 +1,67 @@
+"""Stage 1: attention, model and inference on the device against dense and transformers' arithmetic."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from xml.etree import ElementTree
+
+from benchmarks.case import Case, Settings
+
+TESTS = Path(__file__).parents[2] / "tests/gpu"
+
+
+def cases(settings: Settings) -> list[Case]:
+    """One case for each file of tests."""
+    return [Case("parity", "-", "attention", "tests", 50), Case("parity", "-", "model", "tests", 100)]
+
+
+def run(case: Case, settings: Settings) -> dict[str, Any]:
+    return run_tests(case.contestant, settings)
+
+
+def run_tests(name: str, settings: Settings) -> dict[str, Any]:
+    """Run the GPU tests ``test_gpu_<name>.py`` in this process.
+
+    Returns:
+        Under ``tests`` the outcome of each test, its message unless it passed, and the errors and tolerances
+        that it recorded. The verdict is ``missed`` if a test failed, or if all were skipped on a GPU.
+    """
+    import pytest  # stages that run no tests do without it
+
+    # Read when the tests' conftest is imported, which is after this.
+    os.environ["REHEARSE_GPU_TESTS"] = str(int(settings.rehearsal))
+    with TemporaryDirectory(prefix="gpu-tests-") as folder:
+        report = Path(folder) / "report.xml"
+        file = TESTS / f"test_gpu_{name}.py"
+        status = pytest.main(["-q", "-p", "no:cacheprovider", f"--junitxml={report}", str(file)])
+        if not report.exists():
+            raise RuntimeError(
+                f"{file}: pytest ended with status {status} and wrote no report; see its output"
+            )
+        tests = outcomes(report)
+    found = {test["outcome"] for test in tests.values()}
+    is_good = not {"failed", "error"} & found and ("passed" in found or settings.rehearsal)
+    return {"tests": tests, "verdict": "passed" if is_good else "missed"}
+
+
+def outcomes(report: Path) -> dict[str, dict[str, Any]]:
+    """Read the tests of a file of JUnit XML by name."""
+    tests: dict[str, dict[str, Any]] = {}
+    for element in ElementTree.parse(report).iter("testcase"):
+        test: dict[str, Any] = {"outcome": "passed", "seconds": float(element.get("time", "0"))}
+        for kind, outcome in (("skipped", "skipped"), ("failure", "failed"), ("error", "error")):
+            if (problem := element.find(kind)) is not None:
+                test |= {"outcome": outcome, "message": problem.get("message", "")}
+        for item in element.iter("property"):
+            name, value = item.get("name", ""), item.get("value", "")
+            is_number = re.fullmatch(r"-?[\d.]+(e[+-]?\d+)?|nan|-?inf", value)
+            # The worst, if a test measures the same several times.
+            earlier = test.get(name)
+            number = float(value) if is_number else value
+            test[name] = max(earlier, number) if isinstance(earlier, float) and is_number else number
+        tests[element.get("name", "")] = test
+    return tests

@@ -1,0 +1,159 @@
+"""Stage 9: the server over loopback with 1, 8 and 64 users, who send the next request on an answer."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import json
+import os
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.case import Case, Settings
+from benchmarks.stages.embed import drawn_proteins, model_folder
+from workloads.esm2.alphabet import decode
+
+SECONDS = 20
+SETTLE_SECONDS = 2
+"""Not counted: until all users have connected."""
+NUM_PROTEINS = 2000
+PROTEINS_PER_REQUEST = 1
+START_SECONDS = 120
+TIMEOUT_SECONDS = 60
+
+
+@dataclass
+class Answers:
+    """What one user got."""
+
+    seconds: list[float] = field(default_factory=list)
+    residues: int = 0
+    errors: list[str] = field(default_factory=list)
+
+
+def cases(settings: Settings) -> list[Case]:
+    return [
+        Case("serve", "8M", f"users={users}", f"proteins_per_request={PROTEINS_PER_REQUEST}", 40)
+        for users in (1, 8, 64)
+    ]
+
+
+def run(case: Case, settings: Settings) -> dict[str, Any]:
+    """Load a server in a process of its own; ``failed`` with one message if its packages are missing."""
+    missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
+    if missing:
+        return {
+            "verdict": "failed",
+            "error": f"not installed: {', '.join(missing)}, which the server needs; install requirements.txt",
+        }
+    users = int(case.contestant.removeprefix("users="))
+    seconds, settle, number = (
+        (1.0, 0.0, 20) if settings.rehearsal else (SECONDS, SETTLE_SECONDS, NUM_PROTEINS)
+    )
+    proteins = [decode(tokens) for tokens in drawn_proteins(settings, number)]
+    with (
+        TemporaryDirectory(prefix="bench-serve-") as name,
+        serving(model_folder(case.size, settings, Path(name))) as port,
+    ):
+        figures = load(port, users, proteins, settle, seconds)
+    return {**figures, "verdict": "missed" if figures["errors"] or not figures["requests"] else "measured"}
+
+
+@contextmanager
+def serving(model: Path) -> Iterator[int]:
+    """Serve a model for as long as the context lasts; its port.
+
+    Raises:
+        RuntimeError: if ``GET /ping`` is not answered with 200 in time.
+    """
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+    command = [sys.executable, "-m", "workloads.esm2.serving", "--model", str(model), "--port", str(port)]
+    with subprocess.Popen(command, env=os.environ | {"ESM2_SERVE_DRAIN_SECONDS": "0"}) as server:
+        try:
+            deadline = time.monotonic() + START_SECONDS
+            while not _is_ready(port):
+                if server.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(
+                        f"the server did not answer /ping with 200 in {START_SECONDS} s (exit status "
+                        f"{server.poll()}); see its messages"
+                    )
+                time.sleep(0.1)
+            yield port
+        finally:
+            server.terminate()
+
+
+def _is_ready(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
+    try:
+        connection.request("GET", "/ping")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def load(port: int, users: int, proteins: Sequence[str], settle: float, seconds: float) -> dict[str, Any]:
+    """Have users send requests for ``seconds`` after ``settle``.
+
+    Returns:
+        Times of answers in seconds, and residues per second of answers in that time.
+    """
+    answers = [Answers() for _ in range(users)]
+    begin = time.monotonic() + settle
+    threads = [
+        threading.Thread(target=_use, args=(port, proteins, begin, begin + seconds, seed, found))
+        for seed, found in enumerate(answers)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    times = sorted(time for found in answers for time in found.seconds)
+    errors = [error for found in answers for error in found.errors]
+    return {
+        "users": users,
+        "requests": len(times),
+        "p50_seconds": statistics.median(times) if times else None,
+        "p99_seconds": times[len(times) * 99 // 100] if times else None,
+        "residues_per_second": sum(found.residues for found in answers) / seconds,
+        "errors": len(errors),
+        "first_error": errors[0] if errors else None,
+    }
+
+
+def _use(port: int, proteins: Sequence[str], begin: float, end: float, seed: int, found: Answers) -> None:
+    """Send requests until the end, and count what is answered after the beginning and before the end."""
+    draw = random.Random(seed)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
+    while (started := time.monotonic()) < end:
+        chosen = draw.choices(proteins, k=PROTEINS_PER_REQUEST)
+        try:
+            body = json.dumps({"proteins": chosen})
+            connection.request("POST", "/invocations", body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            found.errors.append(f"{type(error).__name__}: {error}")
+            connection.close()  # the next request opens it again
+            continue
+        if answer.status != http.HTTPStatus.OK:
+            found.errors.append(f"{answer.status}: {text[:200].decode(errors='replace')}")
+        elif started >= begin and (now := time.monotonic()) <= end:
+            found.seconds.append(now - started)
+            found.residues += sum(map(len, chosen))
+    connection.close()

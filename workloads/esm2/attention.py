@@ -67,11 +67,6 @@ def uses_flash(x: Tensor) -> bool:
     return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
 
 
-def uses_flash(x: Tensor) -> bool:
-    """Return whether torch's varlen flash kernel computes attention for the device and type of ``x``."""
-    return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
-
-
 def packed_attention(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) -> Tensor:
     """Softmax attention of rotated queries and keys, scaled by D ** -0.5.
 

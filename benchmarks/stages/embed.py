@@ -43,7 +43,7 @@ CPU_GOAL = 2.0
 """Mean embeddings at 8M over the fp32 pipeline at its best batch size."""
 EXACT, AS_GOOD = 1e-5, 2.0
 """Relative difference up to which fp32 embeddings count as those of transformers in fp32, and how far bf16
-ones may be off in terms of the bf16 pipeline's difference: both round alike, and the worst protein is chance."""
+ones may be off in terms of the bf16 pipeline's difference. Both round alike; the worst protein is chance."""
 Tokens = npt.NDArray[np.uint8]
 Array = npt.NDArray[np.float32]
 

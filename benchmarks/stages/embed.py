@@ -5,7 +5,7 @@ Contestants of a case, with the same weights on the same proteins of at most 1,0
 * the pipeline with ``return_tensors=True`` in fp32, the type in which it loads a checkpoint, at several batch
   sizes. Proteins come in a drawn order, padded to the longest of a batch;
 * ``lists``: the pipeline at its best batch size without options, which returns nested lists;
-* ``bf16``: the pipeline at its best batch size, loaded in bf16;
+* ``bf16``: the pipeline at its best batch size, loaded in bf16, where the device multiplies bf16;
 * ours: ``Engine`` as ``make embed`` runs it, in fp32 on CPUs, and in bf16 where the device multiplies it.
 
 Contestants take turns. A round gives each the same fresh proteins, and ratios are taken within a round. On a
@@ -19,6 +19,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,9 +41,9 @@ MAX_RESIDUES = 1022
 SEED = 0
 CPU_GOAL = 2.0
 """Mean embeddings at 8M over the fp32 pipeline at its best batch size."""
-BOUNDS = {"fp32": 1e-5, "bf16": 0.03}
-"""Relative differences up to which embeddings count as equal to those of transformers in fp32. In bf16 both
-are off by about 0.01 with 2 layers."""
+EXACT, AS_GOOD = 1e-5, 2.0
+"""Relative difference up to which fp32 embeddings count as those of transformers in fp32, and how far bf16
+ones may be off in terms of the bf16 pipeline's difference. Both round alike; the worst protein is chance."""
 Tokens = npt.NDArray[np.uint8]
 Array = npt.NDArray[np.float32]
 
@@ -57,15 +58,14 @@ class Contestant:
 
 def cases(settings: Settings) -> list[Case]:
     """Sizes with the proteins of a round, the rounds, and the batch sizes of the pipeline."""
-    if settings.device.type == "cuda" or settings.rehearsal:
-        shapes = {"8M": (512, 4, (8, 32, 128)), "650M": (96, 4, (8, 32))}
-    else:
-        shapes = {"8M": (20, 5, (1, 2, 4, 8))}
+    shapes, seconds = {"8M": (512, 4, (8, 32, 128)), "650M": (96, 4, (8, 32))}, 45
+    if settings.device.type == "cpu" and not settings.rehearsal:
+        shapes, seconds = {"8M": (20, 5, (1, 2, 4, 8))}, 300
     texts = {
         size: f"proteins={proteins},rounds={rounds},batches={'/'.join(map(str, sizes))}"
         for size, (proteins, rounds, sizes) in shapes.items()
     }
-    return [Case("embed", size, each, texts[size], 45) for size in texts for each in ("mean", "residue")]
+    return [Case("embed", size, each, texts[size], seconds) for size in texts for each in ("mean", "residue")]
 
 
 def run(case: Case, settings: Settings) -> dict[str, Any]:
@@ -79,15 +79,13 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
         drawn = drawn_proteins(settings, (rounds + 1) * proteins)
         by_round = [drawn[first : first + proteins] for first in range(0, len(drawn), proteins)]
         figures = measure(folder, by_round, sizes, case.contestant, settings.device)
-    ours = figures["contestants"][figures["ours"]]
-    is_equal = ours["largest_relative_difference"] <= BOUNDS[figures["ours"].removeprefix("ours, ")]
-    if not is_equal:
-        verdict = "missed"
-    elif settings.rehearsal or settings.device.type == "cuda" or case.contestant != "mean":
-        verdict = "measured"
-    else:
-        verdict = "passed" if figures["over_best"]["median"] >= CPU_GOAL else "missed"
-    return {**figures, "verdict": verdict}
+    off = {name: arm["largest_relative_difference"] for name, arm in figures["contestants"].items()}
+    ours, best = figures["ours"], figures["best"]
+    is_good = off[ours] <= (EXACT if ours == "ours, fp32" else AS_GOOD * off[f"{best}, bf16"])
+    has_goal = settings.device.type == "cpu" and not settings.rehearsal and case.contestant == "mean"
+    if has_goal:
+        is_good &= figures["over_best"]["median"] >= CPU_GOAL
+    return {**figures, "verdict": "missed" if not is_good else "passed" if has_goal else "measured"}
 
 
 def measure(
@@ -101,15 +99,20 @@ def measure(
         _rate(arm, warm_up[: sizes[0]], device)  # the first products of a process are slow
     best = max(arms, key=lambda name: _rate(arms[name], warm_up, device))
     size = sizes[list(arms).index(best)]
-    if device.type == "cuda":  # one thread of a CPU has time for all of them
+    is_cuda = device.type == "cuda"
+    if is_cuda:  # one thread of a CPU has time for all of them
         arms = {best: arms[best]}
     searched = len(arms)
-    half = pipeline("feature-extraction", model=str(folder), device=device, dtype=torch.bfloat16)
-    arms[f"pipeline, batch {size}, lists"] = Contestant(_pipeline(plain, size, each, as_lists=True))
-    arms[f"pipeline, batch {size}, bf16"] = Contestant(_pipeline(half, size, each))
-    for name, dtype in _our_types(device).items():
+    arms[f"{best}, lists"] = Contestant(_pipeline(plain, size, each, as_lists=True))
+    types = {} if is_cuda else {"fp32": torch.float32}  # which flash attention lacks
+    if is_cuda or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
+        types["bf16"] = torch.bfloat16
+        half = pipeline("feature-extraction", model=str(folder), device=device, dtype=torch.bfloat16)
+        arms[f"{best}, bf16"] = Contestant(_pipeline(half, size, each))
+    answer = EMBEDDING if each == "mean" else RESIDUE_EMBEDDINGS
+    for name, dtype in types.items():
         engine = Engine(load_model(str(folder)), device=device, dtype=dtype, max_residues=MAX_RESIDUES)
-        arms[f"ours, {name}"] = Contestant(_engine(engine, each))
+        arms[f"ours, {name}"] = Contestant(partial(engine.run, answer=answer))
     for arm in list(arms.values())[searched:]:
         _rate(arm, warm_up, device)
     for number, proteins in enumerate(rounds):
@@ -129,7 +132,7 @@ def measure(
         if name != ours
     }
     return {
-        "seconds_are": "wall" if device.type == "cuda" else "CPU seconds of one thread",
+        "seconds_are": "wall" if is_cuda else "CPU seconds of one thread",
         "proteins_per_round": len(rounds[0]),
         "residues": sum(len(tokens) for proteins in rounds for tokens in proteins),
         "rounds": len(rounds),
@@ -192,13 +195,6 @@ def _shown(ratio: dict[str, float] | None) -> str:
     return f"{ratio['median']:.2f} ({ratio['min']:.2f} - {ratio['max']:.2f})" if ratio else ""
 
 
-def _our_types(device: torch.device) -> dict[str, torch.dtype]:
-    if device.type == "cuda":
-        return {"bf16": torch.bfloat16}  # flash attention has no fp32
-    is_native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return {"fp32": torch.float32} | ({"bf16": torch.bfloat16} if is_native else {})
-
-
 def _pipeline(
     pipe: Any, batch_size: int, each: str, *, as_lists: bool = False
 ) -> Callable[[Sequence[Tokens]], list[Array]]:
@@ -218,10 +214,6 @@ def _rows(hidden: Any, length: int, each: str) -> Array:
     rows = hidden[0, 1 : length + 1].float()
     found: Array = (rows.mean(dim=0) if each == "mean" else rows).cpu().numpy()
     return found
-
-
-def _engine(engine: Engine, each: str) -> Callable[[Sequence[Tokens]], list[Array]]:
-    return lambda proteins: engine.run(proteins, EMBEDDING if each == "mean" else RESIDUE_EMBEDDINGS)
 
 
 def _rate(arm: Contestant, proteins: Sequence[Tokens], device: torch.device) -> float:

@@ -16,16 +16,7 @@ import torch
 
 from benchmarks.case import Case, Settings
 from benchmarks.stages.embed import model_folder
-from workloads.esm2.config import (
-    DataConfig,
-    LoraConfig,
-    ModelConfig,
-    OptimConfig,
-    RunConfig,
-    SplitConfig,
-    TaskConfig,
-    TrainConfig,
-)
+from workloads.esm2.config import RunConfig, load_config
 from workloads.esm2.data.run_data import prepare_run
 from workloads.esm2.finetune.method_table import METHODS, Method, method_run
 from workloads.esm2.finetune.objective import FineTuning
@@ -33,6 +24,7 @@ from workloads.esm2.hardware import peak_memory_bytes
 from workloads.esm2.processes import processes
 from workloads.esm2.trainer import Trainer
 
+CONFIG = Path(__file__).parents[2] / "workloads/esm2/configs/finetune/membrane_sample.yaml"
 GOAL_GB = 3.3
 """Peak of all methods together in AWS's post, for LoRA beside a frozen base in bf16."""
 TOKENS, PACKS_PER_STEP = 4096, 4
@@ -53,8 +45,8 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
     method = next(method for method in (*METHODS, QLORA) if method.name == case.contestant)
     with TemporaryDirectory(prefix="bench-finetune-") as folder:
         config = method_run(_config(case.size, Path(folder), settings), method, 1)
-        if method is QLORA:
-            config = replace(config, lora=LoraConfig(quantize="nf4"))
+        if method is QLORA and config.lora is not None:
+            config = replace(config, lora=replace(config.lora, quantize="nf4"))
         prepare_run(config)
         figures = measure(config, settings)
     has_goal = method.name == METHODS[-1].name and settings.device.type == "cuda" and not settings.rehearsal
@@ -65,26 +57,17 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
 def _config(size: str, folder: Path, settings: Settings) -> RunConfig:
     """The run of which each method changes a part."""
     tokens = 512 if settings.rehearsal else TOKENS
-    return RunConfig(
-        name="benchmark",
-        runs=str(folder / "runs"),
-        model=ModelConfig(init_from=str(model_folder(size, settings, folder)), max_residues=MAX_RESIDUES),
-        data=DataConfig(path=str(folder / "data")),
-        optim=OptimConfig(lr=5e-5, warmup_steps=1),
-        train=TrainConfig(
-            max_steps=1_000_000,
-            tokens_per_pack=tokens,
-            tokens_per_step=PACKS_PER_STEP * tokens,
-            precision="bf16" if settings.device.type == "cuda" else "fp32",
-        ),
-        task=TaskConfig(
-            kind="binary",
-            id_column="ACC",
-            sequence_column="Sequence",
-            label_columns=("Membrane",),
-            split=SplitConfig(column="Partition", validation=("3",), test=("4",)),
-        ),
-    )
+    changes = {
+        "runs": folder / "runs",
+        "model.init_from": model_folder(size, settings, folder),
+        "model.max_residues": MAX_RESIDUES,
+        "data.path": folder / "data",
+        "train.max_steps": 1_000_000,
+        "train.tokens_per_pack": tokens,
+        "train.tokens_per_step": PACKS_PER_STEP * tokens,
+        "train.precision": "bf16" if settings.device.type == "cuda" else "fp32",
+    }
+    return load_config(CONFIG, [f"{name}={value}" for name, value in changes.items()])
 
 
 def measure(config: RunConfig, settings: Settings) -> dict[str, Any]:

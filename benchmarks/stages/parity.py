@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import os
-import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -58,10 +58,9 @@ def outcomes(report: Path) -> dict[str, dict[str, Any]]:
                 test |= {"outcome": outcome, "message": problem.get("message", "")}
         for item in element.iter("property"):
             name, value = item.get("name", ""), item.get("value", "")
-            is_number = re.fullmatch(r"-?[\d.]+(e[+-]?\d+)?|nan|-?inf", value)
-            # The worst, if a test measures the same several times.
-            earlier = test.get(name)
-            number = float(value) if is_number else value
-            test[name] = max(earlier, number) if isinstance(earlier, float) and is_number else number
+            try:  # the worst, if a test measures the same several times
+                test[name] = max(float(value), test.get(name, -math.inf))
+            except ValueError:
+                test[name] = value
         tests[element.get("name", "")] = test
     return tests

@@ -13,9 +13,9 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,25 +28,12 @@ SECONDS = 20
 SETTLE_SECONDS = 2
 """Not counted: until all users have connected."""
 NUM_PROTEINS = 2000
-PROTEINS_PER_REQUEST = 1
 START_SECONDS = 120
 TIMEOUT_SECONDS = 60
 
 
-@dataclass
-class Answers:
-    """What one user got."""
-
-    seconds: list[float] = field(default_factory=list)
-    residues: int = 0
-    errors: list[str] = field(default_factory=list)
-
-
 def cases(settings: Settings) -> list[Case]:
-    return [
-        Case("serve", "8M", f"users={users}", f"proteins_per_request={PROTEINS_PER_REQUEST}", 40)
-        for users in (1, 8, 64)
-    ]
+    return [Case("serve", "8M", f"users={users}", "proteins_per_request=1", 40) for users in (1, 8, 64)]
 
 
 def run(case: Case, settings: Settings) -> dict[str, Any]:
@@ -97,63 +84,61 @@ def serving(model: Path) -> Iterator[int]:
 
 
 def _is_ready(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
     try:
-        connection.request("GET", "/ping")
-        return connection.getresponse().status == http.HTTPStatus.OK
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/ping", timeout=TIMEOUT_SECONDS):
+            return True  # any other status than 2xx is an error
     except OSError:
         return False
-    finally:
-        connection.close()
 
 
 def load(port: int, users: int, proteins: Sequence[str], settle: float, seconds: float) -> dict[str, Any]:
-    """Have users send requests for ``seconds`` after ``settle``.
-
-    Returns:
-        Times of answers in seconds, and residues per second of answers in that time.
-    """
-    answers = [Answers() for _ in range(users)]
+    """Have users send requests for ``seconds`` after ``settle``; times of answers are in seconds."""
+    answers: list[tuple[float, int]] = []
+    errors: list[str] = []
     begin = time.monotonic() + settle
-    threads = [
-        threading.Thread(target=_use, args=(port, proteins, begin, begin + seconds, seed, found))
-        for seed, found in enumerate(answers)
-    ]
+    arguments = (port, proteins, begin, begin + seconds, answers, errors)
+    threads = [threading.Thread(target=_use, args=(*arguments, seed)) for seed in range(users)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    times = sorted(time for found in answers for time in found.seconds)
-    errors = [error for found in answers for error in found.errors]
+    times = sorted(time for time, _ in answers)
     return {
         "users": users,
         "requests": len(times),
         "p50_seconds": statistics.median(times) if times else None,
         "p99_seconds": times[len(times) * 99 // 100] if times else None,
-        "residues_per_second": sum(found.residues for found in answers) / seconds,
+        "residues_per_second": sum(residues for _, residues in answers) / seconds,
         "errors": len(errors),
         "first_error": errors[0] if errors else None,
     }
 
 
-def _use(port: int, proteins: Sequence[str], begin: float, end: float, seed: int, found: Answers) -> None:
-    """Send requests until the end, and count what is answered after the beginning and before the end."""
+def _use(
+    port: int,
+    proteins: Sequence[str],
+    begin: float,
+    end: float,
+    answers: list[tuple[float, int]],
+    errors: list[str],
+    seed: int,
+) -> None:
+    """Send requests until the end; add the seconds and residues of answers after the beginning."""
     draw = random.Random(seed)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
     while (started := time.monotonic()) < end:
-        chosen = draw.choices(proteins, k=PROTEINS_PER_REQUEST)
+        protein = draw.choice(proteins)
         try:
-            body = json.dumps({"proteins": chosen})
-            connection.request("POST", "/invocations", body, {"Content-Type": "application/json"})
+            body, kind = json.dumps({"proteins": [protein]}), {"Content-Type": "application/json"}
+            connection.request("POST", "/invocations", body, kind)
             answer = connection.getresponse()
-            text = answer.read()
+            text = answer.read().decode(errors="replace")
         except (OSError, http.client.HTTPException) as error:
-            found.errors.append(f"{type(error).__name__}: {error}")
+            errors.append(f"{type(error).__name__}: {error}")
             connection.close()  # the next request opens it again
             continue
         if answer.status != http.HTTPStatus.OK:
-            found.errors.append(f"{answer.status}: {text[:200].decode(errors='replace')}")
+            errors.append(f"{answer.status}: {text[:200]}")
         elif started >= begin and (now := time.monotonic()) <= end:
-            found.seconds.append(now - started)
-            found.residues += sum(map(len, chosen))
+            answers.append((now - started, len(protein)))
     connection.close()

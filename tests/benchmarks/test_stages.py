@@ -75,7 +75,7 @@ def test_contestants_give_the_same_embeddings(each: str, settings: Settings) -> 
     contestants = figures["contestants"]
     assert {"pipeline, batch 1", "pipeline, batch 8", "ours, fp32"} <= contestants.keys()
     for name, found in contestants.items():
-        bound = embed.BOUNDS["bf16" if "bf16" in name else "fp32"]
+        bound = 0.03 if "bf16" in name else embed.EXACT
         assert found["largest_relative_difference"] < bound, name
         assert found["residues_per_second"]["median"] > 0
     line = {"size": "8M", "contestant": each, "figures": figures}

@@ -19,6 +19,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
+import re
 import shlex
 import signal
 import subprocess
@@ -36,7 +38,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
-import transformers
 
 from benchmarks.case import Case, Settings, Stage, case_id, is_out_of_memory, read_lines
 from benchmarks.contestant import use_one_device
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     # The Trainer would spread over all GPUs by itself; everything is measured on one.
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     lines = options.out / LINES_FILE
     settings = Settings(options.data, device, options.rehearsal, (*options.done, lines))
@@ -135,9 +136,25 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _machine(device: torch.device) -> dict[str, Any]:
     found = environment(device)
-    processor = environment(torch.device("cpu"))["device"]
-    commit = found.pop("git_sha") or "unknown"
-    return {"device": found.pop("device"), "processor": processor, "commit": commit, "versions": found}
+    name, commit = found.pop("device"), found.pop("git_sha") or "unknown"
+    processor = _processor()
+    return {
+        "device": name if device.type == "cuda" else processor,
+        "processor": processor,
+        "commit": commit,
+        "versions": found,
+    }
+
+
+def _processor() -> str:
+    """Name, family and model: virtual machines give one name to processors of several generations."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    found = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)$", text, re.MULTILINE))
+    name = found.get("model name", platform.machine())
+    return f"{name}, family {found['cpu family']}, model {found['model']}" if "cpu family" in found else name
 
 
 def _stage(name: str) -> Stage:
@@ -212,7 +229,6 @@ def _echo(process: subprocess.Popen[str], said: deque[str]) -> None:
 def _run_here(wanted: str, settings: Settings, result: Path) -> None:
     """Run a case in this process and write its figures."""
     use_one_device()
-    transformers.utils.logging.disable_progress_bar()
     stage = _stage(wanted.partition("/")[0])
     case = next(case for case in stage.cases(settings) if case.id == wanted)
     try:

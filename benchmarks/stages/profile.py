@@ -62,7 +62,8 @@ def _kernels(trainer: Trainer, steps: list[StepPacks]) -> tuple[list[Kernel], fl
     """Return what ran on the device (on a CPU: operators that call no others), and the wall time in us."""
     device = trainer.here.device
     is_cuda = device.type == "cuda"
-    with profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * is_cuda]) as found:
+    activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * is_cuda]
+    with profile(activities=activities, acc_events=True) as found:
         started = time.perf_counter()
         for step in steps:
             trainer.step(step)

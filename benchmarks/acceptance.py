@@ -41,7 +41,6 @@ import torch
 
 from benchmarks.case import Case, Settings, Stage, case_id, is_out_of_memory, read_lines
 from benchmarks.contestant import use_one_device
-from workloads.esm2.hardware import environment
 
 STAGES = "ceilings,parity,hygiene,profile,speed,versus,quality,finetune,embed,serve"
 LINES_FILE = "acceptance.jsonl"
@@ -132,6 +131,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _machine(device: torch.device) -> dict[str, Any]:
+    from workloads.esm2.hardware import environment  # brings transformers, which not every case needs
+
     found = environment(device)
     name, commit = found.pop("device"), found.pop("git_sha") or "unknown"
     processor = _processor()

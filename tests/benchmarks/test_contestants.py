@@ -98,7 +98,7 @@ def test_training_goes_on_after_its_state_was_on_the_host() -> None:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            found.append(float(loss))
+            found.append(loss.item())
             if parks:
                 state = list(training_state(both, [optimizer]))
                 assert len(state) == 4  # the weight, its two moments and the step

@@ -7,8 +7,8 @@ deadline of twice its expected time and a minute. The moment it ends, a line of 
 ``acceptance.jsonl`` in FOLDER: device, versions, commit, figures, verdict, and the last lines of output of
 a case that failed. A case that fails, hangs or runs out of memory does not end any other.
 
-Cases that this file or ``--done`` has for this device are not run again, whatever the commit. Failed ones
-are, after those that have not been tried. A case whose expected time passes ``--until`` is not started.
+Cases that ``--done`` has for this device are not run again, whatever the commit. Failed ones are, after those
+that have not been tried. A case whose expected time passes ``--until`` is not started.
 
 ``--report FILE`` runs nothing. It writes the tables of README.md and docs/ from the lines of the files
 given and of ``benchmarks/results/``, between markers such as ``<!-- acceptance:speed -->``.
@@ -19,6 +19,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
+import re
 import shlex
 import signal
 import subprocess
@@ -36,16 +38,14 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
-import transformers
 
 from benchmarks.case import Case, Settings, Stage, case_id, is_out_of_memory, read_lines
 from benchmarks.contestant import use_one_device
-from workloads.esm2.hardware import environment
 
 STAGES = "ceilings,parity,hygiene,profile,speed,versus,quality,finetune,embed,serve"
 LINES_FILE = "acceptance.jsonl"
-GRACE_SECONDS = 60
-"""Beside twice the expected time; also what a case may take beyond ``--until`` before it is ended."""
+GRACE_SECONDS, UNTIL_GRACE_SECONDS = 60, 30
+"""Beside twice the expected time, and beyond ``--until``, before a case is ended."""
 ERROR_LINES = 15
 
 
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     # The Trainer would spread over all GPUs by itself; everything is measured on one.
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     lines = options.out / LINES_FILE
     settings = Settings(options.data, device, options.rehearsal, (*options.done, lines))
@@ -78,9 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     machine = {**_machine(device), "data": str(options.data), "rehearsal": options.rehearsal}
     verdicts: list[str] = []
-    for case in _wanted(
-        [case for name in stages for case in _cases(name, settings)], options.only, settings, machine
-    ):
+    cases = [case for name in stages for case in _cases(name, settings)]
+    for case in _wanted(cases, options, machine):
         elapsed = time.monotonic() - started
         if options.until is not None and elapsed + case.seconds > options.until:
             _say(f"{case.id}: not started, {case.seconds:.0f} s after {elapsed:.0f} s would pass --until")
@@ -88,13 +87,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             continue
         limit = 2 * case.seconds + GRACE_SECONDS
         if options.until is not None:
-            limit = min(limit, options.until - elapsed + GRACE_SECONDS)
+            limit = min(limit, options.until - elapsed + UNTIL_GRACE_SECONDS)
         _say(f"{case.id}: started, about {case.seconds:.0f} s")
         began = time.monotonic()
         result = _run_apart(case, given, limit)
         line = {
             **{name: getattr(case, name) for name in ("stage", "size", "contestant", "shape")},
-            "verdict": result.pop("verdict"),
+            "verdict": result.pop("verdict", "measured"),
             "seconds": round(time.monotonic() - began, 1),
             **({"error": result.pop("error")} if "error" in result else {}),
             "figures": result,
@@ -116,13 +115,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--stages", default=STAGES, help="stages, with commas; default: %(default)s")
-    parser.add_argument(
-        "--only", nargs="+", default=[], help="run only cases whose name contains one of these"
-    )
+    parser.add_argument("--only", nargs="+", default=[], help="only cases whose name has one of these in it")
     parser.add_argument("--until", type=float, help="seconds from the start after which no case may end")
     parser.add_argument("--out", type=Path, default=Path("runs/acceptance"), help="folder for the lines")
     parser.add_argument(
-        "--done", type=Path, nargs="+", default=[], help="files of lines whose cases are not run"
+        "--done", type=Path, nargs="+", default=[], help="lines whose cases are not run again"
     )
     parser.add_argument("--data", type=Path, default=Path("data/sample"), help="prepared folder")
     parser.add_argument("--rehearsal", action="store_true", help="tiny shapes, to show that every case runs")
@@ -134,10 +131,28 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _machine(device: torch.device) -> dict[str, Any]:
+    from workloads.esm2.hardware import environment  # brings transformers, which not every case needs
+
     found = environment(device)
-    processor = environment(torch.device("cpu"))["device"]
-    commit = found.pop("git_sha") or "unknown"
-    return {"device": found.pop("device"), "processor": processor, "commit": commit, "versions": found}
+    name, commit = found.pop("device"), found.pop("git_sha") or "unknown"
+    processor = _processor()
+    return {
+        "device": name if device.type == "cuda" else processor,
+        "processor": processor,
+        "commit": commit,
+        "versions": found,
+    }
+
+
+def _processor() -> str:
+    """Name, family and model: virtual machines give one name to processors of several generations."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    found = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)$", text, re.MULTILINE))
+    name = found.get("model name", platform.machine())
+    return f"{name}, family {found['cpu family']}, model {found['model']}" if "cpu family" in found else name
 
 
 def _stage(name: str) -> Stage:
@@ -153,16 +168,14 @@ def _cases(name: str, settings: Settings) -> list[Case]:
         return [Case(name, "-", "-", "-", 1)]
 
 
-def _wanted(
-    cases: list[Case], only: Sequence[str], settings: Settings, machine: dict[str, Any]
-) -> list[Case]:
+def _wanted(cases: list[Case], options: argparse.Namespace, machine: dict[str, Any]) -> list[Case]:
     """Return the cases that are neither left out nor done, failed ones last."""
     before = {
         case_id(line): line["verdict"]
-        for line in read_lines(settings.lines)
+        for line in read_lines(options.done)
         if (line["device"], line["rehearsal"]) == (machine["device"], machine["rehearsal"])
     }
-    wanted = [case for case in cases if not only or any(text in case.id for text in only)]
+    wanted = [case for case in cases if not options.only or any(text in case.id for text in options.only)]
     done = [case for case in wanted if before.get(case.id, "failed") != "failed"]
     if done:
         _say(f"done before: {', '.join(case.id for case in done)}")
@@ -212,7 +225,6 @@ def _echo(process: subprocess.Popen[str], said: deque[str]) -> None:
 def _run_here(wanted: str, settings: Settings, result: Path) -> None:
     """Run a case in this process and write its figures."""
     use_one_device()
-    transformers.utils.logging.disable_progress_bar()
     stage = _stage(wanted.partition("/")[0])
     case = next(case for case in stage.cases(settings) if case.id == wanted)
     try:

@@ -209,7 +209,7 @@ def _windows(arm: BionemoArm, rounds: int, is_quick: bool) -> list[Window]:
 
 
 def _rate(windows: Sequence[dict[str, Any]]) -> float:
-    return statistics.median(window["residues"] / window["wall_seconds"] for window in windows)
+    return statistics.median(window["residues"] / window["seconds"] for window in windows)
 
 
 def _say(text: str) -> None:

@@ -74,7 +74,8 @@ class Stage(Protocol):
 
         Returns:
             Figures as JSON values. ``verdict`` is ``passed``, ``missed``, ``measured`` or ``out of memory``;
-            ``failed`` with an ``error`` keeps the figures of a case that failed in part.
+            ``failed`` with an ``error`` keeps the figures of a case that failed in part. The default is
+            ``measured``.
         """
 
 

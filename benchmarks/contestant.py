@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Protocol
@@ -47,7 +47,6 @@ class Window:
 
     seconds: float
     """CPU time of the process on a CPU, wall time from idle device to idle device on CUDA."""
-    wall_seconds: float
     steps: int
     proteins: int
     residues: int
@@ -65,10 +64,10 @@ class Window:
     @staticmethod
     def total(windows: Sequence[Window]) -> Window:
         """Windows added up, with the loss of the last."""
-        sums = [sum(getattr(window, name) for window in windows) for name in ("steps", *COUNTS)]
-        seconds = sum(window.seconds for window in windows)
-        wall = sum(window.wall_seconds for window in windows)
-        return Window(seconds, wall, *sums, windows[-1].loss, max(window.peak_bytes for window in windows))
+        names = ("seconds", "steps", *COUNTS)
+        sums = {name: sum(getattr(window, name) for window in windows) for name in names}
+        peak = max(window.peak_bytes for window in windows)
+        return replace(windows[-1], **sums, peak_bytes=peak)
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ class Gate:
             return True
         losses = self.loss_sum() - self._losses_before if self.loss_sum else None
         synchronize(self.device)
-        seconds, wall = clock(self.device) - self._started, time.perf_counter() - self._wall_started
+        seconds = clock(self.device) - self._started
         *counts, counted = self._totals.tolist()
         if grant.weights_to is not None:
             torch.save({name: tensor.cpu() for name, tensor in self.weights().items()}, grant.weights_to)
@@ -151,7 +150,7 @@ class Gate:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if self.device.type == "cuda":
             peak = torch.cuda.max_memory_allocated()
-        return self._wait(Window(seconds, wall, self._steps, **named, loss=loss, peak_bytes=peak))
+        return self._wait(Window(seconds, self._steps, **named, loss=loss, peak_bytes=peak))
 
     def _wait(self, window: Window | None) -> bool:
         bring_back = park(self.state()) if self._parks else lambda: None
@@ -164,7 +163,7 @@ class Gate:
         synchronize(self.device)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        self._started, self._wall_started = clock(self.device), time.perf_counter()
+        self._started = clock(self.device)
         return self._grant is not None
 
 

@@ -91,11 +91,12 @@ def seconds_are(device: torch.device) -> str:
 
 def shown(figures: dict[str, Any]) -> dict[str, str]:
     """Return the cells of a table that every rate has beside it, by heading."""
+    peak = {"peak GB": f"{figures['peak_gb']:.1f}"} if figures["seconds_are"] == "wall" else {}
     return {
         "MFU, model": f"{figures['model_mfu']:.1%}",
         "MFU, executed": f"{figures['executed_mfu']:.1%}",
         "of the measured ceiling": f"{figures['share_of_ceiling']:.0%}",
         "fill": f"{figures['fill']:.2f}",
         "mean length": f"{figures['mean_length']:.0f}",
-        "peak GB": f"{figures['peak_gb']:.1f}",
+        **peak,
     }

@@ -70,7 +70,13 @@ class _OnDevice(Pretraining):
 
     def weights(self) -> dict[str, Tensor]:
         with self._device:
-            return super().weights()
+            weights = super().weights()
+        # Memory of a file that safetensors maps cannot be parked.
+        return (
+            {name: tensor.clone() for name, tensor in weights.items()}
+            if self.config.model.init_from
+            else weights
+        )
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import shutil
 import sysconfig
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
     return {
         "c_compiler": compiler,
         "python_h": has_headers,
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {found.name: found.version for found in distributions() if found.name in PACKAGES},
         "memory_gb": torch.cuda.get_device_properties(device).total_memory / 1e9 if is_cuda else None,
         "products_flops_per_second": rates,
         "copy_bytes_per_second": copied,  # read and written
@@ -76,12 +75,6 @@ def _seconds(function: Callable[[], object], device: torch.device, least: float)
         synchronize(device)
         calls, batch = calls + batch, min(2 * batch, 64)
     return spent / calls
-
-
-def _version(package: str) -> str | None:
-    with suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(package)
-    return None
 
 
 def rows(lines: list[Line]) -> list[dict[str, str]]:

@@ -171,9 +171,9 @@ def _scores(files: Sequence[Path], settings: Settings, model: ModelConfig, budge
     losses = []
     with processes() as here:
         for file in files:
-            scored: nn.Module = with_weights(starting_config(model), torch.load(file)).to(here.device)
+            scored: nn.Module = with_weights(starting_config(model), torch.load(file))
             found = score(
-                scored,
+                scored.to(here.device),
                 split,
                 shape=PackShape.of(split, SCORING_TOKENS_PER_PACK, MAX_RESIDUES),
                 mask_fraction=model.mask_fraction,
@@ -209,7 +209,7 @@ def _judged(case: Case, figures: dict[str, Any], agrees: bool, settings: Setting
         if (line["stage"], line["contestant"], line["verdict"]) == ("quality", "tuned", "measured")
         and all(line["figures"][name] == figures[name] for name in same)
     ]
-    if case.contestant in ("guidance", "tuned") or not losses:
+    if case.contestant in ("guidance", "tuned") or settings.rehearsal or not losses:
         return {"verdict": "measured" if agrees else "missed"}
     ratio = figures["loss"] / min(losses)
     return {"loss_over_tuned": ratio, "verdict": "passed" if agrees and ratio <= MAX_LOSS_RATIO else "missed"}

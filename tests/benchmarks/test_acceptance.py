@@ -67,7 +67,7 @@ def test_case(case: Case, settings: Settings) -> None:
         assert recipe["is_computed"] == (case.size in ("650M", "3B"))
         assert 0.5 < one["fill"] <= 1 and recipe["residues_per_second"] > 0
     if case.stage == "profile":
-        assert found["kernels"] and 0 < found["busy_share"] <= 1
+        assert found["shares"]["products"] > 0 and 0 < found["busy_share"] <= 1
     if case.stage == "quality":
         residues = [point["residues"] for point in found["points"]]
         assert residues == sorted(residues) and residues[-1] == pytest.approx(30_000, rel=0.35)

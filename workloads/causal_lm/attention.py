@@ -20,7 +20,8 @@ from workloads.esm2.attention import Segments
 
 PACKED = "packed_causal"
 """transformers' name for it: ``config._attn_implementation``."""
-_GROUPS = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
+_HAS_GROUPS = "enable_gqa" in inspect.signature(varlen_attn).parameters
+_GROUPS: dict[str, Any] = {"enable_gqa": True} if _HAS_GROUPS else {}
 """Lets several heads of queries share one of keys and values; torch 2.11 has no such argument."""
 
 

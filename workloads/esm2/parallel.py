@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -52,13 +53,14 @@ def parallelize(
         model.tie_weights()  # again, since XLA's tensors do not fit into parameters that are there
     if here.world_size == 1 or here.device.type == "xla":  # whose graphs contain the reduction
         return model
-    # torch 2.13 deprecates the name that torch 2.11 and 2.12 have.
+    # torch 2.13 deprecates the name that torch 2.11 has.
     is_new = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+    no_sync: dict[str, Any] = {"forward_sync_buffers" if is_new else "broadcast_buffers": False}
     return DistributedDataParallel(
         model,
         device_ids=[here.device] if here.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
-        **{"forward_sync_buffers" if is_new else "broadcast_buffers": False},
+        **no_sync,
     )
 
 

@@ -188,7 +188,7 @@ def fingerprint(weights: Mapping[str, Tensor], settings: str = "") -> str:
 
     def of_tensor(name: str) -> bytes:
         flat = weights[name].detach().cpu().contiguous().view(-1).view(torch.uint8)
-        return name.encode() + hashlib.sha256(flat.numpy()).digest()
+        return name.encode() + hashlib.sha256(flat.numpy().data).digest()
 
     with ThreadPoolExecutor() as threads:
         parts = [settings.encode(), *threads.map(of_tensor, sorted(weights))]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from gzip import BadGzipFile
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import numpy as np
 
@@ -45,13 +45,13 @@ class Block:
     data: bytes
 
 
-def open_gzip(file: Path | io.BufferedReader) -> IO[bytes]:
-    """Open a gzip file for reading, by isal if it is installed: it is faster than the standard library."""
+def open_gzip(file: Any) -> IO[bytes]:
+    """Open a gzip file (path or stream) for reading, by isal if it is there: it is faster than gzip."""
     try:
-        from isal import igzip as library
+        from isal import igzip
     except ModuleNotFoundError:
-        library = gzip
-    return cast("IO[bytes]", library.open(file, "rb"))
+        return gzip.open(file, "rb")
+    return cast("IO[bytes]", igzip.open(file, "rb"))
 
 
 class _HashingFile(io.RawIOBase):

@@ -258,6 +258,17 @@ def test_bad_settings_have_a_message(
             train_here(run_file, "name=bad", *settings)
 
 
+@pytest.mark.parametrize("package", ["peft", "sklearn"])
+def test_packages_that_a_run_needs_later_are_looked_for_at_its_start(
+    run_file: Path, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)  # which makes importing it fail
+    with pytest.raises(ModuleNotFoundError) as raised:
+        train_here(run_file, "name=without")
+    assert raised.value.name == package
+    assert not (run_file.parent / "runs/without/metrics.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

@@ -19,8 +19,8 @@ from workloads.esm2.attention import Segments, packed_attention, uses_flash
 FORWARD, BACKWARD = 1e-2, 2e-2
 """bf16 rounds to 2^-9 (0.2 %) of a number at most. The forward pass rounds rotated queries and keys,
 probabilities and the result once each, and the backward pass the gradients of all of them. A score of
-standard deviation 1 passes an error on as it is. Four independent roundings come to 0.4 %, eight to 0.55
-%. The rest is room for lengths at which errors do not average out."""
+standard deviation 1 passes an error on as it is. Four independent roundings come to 0.4 %, eight to 0.55 %.
+The rest is room for lengths at which errors do not average out."""
 
 
 def drawn_segments(scale: Scale, device: torch.device) -> Segments:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from typing import IO, Any
 import psutil
 
 from tests.job_schemas.validation import pod_templates
+from tests.workloads.esm2.training_runs import free_port
 
 REPOSITORY = Path(__file__).parents[3]
 AGENT_PACKAGES = REPOSITORY / ".venv-hyperpod"
@@ -126,8 +126,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         with suppress(psutil.NoSuchProcess):
             child.kill()
     process.wait(timeout=30)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])

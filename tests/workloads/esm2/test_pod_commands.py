@@ -20,7 +20,8 @@ from tests.job_schemas.validation import pod_templates
 from tests.tools.eks_jobs_made import made, shipped
 from tests.workloads.esm2.finetune.labelled_proteins import NUM_PROTEINS, write_table
 from tests.workloads.esm2.operator_stand_in import post, start, stop, wait_for
-from tests.workloads.esm2.pods_here import AGENT_PACKAGES, Pod, Pods, free_port
+from tests.workloads.esm2.pods_here import AGENT_PACKAGES, Pod, Pods
+from tests.workloads.esm2.training_runs import free_port
 from workloads.esm2.heartbeat import BEAT_LINES
 from workloads.esm2.launch.kubernetes_job import config_map, job_manifest
 from workloads.esm2.launch.pod_job import SAVE_SECONDS, PodJob

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -138,3 +139,8 @@ def lines(run_dir: Path, kind: str) -> list[dict[str, Any]]:
 def largest_difference(a: Losses, b: Losses) -> float:
     assert a.keys() == b.keys() and len(a) >= NUM_STEPS
     return max(abs(a[step] - b[step]) for step in a)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])

@@ -17,7 +17,7 @@ from unittest import mock
 
 from torch.multiprocessing.spawn import start_processes
 
-from tests.workloads.esm2.pods_here import free_port
+from tests.workloads.esm2.training_runs import free_port
 from workloads.esm2 import pretraining, train
 from workloads.esm2.config import RunConfig, load_config
 from workloads.esm2.masking import mask_pack

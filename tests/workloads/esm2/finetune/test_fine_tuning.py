@@ -264,7 +264,7 @@ def test_packages_that_a_run_needs_later_are_looked_for_at_its_start(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)  # which makes importing it fail
     with pytest.raises(ModuleNotFoundError) as raised:
-        train_here(run_file, "name=without")
+        train_here(run_file, "name=without", "lora={}")
     assert raised.value.name == package
     assert not (run_file.parent / "runs/without/metrics.jsonl").exists()
 

@@ -111,7 +111,14 @@ def measure(
         arms[f"{best}, bf16"] = Contestant(_pipeline(half, size, each))
     answer = EMBEDDING if each == "mean" else RESIDUE_EMBEDDINGS
     for name, dtype in types.items():
-        engine = Engine(load_model(str(folder)), device=device, dtype=dtype, max_residues=MAX_RESIDUES)
+        engine = Engine(
+            load_model(str(folder)),
+            device=device,
+            dtype=dtype,
+            max_residues=MAX_RESIDUES,
+            compile_from=0 if is_cuda else None,
+        )
+        engine.warm_up(answer)
         arms[f"ours, {name}"] = Contestant(partial(engine.run, answer=answer))
     for arm in list(arms.values())[searched:]:
         _rate(arm, warm_up, device)

@@ -35,8 +35,8 @@ AS_GOOD_AS_TRANSFORMERS = 2.0
 """Errors of our bf16 pass over those of transformers' own. Both round the same products to bf16, in places
 that differ, and by chance either is better at the worst protein or tensor: on a CPU by up to 1.6."""
 AS_GOOD_AS_EAGER = 2.0
-"""Error of compiled layers over that of eager ones. Compiled layers keep fp32 in between where eager ones round
-to bf16, so their error is about as large; by chance either is better at the worst protein or tensor."""
+"""Error of compiled layers over that of eager ones. Compiled layers keep fp32 in between where eager ones
+round to bf16, so their error is about as large; by chance either is better at the worst protein or tensor."""
 ANY_ORDER = 5e-3
 """flash adds up gradients of queries by atomic operations in any order, in fp32, and rounds the sums to bf16:
 now and then a number is rounded to its other neighbour (0.4 %)."""

@@ -30,11 +30,6 @@ EXTRA = {
     "workloads.esm2.serving.server": SERVING,
 }
 """What modules of a single stage may need besides."""
-NEED_DATASETS = {
-    f"benchmarks.{name}" for name in ("arm_setup", "quality", "speed_table", "trainer_arms", "training")
-}
-EXCEPTIONS = {"benchmarks.serving": "locust", **dict.fromkeys(NEED_DATASETS, "datasets")}
-"""Missing package by module. locust loads ``benchmarks.serving`` itself, in an environment of its own."""
 IMPORT_ALL = """
 import importlib, json, sys
 missing = {}
@@ -119,8 +114,7 @@ def test_every_module_imports_without_other_packages(extra: tuple[str, ...]) -> 
     assert chosen
     done = python("-c", IMPORT_ALL, *chosen, packages=[*REQUIRED, *extra])
     assert done.returncode == 0, done.stderr
-    missing = json.loads(done.stdout.splitlines()[-1])
-    assert {name: package for name, package in missing.items() if EXCEPTIONS.get(name) != package} == {}
+    assert json.loads(done.stdout.splitlines()[-1]) == {}
 
 
 def test_other_packages_are_hidden_from_child_processes_too() -> None:

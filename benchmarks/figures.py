@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from workloads.esm2.precision import has_bf16_instructions
 
 from benchmarks.contestant import Window
 from workloads.esm2.config import ModelConfig
 from workloads.esm2.hardware import executed_flops, matmul_ceiling, num_flops, peak_flops
 from workloads.esm2.packing import SPECIAL_TOKENS
+from workloads.esm2.precision import has_bf16_instructions
 from workloads.esm2.prediction_room import num_rows
 from workloads.esm2.pretrained import on_meta, starting_config
 from workloads.esm2.progress import Progress

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 from typing import Any
 
@@ -106,20 +107,28 @@ def matmul_ceiling(device: torch.device, dtype: torch.dtype) -> float:
 
     The best of three: of 8192 rows on CUDA, on a CPU of as many as take 20 ms.
     """
-    from torch.utils.benchmark import Timer  # tenths of a second, which no start should wait for
-
     # Ten in a row hide the time of a launch behind products of 1.4 ms.
     side, times = (8192, 10) if device.type == "cuda" else (256, 1)
     while True:
         # Random numbers: on zeros and ones a GPU draws less power, and its clock is higher.
         random = torch.Generator(device).manual_seed(0)
         a, b = (torch.randn(side, side, device=device, generator=random).to(dtype) for _ in range(2))
-        names = {"mm": torch.mm, "a": a, "b": b, "out": torch.empty_like(a)}
-        timer = Timer("mm(a, b, out=out)", globals=names, num_threads=torch.get_num_threads())
-        seconds = min(timer.timeit(times).mean for _ in range(3))
-        if seconds > 0.02 or side == 8192:
-            return 2 * side**3 / seconds
+        out, rounds = torch.empty_like(a), []
+        for _ in range(4):  # the first makes the kernel
+            _wait_for(device)
+            started = time.perf_counter()
+            for _ in range(times):
+                torch.mm(a, b, out=out)
+            _wait_for(device)
+            rounds.append((time.perf_counter() - started) / times)
+        if min(rounds) > 0.02 or side == 8192:
+            return 2 * side**3 / min(rounds)
         side *= 2
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def peak_memory_bytes(device: torch.device) -> int:

@@ -67,6 +67,11 @@ def uses_flash(x: Tensor) -> bool:
     return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
 
 
+def uses_cpu_kernel(x: Tensor) -> bool:
+    """Return whether torch's flash kernel for CPUs computes attention for the device and type of ``x``."""
+    return x.device.type == "cpu" and x.dtype == torch.float32
+
+
 def packed_attention(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) -> Tensor:
     """Softmax attention of rotated queries and keys, scaled by D ** -0.5.
 
@@ -116,7 +121,7 @@ def _forward_only(qkv: Tensor, cos: Tensor, sin: Tensor, cumulative: Tensor) -> 
     num_tokens, _, heads, size = qkv.shape
     rotated = _rotate_all(qkv[:, :2], cos, sin)  # (T, 2, H, D)
     bounds = _bounds(cumulative)
-    if qkv.dtype == torch.float32 and qkv.device.type == "cpu":
+    if uses_cpu_kernel(qkv):
         return _flash(rotated, qkv, bounds)[0]
     q, k, v = (x.transpose(0, 1) for x in (rotated[:, 0], rotated[:, 1], qkv[:, 2]))  # (H, T, D)
     context = torch.empty_like(qkv[:, 0])
@@ -155,7 +160,7 @@ def _rotate_all(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # the loop's length changes with every pack
 def _segment_attention(qkv: Tensor, cos: Tensor, sin: Tensor, cumulative: Tensor) -> Tensor:
-    if qkv.dtype == torch.float32 and qkv.device.type == "cpu":
+    if uses_cpu_kernel(qkv):
         result: Tensor = _FlashAttention.apply(qkv, cos, sin, _bounds(cumulative))
     else:
         result = _SegmentAttention.apply(qkv, cos, sin, _Slots.of(cumulative))

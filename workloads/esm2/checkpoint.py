@@ -39,6 +39,8 @@ LEFT_TOGETHER = (RunError, SystemExit)
 """Exceptions that every process raises at the same place."""
 _CHUNK_BYTES = 16 << 20
 _PARTIAL = ".partial"
+_STAGES_AGAIN = torch.__version__ >= "2.13"
+"""Whether a stager serves several saves, from the same memory. torch 2.11 closes it after the first."""
 _DAMAGED = ".damaged"
 
 
@@ -77,14 +79,13 @@ class Checkpointer:
         # Background collectives need a group of their own, or they would meet those of the training step.
         self._group = dist.new_group(backend="gloo")
         cuda = here.device.type == "cuda"
-        self._stager = DefaultStager(
-            StagingOptions(
-                use_pinned_memory=cuda,
-                use_shared_memory=False,
-                use_async_staging=False,
-                use_non_blocking_copy=cuda,
-            )
+        self._staging = StagingOptions(
+            use_pinned_memory=cuda,
+            use_shared_memory=False,
+            use_async_staging=False,
+            use_non_blocking_copy=cuda,
         )
+        self._stager = DefaultStager(self._staging)
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: tuple[int, Mapping[str, Any], Future[dict[str, int]]] | None = None
         if here.is_first:
@@ -105,6 +106,8 @@ class Checkpointer:
         beat("saving a checkpoint", slow=True)
         path = self._path(step)
         partial = path.with_name(path.name + _PARTIAL)
+        if not _STAGES_AGAIN:
+            self._stager = DefaultStager(self._staging)
         state: dict[str, Any] = {}
         # With XLA every process has all of it. A copy on the host for each of a node's 32 or 64, and another
         # to write from, would be more than the host's memory.

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed.checkpoint.staging import DefaultStager
 
 from tests.workloads.esm2.training_runs import events, lines, losses, train_here
-from workloads.esm2 import evaluation
+from workloads.esm2 import checkpoint, evaluation
 from workloads.esm2.masking import mask_pack
 from workloads.esm2.run_lock import PATIENCE
 from workloads.esm2.trainer import NonFiniteLossError
@@ -43,6 +44,23 @@ def test_damaged_checkpoint_falls_back(
         (path / ".metadata").unlink()
     with pytest.raises(ValueError, match="every checkpoint of this run is damaged"):
         train_here(run_file, "train.save_every_steps=10", "train.max_steps=32")
+
+
+def test_a_stager_that_serves_one_save_is_replaced(
+    run_file: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in torch 2.11, which closes a stager as soon as it has staged once."""
+    stage = DefaultStager.stage
+
+    def stage_and_close(stager: DefaultStager, *arguments: Any, **settings: Any) -> Any:
+        staged = stage(stager, *arguments, **settings)
+        stager.close()
+        return staged
+
+    monkeypatch.setattr(DefaultStager, "stage", stage_and_close)
+    monkeypatch.setattr(checkpoint, "_STAGES_AGAIN", False)
+    train_here(run_file, "train.save_every_steps=3", "train.max_steps=7")
+    assert events(run_dir).count("checkpoint") == 3
 
 
 def test_a_signal_ends_an_evaluation(run_file: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from aws_cdk import Annotations, CfnOutput, Stack
 
 from config.chart_cache import chart_folder
-from config.cluster_tags import CLUSTER_TAG
 from config.eks_cluster import EksCluster
+from config.resource_names import CLUSTER_TAG
 from constructs import Construct
 from constructs.autoscaling_role import autoscaling_role
 from constructs.cluster_services import ClusterServices

@@ -19,7 +19,7 @@ from tools.eks_image import commit_image, image_note
 from tools.eks_placement import EksWanted, groups_of_type
 from tools.eks_request import bandwidth_job, pod_job
 from tools.image import DEFAULT_FRAMEWORK, FRAMEWORK_OF, NEURON
-from tools.kind_of_job import active_jobs, kind_of
+from tools.job_state import active_jobs, kind_of
 from tools.kubectl import Kubectl, Refused, open_kubectl
 from tools.stage_command import code_revision, named_run, print_found, stage_parser
 from workloads.esm2.launch.job_file import TRAINING, results

@@ -15,14 +15,13 @@ from constructs.autoscaling_role import autoscaling_role
 from constructs.cluster_services import ClusterServices
 from constructs.cost_budget import CostBudget
 from constructs.eks_hyperpod_cluster import EksHyperPodCluster
-from constructs.eks_node_files import EksNodeFiles
-from constructs.eks_node_statements import eks_node_statements
 from constructs.hyperpod_chart import HyperPodChart
 from constructs.instance_role import InstanceRole
 from constructs.kubernetes_cluster import KubernetesCluster
 from constructs.log_group import log_group
 from constructs.network import Network
-from constructs.node_statements import LIFECYCLE_PREFIX, NodeResources
+from constructs.node_files import EksNodeFiles
+from constructs.node_statements import LIFECYCLE_PREFIX, NodeResources, eks_node_statements
 from constructs.node_waiter import NodeWaiter
 from constructs.pod_interfaces import PodInterfaces
 from constructs.studio_on_kubernetes import StudioOnKubernetes

@@ -7,6 +7,7 @@ the manifests instead, for kubectl and for HyperPod's own command line (hyp).
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -34,22 +35,8 @@ def main() -> int:
     cluster = load_eks_cluster(options.cluster)
     framework = framework_of(cluster, options.stage, options.group)
     image = options.image or commit_image(cluster, options.profile, framework)
-    wanted = EksWanted(
-        stage=options.stage,
-        image=image,
-        nodes=options.nodes,
-        team=options.team,
-        namespace=options.namespace,
-        priority=options.priority,
-        preferred_topology=options.preferred_topology,
-        required_topology=options.required_topology,
-        group=options.group,
-        gpus_per_node=options.gpus_per_node,
-        folder=options.folder,
-        service_account=options.service_account,
-        hang_seconds=options.hang_seconds,
-        max_retries=options.max_retries,
-    )
+    given = vars(options) | {"image": image}
+    wanted = EksWanted(**{field.name: given[field.name] for field in fields(EksWanted)})
     run, version = named_run(options), code_revision()
     if run is None:
         job = bandwidth_job(cluster, options.overrides, wanted, version=version)

@@ -11,7 +11,7 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -66,7 +66,7 @@ def main() -> int:
         events = [event for event in found if event.stream == stream.name]
         printer.show(stream, events if options.since else newest_run(events))
     if options.follow:
-        _follow(logs, log_group, read_nodes, options.node, printer, found)
+        _follow_nodes(logs, log_group, read_nodes, options.node, printer, found)
     return 0
 
 
@@ -80,13 +80,16 @@ def _show_control_plane(logs: Any, cluster: EksCluster, options: argparse.Namesp
     def tell(event: Event) -> None:
         print(f"{part(event)}: {event.text}", flush=True)
 
-    events = read_control_plane(logs, cluster, since_ms=now_ms - (options.since or DEFAULT_SINCE_MS))
+    def read(since_ms: int) -> list[Event]:
+        return read_control_plane(logs, cluster, since_ms=since_ms)
+
+    events = read(now_ms - (options.since or DEFAULT_SINCE_MS))
     for event in events:
         tell(event)
     if not events:
         print('the control plane said nothing in that time; ARGS="--since 1d" looks further back')
     if options.follow:
-        follow_control_plane(logs, cluster, events, tell, now_ms=now_ms, wait=POLL_SECONDS)
+        _follow(read, tell, events, now_ms=now_ms)
 
 
 def _options() -> argparse.Namespace:
@@ -188,7 +191,7 @@ class Printer:
         return f"{RED}{text}{PLAIN}" if self._colours and ERROR in text else text
 
 
-def _follow(
+def _follow_nodes(
     logs: Any,
     log_group: str,
     read_nodes: Callable[[], ClusterNodes | None],
@@ -196,22 +199,38 @@ def _follow(
     printer: Printer,
     shown: Sequence[Event],
 ) -> None:
-    """Until Ctrl-C; also of nodes whose first word comes meanwhile."""
-    seen = {event.id for event in shown}
-    latest = max((event.time_ms for event in shown), default=_now_ms())
-    nodes, known = read_nodes(), set[str]()
-    while True:
-        time.sleep(POLL_SECONDS)
-        streams = {stream.name: stream for stream in list_streams(logs, log_group)}
-        if not streams.keys() <= known:
-            nodes, known = read_nodes(), set(streams)
+    """Also nodes whose first word comes meanwhile."""
+    nodes, streams = read_nodes(), dict[str, NodeStream]()
+
+    def read(since_ms: int) -> Iterator[Event]:
+        nonlocal nodes, streams
+        known, streams = streams, {stream.name: stream for stream in list_streams(logs, log_group)}
+        if not streams.keys() <= known.keys():
+            nodes = read_nodes()
             printer.names = names_of(nodes)
         meant = [s.name for s in streams.values() if wanted is None or _is_meant(s, nodes, wanted)]
-        for event in read_events(logs, log_group, meant, since_ms=latest - LATE_MS):
+        return read_events(logs, log_group, meant, since_ms=since_ms)
+
+    _follow(read, lambda event: printer.tell(streams[event.stream], event), shown, now_ms=_now_ms())
+
+
+def _follow(
+    read: Callable[[int], Iterable[Event]],
+    tell: Callable[[Event], None],
+    shown: Sequence[Event],
+    *,
+    now_ms: int,
+) -> None:
+    """Tell each event that is not shown yet and that ``read`` finds since a time, until Ctrl-C."""
+    seen = {event.id for event in shown}
+    latest = max((event.time_ms for event in shown), default=now_ms)
+    while True:
+        time.sleep(POLL_SECONDS)
+        for event in read(latest - LATE_MS):
             if event.id not in seen:
                 seen.add(event.id)
                 latest = max(latest, event.time_ms)
-                printer.tell(streams[event.stream], event)
+                tell(event)
 
 
 def read_control_plane(logs: Any, cluster: EksCluster, *, since_ms: int) -> list[Event]:
@@ -240,14 +259,11 @@ def _events(logs: Any, group: str, since_ms: int) -> Iterator[Event]:
         logGroupName=group, orderBy="LastEventTime", descending=True
     ):
         found = page["logStreams"]
-        names += [stream["logStreamName"] for stream in found if _is_wanted(stream, since_ms)]
+        recent = [stream["logStreamName"] for stream in found if _is_recent(stream, since_ms)]
+        names += [name for name in recent if not name.startswith(AUDIT)]
         if found and not _is_recent(found[-1], since_ms):
             break
     yield from read_events(logs, group, names, since_ms=since_ms)
-
-
-def _is_wanted(stream: dict[str, Any], since_ms: int) -> bool:
-    return not stream["logStreamName"].startswith(AUDIT) and _is_recent(stream, since_ms)
 
 
 def _is_recent(stream: dict[str, Any], since_ms: int) -> bool:
@@ -258,27 +274,6 @@ def _is_recent(stream: dict[str, Any], since_ms: int) -> bool:
 def part(event: Event) -> str:
     """The part of the control plane that said it: its stream's name without the id of its instance."""
     return event.stream.rpartition("-")[0]
-
-
-def follow_control_plane(
-    logs: Any,
-    cluster: EksCluster,
-    shown: list[Event],
-    tell: Callable[[Event], None],
-    *,
-    now_ms: int,
-    wait: float,
-) -> None:
-    """Tell what comes, until Ctrl-C."""
-    seen = {event.id for event in shown}
-    latest = max((event.time_ms for event in shown), default=now_ms)
-    while True:
-        time.sleep(wait)
-        for event in read_control_plane(logs, cluster, since_ms=latest - LATE_MS):
-            if event.id not in seen:
-                seen.add(event.id)
-                latest = max(latest, event.time_ms)
-                tell(event)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,18 @@
-"""Kubernetes roles of people: jobs of operators, and the queues that these are placed from."""
+"""Kubernetes roles and groups of people: jobs of operators, and the queues that these are placed from.
+
+EKS's access policies cover Kubernetes's own objects; jobs of operators are none of them.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from config.eks_cluster import EksCluster
-from config.kubernetes_access import EDITORS, VIEWERS, groups_in
+from config.kubernetes import AccessEntry
 from config.kubernetes_names import job_namespaces
 
+EDITORS, VIEWERS = "training-job-editors", "training-job-viewers"
+_GROUPS = {"admin": EDITORS, "edit": EDITORS, "view": VIEWERS}
 _RBAC = "rbac.authorization.k8s.io"
 _READ = ["get", "list", "watch"]
 _WRITE = [*_READ, "create", "update", "patch", "delete"]
@@ -65,3 +70,16 @@ def _bound(role: str, groups: list[str]) -> dict[str, Any]:
         "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": role},
         "subjects": [{"apiGroup": _RBAC, "kind": "Group", "name": group} for group in groups],
     }
+
+
+def job_groups(entry: AccessEntry) -> list[str]:
+    """Groups of a principal, one for each of its namespaces; none for an administrator, who may do all."""
+    group = _GROUPS.get(entry.level)
+    if group is None:
+        return []
+    return [f"{group}:{namespace}" for namespace in entry.namespaces] or [group]
+
+
+def groups_in(namespace: str, group: str) -> list[str]:
+    """The groups of which ``group`` (EDITORS or VIEWERS) consists in a namespace."""
+    return [group, f"{group}:{namespace}"]

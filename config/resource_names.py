@@ -1,8 +1,14 @@
-"""Names of resources, for the constructs that give them and the tools that look for them."""
+"""Names and tags of stacks and resources, for the constructs and for the tools that look for them."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from config.cluster import Cluster
+
+PROJECT_TAG, PROJECT = "project", "hyperpod-esm2"
+CLUSTER_TAG = "hyperpod-cluster"
+"""Names the cluster; the budget filters by it, so it must be activated as a cost allocation tag (Billing)."""
 
 
 def artifact_bucket(cluster: Cluster, account: str) -> str:
@@ -59,3 +65,37 @@ def key_alias(cluster: Cluster) -> str:
 def alert_key_name(cluster: Cluster) -> str:
     """Of the topic's key, where the cluster has none of its own."""
     return f"{cluster.name}-alerts"
+
+
+def tags_of(cluster: Cluster) -> dict[str, str]:
+    """The file's own tags and ours, which win."""
+    return {**cluster.tags, PROJECT_TAG: PROJECT, CLUSTER_TAG: cluster.name}
+
+
+class StackNames(NamedTuple):
+    """In the order of deployment; the last is destroyed first."""
+
+    network: str
+    storage: str
+    studio: str
+    """As the next but one; before the cluster, which refers to it."""
+    hyperpod: str
+    observability: str
+    """A stack that is there only if the file has its section, or had it when it was deployed."""
+
+
+def construct_ids(cluster: Cluster) -> StackNames:
+    """What people type after `cdk deploy`."""
+    prefix = {"slurm": "Slurm", "eks": "Eks"}[cluster.scheduler]
+    names = ("Network", "Storage", "Studio", "HyperPod", "Observability")
+    return StackNames(*(f"{prefix}{name}Stack" for name in names))
+
+
+def stack_names(cluster: Cluster) -> StackNames:
+    return StackNames(*(f"{cluster.name}-{cluster.scheduler}-{name}" for name in StackNames._fields))
+
+
+def wanted_stacks(cluster: Cluster, of: StackNames) -> list[str]:
+    """Those of the names or ids whose stacks the file asks for."""
+    optional = {of.studio: cluster.studio, of.observability: cluster.observability}
+    return [name for name in of if name not in optional or optional[name]]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from aws_cdk import Acknowledgment, Stack, Token, Validations
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_s3_deployment as s3_deployment
@@ -92,3 +93,13 @@ def _acknowledge_handler(deployment: s3_deployment.BucketDeployment, bucket: s3.
     }
     for finding, reason in findings.items():
         Validations.of(handler).acknowledge(Acknowledgment(id=finding, reason=reason))
+
+
+def bucket_by_name(
+    scope: Construct, construct_id: str, bucket: s3.IBucket, key: kms.IKey | None
+) -> tuple[str, s3.IBucket]:
+    """Return a bucket's name, which is known, and the bucket by name, with no reference to its stack."""
+    resource = bucket.node.default_child
+    assert isinstance(resource, s3.CfnBucket) and resource.bucket_name
+    name = resource.bucket_name
+    return name, s3.Bucket.from_bucket_attributes(scope, construct_id, bucket_name=name, encryption_key=key)

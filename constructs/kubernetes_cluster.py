@@ -13,8 +13,8 @@ from aws_cdk import aws_logs as logs
 from aws_cdk.lambda_layer_kubectl_v34 import KubectlV34Layer
 
 from config.eks_cluster import EksCluster
+from config.job_access import job_groups
 from config.kubernetes import AccessEntry, LogKind
-from config.kubernetes_access import job_groups
 from config.resource_names import control_plane_log_group, kubernetes_cluster
 from constructs import Construct
 from constructs.log_group import log_group

@@ -13,15 +13,35 @@ from aws_cdk import aws_s3 as s3
 from config.node_settings import node_settings_text
 from config.slurm_cluster import SlurmCluster
 from constructs import Construct
-from constructs.hashed_upload import HashedUpload
+from constructs.hashed_upload import HashedUpload, bucket_by_name
 from constructs.log_group import log_group
 from constructs.node_statements import LIFECYCLE_PREFIX, WORKLOAD_PREFIX
 
 REPOSITORY = Path(__file__).parents[1]
+EKS_SCRIPTS = REPOSITORY / "lifecycle" / "eks"
 LOG_DAYS = 30
 SETTINGS = "settings.json"
 """Of the cluster file, and so a part of the scripts' hash."""
 DEPLOYMENT = "deployment.json"
+
+
+class EksNodeFiles(Construct):
+    """Lifecycle scripts of EKS in the artifact bucket. The training code is in its image."""
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, artifact_bucket: s3.IBucket, key: kms.IKey | None
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self.bucket_name, bucket = bucket_by_name(self, "Bucket", artifact_bucket, key)
+        log = log_group(self, "Log", key=key, retention_days=LOG_DAYS)
+        self.lifecycle = HashedUpload(
+            self,
+            "Lifecycle",
+            bucket=bucket,
+            prefix=LIFECYCLE_PREFIX,
+            folder=EKS_SCRIPTS,
+            log_group=logs.LogGroup.from_log_group_arn(self, "LogReference", log.attr_arn),
+        )
 
 
 class NodeFiles(Construct):
@@ -40,13 +60,7 @@ class NodeFiles(Construct):
         studio: Mapping[str, str | None] | None,
     ) -> None:
         super().__init__(scope, construct_id)
-        resource = artifact_bucket.node.default_child
-        assert isinstance(resource, s3.CfnBucket) and resource.bucket_name
-        self.bucket_name = resource.bucket_name
-        # By its name, which is known, rather than by a reference to the other stack.
-        bucket = s3.Bucket.from_bucket_attributes(
-            self, "Bucket", bucket_name=self.bucket_name, encryption_key=key
-        )
+        self.bucket_name, bucket = bucket_by_name(self, "Bucket", artifact_bucket, key)
         log = log_group(self, "Log", key=key, retention_days=LOG_DAYS)
         log_reference = logs.LogGroup.from_log_group_arn(self, "LogReference", log.attr_arn)
         self.workloads = HashedUpload(

@@ -13,7 +13,7 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_s3_deployment as s3_deployment
 
 from constructs import Construct
-from constructs.hashed_upload import MEMORY_MIB, HashedUpload
+from constructs.hashed_upload import MEMORY_MIB, HashedUpload, bucket_by_name
 from constructs.node_statements import Statement
 
 FOLDER = Path(__file__).parents[1] / "lifecycle" / "studio"
@@ -39,12 +39,7 @@ class StudioFiles(Construct):
         log: logs.CfnLogGroup,
     ) -> None:
         super().__init__(scope, construct_id)
-        resource = artifact_bucket.node.default_child
-        assert isinstance(resource, s3.CfnBucket) and resource.bucket_name
-        self.bucket_name = resource.bucket_name
-        bucket = s3.Bucket.from_bucket_attributes(
-            self, "Bucket", bucket_name=self.bucket_name, encryption_key=key
-        )
+        self.bucket_name, bucket = bucket_by_name(self, "Bucket", artifact_bucket, key)
         log_group = logs.LogGroup.from_log_group_arn(self, "LogReference", log.attr_arn)
         upload = HashedUpload(
             self,

@@ -10,7 +10,7 @@ from aws_cdk import aws_iam as iam
 
 from config import studio_jobs
 from config.eks_cluster import EksCluster
-from config.kubernetes_access import EDITORS
+from config.job_access import EDITORS
 from config.kubernetes_names import job_namespaces
 from config.lustre_volumes import SYSTEM_NAMESPACE
 from config.studio_people import shared_uids

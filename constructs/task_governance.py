@@ -11,9 +11,9 @@ from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_logs as logs
 
 from config import addons
-from config.cluster_tags import tags_of
 from config.eks_cluster import EksCluster
 from config.kubernetes_names import POD_SECURITY
+from config.resource_names import tags_of
 from config.task_governance import Quota, Team, team_namespace
 from config.task_governance import TaskGovernance as Settings
 from constructs import Construct

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from config import addons
 from config.address_demand import FREE_POD_ADDRESSES, POD_ADDRESSES
 from config.eks_cluster import EksCluster
@@ -9,7 +11,8 @@ from constructs import Construct
 from constructs.addon import addon
 from constructs.kubernetes_cluster import KubernetesCluster
 from constructs.manifest import manifest
-from constructs.metadata_policy import metadata_policy
+
+METADATA_ADDRESS = "169.254.169.254/32"
 
 
 class WithoutNodes(Construct):
@@ -37,3 +40,29 @@ class WithoutNodes(Construct):
         policy = manifest(self, "MetadataPolicy", kubernetes=kubernetes, objects=[metadata_policy()])
         # Which brings the kind of object.
         policy.node.add_dependency(cni)
+
+
+def metadata_policy() -> dict[str, Any]:
+    """A policy of the VPC CNI for all namespaces, which no policy of a namespace can lift.
+
+    HyperPod's API has no option for the hop limit of instance metadata. The credentials that EKS Pod Identity
+    gives pods come from another address, 169.254.170.23. Pods in the node's own network, as the CNI's, are
+    not subject to policies.
+    """
+    return {
+        "apiVersion": "networking.k8s.aws/v1alpha1",
+        "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": "deny-instance-metadata"},
+        "spec": {
+            "tier": "Admin",
+            "priority": 10,
+            "subject": {"namespaces": {"matchLabels": {}}},
+            "egress": [
+                {
+                    "name": "deny-instance-metadata",
+                    "action": "Deny",
+                    "to": [{"networks": [METADATA_ADDRESS]}],
+                }
+            ],
+        },
+    }

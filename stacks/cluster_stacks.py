@@ -9,9 +9,8 @@ from aws_cdk import App, Environment, Stack, Tags, Validations
 from cdk_nag import AwsSolutionsChecks
 
 from config.cluster_kinds import AnyCluster
-from config.cluster_tags import tags_of
 from config.eks_cluster import EksCluster
-from config.stack_names import construct_ids, stack_names
+from config.resource_names import construct_ids, stack_names, tags_of
 from stacks.eks_hyperpod_stack import EksHyperPodStack
 from stacks.network_stack import NetworkStack
 from stacks.observability_stack import ObservabilityStack

@@ -8,21 +8,20 @@ from typing import Any
 from aws_cdk import Annotations, CfnOutput, Stack
 
 from config.chart_cache import chart_folder
-from config.cluster_tags import CLUSTER_TAG
 from config.eks_cluster import EksCluster
+from config.resource_names import CLUSTER_TAG
 from constructs import Construct
 from constructs.autoscaling_role import autoscaling_role
 from constructs.cluster_services import ClusterServices
 from constructs.cost_budget import CostBudget
 from constructs.eks_hyperpod_cluster import EksHyperPodCluster
-from constructs.eks_node_files import EksNodeFiles
-from constructs.eks_node_statements import eks_node_statements
 from constructs.hyperpod_chart import HyperPodChart
 from constructs.instance_role import InstanceRole
 from constructs.kubernetes_cluster import KubernetesCluster
 from constructs.log_group import log_group
 from constructs.network import Network
-from constructs.node_statements import LIFECYCLE_PREFIX, NodeResources
+from constructs.node_files import EksNodeFiles
+from constructs.node_statements import LIFECYCLE_PREFIX, NodeResources, eks_node_statements
 from constructs.node_waiter import NodeWaiter
 from constructs.pod_interfaces import PodInterfaces
 from constructs.studio_on_kubernetes import StudioOnKubernetes

@@ -7,8 +7,8 @@ from typing import Any
 from aws_cdk import App, CfnOutput, Environment, RemovalPolicy, Stack, Tags
 from aws_cdk import aws_ec2 as ec2
 
-from config.cluster_tags import PROJECT, PROJECT_TAG
 from config.endpoint import Endpoint, EndpointVpc
+from config.resource_names import PROJECT, PROJECT_TAG
 from constructs import Construct
 from constructs.encryption_key import encryption_key
 from constructs.endpoint_alarms import EndpointAlarms

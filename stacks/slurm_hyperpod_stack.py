@@ -9,7 +9,7 @@ from aws_cdk import CfnOutput, Stack
 from aws_cdk import aws_iam as iam
 
 from config import resource_names
-from config.cluster_tags import CLUSTER_TAG
+from config.resource_names import CLUSTER_TAG
 from config.slurm_cluster import SlurmCluster as Settings
 from constructs import Construct, IDependable
 from constructs.cost_budget import CostBudget

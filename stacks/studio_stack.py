@@ -13,9 +13,9 @@ from aws_cdk import aws_ssm as ssm
 from aws_cdk.lambda_layer_kubectl_v34 import KubectlV34Layer
 
 from config.cluster_kinds import AnyCluster
-from config.cluster_tags import CLUSTER_TAG
 from config.eks_cluster import EksCluster
 from config.kubernetes_names import job_namespaces
+from config.resource_names import CLUSTER_TAG
 from config.studio import SlurmStudioProfile, Studio, StudioProfile
 from config.studio_people import cluster_users, partition_uids
 from config.studio_session import session_document, session_document_name

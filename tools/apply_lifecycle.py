@@ -13,18 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from botocore.exceptions import ClientError
-
 from config.content_hash import content_hash
 from config.loader import load_slurm_cluster
 from config.node_settings import node_settings_text
+from config.resource_names import stack_names
 from config.slurm_cluster import SlurmCluster
-from config.stack_names import stack_names
-from tools.aws_session import aws_client, is_absent, open_session
+from tools.aws_session import aws_client, if_present, open_session
 from tools.cluster_nodes import UNREACHABLE, ClusterNodes, Node, choose_node, read_cluster_nodes
 from tools.command_line import cluster_parser, run_command
-from tools.node_session import BrokenSession, NoSession, run_on_node
-from tools.session_command import check_programs, start_session
+from tools.node_session import BrokenSession, NoSession, check_programs, run_on_node, start_session
 
 SCRIPTS = Path(__file__).parents[1] / "lifecycle" / "slurm"
 FETCH_AND_RUN = SCRIPTS / "run_from_s3.sh"
@@ -86,12 +83,10 @@ def deployed_scripts(cloudformation: Any, cluster: SlurmCluster) -> str:
         ValueError: if no stack has said so yet.
     """
     name = stack_names(cluster).hyperpod
-    try:
-        stack = cloudformation.describe_stacks(StackName=name)["Stacks"][0]
-    except ClientError as error:
-        if not is_absent(error):
-            raise
-        raise ValueError(f"there is no stack {name} in {cluster.region}; `make deploy` makes it") from None
+    described = if_present(cloudformation.describe_stacks, StackName=name)
+    if described is None:
+        raise ValueError(f"there is no stack {name} in {cluster.region}; `make deploy` makes it")
+    stack = described["Stacks"][0]
     outputs = {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
     if SOURCE_OUTPUT not in outputs:
         raise ValueError(

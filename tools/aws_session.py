@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import boto3
 from botocore.config import Config
@@ -18,6 +19,7 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 
+T = TypeVar("T")
 CLIENT_CONFIG = Config(
     retries={"mode": "standard", "max_attempts": 6},
     connect_timeout=10,
@@ -87,6 +89,16 @@ def is_absent(error: ClientError) -> bool:
     return code in ABSENT or (
         code in ("ValidationError", "ValidationException") and bool(SAYS_ABSENT.search(message))
     )
+
+
+def if_present(call: Callable[..., T], *arguments: Any, **parameters: Any) -> T | None:
+    """Return what a call to AWS returns, or None if what it asks for is not there."""
+    try:
+        return call(*arguments, **parameters)
+    except ClientError as error:
+        if is_absent(error):
+            return None
+        raise
 
 
 def has_expired(error: BotoCoreError | ClientError) -> bool:

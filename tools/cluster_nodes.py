@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from botocore.exceptions import ClientError
-
-from tools.aws_session import is_absent
-from tools.tables import format_table
+from tools.aws_session import if_present
+from tools.command_line import format_table
 
 HEAD = "head"
 """Names the first login node, or the controller where there is no login group."""
@@ -53,12 +51,9 @@ def read_cluster_nodes(sagemaker: Any, cluster_name: str) -> ClusterNodes:
     Raises:
         ValueError: if there is no such cluster, naming those there are.
     """
-    try:
-        cluster = sagemaker.describe_cluster(ClusterName=cluster_name)
-    except ClientError as error:
-        if not is_absent(error):
-            raise
-        raise ValueError(_not_found(sagemaker, cluster_name)) from None
+    cluster = if_present(sagemaker.describe_cluster, ClusterName=cluster_name)
+    if cluster is None:
+        raise ValueError(_not_found(sagemaker, cluster_name))
     pages = sagemaker.get_paginator("list_cluster_nodes").paginate(ClusterName=cluster_name)
     summaries = [summary for page in pages for summary in page["ClusterNodeSummaries"]]
     return ClusterNodes(

@@ -10,23 +10,29 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
+import shutil
+import stat
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import NoReturn
 
 import boto3
 
+from config.chart_cache import CACHE
 from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster
+from config.kubernetes_names import job_namespaces
 from config.loader import load_cluster
-from config.resource_names import shell_document
+from config.resource_names import kubernetes_cluster, shell_document
 from tools.aws_session import aws_client, open_session
 from tools.cluster_nodes import HEAD, ClusterNodes, Node, choose_node, nodes_table, read_cluster_nodes
 from tools.command_line import cluster_parser, run_command
-from tools.kubeconfig import default_path, show_nodes, standing_kubeconfig, write_kubeconfig
-from tools.session_command import check_programs, start_session
-from tools.ssh_config import host_block, write_block
+from tools.kubectl import REPOSITORY, Kubectl, Manifest, Refused, find_program, kubeconfig_of
+from tools.node_session import check_programs, start_session
 
 DEFAULT_SSH_CONFIG = Path("~/.ssh/config")
 PRINT = Path("-")
@@ -149,6 +155,116 @@ def _become(command: list[str]) -> NoReturn:
     """Turn into the aws command, which then owns the terminal and its signals."""
     check_programs()
     os.execvp(command[0], command)
+
+
+def host_block(*, host: str, user: str, instance_id: str, start_session: Sequence[str]) -> str:
+    """A block for a node behind Session Manager; ``start_session`` is the command without a document."""
+    proxy = [*start_session, "--document-name", "AWS-StartSSHSession", "--parameters", "portNumber=%p"]
+    return "\n".join(
+        [
+            f"Host {host}",
+            f"    User {user}",
+            f"    ProxyCommand {shlex.join(proxy)}",
+            # A replaced node has the same name and another key.
+            f"    HostKeyAlias {instance_id}",
+            "    StrictHostKeyChecking accept-new",
+            "    ServerAliveInterval 60",
+        ]
+    )
+
+
+def with_block(text: str, *, host: str, block: str) -> str:
+    """The file's text with the host's block in its old place, or first; all else as it was.
+
+    First, because ssh takes the first value it finds, which below a ``Host *`` is that one's.
+    """
+    start, end = f"# >>> hyperpod {host}", f"# <<< hyperpod {host}"
+    marked = f"{start}\n{block}\n{end}\n"
+    pattern = re.compile(rf"^{re.escape(start)}\n.*?^{re.escape(end)}\n", re.MULTILINE | re.DOTALL)
+    if pattern.search(text):
+        return pattern.sub(lambda _: marked, text, count=1)
+    return f"{marked}\n{text}" if text else marked
+
+
+def write_block(path: Path, *, host: str, block: str) -> bool:
+    """Put the block into the file; False if it was there already.
+
+    The former file is kept as ``<name>.bak``; the new one appears at once and whole, with the former's mode.
+    """
+    path = path.resolve()  # through a link, so that a configuration kept in another place stays there
+    before = path.read_text() if path.exists() else ""
+    after = with_block(before, host=host, block=block)
+    if after == before:
+        return False
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    mode = 0o600
+    if path.exists():
+        mode = stat.S_IMODE(path.stat().st_mode)
+        _write_private(path.with_name(path.name + ".bak"), before)
+    partial = path.with_name(path.name + ".partial")
+    _write_private(partial, after)
+    partial.chmod(mode)
+    partial.replace(path)
+    return True
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+
+
+def standing_kubeconfig(cluster: EksCluster, profile: str | None) -> Manifest:
+    """`kubectl.kubeconfig_of` for use from any folder, in the namespace of jobs if there is only one.
+
+    Raises:
+        ValueError: if there is no such cluster.
+    """
+    config = kubeconfig_of(cluster, profile)
+    for user in config["users"]:
+        # Tokens are made by this checkout, in its environment.
+        user["user"]["exec"]["env"] = [{"name": "PYTHONPATH", "value": str(REPOSITORY)}]
+    namespaces = job_namespaces(cluster)
+    if len(namespaces) == 1:
+        for context in config["contexts"]:
+            context["context"]["namespace"] = namespaces[0]
+    return config
+
+
+def default_path(cluster: EksCluster) -> Path:
+    """A file of its own: nothing that is in the user's config is changed."""
+    return Path.home() / ".kube" / kubernetes_cluster(cluster)
+
+
+def write_kubeconfig(config: Manifest, path: Path) -> None:
+    """Put it there whole, for its owner alone."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+        try:
+            json.dump(config, file, indent=2)
+            file.write("\n")
+        except BaseException:
+            os.unlink(file.name)
+            raise
+    os.replace(file.name, path)
+
+
+def show_nodes(cluster: EksCluster, path: Path) -> bool:
+    """Print the cluster's nodes by the kubeconfig; whether it could be asked."""
+    own = shutil.which("kubectl")
+    program = Path(own) if own else find_program("kubectl", CACHE)
+    if program is None:
+        print("kubectl is missing; install kubectl 1.33 or later", file=sys.stderr)
+        return False
+    if not own:
+        print(f"There is no kubectl on the PATH; {program} is one", file=sys.stderr)
+    kubectl = Kubectl(program, path, "default", f"EKS cluster {kubernetes_cluster(cluster)}")
+    try:
+        print(kubectl.run("get", "nodes"), end="")
+    except Refused as error:
+        print(f"warning: {error}", file=sys.stderr)
+        return False
+    return True
 
 
 if __name__ == "__main__":

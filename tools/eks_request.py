@@ -14,7 +14,6 @@ from pathlib import PurePosixPath
 from config.eks_cluster import EksCluster
 from config.kubernetes_names import JOB_SERVICE_ACCOUNT, LUSTRE_CLAIM, TRAINING_UID, job_namespaces
 from tools.bandwidth_request import asked_bandwidth, expectation
-from tools.bionemo_checks import bionemo_problems
 from tools.eks_placement import (
     EksWanted,
     Placement,
@@ -24,7 +23,7 @@ from tools.eks_placement import (
     queue_names,
     tolerations,
 )
-from tools.job_checks import listed, output_of, path_problems, shard_problems
+from tools.job_checks import bionemo_problems, listed, output_of, path_problems, shard_problems
 from workloads.esm2.config import RunConfig
 from workloads.esm2.config_rules import xla_violations
 from workloads.esm2.launch.job_file import MODULES

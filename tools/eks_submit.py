@@ -7,6 +7,7 @@ the manifests instead, for kubectl and for HyperPod's own command line (hyp).
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tools.eks_image import commit_image, image_note
 from tools.eks_placement import EksWanted, groups_of_type
 from tools.eks_request import bandwidth_job, pod_job
 from tools.image import DEFAULT_FRAMEWORK, FRAMEWORK_OF, NEURON
-from tools.kind_of_job import active_jobs, kind_of
+from tools.job_state import active_jobs, kind_of
 from tools.kubectl import Kubectl, Refused, open_kubectl
 from tools.stage_command import code_revision, named_run, print_found, stage_parser
 from workloads.esm2.launch.job_file import TRAINING, results
@@ -34,22 +35,8 @@ def main() -> int:
     cluster = load_eks_cluster(options.cluster)
     framework = framework_of(cluster, options.stage, options.group)
     image = options.image or commit_image(cluster, options.profile, framework)
-    wanted = EksWanted(
-        stage=options.stage,
-        image=image,
-        nodes=options.nodes,
-        team=options.team,
-        namespace=options.namespace,
-        priority=options.priority,
-        preferred_topology=options.preferred_topology,
-        required_topology=options.required_topology,
-        group=options.group,
-        gpus_per_node=options.gpus_per_node,
-        folder=options.folder,
-        service_account=options.service_account,
-        hang_seconds=options.hang_seconds,
-        max_retries=options.max_retries,
-    )
+    given = vars(options) | {"image": image}
+    wanted = EksWanted(**{field.name: given[field.name] for field in fields(EksWanted)})
     run, version = named_run(options), code_revision()
     if run is None:
         job = bandwidth_job(cluster, options.overrides, wanted, version=version)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from config.slurm_cluster import SlurmCluster
 from tools.aws_session import aws_client, open_session
 from tools.cluster_nodes import choose_node, read_cluster_nodes
-from tools.node_session import run_on_node
-from tools.session_command import check_programs, start_session
+from tools.node_session import check_programs, run_on_node, start_session
 
 SLURM_PROGRAMS = "/opt/slurm/bin"
 """Of HyperPod's image, beside the usual places."""

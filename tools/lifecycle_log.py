@@ -7,11 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from botocore.exceptions import ClientError
-
 from config.cluster import Cluster
 from config.resource_names import node_log_group
-from tools.aws_session import is_absent
+from tools.aws_session import if_present
 
 PREFIX = "LifecycleConfig/"
 STREAMS_PER_CALL = 100
@@ -71,13 +69,7 @@ def list_streams(logs: Any, log_group: str) -> list[NodeStream]:
     pages = logs.get_paginator("describe_log_streams").paginate(
         logGroupName=log_group, logStreamNamePrefix=PREFIX
     )
-    try:
-        found = [stream for page in pages for stream in page["logStreams"]]
-    except ClientError as error:
-        if is_absent(error):
-            return []
-        raise
-    return [_stream(stream) for stream in found]
+    return if_present(lambda: [_stream(stream) for page in pages for stream in page["logStreams"]]) or []
 
 
 def _stream(stream: dict[str, Any]) -> NodeStream:

@@ -11,22 +11,17 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from config.cluster import Cluster
 from config.eks_cluster import EksCluster
 from config.loader import load_cluster
-from tools.aws_session import aws_client, open_session
+from config.resource_names import control_plane_log_group
+from tools.aws_session import aws_client, if_present, open_session
 from tools.cluster_nodes import ClusterNodes, nodes_meant, read_cluster_nodes
 from tools.command_line import cluster_parser, run_command
-from tools.control_plane_log import (
-    DEFAULT_SINCE_MS,
-    follow_control_plane,
-    part,
-    read_control_plane,
-)
 from tools.lifecycle_log import (
     ERROR,
     LATE_MS,
@@ -39,6 +34,11 @@ from tools.lifecycle_log import (
     read_events,
 )
 
+AUDIT = "kube-apiserver-audit-"
+"""Begins names of streams with a line for each request, megabytes a minute: for CloudWatch's own queries."""
+DEFAULT_SINCE_MS = 30 * 60_000
+SHIPPED_WITHIN_MS = 3600_000
+"""How late the service may be with a stream's time of the last event (``lastEventTimestamp``)."""
 POLL_SECONDS = 5.0
 CONTROL_PLANE = "control-plane"
 """In place of a node: what EKS's parts said."""
@@ -66,7 +66,7 @@ def main() -> int:
         events = [event for event in found if event.stream == stream.name]
         printer.show(stream, events if options.since else newest_run(events))
     if options.follow:
-        _follow(logs, log_group, read_nodes, options.node, printer, found)
+        _follow_nodes(logs, log_group, read_nodes, options.node, printer, found)
     return 0
 
 
@@ -80,13 +80,16 @@ def _show_control_plane(logs: Any, cluster: EksCluster, options: argparse.Namesp
     def tell(event: Event) -> None:
         print(f"{part(event)}: {event.text}", flush=True)
 
-    events = read_control_plane(logs, cluster, since_ms=now_ms - (options.since or DEFAULT_SINCE_MS))
+    def read(since_ms: int) -> list[Event]:
+        return read_control_plane(logs, cluster, since_ms=since_ms)
+
+    events = read(now_ms - (options.since or DEFAULT_SINCE_MS))
     for event in events:
         tell(event)
     if not events:
         print('the control plane said nothing in that time; ARGS="--since 1d" looks further back')
     if options.follow:
-        follow_control_plane(logs, cluster, events, tell, now_ms=now_ms, wait=POLL_SECONDS)
+        _follow(read, tell, events, now_ms=now_ms)
 
 
 def _options() -> argparse.Namespace:
@@ -188,7 +191,7 @@ class Printer:
         return f"{RED}{text}{PLAIN}" if self._colours and ERROR in text else text
 
 
-def _follow(
+def _follow_nodes(
     logs: Any,
     log_group: str,
     read_nodes: Callable[[], ClusterNodes | None],
@@ -196,22 +199,81 @@ def _follow(
     printer: Printer,
     shown: Sequence[Event],
 ) -> None:
-    """Until Ctrl-C; also of nodes whose first word comes meanwhile."""
-    seen = {event.id for event in shown}
-    latest = max((event.time_ms for event in shown), default=_now_ms())
-    nodes, known = read_nodes(), set[str]()
-    while True:
-        time.sleep(POLL_SECONDS)
-        streams = {stream.name: stream for stream in list_streams(logs, log_group)}
-        if not streams.keys() <= known:
-            nodes, known = read_nodes(), set(streams)
+    """Also nodes whose first word comes meanwhile."""
+    nodes, streams = read_nodes(), dict[str, NodeStream]()
+
+    def read(since_ms: int) -> Iterator[Event]:
+        nonlocal nodes, streams
+        known, streams = streams, {stream.name: stream for stream in list_streams(logs, log_group)}
+        if not streams.keys() <= known.keys():
+            nodes = read_nodes()
             printer.names = names_of(nodes)
         meant = [s.name for s in streams.values() if wanted is None or _is_meant(s, nodes, wanted)]
-        for event in read_events(logs, log_group, meant, since_ms=latest - LATE_MS):
+        return read_events(logs, log_group, meant, since_ms=since_ms)
+
+    _follow(read, lambda event: printer.tell(streams[event.stream], event), shown, now_ms=_now_ms())
+
+
+def _follow(
+    read: Callable[[int], Iterable[Event]],
+    tell: Callable[[Event], None],
+    shown: Sequence[Event],
+    *,
+    now_ms: int,
+) -> None:
+    """Tell each event that is not shown yet and that ``read`` finds since a time, until Ctrl-C."""
+    seen = {event.id for event in shown}
+    latest = max((event.time_ms for event in shown), default=now_ms)
+    while True:
+        time.sleep(POLL_SECONDS)
+        for event in read(latest - LATE_MS):
             if event.id not in seen:
                 seen.add(event.id)
                 latest = max(latest, event.time_ms)
-                printer.tell(streams[event.stream], event)
+                tell(event)
+
+
+def read_control_plane(logs: Any, cluster: EksCluster, *, since_ms: int) -> list[Event]:
+    """Events of all parts but the audit log since a time, in the order of their times.
+
+    Raises:
+        ValueError: if the log group is not there, or the file has no logs of the control plane.
+    """
+    kinds = [kind for kind in cluster.kubernetes.control_plane_logs if kind != "audit"]
+    if not kinds:
+        raise ValueError(
+            f"kubernetes.control_plane_logs: got {cluster.kubernetes.control_plane_logs}; the control plane "
+            "logs nothing to show; add api, authenticator, controllerManager or scheduler, and deploy"
+        )
+    group = control_plane_log_group(cluster)
+    events = if_present(lambda: list(_events(logs, group, since_ms)))
+    if events is None:
+        raise ValueError(f"there is no log group {group}; make deploy makes it with the cluster")
+    return sorted(events, key=lambda event: event.time_ms)
+
+
+def _events(logs: Any, group: str, since_ms: int) -> Iterator[Event]:
+    # The newest first, so that a year's streams are not read for the last half hour.
+    names: list[str] = []
+    for page in logs.get_paginator("describe_log_streams").paginate(
+        logGroupName=group, orderBy="LastEventTime", descending=True
+    ):
+        found = page["logStreams"]
+        recent = [stream["logStreamName"] for stream in found if _is_recent(stream, since_ms)]
+        names += [name for name in recent if not name.startswith(AUDIT)]
+        if found and not _is_recent(found[-1], since_ms):
+            break
+    yield from read_events(logs, group, names, since_ms=since_ms)
+
+
+def _is_recent(stream: dict[str, Any], since_ms: int) -> bool:
+    last = max(stream.get("lastEventTimestamp", 0), stream.get("creationTime", 0))
+    return bool(last >= since_ms - SHIPPED_WITHIN_MS)
+
+
+def part(event: Event) -> str:
+    """The part of the control plane that said it: its stream's name without the id of its instance."""
+    return event.stream.rpartition("-")[0]
 
 
 if __name__ == "__main__":

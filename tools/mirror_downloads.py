@@ -16,15 +16,13 @@ import urllib.request
 from pathlib import Path
 from typing import Any, cast
 
-from botocore.exceptions import ClientError
-
 from config.instance_catalogue import instance_type
 from config.loader import load_slurm_cluster
 from config.resource_names import artifact_bucket, image_repository
 from config.slurm_cluster import SlurmCluster
-from tools.aws_session import aws_client, is_absent, open_session
+from tools.aws_session import aws_client, if_present, open_session
 from tools.command_line import cluster_parser, run_command
-from tools.registry_copy import copy_image
+from tools.image_registry import copy_image
 
 TABLE = Path(__file__).parents[1] / "lifecycle" / "slurm" / "downloads.json"
 PREFIX = "downloads"
@@ -79,12 +77,8 @@ def _mirror_files(s3: Any, bucket: str, files: list[dict[str, str]]) -> None:
     Raises:
         ValueError: if a file cannot be had, or is another one than the table says.
     """
-    try:
-        s3.head_bucket(Bucket=bucket)
-    except ClientError as error:
-        if is_absent(error):
-            raise ValueError(f"bucket {bucket} does not exist; {DEPLOY_FIRST}") from None
-        raise
+    if if_present(s3.head_bucket, Bucket=bucket) is None:
+        raise ValueError(f"bucket {bucket} does not exist; {DEPLOY_FIRST}")
     for entry in files:
         name = file_name(entry)
         key = f"{PREFIX}/{name}"
@@ -101,13 +95,8 @@ def _mirror_files(s3: Any, bucket: str, files: list[dict[str, str]]) -> None:
 
 
 def _checksum_there(s3: Any, bucket: str, key: str) -> str | None:
-    try:
-        head = s3.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
-    except ClientError as error:
-        if is_absent(error):
-            return None
-        raise
-    return cast(str | None, head.get("ChecksumSHA256"))
+    head = if_present(s3.head_object, Bucket=bucket, Key=key, ChecksumMode="ENABLED")
+    return cast(str | None, head and head.get("ChecksumSHA256"))
 
 
 def _download(entry: dict[str, str], path: Path) -> None:

@@ -14,10 +14,13 @@ import pty
 import re
 import secrets
 import shlex
+import shutil
 import signal
 import subprocess
 import tty
 from collections.abc import Callable, Iterator, Sequence
+
+from tools.cluster_nodes import ClusterNodes, Node
 
 DOCUMENT = "AWS-StartInteractiveCommand"
 ENDED = "session-script-ended"
@@ -134,3 +137,22 @@ def _end_session(start_session: Sequence[str], session_id: str) -> None:
         options = start_session[start_session.index("--region") :]
         command = ["aws", "ssm", "terminate-session", "--session-id", session_id, *options]
         subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30)
+
+
+def start_session(cluster: ClusterNodes, node: Node, *, region: str, profile: str | None) -> list[str]:
+    """Without a document, which says what the session is for."""
+    command = ["aws", "ssm", "start-session", "--target", cluster.target(node), "--region", region]
+    return [*command, "--profile", profile] if profile else command
+
+
+def check_programs() -> None:
+    """Raise ValueError unless the two programs behind a session are installed."""
+    if shutil.which("aws") is None:
+        raise ValueError("the aws command is missing; install AWS CLI version 2 (docs/deploy.md)")
+    version = subprocess.run(["aws", "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    if not version.startswith("aws-cli/2."):
+        raise ValueError(
+            f"the aws command is {version}; HyperPod sessions need AWS CLI version 2 (docs/deploy.md)"
+        )
+    if shutil.which("session-manager-plugin") is None:
+        raise ValueError("session-manager-plugin is missing; the aws command starts it (docs/deploy.md)")

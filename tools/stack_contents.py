@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
-from botocore.exceptions import ClientError
-
-from tools.aws_session import is_absent
-from tools.deployed_templates import deployed_template
+from tools.aws_session import if_present
 
 NEVER_DEPLOYED = "REVIEW_IN_PROGRESS"
 """An empty stack whose change set nobody executed: the state has no end, and the stack can be deleted."""
@@ -51,12 +49,10 @@ class StackContents:
 
 def read_stack(cloudformation: Any, name: str) -> StackContents | None:
     """The stack as it is deployed, policies from its own template; None if there is no such stack."""
-    try:
-        stack = cloudformation.describe_stacks(StackName=name)["Stacks"][0]
-    except ClientError as error:
-        if is_absent(error):
-            return None
-        raise
+    described = if_present(cloudformation.describe_stacks, StackName=name)
+    if described is None:
+        return None
+    stack = described["Stacks"][0]
     if stack["StackStatus"] == NEVER_DEPLOYED:
         return StackContents(name, stack["StackId"], NEVER_DEPLOYED, ())
     template = deployed_template(cloudformation, name) or {"Resources": {}}
@@ -80,3 +76,13 @@ def _resource(summary: dict[str, Any], definition: dict[str, Any]) -> StackResou
         deletion_policy=definition.get("DeletionPolicy", default),
         properties=definition.get("Properties", {}),
     )
+
+
+def deployed_template(cloudformation: Any, stack_name: str) -> dict[str, Any] | None:
+    """The stack's present template; None if there is no such stack."""
+    answer = if_present(cloudformation.get_template, StackName=stack_name, TemplateStage="Original")
+    if answer is None:
+        return None
+    body = answer["TemplateBody"]
+    # boto3 parses JSON, which the CDK writes; the model behind it says string.
+    return json.loads(body) if isinstance(body, str) else body

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import json
+from dataclasses import fields
 from typing import Any
 
 from config.loader import load_slurm_cluster
@@ -44,17 +45,8 @@ def main() -> int:
     cluster = load_slurm_cluster(options.cluster)
     user = job_user(cluster, options.user, getpass.getuser() if slurm_is_here() else None)
     folder = options.folder or default_folder(cluster, user)
-    wanted = Wanted(
-        stage=options.stage,
-        image=options.image or None,
-        python=options.python,
-        nodes=options.nodes,
-        partition=options.partition,
-        gpus_per_node=options.gpus_per_node,
-        time=options.time,
-        hang_seconds=options.hang_seconds,
-        folder=folder,
-    )
+    given = vars(options) | {"image": options.image or None, "folder": folder}
+    wanted = Wanted(**{field.name: given[field.name] for field in fields(Wanted)})
     run, version = named_run(options), code_revision()
     if run is None:
         request = bandwidth_request(cluster, options.overrides, wanted, version=version)

@@ -11,13 +11,16 @@ import boto3
 
 from config.cluster import Cluster
 from config.loader import load_cluster
-from config.stack_names import stack_names
+from config.resource_names import stack_names
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
-from tools.data_links import unlink_buckets
-from tools.pod_interfaces import delete_pod_interfaces
-from tools.stack_deletion import delete_stack, empty_bucket
-from tools.studio_contents import delete_studio_contents
+from tools.stack_deletion import (
+    delete_pod_interfaces,
+    delete_stack,
+    delete_studio_contents,
+    empty_bucket,
+    unlink_buckets,
+)
 from tools.teardown_plan import TeardownPlan, buckets_to_empty, describe_plan, describe_remains, make_plan
 
 

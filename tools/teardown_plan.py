@@ -1,19 +1,23 @@
-"""What a teardown deletes, what it keeps, and why the network may have to stay."""
+"""What a teardown deletes, what it keeps and what that costs, and why the network may have to stay.
+
+Bills are units instead of prices: those differ between regions and change.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import boto3
 
 from config.cluster import Cluster
-from config.resource_names import control_plane_log_group
-from config.stack_names import stack_names
+from config.resource_names import control_plane_log_group, stack_names
 from tools.aws_session import aws_client
-from tools.network_holders import kept_holders, live_holders
-from tools.remaining_bills import DATA_LINK, bill_of, deletion_of, network_bill
 from tools.stack_contents import NEVER_DEPLOYED, StackContents, StackResource, read_stack
 
+HOLDING = {"AWS::FSx::FileSystem", "AWS::RDS::DBInstance", "AWS::EC2::SecurityGroup"}
+"""Kept resources with interfaces in the subnets, or with rules that name the cluster's security group."""
+DATA_LINK = "AWS::FSx::DataRepositoryAssociation"
 HOLDS_DATA = {
     "AWS::SageMaker::Cluster": "the cluster, with all its nodes and what is on their disks",
     "AWS::EKS::Cluster": "the control plane, with all objects of Kubernetes and what is in its volumes",
@@ -161,3 +165,146 @@ def buckets_to_empty(stack: StackContents) -> list[str]:
     """Buckets that go with the stack; CloudFormation deletes empty ones only."""
     buckets = stack.of_type("AWS::S3::Bucket")
     return [bucket.physical_id for bucket in buckets if bucket.physical_id and not bucket.is_kept]
+
+
+def bill_of(resource: StackResource) -> str:
+    """What it bills; empty for what is free."""
+    properties = resource.properties
+    match resource.resource_type:
+        case "AWS::FSx::FileSystem":
+            capacity_gib = properties.get("StorageCapacity", 0)
+            return f"bills by the hour for {capacity_gib:,} GiB and its throughput, used or not"
+        case "AWS::S3::Bucket":
+            return "bills by the GB and month for what is in it, versions too"
+        case "AWS::KMS::Key":
+            return "bills by the month"
+        case "AWS::SecretsManager::Secret":
+            return "bills by the month"
+        case "AWS::RDS::DBInstance":
+            if resource.leaves_snapshot:
+                return "bills by the GB and month for the snapshot"
+            return f"goes on running and bills by the hour as {properties.get('DBInstanceClass')}"
+        case "AWS::Logs::LogGroup":
+            return "bills by the GB and month"
+        case "AWS::APS::Workspace":
+            return "bills for stored samples"
+        case "AWS::ECR::Repository":
+            return "bills by the GB and month for its images"
+    return ""
+
+
+def deletion_of(resource: StackResource) -> str:
+    """The command that deletes it; empty where it is not worth one."""
+    physical_id = resource.physical_id
+    match resource.resource_type:
+        case "AWS::FSx::FileSystem":
+            return f"aws fsx delete-file-system --file-system-id {physical_id}"
+        case _ if resource.resource_type == DATA_LINK:
+            return (
+                "before its bucket is emptied, or the files in the file system go as well: aws fsx "
+                f"delete-data-repository-association --association-id {physical_id} "
+                "--no-delete-data-in-file-system"
+            )
+        case "AWS::S3::Bucket":
+            return f"empty it (S3 console), then aws s3api delete-bucket --bucket {physical_id}"
+        case "AWS::KMS::Key":
+            return f"last of all: aws kms schedule-key-deletion --key-id {physical_id}"
+        case "AWS::SecretsManager::Secret":
+            return f"aws secretsmanager delete-secret --secret-id {physical_id}"
+        case "AWS::RDS::DBInstance" if resource.leaves_snapshot:
+            return "aws rds describe-db-snapshots, then aws rds delete-db-snapshot"
+        case "AWS::RDS::DBInstance":
+            return (
+                f"aws rds delete-db-instance --db-instance-identifier {physical_id} "
+                f"--final-db-snapshot-identifier {physical_id}-final"
+            )
+        case "AWS::RDS::DBSubnetGroup":
+            return f"aws rds delete-db-subnet-group --db-subnet-group-name {physical_id}"
+        case "AWS::RDS::DBParameterGroup":
+            return f"aws rds delete-db-parameter-group --db-parameter-group-name {physical_id}"
+        case "AWS::EC2::SecurityGroup":
+            return f"aws ec2 delete-security-group --group-id {physical_id}"
+        case "AWS::Logs::LogGroup":
+            return f"aws logs delete-log-group --log-group-name {physical_id}"
+        case "AWS::ECR::Repository":
+            name = resource.properties.get("RepositoryName", physical_id)
+            return f"aws ecr delete-repository --force --repository-name {name}"
+        case "AWS::APS::Workspace":
+            return f"aws amp delete-workspace --workspace-id {physical_id.rpartition('/')[2]}"
+    return ""
+
+
+def network_bill(network: StackContents) -> str:
+    """What a network stack bills while it stays; empty if nothing in it does."""
+    endpoints = [
+        endpoint
+        for endpoint in network.of_type("AWS::EC2::VPCEndpoint")
+        if endpoint.properties.get("VpcEndpointType") == "Interface"
+    ]
+    billed = {
+        "NAT gateway": len(network.of_type("AWS::EC2::NatGateway")),
+        "interface endpoint": len(endpoints),
+    }
+    parts = [f"{number} {name}{'s' if number > 1 else ''}" for name, number in billed.items() if number]
+    return f"{' and '.join(parts)} by the hour, and their traffic" if parts else ""
+
+
+def kept_holders(resources: Collection[StackResource]) -> list[str]:
+    """Ids of those resources that are kept and hold the network."""
+    return [r.physical_id for r in resources if r.is_kept and r.physical_id and r.resource_type in HOLDING]
+
+
+def live_holders(session: boto3.Session, network: StackContents) -> list[str]:
+    """Ids of what holds the network now, whoever made it: file systems, databases, security groups.
+
+    In a VPC that is given only the stack's own security group is at stake, and nothing else in that VPC.
+    """
+    vpcs = {vpc.physical_id for vpc in network.of_type("AWS::EC2::VPC")}
+    own_groups = {group.physical_id for group in network.of_type("AWS::EC2::SecurityGroup")}
+    groups = _groups_that_name(session, own_groups)
+    return [
+        *_file_systems(session, vpcs, own_groups),
+        *_databases(session, vpcs, own_groups | groups),
+        *sorted(groups),
+    ]
+
+
+def _groups_that_name(session: boto3.Session, own_groups: set[str]) -> set[str]:
+    """Other security groups with a rule from or to one of these: EC2 then deletes neither group nor VPC."""
+    if not own_groups:
+        return set()
+    paginator = aws_client(session, "ec2").get_paginator("describe_security_groups")
+    found = {
+        group["GroupId"]
+        for direction in ("ip-permission.group-id", "egress.ip-permission.group-id")
+        for page in paginator.paginate(Filters=[{"Name": direction, "Values": sorted(own_groups)}])
+        for group in page["SecurityGroups"]
+    }
+    return found - own_groups
+
+
+def _file_systems(session: boto3.Session, vpcs: set[str], own_groups: set[str]) -> list[str]:
+    if not vpcs | own_groups:
+        return []
+    name, values = ("vpc-id", vpcs) if vpcs else ("group-id", own_groups)
+    place = {"Name": name, "Values": sorted(values)}
+    pages = aws_client(session, "ec2").get_paginator("describe_network_interfaces").paginate(Filters=[place])
+    interfaces = {
+        interface["NetworkInterfaceId"] for page in pages for interface in page["NetworkInterfaces"]
+    }
+    return [
+        system["FileSystemId"]
+        for page in aws_client(session, "fsx").get_paginator("describe_file_systems").paginate()
+        for system in page["FileSystems"]
+        if interfaces & set(system.get("NetworkInterfaceIds", []))
+    ]
+
+
+def _databases(session: boto3.Session, vpcs: set[str], groups: set[str]) -> list[str]:
+    return [
+        database["DBInstanceIdentifier"]
+        for page in aws_client(session, "rds").get_paginator("describe_db_instances").paginate()
+        for database in page["DBInstances"]
+        if database.get("DBSubnetGroup", {}).get("VpcId") in vpcs
+        or groups & {member["VpcSecurityGroupId"] for member in database.get("VpcSecurityGroups", [])}
+    ]

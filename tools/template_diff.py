@@ -17,12 +17,12 @@ from botocore.exceptions import NoCredentialsError
 
 from config.cluster import Cluster
 from config.loader import load_cluster
-from config.stack_names import construct_ids, stack_names, wanted_stacks
+from config.resource_names import construct_ids, stack_names, wanted_stacks
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
-from tools.deployed_templates import deployed_template
 from tools.replacements import Loss, Template, exports_of, find_losses
 from tools.service_limits import CLUSTER, CONTROL_PLANE, describe_notice, find_notices
+from tools.stack_contents import deployed_template
 from tools.template_references import imported_exports
 
 ASSEMBLY = Path("cdk.out")

@@ -23,12 +23,9 @@ from config.rules import (
     mlflow,
     node_setup,
     observability,
-    provisioning,
     ranges,
     region,
-    services,
     slurm_groups,
-    ssh_keys,
     storage,
     studio,
     subnets,
@@ -42,9 +39,7 @@ from config.violation import Violation
 RULES: tuple[Callable[[Cluster], Iterator[Violation]], ...] = (
     *region.RULES,
     *tags.RULES,
-    *services.RULES,
     *mlflow.RULES,
-    *provisioning.RULES,
     *ranges.RULES,
     *zones.RULES,
     *subnets.RULES,
@@ -60,7 +55,6 @@ SLURM_RULES: tuple[Callable[[SlurmCluster], Iterator[Violation]], ...] = (
     *database.RULES,
     *slurm_groups.RULES,
     *access.RULES,
-    *ssh_keys.RULES,
     *node_setup.RULES,
 )
 

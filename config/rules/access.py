@@ -1,4 +1,4 @@
-"""Which names and numbers users, groups and accounts may have, and that all they refer to is there."""
+"""Names, numbers and keys of users, groups and accounts, and whether all that they refer to is there."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ import re
 from collections.abc import Iterator, Sequence
 
 from config.access import FIRST_ID, LAST_ID, Access, Account, User, UserGroup
+from config.public_key import fault, is_private_key
+from config.rules.paths import repetitions
 from config.slurm_cluster import SlurmCluster
 from config.system_names import SYSTEM_NAMES
 from config.text_forms import LOWER_CASE_NAME
 from config.violation import Violation
 
+_NUM_SHOWN = 60
+"""Characters of a line that is no key: enough to find it, and on one line."""
+
 
 def names_are_distinct(cluster: SlurmCluster) -> Iterator[Violation]:
     access = cluster.access
     for kind, items in (("groups", access.groups), ("users", access.users), ("accounts", access.accounts)):
-        names = [item.name for item in items]
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                yield Violation(
-                    f"access.{kind}[{index}].name",
-                    name,
-                    f"it is the name of an earlier one of access.{kind}",
-                    "set another name, or remove one of the two",
-                )
+        earlier = f"it is the name of an earlier one of access.{kind}"
+        fix = "set another name, or remove one of the two"
+        yield from repetitions(f"access.{kind}", [item.name for item in items], earlier, fix, key=".name")
 
 
 def names_are_free(cluster: SlurmCluster) -> Iterator[Violation]:
@@ -174,6 +173,17 @@ def _there(names: Sequence[str], place: str) -> str:
     return f"{place} has {', '.join(names)}" if names else f"there are no {place}"
 
 
+def keys_are_public_keys(cluster: SlurmCluster) -> Iterator[Violation]:
+    for user in cluster.access.users:
+        for index, key in enumerate(user.ssh_keys):
+            wrong = fault(key)
+            if wrong:
+                # A private key is named and not shown; cut off it might not be known for one.
+                is_short = len(key) <= _NUM_SHOWN or is_private_key(key)
+                got = key if is_short else f"{key[:_NUM_SHOWN]}..."
+                yield Violation(f"access.users[{user.name}].ssh_keys[{index}]", got, *wrong)
+
+
 RULES = (
     names_are_distinct,
     names_are_free,
@@ -182,4 +192,5 @@ RULES = (
     groups_of_users_exist,
     accounts_exist,
     accounts_have_a_root,
+    keys_are_public_keys,
 )

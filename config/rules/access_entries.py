@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from config.eks_cluster import EksCluster
+from config.rules.paths import repetitions
 from config.task_governance import MAX_NAME, team_namespace
 from config.text_forms import TEAM_NAME
 from config.violation import Violation
@@ -16,14 +17,8 @@ _OF_TEAMS = team_namespace("")
 def principals_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
     """API reference of EKS, CreateAccessEntry: no ARN is in two entries."""
     principals = [entry.principal_arn for entry in cluster.kubernetes.access]
-    for index, principal in enumerate(principals):
-        if principal in principals[:index]:
-            yield Violation(
-                f"kubernetes.access[{index}].principal_arn",
-                principal,
-                "EKS takes one entry for each role or user, and an earlier one has it",
-                "merge the two",
-            )
+    earlier = "EKS takes one entry for each role or user, and an earlier one has it"
+    yield from repetitions("kubernetes.access", principals, earlier, "merge the two", key=".principal_arn")
 
 
 def administrators_have_no_namespaces(cluster: EksCluster) -> Iterator[Violation]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from config.cluster import Cluster
 from config.observability import Grafana
 from config.regions import ZONE_ID_PREFIXES
+from config.rules.paths import repetitions
 from config.violation import Violation
 
 REGIONS = frozenset(
@@ -35,11 +36,7 @@ def there_are_metrics(cluster: Cluster) -> Iterator[Violation]:
 
 def mails_once(cluster: Cluster) -> Iterator[Violation]:
     emails = cluster.observability.emails if cluster.observability else []
-    for index, email in enumerate(emails):
-        if email in emails[:index]:
-            yield Violation(
-                f"observability.emails[{index}]", email, "it is there already", "name each address once"
-            )
+    yield from repetitions("observability.emails", emails, "it is there already", "name each address once")
 
 
 def grafana_is_in_the_region(cluster: Cluster) -> Iterator[Violation]:

@@ -1,10 +1,25 @@
-"""How errors name a place in a cluster file."""
+"""Places in a cluster file as errors name them, and values that stand in two of them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from config.cluster import InstanceGroup
+from config.violation import Violation
 
 
 def group_path(group: InstanceGroup, field: str) -> str:
     """As ``instance_groups[workers].ebs_gib``: by name, since a person does not count groups."""
     return f"instance_groups[{group.name}].{field}"
+
+
+def repetitions(
+    path: str, values: Sequence[str], allowed: str, fix: str, *, key: str = ""
+) -> Iterator[Violation]:
+    """Yield a violation for each value of a list at ``path`` that an earlier item has too.
+
+    ``key`` is the value's field in the items, with its dot; empty if the items are the values.
+    """
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            yield Violation(f"{path}[{index}]{key}", value, allowed, fix)

@@ -1,4 +1,4 @@
-"""Region, and what must lie in it."""
+"""Region, what must lie in it, and names that its services do not accept."""
 
 from __future__ import annotations
 
@@ -81,4 +81,16 @@ def _zones(cluster: Cluster) -> Iterator[tuple[str, str]]:
             yield group_path(group, "availability_zone_id"), group.availability_zone_id
 
 
-RULES = (region_is_supported, zones_lie_in_the_region, key_lies_in_the_region)
+def name_is_not_reserved(cluster: Cluster) -> Iterator[Violation]:
+    """The cluster has an SSM document of its name; SSM's CreateDocument reserves these beginnings."""
+    for prefix in ("aws", "amazon", "amzn"):
+        if cluster.name.startswith(prefix):
+            yield Violation(
+                "name",
+                cluster.name,
+                "AWS keeps names that begin with aws, amazon or amzn to itself",
+                "set a name with another beginning, as esm2",
+            )
+
+
+RULES = (region_is_supported, zones_lie_in_the_region, key_lies_in_the_region, name_is_not_reserved)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.cluster import Cluster
+from config.rules.paths import repetitions
 from config.slurm_cluster import SlurmCluster
 from config.studio import STUDIO_FOLDER, StudioProfile
 from config.violation import Violation
@@ -12,14 +13,8 @@ from config.violation import Violation
 
 def profiles_are_distinct(cluster: Cluster) -> Iterator[Violation]:
     names = [profile.name for profile in cluster.studio.profiles] if cluster.studio else []
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            yield Violation(
-                f"studio.profiles[{index}].name",
-                name,
-                "it is the name of an earlier profile",
-                "set another name",
-            )
+    earlier, fix = "it is the name of an earlier profile", "set another name"
+    yield from repetitions("studio.profiles", names, earlier, fix, key=".name")
 
 
 def people_sign_in_one_way(cluster: Cluster) -> Iterator[Violation]:

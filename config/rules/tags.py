@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from config.cluster import Cluster
-from config.cluster_tags import CLUSTER_TAG, PROJECT_TAG
+from config.resource_names import CLUSTER_TAG, PROJECT_TAG
 from config.violation import Violation, key_path
 
 MAX_TAGS = 40

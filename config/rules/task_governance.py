@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from config.eks_cluster import EksCluster
 from config.instance_catalogue import INSTANCE_TYPES
+from config.rules.paths import repetitions
 from config.task_governance import Quota, Team
 from config.violation import Violation
 
@@ -16,15 +17,9 @@ def names_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
     if not governance:
         return
     for kind, items in (("teams", governance.teams), ("priority_classes", governance.priority_classes)):
-        names = [item.name for item in items]
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                yield Violation(
-                    f"task_governance.{kind}[{index}].name",
-                    name,
-                    f"it is the name of an earlier one of task_governance.{kind}",
-                    "set another name, or remove one of the two",
-                )
+        earlier = f"it is the name of an earlier one of task_governance.{kind}"
+        fix, names = "set another name, or remove one of the two", [item.name for item in items]
+        yield from repetitions(f"task_governance.{kind}", names, earlier, fix, key=".name")
 
 
 def quotas_have_one_measure(cluster: EksCluster) -> Iterator[Violation]:
@@ -64,14 +59,11 @@ def quotas_are_of_types_that_are_there(cluster: EksCluster) -> Iterator[Violatio
 def quotas_name_each_type_once(cluster: EksCluster) -> Iterator[Violation]:
     for team in _teams(cluster):
         types = [quota.instance_type for quota in team.quota]
-        for index, name in enumerate(types):
-            if name in types[:index]:
-                yield Violation(
-                    f"task_governance.teams[{team.name}].quota[{index}].instance_type",
-                    name,
-                    "an earlier quota of the team is of that type",
-                    "merge the two",
-                )
+        path, earlier = (
+            f"task_governance.teams[{team.name}].quota",
+            "an earlier quota of the team is of that type",
+        )
+        yield from repetitions(path, types, earlier, "merge the two", key=".instance_type")
 
 
 def quotas_fit_into_the_cluster(cluster: EksCluster) -> Iterator[Violation]:

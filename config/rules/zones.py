@@ -6,23 +6,16 @@ from collections.abc import Iterator
 
 from config.cluster import Cluster, NewVpc
 from config.instance_catalogue import INSTANCE_TYPES
-from config.rules.paths import group_path
+from config.rules.paths import group_path, repetitions
 from config.violation import Violation
 from config.zones import zone_ids, zone_of
 
 
 def zones_are_distinct(cluster: Cluster) -> Iterator[Violation]:
-    zones = zone_ids(cluster)
-    for index, zone_id in enumerate(zones):
-        if zone_id in zones[:index]:
-            path = (
-                f"network.availability_zone_ids[{index}]"
-                if isinstance(cluster.network, NewVpc)
-                else f"network.private_subnets[{index}].availability_zone_id"
-            )
-            yield Violation(
-                path, zone_id, "each zone has one subnet for the cluster", "remove it, or set another zone"
-            )
+    is_new = isinstance(cluster.network, NewVpc)
+    path, key = ("availability_zone_ids", "") if is_new else ("private_subnets", ".availability_zone_id")
+    earlier, fix = "each zone has one subnet for the cluster", "remove it, or set another zone"
+    yield from repetitions(f"network.{path}", zone_ids(cluster), earlier, fix, key=key)
 
 
 def groups_lie_in_the_network(cluster: Cluster) -> Iterator[Violation]:

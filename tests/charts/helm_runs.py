@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from config.chart_cache import CACHE
-from tools.helm import find_helm, run_helm
+from tools.kubectl import find_helm, run_helm
 
 STAND_INS = Path(__file__).parent / "stand_ins"
 NAMESPACE = "kube-system"

@@ -10,7 +10,7 @@ import yaml
 
 from config.eks_cluster import EksCluster
 from config.loader import load_cluster, load_slurm_cluster
-from config.public_key import NUM_PARTS
+from config.public_key import TYPES
 from config.regions import ZONE_ID_PREFIXES
 from config.slurm_cluster import SlurmCluster
 from tests.config.cluster_documents import DELETED, document
@@ -254,7 +254,7 @@ def test_edges_on_eks_are_allowed(base: str, changes: dict[str, Any], tmp_path: 
 
 
 def test_there_is_a_key_of_every_type() -> None:
-    assert {key.split()[0] for key in KEYS} == NUM_PARTS.keys()
+    assert {key.split()[0] for key in KEYS} == set(TYPES)
 
 
 def test_two_worker_groups_share_a_partition(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from config.cluster import NewVpc
 from config.rules.subnets import new_subnets_fit
-from constructs.address_plan import AddressPlan, address_plan
+from constructs.cluster_vpc import AddressPlan, address_plan
 from tests.stacks.base_templates import cluster_of
 
 ZONES = ["use1-az6", "use1-az4", "use1-az2"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from config.stack_names import construct_ids, wanted_stacks
+from config.resource_names import construct_ids, wanted_stacks
 from tests.golden.normalised import GOLDEN, golden_files, normalised, studio_golden_file
 from tests.stacks.endpoints import ENDPOINT_FILES
 from tests.stacks.studios import STUDIOS

@@ -17,8 +17,7 @@ import set_up_space
 import slurm_session
 from space import Space, SpaceError
 from tests.lifecycle.node import StandIns
-from tools.kubectl import CACHE
-from tools.kubectl_layer import find_program
+from tools.kubectl import CACHE, find_program
 
 SCRIPTS = Path(__file__).parents[2] / "lifecycle" / "studio"
 FILE_SYSTEM = "fs-0123456789abcdef0"

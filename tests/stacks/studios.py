@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from config.cluster_kinds import AnyCluster
-from config.stack_names import construct_ids
+from config.resource_names import construct_ids
 from tests.stacks.eks_variants import EKS_EVERY_OPTION, eks_variant_templates
 from tests.stacks.synthesized import Templates
 from tests.stacks.variants import EVERY_OPTION, variant_templates

@@ -14,7 +14,7 @@ from config.cluster_kinds import AnyCluster
 from config.dashboards import dashboards
 from config.metric_rules import rules_text
 from config.observability import Observability
-from config.stack_names import construct_ids
+from config.resource_names import construct_ids
 from stacks.remaining_costs import remaining_costs
 from tests.stacks.intrinsics import ACCOUNT, Evaluator
 from tests.stacks.synthesized import (

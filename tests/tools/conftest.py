@@ -7,7 +7,7 @@ import pytest
 
 from tests.tools.preflight.eks_accounts import approved_template
 from tests.tools.teardown_account import Account
-from tools import data_links, preflight, stack_deletion, teardown
+from tools import preflight, stack_deletion, teardown
 from tools.preflight import observability, planned
 
 METADATA = (
@@ -45,7 +45,6 @@ def run_teardown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     def run(account: Account, *arguments: str) -> str:
         monkeypatch.setattr(teardown, "open_session", lambda region, profile: account.aws.session)
         monkeypatch.setattr(stack_deletion, "POLL_SECONDS", 0.0)
-        monkeypatch.setattr(data_links, "POLL_SECONDS", 0.0)
         monkeypatch.setattr(sys, "argv", ["teardown", "--cluster", "clusters/slurm.yaml", *arguments])
         assert teardown.main() == 0
         return capsys.readouterr().out

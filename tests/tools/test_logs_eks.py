@@ -11,7 +11,7 @@ import pytest
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
 from tests.tools.sleeping import only_sleep
 from tests.tools.slurm_nodes import node, running_cluster
-from tools import control_plane_log, logs
+from tools import logs
 
 NOW_MS = 1_795_000_000_000
 MINUTE_MS = 60_000
@@ -150,7 +150,7 @@ def test_following_the_control_plane(
             raise KeyboardInterrupt
         stream.append(line)
 
-    monkeypatch.setattr(control_plane_log, "time", only_sleep(wait))
+    monkeypatch.setattr(logs, "time", only_sleep(wait))
     with pytest.raises(KeyboardInterrupt):
         show("control-plane", "--follow")
     told = capsys.readouterr().out

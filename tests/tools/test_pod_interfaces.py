@@ -9,8 +9,8 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from tools.pod_interfaces import delete_pod_interfaces
 from tools.stack_contents import StackContents, StackResource
+from tools.stack_deletion import delete_pod_interfaces
 
 CLUSTER = "esm2-eks"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from config.loader import load_cluster
-from config.stack_names import construct_ids
+from config.resource_names import construct_ids
 from node_setup.state import STATE
 from node_setup.steps import STEPS, hold
 from tests.tools.document_commands import (

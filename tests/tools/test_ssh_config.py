@@ -2,7 +2,7 @@ import stat
 import subprocess
 from pathlib import Path
 
-from tools.ssh_config import host_block, with_block, write_block
+from tools.connect import host_block, with_block, write_block
 
 START = [
     "aws",

@@ -9,7 +9,7 @@ import pytest
 from tests.tools.answering_aws import AnsweringAws, Parameters
 from tools.aws_session import aws_client
 from tools.stack_contents import StackContents, StackResource
-from tools.studio_contents import delete_studio_contents
+from tools.stack_deletion import delete_studio_contents
 
 DOMAIN = "d-0123456789ab"
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.tools.answering_aws import Parameters
 from tests.tools.teardown_account import HYPERPOD, NETWORK, STORAGE, Account, everything
-from tools import data_links, stack_deletion
+from tools import stack_deletion
 from tools.stack_contents import NEVER_DEPLOYED
 
 
@@ -84,7 +84,7 @@ def test_a_link_that_does_not_end_leaves_the_bucket_alone(
     run_teardown: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account = Account(everything(policy="Retain"))
-    monkeypatch.setattr(data_links, "LIMIT_SECONDS", -1.0)
+    monkeypatch.setattr(stack_deletion, "UNLINK_SECONDS", -1.0)
     account.aws.answer("fsx", "DeleteDataRepositoryAssociation", {"Lifecycle": "DELETING"})
     with pytest.raises(ValueError, match="nothing was emptied; run `make teardown` again"):
         run_teardown(account, "--yes", "esm2-slurm")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import NoCredentialsError
 
-from config.stack_names import stack_names
+from config.resource_names import stack_names
 from tests.tools import stack_templates
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped

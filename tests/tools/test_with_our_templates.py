@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 
 from config import resource_names
-from config.stack_names import construct_ids, stack_names, wanted_stacks
+from config.resource_names import construct_ids, stack_names, wanted_stacks
 from tests.stacks.synthesized import STACKS, Templates, assembly, only, resources, templates
 from tests.tools.accounts import OTHER_ZONE
 from tests.tools.answering_aws import ACCOUNT
 from tests.tools.cluster_files import shipped
-from tools.network_holders import HOLDING
-from tools.remaining_bills import bill_of, deletion_of
 from tools.replacements import KEPT
 from tools.stack_contents import StackResource
+from tools.teardown_plan import HOLDING, bill_of, deletion_of
 from tools.template_diff import find_precious_losses
 
 NETWORK, STORAGE, HYPERPOD = STACKS

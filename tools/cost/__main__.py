@@ -8,8 +8,7 @@ from config.loader import load_cluster
 from config.price_list import load_prices, sources
 from tools.command_line import cluster_parser, run_command
 from tools.cost.bill import Bill, make_bill
-from tools.cost.cluster_items import cluster_items
-from tools.cost.endpoint_items import endpoint_items, read_endpoint
+from tools.cost.cluster_items import cluster_items, endpoint_items, read_endpoint
 from tools.cost.report import (
     bill_table,
     budget_note,

@@ -1,12 +1,14 @@
-"""Items with their prices, and what they come to."""
+"""What is billed: items, their prices, and what they come to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from config.price_list import HOURS_PER_MONTH, Price, PriceList
-from tools.cost.items import Item, Scope
+
+Scope = Literal["nodes", "kept"]
 
 
 @dataclass(frozen=True)
@@ -45,3 +47,16 @@ def make_bill(items: Iterable[Item], prices: PriceList) -> Bill:
 def hourly_usd(monthly_usd: float) -> float:
     """Of a cost that is spread over the month, as the price calculator spreads it."""
     return monthly_usd / HOURS_PER_MONTH
+
+
+@dataclass(frozen=True)
+class Item:
+    service: str
+    """As the guidance's cost tables call it: Compute, Storage, Network, ..."""
+    dimensions: str
+    key: str
+    """Of its unit price in ``config/prices``."""
+    units: float
+    """In a month, of the price's unit."""
+    scope: Scope
+    """``nodes`` ends with `make destroy`; ``kept`` is what the other stacks bill until `make teardown`."""

@@ -1,4 +1,4 @@
-"""What a cluster file has AWS bill, stack by stack.
+"""What a cluster file has AWS bill, stack by stack, and what an endpoint file does.
 
 Not in it, as they are cents or depend on what nobody knows before: requests to S3, KMS and CloudWatch,
 backups, data that leaves the region, Lambda functions, and the 100 GiB of a node's root volume, for which AWS
@@ -8,15 +8,19 @@ names no price.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from config.cluster import Cluster, NewVpc
 from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster
+from config.endpoint import Endpoint
+from config.endpoint_file import load_endpoint
 from config.endpoint_services import endpoint_services
 from config.price_list import HOURS_PER_MONTH
 from config.slurm_cluster import SlurmCluster
 from config.storage import HomeFileSystem, LustreFileSystem
-from tools.cost.items import Item
+from config.yaml_document import read_document
+from tools.cost.bill import Item
 from tools.cost.usage import Usage
 
 SECONDS_PER_HOUR = 3600
@@ -133,3 +137,29 @@ def _studio(cluster: AnyCluster, usage: Usage) -> Iterator[Item]:
         number, kind = max(1, len(studio.profiles)), studio.instance_type
         what = f"{number} * {kind}, {usage.studio_hours:g} h each"
         yield Item("Studio", what, f"studio.{kind}", number * usage.studio_hours, "kept")
+
+
+def read_endpoint(path: Path) -> Endpoint:
+    """An endpoint file also without image and model, which have no price.
+
+    Raises:
+        ValueError: listing everything else that is wrong with it.
+    """
+    region = read_document(path).get("region", "us-east-1")
+    image = f"000000000000.dkr.ecr.{region}.amazonaws.com/none@sha256:{'0' * 64}"
+    lacking = {"image": image, "model": "s3://none/none/"}
+    given = {name: value for name, value in lacking.items() if name not in read_document(path)}
+    return load_endpoint(path, given)
+
+
+def endpoint_items(endpoint: Endpoint, usage: Usage) -> list[Item]:
+    """Of a month with the fewest instances that scaling keeps."""
+    fewest, kind = endpoint.instances.min, endpoint.instance_type
+    logs = f"CloudWatch Logs ({usage.logs_gb:g} GB)"
+    items = [
+        Item("Hosting", f"{fewest} * {kind}", f"hosting.{kind}", fewest * HOURS_PER_MONTH, "kept"),
+        Item("Observability", logs, "logs.ingestion", usage.logs_gb, "kept"),
+    ]
+    if endpoint.kms == "create":
+        items.append(Item("Keys", "KMS, a key", "kms.key", 1, "kept"))
+    return items

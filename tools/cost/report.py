@@ -9,9 +9,9 @@ from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.endpoint import Endpoint
 from config.price_list import HOURS_PER_MONTH, Price, PriceList
+from tools.command_line import format_table
 from tools.cost.bill import Bill, Line, hourly_usd
 from tools.cost.usage import Usage
-from tools.tables import format_table
 
 NIGHT_HOURS = 14
 WEEKEND_HOURS = 62

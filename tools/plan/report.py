@@ -1,20 +1,30 @@
-"""A plan in words."""
+"""A plan in words, and its CO2 by the grid of the region: location-based, whatever power AWS buys for it."""
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 from config.cluster_kinds import AnyCluster
 from config.price_list import load_prices
+from tools.command_line import format_table
 from tools.cost.bill import hourly_usd, make_bill
 from tools.cost.cluster_items import cluster_items
 from tools.cost.usage import Usage
-from tools.plan.carbon import energy_kwh, tonnes
 from tools.plan.checkpoints import Checkpoints, checkpoint_bytes
 from tools.plan.memory import USABLE, Layout, Memory, memory
 from tools.plan.place import Place
 from tools.plan.remedies import layout_without_recomputing
 from tools.plan.speed import Speed, residues_of
-from tools.tables import format_table
 
+BOARD_WATTS = {"A10G": 300, "L4": 72, "L40S": 350, "A100": 400, "H100": 700, "H200": 700, "B200": 1000}
+"""Of a GPU at full load: NVIDIA's data sheets."""
+HOST_FACTOR = 10.2 / (8 * 0.7)
+"""Node over its GPUs: a DGX H100 draws at most 10.2 kW (NVIDIA's data sheet)."""
+POWER_USAGE_EFFECTIVENESS = 1.135
+"""Of AWS's data centres, as the Cloud Carbon Footprint project takes it (package @cloud-carbon-footprint/aws
+0.15.0)."""
+GRID_FILE = Path(__file__).with_name("grid_carbon.csv")
 GIB = 2**30
 SECONDS_PER_HOUR = 3600
 HOURS_PER_DAY = 24
@@ -148,3 +158,33 @@ def _span(low: float, high: float, form: str, factor: float = 1.0) -> str:
 
 def _rounded(value: float, digits: int) -> float:
     return float(f"{value:.{digits}g}")
+
+
+def grid_grams_per_kwh(region: str) -> float:
+    """Grams of CO2 equivalents of a kilowatt hour.
+
+    Raises:
+        ValueError: for a region without a figure.
+    """
+    with GRID_FILE.open(newline="") as file:
+        known = {row["region"]: float(row["grams_per_kwh"]) for row in csv.DictReader(file)}
+    if region not in known:
+        raise ValueError(
+            f"--co2: got {region}; figures are known of {', '.join(sorted(known))}; leave it out"
+        )
+    return known[region]
+
+
+def energy_kwh(gpu: str, world_size: int, hours: float) -> float:
+    """Of the nodes at full load, cooling included.
+
+    Raises:
+        ValueError: for an accelerator whose power is not published.
+    """
+    if gpu not in BOARD_WATTS:
+        raise ValueError(f"--co2: got {gpu}, whose power is not published; leave it out")
+    return BOARD_WATTS[gpu] / 1000 * world_size * hours * HOST_FACTOR * POWER_USAGE_EFFECTIVENESS
+
+
+def tonnes(gpu: str, world_size: int, hours: float, region: str) -> float:
+    return energy_kwh(gpu, world_size, hours) * grid_grams_per_kwh(region) / 1e6

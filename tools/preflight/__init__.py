@@ -19,7 +19,6 @@ from tools.preflight import (
     account,
     addons,
     chart_types,
-    database_quotas,
     encryption,
     existing_routes,
     existing_vpc,
@@ -84,7 +83,7 @@ CHECKS: dict[str, Check] = {
 SLURM_CHECKS: dict[str, OwnCheck] = {
     "name of the shell document": names.check_document,
     "name of the nodes' log group": names.check_node_log_group,
-    "quotas of the database": database_quotas.check_database_quotas,
+    "quotas of the database": storage_quotas.check_database_quotas,
     "copies of downloads": mirror.check_mirror,
 }
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from botocore.exceptions import BotoCoreError, ClientError
 
 from config.cluster import Cluster
-from config.stack_names import stack_names
-from tools.aws_session import explain, is_absent
+from config.resource_names import stack_names
+from tools.aws_session import explain, if_present
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed
@@ -54,14 +54,11 @@ def check_region(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 def check_bootstrap(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     command = f"npx cdk bootstrap aws://{aws.account}/{cluster.region}"
-    try:
-        parameter = aws.call("ssm", "get_parameter", Name=BOOTSTRAP_PARAMETER)["Parameter"]
-    except ClientError as error:
-        if not is_absent(error):
-            raise
+    found = if_present(aws.call, "ssm", "get_parameter", Name=BOOTSTRAP_PARAMETER)
+    if found is None:
         yield fail("CDK bootstrap", "the region is not bootstrapped", f"run `{command}` once")
         return
-    version = int(parameter["Value"])
+    version = int(found["Parameter"]["Value"])
     if version < MIN_BOOTSTRAP_VERSION:
         yield fail(
             "CDK bootstrap", f"version {version}; {MIN_BOOTSTRAP_VERSION} is needed", f"run `{command}`"

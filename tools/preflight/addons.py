@@ -13,7 +13,7 @@ from jsonschema.exceptions import SchemaError
 
 from config.eks_cluster import EksCluster
 from config.instance_catalogue import instance_type
-from tools.aws_session import error_code, is_absent
+from tools.aws_session import error_code, if_present, is_absent
 from tools.preflight.finding import Finding, fail, ok, unknown, warn
 from tools.preflight.planned import LATER, Addon, Planned
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -40,19 +40,13 @@ def check_addons(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Ite
 
 def _offered(aws: ReadOnlyAws, cluster: EksCluster, addon: Addon) -> list[dict[str, Any]]:
     """Versions for the cluster's Kubernetes in the region, as EKS lists them: the newest first."""
-    try:
-        addons = aws.items(
-            "eks",
-            "describe_addon_versions",
-            "addons",
-            addonName=addon.name,
-            kubernetesVersion=cluster.kubernetes.version,
-        )
-    except ClientError as error:
-        if is_absent(error):
-            return []
-        raise
-    return [version for found in addons for version in found["addonVersions"]]
+    addons = if_present(
+        aws.items,
+        *("eks", "describe_addon_versions", "addons"),
+        addonName=addon.name,
+        kubernetesVersion=cluster.kubernetes.version,
+    )
+    return [version for found in addons or [] for version in found["addonVersions"]]
 
 
 def _not_offered(subject: str, cluster: EksCluster, addon: Addon, offered: list[dict[str, Any]]) -> Finding:

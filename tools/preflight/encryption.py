@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from botocore.exceptions import ClientError
-
 from config.cluster import Cluster
-from tools.aws_session import is_absent
+from tools.aws_session import if_present
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
 
@@ -23,13 +21,11 @@ def check_key(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
             subject, f"it is in {region}, the cluster in {cluster.region}", "name a key of that region"
         )
         return
-    try:
-        key = aws.call("kms", "describe_key", KeyId=arn)["KeyMetadata"]
-    except ClientError as error:
-        if not is_absent(error):
-            raise
+    found = if_present(aws.call, "kms", "describe_key", KeyId=arn)
+    if found is None:
         yield fail(subject, "there is no such key", "set storage.kms to `aws`, `create` or a key's ARN")
         return
+    key = found["KeyMetadata"]
     if key["KeyState"] != "Enabled":
         yield fail(
             subject,

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from botocore.exceptions import ClientError
-
 from config.eks_cluster import EksCluster
-from config.resource_names import kubernetes_cluster
-from config.stack_names import stack_names
-from tools.aws_session import is_absent
+from config.resource_names import kubernetes_cluster, stack_names
+from tools.aws_session import if_present
 from tools.preflight.finding import Finding, fail, ok, unknown, warn
 from tools.preflight.planned import Planned
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -66,12 +63,10 @@ def _upgrade(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     """EKS goes up by one minor version at a time, and never down."""
     if not is_deployed(aws, stack_names(cluster).hyperpod):
         return
-    try:
-        there = aws.call("eks", "describe_cluster", name=kubernetes_cluster(cluster))["cluster"]["version"]
-    except ClientError as error:
-        if is_absent(error):
-            return
-        raise
+    found = if_present(aws.call, "eks", "describe_cluster", name=kubernetes_cluster(cluster))
+    if found is None:
+        return
+    there = found["cluster"]["version"]
     wanted = cluster.kubernetes.version
     if not 0 <= _minor(wanted) - _minor(there) <= 1:
         yield fail(
@@ -119,15 +114,10 @@ def _principal(aws: ReadOnlyAws, arn: str) -> Finding:
             f"it is of account {account}, these credentials are of {aws.account}",
             "if it is no example's, ask there whether it exists; else set your own in kubernetes.access",
         )
-    try:
-        if kind == "role":
-            there = aws.call("iam", "get_role", RoleName=name)["Role"]["Arn"]
-        else:
-            there = aws.call("iam", "get_user", UserName=name)["User"]["Arn"]
-    except ClientError as error:
-        if not is_absent(error):
-            raise
+    found = if_present(aws.call, "iam", f"get_{kind}", **{f"{kind.title()}Name": name})
+    if found is None:
         return fail(subject, f"there is no {arn}", "set kubernetes.access to roles and users that exist")
+    there = found[kind.title()]["Arn"]
     if there != arn:
         return fail(subject, f"the file says {arn}, it is {there}", f"set principal_arn to {there}")
     return ok(subject, "exists")

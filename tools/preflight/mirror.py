@@ -7,9 +7,8 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from config.resource_names import artifact_bucket, image_repository
+from config.resource_names import artifact_bucket, image_repository, stack_names
 from config.slurm_cluster import SlurmCluster
-from config.stack_names import stack_names
 from tools.aws_session import error_code
 from tools.mirror_downloads import DEPLOY_STORAGE, PREFIX, file_name, image_digest, needed
 from tools.preflight.finding import Finding, fail, ok

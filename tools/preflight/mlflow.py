@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 
 from config.cluster import Cluster
-from config.resource_names import mlflow
-from config.stack_names import stack_names
+from config.resource_names import mlflow, stack_names
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.service_quotas import judge, quotas_by_name

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
-
-from botocore.exceptions import ClientError
+from collections.abc import Iterator
 
 from config.cluster import Cluster
 from config.eks_cluster import EksCluster
@@ -18,28 +15,18 @@ from config.resource_names import (
     metrics_log_group,
     node_log_group,
     shell_document,
+    stack_names,
 )
 from config.slurm_cluster import SlurmCluster
-from config.stack_names import stack_names
-from tools.aws_session import is_absent
+from tools.aws_session import if_present
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.planned import Planned
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed
 
 
-def _exists(read: Callable[[], Any]) -> bool:
-    try:
-        read()
-    except ClientError as error:
-        if is_absent(error):
-            return False
-        raise
-    return True
-
-
-def _judge(subject: str, *, exists: bool, own: bool, action: str) -> Finding:
-    if not exists:
+def _judge(subject: str, *, found: object, own: bool, action: str) -> Finding:
+    if found is None:
         return ok(subject, "free")
     if own:
         return ok(subject, "this cluster's own")
@@ -49,7 +36,7 @@ def _judge(subject: str, *, exists: bool, own: bool, action: str) -> Finding:
 def check_cluster_name(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     yield _judge(
         f"name of cluster {cluster.name}",
-        exists=_exists(lambda: aws.call("sagemaker", "describe_cluster", ClusterName=cluster.name)),
+        found=if_present(aws.call, "sagemaker", "describe_cluster", ClusterName=cluster.name),
         own=is_deployed(aws, stack_names(cluster).hyperpod),
         action="change `name`, or delete that cluster if nobody needs it",
     )
@@ -60,7 +47,7 @@ def check_bucket(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     bucket = artifact_bucket(cluster, aws.account)
     yield _judge(
         f"bucket {bucket}",
-        exists=_exists(lambda: aws.call("s3", "head_bucket", Bucket=bucket)),
+        found=if_present(aws.call, "s3", "head_bucket", Bucket=bucket),
         own=is_deployed(aws, stack_names(cluster).storage),
         action="an earlier cluster of this name left it: look into it, then change `name`, or delete it with "
         "all versions (S3 console: Empty, then Delete)",
@@ -71,7 +58,7 @@ def check_repository(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     name = image_repository(cluster)
     yield _judge(
         f"image repository {name}",
-        exists=_exists(lambda: aws.call("ecr", "describe_repositories", repositoryNames=[name])),
+        found=if_present(aws.call, "ecr", "describe_repositories", repositoryNames=[name]),
         own=is_deployed(aws, stack_names(cluster).storage),
         action="change `name`; or, if nobody needs its images (look into it), delete it",
     )
@@ -81,7 +68,7 @@ def check_document(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]
     name = shell_document(cluster)
     yield _judge(
         f"SSM document {name}",
-        exists=_exists(lambda: aws.call("ssm", "describe_document", Name=name)),
+        found=if_present(aws.call, "ssm", "describe_document", Name=name),
         own=is_deployed(aws, stack_names(cluster).hyperpod),
         action=f"change `name`, or `aws ssm delete-document --name {name}`",
     )
@@ -91,7 +78,7 @@ def check_kubernetes_cluster(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[
     name = kubernetes_cluster(cluster)
     yield _judge(
         f"name of EKS cluster {name}",
-        exists=_exists(lambda: aws.call("eks", "describe_cluster", name=name)),
+        found=if_present(aws.call, "eks", "describe_cluster", name=name),
         own=is_deployed(aws, stack_names(cluster).hyperpod),
         action="change `name`, or delete that cluster if nobody needs it",
     )
@@ -118,7 +105,7 @@ def _log_group(aws: ReadOnlyAws, name: str, stack: str) -> Finding:
     groups = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=name)
     return _judge(
         f"log group {name}",
-        exists=any(group["logGroupName"] == name for group in groups),
+        found=next((group for group in groups if group["logGroupName"] == name), None),
         own=is_deployed(aws, stack),
         action=f"`aws logs delete-log-group --log-group-name {name}`",
     )
@@ -131,7 +118,7 @@ def check_key_alias(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     aliases = aws.items("kms", "list_aliases", "Aliases")
     yield _judge(
         f"KMS {name}",
-        exists=any(alias["AliasName"] == name for alias in aliases),
+        found=next((alias for alias in aliases if alias["AliasName"] == name), None),
         own=is_deployed(aws, stack_names(cluster).storage),
         action="the key may still be needed to read what it encrypted; "
         f"`aws kms delete-alias --alias-name {name}` frees the name and leaves the key",

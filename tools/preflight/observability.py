@@ -6,12 +6,10 @@ import urllib.request
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
-from botocore.exceptions import ClientError
-
 from config.cluster import Cluster
 from config.observability import GRAFANA_VERSION, Grafana
-from config.stack_names import stack_names
-from tools.aws_session import is_absent
+from config.resource_names import stack_names
+from tools.aws_session import if_present
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.service_quotas import judge, quotas_by_name
@@ -106,16 +104,9 @@ def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
 
 def _is_known(aws: ReadOnlyAws, store: str, name: str) -> bool:
     kind, _, principal = name.partition("/")
-    try:
-        if kind == "user":
-            aws.call("identitystore", "describe_user", IdentityStoreId=store, UserId=principal)
-        else:
-            aws.call("identitystore", "describe_group", IdentityStoreId=store, GroupId=principal)
-    except ClientError as error:
-        if is_absent(error):
-            return False
-        raise
-    return True
+    key, operation = ("UserId", "describe_user") if kind == "user" else ("GroupId", "describe_group")
+    who = {"IdentityStoreId": store, key: principal}
+    return if_present(aws.call, "identitystore", operation, **who) is not None
 
 
 def check_saml(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:

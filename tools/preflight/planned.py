@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from config.eks_cluster import EksCluster
-from config.stack_names import construct_ids
+from config.resource_names import construct_ids
 
 REPOSITORY = Path(__file__).parents[2]
 LATER = "<known at deployment>"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from botocore.exceptions import ClientError
-
-from tools.aws_session import is_absent
+from tools.aws_session import if_present
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 
@@ -24,13 +22,8 @@ class Quota:
 def quota_by_code(aws: ReadOnlyAws, service: str, code: str) -> float | None:
     """Applied value of a quota, else AWS's default; None where the region has no such quota."""
     for operation in ("get_service_quota", "get_aws_default_service_quota"):
-        try:
-            quota = aws.call("service-quotas", operation, ServiceCode=service, QuotaCode=code)["Quota"]
-        except ClientError as error:
-            if not is_absent(error):
-                raise
-        else:
-            return float(quota["Value"])
+        if found := if_present(aws.call, "service-quotas", operation, ServiceCode=service, QuotaCode=code):
+            return float(found["Quota"]["Value"])
     return None
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from botocore.exceptions import ClientError
-
 from config.cluster import Cluster
-from config.stack_names import stack_names, wanted_stacks
-from tools.aws_session import is_absent
+from config.resource_names import stack_names, wanted_stacks
+from tools.aws_session import if_present
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
 
@@ -18,14 +16,8 @@ NEVER_CREATED = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED"}
 
 def stack_status(aws: ReadOnlyAws, name: str) -> str | None:
     """The stack's state; None if there is no such stack, or only an empty change set for one."""
-    try:
-        status: str = aws.call("cloudformation", "describe_stacks", StackName=name)["Stacks"][0][
-            "StackStatus"
-        ]
-    except ClientError as error:
-        if is_absent(error):
-            return None
-        raise
+    found = if_present(aws.call, "cloudformation", "describe_stacks", StackName=name)
+    status = str(found["Stacks"][0]["StackStatus"]) if found else None
     return None if status == "REVIEW_IN_PROGRESS" else status
 
 

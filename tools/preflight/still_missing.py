@@ -7,7 +7,7 @@ from collections import Counter
 from config.address_demand import address_takers
 from config.cluster import Cluster
 from config.eks_cluster import EksInstanceGroup
-from config.stack_names import stack_names
+from config.resource_names import stack_names
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed
 

@@ -1,4 +1,4 @@
-"""FSx's quotas for the file systems that the storage stack makes."""
+"""Quotas of the storage stack: FSx's for its file systems, RDS's for the database of Slurm's accounting."""
 
 from __future__ import annotations
 
@@ -6,11 +6,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from config.cluster import Cluster
-from config.stack_names import stack_names
+from config.resource_names import stack_names
+from config.slurm_cluster import SlurmCluster
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.service_quotas import Quota, judge_quota
+from tools.preflight.service_quotas import Quota, judge, judge_quota
 
+RDS = "Amazon Relational Database Service (Amazon RDS)"
+DATABASE_QUOTAS = {
+    "DBInstances": "DB instances",
+    "AllocatedStorage": "Total storage for all DB instances",
+    "DBSubnetGroups": "DB subnet groups",
+    "DBParameterGroups": "Parameter groups",
+}
+"""Names in Service Quotas, by those in RDS's own answer, which has values and use."""
 SERVICE = "Amazon FSx"
 LUSTRE_SYSTEMS = Quota("fsx", "L-FD6F2F22", SERVICE, "Lustre Persistent_2 file systems")
 LUSTRE_CAPACITY = Quota("fsx", "L-8F1B9C74", SERVICE, "Lustre Persistent_2 storage capacity")
@@ -45,3 +54,32 @@ def _other_file_systems(aws: ReadOnlyAws, cluster: Cluster) -> list[dict[str, An
     own = {"Key": "aws:cloudformation:stack-name", "Value": stack_names(cluster).storage}
     systems = aws.items("fsx", "describe_file_systems", "FileSystems")
     return [system for system in systems if own not in system.get("Tags", [])]
+
+
+def check_database_quotas(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
+    """Nothing once it is there; it may be added to a cluster that is."""
+    database = cluster.accounting_database
+    if not database or _is_there(aws, cluster):
+        return
+    quotas = {
+        quota["AccountQuotaName"]: quota
+        for quota in aws.call("rds", "describe_account_attributes")["AccountQuotas"]
+    }
+    for name, shown in DATABASE_QUOTAS.items():
+        quota = quotas.get(name)
+        is_storage = name == "AllocatedStorage"
+        yield judge(
+            quota_name=shown,
+            service=RDS,
+            value=quota and quota["Max"],
+            needed=database.storage_gib if is_storage else 1,
+            used=quota["Used"] if quota else 0,
+            unit="GiB" if is_storage else "",
+        )
+
+
+def _is_there(aws: ReadOnlyAws, cluster: SlurmCluster) -> bool:
+    own = {"Key": "aws:cloudformation:stack-name", "Value": stack_names(cluster).storage}
+    return any(
+        own in found.get("TagList", []) for found in aws.items("rds", "describe_db_instances", "DBInstances")
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.cluster import Cluster
-from config.stack_names import stack_names
+from config.resource_names import stack_names
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.instance_quotas import SERVICE
 from tools.preflight.read_only_aws import ReadOnlyAws

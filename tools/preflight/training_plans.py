@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from botocore.exceptions import ClientError
-
 from config.cluster import Cluster, InstanceGroup
 from config.zones import zone_of
-from tools.aws_session import is_absent
+from tools.aws_session import if_present
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 
@@ -33,11 +31,8 @@ def _check_plan(
 ) -> Iterator[Finding]:
     name = arn.rpartition("/")[2]
     subject = f"training plan {name}"
-    try:
-        plan = aws.call("sagemaker", "describe_training_plan", TrainingPlanName=name)
-    except ClientError as error:
-        if not is_absent(error):
-            raise
+    plan = if_present(aws.call, "sagemaker", "describe_training_plan", TrainingPlanName=name)
+    if plan is None:
         yield _missing(subject, cluster.region)
         return
     if plan["TrainingPlanArn"] != arn:

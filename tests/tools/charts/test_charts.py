@@ -24,7 +24,7 @@ from tests.tools.chart_upstream import (
     whole,
 )
 from tools import charts
-from tools.helm import run_helm
+from tools.kubectl import run_helm
 
 REPOSITORY = Path(__file__).parents[3]
 WAIT_SECONDS = 60

@@ -15,8 +15,7 @@ from config.price_list import COLUMNS, FOLDER, load_prices, sources
 from tests.config.cluster_documents import DELETED, document
 from tools.cost import __main__ as command
 from tools.cost.bill import Bill, make_bill
-from tools.cost.cluster_items import cluster_items, included_metadata_iops
-from tools.cost.endpoint_items import read_endpoint
+from tools.cost.cluster_items import cluster_items, included_metadata_iops, read_endpoint
 from tools.cost.report import (
     bill_table,
     budget_note,

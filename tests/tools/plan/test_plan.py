@@ -21,7 +21,6 @@ from config.regions import ZONE_ID_PREFIXES
 from tests.config.cluster_documents import document
 from tools.plan import __main__ as command
 from tools.plan.__main__ import lustre_bytes_per_second
-from tools.plan.carbon import BOARD_WATTS, GRID_FILE, energy_kwh, tonnes
 from tools.plan.checkpoints import (
     GPU_HOURS_BETWEEN_FAILURES,
     STAGING_BYTES_PER_SECOND,
@@ -32,9 +31,8 @@ from tools.plan.checkpoints import (
 )
 from tools.plan.model_size import ModelShape, parameters_of, shape_of
 from tools.plan.place import find_place
-from tools.plan.published_mfu import PUBLISHED
-from tools.plan.report import time_and_money
-from tools.plan.speed import MEAN_LENGTH, flops_per_residue, read_measured, residues_of, speed
+from tools.plan.report import BOARD_WATTS, GRID_FILE, energy_kwh, time_and_money, tonnes
+from tools.plan.speed import MEAN_LENGTH, PUBLISHED, flops_per_residue, read_measured, residues_of, speed
 from workloads.esm2.config import load_config
 from workloads.esm2.hardware import num_flops
 from workloads.esm2.model import PackedEsm, published_config

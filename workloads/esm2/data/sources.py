@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .http_remote import HttpRemote
-from .s3_remote import S3Remote, list_keys, s3_client, split_s3_address
-from .transfer import FetchError, download
+from .remotes import FetchError, HttpRemote, s3_remotes
+from .transfer import download
 
 SAMPLE = Path(__file__).parent / "sample" / "proteins.fasta.gz"
 _CURRENT_RELEASE = "https://ftp.uniprot.org/pub/databases/uniprot/current_release"
@@ -65,28 +64,21 @@ def _local_files(location: str) -> list[Path]:
         return found
     if path.is_file():
         return [path]
-    if path.exists() or path.is_symlink():
-        raise FetchError(
-            f"{path}: neither a file nor a folder, or a link to nothing; give a file or a folder"
-        )
     raise FetchError(
-        f"{location}: no such file or folder (looked in {Path.cwd()}); give a path, an https:// or s3:// "
-        f"address, sample, {', '.join(NAMED_ADDRESSES)}"
+        f"{location}: no such file or folder, or it is a pipe or a link to nothing (looked in {Path.cwd()}); "
+        f"give a path, an https:// or s3:// address, sample, {', '.join(NAMED_ADDRESSES)}"
     )
 
 
 def _s3_files(address: str, downloads: Path, *, progress: bool) -> list[Path]:
-    bucket, key = split_s3_address(address)
-    client = s3_client()
-    keys = [key]
-    if not key or key.endswith("/"):
-        keys = [found for found in list_keys(client, bucket, key) if is_fasta_name(found.rsplit("/", 1)[-1])]
-        if not keys:
-            raise FetchError(
-                f"{address}: no FASTA object under this prefix; their names end in "
-                f"{', '.join(FASTA_SUFFIXES)}"
-            )
-    return [download(S3Remote(bucket, key, client), downloads, progress=progress) for key in keys]
+    remotes = s3_remotes(address)
+    if address.endswith("/"):
+        remotes = [remote for remote in remotes if is_fasta_name(remote.name)]
+    if not remotes:
+        raise FetchError(
+            f"{address}: no FASTA object under this prefix; their names end in {', '.join(FASTA_SUFFIXES)}"
+        )
+    return [download(remote, downloads, progress=progress) for remote in remotes]
 
 
 def is_fasta_name(name: str) -> bool:

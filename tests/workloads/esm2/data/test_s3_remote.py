@@ -14,7 +14,7 @@ import botocore.exceptions
 import pytest
 from moto import mock_aws
 
-from workloads.esm2.data import s3_remote, transfer
+from workloads.esm2.data import remotes, transfer
 from workloads.esm2.data.sources import fetch
 from workloads.esm2.data.transfer import FetchError
 
@@ -51,15 +51,15 @@ def test_an_object_is_resumed(bucket: Any, tmp_path: Path) -> None:
     note = {"address": "s3://proteins/p.fasta", "validator": etag, "length_bytes": len(PROTEINS)}
     (tmp_path / "p.fasta.partial").write_bytes(PROTEINS[:1000])
     (tmp_path / "p.fasta.partial.json").write_text(json.dumps(note))
-    read = s3_remote.S3Remote.read
+    read = remotes.S3Remote.read
     offsets = []
 
-    def spy(self: Any, offset_bytes: int, state: transfer.RemoteState) -> Iterator[bytes]:
+    def spy(self: Any, offset_bytes: int, state: remotes.RemoteState) -> Iterator[bytes]:
         offsets.append(offset_bytes)
         return read(self, offset_bytes, state)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(s3_remote.S3Remote, "read", spy)
+        patch.setattr(remotes.S3Remote, "read", spy)
         (path,) = fetch("s3://proteins/p.fasta", tmp_path, progress=False)
     assert path.read_bytes() == PROTEINS
     assert offsets == [1000]
@@ -69,10 +69,10 @@ def test_an_object_that_changed_is_read_anew(
     bucket: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bucket.put_object(Bucket="proteins", Key="p.fasta", Body=PROTEINS)
-    remote = s3_remote.S3Remote("proteins", "p.fasta", s3_remote.s3_client())
+    (remote,) = remotes.s3_remotes("s3://proteins/p.fasta")
     state = remote.head()
     bucket.put_object(Bucket="proteins", Key="p.fasta", Body=b">n\nMM\n")
-    with pytest.raises(transfer.ChangedError, match="changed in the bucket"):
+    with pytest.raises(remotes.ChangedError, match="changed in the bucket"):
         list(remote.read(0, state))
     (path,) = fetch("s3://proteins/p.fasta", tmp_path, progress=False)
     assert path.read_bytes() == b">n\nMM\n"
@@ -98,9 +98,15 @@ def test_an_empty_object_is_an_empty_file(bucket: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("location", "message"),
     [
-        ("s3://proteins/no.fa", r"s3://proteins/no.fa: there is no such object; .*end it with / to mean all"),
+        (
+            "s3://proteins/no.fa",
+            r"s3://proteins/no.fa: S3 answered 404 404; there is no such object.*end it with / to mean all",
+        ),
         ("s3://proteins/none/", r"s3://proteins/none/: no FASTA object under this prefix; .*\.fasta"),
-        ("s3://nobucket/none/", r"s3://nobucket/none/: there is no such bucket"),
+        (
+            "s3://nobucket/none/",
+            r"s3://nobucket/none/: S3 answered 404 NoSuchBucket; there is no such object or bucket: check",
+        ),
     ],
 )
 def test_missing_objects_are_named(bucket: Any, location: str, message: str, tmp_path: Path) -> None:
@@ -121,12 +127,16 @@ def _client_error(status: int, code: str) -> Exception:
         (
             _client_error(403, "AccessDenied"),
             FetchError,
-            r"no permission \(AccessDenied\); .*s3:GetObject",
+            r"S3 answered 403 AccessDenied; .*s3:GetObject",
         ),
         (_client_error(301, "PermanentRedirect"), FetchError, "check the bucket's region"),
-        (_client_error(503, "SlowDown"), transfer.TransientError, "S3 answered 503 SlowDown"),
-        (_client_error(412, "PreconditionFailed"), transfer.ChangedError, "has changed"),
-        (botocore.exceptions.NoCredentialsError(), FetchError, "no AWS credentials found; log in"),
+        (_client_error(503, "SlowDown"), remotes.TransientError, "S3 answered 503 SlowDown"),
+        (_client_error(412, "PreconditionFailed"), remotes.ChangedError, "has changed"),
+        (
+            botocore.exceptions.NoCredentialsError(),
+            FetchError,
+            r"cannot be used as configured \(NoCredentialsError\); log in",
+        ),
         (
             botocore.exceptions.ProfileNotFound(profile="x"),
             FetchError,
@@ -134,14 +144,15 @@ def _client_error(status: int, code: str) -> Exception:
         ),
         (
             botocore.exceptions.EndpointConnectionError(endpoint_url="x"),
-            transfer.TransientError,
-            "broke",
+            remotes.TransientError,
+            r"connection failed \(EndpointConnectionError\)",
         ),
     ],
 )
 def test_errors_of_s3_say_what_to_do(error: Exception, kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind, match=message):
-        s3_remote.raise_for("s3://proteins/p.fa", error)
+    with pytest.raises(remotes.FetchError, match=message) as raised, remotes._s3_errors("s3://proteins/p.fa"):
+        raise error
+    assert type(raised.value) is kind
 
 
 @pytest.mark.parametrize(
@@ -157,5 +168,5 @@ def test_errors_of_s3_say_what_to_do(error: Exception, kind: type[Exception], me
     ],
 )
 def test_only_digests_of_the_whole_object_are_used(answer: dict[str, object], algorithm: str | None) -> None:
-    found = s3_remote._checksum_of(answer)
+    found = remotes._s3_checksum(answer)
     assert (found.algorithm if found else None) == algorithm

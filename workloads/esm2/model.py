@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -185,12 +186,13 @@ class PackedModel(LayeredModel, EsmPreTrainedModel):
         inv_freq = self.esm.rotary_embeddings.inv_freq.float()
         angles = pack.positions[:, None, None].float() * inv_freq  # (T, 1, D / 2)
         cos, sin = angles.cos(), angles.sin()
-        norms = [layer.attention.LayerNorm for layer in self.layers]
+        layers: list[Any] = list(self.layers)
+        norms = [layer.attention.LayerNorm for layer in layers]
         normed, last = None, len(norms) - 1
         # A norm ahead would be one more input to keep of a recomputed layer. FSDP has its weights too late.
         if not (self.activation_checkpointing or self.is_sharded):
             normed = _operand(_layer_norm(hidden, norms[0]))
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(layers):
             wanted = rows if index == last else None
             following = None if index == last or normed is None else norms[index + 1]
             affine = None if following is None else (following.weight, following.bias)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Placement, Shard
 from torch.optim import AdamW, Muon, Optimizer
 
 from .config import OptimConfig
@@ -86,12 +86,12 @@ class BatchedMuon(Muon):
         local = [_local(gradient) for gradient in gradients]
         new_momenta = torch._foreach_lerp([_local(x) for x in momenta], local, 1 - group["momentum"])
         updates = torch._foreach_lerp(local, new_momenta, group["momentum"])
-        updates = _orthogonalized(torch.stack([x.bfloat16() for x in updates]), parameters[0], group)
+        stack = _orthogonalized(torch.stack([x.bfloat16() for x in updates]), parameters[0], group)
         # The root mean square of AdamW's updates: Liu et al. 2025, equation 4.
         scale = group["lr"] * 0.2 * math.sqrt(max(shape))
         kept = 1 - group["lr"] * group["weight_decay"]
         for parameter, momentum, new_momentum, update in zip(
-            parameters, momenta, new_momenta, updates, strict=True
+            parameters, momenta, new_momenta, stack, strict=True
         ):
             self._assign(_local(parameter), (_local(parameter) * kept).add_(update, alpha=-scale))
             self._assign(_local(momentum), new_momentum)
@@ -129,13 +129,16 @@ def _orthogonalized(stack: Tensor, parameter: Tensor, group: dict[str, Any]) -> 
     if not isinstance(parameter, DTensor):
         return newton_schulz(stack, *settings)
     mesh, by_matrix = parameter.device_mesh, list(parameter.placements)  # FSDP2 shards dimension 0
-    by_row = [Shard(1) if placement.is_shard() else placement for placement in by_matrix]
+    by_row: list[Placement] = [Shard(1) if placement.is_shard() else placement for placement in by_matrix]
     rows, columns = parameter.shape
-    whole = {"shape": torch.Size((len(stack), rows, columns)), "stride": (rows * columns, columns, 1)}
-    mine = DTensor.from_local(stack, mesh, by_row, run_check=False, **whole).redistribute(mesh, by_matrix)
-    mine = newton_schulz(mine.to_local(), *settings).contiguous()
-    mine = DTensor.from_local(mine, mesh, by_matrix, run_check=False, **whole).redistribute(mesh, by_row)
-    return mine.to_local()
+    size, stride = torch.Size((len(stack), rows, columns)), (rows * columns, columns, 1)
+
+    def moved(mine: Tensor, before: list[Placement], after: list[Placement]) -> Tensor:
+        whole = DTensor.from_local(mine, mesh, before, run_check=False, shape=size, stride=stride)
+        return whole.redistribute(mesh, after).to_local()
+
+    mine = newton_schulz(moved(stack, by_row, by_matrix), *settings).contiguous()
+    return moved(mine, by_matrix, by_row)
 
 
 def newton_schulz(

@@ -29,9 +29,10 @@ from tools.plan.checkpoints import (
     lost_share,
     plan_checkpoints,
 )
+from tools.plan.memory import USABLE, Layout, memory
 from tools.plan.model_size import ModelShape, parameters_of, shape_of
 from tools.plan.place import find_place
-from tools.plan.report import BOARD_WATTS, GRID_FILE, energy_kwh, time_and_money, tonnes
+from tools.plan.report import BOARD_WATTS, GIB, GRID_FILE, energy_kwh, time_and_money, tonnes
 from tools.plan.speed import MEAN_LENGTH, PUBLISHED, flops_per_residue, read_measured, residues_of, speed
 from workloads.esm2.config import load_config
 from workloads.esm2.hardware import num_flops
@@ -244,12 +245,27 @@ def test_days_and_dollars_follow_from_speed_and_failures(plan: Plan) -> None:
 
 
 def test_layers_that_need_not_be_computed_again_are_told(plan: Plan) -> None:
-    hint = "train.activation_checkpointing=false"
-    recomputing, kept = plan("esm2_3b", "slurm-p5")[1], plan("esm2_3b", "slurm-p5", hint)[1]
+    hint, other = "train.activation_checkpointing=false", "train.activation_checkpointing=true"
+    recomputing, kept = plan("esm2_3b", "slurm-p5", other)[1], plan("esm2_3b", "slurm-p5")[1]
     told = re.findall(rf"With ([\d.]+) GiB it may fit .*: ARGS={hint}", recomputing)
     assert told == re.findall(r"fits: ([\d.]+) of", kept) and hint not in kept
-    # Of 15B they are too many.
-    assert hint not in plan("esm2_15b", "slurm-p5")[1]
+    # Of 15B they are too many in packs of this size.
+    assert hint not in plan("esm2_15b", "slurm-p5", other, "train.tokens_per_pack=8192")[1]
+
+
+@pytest.mark.parametrize(
+    ("size", "gpus", "tokens", "gib"),
+    [("3b", 8, 8192, 36), ("3b", 1, 4096, 58), ("15b", 8, 2048, 57), ("15b", 16, 4096, 62)],
+)
+def test_large_models_fit_without_recomputing_layers(size: str, gpus: int, tokens: int, gib: int) -> None:
+    """In GPUs of 80 GB; the run files state these figures, and are for eight."""
+    path = CONFIGS / f"esm2_{size}.yaml"
+    config = load_config(path, [] if gpus == 8 else [f"train.tokens_per_pack={tokens}"])
+    assert config.train.tokens_per_pack == tokens and not config.train.activation_checkpointing
+    shape = shape_of(config)
+    needed = memory(Layout(config, shape, parameters_of(config, shape), gpus)).total / GIB
+    assert round(needed) == gib < USABLE * 80
+    assert f"{gib} GiB" in path.read_text() or f"{gib} of {USABLE * 80:.0f} usable GiB" in path.read_text()
 
 
 def test_what_does_not_fit_is_a_clear_no(plan: Plan) -> None:

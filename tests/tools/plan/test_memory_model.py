@@ -36,6 +36,8 @@ from workloads.esm2.processes import processes
 from workloads.esm2.shapes import SHAPES
 
 LENGTH = 128
+KINDS: dict[int, Attention] = {2: "segments", 4: "flash"}
+"""Attention on a CPU by the bytes of a number: fp32 is torch's flash kernel, which keeps what it does on a GPU."""
 CONFIGS = Path("workloads/esm2/configs")
 
 
@@ -146,7 +148,7 @@ def test_what_autograd_keeps(number_bytes: int) -> None:
     esm, tokens = published_config("8M"), 1024
     model = PackedEsm(esm)
     kept = kept_bytes(model, masked_pack(tokens, torch.device("cpu")), number_bytes)
-    layout = layout_of(run_config(tokens), esm, number_bytes, "segments")
+    layout = layout_of(run_config(tokens), esm, number_bytes, KINDS[number_bytes])
     found = memory(layout)
     last_block = (4 + 9 * number_bytes) * tokens * esm.hidden_size  # the second norm and what follows it
     newest_gradient = 4 * esm.hidden_size**2 * (number_bytes + 4)
@@ -197,7 +199,7 @@ def test_real_peaks_on_the_cpu(number_bytes: int, checkpointing: bool) -> None:
     loss_of(model, masked_pack(256, device), number_bytes).backward()  # gradients are there from now on
     peak = peak_of_step(model, masked_pack(tokens, device, length), number_bytes)
     config = run_config(tokens, checkpointing=checkpointing)
-    found = memory(layout_of(config, esm, number_bytes, "segments", length))
+    found = memory(layout_of(config, esm, number_bytes, KINDS[number_bytes], length))
     assert peak == pytest.approx(found.activations + found.weights_in_use, rel=0.05)
 
 

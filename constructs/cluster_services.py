@@ -11,6 +11,7 @@ from config import addons
 from config.eks_cluster import EksCluster
 from config.job_access import job_roles
 from config.karpenter import karpenter_objects
+from config.training_collector import NAME, NAMESPACE, collector_objects
 from constructs import Construct, IConstruct
 from constructs.addon import addon
 from constructs.container_insights import ContainerInsights
@@ -22,10 +23,10 @@ from constructs.lustre_volumes import LustreVolumes
 from constructs.managed_mlflow import ManagedMlflow
 from constructs.manifest import manifest
 from constructs.metrics_workspace import MetricsWorkspace
+from constructs.node_statements import Statement
 from constructs.observability import Observability
+from constructs.pod_role import PodRole
 from constructs.task_governance import TaskGovernance
-from constructs.training_collector import TrainingCollector
-from constructs.training_operator import TrainingOperator
 
 
 class ClusterServices(Construct):
@@ -112,3 +113,64 @@ class ClusterServices(Construct):
             after.node.add_dependency(before)
         for other in others:
             other.node.add_dependency(steps[-1])
+
+
+class TrainingOperator(Construct):
+    """The add-on, and before it the identity of its pods, which it does not take as an argument."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        settings: EksCluster,
+        kubernetes: KubernetesCluster,
+        hyperpod: EksHyperPodCluster,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        role = PodRole(
+            self,
+            "Role",
+            kubernetes=kubernetes,
+            namespace="aws-hyperpod",
+            service_account="hp-training-operator-controller-manager",
+            # What AmazonSageMakerHyperPodTrainingOperatorAccess allows, of this cluster alone.
+            statements=[Statement("DescribeNodes", ["sagemaker:DescribeClusterNode"], [hyperpod.arn])],
+        )
+        operator = addon(
+            self, "Addon", settings=settings, kubernetes=kubernetes, name=addons.TRAINING_OPERATOR
+        )
+        operator.node.add_dependency(role)
+
+
+class TrainingCollector(Construct):
+    """Prometheus as an agent, which finds trainings' pods and may write to the workspace, no more.
+
+    The namespaces of jobs must be there.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        settings: EksCluster,
+        kubernetes: KubernetesCluster,
+        metrics: MetricsWorkspace,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        role = PodRole(
+            self,
+            "Role",
+            kubernetes=kubernetes,
+            namespace=NAMESPACE,
+            service_account=NAME,
+            statements=[Statement("WriteMetrics", ["aps:RemoteWrite"], [metrics.workspace.attr_arn])],
+        )
+        objects = manifest(
+            self,
+            "Objects",
+            kubernetes=kubernetes,
+            objects=[*collector_objects(settings, remote_write_url=metrics.remote_write_url)],
+        )
+        objects.node.add_dependency(role)

@@ -13,8 +13,20 @@ from config.slurm_cluster import SlurmCluster
 from tools.job_checks import listed
 from tools.job_request import Wanted, common_fields, folder_problems, placement
 from workloads.esm2.launch.job_file import Job
-from workloads.esm2.network.expectation import Expectation
-from workloads.esm2.network.published import PUBLISHED
+from workloads.esm2.network.expectation import Expectation, Published
+
+_AWS = "github.com/aws-samples/awsome-distributed-training, micro-benchmarks/nccl-tests/README.md"
+PUBLISHED = {
+    # The first from a user, with versions of 2022.
+    "ml.p4d.24xlarge": Published(57.20, 1 << 30, 2, "github.com/NVIDIA/nccl/issues/527, 2022-07-25"),
+    "ml.p4de.24xlarge": Published(78.33, 2 << 30, 2, _AWS),
+    "ml.p5.48xlarge": Published(465.87, 4 << 30, 2, _AWS),
+}
+"""Published bus bandwidth of all-reduces between nodes of a type, by nccl-tests' ``all_reduce_perf``.
+
+Each is that of the source's largest message up to 4 GiB, the largest of ours. No figure is known for other types
+with all their GPUs and all their EFA.
+"""
 
 
 def bandwidth_request(

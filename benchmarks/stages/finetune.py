@@ -12,9 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
-
 from benchmarks.case import Case, Settings
+from benchmarks.contestant import synchronize
 from benchmarks.stages.embed import model_folder
 from workloads.esm2.config import RunConfig, load_config
 from workloads.esm2.data.run_data import prepare_run
@@ -78,7 +77,7 @@ def measure(config: RunConfig, settings: Settings) -> dict[str, Any]:
         steps = trainer.steps()
         for _ in range(1 if settings.rehearsal else 2):
             trainer.step(next(steps))
-        _wait(here.device)
+        synchronize(here.device)
         residues = slots = num_packs = num_proteins = 0
         started = time.perf_counter()
         while num_packs < packs or time.perf_counter() - started < seconds:
@@ -86,7 +85,7 @@ def measure(config: RunConfig, settings: Settings) -> dict[str, Any]:
             trainer.step(step)
             residues, slots = residues + step.num_residues, slots + step.num_tokens
             num_packs, num_proteins = num_packs + len(step.packs), num_proteins + step.num_proteins
-        _wait(here.device)
+        synchronize(here.device)
         spent = time.perf_counter() - started
         figures = {
             "peak_gb": peak_memory_bytes(here.device) / 1e9,
@@ -103,8 +102,3 @@ def measure(config: RunConfig, settings: Settings) -> dict[str, Any]:
         }
         trainer.release()
     return figures
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()

@@ -9,10 +9,9 @@ import pytest
 
 from config.instance_catalogue import INSTANCE_TYPES
 from tests.tools.cluster_files import shipped
-from tools.bandwidth_request import bandwidth_request
+from tools.bandwidth_request import PUBLISHED, bandwidth_request
 from tools.job_request import Wanted, default_folder
 from workloads.esm2.network.expectation import wire_limit_gb_s
-from workloads.esm2.network.published import PUBLISHED
 
 CLUSTER, P5 = shipped("slurm"), shipped("slurm-p5")
 

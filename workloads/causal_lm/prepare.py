@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from workloads.esm2.config import RunConfig
-from workloads.esm2.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings
+from workloads.esm2.data.limits import Limits
+from workloads.esm2.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings, Split
 from workloads.esm2.data.prepared import check_same, differences_of, existing_manifest, source_file
 from workloads.esm2.data.spill import SPLIT_SALT, hash_all
 from workloads.esm2.data.workspace import workspace
+from workloads.esm2.finetune.label_shards import ranges, write_shards
 
 from .model_files import fetch_model, is_fetched, model_folder
-from .shards import write_split
 from .table import Conversation, read_conversations, table_files
 from .template import Template
 
@@ -183,3 +185,41 @@ def _summary(manifest: Manifest) -> str:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr)
+
+
+SHARD_SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.large_string()),
+        pa.field("tokens", pa.large_list(pa.int32())),
+        pa.field("prompt_tokens", pa.int32()),
+        pa.field("question", pa.large_string()),
+        pa.field("response", pa.large_string()),
+    ]
+)
+
+
+def write_split(folder: Path, name: str, conversations: Sequence[Prepared]) -> Split:
+    """Write the shards of a split into ``folder`` / ``name``, in the order given."""
+    lengths = np.array([len(one.tokens) for one in conversations], dtype=np.int64)
+
+    def write(file: Path, start: int, stop: int) -> None:
+        _write_shard(file, conversations[start:stop])
+
+    return write_shards(folder, name, lengths, len({one.id for one in conversations}), write)
+
+
+def _write_shard(file: Path, conversations: Sequence[Prepared]) -> None:
+    lengths = np.array([len(one.tokens) for one in conversations], dtype=np.int64)
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, SHARD_SCHEMA) as stream:
+        for start, stop in ranges(lengths, Limits.for_workers(1).batch_residues):
+            chosen = conversations[start:stop]
+            offsets = np.concatenate([[0], np.cumsum(lengths[start:stop])])
+            tokens = np.array([token for one in chosen for token in one.tokens], dtype=np.int32)
+            columns = [
+                pa.array([one.id for one in chosen], type=pa.large_string()),
+                pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(tokens)),
+                pa.array([one.prompt_tokens for one in chosen], type=pa.int32()),
+                pa.array([one.question for one in chosen], type=pa.large_string()),
+                pa.array([one.response for one in chosen], type=pa.large_string()),
+            ]
+            stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=SHARD_SCHEMA))

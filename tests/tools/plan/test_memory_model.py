@@ -37,7 +37,7 @@ from workloads.esm2.shapes import SHAPES
 
 LENGTH = 128
 KINDS: dict[int, Attention] = {2: "segments", 4: "flash"}
-"""Attention on a CPU by the bytes of a number: fp32 is torch's flash kernel, which keeps what it does on a GPU."""
+"""Attention on a CPU by the bytes of a number. In fp32 it is a flash kernel, as on a GPU."""
 CONFIGS = Path("workloads/esm2/configs")
 
 

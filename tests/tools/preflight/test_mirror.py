@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from config.node_setup import NodeSetup
-from config.slurm_cluster import SlurmCluster
+from config.slurm_cluster import NodeSetup, SlurmCluster
 from tests.tools.accounts import deployed_stacks, empty_account
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped, with_group

@@ -24,7 +24,7 @@ PUBLISHED = {
 }
 """Published bus bandwidth of all-reduces between nodes of a type, by nccl-tests' ``all_reduce_perf``.
 
-Each is that of the source's largest message up to 4 GiB, the largest of ours. No figure is known for other types
+Each is for the largest message up to 4 GiB, the largest of ours. No figure is known for other types
 with all their GPUs and all their EFA.
 """
 

@@ -30,6 +30,8 @@ from tests.stacks.variants import EVERY_OPTION, EXISTING_VPC
 
 BIN = Path(sys.executable).parent
 CHECKOV = REPOSITORY / ".venv-checkov" / "bin" / "checkov"
+TIMEOUT_SECONDS = 900
+"""One minute of processor time, on cores that other tests may hold."""
 
 
 @cache
@@ -62,7 +64,7 @@ def test_cfn_lint_finds_nothing(region: str, is_trainium2: bool) -> None:
         cwd=REPOSITORY,  # whose .cfnlintrc.yaml says what is ignored, and why
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=TIMEOUT_SECONDS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -94,7 +96,7 @@ def checkov_findings() -> set[str]:
         cwd=assemblies()[0],  # away from the repository, whose .checkov.yaml it would read
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=TIMEOUT_SECONDS,
     )
     report: dict[str, Any] = json.loads(done.stdout)
     assert report["summary"]["parsing_errors"] == 0

@@ -37,6 +37,7 @@ RUNS = {
     "ddp-3-adamw": (3, "parallel.mode=ddp"),
     "ddp-3-muon": (3, "parallel.mode=ddp"),
     "hsdp-4-adamw": (4, "parallel.mode=fsdp parallel.shard_size=2"),
+    "hsdp-4-muon": (4, "parallel.mode=fsdp parallel.shard_size=2"),
 }
 """Number of processes and settings; the optimizer comes last in the name."""
 

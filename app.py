@@ -12,10 +12,9 @@ from aws_cdk import App
 
 from config.endpoint_file import GIVEN, load_endpoint
 from config.loader import load_cluster
-from stacks.cluster_stacks import add_checks, add_stacks
+from stacks.cluster_stacks import add_checks, add_stacks, oversized
 from stacks.endpoint_stack import add_endpoint_stack
 from stacks.remaining_costs import remaining_costs
-from stacks.template_size import oversized
 
 DEFAULT_CLUSTERS = ("clusters/slurm.yaml", "clusters/eks.yaml")
 

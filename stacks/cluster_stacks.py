@@ -5,18 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from aws_cdk import App, Environment, Stack, Tags, Validations
+from aws_cdk import App, CfnOutput, Environment, Stack, Tags, Validations
 from cdk_nag import AwsSolutionsChecks
 
+from config.cluster import Cluster
 from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster
 from config.resource_names import construct_ids, stack_names, tags_of
+from constructs import Construct
+from constructs.network import Network
 from stacks.eks_hyperpod_stack import EksHyperPodStack
-from stacks.network_stack import NetworkStack
 from stacks.observability_stack import ObservabilityStack
 from stacks.slurm_hyperpod_stack import SlurmHyperPodStack
 from stacks.storage_stack import StorageStack
 from stacks.studio_stack import StudioStack
+
+MAX_TEMPLATE_BYTES = 1_000_000
+"""Limit of a template in S3 (CloudFormation user guide, "Understand CloudFormation quotas")."""
+
+
+class NetworkStack(Stack):
+    """Network of a cluster, which outlives all other stacks."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, cluster: Cluster, **kwargs: Any) -> None:
+        super().__init__(scope, construct_id, **kwargs)
+        self.network = Network(self, "Network", cluster=cluster)
+        CfnOutput(self, "VpcId", value=self.network.vpc.vpc_id)
+        CfnOutput(self, "SubnetId", value=self.network.subnet(None).subnet_id)
+        CfnOutput(self, "SecurityGroupId", value=self.network.security_group.security_group_id)
 
 
 def add_stacks(app: App, cluster: AnyCluster, *, chart_stand_ins: Path | None = None) -> None:
@@ -76,3 +92,18 @@ def add_stacks(app: App, cluster: AnyCluster, *, chart_stand_ins: Path | None = 
 def add_checks(app: App) -> None:
     """cdk-nag, whose findings end a synthesis."""
     Validations.of(app).add_plugins(AwsSolutionsChecks(app, verbose=True))
+
+
+def oversized(folder: Path) -> list[str]:
+    """Return a message for each template of a cloud assembly that CloudFormation would refuse for its size.
+
+    aws-cdk-lib only warns.
+    """
+    sizes = {path.name: path.stat().st_size for path in sorted(folder.glob("*.template.json"))}
+    return [
+        f"{name.removesuffix('.template.json')}: the template has {size:,} bytes, CloudFormation takes"
+        f" {MAX_TEMPLATE_BYTES:,}; tags stand at every resource, labels and taints at every group: set fewer"
+        " or shorter ones, or fewer groups, teams or access entries"
+        for name, size in sizes.items()
+        if size > MAX_TEMPLATE_BYTES
+    ]

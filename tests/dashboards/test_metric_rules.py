@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from config.alert_routes import alert_manager_config, alert_manager_definition
 from config.dashboards.selection import Scheduler
 from config.loader import load_cluster
 from config.metric_rules import rules_text
+from constructs.metrics_workspace import alert_manager_config, alert_manager_definition
 from tests.dashboards.alert_cases import CASES, CLUSTERS, rules
 from tests.dashboards.promql import metric_names
 

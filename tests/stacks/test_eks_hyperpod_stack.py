@@ -10,9 +10,8 @@ import pytest
 from aws_cdk import App, CfnOutput, Stack
 
 import app
-from stacks import template_size
+from stacks import cluster_stacks
 from stacks.remaining_costs import remaining_costs
-from stacks.template_size import MAX_TEMPLATE_BYTES
 from tests.stacks.eks_cases import CASES, CLUSTER, EKS, evaluated, groups, hyperpod, objects, settings, stacks
 from tests.stacks.intrinsics import Evaluator
 from tests.stacks.shapes import create_cluster_shape, violations
@@ -201,7 +200,7 @@ def test_templates_stay_below_cloudformation_s_limits(case: str) -> None:
     for template in stacks(case).values():
         assert len(template["Resources"]) <= MAX_RESOURCES
         # Written without indentation.
-        assert len(json.dumps(template, separators=(",", ":")).encode()) <= MAX_TEMPLATE_BYTES
+        assert len(json.dumps(template, separators=(",", ":")).encode()) <= cluster_stacks.MAX_TEMPLATE_BYTES
 
 
 def test_a_template_that_is_too_large_ends_the_app(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +215,7 @@ def test_a_template_that_is_too_large_ends_the_app(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(app, "DEFAULT_CLUSTERS", ("clusters/slurm.yaml",))
     monkeypatch.setattr(app, "add_stacks", add_a_stack)
     app.main()
-    monkeypatch.setattr(template_size, "MAX_TEMPLATE_BYTES", 990_000)
+    monkeypatch.setattr(cluster_stacks, "MAX_TEMPLATE_BYTES", 990_000)
     with pytest.raises(SystemExit) as ended:
         app.main()
     assert re.fullmatch(

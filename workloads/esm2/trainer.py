@@ -90,7 +90,7 @@ class Trainer:
             torch._dynamo.config.optimize_ddp = False
             for layer in bare(self.model).layers:
                 layer.compile(dynamic=False)
-        self.optimizers: list[Optimizer] = build_optimizers(self.model, objective.optim)
+        self.optimizers: list[Optimizer] = build_optimizers(self.model, objective.optim, self.dtype)
         self.progress = Progress()
         self._launched: _Launched | None = None
         self._result: StepResult | None = None

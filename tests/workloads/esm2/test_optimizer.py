@@ -71,6 +71,15 @@ def test_batches_give_what_torch_gives_one_by_one(monkeypatch: pytest.MonkeyPatc
         torch.testing.assert_close(found["momentum_buffer"], expected["momentum_buffer"])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_muon_computes_in_the_type_of_the_run(dtype: torch.dtype) -> None:
+    muon = build_optimizers(Model(), OptimConfig(name="muon"), dtype)[0]
+    parameters = muon.param_groups[0]["params"]
+    with patch.object(optimizer, "newton_schulz", wraps=optimizer.newton_schulz) as called:
+        step_with(muon, parameters, [torch.randn_like(x) for x in parameters])
+    assert {call.args[0].dtype for call in called.call_args_list} == {dtype}
+
+
 def everything(model: nn.Module, optimizers: Sequence[Optimizer]) -> list[Tensor]:
     """Copies of parameters, moments and step counters, of this process."""
     states = [state.values() for each in optimizers for state in each.state.values()]

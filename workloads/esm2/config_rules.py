@@ -7,6 +7,7 @@ import typing
 from typing import TYPE_CHECKING
 
 from ..causal_lm.config_rules import chat_rules
+from .strict_yaml import shown
 
 if TYPE_CHECKING:  # which reads the rules
     from .config import RunConfig
@@ -19,7 +20,11 @@ def rule_violations(config: RunConfig) -> list[str]:
     rules: list[tuple[bool, str]] = [
         (
             bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*", config.name)),
-            f"name: got {config.name!r}; use letters, digits, '.', '_' and '-'",
+            f"name: got {shown(config.name)}; use letters, digits, '.', '_' and '-'",
+        ),
+        (
+            len(config.name.encode()) <= 200,  # file systems allow 255, and files beside the folder add to it
+            f"name: got {shown(config.name)}; use at most 200 bytes",
         ),
         (
             1 <= model.max_residues <= 65_534,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from workloads.esm2.data.fasta import GZIP_MAGIC
@@ -89,8 +90,8 @@ def prepare(
     limits = limits or Limits.for_workers(workers)
     # A process is worth starting for a block of its own.
     workers = min(workers, int(text_bytes / limits.block_bytes) + 1)
-    with workspace(out) as folder, worker_pool(workers) as pool:
-        job = Job(pool, workers, limits, folder, seed, progress)
+    with workspace(out) as folder, worker_pool(workers) as pool, ExitStack() as bars:
+        job = Job(pool, workers, limits, folder, seed, progress, bars)
         job.spill.mkdir()
         spilled = scatter_fasta(job, fasta_files, names[: len(fasta_files)], by_id=bool(members))
         if members:

@@ -21,16 +21,19 @@ import pyarrow.parquet as pq
 
 from workloads.esm2.alphabet import encode
 from workloads.esm2.data.fasta import (
+    CONTROL_CHARACTER,
     GZIP_MAGIC,
     RECORD_START,
     SourceReader,
     check_fasta_start,
+    gzip_problem,
     open_gzip,
     parse_block,
     record_lines,
 )
 from workloads.esm2.data.limits import Limits
 from workloads.esm2.data.sources import FASTA_SUFFIXES
+from workloads.esm2.strict_yaml import shown
 
 CSV_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -162,8 +165,8 @@ def _csv_rows(path: Path, delimiter: str, columns: Sequence[str], problems: Prob
         raise ValueError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
     except csv.Error as error:
         raise ValueError(f"{path}:{reader.line_num}: {error}; correct the quotes of this row") from None
-    except (EOFError, BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path} is a truncated or damaged gzip file ({error}); fetch it again") from None
+    except (EOFError, BadGzipFile, zlib.error):
+        raise gzip_problem(path) from None
 
 
 def _text(path: Path) -> IO[str]:
@@ -176,17 +179,19 @@ def _text(path: Path) -> IO[str]:
 
 
 def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+    row = 0
     try:
         file = pq.ParquetFile(path)
-    except (pa.ArrowInvalid, OSError) as error:
+        _check_columns(path, file.schema_arrow.names, columns)
+        for batch in file.iter_batches(columns=list(columns)):
+            values = {name: batch.column(name).to_pylist() for name in columns}
+            for index in range(len(batch)):
+                row += 1
+                yield f"{path} row {row}", {name: _cell(values[name][index]) for name in columns}
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise ValueError(f"{path} cannot be read as Parquet ({error}); write it again") from None
-    _check_columns(path, file.schema_arrow.names, columns)
-    row = 0
-    for batch in file.iter_batches(columns=list(columns)):
-        values = {name: batch.column(name).to_pylist() for name in columns}
-        for index in range(len(batch)):
-            row += 1
-            yield f"{path} row {row}", {name: _cell(values[name][index]) for name in columns}
 
 
 def _cell(value: object) -> Cell:
@@ -225,6 +230,8 @@ def table_records(
         name, sequence = cells[id_column], cells[sequence_column]
         if not isinstance(name, str):
             problems.add(where, f"no id in column {id_column!r}")
+        elif CONTROL_CHARACTER.search(name):
+            problems.add(where, f"the id {shown(name)} has control characters; rename the record")
         elif not isinstance(sequence, str):
             problems.add(where, f"record {name} has no sequence in column {sequence_column!r}")
         else:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workloads.esm2.data.fasta import gzip_problem
+from workloads.esm2.data.fasta import gzip_problem, reading
 from workloads.esm2.data.sources import fetch
 from workloads.esm2.finetune import table as labelled
 from workloads.esm2.finetune.table import Problems
@@ -131,7 +131,8 @@ def _lines(path: Path, problems: Problems) -> Iterator[tuple[str, Any]]:
 
 
 def _text(path: Path) -> str:
-    content = path.read_bytes()
+    with reading(path):
+        content = path.read_bytes()
     try:
         if path.name.lower().endswith(".gz"):
             content = gzip.decompress(content)

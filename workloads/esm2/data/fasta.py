@@ -12,8 +12,10 @@ import hashlib
 import io
 import itertools
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from gzip import BadGzipFile
 from pathlib import Path
@@ -58,8 +60,28 @@ def open_gzip(file: Any) -> IO[bytes]:
     return cast("IO[bytes]", igzip.open(file, "rb"))
 
 
+def gzip_errors() -> tuple[type[Exception], ...]:
+    """Return what reading a damaged gzip file raises. isal has an error of its own for some damages."""
+    isal = sys.modules.get("isal.igzip_lib")
+    return (EOFError, BadGzipFile, zlib.error, *([isal.IsalError] if isal else []))
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Name the file in a system error of the block: the error of a failing disk has no name."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def gzip_problem(path: Path) -> ValueError:
     """Return what is wrong with a gzip file. Python's module says so: isal mistakes bytes behind the end."""
+    with path.open("rb") as file:
+        if file.read(2) != GZIP_MAGIC:
+            return ValueError(f"{path} is not gzip; rename it if it is plain text")
     try:
         with gzip.open(path, "rb") as stream:
             while stream.read(_READ_BYTES):
@@ -67,7 +89,7 @@ def gzip_problem(path: Path) -> ValueError:
     except EOFError:
         return ValueError(f"{path} is a truncated gzip file; fetch it again")
     except (BadGzipFile, zlib.error) as error:
-        if str(error).startswith("Not a gzipped file") and stream.tell():
+        if str(error).startswith("Not a gzipped file"):
             return ValueError(f"{path} has other bytes behind its gzip data; remove them or fetch it again")
         return ValueError(f"{path} is a damaged gzip file ({error}); fetch it again")
     return ValueError(f"{path} changed while it was read, or isal cannot read it; fetch it again")
@@ -85,11 +107,8 @@ class _HashingFile(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        try:
+        with reading(self._path):
             count = self._file.readinto(buffer) or 0
-        except OSError as error:
-            error.filename = error.filename or str(self._path)  # for the message
-            raise
         self.sha256.update(memoryview(buffer)[:count])
         self._on_bytes(count)
         return count
@@ -160,7 +179,7 @@ class SourceReader:
                     return b"".join(parts), True
                 parts.append(part)
                 missing -= len(part)
-        except (EOFError, BadGzipFile, zlib.error):
+        except gzip_errors():
             raise gzip_problem(self.path) from None
         return b"".join(parts), False
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from workloads.esm2.data.fasta import GZIP_MAGIC
+from workloads.esm2.data.fasta import GZIP_MAGIC, reading
 from workloads.esm2.data.job import Job, Spilled
 from workloads.esm2.data.limits import MAX_WORKERS, Limits, default_workers
 from workloads.esm2.data.manifest import SPLITS, Manifest, Settings, Split
@@ -148,7 +148,7 @@ def _check_arguments(
 
 
 def _text_bytes(path: Path) -> int:
-    with path.open("rb") as file:
+    with reading(path), path.open("rb") as file:
         return int(path.stat().st_size * (GZIP_RATIO if file.read(2) == GZIP_MAGIC else 1))
 
 

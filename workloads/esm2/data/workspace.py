@@ -99,9 +99,8 @@ def _lock(out: Path) -> Iterator[None]:
         out.parent.mkdir(parents=True, exist_ok=True)
         opened = path.open("a")
     except OSError as error:
-        raise ValueError(
-            f"{out} cannot be created: {error.strerror}; choose another data.path, in a folder of yours"
-        ) from None
+        where = f"{out} cannot be created ({error.filename}: {error.strerror})"
+        raise ValueError(f"{where}; choose another data.path, in a folder of yours") from None
     with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -9,10 +9,8 @@ from __future__ import annotations
 import csv
 import difflib
 import io
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from gzip import BadGzipFile
 from pathlib import Path
 from typing import IO, TypeAlias
 
@@ -26,9 +24,11 @@ from workloads.esm2.data.fasta import (
     RECORD_START,
     SourceReader,
     check_fasta_start,
+    gzip_errors,
     gzip_problem,
     open_gzip,
     parse_block,
+    reading,
     record_lines,
 )
 from workloads.esm2.data.limits import Limits
@@ -147,7 +147,7 @@ def _csv_rows(path: Path, delimiter: str, columns: Sequence[str], problems: Prob
     # The module's own bound of 128 KiB is below the longest proteins with a label for each residue.
     csv.field_size_limit(Limits.for_workers(1).record_bytes)
     try:
-        with _text(path) as stream:
+        with reading(path), _text(path) as stream:
             reader = csv.reader(stream, delimiter=delimiter, strict=True)
             header = [name.strip() for name in next(reader, [])]
             _check_columns(path, header, columns)
@@ -165,7 +165,7 @@ def _csv_rows(path: Path, delimiter: str, columns: Sequence[str], problems: Prob
         raise ValueError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
     except csv.Error as error:
         raise ValueError(f"{path}:{reader.line_num}: {error}; correct the quotes of this row") from None
-    except (EOFError, BadGzipFile, zlib.error):
+    except gzip_errors():
         raise gzip_problem(path) from None
 
 

@@ -70,7 +70,7 @@ def rule_violations(config: RunConfig) -> list[str]:
         ),
         (
             bool(data.members) == bool(data.membership),
-            f"data.members, data.membership: got {list(data.members)} and {data.membership!r}; "
+            f"data.members, data.membership: got {shown(list(data.members))} and {shown(data.membership)}; "
             "give both or neither",
         ),
         (bool(data.source or data.members), "data.source: got an empty list; name at least one FASTA"),

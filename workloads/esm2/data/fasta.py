@@ -304,7 +304,7 @@ def _first_problem(block: Block) -> ValueError:
         if not _are_text([record_id]):
             what = "is not UTF-8 text or has control characters"
             return ValueError(f"{where}: the id {_shown(record_id)} {what}; rename the record")
-        name = record_id.decode()
+        name = shortened(record_id.decode())
         protein = body.translate(_TABLE, _SPACE).removesuffix(bytes([STOP]))
         if not protein:
             return ValueError(f"{where}: record {name} has no sequence; remove it or add its residues")
@@ -322,6 +322,11 @@ def _first_problem(block: Block) -> ValueError:
                     "correct or remove the record (aligned files: remove the gaps)"
                 )
     raise AssertionError(f"no bad record in {block.file} from line {block.first_line}")
+
+
+def shortened(name: str) -> str:
+    """Return an id as messages show it: at most 60 characters."""
+    return name if len(name) <= 60 else f"{name[:57]}..."
 
 
 def _shown(raw: bytes) -> str:

@@ -16,8 +16,7 @@ from typing import NoReturn
 from .config import RunConfig, load_config
 
 USAGE_ERROR = 2
-INTERRUPTED = 130
-"""Exit status after Ctrl-C: 128 + SIGINT."""
+INTERRUPTED = 130  # 128 + SIGINT
 ERROR_FILE = "ESM2_ERROR_FILE"
 """Environment variable: where the processes of a run leave the message that they end with, so that who
 started them can print it once."""
@@ -25,10 +24,6 @@ started them can print it once."""
 _ADVICE = {
     errno.EACCES: "change its permissions or those of its folder (ls -ld), or name another place",
     errno.EROFS: "name a place on a file system that can be written",
-    errno.ENOENT: "check the path",
-    errno.ENOTDIR: "name a path whose parents are folders",
-    errno.EEXIST: "move it away or name another place",
-    errno.EISDIR: "name a file",
     errno.ENAMETOOLONG: "use a shorter name",
     errno.ENOSPC: "free space or name a place on another disk",
     errno.EDQUOT: "free space or name a place on another disk",
@@ -86,12 +81,10 @@ def one_line_errors() -> Iterator[None]:
     except (SystemExit, GeneratorExit):
         raise
     except BaseException as error:  # torch's CheckpointException is no Exception
-        if (line := _explained(error)) is not None:
-            tell(f"error: {line}", first=True)
-        else:
+        if (line := _explained(error)) is None:
             traceback.print_exc()
-            if ERROR_FILE in os.environ:
-                tell(f"{type(error).__name__}: {error}", first=True)
+        if line is not None or ERROR_FILE in os.environ:
+            tell(f"error: {line or f'{type(error).__name__}: {error}'}", first=True)
         _leave(1)
 
 
@@ -143,13 +136,10 @@ def _leave(status: int) -> NoReturn:
 def tell(message: str, *, first: bool = False) -> None:
     """Print the message that a process ends with, or leave it to the program that started the processes.
 
-    Args:
-        message: one line or several; characters that control a terminal are escaped.
-        first: keep the message of another process, because this one may fail as a consequence.
+    Characters that control a terminal are escaped. With ``first``, the message of another process stays.
     """
     message = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in message)
-    path = os.environ.get(ERROR_FILE)
-    if path:
+    if path := os.environ.get(ERROR_FILE):
         with contextlib.suppress(FileExistsError), Path(path).open("x" if first else "w") as file:
             file.write(message)
     else:

@@ -8,10 +8,8 @@ from typing import Any
 
 import yaml
 
-MAX_DEPTH = 16
-"""Levels of nesting. Shipped run files have four, and PyYAML's recursion fails at several hundred."""
-MAX_SHOWN = 100
-"""Characters of a value in a message."""
+MAX_DEPTH = 16  # levels of nesting: run files have four, and PyYAML's recursion fails at several hundred
+MAX_SHOWN = 100  # characters of a value in a message
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 3, MAX_SHOWN, MAX_SHOWN
 
@@ -48,10 +46,9 @@ class _StrictLoader(yaml.SafeLoader):
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
                 raise ValueError(f"line {line}: got a list or mapping as a key; expected text")
-            if (key := key_node.value) in lines:
-                first = lines[key]
+            if first := lines.get(key := key_node.value):
                 raise ValueError(
-                    f"line {line}: got {shown(key)} again; it was set in line {first}; remove one of the two"
+                    f"line {line}: got {shown(key)} again after line {first}; remove one of them"
                 )
             lines[key] = line
             made[key] = self.construct_object(value_node, deep=deep)

@@ -120,6 +120,11 @@ def test_an_unreadable_file_in_a_folder(folder: Path, ending_of, as_nobody: None
     assert only_error(ending_of(folder, "data.source=in"), 1).startswith("in/b.fasta: Permission denied; ")
 
 
+def test_an_unreadable_source_folder(folder: Path, ending_of, as_nobody: None) -> None:
+    with_privileges(lambda: (folder / "in").mkdir(mode=0))
+    assert only_error(ending_of(folder, "data.source=in"), 1).startswith("in: Permission denied; ")
+
+
 def test_a_parent_that_cannot_be_written(folder: Path, ending_of, as_nobody: None) -> None:
     told = only_error(ending_of(folder, "data.path=out"), 2)
     assert told == (

@@ -133,7 +133,7 @@ def test_null_and_an_empty_section() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("data: {path: a}\ndata: {path: b}\n", "line 2: got 'data' again; it was set in line 1; remove one"),
+        ("data: {path: a}\ndata: {path: b}\n", "line 2: got 'data' again after line 1; remove one"),
         ("data: {path: a, path: b}\n", "line 1: got 'path' again"),
         ("train: {max_steps: 010}\n", "train.max_steps: got '010'; expected a whole number"),
         ("train: {max_steps: 0x10}\n", "train.max_steps: got '0x10'; expected a whole number"),

@@ -92,7 +92,7 @@ def gzip_problem(path: Path) -> ValueError:
         if str(error).startswith("Not a gzipped file"):
             return ValueError(f"{path} has other bytes behind its gzip data; remove them or fetch it again")
         return ValueError(f"{path} is a damaged gzip file ({error}); fetch it again")
-    return ValueError(f"{path} changed while it was read, or isal cannot read it; fetch it again")
+    return ValueError(f"{path} changed while it was read; fetch it again")
 
 
 class _HashingFile(io.RawIOBase):
@@ -302,9 +302,9 @@ def _first_problem(block: Block) -> ValueError:
         if not record_id:
             return ValueError(f"{where}: header without an id; write '>id', each record its own")
         if not _are_text([record_id]):
-            what = "is not UTF-8 text or has control characters"
-            return ValueError(f"{where}: the id {_shown(record_id)} {what}; rename the record")
-        name = shortened(record_id.decode())
+            wrong = f"{_shown(record_id)} is not UTF-8 text or has control characters"
+            return ValueError(f"{where}: the id {wrong}; rename the record")
+        name = record_id.decode()[:60]
         protein = body.translate(_TABLE, _SPACE).removesuffix(bytes([STOP]))
         if not protein:
             return ValueError(f"{where}: record {name} has no sequence; remove it or add its residues")
@@ -322,11 +322,6 @@ def _first_problem(block: Block) -> ValueError:
                     "correct or remove the record (aligned files: remove the gaps)"
                 )
     raise AssertionError(f"no bad record in {block.file} from line {block.first_line}")
-
-
-def shortened(name: str) -> str:
-    """Return an id as messages show it: at most 60 characters."""
-    return name if len(name) <= 60 else f"{name[:57]}..."
 
 
 def _shown(raw: bytes) -> str:

@@ -15,7 +15,6 @@ from workloads.esm2.data.fasta import (
     check_fasta_start,
     parse_block,
     record_lines,
-    shortened,
     split_block,
 )
 from workloads.esm2.data.job import Job, Spilled
@@ -121,10 +120,10 @@ def raise_for_repeated(job: Job, paths: Sequence[Path], hashes: Sequence[int]) -
                 if id_hash not in wanted:
                     continue
                 if record_id in places:
-                    name = shortened(record_id.decode())
                     raise ValueError(
-                        f"{path}:{line}: the id {name} was used before, at {places[record_id]} "
-                        f"({len(wanted)} repeated id(s) in all); ids must be unique: rename or remove one"
+                        f"{path}:{line}: the id {record_id.decode()[:60]} was used before, at "
+                        f"{places[record_id]} ({len(wanted)} repeated id(s) in all); ids must be unique: "
+                        "rename or remove one"
                     )
                 places[record_id] = f"{path}:{line}"
         reader.close()

@@ -30,7 +30,6 @@ from workloads.esm2.data.fasta import (
     parse_block,
     reading,
     record_lines,
-    shortened,
 )
 from workloads.esm2.data.limits import Limits
 from workloads.esm2.data.sources import FASTA_SUFFIXES
@@ -190,9 +189,7 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
                 row += 1
                 yield f"{path} row {row}", {name: _cell(values[name][index]) for name in columns}
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise ValueError(f"{path} cannot be read as Parquet ({error}); write it again") from None
+        raise ValueError(f"{path} cannot be read as Parquet ({error}); check it or write it again") from None
 
 
 def _cell(value: object) -> Cell:
@@ -234,18 +231,18 @@ def table_records(
         elif CONTROL_CHARACTER.search(name):
             problems.add(where, f"the id {shown(name)} has control characters; rename the record")
         elif not isinstance(sequence, str):
-            problems.add(where, f"record {shortened(name)} has no sequence in column {sequence_column!r}")
+            problems.add(where, f"record {name[:60]} has no sequence in column {sequence_column!r}")
         else:
             try:
                 # A stop at the end is as usual in tables of translated genes as it is in FASTA.
                 tokens = encode("".join(sequence.split()).removesuffix("*")).tobytes()
             except ValueError as error:
-                problems.add(where, f"record {shortened(name)}: {error}")
+                problems.add(where, f"record {name[:60]}: {error}")
                 continue
             if tokens:
                 yield Record(name, where, tokens, cells)
             else:
-                problems.add(where, f"record {shortened(name)} has no sequence in column {sequence_column!r}")
+                problems.add(where, f"record {name[:60]} has no sequence in column {sequence_column!r}")
 
 
 def _fasta_records(
@@ -259,7 +256,7 @@ def _fasta_records(
         if not isinstance(name, str):
             problems.add(where, f"no id in column {id_column!r}")
         elif name in rows:
-            problems.add(where, f"the id {shortened(name)} was used before, at {rows[name][0]}")
+            problems.add(where, f"the id {name[:60]} was used before, at {rows[name][0]}")
         else:
             rows[name] = (where, cells)
     records, named = [], set[str]()
@@ -269,9 +266,7 @@ def _fasta_records(
             # A wrong label is looked for in the table, not in the FASTA file.
             records.append(Record(name, rows[name][0], tokens, rows[name][1]))
         else:
-            problems.add(
-                where, f"record {shortened(name)} has no row in {labels.name} (column {id_column!r})"
-            )
+            problems.add(where, f"record {name[:60]} has no row in {labels.name} (column {id_column!r})")
     for name, (where, _) in rows.items():
         if name not in named:
             problems.add(where, f"no protein {name} in {', '.join(path.name for path in files)}")
@@ -303,7 +298,7 @@ def _check_ids(records: Sequence[Record], problems: Problems) -> None:
         if record.id in places:
             problems.add(
                 record.where,
-                f"the id {shortened(record.id)} was used before, at {places[record.id]}; ids must be unique",
+                f"the id {record.id[:60]} was used before, at {places[record.id]}; ids must be unique",
             )
         places.setdefault(record.id, record.where)
 

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from workloads.esm2.command_line import RunError
 from workloads.esm2.data.manifest import Manifest
+from workloads.esm2.data.pool import run_in_order, worker_pool
 from workloads.esm2.data.prepare import prepare
 from workloads.esm2.data.workspace import check_free_space, size_text, workspace
 
@@ -177,6 +179,11 @@ def test_space_is_checked_where_it_is_needed(small_disk: Path) -> None:
     check_free_space(small_disk, 5 << 20)
     with pytest.raises(ValueError, match="MiB of disk"):
         check_free_space(small_disk / "out", 5 << 20)
+
+
+def test_a_killed_worker_is_told() -> None:
+    with worker_pool(2) as pool, pytest.raises(RunError, match="a worker process was killed from outside"):
+        list(run_in_order(pool, os._exit, [9], 2))
 
 
 def test_sizes_are_readable(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ def test_odd(rounds):
 def run(folder: Path, **variables: str) -> str:
     (folder / "conftest.py").write_text((Path(__file__).parent / "conftest.py").read_text())
     (folder / "test_odd.py").write_text(FAILING)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("FUZZ_", "PYTEST_"))}
+    kept = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} | {
+        name: value for name, value in os.environ.items() if not name.startswith(("FUZZ_", "PYTEST_"))
+    }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_odd.py"]
     done = subprocess.run(
         command, cwd=folder, env=kept | variables, capture_output=True, text=True, timeout=60

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ..esm2.strict_yaml import shown
+
 if TYPE_CHECKING:  # which reads the rules
     from ..esm2.config import RunConfig
 
@@ -19,7 +21,7 @@ def chat_rules(config: RunConfig) -> list[tuple[bool, str]]:
     mark = chat.answer_follows
     in_prompt = set(FIELD.findall(chat.prompt)) if chat.prompt is not None else {"question"}
     in_response = set(FIELD.findall(chat.response))
-    rules = [
+    return [
         (
             config.task is None,
             "chat, task: a run trains for one of them; leave the other section out",
@@ -31,35 +33,30 @@ def chat_rules(config: RunConfig) -> list[tuple[bool, str]]:
         ),
         (
             not config.data.members,
-            f"data.members: got {list(config.data.members)} with chat:; members are of clusters of proteins",
+            f"data.members: got {shown(list(config.data.members))} with chat:, which has no proteins",
         ),
         (bool(chat.table), "chat.table: got an empty list; name at least one file"),
         (
             in_prompt == {"question"},
-            f"chat.prompt: got {chat.prompt!r}; it must have {{question}}, and neither of the others",
+            f"chat.prompt: got {shown(chat.prompt)}; it must have {{question}}, and neither of the others",
         ),
         (
             "answer" in in_response and "question" not in in_response,
-            f"chat.response: got {chat.response!r}; it must have {{answer}}, and not {{question}}",
+            f"chat.response: got {shown(chat.response)}; it must have {{answer}}, and not {{question}}",
         ),
         (
             ("reasoning" in in_response) == (chat.reasoning_column is not None),
-            f"chat.reasoning_column: got {chat.reasoning_column} with the response {chat.response!r}; give "
-            "both the column and {reasoning}, or neither",
+            f"chat.reasoning_column: got {shown(chat.reasoning_column)} with the response "
+            f"{shown(chat.response)}; give both the column and {{reasoning}}, or neither",
         ),
         (
             not mark or (mark in chat.response and "{answer}" in chat.response.rpartition(mark)[2]),
-            f"chat.answer_follows: got {mark!r} with the response {chat.response!r}; it must stand there "
-            "before {answer}",
+            f"chat.answer_follows: got {shown(mark)} with the response {shown(chat.response)}; it must stand "
+            "there before {answer}",
         ),
         (
             2 <= chat.max_tokens <= train.tokens_per_pack,
             f"chat.max_tokens: got {chat.max_tokens}; allowed 2 to train.tokens_per_pack "
             f"({train.tokens_per_pack}), since a pack must hold the longest conversation",
         ),
-        (chat.questions >= 0, f"chat.questions: got {chat.questions}; must not be negative"),
     ]
-    for name in ("max_new_tokens", "questions_at_once"):
-        value = getattr(chat, name)
-        rules.append((value >= 1, f"chat.{name}: got {value}; must be at least 1"))
-    return rules

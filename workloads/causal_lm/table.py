@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workloads.esm2.data.fasta import gzip_problem, reading
 from workloads.esm2.data.sources import fetch
 from workloads.esm2.finetune import table as labelled
 from workloads.esm2.finetune.table import Problems
@@ -107,7 +109,7 @@ def read_rows(
 def _array(path: Path) -> Iterator[tuple[str, Any]]:
     try:
         rows = json.loads(_text(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path} is not JSON ({error}); one object a line is JSON Lines, whose files are called .jsonl"
         ) from None
@@ -124,17 +126,18 @@ def _lines(path: Path, problems: Problems) -> Iterator[tuple[str, Any]]:
             continue
         try:
             yield f"{path}:{number}", json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             problems.add(f"{path}:{number}", f"not JSON ({error})")
 
 
 def _text(path: Path) -> str:
-    content = path.read_bytes()
+    with reading(path):
+        content = path.read_bytes()
     try:
         if path.name.lower().endswith(".gz"):
             content = gzip.decompress(content)
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
-    except (EOFError, OSError, ValueError) as error:
-        raise ValueError(f"{path} is a truncated or damaged gzip file ({error}); fetch it again") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise gzip_problem(path) from None

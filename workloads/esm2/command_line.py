@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import importlib.util
 import os
 import sys
@@ -15,9 +16,22 @@ from typing import NoReturn
 from .config import RunConfig, load_config
 
 USAGE_ERROR = 2
+INTERRUPTED = 130  # 128 + SIGINT
 ERROR_FILE = "ESM2_ERROR_FILE"
 """Environment variable: where the processes of a run leave the message that they end with, so that who
 started them can print it once."""
+
+_ADVICE = {
+    errno.EACCES: "change its permissions or those of its folder (ls -ld), or name another place",
+    errno.EROFS: "name a place on a file system that can be written",
+    errno.ENAMETOOLONG: "use a shorter name",
+    errno.ENOSPC: "free space or name a place on another disk",
+    errno.EDQUOT: "free space or name a place on another disk",
+    errno.EIO: "check the disk or the network file system (dmesg), and copy the file again",
+}
+"""What to do about a system error."""
+_DAMAGED = {"SafetensorError", "UnpicklingError", "StrictDataclassError"}
+"""Errors of libraries that read models and checkpoints. Named, because importing them takes seconds."""
 
 
 class RunError(RuntimeError):
@@ -43,17 +57,51 @@ def parse_config(arguments: Sequence[str] | None = None) -> RunConfig:
 
 
 def run_command(main: Callable[[RunConfig], None]) -> None:
-    """Run a stage; an error with a message for the user ends with it and status 2, not with a traceback."""
+    """Run a stage with the configuration that the command line names, in ``one_line_errors``."""
+    with one_line_errors():
+        main(parse_config())
+
+
+@contextlib.contextmanager
+def one_line_errors() -> Iterator[None]:
+    """End the program with one line instead of a traceback if an error occurs that users can correct.
+
+    The exit status is 2 for wrong input, 1 for a failing file or device (which a cluster tries again), and
+    130 after Ctrl-C. A fault of this project keeps its traceback.
+    """
     try:
         with one_line_if_missing():
-            main(parse_config())
+            yield
     except (ValueError, RunError) as error:
         tell(f"error: {error}")
         _leave(USAGE_ERROR)
-    except Exception as error:
-        traceback.print_exc()
-        _tell_first(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        tell("stopped by Ctrl-C; run the same command again to continue", first=True)
+        _leave(INTERRUPTED)
+    except (SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # torch's CheckpointException is no Exception
+        if (line := _explained(error)) is None:
+            traceback.print_exc()
+        if line is not None or ERROR_FILE in os.environ:
+            tell(f"error: {line or f'{type(error).__name__}: {error}'}", first=True)
         _leave(1)
+
+
+def _explained(error: BaseException) -> str | None:
+    """Return the file, what is wrong with it and what to do; None for a fault of this project."""
+    text = " ".join(str(error).split())[:500]
+    if isinstance(error, OSError):
+        files = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+        advice = _ADVICE.get(error.errno or 0, "correct this and run the same command again")
+        return f"{files}{': ' if files else ''}{error.strerror or text or type(error).__name__}; {advice}"
+    if failures := getattr(error, "failures", None):  # of each rank, in torch's CheckpointException
+        return _explained(next(iter(failures.values()))[0])
+    if _DAMAGED & {kind.__name__ for kind in type(error).__mro__}:
+        return f"a file of the model or checkpoint is damaged: {text}; copy or write it again"
+    if isinstance(error, RecursionError) and "json" in traceback.extract_tb(error.__traceback__)[-1].filename:
+        return "a JSON file is nested too deeply to be read; write it again"
+    return None
 
 
 def require(package: str) -> None:
@@ -85,17 +133,14 @@ def _leave(status: int) -> NoReturn:
     raise SystemExit(status)
 
 
-def tell(message: str) -> None:
-    """Print the message that a process ends with, or leave it to who started the processes."""
-    path = os.environ.get(ERROR_FILE)
-    if path:
-        Path(path).write_text(message)
+def tell(message: str, *, first: bool = False) -> None:
+    """Print the message that a process ends with, or leave it to the program that started the processes.
+
+    Characters that control a terminal are escaped. With ``first``, the message of another process stays.
+    """
+    message = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in message)
+    if path := os.environ.get(ERROR_FILE):
+        with contextlib.suppress(FileExistsError), Path(path).open("x" if first else "w") as file:
+            file.write(message)
     else:
         print(message, file=sys.stderr)
-
-
-def _tell_first(message: str) -> None:
-    """For who started the processes, unless another one has told: what fails next fails because of it."""
-    if path := os.environ.get(ERROR_FILE):
-        with contextlib.suppress(FileExistsError), Path(path).open("x") as file:
-            file.write(message)

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import yaml
-
 from ..causal_lm.config import ChatConfig
 from .bionemo.config import BionemoConfig
 from .config_rules import rule_violations
+from .strict_yaml import read_yaml, shown
 
 T = TypeVar("T")
+_NUMBER = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 ModelSize = Literal["8M", "35M", "150M", "650M", "3B", "15B"]
 LoraTarget = Literal["query", "key", "value", "attention_output", "intermediate", "output"]
@@ -254,7 +255,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """
     path = Path(path)
     try:
-        raw = yaml.safe_load(path.read_text())
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         known = sorted(str(p) for p in (Path(__file__).parent / "configs").rglob("*.yaml"))
         raise ValueError(f"no run configuration at {path}; the shipped ones are {', '.join(known)}") from None
@@ -262,21 +263,25 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
         raise ValueError(
             f"{path} cannot be read: {error.strerror}; name a YAML file that you may read (ls -l {path})"
         ) from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} is not YAML: {error}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8 text") from None
+    try:
+        raw = read_yaml(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     if not isinstance(raw, dict):
-        raise ValueError(f"{path} must hold sections such as 'model:' and 'train:', got {raw!r}")
+        raise ValueError(f"{path} must hold sections such as 'model:' and 'train:', got {shown(raw)}")
     raw.setdefault("name", path.stem)
     problems: list[str] = []
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals:
-            problems.append(f"{override!r}: an override has the form section.field=value")
+            problems.append(f"{shown(override)}: an override has the form section.field=value")
             continue
         try:
-            _set_dotted(raw, key.strip(), yaml.safe_load(text), problems)
-        except yaml.YAMLError:
-            problems.append(f"{override!r}: the value is not YAML")
+            _set_dotted(raw, key.strip(), read_yaml(text), problems)
+        except ValueError as error:
+            problems.append(f"{shown(override)}: {error}")
     config = _build(RunConfig, raw, "", problems)
     if config is not None:
         problems += rule_violations(config)
@@ -302,27 +307,27 @@ def _set_dotted(raw: dict[str, Any], key: str, value: Any, problems: list[str]) 
 def _build(cls: type[T], raw: object, prefix: str, problems: list[str]) -> T | None:
     """An instance of a config dataclass from plain data; None (and problems) if it cannot be made."""
     if not isinstance(raw, Mapping):
-        problems.append(f"{prefix.rstrip('.')}: got {raw!r}; expected a section of fields")
+        problems.append(f"{prefix.rstrip('.')}: expected a section (mapping) or null, got {shown(raw)}")
         return None
     hints = typing.get_type_hints(cls)
     before = len(problems)
     for unknown in sorted(raw.keys() - hints.keys(), key=str):
         near = difflib.get_close_matches(str(unknown), hints, n=1)
         hint = f"did you mean {near[0]}?" if near else f"allowed are {', '.join(hints)}"
-        problems.append(f"{prefix}{unknown}: no such field; {hint}")
+        problems.append(f"{prefix}{shown(unknown)[1:-1]}: no such field; {hint}")
     values: dict[str, Any] = {}
     for name, kind in hints.items():
         if name not in raw:
             continue
         section, optional = _section(kind)
         if section is not None:
-            is_off = optional and raw[name] is None
-            values[name] = None if is_off else _build(section, raw[name] or {}, f"{prefix}{name}.", problems)
+            given = {} if raw[name] is None and not optional else raw[name]
+            values[name] = None if given is None else _build(section, given, f"{prefix}{name}.", problems)
         else:
             try:
                 values[name] = _convert(kind, raw[name])
             except (TypeError, ValueError) as error:
-                problems.append(f"{prefix}{name}: got {raw[name]!r}; {error}")
+                problems.append(f"{prefix}{name}: got {shown(raw[name])}; {error}")
     for lacking in dataclasses.fields(cls):  # type: ignore[arg-type]  # a dataclass, whatever T is
         has_default = (lacking.default, lacking.default_factory) != (dataclasses.MISSING,) * 2
         if lacking.name not in raw and not has_default:
@@ -344,21 +349,21 @@ def _allowed(kind: Any) -> str:
 
 
 def _convert(kind: Any, value: Any) -> Any:
-    """``value`` as the annotated type. YAML 1.1 reads ``1e-4`` as text, so text is parsed too."""
+    """Return ``value`` as the annotated type. ``1e-4`` comes as text (``read_yaml``)."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
-        # YAML 1.1 also reads on/off as booleans, which the choices of this file are not.
-        text = {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
-        if text not in arguments:
+        if value not in arguments:
             raise ValueError(_allowed(kind))
-        return text
+        return value
     if origin in (types.UnionType, typing.Union):
         return None if value is None else _convert(arguments[0], value)
     if origin is tuple:
-        items = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+        if value is None or isinstance(value, Mapping):
+            raise ValueError("expected a list")
+        items = value if isinstance(value, list) else [value]
         if arguments[-1] is not Ellipsis and len(items) != len(arguments):
             raise ValueError(f"expected {len(arguments)} values")
-        # Classes and values of a column may be numbers; what YAML 1.1 takes for a boolean stays wrong.
+        # Classes and values of a column may be numbers.
         is_text = arguments[0] is str
         items = [str(item) if is_text and type(item) in (int, float) else item for item in items]
         return tuple(_convert(arguments[0], item) for item in items)
@@ -367,17 +372,15 @@ def _convert(kind: Any, value: Any) -> Any:
             raise ValueError("allowed are true and false")
         return value
     if kind is int:
-        if isinstance(value, bool) or not re.fullmatch(r"[+-]?[\d_]+", str(value)):
-            raise ValueError("expected a whole number")
-        return int(value)
+        if type(value) is not int:
+            raise ValueError("expected a whole number of at most 18 digits, none of them a leading 0")
+        return value
     if kind is float:
-        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-            raise ValueError("expected a number")
-        try:
-            return float(value)
-        except ValueError:
-            raise ValueError("expected a number") from None
+        if isinstance(value, bool) or not _NUMBER.fullmatch(str(value)) or not math.isfinite(float(value)):
+            raise ValueError("expected a finite number such as 0.01 or 1e-4")
+        return float(value)
     if not isinstance(value, str):
-        hint = "; put words such as yes, no, on and off in quotes" if isinstance(value, bool) else ""
-        raise ValueError(f"expected text{hint}")
+        raise ValueError("expected text; put words such as true and numbers in quotes")
+    if re.search("[\0\ud800-\udfff]", value):
+        raise ValueError("expected text without NUL and surrogates, which no file name can hold")
     return value

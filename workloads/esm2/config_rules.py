@@ -7,9 +7,20 @@ import typing
 from typing import TYPE_CHECKING
 
 from ..causal_lm.config_rules import chat_rules
+from .strict_yaml import shown
 
 if TYPE_CHECKING:  # which reads the rules
     from .config import RunConfig
+
+_LEAST = {
+    0: "optim.weight_decay optim.clip_norm parallel.shard_size evaluate.pseudo_perplexity_proteins "
+    "inference.tokens_per_pack train.eval_packs chat.questions",
+    1: "train.max_steps train.log_every_steps train.eval_every_steps train.save_every_steps "
+    "train.keep_checkpoints inference.part_residues lora.rank lora.alpha bionemo.micro_batch_size "
+    "bionemo.tensor_parallel_size bionemo.check_every_steps bionemo.dataset_workers chat.max_new_tokens "
+    "chat.questions_at_once",
+}
+"""Fields by the smallest value that each may have. Sections and fields may be null."""
 
 
 def rule_violations(config: RunConfig) -> list[str]:
@@ -19,7 +30,11 @@ def rule_violations(config: RunConfig) -> list[str]:
     rules: list[tuple[bool, str]] = [
         (
             bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*", config.name)),
-            f"name: got {config.name!r}; use letters, digits, '.', '_' and '-'",
+            f"name: got {shown(config.name)}; use letters, digits, '.', '_' and '-'",
+        ),
+        (
+            len(config.name.encode()) <= 200,  # file systems allow 255, and files beside the folder add to it
+            f"name: got {shown(config.name)}; use at most 200 bytes",
         ),
         (
             1 <= model.max_residues <= 65_534,
@@ -47,8 +62,6 @@ def rule_violations(config: RunConfig) -> list[str]:
             f"optim.betas: got {list(optim.betas)}; each at least 0, below 1",
         ),
         (optim.eps > 0, f"optim.eps: got {optim.eps}; must be above 0"),
-        (optim.weight_decay >= 0, f"optim.weight_decay: got {optim.weight_decay}; must not be negative"),
-        (optim.clip_norm >= 0, f"optim.clip_norm: got {optim.clip_norm}; must not be negative"),
         (
             0 <= optim.final_lr_fraction <= 1,
             f"optim.final_lr_fraction: got {optim.final_lr_fraction}; allowed 0 to 1",
@@ -65,7 +78,7 @@ def rule_violations(config: RunConfig) -> list[str]:
         ),
         (
             bool(data.members) == bool(data.membership),
-            f"data.members, data.membership: got {list(data.members)} and {data.membership!r}; "
+            f"data.members, data.membership: got {shown(list(data.members))} and {shown(data.membership)}; "
             "give both or neither",
         ),
         (bool(data.source or data.members), "data.source: got an empty list; name at least one FASTA"),
@@ -73,30 +86,14 @@ def rule_violations(config: RunConfig) -> list[str]:
             config.parallel.shard_size == 0 or config.parallel.mode == "fsdp",
             f"parallel.shard_size: got {config.parallel.shard_size} with parallel.mode=ddp; only fsdp shards",
         ),
-        (config.parallel.shard_size >= 0, "parallel.shard_size: must not be negative"),
     ]
-    for name in ("max_steps", "log_every_steps", "eval_every_steps", "save_every_steps", "keep_checkpoints"):
-        value = getattr(train, name)
-        rules.append((value >= 1, f"train.{name}: got {value}; must be at least 1"))
-    proteins = config.evaluate.pseudo_perplexity_proteins
-    rules.append(
-        (proteins >= 0, f"evaluate.pseudo_perplexity_proteins: got {proteins}; must not be negative")
-    )
-    inference = config.inference
-    rules.append((bool(inference.input), "inference.input: got an empty list; name at least one file"))
-    rules.append(
-        (
-            inference.tokens_per_pack >= 0,
-            f"inference.tokens_per_pack: got {inference.tokens_per_pack}; must not be negative",
-        )
-    )
-    rules.append(
-        (
-            inference.part_residues >= 1,
-            f"inference.part_residues: got {inference.part_residues}; must be at least 1",
-        )
-    )
-    rules.append((train.eval_packs >= 0, f"train.eval_packs: got {train.eval_packs}; must not be negative"))
+    rules.append((bool(config.inference.input), "inference.input: got an empty list; name at least one file"))
+    for least, names in _LEAST.items():
+        for name in names.split():
+            section, field = name.split(".")
+            value = getattr(holder, field) if (holder := getattr(config, section)) else None
+            allowed = f"must be at least {least}" if least else "must not be negative"
+            rules.append((value is None or value >= least, f"{name}: got {value}; {allowed}"))
     if config.task is not None:
         kind, weights = config.task.kind, config.task.class_weights
         rules.append(
@@ -108,10 +105,6 @@ def rule_violations(config: RunConfig) -> list[str]:
     if config.chat is not None:
         rules += chat_rules(config)
     rules += _lora_rules(config)
-    if config.bionemo is not None:
-        for name in ("micro_batch_size", "tensor_parallel_size", "check_every_steps", "dataset_workers"):
-            value = getattr(config.bionemo, name)
-            rules.append((value is None or value >= 1, f"bionemo.{name}: got {value}; must be at least 1"))
     return [message for holds, message in rules if not holds]
 
 
@@ -147,8 +140,6 @@ def _lora_rules(config: RunConfig) -> list[tuple[bool, str]]:
             "lora: adapters are for fine-tuning; add a section task: or chat:, or leave lora out to "
             "pre-train",
         ),
-        (lora.rank >= 1, f"lora.rank: got {lora.rank}; must be at least 1"),
-        (lora.alpha >= 1, f"lora.alpha: got {lora.alpha}; must be at least 1"),
         (0 < lora.lr < 1, f"lora.lr: got {lora.lr}; allowed above 0, below 1"),
         (
             bool(lora.targets),

@@ -8,17 +8,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from ..causal_lm.report import ANSWERS_FILE, answer_section, rouge_cards
-from .command_line import one_line_if_missing
+from .command_line import one_line_errors
 from .finetune.report import (
     TITLES,
     PredictedSplit,
@@ -29,6 +27,7 @@ from .finetune.report import (
 from .report_figures import History, curve_figure, length_figure, loss_figure
 from .report_numbers import as_number, as_text, binary_bytes, formatted, or_nan, si
 from .report_page import Card, definition_table, details, figure_block, page, section, table
+from .strict_yaml import read_yaml
 from .tracking import CONFIG_FILE, METRICS_FILE, REPORT_FILE, RESULTS_FILE, read_metrics
 from .whole_file import write_whole
 
@@ -321,8 +320,8 @@ def _mapping(path: Path) -> dict[str, Any]:
     """Read a JSON or YAML object; empty if missing or unreadable, since a report shows what there is."""
     try:
         text = path.read_text(encoding="utf-8")
-        loaded = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError):
+        loaded = json.loads(text) if path.suffix == ".json" else read_yaml(text)
+    except (OSError, ValueError, RecursionError):
         return {}
     return loaded if isinstance(loaded, dict) else {}
 
@@ -342,18 +341,13 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, st
             yield f"{prefix}{name}", as_text(value)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m workloads.esm2.report", description=__doc__)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run: <runs>/<name>")
     run_dir: Path = parser.parse_args(arguments).run_dir
-    try:
-        with one_line_if_missing():
-            print(write_report(run_dir))
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+    with one_line_errors():
+        print(write_report(run_dir))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -270,7 +270,9 @@ def test_a_long_run_stays_a_small_file(tmp_path: Path) -> None:
 def test_a_folder_without_a_record_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match=rf"{tmp_path} holds no metrics\.jsonl, .*<runs>/<name>"):
         write_report(tmp_path)
-    assert main([str(tmp_path / "none")]) == 1
+    with pytest.raises(SystemExit) as ended:
+        main([str(tmp_path / "none")])
+    assert ended.value.code == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert f"{tmp_path / 'none'} holds no metrics.jsonl" in captured.err

@@ -11,8 +11,11 @@ import gzip
 import hashlib
 import io
 import itertools
+import re
+import sys
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from gzip import BadGzipFile
 from pathlib import Path
@@ -30,6 +33,9 @@ STOP = 254
 """What '*' becomes on the way in: dropped where it ends a protein, an error elsewhere."""
 _TABLE = bytes(STOP if byte == ord("*") else token for byte, token in enumerate(RESIDUE_TABLE))
 _SPACE = b" \t\r\n"
+_CONTROLS = bytes([*range(10), *range(11, 32), 127])
+CONTROL_CHARACTER = re.compile("[\0-\x1f\x7f-\x9f]")
+"""What no id may hold: terminals obey some of these characters, and tables break at others."""
 # Joined this many records at a time, tokens are searched for bad bytes while still in the CPU's cache.
 _RECORDS_PER_CHECK = 512
 _READ_BYTES = 1 << 20
@@ -54,11 +60,46 @@ def open_gzip(file: Any) -> IO[bytes]:
     return cast("IO[bytes]", igzip.open(file, "rb"))
 
 
+def gzip_errors() -> tuple[type[Exception], ...]:
+    """Return what reading a damaged gzip file raises. isal has an error of its own for some damages."""
+    isal = sys.modules.get("isal.igzip_lib")
+    return (EOFError, BadGzipFile, zlib.error, *([isal.IsalError] if isal else []))
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Name the file in a system error of the block: the error of a failing disk has no name."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def gzip_problem(path: Path) -> ValueError:
+    """Return what is wrong with a gzip file. Python's module says so: isal mistakes bytes behind the end."""
+    with path.open("rb") as file:
+        if file.read(2) != GZIP_MAGIC:
+            return ValueError(f"{path} is not gzip; rename it if it is plain text")
+    try:
+        with gzip.open(path, "rb") as stream:
+            while stream.read(_READ_BYTES):
+                pass
+    except EOFError:
+        return ValueError(f"{path} is a truncated gzip file; fetch it again")
+    except (BadGzipFile, zlib.error) as error:
+        if str(error).startswith("Not a gzipped file"):
+            return ValueError(f"{path} has other bytes behind its gzip data; remove them or fetch it again")
+        return ValueError(f"{path} is a damaged gzip file ({error}); fetch it again")
+    return ValueError(f"{path} changed while it was read; fetch it again")
+
+
 class _HashingFile(io.RawIOBase):
     """A file that remembers the SHA-256 of what was read and reports how much."""
 
     def __init__(self, path: Path, on_bytes: Callable[[int], None]) -> None:
-        self._file = path.open("rb", buffering=0)
+        self._path, self._file = path, path.open("rb", buffering=0)
         self._on_bytes = on_bytes
         self.sha256 = hashlib.sha256()
 
@@ -66,7 +107,8 @@ class _HashingFile(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        count = self._file.readinto(buffer) or 0
+        with reading(self._path):
+            count = self._file.readinto(buffer) or 0
         self.sha256.update(memoryview(buffer)[:count])
         self._on_bytes(count)
         return count
@@ -137,10 +179,8 @@ class SourceReader:
                     return b"".join(parts), True
                 parts.append(part)
                 missing -= len(part)
-        except EOFError:
-            raise ValueError(f"{self.path} is a truncated gzip file; fetch it again") from None
-        except (BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{self.path} is a damaged gzip file ({error}); fetch it again") from None
+        except gzip_errors():
+            raise gzip_problem(self.path) from None
         return b"".join(parts), False
 
 
@@ -207,7 +247,7 @@ def parse_block(block: Block) -> tuple[list[bytes], list[bytes]]:
             if any(STOP in protein or NOT_A_RESIDUE in protein for protein in tokens):
                 raise _first_problem(block)
             break
-    if b"" in tokens or not _all_utf8(ids):
+    if b"" in tokens or not _are_text(ids):
         raise _first_problem(block)
     return ids, tokens
 
@@ -244,10 +284,13 @@ def _records(block: Block) -> list[tuple[bytes, bytes, bytes]]:
     return [record.partition(b"\n") for record in records]
 
 
-def _all_utf8(ids: list[bytes]) -> bool:
+def _are_text(ids: list[bytes]) -> bool:
+    """Check that ids are UTF-8 without control characters."""
     joined = b"\n".join(ids)
+    if len(joined.translate(None, _CONTROLS)) < len(joined):
+        return False
     try:
-        return joined.isascii() or bool(joined.decode())
+        return joined.isascii() or not re.search("[\x80-\x9f]", joined.decode())
     except UnicodeDecodeError:
         return False
 
@@ -258,9 +301,10 @@ def _first_problem(block: Block) -> ValueError:
         where = f"{block.file}:{line}"
         if not record_id:
             return ValueError(f"{where}: header without an id; write '>id', each record its own")
-        if not _all_utf8([record_id]):
-            return ValueError(f"{where}: the id {_shown(record_id)} is not UTF-8 text; rename the record")
-        name = record_id.decode()
+        if not _are_text([record_id]):
+            wrong = f"{_shown(record_id)} is not UTF-8 text or has control characters"
+            return ValueError(f"{where}: the id {wrong}; rename the record")
+        name = record_id.decode()[:60]
         protein = body.translate(_TABLE, _SPACE).removesuffix(bytes([STOP]))
         if not protein:
             return ValueError(f"{where}: record {name} has no sequence; remove it or add its residues")

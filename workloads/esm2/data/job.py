@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -29,6 +30,8 @@ class Job:
     """Where the result is made."""
     seed: int
     progress: bool
+    bars: ExitStack
+    """Closes all progress bars before an error is printed, also those of suspended generators."""
     sources: list[SourceFile] = field(default_factory=list)
     """Grows by every file that was read to its end."""
 
@@ -59,7 +62,8 @@ class Job:
         self.sources.append(SourceFile(name, size, reader.sha256))
 
     def bar(self, description: str, total: int, unit: str) -> tqdm:  # type: ignore[type-arg]
-        return tqdm(total=total, unit=unit, unit_scale=True, desc=description, disable=not self.progress)
+        bar = tqdm(total=total, unit=unit, unit_scale=True, desc=description, disable=not self.progress)
+        return self.bars.enter_context(bar)
 
 
 @dataclass

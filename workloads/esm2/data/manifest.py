@@ -93,7 +93,7 @@ class Manifest:
             raise ValueError(
                 f"{folder} holds no prepared data: no {MANIFEST_FILE}; run make data first"
             ) from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is damaged ({error}); {again}") from None
         version = raw.get("format_version") if isinstance(raw, dict) else None
         if version != FORMAT_VERSION:

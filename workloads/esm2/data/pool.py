@@ -17,6 +17,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from workloads.esm2.command_line import RunError
+
 _M_MMAP_THRESHOLD = -3  # malloc.h of glibc
 
 Task = TypeVar("Task")
@@ -83,7 +85,7 @@ def run_in_order(
         while pending:
             yield pending.popleft().result()
     except BrokenProcessPool:
-        raise RuntimeError(
+        raise RunError(
             "a worker process was killed from outside, most often for lack of memory; "
             "free memory or give fewer workers, then run again"
         ) from None

@@ -11,9 +11,10 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-from workloads.esm2.data.fasta import GZIP_MAGIC
+from workloads.esm2.data.fasta import GZIP_MAGIC, reading
 from workloads.esm2.data.job import Job, Spilled
 from workloads.esm2.data.limits import MAX_WORKERS, Limits, default_workers
 from workloads.esm2.data.manifest import SPLITS, Manifest, Settings, Split
@@ -89,8 +90,8 @@ def prepare(
     limits = limits or Limits.for_workers(workers)
     # A process is worth starting for a block of its own.
     workers = min(workers, int(text_bytes / limits.block_bytes) + 1)
-    with workspace(out) as folder, worker_pool(workers) as pool:
-        job = Job(pool, workers, limits, folder, seed, progress)
+    with workspace(out) as folder, worker_pool(workers) as pool, ExitStack() as bars:
+        job = Job(pool, workers, limits, folder, seed, progress, bars)
         job.spill.mkdir()
         spilled = scatter_fasta(job, fasta_files, names[: len(fasta_files)], by_id=bool(members))
         if members:
@@ -147,7 +148,7 @@ def _check_arguments(
 
 
 def _text_bytes(path: Path) -> int:
-    with path.open("rb") as file:
+    with reading(path), path.open("rb") as file:
         return int(path.stat().st_size * (GZIP_RATIO if file.read(2) == GZIP_MAGIC else 1))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from workloads.esm2.data.fasta import reading
 from workloads.esm2.data.manifest import MANIFEST_FILE, Manifest, Settings, SourceFile
 
 
@@ -72,5 +73,5 @@ def _same_sources(manifest: Manifest, files: Mapping[Path, str]) -> bool:
 
 def source_file(path: Path, name: str) -> SourceFile:
     """What the manifest says of a file."""
-    with path.open("rb") as file:
+    with reading(path), path.open("rb") as file:
         return SourceFile(name, path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())

@@ -6,15 +6,19 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from workloads.esm2.config import RunConfig
-from workloads.esm2.data.manifest import Manifest
+from workloads.esm2.data.manifest import MANIFEST_FILE, Manifest
 from workloads.esm2.data.prepare import prepare
 from workloads.esm2.data.sources import NAMED_ADDRESSES, fetch
+from workloads.esm2.data.workspace import check_place
 from workloads.esm2.finetune.prepare import NAMED_ADDRESSES as NAMED_TABLES
 from workloads.esm2.finetune.prepare import prepare_table
 
 
 def prepare_run(config: RunConfig) -> Manifest:
     """Fetch and prepare the data that a run's configuration names."""
+    out = Path(config.data.path)
+    if not (out / MANIFEST_FILE).exists():
+        check_place(out)  # before a download of hours
     if config.chat is not None:
         from workloads.causal_lm.prepare import prepare_chat  # brings torch
 
@@ -32,7 +36,7 @@ def prepare_run(config: RunConfig) -> Manifest:
         names += table_names
     return prepare(
         [] if data.members else files,
-        Path(data.path),
+        out,
         seed=data.seed,
         validation_fraction=data.validation_fraction,
         test_fraction=data.test_fraction,

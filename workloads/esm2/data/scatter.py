@@ -121,8 +121,9 @@ def raise_for_repeated(job: Job, paths: Sequence[Path], hashes: Sequence[int]) -
                     continue
                 if record_id in places:
                     raise ValueError(
-                        f"{path}:{line}: the id {record_id.decode()} was used before, at {places[record_id]} "
-                        f"({len(wanted)} repeated id(s) in all); ids must be unique: rename or remove one"
+                        f"{path}:{line}: the id {record_id.decode()[:60]} was used before, at "
+                        f"{places[record_id]} ({len(wanted)} repeated id(s) in all); ids must be unique: "
+                        "rename or remove one"
                     )
                 places[record_id] = f"{path}:{line}"
         reader.close()

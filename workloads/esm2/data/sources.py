@@ -52,10 +52,7 @@ def fetch(location: str, downloads: Path, *, progress: bool = True) -> list[Path
 def _local_files(location: str) -> list[Path]:
     path = Path(location).expanduser()
     if path.is_dir():
-        try:
-            found = sorted(file for file in path.iterdir() if is_fasta_name(file.name) and file.is_file())
-        except PermissionError:
-            raise FetchError(f"{path}: no permission to list this folder; ask its owner") from None
+        found = sorted(file for file in path.iterdir() if is_fasta_name(file.name) and file.is_file())
         if not found:
             raise FetchError(
                 f"{path}: no FASTA file in this folder; their names end in {', '.join(FASTA_SUFFIXES)} "

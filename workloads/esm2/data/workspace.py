@@ -26,10 +26,10 @@ def workspace(out: Path) -> Iterator[Path]:
 
     Raises:
         BeingPrepared: if another run is preparing the same folder.
-        ValueError: if the disk fills up.
+        ValueError: if a folder cannot be created there, or the disk fills up.
     """
+    check_place(out)
     partial = out.parent / f".{out.name}.partial"
-    out.parent.mkdir(parents=True, exist_ok=True)
     with _lock(out), _sigterm_raises():
         shutil.rmtree(partial, ignore_errors=True)
         try:
@@ -49,9 +49,20 @@ def workspace(out: Path) -> Iterator[Path]:
             shutil.rmtree(partial, ignore_errors=True)
 
 
+def check_place(out: Path) -> None:
+    """Raise a ValueError if a finished folder cannot be renamed to ``out``: it is a link or a mount point."""
+    mounts = Path("/proc/self/mountinfo")  # has bind mounts of the same file system, which ismount misses
+    lines = mounts.read_bytes().splitlines() if mounts.exists() else []
+    place = os.fsencode(os.path.realpath(out)).replace(b" ", rb"\040")
+    if out.is_symlink():
+        raise ValueError(f"{out} is a link to {os.readlink(out)}; give that folder itself as data.path")
+    if out.name in ("", "..") or os.path.ismount(out) or place in [line.split()[4] for line in lines]:
+        raise ValueError(f"{out} is a mount point or has no name; choose a folder below it as data.path")
+
+
 def check_free_space(out: Path, needed_bytes: int) -> None:
-    """Raise a ValueError if the file system of ``out`` has less than that free."""
-    free = shutil.disk_usage(_existing_parent(out)).free
+    """Raise a ValueError if the file system that holds ``out`` and the work beside it has less free."""
+    free = shutil.disk_usage(_existing_parent(out.parent)).free
     if free < needed_bytes:
         raise ValueError(
             f"preparing {out} needs about {size_text(needed_bytes)} of disk, temporary files included, and "
@@ -84,7 +95,13 @@ def _tree_bytes(folder: Path) -> int:
 def _lock(out: Path) -> Iterator[None]:
     """Hold the lock of a destination; it ends with the process, however that ends."""
     path = out.parent / f".{out.name}.lock"
-    with path.open("w") as file:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        opened = path.open("a")
+    except OSError as error:
+        where = f"{out} cannot be created ({error.filename}: {error.strerror})"
+        raise ValueError(f"{where}; choose another data.path, in a folder of yours") from None
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # A run that was just ending may have removed the file between open and lock.

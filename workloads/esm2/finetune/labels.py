@@ -151,7 +151,7 @@ def load_schema(folder: Path) -> tuple[LabelSchema, dict[str, Any]]:
             f"{folder} holds no labelled proteins: no {LABELS_FILE}; run make data with the fine-tuning "
             "configuration first, or choose another data.path"
         ) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} is damaged ({error!r}); delete the folder and run make data again"
         ) from None

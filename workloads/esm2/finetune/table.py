@@ -9,10 +9,8 @@ from __future__ import annotations
 import csv
 import difflib
 import io
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from gzip import BadGzipFile
 from pathlib import Path
 from typing import IO, TypeAlias
 
@@ -21,16 +19,21 @@ import pyarrow.parquet as pq
 
 from workloads.esm2.alphabet import encode
 from workloads.esm2.data.fasta import (
+    CONTROL_CHARACTER,
     GZIP_MAGIC,
     RECORD_START,
     SourceReader,
     check_fasta_start,
+    gzip_errors,
+    gzip_problem,
     open_gzip,
     parse_block,
+    reading,
     record_lines,
 )
 from workloads.esm2.data.limits import Limits
 from workloads.esm2.data.sources import FASTA_SUFFIXES
+from workloads.esm2.strict_yaml import shown
 
 CSV_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -144,7 +147,7 @@ def _csv_rows(path: Path, delimiter: str, columns: Sequence[str], problems: Prob
     # The module's own bound of 128 KiB is below the longest proteins with a label for each residue.
     csv.field_size_limit(Limits.for_workers(1).record_bytes)
     try:
-        with _text(path) as stream:
+        with reading(path), _text(path) as stream:
             reader = csv.reader(stream, delimiter=delimiter, strict=True)
             header = [name.strip() for name in next(reader, [])]
             _check_columns(path, header, columns)
@@ -162,8 +165,8 @@ def _csv_rows(path: Path, delimiter: str, columns: Sequence[str], problems: Prob
         raise ValueError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
     except csv.Error as error:
         raise ValueError(f"{path}:{reader.line_num}: {error}; correct the quotes of this row") from None
-    except (EOFError, BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path} is a truncated or damaged gzip file ({error}); fetch it again") from None
+    except gzip_errors():
+        raise gzip_problem(path) from None
 
 
 def _text(path: Path) -> IO[str]:
@@ -176,17 +179,17 @@ def _text(path: Path) -> IO[str]:
 
 
 def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+    row = 0
     try:
         file = pq.ParquetFile(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{path} cannot be read as Parquet ({error}); write it again") from None
-    _check_columns(path, file.schema_arrow.names, columns)
-    row = 0
-    for batch in file.iter_batches(columns=list(columns)):
-        values = {name: batch.column(name).to_pylist() for name in columns}
-        for index in range(len(batch)):
-            row += 1
-            yield f"{path} row {row}", {name: _cell(values[name][index]) for name in columns}
+        _check_columns(path, file.schema_arrow.names, columns)
+        for batch in file.iter_batches(columns=list(columns)):
+            values = {name: batch.column(name).to_pylist() for name in columns}
+            for index in range(len(batch)):
+                row += 1
+                yield f"{path} row {row}", {name: _cell(values[name][index]) for name in columns}
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        raise ValueError(f"{path} cannot be read as Parquet ({error}); check it or write it again") from None
 
 
 def _cell(value: object) -> Cell:
@@ -225,19 +228,21 @@ def table_records(
         name, sequence = cells[id_column], cells[sequence_column]
         if not isinstance(name, str):
             problems.add(where, f"no id in column {id_column!r}")
+        elif CONTROL_CHARACTER.search(name):
+            problems.add(where, f"the id {shown(name)} has control characters; rename the record")
         elif not isinstance(sequence, str):
-            problems.add(where, f"record {name} has no sequence in column {sequence_column!r}")
+            problems.add(where, f"record {name[:60]} has no sequence in column {sequence_column!r}")
         else:
             try:
                 # A stop at the end is as usual in tables of translated genes as it is in FASTA.
                 tokens = encode("".join(sequence.split()).removesuffix("*")).tobytes()
             except ValueError as error:
-                problems.add(where, f"record {name}: {error}")
+                problems.add(where, f"record {name[:60]}: {error}")
                 continue
             if tokens:
                 yield Record(name, where, tokens, cells)
             else:
-                problems.add(where, f"record {name} has no sequence in column {sequence_column!r}")
+                problems.add(where, f"record {name[:60]} has no sequence in column {sequence_column!r}")
 
 
 def _fasta_records(
@@ -251,7 +256,7 @@ def _fasta_records(
         if not isinstance(name, str):
             problems.add(where, f"no id in column {id_column!r}")
         elif name in rows:
-            problems.add(where, f"the id {name} was used before, at {rows[name][0]}")
+            problems.add(where, f"the id {name[:60]} was used before, at {rows[name][0]}")
         else:
             rows[name] = (where, cells)
     records, named = [], set[str]()
@@ -261,7 +266,7 @@ def _fasta_records(
             # A wrong label is looked for in the table, not in the FASTA file.
             records.append(Record(name, rows[name][0], tokens, rows[name][1]))
         else:
-            problems.add(where, f"record {name} has no row in {labels.name} (column {id_column!r})")
+            problems.add(where, f"record {name[:60]} has no row in {labels.name} (column {id_column!r})")
     for name, (where, _) in rows.items():
         if name not in named:
             problems.add(where, f"no protein {name} in {', '.join(path.name for path in files)}")
@@ -293,7 +298,7 @@ def _check_ids(records: Sequence[Record], problems: Problems) -> None:
         if record.id in places:
             problems.add(
                 record.where,
-                f"the id {record.id} was used before, at {places[record.id]}; ids must be unique",
+                f"the id {record.id[:60]} was used before, at {places[record.id]}; ids must be unique",
             )
         places.setdefault(record.id, record.where)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ..command_line import USAGE_ERROR, tell
+from ..command_line import USAGE_ERROR, one_line_errors, tell
 from ..heartbeat import beat
 from ..processes import Processes, processes
 from ..whole_file import write_whole
@@ -149,4 +149,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with one_line_errors():
+        sys.exit(main())

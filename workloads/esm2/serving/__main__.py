@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from ..command_line import USAGE_ERROR, one_line_if_missing
+from ..command_line import USAGE_ERROR, one_line_errors
 from .model import open_model
 from .settings import ServeSettings
 
@@ -29,15 +29,12 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is all")
     parser.add_argument("--port", type=int, default=PORT)
     options = parser.parse_args()
-    with one_line_if_missing():
+    with one_line_errors():
         from .app import Service
         from .server import Server
-    try:
+
         settings = ServeSettings.of(os.environ)
         model = open_model(options.model, settings)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(USAGE_ERROR)
     server = Server(Service(model, settings), host=options.host, port=options.port)
     server.run()
     if server.failure is not None:

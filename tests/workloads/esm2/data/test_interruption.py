@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from workloads.esm2.command_line import RunError
 from workloads.esm2.data.manifest import Manifest
+from workloads.esm2.data.pool import run_in_order, worker_pool
 from workloads.esm2.data.prepare import prepare
 from workloads.esm2.data.workspace import check_free_space, size_text, workspace
 
@@ -21,6 +23,7 @@ ROOT = Path(__file__).parents[4]
 SCRIPT = """
 import sys
 from pathlib import Path
+from workloads.esm2.command_line import one_line_errors
 from workloads.esm2.data.limits import Limits
 from workloads.esm2.data.prepare import prepare
 if __name__ == "__main__":
@@ -30,7 +33,8 @@ if __name__ == "__main__":
     module._check_arguments = lambda *arguments: None
     module._text_bytes = lambda path: 100_000
     fractions = dict(validation_fraction=0, test_fraction=0)
-    prepare(paths, Path(sys.argv[3]), seed=0, workers=2, limits=limits, **fractions)
+    with one_line_errors():
+        prepare(paths, Path(sys.argv[3]), seed=0, workers=2, limits=limits, **fractions)
 """
 
 
@@ -90,7 +94,10 @@ def test_stopped_run_cleans_up(tmp_path: Path, proteins, write_fasta, number: in
     process.send_signal(number)
     _, messages = process.communicate(timeout=30)
     os.close(sending)
-    assert process.returncode != 0, messages
+    assert process.returncode == 128 + number, messages
+    last = messages.rstrip("\n").split("\n")[-1]
+    assert "Traceback" not in messages
+    assert number == signal.SIGTERM or last == "stopped by Ctrl-C; run the same command again to continue"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.fasta", "pipe.fasta"]
     wait_until_gone(workers)
 
@@ -165,6 +172,18 @@ def test_disk_is_checked_before_the_start(tmp_path: Path, small_disk: Path, prot
     with pytest.raises(ValueError, match=r"needs about .* MiB of disk.* free there; free space or choose"):
         prepare([source], small_disk / "out", seed=0, validation_fraction=0, test_fraction=0, progress=False)
     assert list(small_disk.iterdir()) == []
+
+
+def test_space_is_checked_where_it_is_needed(small_disk: Path) -> None:
+    """A result is made beside its place, and so on the file system of the folder above."""
+    check_free_space(small_disk, 5 << 20)
+    with pytest.raises(ValueError, match="MiB of disk"):
+        check_free_space(small_disk / "out", 5 << 20)
+
+
+def test_a_killed_worker_is_told() -> None:
+    with worker_pool(2) as pool, pytest.raises(RunError, match="a worker process was killed from outside"):
+        list(run_in_order(pool, os._exit, [9], 2))
 
 
 def test_sizes_are_readable(tmp_path: Path) -> None:

@@ -313,8 +313,19 @@ def test_bad_tables_are_refused_with_their_lines(tmp_path: Path, case: str) -> N
         (
             "t.csv.gz",
             gzip.compress(b"id,sequence,fold,membrane\n" * 99, mtime=0)[:30],
-            "truncated or damaged gzip",
+            "truncated gzip",
         ),
+        (
+            "t.csv.gz",
+            gzip.compress(b"id,sequence,fold,membrane\n", mtime=0) + b"\n",
+            "has other bytes behind its gzip data",
+        ),
+        (
+            "t.csv",
+            b"id,sequence,fold,membrane\np\x1b[0m,MK,0,1\n",
+            r"t\.csv:2: the id 'p\\x1b\[0m' has control",
+        ),
+        ("t.csv", b'id,sequence,fold,membrane\n"p\n0",MK,0,1\n', r"t\.csv:2: the id 'p\\n0' has control"),
         ("t.parquet", b"PAR1, not", "cannot be read as Parquet"),
         ("t.xlsx", b"PK", "cannot be told from its name"),
         ("t.fasta", b">p0\nMK\n", "is FASTA, which has no labels"),
@@ -326,6 +337,13 @@ def test_files_that_are_no_tables_are_refused(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
         prepare_table(run_of(tmp_path, tmp_path / name))
+
+
+def test_a_table_on_a_failing_disk_is_named(tmp_path: Path) -> None:
+    for name in ("t.csv", "t.parquet"):
+        (tmp_path / name).symlink_to("/proc/self/mem")
+        with pytest.raises((OSError, ValueError), match=rf"Input/output error.*{name}|{name}.*Parquet"):
+            prepare_table(run_of(tmp_path, tmp_path / name))
 
 
 def test_a_row_over_several_lines_is_found_by_its_first(tmp_path: Path) -> None:

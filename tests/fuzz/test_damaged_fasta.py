@@ -1,0 +1,103 @@
+"""Damaged FASTA files are refused in a message or read in full, and never leave anything half done."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pyarrow as pa
+
+from tests.fuzz.mutation import mutated
+from workloads.esm2.alphabet import decode, encode
+from workloads.esm2.data.fasta import CONTROL_CHARACTER
+from workloads.esm2.data.manifest import Manifest
+from workloads.esm2.data.prepare import prepare
+from workloads.esm2.inference.records import Protein, Reject, read_proteins
+
+SEEDS = (
+    b">a one\nMKV\nLA\n>b\nGG\n",
+    b">a\r\nMKV\r\nLA\r\n>b\r\nGG\r\n",
+    b"\n\n>a\n\nmkvla*\n\n>b\tx\n G\tG\n*\n",
+    b"\xef\xbb\xbf> a \nMKVLAXBZUO\n>\xc3\xa4\nGGJ",
+    "".join(f">sp|P{n:05}|X some protein OS=E. coli\n{'MKVLAGILF' * (n + 1)}\n" for n in range(9)).encode(),
+    b">a\nMKV\n>a\nGG\n",
+    b">\x1b[31mEVIL\x07\nMKV\n",
+)
+"""Forms that are read, a repeated id, and an id with control characters."""
+FRACTIONS = {"seed": 0, "validation_fraction": 0.2, "test_fraction": 0.1}
+
+
+def expected_records(text: bytes) -> dict[str, str]:
+    """Read a valid file in the plainest way: proteins by id."""
+    records = {}
+    for record in ("\n" + text.decode("utf-8-sig", "surrogateescape")).split("\n>")[1:]:
+        header, _, body = record.partition("\n")
+        protein = "".join(body.upper().split()).removesuffix("*")
+        records[header.encode("utf-8", "surrogateescape").split()[0].decode()] = protein
+    return records
+
+
+def proteins_of(folder: Path) -> dict[str, str]:
+    found = {}
+    for shard in folder.glob("*/*.arrow"):
+        with pa.memory_map(str(shard)) as source:
+            table = pa.ipc.open_stream(source).read_all()
+        found |= dict(zip(table["id"].to_pylist(), map(decode, table["tokens"].to_pylist()), strict=True))
+    return found
+
+
+def test_prepared_or_refused(rounds, tmp_path: Path) -> None:
+    for chance in rounds(200):
+        text = mutated(chance.choice(SEEDS), chance)
+        check_prepared(text, text, tmp_path / "a.fasta")
+
+
+def test_prepared_or_refused_gzip(rounds, tmp_path: Path) -> None:
+    for chance in rounds(100):
+        text = chance.choice(SEEDS)
+        packed = gzip.compress(text, mtime=0)
+        content = chance.choice(
+            (mutated(packed, chance), packed + packed, packed + bytes(chance.randint(0, 9)))
+        )
+        text = text * 2 if content == packed + packed else text
+        check_prepared(content, text, tmp_path / "a.fasta.gz")
+
+
+def check_prepared(content: bytes, text: bytes, path: Path) -> None:
+    path.write_bytes(content)
+    out = path.parent / "out"
+    try:
+        manifest = prepare([path], out, workers=1, progress=False, **FRACTIONS)
+    except ValueError as error:
+        told = str(error)
+        assert not CONTROL_CHARACTER.search(told) and str(path) in told and len(told) < 1000, told
+    else:
+        expected = {name: decode(encode(protein)) for name, protein in expected_records(text).items()}
+        assert Manifest.load(out) == manifest
+        assert manifest.records + manifest.duplicates_dropped == len(expected)
+        found = proteins_of(out)
+        assert set(found.values()) == set(expected.values()) and found.items() <= expected.items()
+        for file in sorted(out.rglob("*"), reverse=True):
+            file.rmdir() if file.is_dir() else file.unlink()
+        out.rmdir()
+    path.unlink()
+    assert not list(path.parent.iterdir())
+
+
+def test_inference_tells_every_record(rounds, tmp_path: Path) -> None:
+    """Bad records are told apart; what is read is what preparation would read."""
+    path = tmp_path / "a.fasta"
+    for chance in rounds(400):
+        path.write_bytes(mutated(chance.choice(SEEDS), chance))
+        try:
+            read = list(read_proteins([str(path)], tmp_path, id_column="id", sequence_column="sequence"))
+        except ValueError as error:
+            assert not CONTROL_CHARACTER.search(str(error)) and str(path) in str(error)
+            continue
+        assert read
+        for record in read:
+            if isinstance(record, Reject):
+                assert not CONTROL_CHARACTER.search(record.reason) and record.where.startswith(f"{path}:")
+            else:
+                assert isinstance(record, Protein) and len(record.tokens)
+                assert not CONTROL_CHARACTER.search(record.id)

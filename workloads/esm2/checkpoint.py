@@ -21,11 +21,10 @@ from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse, async_save
 from torch.optim import Optimizer
 
-from .checkpoint_reader import METADATA_FILE, Reader
+from .checkpoint_reader import METADATA_FILE, Reader, read_into
 from .checksums import CHECKPOINT_FILE, DamagedError, crc32, read_document, seal, verified
 from .command_line import RunError
 from .heartbeat import beat
@@ -228,7 +227,7 @@ class Checkpointer:
         with verified(path, self._here):
             advice = "restore these settings, or choose another 'name' to start a new run"
             document = check_identity(path, self._identity, advice)
-            load(state, storage_reader=Reader(path), process_group=self._group)
+            read_into(state, Reader(path), self._group)
         settings = [[dict(group) for group in optimizer.param_groups] for optimizer in optimizers]
         set_state_dict(
             model,

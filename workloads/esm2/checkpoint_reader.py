@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
@@ -76,7 +78,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class Reader(FileSystemReader):
-    """Storage reader of one checkpoint folder, which knows its tensors alone.
+    """Storage reader of one checkpoint folder that has its tensors alone.
 
     Raises:
         ValueError: if ``.metadata`` names anything but torch's metadata, or is not what torch writes.
@@ -108,6 +110,8 @@ def _tensors(stored: Record, files: Any) -> Metadata:
             ]
             properties = TensorProperties(dtype=item.state["properties"].state[0])
             tensors[name] = TensorStorageMetadata(properties, torch.Size(item.state["size"]), chunks)
+        elif name.startswith("model."):
+            raise ValueError(f"{name} is not a tensor")
     places = {}
     for index, info in stored.state["storage_data"].items():
         name, where = index.state["fqn"], info.state
@@ -117,6 +121,23 @@ def _tensors(stored: Record, files: Any) -> Metadata:
             where["relative_path"], where["offset"], where["length"]
         )
     return Metadata(tensors, storage_data=places)
+
+
+def read_into(
+    state: dict[str, Any], reader: Reader, group: dist.ProcessGroup | None = None
+) -> dict[str, Any]:
+    """Read tensors of a checkpoint into those of ``state``; every process of ``group`` calls it.
+
+    Raises:
+        ValueError: on every process, if an entry is missing or is not a tensor of the same shape.
+    """
+    try:
+        load(state, storage_reader=reader, process_group=group, no_dist=group is None)
+    except CheckpointException as error:  # a BaseException
+        failure, _ = next(iter(error.failures.values()))
+        reason = " ".join(str(failure).split())[:400]  # torch adds lines about how to trust the file
+        raise ValueError(f"{reader.path} cannot be read: {reason}; give another checkpoint") from error
+    return state
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -141,6 +162,4 @@ def saved_weights(folder: Path) -> dict[str, torch.Tensor]:
         for name, item in reader.read_metadata().state_dict_metadata.items()
         if name.startswith("model.") and isinstance(item, TensorStorageMetadata)
     }
-    nested: dict[str, Any] = {"model": state}
-    load(nested, storage_reader=reader, no_dist=True)
-    return dict(nested["model"])
+    return dict(read_into({"model": state}, reader)["model"])

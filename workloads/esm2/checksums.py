@@ -127,9 +127,18 @@ def unreadable(name: str | Path, error: Exception) -> ValueError:
     """Return the error of any library that read a model as one that names the model and says what to do."""
     if isinstance(error, ValueError) and str(name) in str(error):
         return error
-    reason = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_REASON]
+    from safetensors import SafetensorError, safe_open
+
+    reason, broken = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_REASON], Path(name)
+    for file in sorted(broken.glob("*.safetensors")):  # the library does not say which one
+        try:
+            with safe_open(file, "pt"):
+                pass
+        except (SafetensorError, OSError):
+            broken = file
+            break
     result = ValueError(
-        f"{name} cannot be read as a model: {reason}; copy it again from its source, or give another one"
+        f"{broken} cannot be read as a model: {reason}; copy it again from its source, or give another one"
     )
     result.__cause__ = error
     return result
@@ -147,7 +156,8 @@ def _expected(folder: Path) -> tuple[dict[str, Digest], str]:
             found = {name: digest for digest, name in lines}
         else:
             return {}, ""
-        if all(Path(name).name == name for name in found):
+        unlisted = {path.name for path in folder.glob("*.safetensors")} - found.keys()
+        if found and not unlisted and all(Path(name).name == name for name in found):
             return found, ""
     except DamagedError as error:
         return {}, error.what

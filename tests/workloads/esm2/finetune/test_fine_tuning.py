@@ -163,6 +163,7 @@ def change_one_weight(model: Path) -> None:
     weights = load_file(model / "model.safetensors")
     weights["esm.encoder.layer.0.output.dense.bias"][3] += 1e-3
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    (model / "SHA256SUMS").unlink()  # on purpose, not by accident
 
 
 def test_other_weights_of_the_same_name_are_no_resumption(

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from workloads.esm2.checksums import verified
 from workloads.esm2.config import RunConfig
 from workloads.esm2.heartbeat import beat
 from workloads.esm2.objective import Place
@@ -38,7 +39,8 @@ def score_chat(config: RunConfig, here: Processes) -> dict[str, Any]:
     start = dataclasses.replace(config.model, init_from=str(folder))
     objective = CausalLM(dataclasses.replace(config, model=start, lora=None))
     dtype = select_precision(config.train, here.device, here).dtype
-    model = assigned(objective.plain_on_meta(), objective.plain_weights())
+    with verified(folder, here) as source:
+        model = assigned(objective.plain_on_meta(), objective.plain_weights())
     # In fp32, with the copies that autocast keeps of what could be trained, 14 billion take 90 GB.
     model.requires_grad_(False)
     shrink_frozen(model, dtype)
@@ -60,6 +62,7 @@ def score_chat(config: RunConfig, here: Processes) -> dict[str, Any]:
         )
     return {
         "model": str(folder),
+        "model_sha256": source.sha256,
         "data": config.data.path,
         "split": config.evaluate.split,
         **found.values,

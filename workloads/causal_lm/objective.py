@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.utils import GENERATION_CONFIG_NAME
 
+from workloads.esm2.checksums import write_sums
 from workloads.esm2.config import RunConfig
 from workloads.esm2.evaluation import EVALUATION_SEED, score_packs
 from workloads.esm2.finetune import adapters
@@ -45,6 +46,10 @@ class CausalLM(AdaptedObjective):
         self.plain_config = read_config(self.folder, config.chat.max_tokens)
         split = ConversationSplit(config.data.path, "train")
         super().__init__(config, split, self.plain_config, FAMILY)
+
+    @property
+    def start(self) -> Path:
+        return self.folder
 
     def plain_on_meta(self) -> PackedCausalLM:
         return on_meta(self.plain_config)
@@ -120,6 +125,7 @@ class CausalLM(AdaptedObjective):
         settings = self.folder / GENERATION_CONFIG_NAME
         if settings.exists() and written.is_dir():
             write_whole(written / GENERATION_CONFIG_NAME, settings.read_text())
+            write_sums(written)
 
     def _as_read(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """In the type that the model came in, half as large as fp32 as a rule."""

@@ -11,6 +11,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from workloads.esm2.checksums import write_sums
 from workloads.esm2.data.workspace import workspace
 
 from .table import SAMPLE, read_rows
@@ -56,6 +57,7 @@ def write_model(
     with workspace(folder) as partial:
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
+        write_sums(partial)
 
 
 def _tokenizer(texts: list[str], vocabulary: int) -> PreTrainedTokenizerFast:

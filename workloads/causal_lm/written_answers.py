@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
+from workloads.esm2.checksums import verified
 from workloads.esm2.heartbeat import beat
 from workloads.esm2.objective import Place
 from workloads.esm2.pretrained import ADAPTER_FILE
@@ -85,11 +86,14 @@ def _means(answers: Sequence[tuple[str, Mapping[str, float]]]) -> dict[str, floa
 
 def _model(folder: Path, base: Path, place: Place) -> nn.Module:
     is_adapter = (folder / ADAPTER_FILE).exists()
-    model: Any = AutoModelForCausalLM.from_pretrained(base if is_adapter else folder, dtype=place.dtype)
+    start = base if is_adapter else folder
+    with verified(start, place.here):
+        model: Any = AutoModelForCausalLM.from_pretrained(start, dtype=place.dtype)
     if is_adapter:
         from peft import PeftModel
 
-        model = PeftModel.from_pretrained(model, folder)
+        with verified(folder, place.here):
+            model = PeftModel.from_pretrained(model, folder)
     result: nn.Module = model.to(place.here.device).eval()
     return result
 

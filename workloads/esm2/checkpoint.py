@@ -9,9 +9,7 @@ by parameter name, so another world size, or FSDP instead of DDP, can go on from
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
-import zlib
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -21,23 +19,20 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse, async_save
 from torch.optim import Optimizer
 
+from .checkpoint_reader import METADATA_FILE, Reader, read_into
+from .checksums import CHECKPOINT_FILE, DamagedError, crc32, read_document, seal, verified
 from .command_line import RunError
 from .heartbeat import beat
 from .parallel import bare
 from .processes import Processes
 
-CHECKPOINT_FILE = "checkpoint.json"
 LEFT_TOGETHER = (RunError, SystemExit)
 """Exceptions that every process raises at the same place."""
-_CHUNK_BYTES = 16 << 20
 _PARTIAL = ".partial"
 _STAGES_AGAIN = torch.__version__ >= "2.13"
 """Whether a stager serves several saves, from the same memory. torch 2.11 closes it after the first."""
@@ -87,7 +82,7 @@ class Checkpointer:
         )
         self._stager = DefaultStager(self._staging)
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._pending: tuple[int, Mapping[str, Any], Future[dict[str, int]]] | None = None
+        self._pending: tuple[int, Mapping[str, Any], Future[dict[str, Any]]] | None = None
         if here.is_first:
             folder.mkdir(parents=True, exist_ok=True)
             for leftover in folder.glob(f"*{_PARTIAL}"):
@@ -112,7 +107,9 @@ class Checkpointer:
         # With XLA every process has all of it. A copy on the host for each of a node's 32 or 64, and another
         # to write from, would be more than the host's memory.
         if not self._on_xla or self._here.is_first:
-            state["model"], state["optimizer"] = self._state(model, optimizers)
+            state["model"], optimizer_state = self._state(model, optimizers)
+            # The rest is settings, which the run file has, and which torch would store as pickles.
+            state["optimizer"] = {"state": optimizer_state["state"]}
         future = async_save(
             state,
             checkpoint_id=partial,
@@ -149,14 +146,14 @@ class Checkpointer:
             problem = "; ".join(sorted({str(failure[0]) for failure in error.failures.values()}))
         except (OSError, RuntimeError) as error:
             problem = str(error)
-        checksums = self._gather(mine)
+        checksums = self._here.gather(mine)
         if self._here.is_first and not problem:
             absent = [name for name in checksums if not (partial / name).exists()]
             if absent:
                 problem = (
                     f"{', '.join(absent)} of other hosts are not here; 'runs' must be shared by all hosts"
                 )
-        problems = sorted(set(self._gather({self._here.rank: problem}).values()) - {""})
+        problems = sorted(set(self._here.gather({self._here.rank: problem}).values()) - {""})
         if problems:
             if self._here.is_first:
                 shutil.rmtree(partial, ignore_errors=True)
@@ -173,7 +170,7 @@ class Checkpointer:
                 "checksums": checksums,
                 **extra,
             }
-            (partial / CHECKPOINT_FILE).write_text(json.dumps(document, indent=1))
+            (partial / CHECKPOINT_FILE).write_text(seal(document))
             partial.rename(path)
             for old in self._complete()[self._keep :]:
                 shutil.rmtree(old)
@@ -206,17 +203,10 @@ class Checkpointer:
         damaged: list[str] = []
         while candidates := self._agreed_candidates():
             path = candidates[0]
-            reason = self._damage(path)
-            if reason is None:
-                document: dict[str, Any] = json.loads((path / CHECKPOINT_FILE).read_text())
-                check_identity(
-                    path,
-                    self._identity,
-                    "restore these settings, or choose another 'name' to start a new run",
-                )
-                self._load(path, model, optimizers)
-                return document
-            damaged.append(f"{path}: {reason}")
+            try:
+                return self._load(path, model, optimizers)
+            except DamagedError as error:
+                damaged.append(error.what)
             if self._here.is_first:
                 print(f"warning: {damaged[-1]}; falling back to the checkpoint before it", flush=True)
                 path.rename(_free_name(path.with_name(path.name + _DAMAGED)))
@@ -230,22 +220,27 @@ class Checkpointer:
             )
         return None
 
-    def _load(self, path: Path, model: nn.Module, optimizers: list[Optimizer]) -> None:
+    def _load(self, path: Path, model: nn.Module, optimizers: list[Optimizer]) -> dict[str, Any]:
         model_state, optimizer_state = self._state(model, optimizers)
-        state: dict[str, Any] = {"model": model_state, "optimizer": optimizer_state}
-        load(state, checkpoint_id=path, process_group=self._group)
+        state: dict[str, Any] = {"model": model_state, "optimizer": {"state": optimizer_state["state"]}}
+        # A damaged file may already have written into the model. The next checkpoint replaces all of it.
+        with verified(path, self._here):
+            advice = "restore these settings, or choose another 'name' to start a new run"
+            document = check_identity(path, self._identity, advice)
+            read_into(state, Reader(path), self._group)
         settings = [[dict(group) for group in optimizer.param_groups] for optimizer in optimizers]
         set_state_dict(
             model,
             optimizers,
             model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
+            optim_state_dict=optimizer_state | state["optimizer"],
             options=self._options,
         )
         # How an optimizer computes is a matter of this process's device, which may be of another kind.
         for optimizer, groups in zip(optimizers, settings, strict=True):
             for group, own in zip(optimizer.param_groups, groups, strict=True):
                 group.update({name: value for name, value in own.items() if name != "params"})
+        return document
 
     def _state(self, model: nn.Module, optimizers: list[Optimizer]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Of the model and of the optimizers, by parameter name."""
@@ -256,30 +251,11 @@ class Checkpointer:
             model_state = {name: value for name, value in model_state.items() if name in trained}
         return model_state, optimizer_state
 
-    def _damage(self, path: Path) -> str | None:
-        """Say what is wrong with a checkpoint; the same answer on every process."""
-        problem = ""
-        try:
-            checksums = json.loads((path / CHECKPOINT_FILE).read_text())["checksums"]
-            mine = sorted(checksums)[self._here.rank :: self._here.world_size]
-            wrong = [name for name in mine if _crc32(path / name) != checksums[name]]
-            if wrong:
-                problem = f"checksum of {', '.join(wrong)} is wrong"
-        except (OSError, ValueError, KeyError) as error:
-            problem = f"{type(error).__name__}: {error}"
-        return next(iter(sorted(filter(None, self._gather({self._here.rank: problem}).values()))), None)
-
-    def _checksums(self, partial: Path, saved: Future[Any]) -> dict[str, int]:
+    def _checksums(self, partial: Path, saved: Future[Any]) -> dict[str, Any]:
         """Wait until the files are written, then read back those that this process wrote."""
         saved.result()
-        mine = list(partial.glob(f"__{self._here.rank}_*")) + [partial / ".metadata"] * self._here.is_first
-        return {file.name: _crc32(file) for file in mine}
-
-    def _gather(self, mine: dict[Any, Any]) -> dict[Any, Any]:
-        """Union of every process's mapping."""
-        everyone: list[Any] = [None] * self._here.world_size
-        dist.all_gather_object(everyone, mine, group=self._here.control)
-        return {key: value for part in everyone for key, value in part.items()}
+        mine = list(partial.glob(f"__{self._here.rank}_*")) + [partial / METADATA_FILE] * self._here.is_first
+        return {file.name: crc32(file) for file in mine}
 
     def _agreed_candidates(self) -> list[Path]:
         """Rank 0's view of the complete checkpoints: file systems may show a rename late elsewhere."""
@@ -295,12 +271,15 @@ class Checkpointer:
         return self._folder / f"step-{step:08d}"
 
 
-def check_identity(checkpoint: Path, identity: Mapping[str, Any], advice: str) -> None:
-    """Raise ValueError, naming the differences, if a checkpoint is of a run with another identity.
+def check_identity(checkpoint: Path, identity: Mapping[str, Any], advice: str) -> dict[str, Any]:
+    """Return a checkpoint's ``checkpoint.json``.
 
-    ``advice`` ends the message.
+    Raises:
+        ValueError: if it is of a run with another identity, naming the differences; ``advice`` ends the
+            message.
     """
-    saved = json.loads((checkpoint / CHECKPOINT_FILE).read_text())["identity"]
+    document = read_document(checkpoint)
+    saved = document["identity"]
     differing = [
         f"{name}: checkpoint {saved.get(name)!r}, now {identity.get(name)!r}"
         for name in sorted(saved.keys() | identity.keys())
@@ -308,46 +287,10 @@ def check_identity(checkpoint: Path, identity: Mapping[str, Any], advice: str) -
     ]
     if differing:
         raise ValueError(f"{checkpoint} belongs to another run:\n  " + "\n  ".join(differing) + f"\n{advice}")
+    return document
 
 
 def _free_name(path: Path) -> Path:
     """``path``, or with a number behind it if something has that name."""
     names = itertools.chain([path], (path.with_name(f"{path.name}-{n}") for n in itertools.count(2)))
     return next(name for name in names if not name.exists())
-
-
-def _crc32(path: Path) -> int:
-    checksum = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            checksum = zlib.crc32(chunk, checksum)
-    return checksum
-
-
-def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    """Full model weights of a checkpoint folder, read in one process.
-
-    Raises:
-        ValueError: if the folder is not a complete checkpoint, or holds adapters alone.
-    """
-    if not (folder / CHECKPOINT_FILE).exists():
-        raise ValueError(f"{folder} is not a checkpoint of this project: it has no {CHECKPOINT_FILE}")
-    if json.loads((folder / CHECKPOINT_FILE).read_text()).get("holds", "model") != "model":
-        raise ValueError(
-            f"{folder} holds adapters and a head without the model that they belong to; start the run again "
-            "to its end, and give its model folder"
-        )
-    return saved_weights(folder)
-
-
-def saved_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """What a complete checkpoint holds of the model, by parameter name, read in one process."""
-    metadata = FileSystemReader(folder).read_metadata()
-    state = {
-        name: torch.empty(item.size, dtype=item.properties.dtype)
-        for name, item in metadata.state_dict_metadata.items()
-        if name.startswith("model.") and isinstance(item, TensorStorageMetadata)
-    }
-    nested: dict[str, Any] = {"model": {name.removeprefix("model."): t for name, t in state.items()}}
-    load(nested, checkpoint_id=folder, no_dist=True)
-    return dict(nested["model"])

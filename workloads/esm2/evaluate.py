@@ -14,6 +14,7 @@ import dataclasses
 import re
 from pathlib import Path
 
+from .checksums import verified
 from .command_line import run_command
 from .config import ModelConfig, RunConfig
 from .evaluation import pseudo_perplexity, score, unigram_perplexity
@@ -35,7 +36,8 @@ def evaluate(config: RunConfig, here: Processes) -> dict[str, object]:
     """
     model_config = _model_to_score(config)
     split = ProteinSplit(config.data.path, config.evaluate.split)
-    model = with_weights(starting_config(model_config), starting_weights(model_config, seed=0))
+    with verified(str(model_config.init_from), here) as source:
+        model = with_weights(starting_config(model_config), starting_weights(model_config, seed=0))
     model.to(here.device)  # type: ignore[arg-type]  # transformers wraps it
     dtype = select_precision(config.train, here.device, here).dtype
     result = score(
@@ -48,6 +50,7 @@ def evaluate(config: RunConfig, here: Processes) -> dict[str, object]:
     )
     scores: dict[str, object] = {
         "model": model_config.init_from,
+        "model_sha256": source.sha256,
         "data": config.data.path,
         "split": config.evaluate.split,
         "eval_loss": result.loss,

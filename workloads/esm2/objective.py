@@ -54,6 +54,11 @@ class Objective(ABC):
         self.config, self.split, self.model_config = config, split, model_config
 
     @property
+    def start(self) -> str | Path | None:
+        """Model that ``weights`` reads: a folder or a hub id. None if weights start at random."""
+        return self.config.model.init_from
+
+    @property
     def optim(self) -> OptimConfig:
         return self.config.optim
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +25,8 @@ from transformers import (
 )
 
 from .alphabet import TOKENS
-from .checkpoint import CHECKPOINT_FILE, weights_of
+from .checkpoint_reader import weights_of
+from .checksums import CHECKPOINT_FILE, read_document, unreadable, write_sums
 from .config import ModelConfig
 from .layered_model import LayeredModel
 from .model import PackedEsm, published_config
@@ -48,7 +48,10 @@ def starting_config(model: ModelConfig) -> EsmConfig:
         return published_config(model.size)
     folder = Path(model.init_from)
     if (folder / CHECKPOINT_FILE).exists():
-        return EsmConfig(**json.loads((folder / CHECKPOINT_FILE).read_text())["model_config"])
+        try:
+            return EsmConfig(**read_document(folder)["model_config"])
+        except Exception as error:  # transformers raises nearly anything
+            raise unreadable(folder, error) from error
     if (folder / ADAPTER_FILE).exists():
         raise ValueError(
             f"model.init_from: {folder} holds an adapter and a head without the model that they belong to; "
@@ -60,7 +63,7 @@ def starting_config(model: ModelConfig) -> EsmConfig:
             "checkpoint of this project); give the model folder of a run, one of its checkpoints/step-*, "
             "or a hub id such as facebook/esm2_t6_8M_UR50D"
         )
-    return EsmConfig.from_pretrained(_readable(model.init_from))
+    return _read_config(model.init_from)
 
 
 def starting_weights(
@@ -89,9 +92,8 @@ def starting_weights(
     folder = Path(model.init_from)
     if (folder / CHECKPOINT_FILE).exists():
         return weights_of(folder)
-    loading: Any = kind.from_pretrained(
-        _readable(model.init_from), dtype=torch.float32, output_loading_info=True
-    )
+    _read_config(model.init_from)  # before anything large is loaded
+    loading: Any = kind.from_pretrained(model.init_from, dtype=torch.float32, output_loading_info=True)
     loaded, info = loading
     missing = sorted(
         name
@@ -106,17 +108,17 @@ def starting_weights(
     return dict(loaded.state_dict())
 
 
-def _readable(init_from: str) -> str:
-    """Check that transformers finds a configuration there, before anything large is loaded."""
+def _read_config(init_from: str) -> EsmConfig:
     try:
         _check_reached(init_from)
-        EsmConfig.from_pretrained(init_from)
-    except (OSError, ValueError) as error:
+        return EsmConfig.from_pretrained(init_from)
+    except Exception as error:  # transformers raises nearly anything
+        if Path(init_from).is_dir():
+            raise unreadable(init_from, error) from error
         raise ValueError(
             f"model.init_from: {init_from!r} is neither a model folder nor one that the hub has. Without a "
             f'network: make train-ddp, and then ARGS="model.init_from=runs/esm2_8m_sample/model". {error}'
         ) from error
-    return init_from
 
 
 def _check_reached(init_from: str) -> None:
@@ -169,7 +171,7 @@ def save_model(
 
     Without ``tokens`` the tokenizer is that of ESM-2.
 
-    The folder appears whole or not at all; one that is there is replaced.
+    The folder appears whole or not at all; one that is there is replaced. It holds checksums of its files.
     """
     with torch.device("meta"):
         plain = kind(config)
@@ -200,6 +202,7 @@ def replace_folder(partial: Path, folder: Path) -> None:
     for file in partial.iterdir():
         # safetensors makes files for their owner alone, whatever the umask says.
         shutil.copymode(partial / "config.json", file)
+    write_sums(partial)
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -42,6 +42,12 @@ class Processes:
         total = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(total, group=self.control)
         return [float(value) for value in total]
+
+    def gather(self, mine: dict[Any, Any]) -> dict[Any, Any]:
+        """Union of every process's mapping."""
+        everyone: list[Any] = [None] * self.world_size
+        dist.all_gather_object(everyone, mine, group=self.control)
+        return {key: value for part in everyone for key, value in part.items()}
 
     def check_stop(self) -> None:
         """For what takes long between two steps. Every process calls it equally often.

@@ -307,6 +307,7 @@ def _finish(
         "eval_samples_per_second": valid.num_proteins / valid.seconds,
         **objective.results(valid, test),
         **written,
+        "init_from_sha256": trainer.start_sha256,
         "parameters": parameters,
         "world_size": here.world_size,
         "environment": environment(here.device) | trainer.precision.record(),

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import xla
+from .checksums import verified
 from .command_line import RunError
 from .config import RunConfig
 from .hardware import compiles, num_flops
@@ -76,7 +77,9 @@ class Trainer:
         self.dtype = self.precision.dtype
         # With FSDP the first process alone holds a whole model, on the host, and sends out the shares.
         has_weights = config.parallel.mode == "ddp" or here.is_first
-        weights = objective.weights() if has_weights else {}
+        with verified(objective.start, here) as source:
+            weights = objective.weights() if has_weights else {}
+        self.start_sha256 = source.sha256
         model = objective.on_meta()
         objective.quantize(model, weights, self.dtype, here.device)
         here.sum_on_host(0.0)  # the others wait for the first here: NCCL gives up after ten minutes

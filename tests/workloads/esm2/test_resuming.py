@@ -37,7 +37,7 @@ def test_damaged_checkpoint_falls_back(
     data.write_bytes(content)
     train_here(run_file, "train.save_every_steps=10", "train.max_steps=31")
     said = capfd.readouterr().out
-    assert "checksum of __0_0.distcp is wrong; falling back to the checkpoint before it" in said
+    assert "__0_0.distcp is damaged: its checksum is wrong; falling back to the checkpoint before it" in said
     assert newest.with_name(newest.name + ".damaged").exists(), "nothing is deleted"
     assert losses(run_dir) == losses(run_dir.parent / "whole")
     for path in (run_dir / "checkpoints").glob("step-????????"):

@@ -10,6 +10,7 @@ import re
 import shutil
 from pathlib import Path
 
+from ..checksums import verified, write_sums
 from ..command_line import run_command
 from ..config import RunConfig
 from ..heartbeat import beat
@@ -35,9 +36,13 @@ def main(config: RunConfig) -> None:
         return
     require()
     words, target = plan(config)
+    is_start = settings(config).convert == "from_transformers"
     if target.exists():
         print(f"{target} is there already")
         return
+    if is_start and Path(str(config.model.init_from)).is_dir():
+        with verified(str(config.model.init_from)):
+            pass  # the converter, which is a program of its own, reads it next
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     target.parent.mkdir(parents=True, exist_ok=True)
     words[2] = str(partial)
@@ -46,10 +51,11 @@ def main(config: RunConfig) -> None:
         del os.environ[name]
     try:
         run_entry_point("convert", words)
+        if not is_start:
+            write_sums(partial)
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    is_start = settings(config).convert == "from_transformers"
     print(f"next: model.init_from={target}" if is_start else f"model   {target}")
 
 

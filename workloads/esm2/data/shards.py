@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import pickle
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -72,13 +72,13 @@ class ShardResult:
 
 def save_runs(runs: list[Run], path: Path) -> None:
     """Write the list of runs, which tasks get as a file: thousands of them, the same for every task."""
-    path.write_bytes(pickle.dumps(runs))
+    path.write_text(json.dumps([asdict(run) for run in runs]))
 
 
 @functools.lru_cache(maxsize=1)
 def load_runs(path: str) -> list[Run]:
-    runs: list[Run] = pickle.loads(Path(path).read_bytes())
-    return runs
+    runs = json.loads(Path(path).read_text())
+    return [Run(**{**run, "column_bytes": tuple(run["column_bytes"])}) for run in runs]
 
 
 def write_shard(task: ShardTask) -> ShardResult:

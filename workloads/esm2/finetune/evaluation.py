@@ -6,9 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from workloads.esm2.checkpoint import CHECKPOINT_FILE, check_identity, saved_weights
+from workloads.esm2.checkpoint import check_identity
+from workloads.esm2.checkpoint_reader import saved_weights
+from workloads.esm2.checksums import CHECKPOINT_FILE, verified
 from workloads.esm2.config import RunConfig
 from workloads.esm2.heartbeat import beat
 from workloads.esm2.objective import Place
@@ -32,9 +32,17 @@ def score_task(config: RunConfig, here: Processes) -> dict[str, Any]:
     name = config.inference.model or str(config.run_dir / "model")
     beat("loading", slow=True)
     is_checkpoint = (Path(name) / CHECKPOINT_FILE).exists()
-    objective, weights = (
-        _of_checkpoint(config, Path(name), here) if is_checkpoint else _of_model(config, name)
-    )
+    objective, start = FineTuning(config) if is_checkpoint else _of_model(config, name), {}
+    if is_checkpoint and not objective.trains_all:
+        with verified(objective.start, here):  # checkpoints of adapters hold no other weights
+            start = objective.weights()
+    with verified(name, here) as source:
+        if is_checkpoint:
+            advice = "score a checkpoint with the run file and the settings of its run"
+            check_identity(Path(name), objective.identity(here), advice)
+            weights = start | saved_weights(Path(name))
+        else:
+            weights = objective.weights()
     dtype = select_precision(config.train, here.device, here).dtype
     empty = objective.on_meta()
     objective.quantize(empty, weights, dtype, here.device)
@@ -46,6 +54,7 @@ def score_task(config: RunConfig, here: Processes) -> dict[str, Any]:
     found = objective.evaluate(model, split, Place(here, shape, dtype), 0)
     return {
         "model": name,
+        "model_sha256": source.sha256,
         "data": config.data.path,
         "split": config.evaluate.split,
         "task": objective.schema.kind,
@@ -56,8 +65,8 @@ def score_task(config: RunConfig, here: Processes) -> dict[str, Any]:
     }
 
 
-def _of_model(config: RunConfig, name: str) -> tuple[FineTuning, dict[str, Tensor]]:
-    """The objective and its weights, where a run that starts from the model would take them over."""
+def _of_model(config: RunConfig, name: str) -> FineTuning:
+    """Objective of a run that starts from the model and keeps its head."""
     if config.inference.model is None and not Path(name).is_dir():
         raise ValueError(
             f"{name} does not exist: the run {config.name} has not finished, or merges no model "
@@ -71,13 +80,4 @@ def _of_model(config: RunConfig, name: str) -> tuple[FineTuning, dict[str, Tenso
             f"{name} has not been fine-tuned for this task, whose outputs are "
             f"{', '.join(objective.schema.output_names)}; give the model of a run with them (inference.model)"
         )
-    return objective, objective.weights()
-
-
-def _of_checkpoint(config: RunConfig, folder: Path, here: Processes) -> tuple[FineTuning, dict[str, Tensor]]:
-    objective = FineTuning(config)
-    # Of adapters the rest of the model is where the run has started.
-    start = {} if objective.trains_all else objective.weights()
-    advice = "score a checkpoint with the run file and the settings of its run"
-    check_identity(folder, objective.identity(here), advice)
-    return objective, start | saved_weights(folder)
+    return objective

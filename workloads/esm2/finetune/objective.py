@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workloads.esm2.checkpoint import CHECKPOINT_FILE
+from workloads.esm2.checksums import CHECKPOINT_FILE
 from workloads.esm2.command_line import require
 from workloads.esm2.config import RunConfig
 from workloads.esm2.model import Pack, PackedModel

@@ -59,7 +59,7 @@ def load(config: RunConfig, here: Processes) -> Loaded:
             "with inference.model=<folder or hub id>"
         )
     beat("loading", slow=True)
-    model = load_model(name)
+    model = load_model(name, here)
     identity = fingerprint(model.state_dict(), str(getattr(model, "config", None)))
     engine = Engine(
         model,

@@ -14,13 +14,12 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
 from tests.workloads.esm2.training_runs import changed_parameters, lines, losses, train_here, train_in_turn
 from workloads.esm2.alphabet import CLS, EOS
-from workloads.esm2.checkpoint import weights_of
+from workloads.esm2.checkpoint_reader import Reader, weights_of
 from workloads.esm2.config import load_config
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.esm2.finetune.objective import FineTuning
@@ -144,7 +143,7 @@ def test_resumed_run_is_the_uninterrupted_one(runs: Path, run_file: Path) -> Non
         assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one), part
     with pytest.raises(ValueError, match="holds adapters and a head without the model"):
         weights_of(checkpoint)
-    names = [name for name in FileSystemReader(checkpoint).read_metadata().state_dict_metadata]
+    names = [name for name in Reader(checkpoint).read_metadata().state_dict_metadata]
     held = {name for name in names if name.startswith("model.")}
     assert held and all(".lora_" in name or ".classifier." in name for name in held), "no frozen weights"
 
@@ -164,6 +163,7 @@ def change_one_weight(model: Path) -> None:
     weights = load_file(model / "model.safetensors")
     weights["esm.encoder.layer.0.output.dense.bias"][3] += 1e-3
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    (model / "SHA256SUMS").unlink()  # on purpose, not by accident
 
 
 def test_other_weights_of_the_same_name_are_no_resumption(

@@ -1,0 +1,119 @@
+"""Mutated checkpoint and model folders: each is read as it was, or ends in one line that names it.
+
+``FUZZ_SECONDS`` continues for so long with new seeds. A failure prints its seed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import EsmConfig, EsmForMaskedLM
+
+from tests.workloads.esm2.model_folders import METADATA, reseal, write_checkpoint
+from workloads.esm2.inference.model import load_model
+from workloads.esm2.model import published_config
+from workloads.esm2.pretrained import save_model
+
+ROUNDS = 60
+TEXTS = (b"", b"[]", b"{}", b"null", b"[" * 5000, b"\xff\xfe", b"\x80\x04N.", b"0" * 64 + b"  ../x")
+LONG_BINPUT = b"r"
+"""Opcode that makes an unpickler claim as much memory as its argument says."""
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("originals")
+    config: EsmConfig = published_config("8M")
+    config.num_hidden_layers, config.hidden_size = 1, 8
+    config.num_attention_heads, config.intermediate_size = 2, 16
+    torch.manual_seed(0)
+    save_model(folder / "model", config, EsmForMaskedLM(config).state_dict())
+    foreign = Path(shutil.copytree(folder / "model", folder / "foreign"))
+    (foreign / "SHA256SUMS").unlink()
+    checkpoint = write_checkpoint(folder / "checkpoints", config)
+    return {"model": folder / "model", "foreign": foreign, "checkpoint": checkpoint, "sealed": checkpoint}
+
+
+def seeds() -> Iterator[int]:
+    yield from range(ROUNDS)
+    ends = time.monotonic() + float(os.environ.get("FUZZ_SECONDS", "0"))
+    start = random.SystemRandom().randrange(1 << 40)
+    for seed in itertools.count(start):
+        if time.monotonic() >= ends:
+            return
+        yield seed
+
+
+def mutate(content: bytes, draw: random.Random) -> bytes:
+    match draw.randrange(5):
+        case 0:
+            return draw.choice(TEXTS)
+        case 1:
+            return content[: draw.randrange(len(content))]
+        case 2:
+            first, last = sorted(draw.choices(range(len(content)), k=2))
+            return content[:first] + content[last:]
+        case 3:
+            place = draw.randrange(len(content))
+            return content[:place] + draw.randbytes(draw.randrange(1, 9)) + content[place:]
+    changed = bytearray(content)
+    for _ in range(draw.choice((1, 1, 10))):
+        changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
+    return bytes(changed)
+
+
+def spoil(kind: str, folder: Path, draw: random.Random) -> str:
+    """Change one file; its name."""
+    files = sorted(path for path in folder.iterdir())
+    if kind == "foreign":
+        # Another number in config.json is another model, of any size, and nothing says that it is wrong.
+        files = [folder / "model.safetensors"]
+    file = folder / METADATA if kind == "sealed" else draw.choice(files)
+    if kind != "sealed" and draw.random() < 0.2:
+        file.unlink()
+        if draw.random() < 0.5:
+            file.mkdir()
+        return file.name
+    content = file.read_bytes()
+    changed = mutate(content, draw)
+    if kind == "sealed":
+        changed = b"" if changed.count(LONG_BINPUT) > content.count(LONG_BINPUT) else changed
+    file.write_bytes(changed)
+    if kind == "sealed":
+        reseal(folder)
+    return file.name
+
+
+def test_mutated_folders_are_refused_in_one_line(originals: dict[str, Path], tmp_path: Path) -> None:
+    states = {kind: load_model(str(folder)).state_dict() for kind, folder in originals.items()}
+    refused = 0
+    for seed in seeds():
+        draw = random.Random(seed)
+        kind = draw.choice(list(originals))
+        folder = Path(shutil.copytree(originals[kind], tmp_path / "folder"))
+        file = spoil(kind, folder, draw)
+        try:
+            found = load_model(str(folder)).state_dict()
+        except ValueError as error:
+            assert "\n" not in str(error) and str(folder) in str(error), (
+                f"seed {seed}: {kind} {file}: {error}"
+            )
+            refused += 1
+        except Exception as error:
+            pytest.fail(f"seed {seed}: {kind} {file}: {type(error).__name__}: {error}")
+        else:
+            same = all(torch.equal(found[name], value) for name, value in states[kind].items())
+            # Without checksums a changed number stays unseen, and a sealed change is not damage.
+            assert same or kind in ("foreign", "sealed"), (
+                f"seed {seed}: {kind} {file} was read as another model"
+            )
+        shutil.rmtree(folder)
+    assert refused > ROUNDS / 3, "the mutations are of no use"

@@ -1,0 +1,165 @@
+"""Reading of checkpoint folders without running anything that is in them.
+
+torch unpickles ``.metadata`` and the entries that are not tensors, and so runs what they name. Here the
+metadata is read by an unpickler that finds the names of ``ALLOWED`` alone, each as a plain record. Entries
+that are not tensors are not read. Tensors are read by ``torch.load(weights_only=True)``.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from .checksums import read_document
+
+METADATA_FILE = ".metadata"
+_DCP = "torch.distributed.checkpoint"
+
+
+class Record:
+    """Stand-in for an object of torch's metadata: what was pickled of it, and none of its methods."""
+
+    state: Any = None
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+ALLOWED: dict[tuple[str, str], Any] = {
+    **{
+        (f"{_DCP}.metadata", name): Record
+        for name in (
+            "Metadata",
+            "MetadataIndex",
+            "StorageMeta",
+            "TensorStorageMetadata",
+            "BytesStorageMetadata",
+            "ChunkStorageMetadata",
+            "TensorProperties",
+            "_MEM_FORMAT_ENCODING",
+        )
+    },
+    (f"{_DCP}.filesystem", "_StorageInfo"): Record,
+    ("torch.serialization", "_get_layout"): Record,
+    ("pathlib", "PosixPath"): Record,
+    ("pathlib._local", "PosixPath"): Record,  # Python 3.13
+    ("torch", "Size"): torch.Size,
+    **{
+        ("torch", name): getattr(torch, name)
+        for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
+    },
+    ("torch", "bool"): torch.bool,
+}
+"""Names that ``.metadata`` may contain, and what they are read as."""
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ALLOWED:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint contains")
+        return ALLOWED[module, name]
+
+
+class Reader(FileSystemReader):
+    """Storage reader of one checkpoint folder that has its tensors alone.
+
+    Raises:
+        ValueError: if ``.metadata`` names anything but torch's metadata, or is not what torch writes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        path = folder / METADATA_FILE
+        try:
+            with path.open("rb") as file:
+                self._metadata = _tensors(_Unpickler(file).load(), read_document(folder)["checksums"].keys())
+        except Exception as error:  # an unpickler of damaged bytes raises nearly anything
+            raise ValueError(
+                f"{path} cannot be read: {type(error).__name__}: {error}; give another checkpoint"
+            ) from error
+
+    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
+        return self._metadata
+
+
+def _tensors(stored: Record, files: Any) -> Metadata:
+    """Shapes, types and places of the tensors, which must be in the folder's own ``files``."""
+    tensors: dict[str, Any] = {}
+    for name, item in stored.state["state_dict_metadata"].items():
+        if item.state:  # torch keeps nothing about an entry that is not a tensor
+            chunks = [
+                ChunkStorageMetadata(torch.Size(chunk.state["offsets"]), torch.Size(chunk.state["sizes"]))
+                for chunk in item.state["chunks"]
+            ]
+            properties = TensorProperties(dtype=item.state["properties"].state[0])
+            tensors[name] = TensorStorageMetadata(properties, torch.Size(item.state["size"]), chunks)
+        elif name.startswith("model."):
+            raise ValueError(f"{name} is not a tensor")
+    places = {}
+    for index, info in stored.state["storage_data"].items():
+        name, where = index.state["fqn"], info.state
+        if where["relative_path"] not in files or where.get("transform_descriptors"):
+            raise ValueError(f"{name} is in {where['relative_path']!r}, which has no checksum")
+        places[MetadataIndex(name, index.state.get("offset"))] = _StorageInfo(
+            where["relative_path"], where["offset"], where["length"]
+        )
+    return Metadata(tensors, storage_data=places)
+
+
+def read_into(
+    state: dict[str, Any], reader: Reader, group: dist.ProcessGroup | None = None
+) -> dict[str, Any]:
+    """Read tensors of a checkpoint into those of ``state``; every process of ``group`` calls it.
+
+    Raises:
+        ValueError: on every process, if an entry is missing or is not a tensor of the same shape.
+    """
+    try:
+        load(state, storage_reader=reader, process_group=group, no_dist=group is None)
+    except CheckpointException as error:  # a BaseException
+        failure, _ = next(iter(error.failures.values()))
+        reason = " ".join(str(failure).split())[:400]  # torch adds lines about how to trust the file
+        raise ValueError(f"{reader.path} cannot be read: {reason}; give another checkpoint") from error
+    return state
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    """Full model weights of a checkpoint folder, read in one process.
+
+    Raises:
+        ValueError: if the folder is not a complete checkpoint, or holds adapters alone.
+    """
+    if read_document(folder).get("holds", "model") != "model":
+        raise ValueError(
+            f"{folder} holds adapters and a head without the model that they belong to; start the run again "
+            "to its end, and give its model folder"
+        )
+    return saved_weights(folder)
+
+
+def saved_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """What a complete checkpoint holds of the model, by parameter name, read in one process."""
+    reader = Reader(folder)
+    state = {
+        name.removeprefix("model."): torch.empty(item.size, dtype=item.properties.dtype)
+        for name, item in reader.read_metadata().state_dict_metadata.items()
+        if name.startswith("model.") and isinstance(item, TensorStorageMetadata)
+    }
+    return dict(read_into({"model": state}, reader)["model"])

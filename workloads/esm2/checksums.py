@@ -1,0 +1,221 @@
+"""Checksums of checkpoints and model folders, verified while the files are read. Standard library alone.
+
+They detect damage, such as a flipped bit or a copy cut short. They do not detect malice: who can write to a
+folder can write its checksums too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sys
+import zlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .processes import Processes
+
+CHECKPOINT_FILE = "checkpoint.json"
+SUMS_FILE = "SHA256SUMS"
+"""In every model folder that this project writes; ``sha256sum -c SHA256SUMS`` reads it as well."""
+_SETTINGS = ("*.json", "*.model", "*.txt", "*.jinja")
+_CHUNK_BYTES = 16 << 20
+_REPORTED_BYTES = 1 << 30
+"""Smaller folders are hashed within a second."""
+_LONGEST_REASON = 400
+Digest = int | str
+"""CRC-32 as a number (files of a checkpoint), or SHA-256 in hexadecimal."""
+
+
+class DamagedError(ValueError):
+    """A file is missing, or not what its checksum says. ``what`` is the message without the advice."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}; copy the folder again from its source, or give another one")
+        self.what = what
+
+
+@dataclass
+class Source:
+    sha256: str | None = None
+    """SHA-256 of the list of the files' checksums, once the model is read; None without files."""
+
+
+def write_sums(folder: Path) -> None:
+    """Write the SHA-256 of every file of a model folder into the folder."""
+    names = [path.name for path in folder.iterdir() if path.is_file() and path.name != SUMS_FILE]
+    (folder / SUMS_FILE).write_text(_listed({name: _digest(folder / name, "") for name in names}))
+
+
+def seal(document: Mapping[str, Any]) -> str:
+    """Return the text of a ``checkpoint.json``, which ends with the SHA-256 of the rest."""
+    return json.dumps({**document, "sha256": _sha256(json.dumps(document))}, indent=1)
+
+
+def read_document(folder: Path) -> dict[str, Any]:
+    """Read the ``checkpoint.json`` of a checkpoint folder.
+
+    Raises:
+        DamagedError: if it is missing, is not JSON, lacks a field, or was changed after it was written.
+    """
+    path = folder / CHECKPOINT_FILE
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} cannot be read: {error}") from error
+    for name in ("checksums", "identity", "progress"):
+        if not isinstance(document, dict) or not isinstance(document.get(name), dict):
+            raise DamagedError(f"{path} is damaged: expected a mapping with {name!r}")
+    saved = document.pop("sha256", None)  # earlier checkpoints have none
+    if saved not in (None, _sha256(json.dumps(document))):
+        raise DamagedError(f"{path} is damaged: it was changed after it was written")
+    return document
+
+
+@contextlib.contextmanager
+def verified(name: str | Path | None, here: Processes | None = None) -> Iterator[Source]:
+    """Around the reading of a model: verify the files that have checksums, and hash those of other folders.
+
+    Threads hash the files while the block reads them. With ``here`` every process enters the block together,
+    also those that read nothing in it; each hashes its share of the files.
+
+    Args:
+        name: a checkpoint or model folder, a hub id, or None if nothing is read.
+        here: this process, if several read the model.
+
+    Raises:
+        DamagedError: on every process, if a file is missing or damaged.
+        ValueError: if the block raises anything else but ImportError, which stands for a missing package.
+    """
+    source = Source()
+    if name is None:
+        yield source
+        return
+    folder, failure = Path(name), None
+    expected, problem = _expected(folder)
+    with ThreadPoolExecutor() as threads:
+        hashing = _hashing(threads, folder, expected, here)
+        try:
+            yield source
+        except (ImportError, MemoryError):
+            raise
+        except Exception as error:
+            failure = unreadable(name, error)
+        if not folder.is_dir():  # a hub id: its files are here by now
+            hashing = _hashing(threads, _snapshot(str(name)), {}, here)
+        found: dict[Any, Any] = {file: future.result() for file, future in hashing.items()}
+    problems = {0: problem}
+    if here is not None:
+        found = here.gather(found)
+        problems = here.gather({here.rank: problem})
+    for file in sorted(file for file in found if expected.get(file, found[file]) != found[file]):
+        reason = "its checksum is wrong" if (folder / file).is_file() else "it is missing"
+        problems[-1] = problems.get(-1) or f"{folder / file} is damaged: {reason}"
+    if what := next(filter(None, problems.values()), ""):
+        raise DamagedError(what) from failure
+    if failure is not None:
+        raise failure
+    source.sha256 = _sha256(_listed(found)) if found else None
+
+
+def unreadable(name: str | Path, error: Exception) -> ValueError:
+    """Return the error of any library that read a model as one that names the model and says what to do."""
+    if isinstance(error, ValueError) and str(name) in str(error):
+        return error
+    from safetensors import SafetensorError, safe_open
+
+    reason, broken = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_REASON], Path(name)
+    for file in sorted(broken.glob("*.safetensors")):  # the library does not say which one
+        try:
+            with safe_open(file, "pt"):
+                pass
+        except (SafetensorError, OSError):
+            broken = file
+            break
+    result = ValueError(
+        f"{broken} cannot be read as a model: {reason}; copy it again from its source, or give another one"
+    )
+    result.__cause__ = error
+    return result
+
+
+def _expected(folder: Path) -> tuple[dict[str, Digest], str]:
+    """Checksums that came with a folder, and what is wrong with them."""
+    file = folder / SUMS_FILE
+    try:
+        if (folder / CHECKPOINT_FILE).exists():
+            file = folder / CHECKPOINT_FILE
+            found = {**read_document(folder)["checksums"], file.name: _digest(file, "")}
+        elif file.exists():
+            lines = [line.split("  ", 1) for line in file.read_text().splitlines()]
+            found = {name: digest for digest, name in lines}
+        else:
+            return {}, ""
+        unlisted = {path.name for path in folder.glob("*.safetensors")} - found.keys()
+        if found and not unlisted and all(Path(name).name == name for name in found):
+            return found, ""
+    except DamagedError as error:
+        return {}, error.what
+    except (OSError, ValueError):
+        pass
+    return {}, f"{file} is damaged: expected a checksum for each file in its folder"
+
+
+def _hashing(
+    threads: ThreadPoolExecutor, folder: Path | None, expected: Mapping[str, Digest], here: Processes | None
+) -> dict[str, Future[Digest]]:
+    """Checksums of this process's share of a folder's files: those expected, or those to be read."""
+    if folder is None:
+        return {}
+    # transformers prefers safetensors.
+    weights = "*.safetensors" if any(folder.glob("*.safetensors")) else "*.bin"
+    read = (path.name for kind in (*_SETTINGS, weights) for path in folder.glob(kind) if path.is_file())
+    files = sorted(expected or set(read))
+    size = sum((folder / file).stat().st_size for file in files if (folder / file).is_file())
+    if size >= _REPORTED_BYTES and (here is None or here.is_first):
+        print(f"hashing {len(files)} files of {folder}, {size / 1e9:.1f} GB", file=sys.stderr, flush=True)
+    mine = files if here is None else files[here.rank :: here.world_size]
+    return {file: threads.submit(_digest, folder / file, expected.get(file, "")) for file in mine}
+
+
+def _snapshot(name: str) -> Path | None:
+    """Folder of a hub id in the hub's cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        config = try_to_load_from_cache(name, "config.json")
+    except ValueError:  # not a hub id, as the block reports
+        return None
+    return Path(config).parent if isinstance(config, str) else None
+
+
+def _digest(path: Path, expected: Digest) -> Digest:
+    """Checksum of a file, of the kind that is expected; the error's text if the file cannot be read."""
+    try:
+        with path.open("rb") as file:
+            if isinstance(expected, str):
+                return hashlib.file_digest(file, "sha256").hexdigest()
+            checksum = 0
+            while chunk := file.read(_CHUNK_BYTES):
+                checksum = zlib.crc32(chunk, checksum)
+            return checksum
+    except OSError as error:
+        return str(error)
+
+
+def crc32(path: Path) -> Digest:
+    """CRC-32 of a file of a checkpoint."""
+    return _digest(path, 0)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _listed(digests: Mapping[str, Digest]) -> str:
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))

@@ -28,6 +28,8 @@ JOB ?=
 # What serve answers with: a model's folder, and for EKS the file of the endpoint.
 MODEL ?=
 ENDPOINT ?= endpoints/esm2.yaml
+# How long fuzz goes on.
+MINUTES ?= 10
 JOBS = $(BIN)/python -m tools.$(if $(filter eks,$(TARGET)),eks_jobs,jobs) --cluster $(CLUSTER)
 CDK_READY := node_modules/.ready
 # What `cdk destroy` names: it leaves the others. All of the file's stacks are what is deployed.
@@ -61,7 +63,7 @@ endif
 	bandwidth report status tail cancel fetch bench gpu bench-data bench-inference bench-serve \
 	cost prices plan \
 	synth deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
-	schema golden image push test test-cluster test-image test-xla test-oldest lint format clean
+	schema golden image push test fuzz test-cluster test-image test-xla test-oldest lint format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -107,8 +109,14 @@ train-bionemo: $(READY) ## the same run file by NVIDIA BioNeMo, pre-training or 
 convert-bionemo: $(READY) ## its checkpoints to and from transformers' format: ARGS="bionemo.convert=from_transformers ..."
 	$(call stage,convert-bionemo,bionemo.convert) $(ARGS)
 
-evaluate: $(READY) ## score a run or a hub id (ARGS="model.init_from=...") with fixed masks, or a run's task
+evaluate: $(READY) ## score RUN=runs/<name> by its config.yaml and model, or CONFIG=, or a hub id (ARGS="model.init_from=...")
+ifneq ($(filter-out file,$(origin RUN)),)
+	$(if $(filter-out local,$(TARGET)),$(error RUN: got $(RUN), a folder of this machine; name a run of the cluster with CONFIG=))
+	$(STAGE).evaluate --config $(RUN:/=)/config.yaml runs=$(dir $(RUN:/=)) name=$(notdir $(RUN:/=)) \
+		inference.model=$(RUN:/=)/model $(ARGS)
+else
 	$(call stage,evaluate,evaluate) $(ARGS)
+endif
 
 serve: $(READY) ## answer requests with MODEL=<folder> (RUN's) on port 8080; TARGET=eks: by pods, as ENDPOINT= says
 ifeq ($(TARGET),eks)
@@ -263,6 +271,11 @@ test: $(READY) $(CDK_READY) $(CHECKOV_READY) $(HYPERPOD_READY) ## every test tha
 test-cluster: $(READY) ## set-up and training on a real Slurm of five machines, made of namespaces (root, Debian 12)
 	tests/cluster/install_packages.sh
 	$(BIN)/python -m pytest tests/cluster $(ARGS)
+
+fuzz: $(READY) ## tests/fuzz with new seeds for MINUTES=10, beside a server under mixed load, whose memory must stay constant
+	@$(BIN)/python -m tests.fuzz.soak --minutes $(MINUTES) & soak=$$!; \
+	FUZZ_SECONDS=$$((60 * $(MINUTES))) $(BIN)/python -m pytest tests/fuzz --timeout 0 $(ARGS); fuzz=$$?; \
+	wait $$soak && exit $$fuzz
 
 # Its name keeps it out of make test, which needs no root.
 test-image: $(READY) ## the Dockerfile built by buildah on a base that stands in for NVIDIA's (root, Debian/Ubuntu)

@@ -23,7 +23,14 @@ from tools.eks_placement import (
     queue_names,
     tolerations,
 )
-from tools.job_checks import bionemo_problems, listed, output_of, path_problems, shard_problems
+from tools.job_checks import (
+    bionemo_problems,
+    listed,
+    output_of,
+    path_problems,
+    pinned_output,
+    shard_problems,
+)
 from workloads.esm2.config import RunConfig
 from workloads.esm2.config_rules import xla_violations
 from workloads.esm2.launch.job_file import MODULES
@@ -76,7 +83,7 @@ def pod_job(
         output=output,
         config=config_text,
         # The file's name is another one in the pods.
-        overrides=(*overrides, f"name={config.name}"),
+        overrides=(*overrides, f"name={config.name}", *pinned_output(config, output)),
     )
 
 

@@ -21,6 +21,7 @@ from tools.job_checks import (
     listed,
     output_of,
     path_problems,
+    pinned_output,
     shard_problems,
     sizes_of,
 )
@@ -121,7 +122,7 @@ def job_request(
         **common_fields(cluster, wanted, place),
         version=version,
         # The file's name is another one on the cluster.
-        overrides=(*overrides, f"name={config.name}"),
+        overrides=(*overrides, f"name={config.name}", *pinned_output(config, output)),
         run_dir=str(PurePosixPath(wanted.folder) / config.run_dir),
         data_manifest="" if output else data_manifest(config, wanted.stage, wanted.folder),
         output=output,

@@ -131,7 +131,10 @@ class InferenceConfig:
     input: tuple[str, ...] = ("sample",)
     """FASTA, CSV, TSV or Parquet files, folders of FASTA, https:// or s3:// addresses, or ``sample``."""
     output: str | None = None
-    """.parquet or (``predict``, ``variants``) .csv; null is a file in the run's folder."""
+    """.parquet or (``predict``, ``variants``) .csv; null is a file next to the model folder, or in the folder
+    of this run if the model is a hub id or that place is read-only."""
+    overwrite: bool = False
+    """Replace an output that is from other proteins, another model or other settings."""
     id_column: str = "id"
     sequence_column: str = "sequence"
     embedding: Literal["mean", "residue"] = "mean"

@@ -1,11 +1,10 @@
 """Score a model on a prepared split: ``python -m workloads.esm2.evaluate --config RUN.yaml [...]``.
 
-The model is that of the run, or any that ``model.init_from`` names: a folder that transformers reads, one
-of our checkpoints, a hub id. ``evaluate.split`` picks the split. Masks, crops and drawn cluster members are
-fixed, so scores of different models on the same data compare.
+The model is the run's own, or the one that ``inference.model`` names: a folder that transformers reads, a
+checkpoint, or a hub id. For a pre-training ``model.init_from`` names one, too. ``evaluate.split`` picks the
+split. Masks, crops and drawn cluster members are fixed, so scores of different models on it compare.
 
-For a run with a task the scores are the task's, and ``inference.model`` names another model or a checkpoint,
-since ``model.init_from`` is what the run starts from. A run on questions has ROUGE beside the loss.
+For a run with a task the scores are the task's. A run on questions has ROUGE beside the loss.
 """
 
 from __future__ import annotations
@@ -76,14 +75,13 @@ def evaluate(config: RunConfig, here: Processes) -> dict[str, object]:
 
 def _model_to_score(config: RunConfig) -> ModelConfig:
     trained = config.run_dir / "model"
-    if config.model.init_from is not None:
-        return config.model
-    if not trained.is_dir():
+    name = config.inference.model or config.model.init_from or str(trained)
+    if Path(name) == trained and not trained.is_dir():
         raise ValueError(
             f"{trained} does not exist: the run {config.name} has not finished. Train it first, or name a "
             "model with model.init_from=<folder or hub id>"
         )
-    return dataclasses.replace(config.model, init_from=str(trained))
+    return dataclasses.replace(config.model, init_from=name)
 
 
 def main(config: RunConfig) -> None:
@@ -92,13 +90,13 @@ def main(config: RunConfig) -> None:
         if config.chat is not None:
             from ..causal_lm.evaluation import score_chat
 
-            scores, other = score_chat(config, here), config.inference.model
+            scores = score_chat(config, here)
         elif config.task is None:
-            scores, other = evaluate(config, here), config.model.init_from
+            scores = evaluate(config, here)
         else:
             from .finetune.evaluation import score_task
 
-            scores, other = score_task(config, here), config.inference.model
+            scores = score_task(config, here)
         if not here.is_first:
             return
         for name, value in scores.items():
@@ -106,7 +104,8 @@ def main(config: RunConfig) -> None:
         folder = Path(config.run_dir)
         folder.mkdir(parents=True, exist_ok=True)
         # Another model's score does not replace the run's own.
-        name = re.sub(r"[^\w.-]+", "-", other or "").strip("-.")
+        model = str(scores["model"])
+        name = "" if Path(model) == folder / "model" else re.sub(r"[^\w.-]+", "-", model).strip("-.")
         file = f"evaluation-{config.evaluate.split}{'-' if name else ''}{name}.json"
         write_results(folder, {**scores, "environment": environment(here.device)}, file)
         print(f"{'written to':18} {folder / file}")

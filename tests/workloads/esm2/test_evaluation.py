@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -166,6 +167,32 @@ def test_a_run_its_checkpoint_and_a_folder_score_alike(run_file: Path, tiny_mode
     assert (run_dir / "evaluation-validation.json").exists()
     scores = scores_of(run_file, "evaluate.split=test", "evaluate.pseudo_perplexity_proteins=1")
     assert scores["model"] == str(tiny_model) and scores["pseudo_perplexity"] > 1
+
+
+def make(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    command = ["make", "--dry-run", "evaluate", *arguments]
+    return subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_make_scores_the_run_that_is_named(run_file: Path, tmp_path: Path) -> None:
+    """Its own model, and not the one that it started from, by its own settings and in its own folder."""
+    train_here(run_file, "train.max_steps=6")
+    mine = (tmp_path / "runs" / "run").rename(tmp_path / "mine")
+    command = shlex.split(make(f"RUN={mine}/").stdout.replace("\\\n", " "))
+    config, *overrides = command[command.index("--config") + 1 :]
+    scores = scores_of(Path(config), *overrides)
+    results = json.loads((mine / "all_results.json").read_text())
+    assert scores["model"] == str(mine / "model")
+    assert scores["eval_loss"] == pytest.approx(results["eval_loss"], rel=1e-6)
+    assert (mine / "evaluation-validation.json").exists()
+    (mine / "model").rename(tmp_path / "model")
+    with pytest.raises(ValueError, match="the run mine has not finished"):
+        scores_of(Path(config), *overrides)
+    elsewhere = make("RUN=runs/mine", "TARGET=slurm")
+    assert elsewhere.returncode and "RUN: got runs/mine, a folder of this machine" in elsewhere.stderr
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def score_task(config: RunConfig, here: Processes) -> dict[str, Any]:
 
 def _of_model(config: RunConfig, name: str) -> FineTuning:
     """Objective of a run that starts from the model and keeps its head."""
-    if config.inference.model is None and not Path(name).is_dir():
+    if Path(name) == config.run_dir / "model" and not Path(name).is_dir():
         raise ValueError(
             f"{name} does not exist: the run {config.name} has not finished, or merges no model "
             f"(lora.merge). Train it first, or name one of {config.run_dir}/checkpoints with "

@@ -15,7 +15,6 @@ from ..processes import Processes
 from .engine import EMBEDDING, RESIDUE_EMBEDDINGS, Array
 from .job import cropped, load, run_parts, settings_of
 from .output import Output
-from .output_file import output_file
 from .records import Protein
 from .start import start
 
@@ -30,7 +29,7 @@ def embed(config: RunConfig, here: Processes) -> None:
         ValueError: for a model, an input or an output that cannot be used.
     """
     inference = config.inference
-    output = Output(output_file(config, "embed"))
+    output = Output(config, "embed")
     loaded = load(config, here)
     size = loaded.engine.model.config.hidden_size
     is_mean = inference.embedding == "mean"

@@ -39,12 +39,13 @@ class _Mutants:
 
 
 def draw_heat_maps(table: Path) -> list[Path]:
-    """Pictures ``<name>.<number>-<id>.png`` of the first proteins in a table of all single mutants."""
+    """Draw ``<name>.<number>-<id>.png`` of the first proteins in a table of single mutants, if missing."""
     pictures = []
     for number, mutants in enumerate(itertools.islice(_proteins(table), MAX_PICTURES), start=1):
         safe = re.sub(r"[^\w.-]+", "-", mutants.protein)[:80]
         path = table.with_name(f"{table.stem}.{number:02d}-{safe}.png")
-        _draw(path, mutants)
+        if not path.exists():
+            _draw(path, mutants)
         pictures.append(path)
     return pictures
 
@@ -110,4 +111,6 @@ def _draw(path: Path, mutants: _Mutants) -> None:
     axes[-1].set_xlabel("position", fontsize=8)
     figure.colorbar(image, ax=list(axes), shrink=min(1.0, 2.5 / count), label="nats")
     # A short protein's title is wider than its map.
-    figure.savefig(path, dpi=150, bbox_inches="tight")
+    partial = path.with_name(f".{path.name}")
+    figure.savefig(partial, dpi=150, bbox_inches="tight")
+    partial.replace(path)

@@ -115,7 +115,7 @@ def run_parts(
 
     Raises:
         ValueError: for an input that cannot be read at all, or that changes meanwhile; for an output that
-            another command writes.
+            another command writes, or that holds another result.
     """
     when_held = (
         f"{output.path} is being written by another command; wait for it, stop it (its workers too), or "
@@ -154,6 +154,7 @@ def _run_parts(
     if output.is_finished(key):
         _say(here, f"{output.path} is there already, from the same proteins and model")
         return
+    output.check_free(key)
     missing = {part.file for part in plan if not (output.folder / part.file).exists()}
     # The first process may join and drop the parts as soon as all are there: not before all have looked.
     beat("waiting for the other processes", slow=True)
@@ -188,6 +189,7 @@ def _run_parts(
         "computed_residues": computed,
         "seconds": round(seconds, 3),
     }
+    output.check_free(key)  # again, because hours may have passed
     about = {"key": key, **settings, **totals, "environment": environment(here.device)}
     output.join([part.file for part in plan], about)
     _say(

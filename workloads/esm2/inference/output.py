@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import glob
 import io
 import json
 import os
@@ -15,9 +16,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from ..config import RunConfig
 from ..heartbeat import beat
 from ..whole_file import write_whole
-from .output_file import PARQUET, parts_folder
+from .output_file import PARQUET, output_file, parts_folder
 from .records import Reject
 
 _REJECTS = b"rejects"
@@ -25,10 +27,11 @@ _ROW_GROUP_ROWS = 4096
 
 
 class Output:
-    """One file, ``<name>.rejects.csv`` beside it if records were rejected, and ``<name>.json`` about it."""
+    """One file, ``<name>.json`` about it, maybe ``<name>.rejects.csv``, and heat maps of variants."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, config: RunConfig, command: str) -> None:
+        self.path = path = output_file(config, command)
+        self._overwrites, self._has_pictures = config.inference.overwrite, command == "variants"
         self.folder = parts_folder(path)
         self.rejects = path.with_name(path.stem + ".rejects.csv")
         self.summary = path.with_name(path.name + ".json")
@@ -36,10 +39,32 @@ class Output:
 
     def is_finished(self, key: str) -> bool:
         """Whether the file holds the result with this key, whole."""
+        return self.path.exists() and self._has_key(key)
+
+    def check_free(self, key: str) -> None:
+        """Refuse to replace what the command with this key has not written.
+
+        Raises:
+            ValueError: naming a file that is there, and the option that replaces it.
+        """
+        if self._overwrites or self._has_key(key):
+            return
+        taken = [path for path in [*self._files(), self.summary] if path.exists()]
+        if taken:
+            raise ValueError(
+                f"{taken[0]} exists and is not from the same proteins, model and settings; name another "
+                "inference.output, or set inference.overwrite=true to replace it"
+            )
+
+    def _has_key(self, key: str) -> bool:
         try:
-            return self.path.exists() and json.loads(self.summary.read_text())["key"] == key
-        except (OSError, ValueError, KeyError):
+            return bool(json.loads(self.summary.read_text())["key"] == key)
+        except (OSError, ValueError, KeyError, TypeError):
             return False
+
+    def _files(self) -> list[Path]:
+        pictures = glob.escape(self.path.stem) + ".[0-9][0-9]-*.png"
+        return [self.path, self.rejects, *(self.path.parent.glob(pictures) if self._has_pictures else ())]
 
     def write_part(self, name: str, table: pa.Table, rejects: Sequence[Reject]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -50,11 +75,11 @@ class Output:
         partial.replace(self.folder / name)
 
     def join(self, names: Iterable[str], summary: dict[str, Any]) -> None:
-        """Write the parts as one file in their order, then what was rejected, then the summary.
+        """Write the parts as one file in their order, the summary, and what was rejected.
 
-        Each appears whole or not at all. The parts go last: a command killed in here does it again.
+        Each appears whole or not at all. A command killed in here does it again: the summary comes before the
+        other files, because its key tells whose they are, and the parts go last.
         """
-        self.summary.unlink(missing_ok=True)
         partial = self.path.with_name(f".{self.path.name}-{os.getpid()}")
         rejects: list[tuple[str, str]] = []
         writer: Any = None
@@ -68,12 +93,12 @@ class Output:
                 for batch in part.iter_batches(_ROW_GROUP_ROWS):
                     writer.write_batch(batch.replace_schema_metadata(writer.schema.metadata))
         writer.close()
-        partial.replace(self.path)
+        for old in self._files():
+            old.unlink(missing_ok=True)
+        write_whole(self.summary, json.dumps(summary, indent=2) + "\n")
         if rejects:
             write_whole(self.rejects, _csv_text(rejects))
-        else:
-            self.rejects.unlink(missing_ok=True)
-        write_whole(self.summary, json.dumps(summary, indent=2) + "\n")
+        partial.replace(self.path)
         shutil.rmtree(self.folder)
 
     def _writer(self, path: Path, schema: pa.Schema, summary: dict[str, Any]) -> Any:

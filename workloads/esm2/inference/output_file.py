@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,21 +17,31 @@ DEFAULT_NAMES = {
     "predict": "predictions.csv",
     "variants": "variants.csv",
 }
-"""In the run's folder."""
+"""Name of each command's file, unless ``inference.output`` gives one."""
 
 
 def output_file(config: RunConfig, command: str) -> Path:
-    """What ``inference.output`` names, or the command's default.
+    """The file that ``inference.output`` names, or the command's default.
 
     Raises:
         ValueError: for a name that is not one of the command's formats.
     """
-    path = Path(config.inference.output or config.run_dir / DEFAULT_NAMES[command])
+    path = Path(config.inference.output or default_folder(config) / DEFAULT_NAMES[command])
     if path.suffix not in FORMATS[command]:
         raise ValueError(
             f"inference.output: got {path}; its name must end in {' or '.join(FORMATS[command])}"
         )
     return path
+
+
+def default_folder(config: RunConfig) -> Path:
+    """The folder that holds the model that was given, or its run's; else the folder of this run.
+
+    The latter is for hub ids, and for folders that this user cannot write to.
+    """
+    model = Path(config.inference.model or config.run_dir / "model")
+    holder = model.parent.parent if model.parent.name == "checkpoints" else model.parent
+    return holder if os.path.isdir(model) and os.access(holder, os.W_OK) else config.run_dir
 
 
 def parts_folder(output: Path) -> Path:

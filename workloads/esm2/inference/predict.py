@@ -19,7 +19,6 @@ from .engine import Array
 from .heads import Head
 from .job import cropped, load, run_parts, settings_of
 from .output import Output
-from .output_file import output_file
 from .records import Protein
 from .start import start
 
@@ -31,7 +30,7 @@ def predict(config: RunConfig, here: Processes) -> None:
         ValueError: for a model, an input or an output that cannot be used.
     """
     inference = config.inference
-    output = Output(output_file(config, "predict"))
+    output = Output(config, "predict")
     loaded = load(config, here)
     head = Head.of(loaded.engine.model, loaded.name)
     if head.kind == "regression" and (taken := sorted({"id", "length"} & set(head.names))):

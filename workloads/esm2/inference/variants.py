@@ -27,7 +27,6 @@ from .heat_map import draw_heat_maps
 from .job import load, records_of, run_parts, settings_of
 from .mutations import Asked, Variant, Wanted, all_single_mutants, parse_variant, read_mutations
 from .output import Output
-from .output_file import output_file
 from .records import Protein, Reject
 from .start import start
 
@@ -43,7 +42,7 @@ def variants(config: RunConfig, here: Processes) -> None:
         ValueError: for a model, an input or an output that cannot be used, or mutations without a protein.
     """
     inference = config.inference
-    output = Output(output_file(config, "variants"))
+    output = Output(config, "variants")
     loaded = load(config, here)
     if not isinstance(loaded.engine.model, PackedEsm):
         raise ValueError(

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from http import HTTPStatus
+from pathlib import Path
+from typing import Any
 
+import yaml
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -16,11 +21,13 @@ from starlette.routing import Route
 from .answers import Answer, write_answers
 from .batching import Batcher, Model
 from .problems import MEDIA_TYPE, Problem
-from .proteins import MEDIA_TYPES, Protein, read_proteins
-from .settings import ServeSettings
+from .proteins import JSON, MAX_ID, MEDIA_TYPES, Protein, read_proteins
+from .settings import PREFIX, ServeSettings
 
 BODY_SECONDS = 30
 """Between the head of a request and the end of its body."""
+DESCRIPTION = Path(__file__).with_name("openapi.yaml")
+_QUALITY = re.compile(r"q=([01](\.\d*)?)")
 
 
 class Service:
@@ -28,6 +35,7 @@ class Service:
 
     def __init__(self, model: Model, settings: ServeSettings) -> None:
         self.settings = settings
+        self._description = json.dumps(described(settings))
         self.is_draining = False
         self.on_failure: Callable[[BaseException], None] | None = None
         """Called with the exception if the model cannot be warmed up, without which nothing is answered."""
@@ -43,6 +51,7 @@ class Service:
             routes=[
                 Route("/ping", self._ping, methods=["GET"]),
                 Route("/invocations", self._invocations, methods=["POST"]),
+                Route("/openapi.json", self._describe, methods=["GET"]),
             ],
             exception_handlers={
                 HTTPException: self._plain_problem,
@@ -80,14 +89,17 @@ class Service:
         return Response(status_code=HTTPStatus.OK)
 
     async def _invocations(self, request: Request) -> Response:
-        content_type, accepted = _content_type(request), _accepted(request)
+        content_type = _content_type(request)
+        media_type = _accepted(request, content_type)
         body = await _body(request, self.settings.max_body_bytes)
         self._check_ready()
         proteins = read_proteins(body, content_type, self.settings)
         answers = await self._answers(request, proteins)
-        media_type = accepted or content_type
         written = write_answers([protein.id for protein in proteins], answers, media_type)
         return Response(written, media_type=media_type, headers=self._headers())
+
+    async def _describe(self, request: Request) -> Response:
+        return Response(self._description, media_type=JSON)
 
     async def _answers(self, request: Request, proteins: Sequence[Protein]) -> Sequence[Answer]:
         """The model's; ``ClientDisconnect`` if the client does not wait for them."""
@@ -118,7 +130,7 @@ class Service:
         """What the router refuses: another path, another method."""
         assert isinstance(error, HTTPException)
         got = f"{request.method} {request.url.path[:60]!a}"
-        detail = f"got {got}; allowed are GET /ping and POST /invocations"
+        detail = f"got {got}; allowed are GET /openapi.json, GET /ping and POST /invocations"
         problem = Problem(HTTPStatus(error.status_code), detail, headers=error.headers or {})
         return await self._problem(request, problem)
 
@@ -130,6 +142,17 @@ class Service:
     def _headers(self) -> dict[str, str]:
         """Clients that keep connections open come back by a new one, and so to another server."""
         return {"Connection": "close"} if self.is_draining else {}
+
+
+def described(settings: ServeSettings) -> dict[str, Any]:
+    """OpenAPI description of a server with these limits."""
+    found: dict[str, Any] = yaml.safe_load(DESCRIPTION.read_text())
+    schemas = found["components"]["schemas"]
+    schemas["Id"]["maxLength"] = MAX_ID
+    schemas["Sequence"]["maxLength"] = settings.max_residues
+    schemas["Request"]["properties"]["proteins"]["maxItems"] = settings.max_proteins
+    found["info"]["x-limits"] = {PREFIX + name.upper(): value for name, value in vars(settings).items()}
+    return found
 
 
 async def _gone(request: Request, error: Exception) -> Response:
@@ -152,18 +175,28 @@ def _content_type(request: Request) -> str:
     return media_type
 
 
-def _accepted(request: Request) -> str | None:
-    """The first type of Accept that we write; None if any will do."""
-    given = request.headers.get("accept", "*/*")
-    wanted = [part.partition(";")[0].strip().lower() for part in given.split(",")]
-    for media_type in wanted:
-        if media_type in MEDIA_TYPES:
-            return media_type
-        if media_type in ("*/*", "", "application/*", "text/*"):
-            return {"application/*": MEDIA_TYPES[0], "text/*": MEDIA_TYPES[1]}.get(media_type)
-    raise Problem(
-        HTTPStatus.NOT_ACCEPTABLE, f"got Accept {given[:60]!a}; answers are {' or '.join(MEDIA_TYPES)}"
-    )
+def _accepted(request: Request, content_type: str) -> str:
+    """The type that Accept rates highest (RFC 9110, 12.5.1); of equals the first named, or the request's."""
+    given = ",".join(request.headers.getlist("accept")) or "*/*"
+    rated = {name: (*_rating(given, name), name == content_type) for name in MEDIA_TYPES}
+    best = max(MEDIA_TYPES, key=rated.__getitem__)
+    if not rated[best][0]:
+        raise Problem(
+            HTTPStatus.NOT_ACCEPTABLE, f"got Accept {given[:60]!a}; answers are {' or '.join(MEDIA_TYPES)}"
+        )
+    return best
+
+
+def _rating(accept: str, media_type: str) -> tuple[float, int]:
+    """Quality that the most specific range in Accept gives a type, and minus the place of that range."""
+    ranges = ("*/*", media_type.partition("/")[0] + "/*", media_type)
+    found = (-1, 0.0, 0)
+    for place, part in enumerate(accept.lower().split(",")):
+        media_range, *parameters = (piece.strip() for piece in part.split(";"))
+        if media_range in ranges:
+            quality = next((float(q[1]) for text in parameters if (q := _QUALITY.fullmatch(text))), 1.0)
+            found = max(found, (ranges.index(media_range), min(1.0, quality), -place))
+    return found[1:]
 
 
 async def _body(request: Request, max_bytes: int) -> bytes:

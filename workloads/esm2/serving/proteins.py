@@ -84,7 +84,7 @@ def _check_number(found: Sequence[object], max_proteins: int) -> None:
 
 def _from_json(text: str, max_proteins: int) -> list[_Record]:
     try:
-        document = json.loads(text)
+        document = json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         # Of numbers with too many digits and of nesting Python says things that mean nothing to a client.
         reason = str(error) if isinstance(error, json.JSONDecodeError) else "a number or nesting too large"
@@ -99,6 +99,15 @@ def _from_json(text: str, max_proteins: int) -> list[_Record]:
         raise _malformed(f"proteins is {shown(proteins)}; allowed is a list: {_FORM}")
     _check_number(proteins, max_proteins)
     return [_json_record(f"proteins[{index}]", item) for index, item in enumerate(proteins)]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _malformed(f"an object has the key {shown(key)} twice; give each key once")
+        found[key] = value
+    return found
 
 
 def _json_record(where: str, item: Any) -> _Record:

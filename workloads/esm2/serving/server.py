@@ -9,13 +9,45 @@ import socket
 from types import FrameType
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .app import Service
 
 KEEP_ALIVE_SECONDS = 75
 """Longer than load balancers and SDKs keep idle connections (60 s): they close, not we, so that no request
 meets a connection that is being closed."""
+STALL_SECONDS = 30.0
+"""Interval between two looks at a connection; one that waits for its client at both and has not moved is
+closed. The default of nginx's ``client_header_timeout`` and ``send_timeout`` is 60 s."""
 log = logging.getLogger("uvicorn.error")
+
+
+class Connection(H11Protocol):
+    """uvicorn's HTTP/1.1 connection, with an end for clients that neither send nor read.
+
+    Bodies have ``app.BODY_SECONDS``, and the time between two requests ``KEEP_ALIVE_SECONDS``.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._seen: tuple[object, ...] = ()
+        self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._next_look.cancel()
+        super().connection_lost(exc)
+
+    def _look(self) -> None:
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        is_kept_alive = self.timeout_keep_alive_task is not None
+        unsent = self.transport.get_write_buffer_size()
+        # Another byte of a head changes none of these. A request does, and so does a client that reads.
+        seen = (self.cycle, is_answering, is_kept_alive, unsent)
+        waits_for_client = bool(unsent) or not (is_answering or is_kept_alive)
+        if waits_for_client and seen == self._seen:
+            self.transport.abort()  # close() would wait for a client that does not read
+        self._seen = seen
+        self._next_look = self.loop.call_later(STALL_SECONDS, self._look)
 
 
 class Server(uvicorn.Server):
@@ -27,8 +59,7 @@ class Server(uvicorn.Server):
                 service.app(),
                 host=host,
                 port=port,
-                # The same here and in the image, which has others as well.
-                http="h11",
+                http=Connection,
                 loop="asyncio",
                 ws="none",
                 lifespan="on",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import gzip
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,7 +27,7 @@ from tests.workloads.esm2.inference.written import rows
 from workloads.esm2.alphabet import encode
 from workloads.esm2.config import RunConfig
 from workloads.esm2.data.transfer import BeingFetched
-from workloads.esm2.inference import records
+from workloads.esm2.inference import output, records
 from workloads.esm2.inference.embed import embed
 from workloads.esm2.inference.engine import (
     EMBEDDING,
@@ -34,6 +36,7 @@ from workloads.esm2.inference.engine import (
     windows,
 )
 from workloads.esm2.inference.model import load_model
+from workloads.esm2.inference.output_file import output_file
 from workloads.esm2.processes import Processes
 
 CPU = torch.device("cpu")
@@ -153,7 +156,7 @@ def test_bad_records_are_reported_and_the_rest_is_computed(
     assert "no id" in rejects[4][1] and "3 fields, the header has 2" in rejects[6][1]
     # What is right the next time leaves no old list behind.
     fasta.write_text(f">good\n{sequences[7]}\n")
-    embed(configured(input=[str(fasta)], output=str(out)), here)
+    embed(configured(input=[str(fasta)], output=str(out), overwrite=True), here)
     assert not (tmp_path / "out.rejects.csv").exists()
 
 
@@ -232,8 +235,88 @@ def test_killed_command_goes_on_with_what_is_missing(
     assert calls == 6 and "is there already" in capsys.readouterr().out
     # Another protein in the input: only what it changes is another result.
     fasta.write_text(fasta.read_text() + ">new\nMKTAYIAK\n")
-    embed(configured(**settings, output=str(out)), here)
+    embed(configured(**settings, output=str(out), overwrite=True), here)
     assert [row["id"] for row in rows(out)][-1] == "new"
+
+
+def killed_while_joining(monkeypatch: pytest.MonkeyPatch, after: str) -> None:
+    """End the next command as soon as the file with this name, or this end of it, is about to be written."""
+    whole, replace = output.write_whole, Path.replace
+
+    def write(path: Path, text: str) -> None:
+        if path.name.endswith(after):
+            raise KeyboardInterrupt
+        whole(path, text)
+
+    def rename(path: Path, target: Path) -> Path:
+        if target.name == after:
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    monkeypatch.setattr(output, "write_whole", write)
+    monkeypatch.setattr(Path, "replace", rename)
+
+
+@pytest.mark.parametrize("after", ["out.parquet.json", "out.rejects.csv", "out.parquet"])
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_command_killed_while_it_joins_is_finished_by_the_next_one(
+    configured: Callable[..., RunConfig],
+    here: Processes,
+    fasta: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    after: str,
+    is_new: bool,
+) -> None:
+    out = tmp_path / "out.parquet"
+    if not is_new:
+        embed(configured(input=[str(fasta)], output=str(out)), here)
+    fasta.write_text(">bad\n7\n" + fasta.read_text())
+    config = configured(input=[str(fasta)], output=str(out), overwrite=not is_new)
+    with monkeypatch.context() as patch:
+        killed_while_joining(patch, after)
+        with pytest.raises(KeyboardInterrupt):
+            embed(config, here)
+    embed(config, here)
+    assert len(rows(out)) == 14 and len(rows(tmp_path / "out.rejects.csv")) == 1
+    assert not (tmp_path / "out.parquet.parts").exists()
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out.parquet.json", "out.rejects.csv"])
+def test_what_is_there_is_replaced_only_if_that_is_asked_for(
+    configured: Callable[..., RunConfig], here: Processes, fasta: Path, tmp_path: Path, name: str
+) -> None:
+    out = tmp_path / "out.parquet"
+    (tmp_path / name).write_text("kept")
+    with pytest.raises(
+        ValueError, match=rf"{name} exists .* or set inference.overwrite=true to replace it$"
+    ) as told:
+        embed(configured(input=[str(fasta)], output=str(out)), here)
+    assert "\n" not in str(told.value) and (tmp_path / name).read_text() == "kept"
+    embed(configured(input=[str(fasta)], output=str(out), overwrite=True), here)
+    assert len(rows(out)) == 14 and not (tmp_path / "out.rejects.csv").exists()
+    # Another result of our own is not replaced either.
+    fasta.write_text(fasta.read_text() + ">new\nMKTAYIAK\n")
+    with pytest.raises(ValueError, match=r"out.parquet exists and is not from the same proteins"):
+        embed(configured(input=[str(fasta)], output=str(out)), here)
+    assert len(rows(out)) == 14
+
+
+def test_the_table_goes_where_the_model_is(
+    configured: Callable[..., RunConfig], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir, mine = tmp_path / "runs" / "run", tmp_path / "runs" / "mine"
+    checkpoint = mine / "checkpoints" / "step-00000002"
+    checkpoint.mkdir(parents=True)
+    shutil.copytree(tiny_model, mine / "model")
+    cases = {str(mine / "model"): mine, f"{mine}/model/": mine, str(checkpoint): mine}
+    for model, folder in (cases | {"facebook/esm2_t6_8M_UR50D": run_dir, "no/such/model": run_dir}).items():
+        assert output_file(configured(model=model), "embed") == folder / "embeddings.parquet"
+        assert output_file(configured(model=model, output="e.csv"), "variants") == Path("e.csv")
+    assert output_file(configured(model=None), "predict") == run_dir / "predictions.csv"
+    monkeypatch.setattr(os, "access", lambda path, mode: path != mine)
+    for model in cases:
+        assert output_file(configured(model=model), "embed") == run_dir / "embeddings.parquet"
 
 
 def test_two_commands_do_not_write_one_output(

@@ -105,6 +105,29 @@ def test_every_single_mutant_and_its_picture(
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
 
 
+def test_pictures_are_replaced_only_if_that_is_asked_for(
+    configured: Callable[..., RunConfig], here: Processes, tmp_path: Path
+) -> None:
+    fasta, out = tmp_path / "wild.fasta", str(tmp_path / "out.csv")
+    fasta.write_text(">w\nMKT\n")
+    picture, other = tmp_path / "out.01-w.png", tmp_path / "out.01-v.png"
+    picture.write_text("mine")
+    with pytest.raises(ValueError, match=r"out.01-w.png exists .*inference.overwrite=true"):
+        variants(configured(input=[str(fasta)], output=out), here)
+    assert picture.read_text() == "mine"
+    variants(configured(input=[str(fasta)], output=out, overwrite=True), here)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    # One that is missing is drawn again by the same command, and nothing else is touched.
+    picture.unlink()
+    table = (tmp_path / "out.csv").stat()
+    variants(configured(input=[str(fasta)], output=out), here)
+    assert picture.exists() and (tmp_path / "out.csv").stat() == table
+    # Those of a result that is replaced go with it.
+    fasta.write_text(">v\nMKT\n")
+    variants(configured(input=[str(fasta)], output=out, overwrite=True), here)
+    assert other.exists() and not picture.exists()
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_nothing_to_score_has_no_picture(
     configured: Callable[..., RunConfig], here: Processes, tmp_path: Path, suffix: str

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from tests.workloads.esm2.serving.served import CSV, JSON, CountingModel, Served, serving
+from workloads.esm2.serving import problems
 from workloads.esm2.serving.answers import write_answers
 from workloads.esm2.serving.batching import Tokens
+from workloads.esm2.serving.proteins import MAX_ID, MEDIA_TYPES
 from workloads.esm2.serving.settings import ServeSettings
 
 SETTINGS = ServeSettings(
@@ -64,7 +66,20 @@ def test_csv_in_csv_out(served: Served, body: str, ids: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("accept", "written"),
-    [(CSV, CSV), ("text/html, application/json;q=0.9", JSON), ("*/*", JSON), ("text/*", CSV)],
+    [
+        (CSV, CSV),
+        ("text/html, application/json;q=0.9", JSON),
+        ("*/*", JSON),
+        ("", JSON),
+        ("text/*", CSV),
+        ("application/json;q=0, text/csv", CSV),
+        ("application/json;q=0.1, text/csv;q=0.2", CSV),
+        ("text/csv;q=0.001, */*;q=0.8", JSON),
+        ("TEXT/CSV; q=0, application/*", JSON),
+        ("application/json;q=0, */*", CSV),
+        ("text/csv, application/json", CSV),
+        ("application/json;q=1.0, text/csv;q=1", JSON),
+    ],
 )
 def test_accept_decides_the_answer_s_form(served: Served, accept: str, written: str) -> None:
     reply = served.invoke({"proteins": ["MKT"]}, Accept=accept)
@@ -81,6 +96,8 @@ REFUSED: list[tuple[Any, str, int, str]] = [
     ({}, JSON, 400, "proteins is null"),
     ({"proteins": "MKT"}, JSON, 400, "proteins is 'MKT'"),
     ({"proteins": ["MKT"], "top": 3}, JSON, 400, "the key 'top'"),
+    (b'{"proteins": ["MKT"], "proteins": ["M"]}', JSON, 400, "the key 'proteins' twice"),
+    (b'{"proteins": [{"sequence": "MKT", "sequence": "M"}]}', JSON, 400, "the key 'sequence' twice"),
     ({"proteins": [["MKT"]]}, JSON, 400, "proteins[0] is a list"),
     ({"proteins": [{"id": "a"}]}, JSON, 400, "has no sequence"),
     ({"proteins": [{"seq": "MKT"}]}, JSON, 400, "the key 'seq'"),
@@ -143,6 +160,7 @@ def test_other_media_types_are_refused(served: Served) -> None:
     assert served.invoke(b"{}", Content_Encoding="gzip").status == 415
     reply = served.invoke({"proteins": ["M"]}, Accept="image/png")
     assert reply.status == 406 and "application/json or text/csv" in reply.json["detail"]
+    assert served.invoke({"proteins": ["M"]}, Accept="*/*;q=0").status == 406
 
 
 def test_other_paths_and_methods_are_refused(served: Served) -> None:
@@ -150,6 +168,23 @@ def test_other_paths_and_methods_are_refused(served: Served) -> None:
     assert missing.status == 404 and "GET /ping and POST /invocations" in missing.json["detail"]
     assert served.send("GET", "/invocations").status == 405
     assert served.send("DELETE", "/ping").status == 405
+
+
+def test_the_description_has_the_limits_and_types_of_the_server(served: Served) -> None:
+    reply = served.send("GET", "/openapi.json")
+    assert reply.status == 200 and reply.headers["content-type"] == JSON
+    invoke = reply.json["paths"]["/invocations"]["post"]
+    schemas = reply.json["components"]["schemas"]
+    assert schemas["Request"]["properties"]["proteins"]["maxItems"] == SETTINGS.max_proteins
+    assert schemas["Sequence"]["maxLength"] == SETTINGS.max_residues
+    assert schemas["Id"]["maxLength"] == MAX_ID
+    limits = {f"ESM2_SERVE_{name.upper()}": value for name, value in vars(SETTINGS).items()}
+    assert reply.json["info"]["x-limits"] == limits
+    assert (
+        set(invoke["requestBody"]["content"]) == set(invoke["responses"]["200"]["content"]) == {*MEDIA_TYPES}
+    )
+    refused = reply.json["components"]["responses"].values()
+    assert all(set(answer["content"]) == {problems.MEDIA_TYPE} for answer in refused)
 
 
 def test_a_large_body_is_refused_before_it_is_all_there(served: Served) -> None:

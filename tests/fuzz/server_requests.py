@@ -1,23 +1,13 @@
-"""Requests made of mutated good ones, of random structure and of plain noise: none is the server's fault."""
+"""Requests for the server: mutations of good ones, random structures, almost HTTP, and noise."""
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import json
 import random
-import socket
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
+from tests.workloads.esm2.serving.served import CSV, JSON
 
-from tests.workloads.esm2.serving.served import CSV, JSON, CountingModel, Served, serving
-from workloads.esm2.serving.settings import ServeSettings
-
-NUM_REQUESTS, NUM_CONNECTIONS = 1500, 250
-MAX_BODY_BYTES = 20_000
-REFUSALS = {400, 404, 405, 406, 413, 415, 422}
 GOOD = [
     (JSON, b'{"proteins": ["MKT", {"id": "P1", "sequence": "LAGV"}]}'),
     (CSV, b"id,sequence\nP1,MKT\nP2,LAGV\n"),
@@ -93,13 +83,6 @@ OTHER_HEADERS = [
 CHUNK_ENDS = [*[b"0\r\n\r\n"] * 3, b"0\r\nX: y\r\n\r\n", b"-1\r\n", b"f" * 17 + b"\r\n", b""]
 
 
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    settings = ServeSettings(max_body_bytes=MAX_BODY_BYTES, max_proteins=20, max_residues=100)
-    with serving(CountingModel(), settings) as found:
-        yield found
-
-
 def mutated(rng: random.Random, body: bytes) -> bytes:
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(body) + 1)
@@ -143,37 +126,6 @@ def request(rng: random.Random) -> tuple[str, str, bytes, dict[str, str]]:
     return rng.choice(["POST"] * 30 + ["GET", "PUT", "HEAD"]), path, body, headers
 
 
-def test_no_request_is_the_server_s_fault(served: Served) -> None:
-    rng = random.Random(7)
-    seen: set[int] = set()
-    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
-    for number in range(NUM_REQUESTS):
-        method, path, body, headers = request(rng)
-        try:
-            connection.request(method, path, body, headers)
-            reply = connection.getresponse()
-            answer = reply.read()
-        except ConnectionError:
-            # Beyond twice the limit the server does not read on, and its answer may be lost.
-            assert len(body) > 2 * MAX_BODY_BYTES
-            connection.close()
-            continue
-        assert reply.status == 200 or reply.status in REFUSALS, (
-            number,
-            method,
-            path,
-            body[:200],
-            headers,
-            answer,
-        )
-        if reply.status != 200 and method != "HEAD":
-            assert json.loads(answer)["status"] == reply.status
-        seen.add(reply.status)
-    connection.close()
-    assert seen >= {200, 400, 413, 415, 422}, "the fuzz reaches every kind of answer"
-    assert served.service.batcher.waiting_residues == 0 and served.service.batcher.is_healthy
-
-
 def framed(rng: random.Random) -> bytes:
     """A request whose parts are HTTP, more or less, and do not always belong together."""
     body = GOOD[0][1][: rng.choice([None, None, None, 20])]
@@ -199,26 +151,3 @@ def framed(rng: random.Random) -> bytes:
 
 def noise(rng: random.Random) -> bytes:
     return b"".join(rng.choices(PIECES, k=rng.randint(1, 12))) + rng.randbytes(rng.randint(0, 50))
-
-
-def test_what_is_not_quite_http_harms_nobody(served: Served) -> None:
-    rng = random.Random(8)
-    seen: set[bytes] = set()
-    for _ in range(NUM_CONNECTIONS):
-        made = [rng.choice([framed, framed, framed, noise])(rng) for _ in range(rng.choice([1, 1, 2]))]
-        answer = b""
-        # The server may have closed already, or wait for more.
-        with (
-            contextlib.suppress(OSError),
-            socket.create_connection(("127.0.0.1", served.port), timeout=0.1) as client,
-        ):
-            client.sendall(b"".join(made))
-            if rng.random() < 0.3:
-                client.shutdown(socket.SHUT_WR)
-            while part := client.recv(65_536):
-                answer += part
-        statuses = {reply[:3] for reply in answer.split(b"HTTP/1.1 ")[1:]}
-        assert all(status[:1] in (b"1", b"2", b"4") for status in statuses), (made, answer)
-        seen |= statuses
-    assert seen >= {b"100", b"200", b"400", b"404", b"405", b"406", b"415"}
-    assert served.invoke({"proteins": ["MKT"]}).status == 200

@@ -1,6 +1,6 @@
 """A server under mixed load, whose memory must stay constant: ``python -m tests.fuzz.soak --minutes 10``.
 
-Clients send right requests, wrong ones, requests that they break off and heads that they never end. The server
+Clients send right requests, wrong ones, requests that they break off, and heads that never end. The server
 has a tiny model, in a process of its own. Once a minute a line says what was answered and how much memory it
 has (resident set). The status is 1 if the memory has grown, if a right request did not get the answer of the
 beginning, if a request was the server's fault, or if a connection outlived its client.

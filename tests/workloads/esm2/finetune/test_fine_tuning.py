@@ -279,7 +279,7 @@ def test_packages_that_a_run_needs_later_are_looked_for_at_its_start(
         ),
         (["task.kind=ranking"], "task.kind: got 'ranking'; allowed are binary"),
         (
-            ["task.classes=[No, true]"],
+            ["task.classes=[false, true]"],
             "task.classes: got [False, True]; expected text; put words",
         ),
         (

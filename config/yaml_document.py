@@ -9,6 +9,8 @@ from typing import Any
 import yaml
 
 _TAG_PREFIX = "tag:yaml.org,2002:"
+MAX_DEPTH = 20
+"""Levels of nesting; three times what a cluster file needs, far less than Python's recursion limit."""
 _WANTED = "the path of a cluster file, as clusters/slurm.yaml, or of an endpoint's, as endpoints/esm2.yaml"
 
 
@@ -22,16 +24,26 @@ class _StrictLoader(yaml.SafeLoader):
     """
 
     yaml_implicit_resolvers = {}  # noqa: RUF012 (PyYAML's own way)
+    depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()
-        tag = getattr(event, "tag", None)
+        line, tag = event.start_mark.line + 1, getattr(event, "tag", None)
         if tag:
             raise ValueError(
-                f"line {event.start_mark.line + 1}: got the tag {tag.replace(_TAG_PREFIX, '!!')};"
+                f"line {line}: got the tag {tag.replace(_TAG_PREFIX, '!!')};"
                 " a cluster file has none; remove it, and set a text in quotes"
             )
-        return super().compose_node(parent, index)
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError(
+                f"line {line}: got the alias *{event.anchor}; a cluster file has none; write the value again"
+            )
+        if self.depth == MAX_DEPTH:
+            raise ValueError(f"line {line}: got more than {MAX_DEPTH} levels; remove brackets or indentation")
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}
@@ -43,8 +55,9 @@ class _StrictLoader(yaml.SafeLoader):
                 raise ValueError(f"line {line}: got {kind} for a key; keys are texts; set a text")
             key = key_node.value
             if key in lines:
+                shown = key if key.isprintable() else ascii(key)
                 raise ValueError(
-                    f"line {line}: got {key} again; it was set in line {lines[key]}; remove one of the two"
+                    f"line {line}: got {shown} again; it was set in line {lines[key]}; remove one of the two"
                 )
             lines[key] = line
             made[key] = self.construct_object(value_node, deep=deep)
@@ -75,7 +88,7 @@ def read_document(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{path}: not a file; set {_WANTED}")
     try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
+        document = yaml.load(_checked(path.read_text(encoding="utf-8")), Loader=_StrictLoader)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}; see ls -l {path}") from error
     except UnicodeDecodeError as error:
@@ -90,6 +103,16 @@ def read_document(path: Path) -> dict[str, Any]:
         kind = "a list" if isinstance(document, list) else "a single value"
         raise ValueError(f"{path}: got {kind}; a cluster file is a mapping; start from clusters/slurm.yaml")
     return document
+
+
+def _checked(text: str) -> str:
+    """Return the text, or raise ValueError if it has what ends a line for PyYAML and not for YAML 1.2."""
+    if found := re.search("[\x85\u2028\u2029]", text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise ValueError(
+            f"line {line}: got the character U+{ord(found[0]):04X}, which no one sees; remove it"
+        )
+    return text
 
 
 def _told(error: yaml.YAMLError) -> str:

@@ -55,9 +55,9 @@ class _StrictLoader(yaml.SafeLoader):
                 raise ValueError(f"line {line}: got {kind} for a key; keys are texts; set a text")
             key = key_node.value
             if key in lines:
-                shown = key if key.isprintable() else ascii(key)
                 raise ValueError(
-                    f"line {line}: got {shown} again; it was set in line {lines[key]}; remove one of the two"
+                    f"line {line}: got {key if key.isprintable() else ascii(key)} again;"
+                    f" it was set in line {lines[key]}; remove one of the two"
                 )
             lines[key] = line
             made[key] = self.construct_object(value_node, deep=deep)
@@ -88,7 +88,14 @@ def read_document(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{path}: not a file; set {_WANTED}")
     try:
-        document = yaml.load(_checked(path.read_text(encoding="utf-8")), Loader=_StrictLoader)
+        text = path.read_text(encoding="utf-8")
+        # They end lines for PyYAML, and not for YAML 1.2.
+        if found := re.search("[\x85\u2028\u2029]", text):
+            line = text.count("\n", 0, found.start()) + 1
+            raise ValueError(
+                f"line {line}: got the character U+{ord(found[0]):04X}, which no one sees; remove it"
+            )
+        document = yaml.load(text, Loader=_StrictLoader)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}; see ls -l {path}") from error
     except UnicodeDecodeError as error:
@@ -103,16 +110,6 @@ def read_document(path: Path) -> dict[str, Any]:
         kind = "a list" if isinstance(document, list) else "a single value"
         raise ValueError(f"{path}: got {kind}; a cluster file is a mapping; start from clusters/slurm.yaml")
     return document
-
-
-def _checked(text: str) -> str:
-    """Return the text, or raise ValueError if it has what ends a line for PyYAML and not for YAML 1.2."""
-    if found := re.search("[\x85\u2028\u2029]", text):
-        line = text.count("\n", 0, found.start()) + 1
-        raise ValueError(
-            f"line {line}: got the character U+{ord(found[0]):04X}, which no one sees; remove it"
-        )
-    return text
 
 
 def _told(error: yaml.YAMLError) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_s3_assets as s3_assets
@@ -53,11 +52,7 @@ class HyperPodChart(Construct):
                 cluster=kubernetes.cluster,
                 resource_name=f"deployment/{OPERATOR}",
                 resource_namespace="kubeflow",
-                apply_patch=_with_tolerations(HEALTH_TOLERATION),
-                restore_patch=_with_tolerations(),
+                apply_patch={"spec": {"template": {"spec": {"tolerations": [HEALTH_TOLERATION]}}}},
+                restore_patch={"spec": {"template": {"spec": {"tolerations": []}}}},
             )
             tolerations.node.add_dependency(chart)
-
-
-def _with_tolerations(*tolerations: dict[str, str]) -> dict[str, Any]:
-    return {"spec": {"template": {"spec": {"tolerations": list(tolerations)}}}}

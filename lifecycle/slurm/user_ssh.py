@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
 import socket
 import stat
 import subprocess
@@ -23,15 +22,12 @@ END = "# END keys of the cluster file"
 KEY_NAME = "id_ed25519"
 MOST_BYTES = 1 << 20
 """Size of a file that is read: thousands of keys."""
-MOST_MEMORY_BYTES = 1 << 29
-"""Of this program and of ssh-keygen each, on nodes that may be small."""
 
 
 def main() -> int:
     home = Path(sys.argv[1])
     keys: list[str] = json.loads(sys.stdin.read())
     os.umask(0o077)
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
     folder = home / ".ssh"
     folder.mkdir(mode=0o700, exist_ok=True)
     os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW))
@@ -41,12 +37,10 @@ def main() -> int:
         print(f"{folder}: mode 0700")
     try:
         own = _own_key(folder, f"{os.environ.get('USER', 'user')}@cluster")
-    except subprocess.CalledProcessError as error:
+    except (OSError, subprocess.CalledProcessError) as error:
         # Such as a key with a passphrase, made by the user, without its public half.
-        print(f"{folder / KEY_NAME}: {error.stderr.strip()}", file=sys.stderr)
-        own = ""
-    except OSError as error:
-        print(error, file=sys.stderr)
+        said = getattr(error, "stderr", None) or str(error)
+        print(f"{folder / KEY_NAME}: {said.strip()}", file=sys.stderr)
         own = ""
     _authorize(folder / "authorized_keys", [*keys, own] if own else keys)
     return 0 if own else 1
@@ -83,11 +77,9 @@ def _read(path: Path) -> str:
         OSError: also if it is a link, a pipe, a device or too large.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "expected a regular file", str(path))
         data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"expected at most {MOST_BYTES} bytes", str(path))
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode) or len(data) > MOST_BYTES:
+            raise OSError(errno.EINVAL, f"expected a file of at most {MOST_BYTES} bytes", str(path))
     return data.decode(errors="surrogateescape")
 
 

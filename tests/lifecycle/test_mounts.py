@@ -96,7 +96,7 @@ def test_a_file_that_is_exchanged_is_noticed(lustre: Path, monkeypatch: pytest.M
         os.mkfifo(lustre / "probe")
 
     monkeypatch.setattr(os, "fsync", exchange)
-    with pytest.raises(SystemExit, match="another file has taken its place"):
+    with pytest.raises(SystemExit, match="other bytes came back"):
         write_and_read_back.main(f"{lustre}/probe")
 
 

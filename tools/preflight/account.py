@@ -16,8 +16,8 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed
 
 CDK_SETTINGS = Path(__file__).parents[2] / "cdk.json"
-QUALIFIER, DEFAULT_QUALIFIER = "@aws-cdk/core:bootstrapQualifier", "hnb659fds"
-"""Key of the CDK's context, in cdk.json, for accounts that were bootstrapped with another qualifier."""
+QUALIFIER = "@aws-cdk/core:bootstrapQualifier"
+"""In the context of cdk.json, for accounts that were bootstrapped with another than the CDK's own."""
 
 MIN_BOOTSTRAP_VERSION = 6
 """What stacks with assets require (DefaultStackSynthesizer in aws-cdk-lib); `cdk deploy` checks the same."""
@@ -56,7 +56,7 @@ def check_region(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 
 def check_bootstrap(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    qualifier = json.loads(CDK_SETTINGS.read_text())["context"].get(QUALIFIER, DEFAULT_QUALIFIER)
+    qualifier = json.loads(CDK_SETTINGS.read_text())["context"].get(QUALIFIER, "hnb659fds")
     command = "make bootstrap CLUSTER=<this file>"
     # Which `cdk bootstrap` writes.
     found = if_present(aws.call, "ssm", "get_parameter", Name=f"/cdk-bootstrap/{qualifier}/version")

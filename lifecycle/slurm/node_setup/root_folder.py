@@ -14,8 +14,8 @@ from node_setup.host import Host
 
 def is_roots(found: os.stat_result) -> bool:
     """Whether a file or folder belongs to root, and no one else can change it; never true of a link."""
-    plain = stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)
-    return plain and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    is_plain = stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)
+    return is_plain and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
 @contextmanager
@@ -32,14 +32,17 @@ def root_folder(host: Host, path: str) -> Iterator[Path]:
     folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o755)
-    try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except NotADirectoryError:
-        raise _not_roots(path, folder.lstat()) from None
+    # Which opens whatever is there, and waits for no pipe.
+    handle = os.open(folder, os.O_PATH | os.O_NOFOLLOW)
     try:
         found = os.fstat(handle)
-        if not is_roots(found):
-            raise _not_roots(path, found)
+        if not stat.S_ISDIR(found.st_mode) or not is_roots(found):
+            raise SetupError(
+                f"{path} must be a folder of root's that no one else can write to, since root works in it: "
+                f"it is {stat.filemode(found.st_mode)} of uid {found.st_uid}",
+                f"look at what is there; then `sudo chown root:root {path} && sudo chmod 755 {path}`, or "
+                "move it",
+            )
         # The number of this process as /proc has it, which may be that of another namespace.
         yield Path("/proc", os.readlink("/proc/self"), "fd", str(handle))
     finally:
@@ -50,11 +53,3 @@ def make_root_folder(host: Host, path: str) -> None:
     """Create the folder, or raise SetupError, as ``root_folder`` does."""
     with root_folder(host, path):
         pass
-
-
-def _not_roots(path: str, found: os.stat_result) -> SetupError:
-    return SetupError(
-        f"{path} must be a folder of root's that no one else can write to, since root works in it: it is "
-        f"{stat.filemode(found.st_mode)} of uid {found.st_uid}",
-        f"look at what is there; then `sudo chown root:root {path} && sudo chmod 755 {path}`, or move it",
-    )

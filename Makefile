@@ -32,9 +32,13 @@ ENDPOINT ?= endpoints/esm2.yaml
 MINUTES ?= 10
 JOBS = $(BIN)/python -m tools.$(if $(filter eks,$(TARGET)),eks_jobs,jobs) --cluster $(CLUSTER)
 CDK_READY := node_modules/.ready
-# What `cdk destroy` names: it leaves the others. All of the file's stacks are what is deployed.
-STACK = $(if $(shell grep -E '^scheduler: *["'\'']?eks' $(CLUSTER)),EksHyperPodStack,SlurmHyperPodStack)
-CDK = $(NODE_HERE) node node_modules/aws-cdk/bin/cdk --context cluster=$(CLUSTER)
+# An endpoint in place of a cluster, for cost, deploy and destroy; serve has a default.
+GIVEN_ENDPOINT = $(if $(findstring command line,$(origin ENDPOINT)),$(ENDPOINT))
+# What `cdk destroy` names: it leaves the others. All of the file's stacks are what is deployed, unless STACKS= names some.
+STACK = $(if $(GIVEN_ENDPOINT),EndpointStack,$(if $(shell grep -E '^scheduler: *["'\'']?eks' $(CLUSTER)),EksHyperPodStack,SlurmHyperPodStack))
+STACKS ?= --all
+CDK = $(NODE_HERE) node node_modules/aws-cdk/bin/cdk --context $(if $(GIVEN_ENDPOINT),endpoint=$(GIVEN_ENDPOINT),cluster=$(CLUSTER))
+AWSCLI_READY := .venv-awscli/.ready
 CHECKOV_READY := .venv-checkov/.ready
 HYPERPOD_READY := .venv-hyperpod/.ready
 XLA_READY := .venv-xla/.ready
@@ -59,10 +63,42 @@ $(foreach goal,$(filter report bench gpu bench-data bench-inference bench-serve 
 endif
 
 .DEFAULT_GOAL := help
+
+# Which targets read a variable, beside PYTHON and VENV. What none of the targets reads is refused, so that no one
+# waits for a run, or for a cluster, that is not the one they named.
+LOCAL := $(filter local,$(TARGET))
+STAGES := data train-ddp train-fsdp train-bionemo convert-bionemo finetune-lora finetune-llm evaluate embed predict variants
+FOR_JOBS := status tail cancel fetch
+FOR_CDK := synth bootstrap deploy diff destroy teardown
+READ_CONFIG := $(STAGES) finetune-table plan
+READ_RUN := evaluate report serve
+READ_TARGET := $(STAGES) bandwidth serve image $(FOR_JOBS)
+READ_CLUSTER := $(FOR_JOBS) $(FOR_CDK) preflight cost plan prices mirror-downloads connect logs apply-lifecycle push \
+	$(if $(LOCAL),,$(STAGES) bandwidth serve $(if $(filter slurm,$(TARGET)),image))
+READ_NODES := $(if $(LOCAL),,$(STAGES) bandwidth)
+READ_IMAGE := $(READ_NODES) $(if $(LOCAL),,serve)
+READ_SUBMIT := $(READ_IMAGE)
+READ_JOB := tail cancel fetch
+READ_MODEL := serve
+READ_ENDPOINT := cost synth deploy destroy $(if $(LOCAL),,serve)
+READ_STACKS := deploy
+READ_FRAMEWORK := bench image push
+READ_NODE := connect logs
+READ_REGION := prices
+READ_SYSTEM_PYTHON := gpu
+READ_MINUTES := fuzz
+# All but these.
+NO_ARGS := help env report synth schema golden lint format clean
+READ_ARGS := $(filter-out $(NO_ARGS),$(MAKECMDGOALS))
+GOALS := $(or $(MAKECMDGOALS),$(.DEFAULT_GOAL))
+READ := $(strip $(foreach name,ARGS CONFIG CLUSTER TARGET NODES IMAGE SUBMIT RUN JOB MODEL ENDPOINT STACKS FRAMEWORK NODE REGION \
+	MINUTES SYSTEM_PYTHON,$(if $(filter $(GOALS),$(READ_$(name))),$(name))) PYTHON VENV)
+$(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(if $(filter $(name),$(READ)),,\
+	$(error $(name)=$($(name)): make $(GOALS) does not read $(name); it reads $(READ)))))
 .PHONY: help env data train-ddp train-fsdp train-bionemo convert-bionemo finetune-lora finetune-llm finetune-table evaluate serve embed predict variants \
 	bandwidth report status tail cancel fetch bench gpu bench-data bench-inference bench-serve \
 	cost prices plan \
-	synth deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
+	synth bootstrap deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
 	schema golden image push test fuzz test-cluster test-image test-xla test-oldest lint format clean
 
 help: ## this list
@@ -79,6 +115,8 @@ $(READY): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) -V), the pins are for Python 3.11: name one with PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.txt
+	@# It was in requirements.txt once, and would go before the user's own version.
+	@$(BIN)/pip uninstall --quiet --quiet --yes awscli
 	@touch $@
 
 data: $(READY) ## FASTA to shards: the run's data.source, prepared in its data.path
@@ -180,6 +218,12 @@ $(CDK_READY): package-lock.json $(READY)
 	$(NODE_HERE) npm ci --silent --no-audit --no-fund
 	@touch $@
 
+# Not in .venv, where an activated environment would put it before the user's own version.
+$(AWSCLI_READY): requirements-awscli.txt $(READY)
+	$(PYTHON) -m venv .venv-awscli
+	.venv-awscli/bin/pip install --quiet --disable-pip-version-check --requirement requirements-awscli.txt
+	@touch $@
+
 # checkov pins other versions of the AWS SDK, so it has an environment of its own.
 $(CHECKOV_READY): requirements-checkov.txt $(READY)
 	$(PYTHON) -m venv .venv-checkov
@@ -209,8 +253,11 @@ $(OLDEST_READY): requirements-oldest.txt
 synth: $(CDK_READY) ## templates of the cluster's stacks, in cdk.out
 	$(CDK) synth --quiet
 
+bootstrap: $(CDK_READY) ## once for each account and region: what the CDK deploys with; ARGS="--qualifier myorg"
+	$(CDK) bootstrap $(ARGS)
+
 deploy: $(CDK_READY) ## all stacks of the cluster file: the cluster, what it depends on, what watches it
-	$(CDK) deploy --all $(ARGS)
+	$(CDK) deploy $(STACKS) $(ARGS)
 
 diff: $(CDK_READY) ## what a deployment would change; warns when data or the cluster would be replaced
 	$(NODE_HERE) $(BIN)/python -m tools.template_diff --cluster $(CLUSTER) $(ARGS)
@@ -220,7 +267,7 @@ preflight: $(READY) ## live checks before money is spent: quotas, zones, trainin
 
 cost: $(READY) ## USD a month and an hour of CLUSTER=, or of ENDPOINT=<yaml>, by service; ARGS="hours=200 nat_gb=500 ..."
 	@$(BIN)/python -m tools.cost --cluster $(CLUSTER) \
-		$(if $(findstring command line,$(origin ENDPOINT)),--endpoint $(ENDPOINT)) $(ARGS)
+		$(if $(GIVEN_ENDPOINT),--endpoint $(GIVEN_ENDPOINT)) $(ARGS)
 
 plan: $(READY) ## what CONFIG= needs on CLUSTER=: memory, days, USD, checkpoints; ARGS="--nodes 4 --co2 --mfu 0.4 ..."
 	@$(BIN)/python -m tools.plan --config $(CONFIG) --cluster $(CLUSTER) $(ARGS)
@@ -268,7 +315,7 @@ push: $(READY) ## push it to the cluster's repository and print its reference by
 test: $(READY) $(CDK_READY) $(CHECKOV_READY) $(HYPERPOD_READY) ## every test that needs neither root nor cloud nor GPU
 	$(NODE_HERE) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-cluster: $(READY) ## set-up and training on a real Slurm of five machines, made of namespaces (root, Debian 12)
+test-cluster: $(READY) $(AWSCLI_READY) ## set-up and training on a real Slurm of five machines, made of namespaces (root, Debian 12)
 	tests/cluster/install_packages.sh
 	$(BIN)/python -m pytest tests/cluster $(ARGS)
 
@@ -302,4 +349,4 @@ format: $(READY) ## rewrite the code in the house's format
 	$(BIN)/ruff format .
 
 clean: ## remove the environments; data, runs and downloads stay
-	rm -rf $(VENV) .venv-checkov .venv-hyperpod .venv-oldest .venv-xla node_modules cdk.out
+	rm -rf $(VENV) .venv-awscli .venv-checkov .venv-hyperpod .venv-oldest .venv-xla node_modules cdk.out

@@ -10,7 +10,7 @@ from config.instance_catalogue import instance_type
 TYPE_LABEL = "node.kubernetes.io/instance-type"
 
 # HyperPod's own: nodes that are checked or about to be replaced keep their devices known.
-_HEALTH_TOLERATION = {
+HEALTH_TOLERATION = {
     "key": "sagemaker.amazonaws.com/node-health-status",
     "operator": "Equal",
     "value": "Unschedulable",
@@ -39,13 +39,13 @@ def chart_values(cluster: EksCluster) -> dict[str, Any]:
         "nvidia-device-plugin": {
             "devicePlugin": {"enabled": bool(gpu)},
             "affinity": _affinity(gpu),
-            "tolerations": [_HEALTH_TOLERATION, _GPU_TOLERATION, *_tolerations(cluster, gpu)],
+            "tolerations": [HEALTH_TOLERATION, _GPU_TOLERATION, *_tolerations(cluster, gpu)],
         },
         "neuron-device-plugin": {"devicePlugin": {"enabled": bool(neuron)}},
         "aws-efa-k8s-device-plugin": {
             "devicePlugin": {"enabled": bool(efa)},
             "supportedInstanceLabels": {"keys": [TYPE_LABEL], "values": efa},
-            "tolerations": [_HEALTH_TOLERATION, _GPU_TOLERATION, *_tolerations(cluster, efa)],
+            "tolerations": [HEALTH_TOLERATION, _GPU_TOLERATION, *_tolerations(cluster, efa)],
         },
         # Add-ons of EKS, or not of use to training.
         **{

@@ -16,6 +16,12 @@ MountPath = Annotated[str, forms.field(forms.MOUNT_PATH, max_length=64)]
 Removal = Literal["retain", "destroy"]
 
 
+EFA_NOT_CONFIGURED = (
+    "storage.lustre.efa is true, but nodes are not configured for EFA to Lustre yet: they mount it over TCP,"
+    " and the capacity steps of EFA are paid for nothing"
+)
+
+
 class LustreFileSystem(Section):
     """FSx for Lustre, PERSISTENT_2, SSD."""
 
@@ -28,8 +34,8 @@ class LustreFileSystem(Section):
     metadata_iops: int | None = None
     """1500, 3000, 6000 or a multiple of 12000 up to 192000; null lets FSx set it from the capacity."""
     efa: bool = False
-    """Nodes reach the file system over EFA (and GPUDirect Storage); fixed at creation. The capacity is then a
-    multiple of 38400, 19200, 9600 or 4800, for a throughput of 125, 250, 500 or 1000."""
+    """The file system accepts EFA traffic; fixed at creation. Nodes are not configured for it yet, and use
+    TCP. The capacity is a multiple of 38400, 19200, 9600 or 4800, for 125, 250, 500 or 1000 MB/s per TiB."""
     backup_days: Annotated[int, Field(ge=0, le=90)] = 0
     """How long daily backups are kept; 0 makes none. FSx makes none of a file system linked to a bucket: what
     must outlast the file system belongs below ``data_bucket.lustre_path``, from where it is exported."""

@@ -147,7 +147,7 @@ DATABASE_CLASS = _form(
     r"^db\.[a-z0-9]+\.[a-z0-9]+$", "classes of RDS begin with db.", "db.t4g.medium", "db.m6g.large"
 )
 EMAIL = _form(
-    r"^[^@\s]+@[^@\s]+\.[^@\s]+$",
+    r"^[A-Za-z0-9.!#$%&'*+/=?^_{|}~-]+@[A-Za-z0-9.-]+\.[A-Za-z0-9-]+$",
     "one mail address is allowed",
     "hpc-budget@example.com",
     "platform@example.com",
@@ -198,20 +198,20 @@ RELEASE_VERSION = _form(
     "2.0.10",
 )
 GRAFANA_PRINCIPAL = _form(
-    r"^[^\s,]([^,]*[^\s,])?$",
+    r"^[^\s,\x00-\x1f\x7f-\x9f]([^,\x00-\x1f\x7f-\x9f\u2028\u2029]*[^\s,\x00-\x1f\x7f-\x9f])?$",
     "one user, group or role is allowed, without commas",
     "group/9067f2a1b2-0a1b2c3d-0000-1111-2222-333344445555",
     "user/0a1b2c3d-0000-1111-2222-333344445555",
 )
 HTTPS_URL = _form(
-    r"^https://[^\s/?#@]+(/[^\s]*)?$",
+    r"^https://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]*)?$",
     "an address that begins with https:// is allowed, without a user or password",
     "https://idp.example.com/app/metadata",
     "https://sso.example.com/saml/metadata.xml",
 )
 ATTRIBUTE_NAME = _form(
-    r"^\S+$",
-    "the name of an attribute has no spaces",
+    r"^[!-~]+$",
+    "the name of an attribute has no spaces, and letters of ASCII alone",
     "role",
     "http://schemas.example.com/claims/groups",
 )

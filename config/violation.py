@@ -24,7 +24,9 @@ class Violation:
     """What to do, beginning with a verb."""
 
     def __str__(self) -> str:
-        return f"{self.path}: got {shown(self.got)}; {self.allowed}; {self.fix}"
+        text = f"{self.path}: got {shown(self.got)}; {self.allowed}; {self.fix}"
+        # Control characters have a terminal do things, and others change the order of what it shows.
+        return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def key_path(path: str, key: str) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 import yaml
 
 _TAG_PREFIX = "tag:yaml.org,2002:"
+MAX_DEPTH = 20
+"""Levels of nesting; three times what a cluster file needs, far less than Python's recursion limit."""
 _WANTED = "the path of a cluster file, as clusters/slurm.yaml, or of an endpoint's, as endpoints/esm2.yaml"
 
 
@@ -22,16 +24,26 @@ class _StrictLoader(yaml.SafeLoader):
     """
 
     yaml_implicit_resolvers = {}  # noqa: RUF012 (PyYAML's own way)
+    depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()
-        tag = getattr(event, "tag", None)
+        line, tag = event.start_mark.line + 1, getattr(event, "tag", None)
         if tag:
             raise ValueError(
-                f"line {event.start_mark.line + 1}: got the tag {tag.replace(_TAG_PREFIX, '!!')};"
+                f"line {line}: got the tag {tag.replace(_TAG_PREFIX, '!!')};"
                 " a cluster file has none; remove it, and set a text in quotes"
             )
-        return super().compose_node(parent, index)
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError(
+                f"line {line}: got the alias *{event.anchor}; a cluster file has none; write the value again"
+            )
+        if self.depth == MAX_DEPTH:
+            raise ValueError(f"line {line}: got more than {MAX_DEPTH} levels; remove brackets or indentation")
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}
@@ -44,7 +56,8 @@ class _StrictLoader(yaml.SafeLoader):
             key = key_node.value
             if key in lines:
                 raise ValueError(
-                    f"line {line}: got {key} again; it was set in line {lines[key]}; remove one of the two"
+                    f"line {line}: got {key if key.isprintable() else ascii(key)} again;"
+                    f" it was set in line {lines[key]}; remove one of the two"
                 )
             lines[key] = line
             made[key] = self.construct_object(value_node, deep=deep)
@@ -75,7 +88,14 @@ def read_document(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{path}: not a file; set {_WANTED}")
     try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
+        text = path.read_text(encoding="utf-8")
+        # They end lines for PyYAML, and not for YAML 1.2.
+        if found := re.search("[\x85\u2028\u2029]", text):
+            line = text.count("\n", 0, found.start()) + 1
+            raise ValueError(
+                f"line {line}: got the character U+{ord(found[0]):04X}, which no one sees; remove it"
+            )
+        document = yaml.load(text, Loader=_StrictLoader)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}; see ls -l {path}") from error
     except UnicodeDecodeError as error:

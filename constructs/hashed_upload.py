@@ -13,7 +13,7 @@ from aws_cdk import aws_s3_deployment as s3_deployment
 
 from config.content_hash import IGNORED, content_hash
 from constructs import Construct
-from constructs.nag_finding import wildcard_finding
+from constructs.nag_finding import assets_finding, wildcard_finding
 
 MEMORY_MIB = 512
 """Of BucketDeployment's function, of which a stack has one for each size."""
@@ -74,10 +74,7 @@ def _acknowledge_handler(deployment: s3_deployment.BucketDeployment, bucket: s3.
     handler = deployment.handler_role.node.scope
     assert handler is not None
     library = "BucketDeployment's own function; aws-cdk-lib sets"
-    objects = [
-        f"arn:{stack.partition}:s3:::cdk-hnb659fds-assets-{stack.account}-{stack.region}/*",
-        f"arn:{stack.partition}:s3:::{bucket.bucket_name}/*",
-    ]
+    objects = f"arn:{stack.partition}:s3:::{bucket.bucket_name}/*"
     actions = ["s3:GetBucket*", "s3:GetObject*", "s3:List*", "s3:Abort*", "s3:DeleteObject*"]
     if bucket.encryption_key:
         actions += ["kms:ReEncrypt*", "kms:GenerateDataKey*"]
@@ -86,10 +83,10 @@ def _acknowledge_handler(deployment: s3_deployment.BucketDeployment, bucket: s3.
         "AwsSolutions-L1": f"{library} the runtime that it is tested with",
         f"AwsSolutions-IAM4[Policy::{basic}]": f"{library} the policy that lets it log",
         **{f"AwsSolutions-IAM5[Action::{action}]": f"{library} the actions" for action in actions},
-        **{
-            wildcard_finding(stack, name): "it copies all of a prefix, between these two buckets"
-            for name in objects
-        },
+        **dict.fromkeys(
+            (assets_finding(stack), wildcard_finding(stack, objects)),
+            "it copies all of a prefix, between these two buckets",
+        ),
     }
     for finding, reason in findings.items():
         Validations.of(handler).acknowledge(Acknowledgment(id=finding, reason=reason))

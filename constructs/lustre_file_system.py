@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from aws_cdk import ArnFormat, Stack
+from aws_cdk import Annotations, ArnFormat, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_fsx as fsx
 from aws_cdk import aws_kms as kms
 
+from config.storage import EFA_NOT_CONFIGURED
 from config.storage import LustreFileSystem as LustreSettings
 from constructs import Construct
 from constructs.log_group import log_group
@@ -37,6 +38,8 @@ class LustreFileSystem(Construct):
         stack = Stack.of(self)
         self.mount_path = settings.mount_path
         self.capacity_gib = settings.capacity_gib
+        if settings.efa:
+            Annotations.of(self).add_warning_v2("hyperpod-esm2:lustre-efa", EFA_NOT_CONFIGURED)
         # A file that cannot be imported or exported is reported here and nowhere else. FSx accepts only
         # groups below /aws/fsx/.
         events = log_group(self, "Events", key=key, retention_days=LOG_DAYS, log_group_name=log_group_name)

@@ -16,6 +16,12 @@ def wildcard_finding(stack: Stack, resource: str) -> str:
     return f"AwsSolutions-IAM5[Resource::{text}]"
 
 
+def assets_finding(stack: Stack) -> str:
+    """Return the id of the finding that all assets are read, from the bucket that `cdk bootstrap` created."""
+    bucket = f"cdk-{stack.synthesizer.bootstrap_qualifier}-assets-{stack.account}-{stack.region}"
+    return wildcard_finding(stack, f"arn:{stack.partition}:s3:::{bucket}/*")
+
+
 def _written(value: Any) -> str:
     match value:
         case {"Fn::Join": ["", [*parts]]}:

@@ -139,10 +139,10 @@ def network_statements(
             "ManageInterfaces",
             ["ec2:CreateNetworkInterfacePermission", "ec2:DeleteNetworkInterface"],
             [interfaces],
-            {"ArnEquals": {"ec2:Subnet": subnets}},
+            {"ArnEqualsIfExists": {"ec2:Subnet": subnets}},
             f"{unknown}; the condition names the subnets",
         ),
-        # IfExists, here and below: EC2 says which VPC an interface lies in, but not of a permission, which
+        # IfExists, in all of these: EC2 says which VPC an interface lies in, but not of a permission, which
         # has an id of its own, nor of an instance, which is the service's, nor of what is tagged at birth.
         Statement(
             "DeleteInterfacePermissions",
@@ -189,8 +189,11 @@ def _artifact_statements(stack: Stack, resources: NodeResources) -> list[Stateme
             "ListArtifacts",
             ["s3:ListBucket"],
             [bucket],
-            {"StringLike": {"s3:prefix": [f"{prefix}/*" for prefix in prefixes]}},
+            {"StringLikeIfExists": {"s3:prefix": [f"{prefix}/*" for prefix in prefixes]}},
         ),
+        # As AWS's own policy has it, in case HyperPod lists with another prefix or asks whether the bucket is
+        # there. A list shows hashes and names of files.
+        Statement("ListArtifactBucket", ["s3:ListBucket"], [bucket]),
         Statement(
             "ReadArtifacts",
             ["s3:GetObject"],

@@ -9,7 +9,7 @@ from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_lambda as lambda_
 
 from constructs import Construct
-from constructs.nag_finding import wildcard_finding
+from constructs.nag_finding import assets_finding
 
 _MANAGED = "arn:<AWS::Partition>:iam::aws:policy/"
 
@@ -63,9 +63,7 @@ def acknowledge_kubectl(cluster: eks.Cluster) -> None:
                 f"AwsSolutions-IAM5[Action::{action}]": f"{why} the actions with which it reads charts"
                 for action in ("s3:GetBucket*", "s3:GetObject*", "s3:List*")
             },
-            wildcard_finding(
-                stack, f"arn:aws:s3:::cdk-hnb659fds-assets-{stack.account}-{stack.region}/*"
-            ): "charts are assets, each below a hash of its own",
+            assets_finding(stack): "charts are assets, each below a hash of its own",
         },
     )
 

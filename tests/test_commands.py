@@ -75,6 +75,77 @@ def test_help_lists_every_target() -> None:
         assert f"make {target} " in listed
 
 
+def documented_commands() -> list[str]:
+    """Of all documents, those that set a variable, with words for what the reader is to fill in."""
+    found: set[str] = set()
+    for path in (README, *sorted((REPOSITORY / "docs").glob("*.md"))):
+        text = path.read_text().replace("\\\n", " ")
+        lines = [
+            line.strip()
+            for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+            for line in block.splitlines()
+        ]
+        lines += re.findall(r"`(make [^`\n]+)`", text)
+        found |= {line.partition(" #")[0] for line in lines if re.match(r"make [a-z].*[A-Z]+=", line)}
+    return sorted(found)
+
+
+@pytest.mark.parametrize("command", documented_commands())
+def test_documents_set_no_variable_that_is_not_read(command: str) -> None:
+    words = [re.sub(r"[<>$()]", "", word) for word in shlex.split(command.replace("...", "x"))[1:]]
+    done = make("--dry-run", *words)
+    assert "does not read" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "variable", "read"),
+    [
+        ("evaluate CLUSTER=x", "CLUSTER=x", "ARGS CONFIG TARGET RUN PYTHON VENV"),
+        ("train-ddp CONFG=x", "CONFG=x", "ARGS CONFIG TARGET PYTHON VENV"),
+        ("report CONFIG=x", "CONFIG=x", "RUN PYTHON VENV"),
+        ("synth ARGS=x", "ARGS=x", "CLUSTER ENDPOINT PYTHON VENV"),
+        ("preflight NODES=2", "NODES=2", "ARGS CLUSTER PYTHON VENV"),
+        ("status RUN=x", "RUN=x", "ARGS CLUSTER TARGET PYTHON VENV"),
+        ("image push MODEL=x", "MODEL=x", "ARGS CLUSTER TARGET FRAMEWORK PYTHON VENV"),
+        ("X=1", "X=1", "PYTHON VENV"),
+    ],
+)
+def test_a_variable_that_is_not_read_is_refused_in_one_line(command: str, variable: str, read: str) -> None:
+    done = make("--dry-run", *command.split())
+    assert done.returncode == 2 and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    goals = " ".join(word for word in command.split() if "=" not in word) or "help"
+    assert f"{variable}: make {goals} does not read {variable[:-2]}; it reads {read}." in line
+
+
+def test_every_target_reads_what_it_says() -> None:
+    """Each variable that a recipe names is one that the target takes."""
+    makefile = (REPOSITORY / "Makefile").read_text().replace("\\\n", " ")
+    for target, recipe in re.findall(
+        r"^([a-z-]+):[^\n]*##[^\n]*\n((?:(?:\t|ifeq|ifneq|else|endif)[^\n]*\n)*)", makefile, re.M
+    ):
+        for name in set(re.findall(r"\$\(([A-Z]+)\)", recipe)) & {
+            "ARGS",
+            "CONFIG",
+            "CLUSTER",
+            "RUN",
+            "JOB",
+            "NODE",
+            "STACKS",
+        }:
+            if (target, name) not in {("serve", "CLUSTER"), ("image", "CLUSTER")}:  # with TARGET=
+                assert "does not read" not in make("--dry-run", target, f"{name}=x").stderr, (target, name)
+
+
+def test_an_activated_environment_does_not_hide_the_users_aws_command() -> None:
+    """Version 1 is for tests alone, and no document activates the environment."""
+    packages = re.findall(r"^([\w-]+)", (REPOSITORY / "requirements.txt").read_text(), re.MULTILINE)
+    assert "boto3" in packages and "awscli" not in packages
+    assert "pip uninstall" in make("--dry-run", "--always-make", "env").stdout
+    for path in (README, *sorted((REPOSITORY / "docs").glob("*.md"))):
+        assert not re.search(r"bin/activate|\bnpx ", path.read_text()), path
+
+
 def test_missing_python_is_one_line() -> None:
     done = make("env", "PYTHON=python3.11-that-is-not-there", "VENV=/nonexistent/venv")
     messages = [line for line in done.stderr.splitlines() if not line.startswith("make:")]

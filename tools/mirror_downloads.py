@@ -31,7 +31,7 @@ CHUNK_BYTES = 1 << 20
 SECONDS_WITHOUT_DATA = 60
 SOME_LEFT = 1
 """Exit status if an image could not be copied from this machine."""
-DEPLOY_STORAGE = "`npx cdk deploy SlurmStorageStack` (with `--context cluster=<file>` for another file)"
+DEPLOY_STORAGE = "`make deploy STACKS=SlurmStorageStack` (with `CLUSTER=<file>` for another file)"
 DEPLOY_FIRST = f"deploy the storage stack first: {DEPLOY_STORAGE}"
 
 

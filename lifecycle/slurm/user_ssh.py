@@ -1,14 +1,17 @@
 """Sets up ~/.ssh of the user who runs it: user_ssh.py HOME; the cluster file's keys come on standard input.
 
 Not run by root: users may put links into their homes. The keys are a JSON list of lines. Prints one line for
-each change. Many nodes run it at the same moment, so that every file appears whole, or not at all.
+each change. Many nodes run it at the same moment, so that every file appears whole, or not at all. No link is
+followed, and only regular files of a limited size are read.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -17,6 +20,8 @@ from pathlib import Path
 BEGIN = "# BEGIN keys of the cluster file: lines up to END are replaced; add your own below"
 END = "# END keys of the cluster file"
 KEY_NAME = "id_ed25519"
+MOST_BYTES = 1 << 20
+"""Size of a file that is read: thousands of keys."""
 
 
 def main() -> int:
@@ -25,15 +30,17 @@ def main() -> int:
     os.umask(0o077)
     folder = home / ".ssh"
     folder.mkdir(mode=0o700, exist_ok=True)
+    os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW))
     # sshd ignores keys in a folder that others can write to.
     if folder.stat().st_mode & 0o022:
         folder.chmod(0o700)
         print(f"{folder}: mode 0700")
     try:
         own = _own_key(folder, f"{os.environ.get('USER', 'user')}@cluster")
-    except subprocess.CalledProcessError as error:
+    except (OSError, subprocess.CalledProcessError) as error:
         # Such as a key with a passphrase, made by the user, without its public half.
-        print(f"{folder / KEY_NAME}: {error.stderr.strip()}", file=sys.stderr)
+        said = getattr(error, "stderr", None) or str(error)
+        print(f"{folder / KEY_NAME}: {said.strip()}", file=sys.stderr)
         own = ""
     _authorize(folder / "authorized_keys", [*keys, own] if own else keys)
     return 0 if own else 1
@@ -42,7 +49,7 @@ def main() -> int:
 def _own_key(folder: Path, comment: str) -> str:
     """The user's own key, with which he gets from node to node; made once. Returns its public half."""
     private, public = folder / KEY_NAME, folder / f"{KEY_NAME}.pub"
-    if not private.exists():
+    if not os.path.lexists(private):
         with tempfile.TemporaryDirectory(dir=folder, prefix=f".{socket.gethostname()}.") as name:
             made = Path(name) / KEY_NAME
             _keygen("-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(made))
@@ -53,17 +60,32 @@ def _own_key(folder: Path, comment: str) -> str:
                 pass
             else:
                 print(f"{private}: made")
-    if not public.exists():
+    if not os.path.lexists(public):
+        _read(private)  # ssh-keygen would wait for a pipe
         _replace(public, _keygen("-y", "-P", "", "-f", str(private)))
-    return public.read_text().strip()
+    return _read(public).strip()
 
 
 def _keygen(*arguments: str) -> str:
     return subprocess.run(["ssh-keygen", *arguments], check=True, capture_output=True, text=True).stdout
 
 
+def _read(path: Path) -> str:
+    """Return a file's text.
+
+    Raises:
+        OSError: also if it is a link, a pipe, a device or too large.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        data = file.read(MOST_BYTES + 1)
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode) or len(data) > MOST_BYTES:
+            raise OSError(errno.EINVAL, f"expected a file of at most {MOST_BYTES} bytes", str(path))
+    return data.decode(errors="surrogateescape")
+
+
 def _authorize(path: Path, keys: list[str]) -> None:
-    text = path.read_text() if path.exists() else ""
+    # A link is replaced, and where it leads stays as it is.
+    text = _read(path) if os.path.lexists(path) and not path.is_symlink() else ""
     wanted = with_block(text, keys)
     if wanted != text:
         _replace(path, wanted)
@@ -75,7 +97,8 @@ def _authorize(path: Path, keys: list[str]) -> None:
 
 def with_block(text: str, keys: list[str]) -> str:
     """The file's text with these keys alone between the marks, at its top, and all other lines kept."""
-    lines = text.splitlines()
+    # At newlines alone, as sshd does: other separators are part of a key's comment.
+    lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
     if BEGIN in lines and END in lines[lines.index(BEGIN) :]:
         begin = lines.index(BEGIN)
         del lines[begin : lines.index(END, begin) + 1]
@@ -87,8 +110,8 @@ def with_block(text: str, keys: list[str]) -> str:
 def _replace(path: Path, text: str) -> None:
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(text.encode(errors="surrogateescape"))
         os.replace(partial, path)
     except BaseException:
         Path(partial).unlink(missing_ok=True)

@@ -110,6 +110,12 @@ def test_command_line_is_pinned_without_a_registry() -> None:
     assert "resolved" not in lock and "://" not in text
 
 
+def test_package_json_names_the_licence_of_the_project() -> None:
+    assert (REPOSITORY / "LICENSE").read_text().startswith("MIT No Attribution\n")
+    lock = json.loads((REPOSITORY / "package-lock.json").read_text())["packages"][""]
+    assert json.loads((REPOSITORY / "package.json").read_text())["license"] == lock["license"] == "MIT-0"
+
+
 def test_cdk_json_holds_flags_alone() -> None:
     settings = json.loads((REPOSITORY / "cdk.json").read_text())
     assert settings["app"] == ".venv/bin/python app.py"

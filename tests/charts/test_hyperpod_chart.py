@@ -11,6 +11,7 @@ import yaml
 
 from config.chart_cache import CACHE, chart_folder, problem_of
 from config.charts import load_charts
+from constructs.hyperpod_chart import OPERATOR, RELEASE
 from tests.charts.helm_runs import STAND_INS, HelmRefusedError, lint, render
 
 VALUES = sorted((Path(__file__).parent / "values").glob("*.yaml"))
@@ -98,8 +99,14 @@ def test_the_agents_image_is_of_the_region() -> None:
 
 
 def test_the_training_operator_is_a_choice() -> None:
-    assert ("Deployment", "training-operator") in objects(STAND_IN, "g5")
-    assert ("Deployment", "training-operator") not in objects(STAND_IN, "p5")
+    assert ("Deployment", "hyperpod-training-operators") in objects(STAND_IN, "g5")
+    assert ("Deployment", "hyperpod-training-operators") not in objects(STAND_IN, "p5")
+
+
+def test_the_training_operator_has_the_name_that_is_patched(upstream: Path) -> None:
+    rendered = render(upstream, read(Path(__file__).parent / "values" / "g5.yaml"), release=RELEASE)
+    found = {(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in rendered}
+    assert ("Deployment", "kubeflow", OPERATOR) in found
 
 
 def test_schema_knows_every_default() -> None:

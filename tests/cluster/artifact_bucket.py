@@ -21,7 +21,7 @@ from tests.cluster.metrics_workspace import REMOTE_WRITE_URL
 from tests.cluster.patience import wait_until
 
 ENDPOINT = f"http://{GATEWAY}:{aws_services.PORT}"
-AWS_PROGRAM = Path(sys.executable).with_name("aws")
+AWS_PROGRAM = REPOSITORY / ".venv-awscli/bin/aws"
 
 
 class ArtifactBucket:

@@ -155,7 +155,8 @@ class Cluster:
         # A machine has a /tmp of its own, which hides a checkout there; elsewhere it sees a copy on write.
         if REPOSITORY.is_relative_to("/tmp"):
             machine.bind(REPOSITORY, str(REPOSITORY))
-        machine.bind(AWS_PROGRAM.parents[1], str(AWS_PROGRAM.parents[1]))
+        for environment in (Path(sys.executable).parents[1], AWS_PROGRAM.parents[1]):
+            machine.bind(environment, str(environment))
         self.members.append(Member(machine, group))
         self._all.append(machine)
         machine.boot()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from config.loader import load_cluster
 from config.yaml_document import read_document
 
+REPOSITORY = Path(__file__).parents[2]
 FILES = {
     "": "the file is empty; start from clusters/slurm.yaml",
     "# only a comment\n": "the file is empty; start from clusters/slurm.yaml",
@@ -32,6 +34,15 @@ FILES = {
     "name: !my a\n": "line 1: got the tag !my; a cluster file has none; remove it, and set a text in quotes",
     "name: a\n? [b]\n: c\n": "line 2: got a list for a key; keys are texts; set a text",
     "storage:\n  {a: b}: c\n": "line 2: got a mapping for a key; keys are texts; set a text",
+    "name: &a b\nregion: *a\n": "line 2: got the alias *a; a cluster file has none; write the value again",
+    "a: &a [*a]\n": "line 1: got the alias *a; a cluster file has none; write the value again",
+    "name:\n  " + "[" * 3000: "line 2: got more than 20 levels; remove brackets or indentation",
+    "".join("  " * level + "a:\n" for level in range(900)): (
+        "line 20: got more than 20 levels; remove brackets or indentation"
+    ),
+    '"\\e[2J": a\n"\\e[2J": b\n': "line 2: got '\\x1b[2J' again; it was set in line 1; remove one of the two",
+    "name: a\n# \x85\n": "line 2: got the character U+0085, which no one sees; remove it",
+    "name: a\u2028b\n": "line 1: got the character U+2028, which no one sees; remove it",
     "7: a\n'7': b\n": "line 2: got 7 again; it was set in line 1; remove one of the two",
 }
 
@@ -43,6 +54,19 @@ def test_text_that_is_no_cluster_file(text: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError) as caught:
         load_cluster(path)
     assert str(caught.value) == f"{path}: {FILES[text]}"
+
+
+@pytest.mark.parametrize("escape", ["N", "L", "P", "a", "e", "x9b"])
+def test_escaped_control_characters_are_refused_where_they_do_harm(escape: str, tmp_path: Path) -> None:
+    text = (REPOSITORY / "clusters/slurm-p5.yaml").read_text()
+    for mark in ("ada@example.com", "hpc-alerts@example.com", "https://idp.example.com/app", "hpc-admins"):
+        assert mark in text
+        broken = re.sub(rf"([^\n]*- |: |\[)([^\n\[]*{mark}[^\n\]]*)", rf'\1"\2\\{escape}x"', text, count=1)
+        path = tmp_path / "cluster.yaml"
+        path.write_text(broken)
+        with pytest.raises(ValueError, match=r"is allowed|are allowed|is one line") as caught:
+            load_cluster(path)
+        assert str(caught.value).isprintable()
 
 
 VALUES = {

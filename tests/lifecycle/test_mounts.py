@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
+import write_and_read_back
 from node_setup.failure import SetupError
 from node_setup.host import Host
 from node_setup.node import Node
@@ -70,15 +73,31 @@ def test_of_stacked_mounts_the_one_on_top_counts(node: Node, stand_ins: StandIns
     assert "autofs is mounted there" in fails(node)
 
 
-def test_a_file_system_that_loses_data_fails(node: Node, lustre: Path, stand_ins: StandIns) -> None:
-    stand_ins.command("cat", "echo something else")
-    assert "does not give back what was written to it" in fails(node)
+@pytest.mark.parametrize("complaint", ["other bytes came back", "Read-only file system"])
+def test_a_file_system_that_does_not_take_the_file_fails(
+    complaint: str, node: Node, lustre: Path, stand_ins: StandIns
+) -> None:
+    stand_ins.command("python3", f'touch "${{@: -1}}"; echo "{complaint}" >&2; exit 1')
+    assert f"it does not give back what was written to it: {complaint}" in fails(node)
     assert list(lustre.iterdir()) == []
 
 
-def test_a_server_that_refuses_to_write_fails(node: Node, stand_ins: StandIns) -> None:
-    stand_ins.command("sync", "echo 'Read-only file system' >&2; exit 1")
-    assert "Read-only file system" in fails(node)
+def test_bytes_that_are_lost_are_noticed(lustre: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda handle: os.ftruncate(handle, 0))
+    with pytest.raises(SystemExit, match="other bytes came back"):
+        write_and_read_back.main(f"{lustre}/probe")
+
+
+def test_a_file_that_is_exchanged_is_noticed(lustre: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a user who may write to the folder, and has a pipe in it, which must not block the reader."""
+
+    def exchange(_: int) -> None:
+        (lustre / "probe").unlink()
+        os.mkfifo(lustre / "probe")
+
+    monkeypatch.setattr(os, "fsync", exchange)
+    with pytest.raises(SystemExit, match="other bytes came back"):
+        write_and_read_back.main(f"{lustre}/probe")
 
 
 def test_a_server_that_hangs_is_left_after_its_time(
@@ -87,7 +106,7 @@ def test_a_server_that_hangs_is_left_after_its_time(
     """The first write ignores the request to end; the second one succeeds."""
     first = tmp_path / "first"
     hang = f'[[ -e "{first}" ]] || {{ touch "{first}"; trap "" TERM; exec tail --follow /dev/null; }}'
-    stand_ins.command("sync", hang)
+    stand_ins.command("python3", f'{hang}; exec "{sys.executable}" "$@"')
     monkeypatch.setattr(mounts, "SECONDS_PER_TRY", 0.5)
     node.host = Host(node.host.root)
     monkeypatch.setattr(Host, "sleep", lambda *_: None)

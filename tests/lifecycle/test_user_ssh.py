@@ -120,3 +120,15 @@ def test_a_fault_is_one_line(tmp_path: Path) -> None:
 )
 def test_half_a_block_costs_no_key(text: str) -> None:
     assert with_block(text, [KEY]).splitlines() == [BEGIN, KEY, END, OTHER]
+
+
+@pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\r"])
+def test_only_newlines_end_a_line(separator: str) -> None:
+    """What sshd reads as a key's comment does not become a key of its own."""
+    line = f"ssh-rsa AAA my{separator}ssh-rsa BBB x"
+    assert with_block(f"{line}\n", [KEY]).split("\n") == [BEGIN, KEY, END, line, ""]
+
+
+def test_line_ends_of_windows_do_not_hide_the_block() -> None:
+    text = with_block(OTHER + "\n", [KEY]).replace("\n", "\r\n")
+    assert with_block(text, []) == with_block(OTHER + "\n", [])

@@ -26,7 +26,8 @@ EKS_NODE = (
     | {
         "CreateLogGroups": ("logs:CreateLogGroup", LOGS, None),
         "WriteLogs": (EVERY_NODE["WriteLogs"][0], f"{LOGS}:log-stream:*", None),
-        "ListArtifacts": ("s3:ListBucket", BUCKET, {"StringLike": {"s3:prefix": ["lifecycle/*"]}}),
+        "ListArtifacts": ("s3:ListBucket", BUCKET, {"StringLikeIfExists": {"s3:prefix": ["lifecycle/*"]}}),
+        "ListArtifactBucket": ("s3:ListBucket", BUCKET, None),
         "ReadArtifacts": ("s3:GetObject", f"{BUCKET}/lifecycle/*", None),
         "GivePodsAddresses": (
             ["ec2:AssignPrivateIpAddresses", "ec2:UnassignPrivateIpAddresses"],

@@ -8,7 +8,9 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from config.addons import ADDON_VERSIONS
+from config.chart_values import chart_values
 from config.kubernetes_names import job_namespaces
+from tests.charts.helm_runs import STAND_INS, render
 from tests.stacks.eks_cases import CASES, addons, governed, hyperpod, objects, settings, stacks
 from tests.stacks.intrinsics import Evaluator
 from tests.stacks.shapes import request_shape, violations
@@ -36,6 +38,34 @@ def test_there_is_one_training_operator(case: str) -> None:
         settings(case).training_operator == "hyperpod",
         settings(case).training_operator == "kubeflow",
     )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kubeflows_operator_runs_on_nodes_in_deep_health_checks(case: str) -> None:
+    """Its chart has no value for tolerations: a patch comes after the chart."""
+    kind, cluster = "Custom::AWSCDK-EKS-KubernetesPatch", settings(case)
+    found = [
+        patch
+        for patch in resources(hyperpod(case), kind).values()
+        if patch["Properties"]["ResourceName"].startswith("deployment/")
+    ]
+    assert len(found) == (cluster.training_operator == "kubeflow")
+    for patch in found:
+        properties = patch["Properties"]
+        charts = resources(hyperpod(case), "Custom::AWSCDK-EKS-HelmChart")
+        ((chart, release),) = ((name, made["Properties"]["Release"]) for name, made in charts.items())
+        assert chart in patch["DependsOn"]
+        rendered = render(STAND_INS / "hyperpod", chart_values(cluster), release=release)
+        operator = next(made for made in rendered if made["metadata"].get("namespace") == "kubeflow")
+        assert properties["ResourceName"] == f"deployment/{operator['metadata']['name']}"
+        assert properties["ResourceNamespace"] == "kubeflow"
+        (toleration,) = json.loads(properties["ApplyPatchJson"])["spec"]["template"]["spec"]["tolerations"]
+        assert toleration == {
+            "key": "sagemaker.amazonaws.com/node-health-status",
+            "operator": "Equal",
+            "value": "Unschedulable",
+            "effect": "NoSchedule",
+        }
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -151,6 +181,7 @@ def test_pods_of_jobs_are_not_in_the_network_of_nodes_nor_see_their_files(case: 
             patch["Properties"]["ApplyPatchJson"]
         )["metadata"]["labels"]
         for patch in resources(hyperpod(case), "Custom::AWSCDK-EKS-KubernetesPatch").values()
+        if patch["Properties"]["ResourceName"].startswith("namespace/")
     }
     levels = {name: found["pod-security.kubernetes.io/enforce"] for name, found in labels.items()}
     of_jobs = dict.fromkeys(job_namespaces(settings(case)), "baseline")

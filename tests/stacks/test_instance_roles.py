@@ -55,7 +55,7 @@ EVERY_NODE = {
     "ManageInterfaces": (
         ["ec2:CreateNetworkInterfacePermission", "ec2:DeleteNetworkInterface"],
         f"{EC2}:network-interface/*",
-        {"ArnEquals": {"ec2:Subnet": SUBNETS}},
+        {"ArnEqualsIfExists": {"ec2:Subnet": SUBNETS}},
     ),
     "DeleteInterfacePermissions": ("ec2:DeleteNetworkInterfacePermission", "*", IN_VPC),
     "DetachInterfaces": (
@@ -78,8 +78,9 @@ EVERY_NODE = {
     "ListArtifacts": (
         "s3:ListBucket",
         BUCKET,
-        {"StringLike": {"s3:prefix": ["lifecycle/*", "workloads/*"]}},
+        {"StringLikeIfExists": {"s3:prefix": ["lifecycle/*", "workloads/*"]}},
     ),
+    "ListArtifactBucket": ("s3:ListBucket", BUCKET, None),
     "ReadArtifacts": ("s3:GetObject", [f"{BUCKET}/lifecycle/*", f"{BUCKET}/workloads/*"], None),
     "LogInToRegistry": ("ecr:GetAuthorizationToken", "*", None),
     "PullImages": (
@@ -168,7 +169,7 @@ def test_mirrored_downloads_and_no_other_prefix_may_be_read_too() -> None:
             f"{bucket}/{prefix}/*" for prefix in ("lifecycle", "workloads", "downloads")
         ]
         assert named["ListArtifacts"]["Condition"] == {
-            "StringLike": {"s3:prefix": ["lifecycle/*", "workloads/*", "downloads/*"]}
+            "StringLikeIfExists": {"s3:prefix": ["lifecycle/*", "workloads/*", "downloads/*"]}
         }
 
 
@@ -209,5 +210,5 @@ def test_interfaces_are_made_and_deleted_in_every_subnet_of_the_cluster_and_nowh
             named = {s["Sid"]: s for s in policy["PolicyDocument"]["Statement"]}
             made_in = [text for text in map(str, named["CreateInterfaces"]["Resource"]) if ":subnet/" in text]
             assert len(made_in) == len(set(made_in)) == 6
-            deleted_in = named["ManageInterfaces"]["Condition"]["ArnEquals"]["ec2:Subnet"]
+            deleted_in = named["ManageInterfaces"]["Condition"]["ArnEqualsIfExists"]["ec2:Subnet"]
             assert list(map(str, deleted_in)) == made_in

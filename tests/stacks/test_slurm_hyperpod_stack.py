@@ -210,7 +210,7 @@ def test_budget_counts_what_carries_the_cluster_s_tag() -> None:
         tag.removeprefix("user:").split("$") for tag in budget["Budget"]["CostFilters"]["TagKeyValue"]
     )
     assert {"Key": key, "Value": name} in only(stack, CLUSTER)["Tags"]
-    assert budget["Budget"]["BudgetLimit"] == {"Amount": 250000, "Unit": "USD"}
+    assert budget["Budget"]["BudgetLimit"] == {"Amount": 400000, "Unit": "USD"}
     kinds = {n["Notification"]["NotificationType"] for n in budget["NotificationsWithSubscribers"]}
     assert kinds == {"ACTUAL", "FORECASTED"}
 

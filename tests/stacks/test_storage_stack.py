@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from tests.stacks.base_templates import Template, clusters, network_template, storage_template
 from tests.stacks.found_resources import bucket
+from tests.stacks.synthesized import load, synthesize
 
 FILE_SYSTEM = "AWS::FSx::FileSystem"
 ASSOCIATION = "AWS::FSx::DataRepositoryAssociation"
@@ -67,7 +69,7 @@ def test_lustre_follows_every_setting() -> None:
 
     assert lustre["StorageCapacity"] == 9600
     assert configuration["PerUnitStorageThroughput"] == 500
-    assert configuration["EfaEnabled"] is True
+    assert configuration["EfaEnabled"] is False
     assert configuration["MetadataConfiguration"] == {"Mode": "USER_PROVISIONED", "Iops": 12000}
 
 
@@ -263,3 +265,13 @@ def test_the_artifact_bucket_has_a_name_that_hyperpod_accepts() -> None:
         resolved = "".join(part if isinstance(part, str) else "123456789012" for part in parts)
         assert resolved == f"sagemaker-{cluster.name}-123456789012-{cluster.region}"
         assert re.fullmatch(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]", resolved)
+
+
+@pytest.mark.parametrize("efa", [True, False])
+def test_synthesis_warns_that_efa_to_lustre_is_unused(efa: bool) -> None:
+    storage = {"lustre": {"capacity_gib": 9600, "throughput_mbps_per_tib": 500, "efa": efa}}
+    folder = synthesize(load("clusters/slurm-p5.yaml", storage=storage))
+    entries = json.loads((folder / "SlurmStorageStack.metadata.json").read_text())
+    found = [entry for place in entries.values() for entry in place]
+    warnings = [entry["data"] for entry in found if entry["type"] == "aws:cdk:warning"]
+    assert any("not configured for EFA to Lustre yet" in text for text in warnings) is efa

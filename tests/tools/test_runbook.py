@@ -79,7 +79,7 @@ def test_our_tools_take_their_arguments(command: str) -> None:
 
 
 def test_stacks_that_are_deployed_one_by_one_exist() -> None:
-    named = re.findall(r"^npx cdk deploy (\w+)", "\n".join(commands(TEXT)), re.MULTILINE)
+    named = re.findall(r"^make deploy STACKS=(\w+)", "\n".join(commands(TEXT)), re.MULTILINE)
     assert named
     assert {*named} <= {*construct_ids(load_cluster(REPOSITORY / "clusters/slurm.yaml"))}
 

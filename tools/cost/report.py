@@ -9,6 +9,8 @@ from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.endpoint import Endpoint
 from config.price_list import HOURS_PER_MONTH, Price, PriceList
+from config.resource_names import CLUSTER_TAG
+from config.storage import EFA_NOT_CONFIGURED
 from tools.command_line import format_table
 from tools.cost.bill import Bill, Line, hourly_usd
 from tools.cost.usage import Usage
@@ -113,10 +115,11 @@ def capacity_notes(cluster: AnyCluster, prices: PriceList) -> Iterator[str]:
 
 
 def unpriced_notes(cluster: AnyCluster) -> list[str]:
-    """What the file asks for that bills by what it takes in, and is in no line."""
+    """Return what the file asks for that the table does not show: by its use, or of no use."""
+    notes = [f"{EFA_NOT_CONFIGURED}."] if cluster.storage.lustre.efa else []
     if isinstance(cluster, EksCluster) and cluster.container_insights:
-        return ["Container Insights bills each observation it takes, and its logs: not in the total."]
-    return []
+        notes.append("Container Insights bills each observation it takes, and its logs: not in the total.")
+    return notes
 
 
 def budget_note(cluster: AnyCluster, bill: Bill) -> list[str]:
@@ -124,7 +127,10 @@ def budget_note(cluster: AnyCluster, bill: Bill) -> list[str]:
         return []
     limit, total = cluster.budget.monthly_usd, bill.monthly_usd
     how = "above" if total > limit else "within"
-    return [f"{total:.0f} USD a month are {how} the budget of {limit} USD."]
+    return [
+        f"{total:.0f} USD a month are {how} the budget of {limit} USD, which counts nothing until the tag"
+        f" {CLUSTER_TAG} is activated as a cost allocation tag in the account that pays."
+    ]
 
 
 def scaling_note(endpoint: Endpoint, prices: PriceList) -> list[str]:

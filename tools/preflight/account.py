@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -13,8 +15,9 @@ from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed
 
-BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
-"""Written by `cdk bootstrap`; hnb659fds is the CDK's default qualifier."""
+CDK_SETTINGS = Path(__file__).parents[2] / "cdk.json"
+QUALIFIER = "@aws-cdk/core:bootstrapQualifier"
+"""In the context of cdk.json, for accounts that were bootstrapped with another than the CDK's own."""
 
 MIN_BOOTSTRAP_VERSION = 6
 """What stacks with assets require (DefaultStackSynthesizer in aws-cdk-lib); `cdk deploy` checks the same."""
@@ -53,10 +56,16 @@ def check_region(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 
 def check_bootstrap(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    command = f"npx cdk bootstrap aws://{aws.account}/{cluster.region}"
-    found = if_present(aws.call, "ssm", "get_parameter", Name=BOOTSTRAP_PARAMETER)
+    qualifier = json.loads(CDK_SETTINGS.read_text())["context"].get(QUALIFIER, "hnb659fds")
+    command = "make bootstrap CLUSTER=<this file>"
+    # Which `cdk bootstrap` writes.
+    found = if_present(aws.call, "ssm", "get_parameter", Name=f"/cdk-bootstrap/{qualifier}/version")
     if found is None:
-        yield fail("CDK bootstrap", "the region is not bootstrapped", f"run `{command}` once")
+        yield fail(
+            "CDK bootstrap",
+            f"account {aws.account} is not bootstrapped in {cluster.region} with the qualifier {qualifier}",
+            f"run `{command}` once; if it is with another qualifier, set {QUALIFIER} in cdk.json",
+        )
         return
     version = int(found["Parameter"]["Value"])
     if version < MIN_BOOTSTRAP_VERSION:

@@ -8,7 +8,8 @@ from typing import Any
 from config.cluster import Cluster
 from config.resource_names import stack_names
 from config.slurm_cluster import SlurmCluster
-from tools.preflight.finding import Finding
+from config.storage import EFA_NOT_CONFIGURED
+from tools.preflight.finding import Finding, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.service_quotas import Quota, judge, judge_quota
 
@@ -29,6 +30,8 @@ ZFS_THROUGHPUT = Quota("fsx", "L-4EDE4065", SERVICE, "OpenZFS throughput capacit
 
 
 def check_storage_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
+    if cluster.storage.lustre.efa:
+        yield warn("EFA to Lustre", EFA_NOT_CONFIGURED, "set storage.lustre.efa: false")
     others = _other_file_systems(aws, cluster)
     lustre = [
         system["StorageCapacity"]

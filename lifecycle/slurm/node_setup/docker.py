@@ -11,6 +11,7 @@ from typing import Any
 from node_setup.disks import INSTANCE_STORE, INSTANCE_STORE_SERVICE, is_on_root_volume
 from node_setup.failure import SetupError
 from node_setup.node import Node
+from node_setup.root_folder import make_root_folder
 
 DAEMON_CONFIG = "/etc/docker/daemon.json"
 CONTAINERD_CONFIG = "/etc/containerd/config.toml"
@@ -43,6 +44,8 @@ def place_docker(node: Node, disk: str) -> None:
         config["containerd"] = f"{disk}/containerd"
     if not config or not _may_restart(node, state):
         return
+    for path in config.values():
+        make_root_folder(node.host, path)
     if disk == INSTANCE_STORE:
         _start_after_instance_store(node, config)
     if "containerd" in config:

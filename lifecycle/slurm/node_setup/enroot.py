@@ -7,6 +7,7 @@ import re
 from node_setup.disks import INSTANCE_STORE, SECOND_VOLUME, is_on_root_volume
 from node_setup.failure import SetupError
 from node_setup.node import Node
+from node_setup.root_folder import make_root_folder
 from node_setup.slurm import runs_jobs
 
 CONFIG, DROP_INS = "/etc/enroot/enroot.conf", "/etc/enroot/enroot.conf.d"
@@ -111,6 +112,8 @@ def _make_folders(node: Node) -> None:
         return
     folders = [f"{disk}/enroot/{place.split('/')[0]}" for disk in ours for place in PLACES.values()]
     parents = " ".join(f"{disk}/enroot" for disk in ours)
+    for parent in parents.split():
+        make_root_folder(node.host, parent)  # before the unit gives its folders to all
     changed = node.install_unit(
         UNIT, lambda text: text.replace("@PARENTS@", parents).replace("@FOLDERS@", " ".join(folders))
     )

@@ -10,10 +10,12 @@ import os
 import pwd
 import shutil
 import stat
+import tempfile
 from pathlib import Path
 
 from node_setup.failure import SetupError
 from node_setup.host import Host
+from node_setup.root_folder import root_folder
 
 HOME_MODE = 0o700
 """For the first time; the owner may open it for others."""
@@ -26,17 +28,18 @@ def make_home(host: Host, path: str, uid: int, gid: int) -> bool:
     Raises:
         SetupError: if it belongs to somebody else, is no folder, or cannot be given to the user.
     """
-    home = host.path(path)
-    if not os.path.lexists(home):
-        try:
-            return _make(host, home, uid, gid)
-        except OSError as error:
-            raise SetupError(
-                f"{path} cannot be made: {error.strerror}: {error.filename}",
-                "the file system is full or read-only, or does not let root of the nodes be root "
-                "(no_root_squash)",
-            ) from None
-    found = home.lstat()
+    with root_folder(host, os.path.dirname(path)) as homes:
+        home = homes / os.path.basename(path)
+        if not os.path.lexists(home):
+            try:
+                return _make(host, home, uid, gid)
+            except OSError as error:
+                raise SetupError(
+                    f"{path} cannot be made: {error.strerror}",
+                    "the file system is full or read-only, or does not let root of the nodes be root "
+                    "(no_root_squash)",
+                ) from None
+        found = home.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid:
         raise SetupError(
             f"{path} must be a folder of uid {uid}: it is {stat.filemode(found.st_mode)} of "
@@ -48,13 +51,11 @@ def make_home(host: Host, path: str, uid: int, gid: int) -> bool:
 
 def _make(host: Host, home: Path, uid: int, gid: int) -> bool:
     """Make it whole beside its place, and put it there unless another node was first."""
-    partial = home.parent / f".{home.name}.{os.uname().nodename}.{os.getpid()}"
+    partial = Path(tempfile.mkdtemp(prefix=f".{home.name}.", dir=home.parent))
     try:
         skeleton = host.path(SKELETON)
         if skeleton.is_dir():
-            shutil.copytree(skeleton, partial, symlinks=True)
-        else:
-            partial.mkdir()
+            shutil.copytree(skeleton, partial, symlinks=True, dirs_exist_ok=True)
         for folder, _, files in os.walk(partial, topdown=False):
             for name in (*files, "."):
                 os.chown(Path(folder) / name, uid, gid, follow_symlinks=False)

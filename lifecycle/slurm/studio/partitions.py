@@ -11,15 +11,16 @@ them here, below a root that no one else can write to. Python 3.9, standard libr
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
-import shutil
 import stat
 import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +66,11 @@ def make_partition(root: Path, folder: str, uids: list[int]) -> None:
     Raises:
         OSError: if the file system does not answer, or something else is in the place.
     """
-    make_root_folder(root)
-    make_root_folder((root / folder).parent)
-    path = root / folder
-    if not os.path.lexists(path):
-        path.mkdir(mode=0o700)
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    *above, name = folder.split("/")
+    with root_folder(str(root), *above) as parent:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=parent)
+        handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
     try:
         os.fchown(handle, STUDIO_UID, STUDIO_GID)
         wanted = acl(uids)
@@ -83,27 +83,49 @@ def make_partition(root: Path, folder: str, uids: list[int]) -> None:
 
 def remove_partition(root: Path, folder: str) -> None:
     """Have ``root/folder`` gone, at once for those who look; ``empty_trash`` deletes what was in it."""
-    path = root / folder
-    if os.path.lexists(path):
-        trash = root / TRASH
-        trash.mkdir(mode=0o700, exist_ok=True)
-        os.rename(path, trash / f"{path.name}-{time.time_ns()}")
+    *above, name = folder.split("/")
+    with (
+        root_folder(str(root), *above) as parent,
+        root_folder(str(root), TRASH) as trash,
+        contextlib.suppress(FileNotFoundError),
+    ):
+        os.rename(name, f"{name}-{time.time_ns()}", src_dir_fd=parent, dst_dir_fd=trash)
 
 
 def empty_trash(root: Path) -> None:
-    trash = root / TRASH
-    for path in sorted(trash.iterdir()) if trash.is_dir() else []:
-        shutil.rmtree(path)
+    if not os.path.lexists(root / TRASH):
+        return
+    with root_folder(str(root), TRASH) as trash:
+        for name in sorted(os.listdir(trash)):
+            # Not shutil.rmtree, which ends at a depth of some hundred folders.
+            command = ["rm", "-rf", "--one-file-system", "--", name]
+            if subprocess.run(command, cwd=f"/proc/self/fd/{trash}").returncode:
+                raise OSError(f"{root / TRASH}/{name} could not be removed")
 
 
-def make_root_folder(path: Path) -> None:
-    """A folder of root's that all may enter: who could write to it could put links in the way."""
-    path.mkdir(mode=0o755, parents=True, exist_ok=True)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise PermissionError(f"{path} must be a folder of root's: it is of uid {found.st_uid}")
-    if stat.S_IMODE(found.st_mode) != 0o755:
-        path.chmod(0o755)
+@contextlib.contextmanager
+def root_folder(*names: str) -> Iterator[int]:
+    """Open folders of root's, each below the one before, and create what is missing; gives the last one.
+
+    No link is followed. All may enter them, and root alone may write: others could put links in the way.
+
+    Raises:
+        PermissionError: if one belongs to somebody else.
+    """
+    with contextlib.ExitStack() as stack:
+        handle: int | None = None
+        for name in names:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o755, dir_fd=handle)
+            handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=handle)
+            stack.callback(os.close, handle)
+            found = os.fstat(handle)
+            if found.st_uid != os.geteuid():
+                raise PermissionError(f"{name} must be a folder of root's: it is of uid {found.st_uid}")
+            if stat.S_IMODE(found.st_mode) != 0o755:
+                os.fchmod(handle, 0o755)
+        assert handle is not None
+        yield handle
 
 
 def handle(root: Path, text: str) -> dict[str, Any]:

@@ -175,6 +175,15 @@ def test_a_budget_is_compared_with_the_month() -> None:
         assert f"{how} the budget of {limit} USD" in budget_note(cluster, bill_of(cluster))[0]
 
 
+@pytest.mark.parametrize("file", sorted(Path("clusters").glob("*.yaml")), ids=lambda file: file.stem)
+def test_shipped_budgets_are_above_the_estimate(file: Path) -> None:
+    """Else forecasts are above them from the first day."""
+    cluster = load_cluster(file)
+    for note in budget_note(cluster, bill_of(cluster)):
+        assert "USD a month are within the budget" in note
+        assert "until the tag hyperpod-cluster is activated" in note
+
+
 def test_an_endpoint_that_scales_says_what_its_most_cost() -> None:
     endpoint = read_endpoint(Path("endpoints/esm2.yaml"))
     [note] = scaling_note(endpoint, load_prices(endpoint.region))
@@ -227,6 +236,8 @@ def test_what_bills_by_what_it_takes_in_is_named() -> None:
     assert not unpriced_notes(cluster_with("eks", {}))
     [note] = unpriced_notes(cluster_with("eks", {"container_insights": True}))
     assert "Container Insights" in note and "not in the total" in note
+    [note] = unpriced_notes(cluster_with("p5", {"storage.lustre.efa": True}))
+    assert "nodes are not configured for EFA to Lustre yet" in note
 
 
 def test_plans_and_spot_are_not_billed_on_demand() -> None:

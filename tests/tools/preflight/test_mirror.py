@@ -69,7 +69,7 @@ def test_what_is_missing_is_named(
 def test_before_the_bucket_is_there_the_order_is_told() -> None:
     found = mirror(empty_account(MIRRORED), MIRRORED)
     assert found.level == "FAIL"
-    assert found.action.index("npx cdk deploy SlurmStorageStack") < found.action.index("mirror-downloads")
+    assert found.action.index("make deploy STACKS=SlurmStorageStack") < found.action.index("mirror-downloads")
 
 
 @pytest.mark.parametrize(

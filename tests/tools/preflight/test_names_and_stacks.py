@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -6,6 +7,7 @@ from tests.tools.accounts import cluster_description, deployed_stacks, empty_acc
 from tests.tools.answering_aws import Parameters, Refusal
 from tests.tools.cluster_files import shipped
 from tests.tools.preflight.report import findings, problems
+from tools.preflight import account
 
 SLURM = shipped("slurm")
 NAMES = ("network", "storage", "hyperpod")
@@ -130,6 +132,28 @@ def test_bootstrap_has_a_smallest_version(version: str, level: str) -> None:
     aws.answer("ssm", "GetParameter", {"Parameter": {"Value": version}})
     (found,) = [finding for finding in findings(aws, SLURM) if finding.subject == "CDK bootstrap"]
     assert found.level == level
+
+
+def test_another_qualifier_of_the_bootstrap_is_that_of_cdk_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cdk.json").write_text('{"context": {"@aws-cdk/core:bootstrapQualifier": "myorg"}}')
+    monkeypatch.setattr(account, "CDK_SETTINGS", tmp_path / "cdk.json")
+    aws = empty_account(SLURM)
+    asked: list[Any] = []
+
+    def parameter(asks: Parameters) -> dict[str, Any]:
+        asked.append(asks["Name"])
+        return {"Parameter": {"Value": "30"}}
+
+    aws.answer("ssm", "GetParameter", parameter)
+    assert problems(aws, SLURM) == []
+    assert asked == ["/cdk-bootstrap/myorg/version"]
+    aws = empty_account(SLURM)
+    aws.answer("ssm", "GetParameter", Refusal("ParameterNotFound"))
+    ((level, subject, message),) = problems(aws, SLURM)
+    assert (level, subject) == ("FAIL", "CDK bootstrap")
+    assert "not bootstrapped in us-west-2 with the qualifier myorg" in message
 
 
 @pytest.mark.parametrize("state", ["not-opted-in", None])

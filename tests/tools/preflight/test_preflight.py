@@ -147,7 +147,7 @@ def test_exit_status_and_output(
         assert ('"FAIL"' in output) is not ready
     else:
         assert ("0 FAIL: ready to deploy" in output) is ready
-        assert ("npx cdk bootstrap aws://123456789012/us-west-2" in output) is not ready
+        assert ("make bootstrap CLUSTER=" in output) is not ready
 
 
 def test_a_missing_file_is_an_error_without_a_traceback() -> None:

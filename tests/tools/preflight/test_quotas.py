@@ -51,6 +51,13 @@ def with_other_cluster(aws: AnsweringAws, groups: list[dict[str, Any]]) -> None:
     aws.answer("sagemaker", "DescribeCluster", describe)
 
 
+def test_efa_to_lustre_is_paid_for_nothing_as_yet() -> None:
+    lustre = P5.storage.lustre.model_copy(update={"efa": True})
+    cluster = P5.model_copy(update={"storage": P5.storage.model_copy(update={"lustre": lustre})})
+    found = only(empty_account(cluster), cluster, "EFA to Lustre")
+    assert found.level == "WARN" and "they mount it over TCP" in found.message
+
+
 def test_a_type_without_quota_says_what_to_request() -> None:
     cluster = with_group(SLURM, "workers", num_instances=5)
     found = only(empty_account(cluster), cluster, "quota ml.g5.8xlarge for cluster usage")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 
 from node_setup.failure import SetupError
 from node_setup.node import Node
@@ -46,10 +46,12 @@ def _write_and_read_back(node: Node, file_systems: tuple[str, ...], path: str) -
     top = found.output.split()[-1] if found.status == 0 and found.output.split() else "nothing"
     if top not in file_systems:
         raise SetupError(f"{top} is mounted there", "")
-    probe = f"{path}/.probe-{node.facts.host_name}-{os.getpid()}"
+    # A name that no user can foresee.
+    probe = f"{path}/.probe-{node.facts.host_name}-{secrets.token_hex(8)}"
     try:
         written = node.host.try_run(
-            "bash", node.files / "write_and_read_back.sh", probe, timeout_seconds=SECONDS_PER_TRY
+            *("python3", "-I", "-B", node.files / "write_and_read_back.py", probe),
+            timeout_seconds=SECONDS_PER_TRY,
         )
     finally:
         # In a process of its own: on a server that hangs, this one would.

@@ -19,6 +19,8 @@ RECORD = "/var/lib/node-setup/users.json"
 SUDOERS = "/etc/sudoers.d/50-cluster-administrators"
 SUDOERS_MODE = 0o440
 SECONDS_FOR_SSH = 30
+LIMITED = 'set -o pipefail; "$@" 2> >(head --bytes=65536 >&2) | head --bytes=65536'
+"""Runs a command whose output is cut off: its user could make it write without end."""
 SUDOERS_HEAD = "# Administrators of the cluster file. Replaced by node-setup: changes here are lost.\n"
 
 
@@ -97,6 +99,7 @@ def _bring_ssh(node: Node, user: User, home: str, gid: int) -> None:
     script = (node.files / "user_ssh.py").read_text()
     try:
         done = node.host.try_run(
+            *("bash", "-c", LIMITED, "user_ssh"),
             *("setpriv", f"--reuid={user.uid}", f"--regid={gid}", "--clear-groups", "--reset-env", "--"),
             # As an argument: the folder of the scripts may be closed to users.
             *("python3", "-I", "-c", script, path),

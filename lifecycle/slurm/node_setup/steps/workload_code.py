@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tempfile
 import time
 from fnmatch import fnmatch
 from pathlib import Path
 
 from node_setup.failure import SetupError
 from node_setup.node import Node, log
-from node_setup.root_folder import make_root_folder
+from node_setup.root_folder import is_roots, root_folder
 
 FOLDER = "workloads"
 """Below the mount point of Lustre."""
@@ -21,6 +22,8 @@ KEPT_DAYS = 30
 """After a version has been replaced: jobs that were submitted with it may wait or run for long."""
 SECONDS_FOR_DOWNLOAD = 600
 SECONDS_OF_RETRIES = 300
+MOST_BYTES = 1 << 26
+"""Of one file; each is read whole."""
 IGNORED = ("__pycache__", "*.pyc")
 """What running the code leaves beside it; no part of a version."""
 
@@ -38,13 +41,22 @@ def sync(node: Node) -> None:
         log("  left to the primary controller")
         return
     path = f"{node.settings.lustre_mount_path}/{FOLDER}"
-    make_root_folder(node.host, path)
-    folder = node.host.path(path)
-    version = folder / node.deployment.workload_s3_uri.rstrip("/").rsplit("/", 1)[-1]
-    if not version.is_dir() or content_hash(version) != version.name:
-        _fetch(node, version)
-    _lead_to(node, folder / CURRENT, version)
-    _remove_old(node, folder, keep=version)
+    with root_folder(node.host, path) as folder:
+        version = folder / node.deployment.workload_s3_uri.rstrip("/").rsplit("/", 1)[-1]
+        if not _is_whole(version):
+            _fetch(node, version)
+        _lead_to(node, folder / CURRENT, version)
+        _remove_old(node, folder, keep=version)
+
+
+def _is_whole(version: Path) -> bool:
+    """Whether the version is there, unchanged and changeable by root alone.
+
+    It is read only if it can be: users could put links, pipes or endless files into what was once theirs.
+    """
+    found = [path.lstat() for path in (version, *version.rglob("*"))] if os.path.lexists(version) else []
+    is_safe = all(is_roots(status) and status.st_size <= MOST_BYTES for status in found)
+    return bool(found) and is_safe and content_hash(version) == version.name
 
 
 def content_hash(folder: Path) -> str:
@@ -61,7 +73,7 @@ def content_hash(folder: Path) -> str:
 
 def _fetch(node: Node, version: Path) -> None:
     """Download beside the final name, and rename: nobody ever sees a part of a version."""
-    partial = version.with_name(f".{version.name}.partial-{os.getpid()}")
+    partial = Path(tempfile.mkdtemp(prefix=f".{version.name}.partial-", dir=version.parent))
     try:
         node.host.wait_for(
             lambda: _download(node, partial, version.name),
@@ -71,20 +83,22 @@ def _fetch(node: Node, version: Path) -> None:
             every_seconds=15,
         )
         _make_readable(partial)
-        if version.exists():
+        if os.path.lexists(version):
             # Someone has changed it by hand: their files are kept, under a name that says so.
             aside = version.with_name(f"{version.name}.changed-{int(time.time())}")
             version.rename(aside)
-            node.warn(f"{version} had been changed; it is {aside.name} now, and the original is back")
+            node.warn(
+                f"{FOLDER}/{version.name} had been changed; it is {aside.name} now, and the original is back"
+            )
         partial.rename(version)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    node.changed(str(version))
+    node.changed(f"{FOLDER}/{version.name}")
 
 
 def _download(node: Node, partial: Path, expected: str) -> bool:
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    shutil.rmtree(partial)
+    partial.mkdir()
     node.host.run(
         *("aws", "s3", "cp", "--recursive", "--only-show-errors", "--region", node.settings.region),
         *(node.deployment.workload_s3_uri.rstrip("/") + "/", partial),
@@ -117,9 +131,9 @@ def _lead_to(node: Node, link: Path, version: Path) -> None:
     before = os.readlink(link) if link.is_symlink() else None
     if before == version.name:
         return
-    if before and (link.parent / before).is_dir():
+    if before and _is_version(before) and (link.parent / before).is_dir():
         # Its days count from now, when it is replaced.
-        os.utime(link.parent / before)
+        os.utime(link.parent / before, follow_symlinks=False)
     new = link.with_name(f".{link.name}-{os.getpid()}")
     new.unlink(missing_ok=True)
     new.symlink_to(version.name)
@@ -128,10 +142,10 @@ def _lead_to(node: Node, link: Path, version: Path) -> None:
     except OSError as error:
         new.unlink()
         raise SetupError(
-            f"{link} cannot be made to lead to {version.name}: {error.strerror}",
-            f"move {link} away: it is a folder or file of somebody's",
+            f"{FOLDER}/{link.name} cannot be made to lead to {version.name}: {error.strerror}",
+            f"move {node.settings.lustre_mount_path}/{FOLDER}/{link.name} away: it is a folder of somebody's",
         ) from None
-    node.changed(f"{link} leads to {version.name}")
+    node.changed(f"{FOLDER}/{link.name} leads to {version.name}")
 
 
 def _remove_old(node: Node, folder: Path, keep: Path) -> None:
@@ -144,7 +158,7 @@ def _remove_old(node: Node, folder: Path, keep: Path) -> None:
     for path in [*versions[KEPT_VERSIONS - 1 :], *partials]:
         if path.stat().st_mtime < oldest_kept:
             shutil.rmtree(path)
-            node.changed(f"removed {path}, not in use for {KEPT_DAYS} days")
+            node.changed(f"removed {FOLDER}/{path.name}, not in use for {KEPT_DAYS} days")
 
 
 def _is_version(name: str) -> bool:

@@ -53,40 +53,46 @@ def product_files() -> list[Path]:
 
 
 def measure_coverage(options: argparse.Namespace) -> None:
-    """Run every test file under coverage, and keep for each how long it took and which lines it ran."""
+    """Run the suite under coverage, a folder of tests at a time; a folder that is done is not run again."""
     folder: Path = options.out.resolve()
     (folder / "data").mkdir(parents=True, exist_ok=True)
     packages = sorted({path.parts[0] for path in product_files() if len(path.parts) > 1})
     sources = "\n".join(f"    {REPOSITORY / name}" for name in packages)
     config = folder / "coveragerc"
     config.write_text(CONFIG.format(folder=folder, sources=sources))
-    pytest = [sys.executable, "-m", "coverage", "run", f"--rcfile={config}", "-m", "pytest", "-q"]
+    coverage = [sys.executable, "-m", "coverage"]
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
         "COVERAGE_PROCESS_START": str(config),
         "STRENGTH_FOLDER": str(folder),
     }
+    pytest = [*coverage, "run", f"--rcfile={config}", "-m", "pytest", "-q", "-p", "tests.strength.by_file"]
+    for name, files in _test_folders().items():
+        done = folder / f"{name.replace('/', '.')}.done"
+        if done.exists():
+            continue
+        print(f"{time.strftime('%H:%M:%S')} {name}: {len(files)} files", flush=True)
+        # A failed test has run its lines, too.
+        subprocess.run(
+            [*pytest, "-n2", "--dist=loadfile", *files], cwd=REPOSITORY, env=environment, check=False
+        )
+        done.touch()
     subprocess.run(
-        [
-            *pytest,
-            "-p",
-            "tests.strength.by_file",
-            "--numprocesses",
-            "2",
-            "--dist",
-            "loadfile",
-            *options.pytest,
-        ],
-        cwd=REPOSITORY,
-        env=environment,
-        check=False,  # a failed test has run its lines
-    )
-    subprocess.run(
-        [sys.executable, "-m", "coverage", "combine", f"--rcfile={config}", "--quiet"],
+        [*coverage, "combine", f"--rcfile={config}", "--keep", "--quiet"],
         cwd=REPOSITORY,
         env=os.environ | {"COVERAGE_FILE": str(folder / "data" / "lines")},
         check=True,
     )
+
+
+def _test_folders() -> dict[str, list[str]]:
+    """Test files of ``make test`` by folder."""
+    folders: dict[str, list[str]] = defaultdict(list)
+    for path in sorted((REPOSITORY / "tests").rglob("test_*.py")):
+        name = path.relative_to(REPOSITORY)
+        if name.parts[1] not in ("cluster", "gpu", "strength"):
+            folders[str(name.parent)].append(str(name))
+    return folders
 
 
 def draw(options: argparse.Namespace) -> None:
@@ -233,8 +239,6 @@ def main() -> None:
         command = commands.add_parser(name)
         command.set_defaults(function=function)
         command.add_argument("--out", type=Path, required=True, help="folder for the results")
-        if name == "coverage":
-            command.add_argument("pytest", nargs="*", help="more options of pytest")
         if name == "draw":
             command.add_argument("--number", type=int, default=200)
             command.add_argument("--seed", type=int, default=20)

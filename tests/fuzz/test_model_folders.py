@@ -53,7 +53,7 @@ def seeds() -> Iterator[int]:
 
 
 def mutate(content: bytes, draw: random.Random) -> bytes:
-    match draw.randrange(5):
+    match draw.randrange(8):
         case 0:
             return draw.choice(TEXTS)
         case 1:
@@ -76,7 +76,8 @@ def spoil(kind: str, folder: Path, draw: random.Random) -> str:
     if kind == "foreign":
         # Another number in config.json is another model, of any size, and nothing says that it is wrong.
         files = [folder / "model.safetensors"]
-    file = folder / METADATA if kind == "sealed" else draw.choice(files)
+    weights = max(files, key=lambda path: path.stat().st_size)
+    file = folder / METADATA if kind == "sealed" else draw.choice([weights, draw.choice(files)])
     if kind != "sealed" and draw.random() < 0.2:
         file.unlink()
         if draw.random() < 0.5:

@@ -42,30 +42,20 @@ class Record:
         self.state = state
 
 
+_RECORDS = (
+    "Metadata MetadataIndex StorageMeta TensorStorageMetadata BytesStorageMetadata ChunkStorageMetadata"
+)
+_TYPES = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool"
 ALLOWED: dict[tuple[str, str], Any] = {
-    **{
-        (f"{_DCP}.metadata", name): Record
-        for name in (
-            "Metadata",
-            "MetadataIndex",
-            "StorageMeta",
-            "TensorStorageMetadata",
-            "BytesStorageMetadata",
-            "ChunkStorageMetadata",
-            "TensorProperties",
-            "_MEM_FORMAT_ENCODING",
-        )
-    },
+    **{(f"{_DCP}.metadata", name): Record for name in _RECORDS.split()},
+    (f"{_DCP}.metadata", "TensorProperties"): Record,
+    (f"{_DCP}.metadata", "_MEM_FORMAT_ENCODING"): Record,
     (f"{_DCP}.filesystem", "_StorageInfo"): Record,
     ("torch.serialization", "_get_layout"): Record,
     ("pathlib", "PosixPath"): Record,
     ("pathlib._local", "PosixPath"): Record,  # Python 3.13
     ("torch", "Size"): torch.Size,
-    **{
-        ("torch", name): getattr(torch, name)
-        for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
-    },
-    ("torch", "bool"): torch.bool,
+    **{("torch", name): getattr(torch, name) for name in _TYPES.split()},
 }
 """Names that ``.metadata`` may contain, and what they are read as."""
 

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 from transformers import AutoTokenizer, EsmConfig, EsmForMaskedLM
 
@@ -20,6 +21,7 @@ from tests.workloads.esm2.model_folders import write_checkpoint
 from tests.workloads.esm2.training_runs import train_here
 from workloads.esm2 import checksums
 from workloads.esm2.checksums import DamagedError, verified
+from workloads.esm2.config import ModelConfig
 from workloads.esm2.evaluate import main as evaluate
 from workloads.esm2.inference.model import load_model
 from workloads.esm2.pretrained import starting_config
@@ -96,13 +98,7 @@ def test_a_damaged_checkpoint_ends_in_one_line(
         open_model(checkpoint, ServeSettings.of({}))
     if file == DOCUMENT:
         with pytest.raises(DamagedError, match=file):
-            starting_config(load_config_of(checkpoint))
-
-
-def load_config_of(folder: Path) -> Any:
-    from workloads.esm2.config import ModelConfig
-
-    return ModelConfig(init_from=str(folder))
+            starting_config(ModelConfig(init_from=str(checkpoint)))
 
 
 @pytest.mark.parametrize("name", [SHARD, WEIGHTS])
@@ -217,6 +213,22 @@ def test_evaluation_and_training_record_what_they_read(run_file: Path, model: Pa
     train_here(run_file, f"model.init_from={model}", stage=evaluate)
     (scores,) = run_dir.glob("evaluation-*.json")
     assert json.loads(scores.read_text())["model_sha256"] == sums
+
+
+def test_a_model_of_the_hub_is_hashed_once_it_is_here(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrived: list[Path] = []
+
+    def cached(name: str, file: str) -> str | None:
+        assert name == "owner/name"
+        return str(arrived[0] / file) if arrived else None
+
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", cached)
+    (model / "SHA256SUMS").unlink()
+    with verified(model) as there:
+        pass
+    with verified("owner/name") as source:
+        arrived.append(model)
+    assert source.sha256 == there.sha256 is not None
 
 
 def test_large_folders_are_announced(

@@ -18,6 +18,7 @@ from tests.workloads.esm2.training_runs import write_run_file
 from workloads.esm2.bionemo import convert, data, start, train
 from workloads.esm2.bionemo.checkpoints import checkpoint_step, checkpoints_folder, newest_checkpoint
 from workloads.esm2.bionemo.installed import main as check_installed
+from workloads.esm2.checksums import DamagedError, write_sums
 from workloads.esm2.command_line import RunError
 from workloads.esm2.config import RunConfig, load_config
 from workloads.esm2.heartbeat import BEATS_FOLDER
@@ -233,6 +234,27 @@ def test_a_conversion_is_there_whole_or_not_at_all(
     assert f"next: model.init_from={target}" in capsys.readouterr().out
     convert.main(config)
     assert "is there already" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("bionemo")
+def test_a_conversion_reads_verified_files_and_writes_checksums(
+    config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (checkpoints_folder(config.run_dir) / "epoch=0-step=9-consumed_samples=80.0-last").mkdir(parents=True)
+    convert.main(config)
+    assert (config.run_dir / "model/SHA256SUMS").exists()
+    start = tmp_path / "start"
+    start.mkdir()
+    (start / "config.json").write_text("{}")
+    write_sums(start)
+    (start / "config.json").write_text("[]")
+    overrides = [
+        "bionemo.convert=from_transformers",
+        f"model.init_from={start}",
+        f"data.downloads={tmp_path}",
+    ]
+    with pytest.raises(DamagedError, match=r"start/config\.json is damaged: its checksum is wrong"):
+        convert.main(load_config(tmp_path / "run.yaml", overrides))
 
 
 @pytest.mark.usefixtures("bionemo")

@@ -97,7 +97,10 @@ def _explained(error: BaseException) -> str | None:
         return f"{files}{': ' if files else ''}{error.strerror or text or type(error).__name__}; {advice}"
     if failures := getattr(error, "failures", None):  # of each rank, in torch's CheckpointException
         return _explained(next(iter(failures.values()))[0])
-    if _DAMAGED & {kind.__name__ for kind in type(error).__mro__}:
+    # torch's RuntimeError about names or shapes of weights.
+    if text.startswith("Error(s) in loading state_dict") or _DAMAGED & {
+        kind.__name__ for kind in type(error).__mro__
+    }:
         return f"a file of the model or checkpoint is damaged: {text}; copy or write it again"
     if isinstance(error, RecursionError) and "json" in traceback.extract_tb(error.__traceback__)[-1].filename:
         return "a JSON file is nested too deeply to be read; write it again"

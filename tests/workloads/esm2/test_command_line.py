@@ -275,6 +275,12 @@ def rename_to_another_disk() -> None:
     raise OSError(errno.EXDEV, "Invalid cross-device link", "/x/a", None, "/y/b")
 
 
+def weights_of_another_shape() -> None:
+    import torch
+
+    torch.nn.Linear(2, 2).load_state_dict({"weight": torch.zeros(3, 2), "bias": torch.zeros(2)})
+
+
 def interrupted() -> None:
     raise KeyboardInterrupt
 
@@ -282,6 +288,7 @@ def interrupted() -> None:
 FAILURES: list[tuple[Callable[[], None], int, str]] = [
     (damaged_weights, 1, "error: a file of the model or checkpoint is damaged: .*; copy or write it again"),
     (damaged_pickle, 1, "error: a file of the model or checkpoint is damaged: .*; copy or write it again"),
+    (weights_of_another_shape, 1, "error: a file of the model .* damaged: .*size mismatch.*write it again"),
     (deep_json, 1, "error: a JSON file is nested too deeply to be read; write it again"),
     (checkpoint_of_a_full_disk, 1, "error: /x/y: No space left on device; free space or name a place .*"),
     (full_disk, 1, "error: No space left on device; free space or name a place on another disk"),

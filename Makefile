@@ -206,7 +206,7 @@ gpu: ## every benchmark on one GPU, by SYSTEM_PYTHON=python3; ARGS="--stages spe
 	$(SYSTEM_PYTHON) -m benchmarks.acceptance $(ARGS)
 
 bench-data: $(READY) ## data preparation against transformers' tokenizer and pyfastx
-	$(BIN)/python -m benchmarks.data $(ARGS)
+	$(BIN)/python -m benchmarks.acceptance --stages data $(ARGS)
 
 bench-inference: $(READY) ## embeddings per second against transformers' feature-extraction pipeline
 	$(BIN)/python -m benchmarks.acceptance --stages embed $(ARGS)

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     stages = options.stages.split(",")
     if unknown := [name for name in stages if find_spec(f"benchmarks.stages.{name}") is None]:
-        raise SystemExit(f"error: --stages: got {', '.join(unknown)}; allowed are {STAGES}")
+        raise SystemExit(f"error: --stages: got {', '.join(unknown)}; allowed are {STAGES},data")
     if not options.data.exists():
         from workloads.esm2.config import DataConfig, RunConfig
         from workloads.esm2.data.run_data import prepare_run

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks.case import Case, Settings
-from benchmarks.stages import embed, finetune, serve
+from benchmarks.stages import data, embed, finetune, serve
 from workloads.esm2.data.prepare import prepare
 
 LETTERS = "LAGVSERTIDPKQNFYMHWC"
@@ -128,3 +128,13 @@ def test_without_the_servers_packages_the_verdict_says_so(
     assert figures["verdict"] == "failed"
     assert figures["error"].startswith("not installed: starlette, uvicorn")
     assert Path("requirements.txt").read_text().count("starlette")
+
+
+def test_data_preparation_takes_turns_with_the_guidance(settings: Settings) -> None:
+    (case,) = data.cases(settings)
+    figures = data.run(case, settings)
+    rates = figures["residues_per_core_second"]
+    assert {*data.SCRIPTS, data.TOKENIZER, data.LOOK_UP} < rates.keys() and min(rates.values()) > 0
+    assert min(figures["peak_memory_mib"].values()) > 0
+    first, *others = data.rows([{"figures": figures}])
+    assert first[""] == data.TOKENIZER and len(others) == len(rates) + 1

@@ -23,14 +23,7 @@ from tools.eks_placement import (
     queue_names,
     tolerations,
 )
-from tools.job_checks import (
-    bionemo_problems,
-    listed,
-    output_of,
-    path_problems,
-    pinned_output,
-    shard_problems,
-)
+from tools.job_checks import bionemo_problems, listed, output_of, path_problems, shard_problems
 from workloads.esm2.config import RunConfig
 from workloads.esm2.config_rules import xla_violations
 from workloads.esm2.launch.job_file import MODULES
@@ -82,8 +75,8 @@ def pod_job(
         run_dir=str(PurePosixPath(place.folder) / config.run_dir),
         output=output,
         config=config_text,
-        # The file's name is another one in the pods.
-        overrides=(*overrides, f"name={config.name}", *pinned_output(config, output)),
+        # The file's name is another one in the pods, where the model's place may decide on the output.
+        overrides=(*overrides, f"name={config.name}", *([f"inference.output={output}"] if output else ())),
     )
 
 

@@ -84,11 +84,6 @@ def output_of(config: RunConfig, stage: str, folder: str, problems: list[str]) -
         return ""
 
 
-def pinned_output(config: RunConfig, output: str) -> list[str]:
-    """The override that holds a job to the announced output; its model's folder is not visible here."""
-    return [f"inference.output={output}"] if output and config.inference.output is None else []
-
-
 def files_needed(config: RunConfig, stage: str, folder: str) -> tuple[str, ...]:
     """What a stage of inference reads that nothing fetches, by whole paths: input, mutations and model.
 

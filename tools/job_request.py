@@ -21,7 +21,6 @@ from tools.job_checks import (
     listed,
     output_of,
     path_problems,
-    pinned_output,
     shard_problems,
     sizes_of,
 )
@@ -121,8 +120,8 @@ def job_request(
     job = Job(
         **common_fields(cluster, wanted, place),
         version=version,
-        # The file's name is another one on the cluster.
-        overrides=(*overrides, f"name={config.name}", *pinned_output(config, output)),
+        # The file's name is another one on the cluster, where the model's place may decide on the output.
+        overrides=(*overrides, f"name={config.name}", *([f"inference.output={output}"] if output else ())),
         run_dir=str(PurePosixPath(wanted.folder) / config.run_dir),
         data_manifest="" if output else data_manifest(config, wanted.stage, wanted.folder),
         output=output,

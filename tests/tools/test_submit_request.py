@@ -69,7 +69,6 @@ def test_inference_takes_a_node_and_reads_no_shards() -> None:
     assert job["overrides"][-1] == f"inference.output={job['output']}"
     assert job["needed"] == (f"{FOLDER}/runs/esm2_8m_sample/model",)
     elsewhere = request("inference.output=/fsx/data/e.parquet", stage="embed", nodes="2")
-    assert elsewhere["job"]["overrides"][-1] == "name=esm2_8m_sample"
     assert elsewhere["job"]["output"] == "/fsx/data/e.parquet" and "--nodes=2" in elsewhere["sbatch"]
     found = request("inference.input=[/fsx/w.fasta]", "inference.mutations=/fsx/m.csv", stage="variants")
     assert found["job"]["needed"][:2] == ("/fsx/w.fasta", "/fsx/m.csv")

@@ -47,10 +47,8 @@ class Output:
         Raises:
             ValueError: naming a file that is there, and the option that replaces it.
         """
-        if self._overwrites or self._has_key(key):
-            return
         taken = [path for path in [*self._files(), self.summary] if path.exists()]
-        if taken:
+        if taken and not (self._overwrites or self._has_key(key)):
             raise ValueError(
                 f"{taken[0]} exists and is not from the same proteins, model and settings; name another "
                 "inference.output, or set inference.overwrite=true to replace it"

@@ -17,16 +17,12 @@ KEEP_ALIVE_SECONDS = 75
 """Longer than load balancers and SDKs keep idle connections (60 s): they close, not we, so that no request
 meets a connection that is being closed."""
 STALL_SECONDS = 30.0
-"""Interval between two looks at a connection; one that waits for its client at both and has not moved is
-closed. The default of nginx's ``client_header_timeout`` and ``send_timeout`` is 60 s."""
+"""Between two looks at a connection; one that waits for its client at both is closed."""
 log = logging.getLogger("uvicorn.error")
 
 
 class Connection(H11Protocol):
-    """uvicorn's HTTP/1.1 connection, with an end for clients that neither send nor read.
-
-    Bodies have ``app.BODY_SECONDS``, and the time between two requests ``KEEP_ALIVE_SECONDS``.
-    """
+    """uvicorn's HTTP/1.1 connection, with an end for clients that neither send a head nor read an answer."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -27,7 +27,7 @@ from tools.image import build_image
 from tools.source_revision import IMAGE_PATHS, Revision, read_revision
 
 pytestmark = pytest.mark.timeout(1800)
-"""The build installs the lock's packages: four minutes of processor time, on cores that other tests may hold."""
+"""The build takes four minutes of processor time, on cores that other tests may hold."""
 
 REPOSITORY = Path(__file__).parents[2]
 BASE = "localhost/stand-in-base"

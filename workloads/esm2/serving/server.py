@@ -32,6 +32,8 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._next_look.cancel()
         super().connection_lost(exc)
+        # Of a connection that was reset uvicorn leaves the timer, which keeps request and answer for 75 s.
+        self._unset_keepalive_if_required()
 
     def _look(self) -> None:
         is_answering = self.cycle is not None and not self.cycle.response_complete

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -104,6 +105,19 @@ def test_a_client_that_does_not_read_its_answer_is_left(served: Served) -> None:
         while served.server.server_state.connections:
             assert time.monotonic() < deadline, "the answer waits for its reader"
             time.sleep(0.05)
+
+
+def test_a_connection_that_is_reset_is_forgotten(served: Served) -> None:
+    """A timer that outlives it would keep its request and its answer."""
+    with client(served) as connected:
+        connected.sendall(PING)
+        assert connected.recv(1000).startswith(b"HTTP/1.1 200")
+        [connection] = served.server.server_state.connections
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    deadline = time.monotonic() + PATIENCE
+    while served.server.server_state.connections or connection.timeout_keep_alive_task is not None:
+        assert time.monotonic() < deadline, "its timer waits for another request"
+        time.sleep(0.05)
 
 
 def test_a_slow_reader_gets_the_whole_answer(served: Served) -> None:

@@ -156,7 +156,7 @@ def test_missing_python_is_one_line() -> None:
 def test_mistake_is_one_message() -> None:
     done = make("train-ddp", "ARGS=optim.lr=fast")
     assert done.returncode != 0
-    assert "optim.lr: got 'fast'; expected a number" in done.stderr
+    assert "optim.lr: got 'fast'; expected a finite number" in done.stderr
     assert "Traceback" not in done.stderr
 
 

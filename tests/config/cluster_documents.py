@@ -43,13 +43,15 @@ _FILES = {
 
 
 def document(base: str, changes: dict[Any, Any] | None = None) -> dict[str, Any]:
-    """A shipped cluster, the small one also in an ``existing`` VPC, with changes.
+    """A shipped cluster with changes: the small one also in an ``existing`` VPC, p5's with EFA to Lustre.
 
     Changes are by path: ``storage.lustre.efa``, ``instance_groups[workers].ebs_gib``.
     """
     made: dict[str, Any] = yaml.safe_load((Path("clusters") / _FILES[base]).read_text())
     if base.endswith("existing"):
         made["network"] = _EXISTING_NETWORK
+    if base.endswith("p5"):
+        made["storage"]["lustre"]["efa"] = True
     made = yaml.safe_load(yaml.safe_dump(made))
     # The paths name the groups as they are in the base, also where a change renames one.
     places = [(_place(made, place), value) for place, value in (changes or {}).items()]

@@ -170,8 +170,9 @@ def test_a_run_its_checkpoint_and_a_folder_score_alike(run_file: Path, tiny_mode
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    """Without what an outer make hands on, such as its ``ARGS``."""
     command = ["make", "--dry-run", "evaluate", *arguments]
+    environment = {"PATH": os.environ["PATH"]}
     return subprocess.run(
         command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60
     )

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -91,7 +92,7 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
             for name, contestant in contestants.items():
                 turns[name].append(contestant())
         peaks = {
-            workers: peak_memory_mib(lambda workers=workers: _prepare(folder, workers, residues))
+            workers: peak_memory_mib(partial(_prepare, folder, workers, residues))
             for workers in sorted({1, cores, MAX_WORKERS})
         }
     rates = {name: statistics.median(turn.rate for turn in found) for name, found in turns.items()}

@@ -10,7 +10,13 @@ GPU_TESTS = Path(__file__).parent / "gpu"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hide GPUs, unless the GPU tests alone run: all others would train and compare on CUDA."""
+    """Prepare the environment of the tests and of all processes that they start.
+
+    ``make test ARGS=...`` exports its variables, which a ``make`` started by a test would read as its own.
+    GPUs are hidden unless the GPU tests alone run: all others would train and compare on CUDA.
+    """
+    for name in [name for name in os.environ if name.startswith("MAKE") or name in ("MFLAGS", "ARGS")]:
+        del os.environ[name]
     wanted = [Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args]
     if not all(path.resolve().is_relative_to(GPU_TESTS) for path in wanted):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -30,12 +29,9 @@ def readme_commands() -> list[str]:
 
 
 def make(*arguments: str, timeout_seconds: int = 60) -> subprocess.CompletedProcess[str]:
-    # As from a user's shell, not as part of the make that runs these tests.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     return subprocess.run(
         ["make", *arguments],
         cwd=REPOSITORY,
-        env=environment,
         capture_output=True,
         text=True,
         timeout=timeout_seconds,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -71,7 +70,6 @@ def test_make_names_the_stack_of_the_cluster(cluster: str, stack: str) -> None:
         done = subprocess.run(
             ["make", "--dry-run", target, f"CLUSTER={cluster}"],
             cwd=REPOSITORY,
-            env={"PATH": os.environ["PATH"]},  # without what an outer make hands on
             capture_output=True,
             text=True,
             check=True,

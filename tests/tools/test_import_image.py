@@ -351,7 +351,4 @@ def test_make_refuses_a_target_that_is_of_this_machine(target: str) -> None:
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    return subprocess.run(
-        ["make", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
-    )
+    return subprocess.run(["make", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60)

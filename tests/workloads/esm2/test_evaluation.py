@@ -170,12 +170,8 @@ def test_a_run_its_checkpoint_and_a_folder_score_alike(run_file: Path, tiny_mode
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Without what an outer make hands on, such as its ``ARGS``."""
     command = ["make", "--dry-run", "evaluate", *arguments]
-    environment = {"PATH": os.environ["PATH"]}
-    return subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60
-    )
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
 
 
 def test_make_scores_the_run_that_is_named(run_file: Path, tmp_path: Path) -> None:

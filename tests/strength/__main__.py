@@ -9,7 +9,7 @@ Run these in a clean clone, because ``run`` edits its files, one at a time, and 
 ``run`` writes one JSON line per mutant to ``results.jsonl`` and continues where it stopped. For each mutant
 it runs the test files whose coverage reaches the line, until the first failure or for 60 s. Files named like
 the module come first, then cheap ones. Verdicts are ``killed``, ``survived``, ``out of time`` (60 s without a
-failure) and ``not covered``.
+failure), ``not covered`` and, in a later version of the product, ``line is gone``.
 """
 
 from __future__ import annotations
@@ -137,21 +137,26 @@ def run(options: argparse.Namespace) -> None:
         {_key(json.loads(line)) for line in results.read_text().splitlines()} if results.exists() else set()
     )
     mutants = [json.loads(line) for line in (options.out / "mutants.jsonl").read_text().splitlines()]
+    files = product_files()
     seconds: dict[str, float] = {}
     for file in options.coverage.glob("seconds-*.json"):
         seconds |= json.loads(file.read_text())
     for number, fields in enumerate(mutants):
         if _key(fields) in done or number % options.of != options.part:
             continue
-        mutant = Mutant.from_json(fields)
-        reaching = (
-            test for test in _tests_that_reach(options.coverage, mutant) if (REPOSITORY / test).exists()
-        )
-        tests = sorted(reaching, key=lambda test: (mutant.path.stem not in test, seconds.get(test, 0)))
         began = time.monotonic()
-        verdict, killer = _try(mutant, tests) if tests else ("not covered", "")
+        tests: list[str] = []
+        if mutant := Mutant.from_json(fields).found_again(REPOSITORY, files):
+            reaching = (
+                test for test in _tests_that_reach(options.coverage, mutant) if (REPOSITORY / test).exists()
+            )
+            tests = sorted(reaching, key=lambda test: (mutant.path.stem not in test, seconds.get(test, 0)))
+            verdict, killer = _try(mutant, tests) if tests else ("not covered", "")
+        else:
+            verdict, killer = "line is gone", ""
         line = {
             **fields,
+            "found_at": f"{mutant.path}:{mutant.line}" if mutant else "",
             "verdict": verdict,
             "killed_by": killer,
             "test_files": len(tests),
@@ -159,7 +164,7 @@ def run(options: argparse.Namespace) -> None:
         }
         with results.open("a") as file:
             file.write(json.dumps(line) + "\n")
-        print(f"{number + 1}/{len(mutants)} {mutant.path}:{mutant.line} {verdict} {killer}", flush=True)
+        print(f"{number + 1}/{len(mutants)} {fields['path']}:{fields['line']} {verdict} {killer}", flush=True)
 
 
 def _try(mutant: Mutant, tests: list[str]) -> tuple[str, str]:

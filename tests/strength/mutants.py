@@ -47,6 +47,8 @@ class Mutant:
     after: str
     measured_line: int
     """First line of the statement, under which coverage counts all of its lines."""
+    text: str
+    """The whole line without its indentation, by which the mutant is found again in a later version."""
 
     def applied(self, source: str) -> str:
         lines = source.splitlines(keepends=True)
@@ -62,8 +64,20 @@ class Mutant:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Mutant:
-        names = ("line", "column", "before", "after", "measured_line")
+        names = ("line", "column", "before", "after", "measured_line", "text")
         return cls(Path(fields["path"]), **{name: fields[name] for name in names})
+
+    def found_again(self, repository: Path, files: list[Path]) -> Mutant | None:
+        """Return this mutant in the present ``files``: at the nearest equal line, first in its own file."""
+        own = [path for path in files if path == self.path]
+        for path in own + [path for path in files if path != self.path]:
+            lines = (repository / path).read_text().splitlines()
+            numbers = [number for number, line in enumerate(lines, start=1) if line.strip() == self.text]
+            for number in sorted(numbers, key=lambda number: abs(number - self.line)):
+                for mutant in mutants_of(repository / path, path, number):
+                    if (mutant.before, mutant.after) == (self.before, self.after):
+                        return mutant
+        return None
 
 
 def mutants_of(file: Path, name: Path, line: int) -> list[Mutant]:
@@ -72,7 +86,8 @@ def mutants_of(file: Path, name: Path, line: int) -> list[Mutant]:
     found = []
     for statement, node, after in changes.get(line, ()):
         before = ast.get_source_segment(source, node) or ""
-        mutant = Mutant(name, line, node.col_offset, before, after, statement.lineno)
+        text = source.splitlines()[line - 1].strip()
+        mutant = Mutant(name, line, node.col_offset, before, after, statement.lineno, text)
         with suppress(SyntaxError):
             ast.parse(mutant.applied(source))
             found.append(mutant)

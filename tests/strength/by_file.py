@@ -1,10 +1,9 @@
-"""Plugin of pytest: name the test file at hand to coverage, here and in child processes."""
+"""Plugin of pytest: name the test file at hand to coverage, in child processes too, and count CPU seconds."""
 
 from __future__ import annotations
 
 import json
 import os
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,13 +20,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     os.environ["TEST_FILE"] = name
     if current := coverage.Coverage.current():
         current.switch_context(name)
-    began = time.monotonic()
+    began = _cpu_seconds()
     result = yield
-    _seconds[name] += time.monotonic() - began
+    _seconds[name] += _cpu_seconds() - began
     return result
 
 
+def _cpu_seconds() -> float:
+    """CPU seconds of this process and of the children that it has waited for."""
+    return sum(os.times()[:4])
+
+
 def pytest_sessionfinish() -> None:
-    """Keep the seconds of this process's test files."""
+    """Keep the CPU seconds of this process's test files."""
     if _seconds:
         Path(os.environ["STRENGTH_FOLDER"], f"seconds-{os.getpid()}.json").write_text(json.dumps(_seconds))

@@ -99,7 +99,7 @@ $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name))
 	bandwidth report status tail cancel fetch bench gpu bench-data bench-inference bench-serve \
 	cost prices plan \
 	synth bootstrap deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
-	schema golden image push test fuzz test-cluster test-image test-xla test-oldest lint format clean
+	schema golden lock image push test fuzz test-cluster test-image test-xla test-oldest lint format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -109,12 +109,14 @@ help: ## this list
 env: $(READY) ## the Python environment in .venv; every target below makes it by itself
 
 # Rebuilt when the pins change. The marker comes last, so a broken install is not taken for a whole one.
-$(READY): requirements.txt
+$(READY): requirements.lock
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 (Debian/Ubuntu: apt-get install python3.11 python3.11-venv), or name another with PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make environments: install its venv package (Debian/Ubuntu: apt-get install python3.11-venv)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) -V), the pins are for Python 3.11: name one with PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements.lock
+	@# Not locked: its wheel depends on the machine (CPU or CUDA).
+	$(BIN)/pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.txt)
 	@# It was in requirements.txt once, and would go before the user's own version.
 	@$(BIN)/pip uninstall --quiet --quiet --yes awscli
 	@touch $@
@@ -301,6 +303,9 @@ schema: $(READY) ## the cluster file's JSON schema, which editors complete from
 
 golden: $(READY) ## write the expected templates again
 	$(NODE_HERE) $(BIN)/python -m tests.golden.write
+
+lock: $(READY) ## the Python packages of requirements.txt and docker/requirements.in, with versions and hashes
+	PATH="$(CURDIR)/$(BIN):$$PATH" docker/lock.sh $(ARGS)
 
 image: $(READY) ## build the image of the commit (FRAMEWORK=); TARGET=slurm: push it, and a file of it for jobs on /fsx
 ifeq ($(TARGET),slurm)

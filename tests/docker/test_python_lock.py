@@ -145,13 +145,27 @@ def test_lock_holds_what_is_asked_for_and_never_torch(folder: str) -> None:
     assert not {name for name in locked if re.match(r"torch|triton|nvidia|cuda", name)}
 
 
+def pins() -> dict[str, str]:
+    """Versions of requirements.txt by canonical name."""
+    text = (REPOSITORY / "requirements.txt").read_text()
+    found = re.findall(r"^([\w.-]+)(?:\[\w+\])?==(\S+)", text, re.MULTILINE)
+    return {str(canonicalize_name(name)): version for name, version in found}
+
+
+def test_developers_lock_holds_all_pins_but_torch() -> None:
+    wanted, locked = pins(), lock(".")
+    del wanted["torch"]
+    assert wanted == {name: locked.get(name) for name in wanted}, "run: make lock"
+    assert "torch" not in locked
+    packages = re.split(r"\n(?=\S)", (REPOSITORY / "requirements.lock").read_text())
+    assert not [package for package in packages if "--hash=sha256:" not in package]
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_locked_versions_are_those_that_are_tested(folder: str) -> None:
-    """Of what requirements.txt pins: the image trains with what the tests ran with."""
-    pins = re.findall(r"^([\w.-]+)==(\S+)", (REPOSITORY / "requirements.txt").read_text(), re.MULTILINE)
+    """The image trains with what the tests ran with."""
     locked = lock(folder)
-    shared = {str(canonicalize_name(name)): version for name, version in pins}
-    shared = {name: version for name, version in shared.items() if name in locked}
+    shared = {name: version for name, version in pins().items() if name in locked}
     assert len(shared) > 4
     assert shared == {name: locked[name] for name in shared}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import itertools
 import json
 import random
 import socket
@@ -95,7 +94,7 @@ def test_no_request_is_the_server_s_fault(
     seen: set[int] = set()
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
     number = 0
-    for rng, _ in itertools.product(rounds(15), range(REQUESTS)):
+    for rng in (rng for rng in rounds(15) for _ in range(REQUESTS)):
         number += 1
         method, path, body, headers = request(rng)
         try:
@@ -128,7 +127,7 @@ def test_what_is_not_quite_http_harms_nobody(
 ) -> None:
     seen: set[bytes] = set()
     number = 0
-    for rng, _ in itertools.product(rounds(10), range(CONNECTIONS)):
+    for rng in (rng for rng in rounds(10) for _ in range(CONNECTIONS)):
         number += 1
         made = [rng.choice([framed, framed, framed, noise])(rng) for _ in range(rng.choice([1, 1, 2]))]
         answer = b""

@@ -81,8 +81,9 @@ class Reader(FileSystemReader):
             with path.open("rb") as file:
                 self._metadata = _tensors(_Unpickler(file).load(), read_document(folder)["checksums"].keys())
         except Exception as error:  # an unpickler of damaged bytes raises nearly anything
+            reason = " ".join(str(error).split())
             raise ValueError(
-                f"{path} cannot be read: {type(error).__name__}: {error}; give another checkpoint"
+                f"{path} cannot be read: {type(error).__name__}: {reason}; give another checkpoint"
             ) from error
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:

@@ -28,7 +28,7 @@ from tests.workloads.esm2.model_folders import (
 )
 from tests.workloads.esm2.training_runs import losses, train_here, write_run_file
 from workloads.esm2 import checkpoint as checkpoint_module
-from workloads.esm2.checkpoint_reader import ALLOWED, Record, _Unpickler, weights_of
+from workloads.esm2.checkpoint_reader import ALLOWED, Reader, Record, _Unpickler, weights_of
 from workloads.esm2.evaluate import main as evaluate
 from workloads.esm2.inference.embed import embed
 from workloads.esm2.processes import processes
@@ -167,6 +167,13 @@ def test_torch_alone_would_run_it(plant: Plant, tiny_config: EsmConfig, tmp_path
     state = {"model": {name: torch.empty(shape) for name, shape in shapes.items()}}
     load(state, checkpoint_id=folder, no_dist=True)
     assert (tmp_path / "ran").exists()
+
+
+def test_a_reason_of_two_lines_is_told_in_one(tmp_path: Path) -> None:
+    (tmp_path / ".metadata").write_bytes(b"\x80\x02Pelsewhere\n.")  # a persistent id
+    with pytest.raises(ValueError, match=r"[.]metadata cannot be read: UnpicklingError: ") as raised:
+        Reader(tmp_path)
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("path", ["../outside.distcp", "/etc/passwd", "unlisted.distcp"])

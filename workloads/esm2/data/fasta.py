@@ -186,9 +186,10 @@ class SourceReader:
 
 def _without_leading_blanks(data: bytes, separator: bytes) -> tuple[bytes, int]:
     """Drop a byte order mark and blank lines at the start; how many lines went."""
-    # The first field of a table's row may be empty: its tab is no blank.
-    blanks = b"\r\n" if separator == LINE_START else b" \t\r\n"
-    rest = data.removeprefix(b"\xef\xbb\xbf").lstrip(blanks)
+    text = data.removeprefix(b"\xef\xbb\xbf")
+    # A table's row may have nothing but empty fields. A header begins its line: blanks before it stay.
+    blank_lines = rb"[\r\n]*" if separator == LINE_START else rb"(?:[ \t\r]*\n)*"
+    rest = re.sub(rb"\A" + blank_lines, b"", text) if text.strip() else b""
     return rest, data.count(b"\n", 0, len(data) - len(rest))
 
 

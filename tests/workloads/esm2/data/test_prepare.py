@@ -280,6 +280,7 @@ def test_damaged_result_is_not_taken_as_whole(tmp_path: Path, proteins, write_fa
         ("\n \n", "bad.fasta is empty"),
         ("MKVLA\n>a\nMKV\n", "bad.fasta:1: sequence before the first header"),
         ("\nid,sequence\na,MKV\n", "bad.fasta:2: not FASTA: the first line is 'id,sequence'"),
+        ("\n\t>x\nMKV\n", r"bad.fasta:2: not FASTA: the first line is '\\t>x'"),
         (">p1\nMKV\n>x\nLAG\n", r"bad.fasta:1: the id p1 was used before, at .*good.fasta:3"),
         (">x\nMKV\n" * 2, r"bad.fasta:3: the id x was used before, at .*bad.fasta:1"),
         (">x\nMKV\n" + ">y\nLAGV\n" * 500 + ">x\nAAA", r"the id y was used before"),

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.shared_folder import shared_folder
+
 LONG = ("local_aws", "workloads")
 GPU_TESTS = Path(__file__).parent / "gpu"
 
@@ -15,6 +17,7 @@ def pytest_configure(config: pytest.Config) -> None:
     ``make test ARGS=...`` exports its variables, which a ``make`` started by a test would read as its own.
     GPUs are hidden unless the GPU tests alone run: all others would train and compare on CUDA.
     """
+    shared_folder()  # before pytest-xdist starts processes, which inherit it
     for name in [name for name in os.environ if name.startswith("MAKE") or name in ("MFLAGS", "ARGS")]:
         del os.environ[name]
     wanted = [Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args]

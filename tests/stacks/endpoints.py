@@ -10,9 +10,8 @@ from typing import Any
 import yaml
 
 from config.endpoint import Endpoint
-from stacks.cluster_stacks import add_checks
 from stacks.endpoint_stack import add_endpoint_stack
-from tests.stacks.synthesized import REPOSITORY, new_app
+from tests.stacks.synthesized import REPOSITORY, once
 
 ENDPOINT_FILES = [
     path.relative_to(REPOSITORY).as_posix() for path in sorted((REPOSITORY / "endpoints").glob("*.yaml"))
@@ -31,10 +30,7 @@ def endpoint(file: str, **changes: Any) -> Endpoint:
 
 def synthesize_endpoint(found: Endpoint) -> Path:
     """The folder of the cloud assembly; cdk-nag's findings raise."""
-    app = new_app()
-    add_endpoint_stack(app, found)
-    add_checks(app)
-    return Path(app.synth().directory)
+    return once(f"endpoint {found.model_dump_json()}", lambda app: add_endpoint_stack(app, found))
 
 
 @cache

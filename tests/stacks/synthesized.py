@@ -1,9 +1,12 @@
-"""Cluster files and variants of them, synthesized once for all tests as `cdk synth` does it."""
+"""Cluster files and variants of them, synthesized as `cdk synth` does it, once per pytest session."""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from aws_cdk import App
 
 from config.cluster_kinds import KINDS, AnyCluster
 from stacks.cluster_stacks import add_checks, add_stacks
+from tests.shared_folder import shared_folder
 
 REPOSITORY = Path(__file__).parents[2]
 CHARTS = REPOSITORY / "tests" / "charts" / "stand_ins"
@@ -40,22 +44,43 @@ def load(file: str, **changes: Any) -> Any:
     return KINDS[document["scheduler"]].model_validate(document)
 
 
-def new_app(file: str | None = None) -> App:
-    """An app that writes to a folder of its own, with what the command line would give it."""
+def new_app(file: str | None = None, folder: Path | None = None) -> App:
+    """An app with what the command line would give it. By default it writes to a folder of its own."""
     context = json.loads((REPOSITORY / "cdk.json").read_text())["context"]
     # What the command line adds by itself.
     context |= {"aws:cdk:enable-path-metadata": True, "aws:cdk:enable-asset-metadata": True}
     if file:
         context["cluster"] = file
-    return App(context=context, outdir=tempfile.mkdtemp(prefix="cdk-"), analytics_reporting=False)
+    return App(
+        context=context,
+        outdir=str(folder or tempfile.mkdtemp(dir=shared_folder())),
+        analytics_reporting=False,
+    )
 
 
 def synthesize(cluster: AnyCluster, file: str | None = None) -> Path:
     """The folder of the cloud assembly; cdk-nag's findings raise."""
-    app = new_app(file)
-    add_stacks(app, cluster, chart_stand_ins=CHARTS)
-    add_checks(app)
-    return Path(app.synth().directory)
+
+    def add(app: App) -> None:
+        add_stacks(app, cluster, chart_stand_ins=CHARTS)
+
+    return once(f"{file} {cluster.model_dump_json()}", add, file)
+
+
+def once(subject: str, add: Callable[[App], None], file: str | None = None) -> Path:
+    """The cloud assembly of what ``add`` adds, made by the first process of the session that wants it."""
+    folder = shared_folder() / "assemblies" / hashlib.sha256(subject.encode()).hexdigest()[:16]
+    folder.parent.mkdir(exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            partial = folder.with_suffix(".partial")
+            app = new_app(file, partial)
+            add(app)
+            add_checks(app)
+            app.synth()
+            partial.rename(folder)
+    return folder
 
 
 def read_templates(folder: Path) -> Templates:

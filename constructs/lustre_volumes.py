@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from aws_cdk import RemovalPolicy
 
 from config import addons
@@ -60,19 +63,17 @@ class LustreVolumes(Construct):
         namespaces = job_namespaces(kubernetes.settings)
         volume = LustreVolume(lustre.file_system_id, lustre.dns_name, lustre.mount_name, lustre.capacity_gib)
         places = [SYSTEM_NAMESPACE, *namespaces]
+        steps: dict[str, Sequence[Mapping[str, Any]]] = {
+            "Volumes": [
+                *([_NAMESPACE] if COMMON_NAMESPACE in namespaces else []),
+                storage_class(),
+                *(persistent_volume(volume, namespace) for namespace in places),
+            ],
+            "Claims": [persistent_volume_claim(volume, namespace) for namespace in places],
+            "Folders": [folder_job(namespaces)],
+        }
         before: IConstruct = driver
-        for name, objects in (
-            (
-                "Volumes",
-                [
-                    *([_NAMESPACE] if COMMON_NAMESPACE in namespaces else []),
-                    storage_class(),
-                    *(persistent_volume(volume, namespace) for namespace in places),
-                ],
-            ),
-            ("Claims", [persistent_volume_claim(volume, namespace) for namespace in places]),
-            ("Folders", [folder_job(namespaces)]),
-        ):
+        for name, objects in steps.items():
             made = kubernetes.manifest(self, name, objects, removal=RemovalPolicy.RETAIN)
             made.node.add_dependency(before)
             before = made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aws_cdk import Acknowledgment, Duration, Validations
+from aws_cdk import Duration
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_rds as rds
@@ -12,7 +12,7 @@ from aws_cdk import aws_secretsmanager as secretsmanager
 
 from config.slurm_cluster import AccountingDatabase as Settings
 from constructs import Construct
-from constructs.checkov import skip_check
+from constructs.findings import acknowledge, skip_check
 from constructs.removal import KEEP, removal_policy
 
 PORT = 3306
@@ -118,8 +118,7 @@ class AccountingDatabase(Construct):
         }
         if not settings.multi_az:
             findings["AwsSolutions-RDS3"] = "multi_az is the cluster file's choice; jobs go on without"
-        for finding, reason in findings.items():
-            Validations.of(self).acknowledge(Acknowledgment(id=finding, reason=reason))
+        acknowledge(self, findings)
         created = self.instance.node.default_child
         assert isinstance(created, rds.CfnDBInstance)
         skip_check(created, "CKV2_AWS_69", "Forcing TLS would lock out a slurmdbd without it; it is offered.")

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_logs as logs
 
 from config import addons
-from config.eks_cluster import EksCluster
 from config.job_access import job_roles
 from config.karpenter import karpenter_objects
+from config.kubernetes_names import JOB_ENVIRONMENT, JOB_SERVICE_ACCOUNT, job_namespaces
 from config.training_collector import NAME, NAMESPACE, collector_objects
 from constructs import Construct, IConstruct
-from constructs.addon import addon
 from constructs.container_insights import ContainerInsights
 from constructs.eks_hyperpod_cluster import EksHyperPodCluster
-from constructs.job_mlflow import JobMlflow
 from constructs.kubernetes_cluster import KubernetesCluster
 from constructs.lustre_file_system import LustreFileSystem
 from constructs.lustre_volumes import LustreVolumes
 from constructs.managed_mlflow import ManagedMlflow
-from constructs.manifest import manifest
 from constructs.metrics_workspace import MetricsWorkspace
 from constructs.node_statements import Statement
 from constructs.observability import Observability
@@ -41,7 +39,6 @@ class ClusterServices(Construct):
         scope: Construct,
         construct_id: str,
         *,
-        settings: EksCluster,
         kubernetes: KubernetesCluster,
         hyperpod: EksHyperPodCluster,
         lustre: LustreFileSystem,
@@ -51,64 +48,46 @@ class ClusterServices(Construct):
         log: logs.CfnLogGroup,
     ) -> None:
         super().__init__(scope, construct_id)
+        settings = kubernetes.settings
         steps: list[IConstruct] = [
-            addon(self, "CoreDns", settings=settings, kubernetes=kubernetes, name=addons.COREDNS),
-            addon(self, "CertManager", settings=settings, kubernetes=kubernetes, name=addons.CERT_MANAGER),
+            kubernetes.addon(self, "CoreDns", addons.COREDNS),
+            kubernetes.addon(self, "CertManager", addons.CERT_MANAGER),
         ]
         if settings.task_governance:
             steps.append(
                 TaskGovernance(
                     self,
                     "TaskGovernance",
-                    settings=settings,
                     governance=settings.task_governance,
                     kubernetes=kubernetes,
                     hyperpod=hyperpod,
                     log=log,
                 )
             )
-        volumes = LustreVolumes(self, "Lustre", settings=settings, kubernetes=kubernetes, lustre=lustre)
-        access = manifest(self, "JobRoles", kubernetes=kubernetes, objects=[*job_roles(settings)])
+        volumes = LustreVolumes(self, "Lustre", kubernetes=kubernetes, lustre=lustre)
+        access = kubernetes.manifest(self, "JobRoles", job_roles(settings))
         # Of the namespaces of jobs, one of which comes with the volumes.
         access.node.add_dependency(volumes)
         others: list[IConstruct] = [volumes, access]
         if settings.training_operator == "hyperpod":
             others.append(
-                TrainingOperator(
-                    self, "TrainingOperator", settings=settings, kubernetes=kubernetes, hyperpod=hyperpod
-                )
+                TrainingOperator(self, "TrainingOperator", kubernetes=kubernetes, hyperpod=hyperpod)
             )
         if metrics:
-            others.append(
-                Observability(
-                    self,
-                    "Observability",
-                    settings=settings,
-                    kubernetes=kubernetes,
-                    metrics=metrics,
-                )
-            )
-            collector = TrainingCollector(
-                self, "TrainingMetrics", settings=settings, kubernetes=kubernetes, metrics=metrics
-            )
+            others.append(Observability(self, "Observability", kubernetes=kubernetes, metrics=metrics))
+            collector = TrainingCollector(self, "TrainingMetrics", kubernetes=kubernetes, metrics=metrics)
             # As access: the common namespace comes with the volumes.
             collector.node.add_dependency(volumes)
             others.append(collector)
         if mlflow:
-            jobs = JobMlflow(self, "Mlflow", settings=settings, kubernetes=kubernetes, mlflow=mlflow)
+            jobs = JobMlflow(self, "Mlflow", kubernetes=kubernetes, mlflow=mlflow)
             # As access: the common namespace comes with the volumes.
             jobs.node.add_dependency(volumes)
             others.append(jobs)
         if settings.container_insights:
-            others.append(
-                ContainerInsights(
-                    self, "ContainerInsights", settings=settings, kubernetes=kubernetes, key=key
-                )
-            )
+            others.append(ContainerInsights(self, "ContainerInsights", kubernetes=kubernetes, key=key))
         if settings.autoscaling == "karpenter":
-            others.append(
-                manifest(self, "NodePools", kubernetes=kubernetes, objects=[*karpenter_objects(settings)])
-            )
+            others.append(kubernetes.manifest(self, "NodePools", karpenter_objects(settings)))
         for before, after in pairwise(steps):
             after.node.add_dependency(before)
         for other in others:
@@ -123,7 +102,6 @@ class TrainingOperator(Construct):
         scope: Construct,
         construct_id: str,
         *,
-        settings: EksCluster,
         kubernetes: KubernetesCluster,
         hyperpod: EksHyperPodCluster,
     ) -> None:
@@ -137,9 +115,7 @@ class TrainingOperator(Construct):
             # What AmazonSageMakerHyperPodTrainingOperatorAccess allows, of this cluster alone.
             statements=[Statement("DescribeNodes", ["sagemaker:DescribeClusterNode"], [hyperpod.arn])],
         )
-        operator = addon(
-            self, "Addon", settings=settings, kubernetes=kubernetes, name=addons.TRAINING_OPERATOR
-        )
+        operator = kubernetes.addon(self, "Addon", addons.TRAINING_OPERATOR)
         operator.node.add_dependency(role)
 
 
@@ -154,7 +130,6 @@ class TrainingCollector(Construct):
         scope: Construct,
         construct_id: str,
         *,
-        settings: EksCluster,
         kubernetes: KubernetesCluster,
         metrics: MetricsWorkspace,
     ) -> None:
@@ -167,10 +142,48 @@ class TrainingCollector(Construct):
             service_account=NAME,
             statements=[Statement("WriteMetrics", ["aps:RemoteWrite"], [metrics.workspace.attr_arn])],
         )
-        objects = manifest(
+        wanted = collector_objects(kubernetes.settings, remote_write_url=metrics.remote_write_url)
+        objects = kubernetes.manifest(self, "Objects", wanted)
+        objects.node.add_dependency(role)
+
+
+class JobMlflow(Construct):
+    """In every namespace of jobs: MLflow's address, and a service account whose pods may log to it, no more.
+
+    The namespaces must be there.
+    """
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster, mlflow: ManagedMlflow
+    ) -> None:
+        super().__init__(scope, construct_id)
+        namespaces = job_namespaces(kubernetes.settings)
+        first, *others = namespaces
+        role = PodRole(
+            self,
+            "Role",
+            kubernetes=kubernetes,
+            namespace=first,
+            further_namespaces=others,
+            service_account=JOB_SERVICE_ACCOUNT,
+            statements=[mlflow.to_log_runs],
+        )
+        variables = {"MLFLOW_TRACKING_URI": mlflow.arn}
+        objects = kubernetes.manifest(
             self,
             "Objects",
-            kubernetes=kubernetes,
-            objects=[*collector_objects(settings, remote_write_url=metrics.remote_write_url)],
+            [
+                made
+                for namespace in namespaces
+                for made in (
+                    _head("ServiceAccount", JOB_SERVICE_ACCOUNT, namespace),
+                    {**_head("ConfigMap", JOB_ENVIRONMENT, namespace), "data": variables},
+                )
+            ],
         )
+        # A pod reads its role at its start, and the account is what lets it start.
         objects.node.add_dependency(role)
+
+
+def _head(kind: str, name: str, namespace: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": namespace}}

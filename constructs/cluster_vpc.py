@@ -1,4 +1,4 @@
-"""A VPC for one cluster: a large private subnet per zone, and at most one way out."""
+"""A VPC for one cluster: a large private subnet per zone, at most one way out, and its flow log."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
-from aws_cdk import Tags
+from aws_cdk import Stack, Tags
 from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 
 from config.cluster import NewVpc
 from config.rules.subnets import NUM_SMALL_SUBNETS, SMALL_PREFIX
 from constructs import Construct
+from constructs.log_group import log_group
 
 
 class ClusterVpc(Construct):
@@ -167,3 +170,53 @@ def address_plan(network: NewVpc) -> AddressPlan:
         IPv4Network((end - (i + 1) * size_small, SMALL_PREFIX)) for i in range(NUM_SMALL_SUBNETS)
     )
     return AddressPlan(private=private, nat=nat, database=(database[0], database[1]))
+
+
+class FlowLog(Construct):
+    """Record of connections that a VPC accepts or rejects: kept ``retention_days``, gone with the stack."""
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, vpc_id: str, key: kms.IKey | None, retention_days: int
+    ) -> None:
+        super().__init__(scope, construct_id)
+        stack = Stack.of(self)
+        group = log_group(self, "LogGroup", key=key, retention_days=retention_days)
+        role = iam.Role(
+            self,
+            "Role",
+            assumed_by=iam.ServicePrincipal(
+                "vpc-flow-logs.amazonaws.com",
+                # No other account's flow log may pass this role to the service.
+                conditions={
+                    "StringEquals": {"aws:SourceAccount": stack.account},
+                    "ArnLike": {
+                        "aws:SourceArn": (
+                            f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}:vpc-flow-log/*"
+                        )
+                    },
+                },
+            ),
+        )
+        policy = iam.Policy(
+            self,
+            "Policy",
+            roles=[role],
+            statements=[
+                iam.PolicyStatement(
+                    actions=["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
+                    # The group's ARN as CloudFormation returns it ends with ":*": the group's streams.
+                    resources=[group.attr_arn],
+                )
+            ],
+        )
+        flow_log = ec2.CfnFlowLog(
+            self,
+            "FlowLog",
+            resource_type="VPC",
+            resource_id=vpc_id,
+            traffic_type="ALL",
+            log_destination_type="cloud-watch-logs",
+            log_destination=group.attr_arn,
+            deliver_logs_permission_arn=role.role_arn,
+        )
+        flow_log.node.add_dependency(policy)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from aws_cdk import aws_kms as kms
 
 from config import addons
-from config.eks_cluster import EksCluster
 from constructs import Construct
-from constructs.addon import addon
 from constructs.kubernetes_cluster import KubernetesCluster
 from constructs.log_group import log_group
-from constructs.node_statements import Statement
+from constructs.node_statements import Statement, metrics_statement
 from constructs.pod_role import PodRole
 
 LOG_DAYS = 30
@@ -21,13 +19,7 @@ class ContainerInsights(Construct):
     """CloudWatch's add-on, with log groups made before it, which it would make without key and end."""
 
     def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        settings: EksCluster,
-        kubernetes: KubernetesCluster,
-        key: kms.IKey | None,
+        self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster, key: kms.IKey | None
     ) -> None:
         super().__init__(scope, construct_id)
         groups = [
@@ -36,7 +28,7 @@ class ContainerInsights(Construct):
                 f"{kind.capitalize()}Log",
                 key=key,
                 retention_days=LOG_DAYS,
-                log_group_name=f"/aws/containerinsights/{settings.name}/{kind}",
+                log_group_name=f"/aws/containerinsights/{kubernetes.settings.name}/{kind}",
             )
             for kind in _KINDS
         ]
@@ -53,13 +45,7 @@ class ContainerInsights(Construct):
                     # The attribute ends with ":*" and means the group's streams.
                     [group.attr_arn for group in groups],
                 ),
-                Statement(
-                    "PutMetrics",
-                    ["cloudwatch:PutMetricData"],
-                    ["*"],
-                    {"StringEquals": {"cloudwatch:namespace": "ContainerInsights"}},
-                    "metrics have no ARN; the condition names the namespace",
-                ),
+                metrics_statement("ContainerInsights"),
                 Statement(
                     "DescribeNodes",
                     ["ec2:DescribeTags", "ec2:DescribeVolumes", "logs:DescribeLogGroups"],
@@ -68,11 +54,5 @@ class ContainerInsights(Construct):
                 ),
             ],
         )
-        agent = addon(
-            self,
-            "Addon",
-            settings=settings,
-            kubernetes=kubernetes,
-            name=addons.CONTAINER_INSIGHTS,
-        )
+        agent = kubernetes.addon(self, "Addon", addons.CONTAINER_INSIGHTS)
         agent.node.add_dependency(role, *groups)

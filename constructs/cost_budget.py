@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from aws_cdk import aws_budgets as budgets
-from aws_cdk import aws_sns as sns
 
-from config.cluster import Budget
+from config.cluster import Budget, Cluster
+from config.resource_names import CLUSTER_TAG
 from constructs import Construct
+from constructs.alert_topic import AlertTopic
 
 
 class CostBudget(Construct):
@@ -24,17 +25,15 @@ class CostBudget(Construct):
         scope: Construct,
         construct_id: str,
         *,
-        cluster_name: str,
-        tag: str,
+        cluster: Cluster,
         budget: Budget,
-        topic: sns.ITopic | None,
+        alerts: AlertTopic | None,
     ) -> None:
         super().__init__(scope, construct_id)
         told = [budgets.CfnBudget.SubscriberProperty(subscription_type="EMAIL", address=budget.email)]
-        if topic:
-            told.append(
-                budgets.CfnBudget.SubscriberProperty(subscription_type="SNS", address=topic.topic_arn)
-            )
+        if alerts:
+            arn = alerts.topic.topic_arn
+            told.append(budgets.CfnBudget.SubscriberProperty(subscription_type="SNS", address=arn))
         budgets.CfnBudget(
             self,
             "Budget",
@@ -42,7 +41,7 @@ class CostBudget(Construct):
                 budget_type="COST",
                 time_unit="MONTHLY",
                 budget_limit=budgets.CfnBudget.SpendProperty(amount=budget.monthly_usd, unit="USD"),
-                cost_filters={"TagKeyValue": [f"user:{tag}${cluster_name}"]},
+                cost_filters={"TagKeyValue": [f"user:{CLUSTER_TAG}${cluster.name}"]},
             ),
             notifications_with_subscribers=[
                 budgets.CfnBudget.NotificationWithSubscribersProperty(

@@ -9,8 +9,8 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 
 from constructs import Construct
-from constructs.checkov import skip_check
 from constructs.encryption_key import USE_OF_KEY
+from constructs.findings import skip_check
 from constructs.lustre_file_system import LustreFileSystem
 
 EXPORTED = ["NEW", "CHANGED", "DELETED"]

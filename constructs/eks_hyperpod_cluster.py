@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from aws_cdk import Acknowledgment, Tags, Validations
+from aws_cdk import Tags
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sagemaker as sagemaker
 
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from constructs import Construct, IDependable
+from constructs.findings import acknowledge
 from constructs.instance_group import Group, common_properties, volumes, vpc_config
 from constructs.instance_role import InstanceRole
 from constructs.network import Network
@@ -62,12 +63,8 @@ class EksHyperPodCluster(Construct):
             Tags.of(self.resource).add(name, value)
         self.resource.node.add_dependency(role, *depends_on)
         if any(group.image_release_version for group in settings.instance_groups):
-            Validations.of(self.resource).acknowledge(
-                Acknowledgment(
-                    id="CloudFormation-Validate::F3002",
-                    reason="ImageReleaseVersion is newer than the library's own schema; cfn-lint has it",
-                )
-            )
+            newer = "ImageReleaseVersion is newer than the library's own schema; cfn-lint has it"
+            acknowledge(self.resource, {"CloudFormation-Validate::F3002": newer})
 
     @property
     def arn(self) -> str:

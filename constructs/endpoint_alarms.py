@@ -12,7 +12,7 @@ from aws_cdk import aws_sns_subscriptions as subscriptions
 
 from config.endpoint import Endpoint
 from constructs import Construct
-from constructs.checkov import skip_check
+from constructs.findings import skip_check
 from constructs.model_endpoint import BAKE_SECONDS, VARIANT
 
 ROLLBACK_MINUTES = BAKE_SECONDS // 60

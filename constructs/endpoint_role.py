@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from aws_cdk import Stack
-from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 
 from config.endpoint import Endpoint
 from constructs import Construct
-from constructs.node_statements import Statement, network_statements
-from constructs.statement_role import statement_role
+from constructs.node_statements import (
+    Statement,
+    metrics_statement,
+    network_statements,
+    registry_statements,
+    volume_key_statements,
+)
+from constructs.statement_role import sagemaker_principal, statement_role
 
 METRICS_NAMESPACE = "/aws/sagemaker/Endpoints"
 """Of the instances' own metrics; log groups of endpoints begin with the same."""
@@ -53,11 +58,7 @@ class EndpointRole(Construct):
             self,
             "Role",
             description=f"SageMaker endpoint {endpoint.name}",
-            # IfExists: SageMaker documents the key for jobs and Studio, not for hosting.
-            assumed_by=iam.ServicePrincipal(
-                "sagemaker.amazonaws.com",
-                conditions={"StringEqualsIfExists": {"aws:SourceAccount": stack.account}},
-            ),
+            assumed_by=sagemaker_principal(stack),
             policy_name="Hosting",
             statements=statements,
         )
@@ -92,19 +93,8 @@ def _model_statements(stack: Stack, endpoint: Endpoint) -> list[Statement]:
 def _image_statements(stack: Stack, image: str) -> list[Statement]:
     registry, _, rest = image.partition("/")
     account, repository = registry.split(".")[0], rest.partition("@")[0]
-    return [
-        Statement(
-            "LogInToRegistry",
-            ["ecr:GetAuthorizationToken"],
-            ["*"],
-            why_wildcard="ECR has no resource-level permissions for it",
-        ),
-        Statement(
-            "PullImage",
-            ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"],
-            [f"arn:{stack.partition}:ecr:{stack.region}:{account}:repository/{repository}"],
-        ),
-    ]
+    repository_arn = f"arn:{stack.partition}:ecr:{stack.region}:{account}:repository/{repository}"
+    return registry_statements(repository_arn, sid="PullImage")
 
 
 def _log_statements(stack: Stack, name: str) -> list[Statement]:
@@ -116,13 +106,7 @@ def _log_statements(stack: Stack, name: str) -> list[Statement]:
             [group, f"{group}:log-stream:*"],
             why_wildcard="streams are named after instances",
         ),
-        Statement(
-            "PutMetrics",
-            ["cloudwatch:PutMetricData"],
-            ["*"],
-            {"StringEquals": {"cloudwatch:namespace": METRICS_NAMESPACE}},
-            "metrics have no ARN; the condition names the namespace",
-        ),
+        metrics_statement(METRICS_NAMESPACE),
     ]
 
 
@@ -138,17 +122,10 @@ def _capture_statement(stack: Stack, folder: str) -> Statement:
 
 def _key_statements(stack: Stack, key_arn: str) -> list[Statement]:
     via_s3 = {"kms:ViaService": f"s3.{stack.region}.amazonaws.com"}
-    via_sagemaker = {"kms:ViaService": f"sagemaker.{stack.region}.amazonaws.com"}
     return [
         # S3 decrypts, too, what comes to it in several parts.
         Statement(
             "EncryptCaptured", ["kms:Decrypt", "kms:GenerateDataKey"], [key_arn], {"StringEquals": via_s3}
         ),
-        Statement(
-            "GrantVolumesTheKey",
-            ["kms:CreateGrant"],
-            [key_arn],
-            {"Bool": {"kms:GrantIsForAWSResource": "true"}, "StringEquals": via_sagemaker},
-        ),
-        Statement("DescribeKeyOfVolumes", ["kms:DescribeKey"], [key_arn], {"StringEquals": via_sagemaker}),
+        *volume_key_statements(stack, key_arn),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from aws_cdk import Acknowledgment, Stack, Token, Validations
+from aws_cdk import Stack, Token
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
@@ -13,7 +13,7 @@ from aws_cdk import aws_s3_deployment as s3_deployment
 
 from config.content_hash import IGNORED, content_hash
 from constructs import Construct
-from constructs.nag_finding import assets_finding, wildcard_finding
+from constructs.findings import acknowledge, assets_finding, wildcard_finding
 
 MEMORY_MIB = 512
 """Of BucketDeployment's function, of which a stack has one for each size."""
@@ -88,8 +88,7 @@ def _acknowledge_handler(deployment: s3_deployment.BucketDeployment, bucket: s3.
             "it copies all of a prefix, between these two buckets",
         ),
     }
-    for finding, reason in findings.items():
-        Validations.of(handler).acknowledge(Acknowledgment(id=finding, reason=reason))
+    acknowledge(handler, findings)
 
 
 def bucket_by_name(

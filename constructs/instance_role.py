@@ -1,4 +1,4 @@
-"""The identity of the nodes of one type."""
+"""Roles of nodes, and of the Karpenter that adds and removes them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from aws_cdk import Stack
 from aws_cdk import aws_aps as aps
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_secretsmanager as secretsmanager
 
 from constructs import Construct
-from constructs.node_statements import NodeResources, Statement, node_statements
-from constructs.statement_role import statement_role
+from constructs.node_statements import NodeResources, Statement, node_statements, volume_key_statements
+from constructs.statement_role import sagemaker_principal, statement_role
 
 
 class InstanceRole(Construct):
@@ -39,12 +40,35 @@ class InstanceRole(Construct):
             self,
             "Role",
             description=f"{construct_id} of HyperPod cluster {resources.cluster_name}",
-            # IfExists: SageMaker documents the key for jobs and Studio but not for clusters. Where it is
-            # sent, no other account's cluster can use this role; where it is not, nodes still start.
-            assumed_by=iam.ServicePrincipal(
-                "sagemaker.amazonaws.com",
-                conditions={"StringEqualsIfExists": {"aws:SourceAccount": stack.account}},
-            ),
+            assumed_by=sagemaker_principal(stack),
             policy_name="HyperPodNode",
             statements=statements,
         )
+
+
+def autoscaling_role(scope: Construct, construct_id: str, *, key: kms.IKey | None) -> iam.Role:
+    """Create the role with which HyperPod's Karpenter adds and removes nodes.
+
+    After "Create an IAM role for HyperPod autoscaling with Karpenter" in SageMaker's developer guide. The
+    cluster's id is not known before the cluster, which names the role: the statement is for the account's
+    clusters in the region.
+    """
+    stack = Stack.of(scope)
+    statements = [
+        Statement(
+            "ScaleClusters",
+            ["sagemaker:BatchAddClusterNodes", "sagemaker:BatchDeleteClusterNodes"],
+            [f"arn:{stack.partition}:sagemaker:{stack.region}:{stack.account}:cluster/*"],
+            why_wildcard="the cluster's id is the service's, and follows the role",
+        )
+    ]
+    if key:
+        statements += volume_key_statements(stack, key.key_arn)
+    return statement_role(
+        scope,
+        construct_id,
+        description="HyperPod's Karpenter",
+        assumed_by=sagemaker_principal(stack, "hyperpod.sagemaker"),
+        policy_name="Autoscaling",
+        statements=statements,
+    )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
-from aws_cdk import Acknowledgment, Annotations, RemovalPolicy, Stack, Validations
+from aws_cdk import Annotations, RemovalPolicy, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_eks as eks_v1
 from aws_cdk import aws_eks_v2 as eks
@@ -12,14 +14,15 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_logs as logs
 from aws_cdk.lambda_layer_kubectl_v34 import KubectlV34Layer
 
+from config.addons import ADDON_VERSIONS
 from config.eks_cluster import EksCluster
 from config.job_access import job_groups
 from config.kubernetes import AccessEntry, LogKind
 from config.resource_names import control_plane_log_group, kubernetes_cluster
 from constructs import Construct
+from constructs.findings import acknowledge, acknowledge_kubectl
 from constructs.log_group import log_group
 from constructs.network import Network
-from constructs.provider_findings import acknowledge_kubectl
 
 INSTALLER_LOG_DAYS = 30
 _LOG_TYPES: dict[LogKind, eks.ClusterLoggingTypes] = {
@@ -54,7 +57,7 @@ class KubernetesCluster(Construct):
         key: kms.IKey | None,
     ) -> None:
         super().__init__(scope, construct_id)
-        kubernetes = settings.kubernetes
+        self.settings, kubernetes = settings, settings.kubernetes
         # Before EKS writes to it, which would make it without key and end.
         log = log_group(
             self,
@@ -127,6 +130,52 @@ class KubernetesCluster(Construct):
             ],
         )
 
+    def addon(
+        self,
+        scope: Construct,
+        construct_id: str,
+        name: str,
+        configuration: Mapping[str, Any] | None = None,
+    ) -> eks_v1.CfnAddon:
+        """Install an EKS add-on, of the version that `config.addons` has for this Kubernetes.
+
+        Level 1, because the library's own add-ons cannot resolve conflicts. They are always resolved for the
+        add-on: the stack is who says what is installed.
+        """
+        return eks_v1.CfnAddon(
+            scope,
+            construct_id,
+            cluster_name=self.name,
+            addon_name=name,
+            addon_version=ADDON_VERSIONS[self.settings.kubernetes.version][name],
+            resolve_conflicts="OVERWRITE",
+            configuration_values=(
+                # Tokens are texts without quotes or backslashes, and so go through.
+                json.dumps(configuration, sort_keys=True, separators=(",", ":")) if configuration else None
+            ),
+        )
+
+    def manifest(
+        self,
+        scope: Construct,
+        construct_id: str,
+        objects: Sequence[Mapping[str, Any]],
+        *,
+        removal: RemovalPolicy = RemovalPolicy.DESTROY,
+    ) -> eks.KubernetesManifest:
+        """Put objects into the cluster by one resource, in their order; what is there already is taken over.
+
+        Retained ones go with the EKS cluster.
+        """
+        return eks.KubernetesManifest(
+            scope,
+            construct_id,
+            cluster=self.cluster,
+            manifest=[*objects],
+            overwrite=True,
+            removal_policy=removal,
+        )
+
 
 def _end_logs(cluster: eks.Cluster, key: kms.IKey | None) -> None:
     """The installer's logs: the library would keep them beyond their stack, under another key."""
@@ -146,5 +195,4 @@ def _acknowledge(cluster: eks.Cluster, settings: EksCluster) -> None:
         findings["AwsSolutions-EKS1"] = "reached from the ranges in the cluster file alone"
     if len(settings.kubernetes.control_plane_logs) < len(_LOG_TYPES):
         findings["AwsSolutions-EKS2"] = "the cluster file says which logs are worth their price"
-    for finding, reason in findings.items():
-        Validations.of(cluster).acknowledge(Acknowledgment(id=finding, reason=reason))
+    acknowledge(cluster, findings)

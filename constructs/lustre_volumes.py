@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from aws_cdk import RemovalPolicy
 
 from config import addons
-from config.eks_cluster import EksCluster
 from config.kubernetes_names import COMMON_NAMESPACE, POD_SECURITY, job_namespaces
 from config.lustre_volumes import (
     SYSTEM_NAMESPACE,
@@ -15,11 +17,9 @@ from config.lustre_volumes import (
     persistent_volume_claim,
     storage_class,
 )
-from constructs import Construct
-from constructs.addon import addon
+from constructs import Construct, IConstruct
 from constructs.kubernetes_cluster import KubernetesCluster
 from constructs.lustre_file_system import LustreFileSystem
-from constructs.manifest import manifest
 from constructs.node_statements import Statement
 from constructs.pod_role import PodRole
 
@@ -41,13 +41,7 @@ class LustreVolumes(Construct):
     """
 
     def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        settings: EksCluster,
-        kubernetes: KubernetesCluster,
-        lustre: LustreFileSystem,
+        self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster, lustre: LustreFileSystem
     ) -> None:
         super().__init__(scope, construct_id)
         # Nothing is provisioned. With the role the controller also learns the region, which it would ask of
@@ -63,39 +57,23 @@ class LustreVolumes(Construct):
                 Statement("DescribeFileSystems", ["fsx:DescribeFileSystems"], ["*"], why_wildcard=why)
             ],
         )
-        driver = addon(self, "Driver", settings=settings, kubernetes=kubernetes, name=addons.LUSTRE_DRIVER)
+        driver = kubernetes.addon(self, "Driver", addons.LUSTRE_DRIVER)
         driver.node.add_dependency(role)
 
-        namespaces = job_namespaces(settings)
-        volume = LustreVolume(
-            lustre.file_system_id, lustre.dns_name, lustre.mount_name, settings.storage.lustre.capacity_gib
-        )
+        namespaces = job_namespaces(kubernetes.settings)
+        volume = LustreVolume(lustre.file_system_id, lustre.dns_name, lustre.mount_name, lustre.capacity_gib)
         places = [SYSTEM_NAMESPACE, *namespaces]
-        volumes = manifest(
-            self,
-            "Volumes",
-            kubernetes=kubernetes,
-            objects=[
+        steps: dict[str, Sequence[Mapping[str, Any]]] = {
+            "Volumes": [
                 *([_NAMESPACE] if COMMON_NAMESPACE in namespaces else []),
                 storage_class(),
                 *(persistent_volume(volume, namespace) for namespace in places),
             ],
-            removal=RemovalPolicy.RETAIN,
-        )
-        volumes.node.add_dependency(driver)
-        claims = manifest(
-            self,
-            "Claims",
-            kubernetes=kubernetes,
-            objects=[persistent_volume_claim(volume, namespace) for namespace in places],
-            removal=RemovalPolicy.RETAIN,
-        )
-        claims.node.add_dependency(volumes)
-        folders = manifest(
-            self,
-            "Folders",
-            kubernetes=kubernetes,
-            objects=[folder_job(namespaces)],
-            removal=RemovalPolicy.RETAIN,
-        )
-        folders.node.add_dependency(claims)
+            "Claims": [persistent_volume_claim(volume, namespace) for namespace in places],
+            "Folders": [folder_job(namespaces)],
+        }
+        before: IConstruct = driver
+        for name, objects in steps.items():
+            made = kubernetes.manifest(self, name, objects, removal=RemovalPolicy.RETAIN)
+            made.node.add_dependency(before)
+            before = made

@@ -14,7 +14,7 @@ from config.mlflow import Mlflow
 from constructs import Construct
 from constructs.node_statements import Statement
 from constructs.private_bucket import private_bucket
-from constructs.statement_role import statement_role
+from constructs.statement_role import sagemaker_principal, statement_role
 
 NONCURRENT_DAYS = 30
 """Time to notice that an artefact was overwritten or deleted."""
@@ -102,7 +102,6 @@ class ManagedMlflow(Construct):
         made.node.add_dependency(role, bucket)
 
     def _role(self, cluster: Cluster, bucket: s3.Bucket, key: kms.IKey | None) -> iam.Role:
-        stack = Stack.of(self)
         statements = [
             Statement("ListArtifacts", ["s3:GetBucketLocation", "s3:ListBucket"], [bucket.bucket_arn]),
             Statement(
@@ -118,11 +117,7 @@ class ManagedMlflow(Construct):
             self,
             "Role",
             description=f"MLflow of HyperPod cluster {cluster.name}",
-            # IfExists as for nodes: SageMaker does not document the key for MLflow.
-            assumed_by=iam.ServicePrincipal(
-                "sagemaker.amazonaws.com",
-                conditions={"StringEqualsIfExists": {"aws:SourceAccount": stack.account}},
-            ),
+            assumed_by=sagemaker_principal(Stack.of(self)),
             policy_name="Artifacts",
             statements=statements,
         )

@@ -15,9 +15,8 @@ from config.slurm_cluster import SlurmCluster
 from config.zones import control_plane_zones
 from constructs import Construct
 from constructs.accounting_database import PORT as DATABASE_PORT
-from constructs.cluster_vpc import ClusterVpc
+from constructs.cluster_vpc import ClusterVpc, FlowLog
 from constructs.encryption_key import encryption_key
-from constructs.flow_log import FlowLog
 
 
 class Network(Construct):

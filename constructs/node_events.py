@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from aws_cdk import Acknowledgment, Validations
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_sns as sns
 
 from config.cluster import Cluster
 from constructs import Construct
+from constructs.findings import acknowledge
 
 REPLACEMENT = "*as part of instance replacement in Cluster*"
 """What descriptions of replacements have in common, begun, completed and failed (SageMaker developer guide,
@@ -72,12 +72,8 @@ class NodeEvents(Construct):
             ),
             targets=[targets.SnsTopic(topic, message=events.RuleTargetInput.from_text(message))],
         )
-        Validations.of(rule).acknowledge(
-            Acknowledgment(
-                id="Annotation::@aws-cdk/aws-events:ruleUnresolvedEnvironment",
-                reason="both are in the account of the deployment, which a synthesis does not know",
-            )
-        )
+        reason = "both are in the account of the deployment, which a synthesis does not know"
+        acknowledge(rule, {"Annotation::@aws-cdk/aws-events:ruleUnresolvedEnvironment": reason})
 
 
 def _of(path: str) -> str:

@@ -13,6 +13,7 @@ from aws_cdk import aws_kms as kms
 LIFECYCLE_PREFIX, WORKLOAD_PREFIX, MIRROR_PREFIX = "lifecycle", "workloads", "downloads"
 """Of the artifact bucket: scripts that set nodes up, training code, and what nodes without a way to the
 internet find there instead."""
+_PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,19 +65,50 @@ def node_statements(stack: Stack, resources: NodeResources) -> list[Statement]:
 
 def _key_statements(stack: Stack, key_arn: str) -> list[Statement]:
     """What HyperPod's page on customer managed keys asks for, and what scripts and sessions need."""
-    via_sagemaker = {"kms:ViaService": f"sagemaker.{stack.region}.amazonaws.com"}
+    # Scripts and code in S3, and the sessions that Session Manager encrypts.
+    decrypt = Statement("Decrypt", ["kms:Decrypt"], [key_arn])
+    return [decrypt, *volume_key_statements(stack, key_arn)]
+
+
+def volume_key_statements(stack: Stack, key_arn: str, *, volumes: str = "Volumes") -> list[Statement]:
+    """Allow SageMaker to encrypt volumes with a key.
+
+    The service passes no encryption context that a condition could ask for.
+    """
+    via = {"kms:ViaService": f"sagemaker.{stack.region}.amazonaws.com"}
     return [
-        # Scripts and code in S3, and the sessions that Session Manager encrypts.
-        Statement("Decrypt", ["kms:Decrypt"], [key_arn]),
-        # The nodes' volumes. The service passes no encryption context that a condition could ask for.
         Statement(
-            "GrantVolumesTheKey",
+            f"Grant{volumes}TheKey",
             ["kms:CreateGrant"],
             [key_arn],
-            {"Bool": {"kms:GrantIsForAWSResource": "true"}, "StringEquals": via_sagemaker},
+            {"Bool": {"kms:GrantIsForAWSResource": "true"}, "StringEquals": via},
         ),
-        Statement("DescribeKeyOfVolumes", ["kms:DescribeKey"], [key_arn], {"StringEquals": via_sagemaker}),
+        Statement(f"DescribeKeyOf{volumes}", ["kms:DescribeKey"], [key_arn], {"StringEquals": via}),
     ]
+
+
+def registry_statements(repository_arn: str, *, sid: str) -> list[Statement]:
+    """Allow pulls from one repository of ECR; ``sid`` is the name of the statement for it."""
+    return [
+        Statement(
+            "LogInToRegistry",
+            ["ecr:GetAuthorizationToken"],
+            ["*"],
+            why_wildcard="ECR has no resource-level permissions for it",
+        ),
+        Statement(sid, [*_PULL], [repository_arn]),
+    ]
+
+
+def metrics_statement(namespace: str, *, sid: str = "PutMetrics") -> Statement:
+    """Allow metrics of one namespace of CloudWatch."""
+    return Statement(
+        sid,
+        ["cloudwatch:PutMetricData"],
+        ["*"],
+        {"StringEquals": {"cloudwatch:namespace": namespace}},
+        "metrics have no ARN; the condition names the namespace",
+    )
 
 
 def _service_statements(stack: Stack, cluster_name: str) -> list[Statement]:
@@ -92,13 +124,7 @@ def _service_statements(stack: Stack, cluster_name: str) -> list[Statement]:
             [f"{log_groups}:log-stream:*"],
             why_wildcard=f"{unknown_id}; streams are named after nodes",
         ),
-        Statement(
-            "PutClusterMetrics",
-            ["cloudwatch:PutMetricData"],
-            ["*"],
-            {"StringEquals": {"cloudwatch:namespace": "/aws/sagemaker/Clusters"}},
-            "metrics have no ARN; the condition names the namespace",
-        ),
+        metrics_statement("/aws/sagemaker/Clusters", sid="PutClusterMetrics"),
         Statement(
             "OpenSessions",
             [
@@ -200,17 +226,7 @@ def _artifact_statements(stack: Stack, resources: NodeResources) -> list[Stateme
             [f"{bucket}/{prefix}/*" for prefix in prefixes],
             why_wildcard="replaced nodes and rollbacks read earlier contents, each below a hash of its own",
         ),
-        Statement(
-            "LogInToRegistry",
-            ["ecr:GetAuthorizationToken"],
-            ["*"],
-            why_wildcard="ECR has no resource-level permissions for it",
-        ),
-        Statement(
-            "PullImages",
-            ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"],
-            [resources.repository.repository_arn],
-        ),
+        *registry_statements(resources.repository.repository_arn, sid="PullImages"),
     ]
 
 
@@ -247,7 +263,7 @@ def eks_node_statements(stack: Stack, resources: NodeResources, cluster_arn: str
         ),
         Statement(
             "PullImagesOfAddons",
-            ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"],
+            [*_PULL],
             [f"arn:{stack.partition}:ecr:*:*:repository/*"],
             why_wildcard="add-ons and HyperPod's agents lie in registries of AWS, whose accounts differ",
         ),

@@ -6,7 +6,6 @@ from aws_cdk import CustomResource, Duration
 from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_logs as logs
 
-from config.eks_cluster import EksCluster
 from config.system_groups import system_groups
 from constructs import Construct
 from constructs.eks_hyperpod_cluster import EksHyperPodCluster
@@ -34,12 +33,12 @@ class NodeWaiter(Construct):
         scope: Construct,
         construct_id: str,
         *,
-        settings: EksCluster,
         kubernetes: KubernetesCluster,
         hyperpod: EksHyperPodCluster,
         log: logs.CfnLogGroup,
     ) -> None:
         super().__init__(scope, construct_id)
+        settings = kubernetes.settings
         function = PolledResource(
             self,
             "Function",

@@ -10,7 +10,6 @@ from config import addons
 from config.eks_cluster import EksCluster
 from config.instance_catalogue import instance_type
 from constructs import Construct
-from constructs.addon import addon
 from constructs.kubernetes_cluster import KubernetesCluster
 from constructs.metrics_workspace import MetricsWorkspace
 from constructs.node_statements import Statement
@@ -38,16 +37,10 @@ class Observability(Construct):
     """HyperPod's observability add-on, which writes to the cluster's Prometheus workspace."""
 
     def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        settings: EksCluster,
-        kubernetes: KubernetesCluster,
-        metrics: MetricsWorkspace,
+        self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster, metrics: MetricsWorkspace
     ) -> None:
         super().__init__(scope, construct_id)
-        stack = Stack.of(self)
+        stack, settings = Stack.of(self), kubernetes.settings
         workspace = metrics.workspace
         logs = (
             f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:"
@@ -76,13 +69,11 @@ class Observability(Construct):
         )
         levels = _LEVELS | dict.fromkeys(_watched(settings), "ADVANCED")
         metrics_provider: dict[str, Any] = {name: {"level": level} for name, level in levels.items()}
-        operator = addon(
+        operator = kubernetes.addon(
             self,
             "Addon",
-            settings=settings,
-            kubernetes=kubernetes,
-            name=addons.OBSERVABILITY,
-            configuration={
+            addons.OBSERVABILITY,
+            {
                 "ampWorkspace": {
                     "arn": workspace.attr_arn,
                     # The workspace's own attribute ends with a slash.

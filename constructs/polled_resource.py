@@ -15,8 +15,8 @@ from aws_cdk import aws_logs as logs
 
 from config.content_hash import IGNORED, content_hash
 from constructs import Construct
+from constructs.findings import acknowledge_provider
 from constructs.node_statements import Statement
-from constructs.provider_findings import acknowledge_provider
 from constructs.statement_role import statement_role
 
 FUNCTIONS = Path(__file__).parents[1] / "functions"
@@ -48,34 +48,18 @@ class PolledResource(Construct):
         super().__init__(scope, construct_id)
         files = files or {}
         self.contents = f"functions/{content_hash(FUNCTIONS / name, files)}"
-        write = Statement(
-            "WriteLogs",
-            ["logs:CreateLogStream", "logs:PutLogEvents"],
-            # The attribute ends with ":*" and means the group's streams.
-            [log.attr_arn],
-        )
-        role = statement_role(
-            self,
-            "Role",
-            description=description,
-            assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
-            policy_name="Function",
-            statements=[*statements, write],
-        )
+        role = function_role(self, "Role", description=description, statements=statements, log=log)
         log_group = logs.LogGroup.from_log_group_arn(self, "Log", log.attr_arn)
         with _beside(FUNCTIONS / name, files) as folder:
             # It is copied while a function is made of it.
             code = lambda_.Code.from_asset(str(folder), exclude=[*IGNORED])
             on_event, is_complete = (
-                lambda_.Function(
+                python_function(
                     self,
                     construct_id,
                     description=description,
-                    runtime=lambda_.Runtime.PYTHON_3_14,
-                    architecture=lambda_.Architecture.ARM_64,
                     code=code,
-                    handler=f"index.{handler}",
-                    timeout=Duration.minutes(1),
+                    handler=handler,
                     role=role,
                     log_group=log_group,
                 )
@@ -93,6 +77,58 @@ class PolledResource(Construct):
         )
         self.service_token = provider.service_token
         acknowledge_provider(self)
+
+
+def function_role(
+    scope: Construct,
+    construct_id: str,
+    *,
+    description: str,
+    statements: Sequence[Statement],
+    log: logs.CfnLogGroup,
+) -> iam.Role:
+    """Create the role of functions that may do what the statements say, and write to the log group."""
+    write = Statement(
+        "WriteLogs",
+        ["logs:CreateLogStream", "logs:PutLogEvents"],
+        # The attribute ends with ":*" and means the group's streams.
+        [log.attr_arn],
+    )
+    return statement_role(
+        scope,
+        construct_id,
+        description=description,
+        assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
+        policy_name="Function",
+        statements=[*statements, write],
+    )
+
+
+def python_function(
+    scope: Construct,
+    construct_id: str,
+    *,
+    description: str,
+    code: lambda_.Code,
+    handler: str,
+    role: iam.IRole,
+    log_group: logs.ILogGroup,
+    environment: Mapping[str, str] | None = None,
+) -> lambda_.Function:
+    """Create a function of ``index.py`` in the code, whose ``handler`` has a minute."""
+    return lambda_.Function(
+        scope,
+        construct_id,
+        description=description,
+        runtime=lambda_.Runtime.PYTHON_3_14,
+        architecture=lambda_.Architecture.ARM_64,
+        code=code,
+        handler=f"index.{handler}",
+        timeout=Duration.minutes(1),
+        environment=environment,
+        role=role,
+        log_group=log_group,
+    )
 
 
 @contextmanager

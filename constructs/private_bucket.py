@@ -9,7 +9,7 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 
 from constructs import Construct
-from constructs.checkov import skip_check
+from constructs.findings import skip_check
 from constructs.removal import KEEP
 
 ACCESS_LOG_DAYS = 90

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from aws_cdk import Acknowledgment, Stack, Validations
+from aws_cdk import Stack
 from aws_cdk import aws_iam as iam
 
 from constructs import Construct
-from constructs.nag_finding import wildcard_finding
+from constructs.findings import acknowledge, wildcard_finding
 from constructs.node_statements import Statement
+
+
+def sagemaker_principal(stack: Stack, service: str = "sagemaker") -> iam.ServicePrincipal:
+    """Return a principal of SageMaker's, for a role that it may assume for this account alone.
+
+    IfExists: SageMaker documents the key for jobs and Studio, but not for clusters, hosting and MLflow. Where
+    it is sent, no other account can use the role; where it is not, the service still works.
+    """
+    return iam.ServicePrincipal(
+        f"{service}.amazonaws.com",
+        conditions={"StringEqualsIfExists": {"aws:SourceAccount": stack.account}},
+    )
 
 
 def statement_role(
@@ -52,7 +64,7 @@ def statement_role(
             if "*" in resource:
                 assert statement.why_wildcard, f"{statement.sid}: no reason for {resource}"
                 reasons[resource].append(f"{statement.sid}: {statement.why_wildcard}")
-    for resource, why in reasons.items():
-        finding = wildcard_finding(Stack.of(role), resource)
-        Validations.of(role).acknowledge(Acknowledgment(id=finding, reason="; ".join(why)))
+    stack = Stack.of(role)
+    findings = {wildcard_finding(stack, resource): "; ".join(why) for resource, why in reasons.items()}
+    acknowledge(role, findings)
     return role

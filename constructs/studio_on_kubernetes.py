@@ -9,14 +9,12 @@ from aws_cdk import aws_eks as eks
 from aws_cdk import aws_iam as iam
 
 from config import studio_jobs
-from config.eks_cluster import EksCluster
 from config.job_access import EDITORS
 from config.kubernetes_names import job_namespaces
 from config.lustre_volumes import SYSTEM_NAMESPACE
 from config.studio_people import shared_uids
 from constructs import Construct
 from constructs.kubernetes_cluster import KubernetesCluster
-from constructs.manifest import manifest
 from constructs.pod_role import PodRole
 from constructs.studio_partitions import StudioPartitions
 
@@ -31,14 +29,13 @@ class StudioOnKubernetes(Construct):
         scope: Construct,
         construct_id: str,
         *,
-        settings: EksCluster,
         kubernetes: KubernetesCluster,
         roles: Sequence[iam.IRole],
         partitions: StudioPartitions | None,
     ) -> None:
         super().__init__(scope, construct_id)
-        self._bring_partitions(settings, kubernetes, partitions)
-        namespaces, partition = job_namespaces(settings), Stack.of(self).partition
+        self._bring_partitions(kubernetes, partitions)
+        namespaces, partition = job_namespaces(kubernetes.settings), Stack.of(self).partition
         for number, role in enumerate(roles):
             eks.CfnAccessEntry(
                 self,
@@ -57,19 +54,13 @@ class StudioOnKubernetes(Construct):
                 ],
             )
 
-    def _bring_partitions(
-        self, settings: EksCluster, kubernetes: KubernetesCluster, partitions: StudioPartitions | None
-    ) -> None:
-        program = manifest(
-            self,
-            "Program",
-            kubernetes=kubernetes,
-            objects=[studio_jobs.program(), studio_jobs.service_account()],
-        )
+    def _bring_partitions(self, kubernetes: KubernetesCluster, partitions: StudioPartitions | None) -> None:
+        settings = kubernetes.settings
+        objects = [studio_jobs.program(), studio_jobs.service_account()]
+        program = kubernetes.manifest(self, "Program", objects)
         if partitions is None:
-            work = manifest(
-                self, "Shared", kubernetes=kubernetes, objects=[studio_jobs.shared_job(shared_uids(settings))]
-            )
+            shared = studio_jobs.shared_job(shared_uids(settings))
+            work = kubernetes.manifest(self, "Shared", [shared])
         else:
             role = PodRole(
                 self,
@@ -82,6 +73,6 @@ class StudioOnKubernetes(Construct):
             job = studio_jobs.queue_job(
                 partitions.requests.queue_url, partitions.acknowledgements.queue_url, settings.region
             )
-            work = manifest(self, "Queued", kubernetes=kubernetes, objects=[job])
+            work = kubernetes.manifest(self, "Queued", [job])
             work.node.add_dependency(role)
         work.node.add_dependency(program)

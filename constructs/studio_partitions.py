@@ -9,7 +9,6 @@ from aws_cdk import Duration, RemovalPolicy, Stack
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
-from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
@@ -20,8 +19,7 @@ from config.storage import Removal
 from config.studio import PROFILE_PARTITIONS, STUDIO_FOLDER
 from constructs import Construct
 from constructs.node_statements import Statement
-from constructs.polled_resource import FUNCTIONS
-from constructs.statement_role import statement_role
+from constructs.polled_resource import FUNCTIONS, function_role, python_function
 
 NAME = "studio_partitions"
 TRIES = 20
@@ -172,25 +170,17 @@ class StudioPartitions(Construct):
         statements: Sequence[Statement],
         environment: Mapping[str, str],
     ) -> lambda_.Function:
-        write = Statement("WriteLogs", ["logs:CreateLogStream", "logs:PutLogEvents"], [self._log.attr_arn])
-        return lambda_.Function(
+        role = function_role(
+            self, f"{construct_id}Role", description=description, statements=statements, log=self._log
+        )
+        return python_function(
             self,
             construct_id,
             description=description,
-            runtime=lambda_.Runtime.PYTHON_3_14,
-            architecture=lambda_.Architecture.ARM_64,
             code=lambda_.Code.from_asset(str(FUNCTIONS / NAME), exclude=[*IGNORED]),
-            handler=f"index.{construct_id.lower()}",
-            timeout=Duration.minutes(1),
-            environment=dict(environment),
-            role=statement_role(
-                self,
-                f"{construct_id}Role",
-                description=description,
-                assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
-                policy_name="Function",
-                statements=[*statements, write],
-            ),
+            handler=construct_id.lower(),
+            environment=environment,
+            role=role,
             log_group=logs.LogGroup.from_log_group_arn(self, f"{construct_id}Log", self._log.attr_arn),
         )
 

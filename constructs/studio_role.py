@@ -9,7 +9,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 
 from constructs import Construct
-from constructs.node_statements import Statement
+from constructs.node_statements import Statement, volume_key_statements
 from constructs.statement_role import statement_role
 
 _OWNER = "sagemaker:OwnerUserProfileArn"
@@ -31,18 +31,9 @@ def studio_role(
     stack = Stack.of(scope)
     statements = [*_studio_statements(stack), *more]
     if key:
-        via = {"kms:ViaService": f"sagemaker.{stack.region}.amazonaws.com"}
-        statements += [
-            Statement("Decrypt", ["kms:Decrypt"], [key.key_arn]),
-            # The disks of spaces.
-            Statement(
-                "GrantDisksTheKey",
-                ["kms:CreateGrant"],
-                [key.key_arn],
-                {"Bool": {"kms:GrantIsForAWSResource": "true"}, "StringEquals": via},
-            ),
-            Statement("DescribeKeyOfDisks", ["kms:DescribeKey"], [key.key_arn], {"StringEquals": via}),
-        ]
+        decrypt = Statement("Decrypt", ["kms:Decrypt"], [key.key_arn])
+        # The disks of spaces.
+        statements += [decrypt, *volume_key_statements(stack, key.key_arn, volumes="Disks")]
     sagemaker = iam.ServicePrincipal(
         "sagemaker.amazonaws.com", conditions={"StringEquals": {"aws:SourceAccount": stack.account}}
     )

@@ -17,7 +17,6 @@ from config.resource_names import tags_of
 from config.task_governance import Quota, Team, team_namespace
 from config.task_governance import TaskGovernance as Settings
 from constructs import Construct
-from constructs.addon import addon
 from constructs.eks_hyperpod_cluster import EksHyperPodCluster
 from constructs.kubernetes_cluster import KubernetesCluster
 from constructs.node_statements import Statement
@@ -44,15 +43,15 @@ class TaskGovernance(Construct):
         scope: Construct,
         construct_id: str,
         *,
-        settings: EksCluster,
         governance: Settings,
         kubernetes: KubernetesCluster,
         hyperpod: EksHyperPodCluster,
         log: logs.CfnLogGroup,
     ) -> None:
         super().__init__(scope, construct_id)
+        settings = kubernetes.settings
         self._settings, self._hyperpod = settings, hyperpod
-        kueue = addon(self, "Addon", settings=settings, kubernetes=kubernetes, name=addons.TASK_GOVERNANCE)
+        kueue = kubernetes.addon(self, "Addon", addons.TASK_GOVERNANCE)
         self._function = PolledResource(
             self,
             "Function",

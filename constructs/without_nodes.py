@@ -2,44 +2,81 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+from aws_cdk import aws_eks_v2 as eks
+from aws_cdk import aws_s3_assets as s3_assets
 
 from config import addons
 from config.address_demand import FREE_POD_ADDRESSES, POD_ADDRESSES
-from config.eks_cluster import EksCluster
+from config.chart_values import HEALTH_TOLERATION, chart_values
 from constructs import Construct
-from constructs.addon import addon
 from constructs.kubernetes_cluster import KubernetesCluster
-from constructs.manifest import manifest
 
 METADATA_ADDRESS = "169.254.169.254/32"
+RELEASE = "hyperpod-dependencies"
+OPERATOR = f"{RELEASE}-training-operators"
+"""Kubeflow's, as the chart names it after the release."""
+NAMESPACE = "kube-system"
+"""Of the release (SageMaker developer guide, "Install packages using Helm"); most parts name their own."""
 
 
 class WithoutNodes(Construct):
     """Add-ons that are active without pods, and the policy that holds from the first pod on."""
 
-    def __init__(
-        self, scope: Construct, construct_id: str, *, settings: EksCluster, kubernetes: KubernetesCluster
-    ) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster) -> None:
         super().__init__(scope, construct_id)
-        cni = addon(
+        cni = kubernetes.addon(
             self,
             "VpcCni",
-            settings=settings,
-            kubernetes=kubernetes,
-            name=addons.VPC_CNI,
-            configuration={
+            addons.VPC_CNI,
+            {
                 "enableNetworkPolicy": "true",
                 "env": {"MINIMUM_IP_TARGET": str(POD_ADDRESSES), "WARM_IP_TARGET": str(FREE_POD_ADDRESSES)},
             },
         )
-        addon(self, "KubeProxy", settings=settings, kubernetes=kubernetes, name=addons.KUBE_PROXY)
-        addon(
-            self, "PodIdentityAgent", settings=settings, kubernetes=kubernetes, name=addons.POD_IDENTITY_AGENT
-        )
-        policy = manifest(self, "MetadataPolicy", kubernetes=kubernetes, objects=[metadata_policy()])
+        kubernetes.addon(self, "KubeProxy", addons.KUBE_PROXY)
+        kubernetes.addon(self, "PodIdentityAgent", addons.POD_IDENTITY_AGENT)
+        policy = kubernetes.manifest(self, "MetadataPolicy", [metadata_policy()])
         # Which brings the kind of object.
         policy.node.add_dependency(cni)
+
+
+class HyperPodChart(Construct):
+    """HyperPod's own Helm chart: health monitoring, device plugins, job restart.
+
+    Installed before there are nodes, as CreateCluster wants it, and so without waiting for its pods.
+    """
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster, folder: Path
+    ) -> None:
+        super().__init__(scope, construct_id)
+        chart = eks.HelmChart(
+            self,
+            "Chart",
+            cluster=kubernetes.cluster,
+            chart_asset=s3_assets.Asset(self, "Files", path=str(folder)),
+            release=RELEASE,
+            namespace=NAMESPACE,
+            create_namespace=False,
+            wait=False,
+            values=chart_values(kubernetes.settings),
+        )
+        if kubernetes.settings.training_operator == "kubeflow":
+            # The chart has no value for it (sagemaker-hyperpod-cli, pull request 449). Without it the
+            # operator waits while all nodes are in deep health checks. Helm's upgrades leave it in place.
+            tolerations = eks.KubernetesPatch(
+                self,
+                "OperatorTolerations",
+                cluster=kubernetes.cluster,
+                resource_name=f"deployment/{OPERATOR}",
+                resource_namespace="kubeflow",
+                apply_patch={"spec": {"template": {"spec": {"tolerations": [HEALTH_TOLERATION]}}}},
+                restore_patch={"spec": {"template": {"spec": {"tolerations": []}}}},
+            )
+            tolerations.node.add_dependency(chart)
 
 
 def metadata_policy() -> dict[str, Any]:

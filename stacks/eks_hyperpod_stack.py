@@ -9,14 +9,11 @@ from aws_cdk import Annotations, CfnOutput, Stack
 
 from config.chart_cache import chart_folder
 from config.eks_cluster import EksCluster
-from config.resource_names import CLUSTER_TAG
 from constructs import Construct
-from constructs.autoscaling_role import autoscaling_role
 from constructs.cluster_services import ClusterServices
 from constructs.cost_budget import CostBudget
 from constructs.eks_hyperpod_cluster import EksHyperPodCluster
-from constructs.hyperpod_chart import HyperPodChart
-from constructs.instance_role import InstanceRole
+from constructs.instance_role import InstanceRole, autoscaling_role
 from constructs.kubernetes_cluster import KubernetesCluster
 from constructs.log_group import log_group
 from constructs.network import Network
@@ -25,7 +22,7 @@ from constructs.node_statements import LIFECYCLE_PREFIX, NodeResources, eks_node
 from constructs.node_waiter import NodeWaiter
 from constructs.pod_interfaces import PodInterfaces
 from constructs.studio_on_kubernetes import StudioOnKubernetes
-from constructs.without_nodes import WithoutNodes
+from constructs.without_nodes import HyperPodChart, WithoutNodes
 from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
 from stacks.studio_stack import StudioStack
@@ -61,14 +58,14 @@ class EksHyperPodStack(Stack):
         key = storage.key
         kubernetes = KubernetesCluster(self, "Kubernetes", settings=cluster, network=network, key=key)
 
-        without_nodes = WithoutNodes(self, "WithoutNodes", settings=cluster, kubernetes=kubernetes)
+        without_nodes = WithoutNodes(self, "WithoutNodes", kubernetes=kubernetes)
         try:
             folder = chart_folder("hyperpod", stand_ins=chart_stand_ins)
         except ValueError as error:
             # Of this stack alone: a deployment of the others goes on.
             Annotations.of(self).add_error(str(error))
         else:
-            HyperPodChart(without_nodes, "Chart", settings=cluster, kubernetes=kubernetes, folder=folder)
+            HyperPodChart(without_nodes, "Chart", kubernetes=kubernetes, folder=folder)
 
         files = EksNodeFiles(self, "NodeFiles", artifact_bucket=storage.artifact_bucket, key=key)
         resources = NodeResources(
@@ -109,13 +106,10 @@ class EksHyperPodStack(Stack):
             depends_on=[without_nodes, files.lifecycle, interfaces.resource],
         )
 
-        waiter = NodeWaiter(
-            self, "NodeWaiter", settings=cluster, kubernetes=kubernetes, hyperpod=hyperpod, log=log
-        )
+        waiter = NodeWaiter(self, "NodeWaiter", kubernetes=kubernetes, hyperpod=hyperpod, log=log)
         services = ClusterServices(
             self,
             "WithNodes",
-            settings=cluster,
             kubernetes=kubernetes,
             hyperpod=hyperpod,
             lustre=storage.lustre,
@@ -129,7 +123,6 @@ class EksHyperPodStack(Stack):
             work = StudioOnKubernetes(
                 self,
                 "Studio",
-                settings=cluster,
                 kubernetes=kubernetes,
                 roles=studio.roles,
                 partitions=studio.partitions,
@@ -137,14 +130,7 @@ class EksHyperPodStack(Stack):
             # The file system's claim is one of them.
             work.node.add_dependency(services)
         if cluster.budget:
-            CostBudget(
-                self,
-                "Budget",
-                cluster_name=cluster.name,
-                tag=CLUSTER_TAG,
-                budget=cluster.budget,
-                topic=storage.alerts.topic if storage.alerts else None,
-            )
+            CostBudget(self, "Budget", cluster=cluster, budget=cluster.budget, alerts=storage.alerts)
         self._outputs(
             ClusterName=cluster.name,
             ClusterArn=hyperpod.arn,

@@ -9,7 +9,6 @@ from aws_cdk import CfnOutput, Stack
 from aws_cdk import aws_iam as iam
 
 from config import resource_names
-from config.resource_names import CLUSTER_TAG
 from config.slurm_cluster import SlurmCluster as Settings
 from constructs import Construct, IDependable
 from constructs.cost_budget import CostBudget
@@ -18,8 +17,7 @@ from constructs.log_group import log_group
 from constructs.network import Network
 from constructs.node_files import NodeFiles
 from constructs.node_statements import LIFECYCLE_PREFIX, MIRROR_PREFIX, WORKLOAD_PREFIX, NodeResources
-from constructs.run_as_document import RunAsDocument
-from constructs.slurm_cluster import Mounts, SlurmCluster
+from constructs.slurm_cluster import Mounts, RunAsDocument, SlurmCluster
 from constructs.statement_role import statement_role
 from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
@@ -104,14 +102,7 @@ class SlurmHyperPodStack(Stack):
         )
         session = RunAsDocument(self, "Session", cluster=cluster, key=key)
         if cluster.budget:
-            CostBudget(
-                self,
-                "Budget",
-                cluster_name=cluster.name,
-                tag=CLUSTER_TAG,
-                budget=cluster.budget,
-                topic=storage.alerts.topic if storage.alerts else None,
-            )
+            CostBudget(self, "Budget", cluster=cluster, budget=cluster.budget, alerts=storage.alerts)
         metrics = {"PrometheusRemoteWriteUrl": storage.metrics.remote_write_url} if storage.metrics else {}
         self._outputs(
             **metrics,

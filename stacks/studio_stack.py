@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aws_cdk import Acknowledgment, CfnOutput, RemovalPolicy, Stack, Validations
+from aws_cdk import CfnOutput, RemovalPolicy, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_s3 as s3
@@ -17,9 +17,14 @@ from config.eks_cluster import EksCluster
 from config.kubernetes_names import job_namespaces
 from config.resource_names import CLUSTER_TAG
 from config.studio import SlurmStudioProfile, Studio, StudioProfile
-from config.studio_people import cluster_users, partition_uids
-from config.studio_session import session_document, session_document_name
+from config.studio_people import (
+    cluster_users,
+    partition_uids,
+    session_document,
+    session_document_name,
+)
 from constructs import Construct
+from constructs.findings import acknowledge
 from constructs.log_group import log_group
 from constructs.network import Network
 from constructs.node_statements import Statement
@@ -177,12 +182,8 @@ class StudioStack(Stack):
             encryption_key=self._storage.key,
             removal_policy=RemovalPolicy.DESTROY,
         )
-        Validations.of(secret).acknowledge(
-            Acknowledgment(
-                id="AwsSolutions-SMG4",
-                reason="munge's key is the cluster's, which makes it; the controller writes what changes",
-            )
-        )
+        reason = "munge's key is the cluster's, which makes it; the controller writes what changes"
+        acknowledge(secret, {"AwsSolutions-SMG4": reason})
         return secret
 
     def _tools(self) -> s3.Location | None:

@@ -11,7 +11,7 @@ from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.instance_catalogue import InstanceType, instance_type
 from config.kubernetes_names import COMMON_NAMESPACE, job_folder
 from config.task_governance import team_namespace
-from tools.job_checks import accelerators_of, listed, sizes_of
+from tools.job_checks import Share, accelerators_of, listed, sizes_of
 from workloads.esm2.launch.job_file import RESUMED, TRAINING
 from workloads.esm2.launch.pod_job import DEEP_HEALTH_LABEL, GROUP_LABEL, INSTANCE_TYPE_LABEL, PodJob
 
@@ -63,28 +63,15 @@ class EksWanted:
         return RETRIES[self.stage] if self.max_retries is None else self.max_retries
 
 
-@dataclass(frozen=True)
-class Placement:
+@dataclass(frozen=True, kw_only=True)
+class Placement(Share):
+    """Whose job it is, and which nodes its pods take."""
+
     team: str | None
     namespace: str
     folder: str
     groups: Sequence[EksInstanceGroup]
-    hardware: InstanceType
-    sizes: range
-    """Every number of nodes that the job may run on; none if there is a problem."""
-    accelerators: int
-    """Of each pod."""
     priority: str | None
-
-    @property
-    def gpus(self) -> int:
-        """Of each pod."""
-        return 0 if self.hardware.is_neuron else self.accelerators
-
-    @property
-    def num_processes(self) -> int:
-        """Of each pod."""
-        return max(1, self.accelerators * self.hardware.processes_per_accelerator)
 
     @property
     def num_efa(self) -> int:

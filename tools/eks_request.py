@@ -63,7 +63,7 @@ def pod_job(
     problems += bionemo_problems(config, wanted.stage, place.sizes, place.num_processes)
     if wanted.stage == "train":
         problems += shard_problems(config, place.sizes, place.num_processes)
-        problems += xla_violations(config) if place.accelerators > place.gpus else []
+        problems += xla_violations(config) if place.neuron_devices else []
     if problems:
         raise ValueError(listed(problems))
     return _job(
@@ -133,7 +133,7 @@ def _job(
         num_pods=place.sizes[-1],
         min_pods=place.sizes[0],
         num_gpus=place.gpus,
-        num_neuron_devices=place.accelerators - place.gpus,
+        num_neuron_devices=place.neuron_devices,
         processes_per_device=place.hardware.processes_per_accelerator,
         num_efa=place.num_efa,
         num_cpus=cpus,

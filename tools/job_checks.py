@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from config.instance_catalogue import InstanceType
@@ -15,6 +16,32 @@ from workloads.esm2.data.run_data import local_files, paths_read
 from workloads.esm2.inference.output_file import output_file
 from workloads.esm2.launch.job_file import INFERENCE
 from workloads.esm2.launch.neuron import STAGES as NEURON_STAGES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What a job takes of nodes of one type."""
+
+    hardware: InstanceType
+    sizes: range
+    """Every number of nodes that the job may run on; none if there is a problem."""
+    accelerators: int
+    """Of each node."""
+
+    @property
+    def gpus(self) -> int:
+        """Of each node."""
+        return 0 if self.hardware.is_neuron else self.accelerators
+
+    @property
+    def neuron_devices(self) -> int:
+        """Of each node."""
+        return self.accelerators - self.gpus
+
+    @property
+    def num_processes(self) -> int:
+        """Of each node."""
+        return max(1, self.accelerators * self.hardware.processes_per_accelerator)
 
 
 def listed(problems: list[str]) -> str:

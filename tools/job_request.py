@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from config.instance_catalogue import InstanceType, instance_type
+from config.instance_catalogue import instance_type
 from config.node_settings import HOME_MOUNT_PATH
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
 from tools.job_checks import (
+    Share,
     accelerators_of,
     bionemo_problems,
     data_manifest,
@@ -130,31 +131,11 @@ def job_request(
     return {"config": config_text, "job": asdict(job), "sbatch": place.options(wanted, config.name)}
 
 
-@dataclass(frozen=True)
-class Placement:
+@dataclass(frozen=True, kw_only=True)
+class Placement(Share):
     """Which nodes a job takes, and what of them."""
 
-    hardware: InstanceType
     partition: str
-    sizes: range
-    """Every number of nodes that the job may run on; none if there is a problem."""
-    accelerators: int
-    """Of each node."""
-
-    @property
-    def gpus(self) -> int:
-        """Of each node."""
-        return 0 if self.hardware.is_neuron else self.accelerators
-
-    @property
-    def neuron_devices(self) -> int:
-        """Of each node."""
-        return self.accelerators - self.gpus
-
-    @property
-    def num_processes(self) -> int:
-        """Of each node."""
-        return max(1, self.accelerators * self.hardware.processes_per_accelerator)
 
     def options(self, wanted: Wanted, name: str) -> list[str]:
         """Of sbatch."""

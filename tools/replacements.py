@@ -1,7 +1,8 @@
-"""Which resources an update of a stack replaces or deletes, from its old and its new template."""
+"""Which resources an update of a stack replaces or deletes, and what a piece of a template refers to."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -9,8 +10,6 @@ from typing import Any, Literal, NamedTuple
 
 import botocore.session
 from cfnlint.schema import PROVIDER_SCHEMA_MANAGER, ResourceNotFoundError  # type: ignore[import-untyped]
-
-from tools.template_references import imported_exports, referenced_resources
 
 Path = tuple[str, ...]
 """Names from the resource's properties downwards; * is every item of a list."""
@@ -33,6 +32,8 @@ Template = dict[str, Any]
 Kind = Literal["is replaced", "may be replaced", "is deleted"]
 
 KEPT = {"Retain", "RetainExceptOnCreate"}
+IN_SUB = re.compile(r"\$\{([A-Za-z0-9]+)(?:\.[^}]+)?\}")
+"""``${LogicalId}`` and ``${LogicalId.Attribute}``, not ``${!Literal}`` or ``${AWS::Region}``."""
 
 
 @dataclass(frozen=True)
@@ -175,3 +176,35 @@ def _not_updatable_in_fsx(schema: dict[str, Any]) -> frozenset[Path]:
         for member in schema["definitions"][name]["properties"]
         if member not in update.members[name].members and member not in FSX_BY_OTHER_CALLS
     )
+
+
+def referenced_resources(value: Any) -> set[str]:
+    """Logical ids (and parameters) in Ref, Fn::GetAtt and Fn::Sub."""
+    return {name for kind, name in _references(value) if kind == "resource"}
+
+
+def imported_exports(value: Any) -> set[str]:
+    """Names of exports in Fn::ImportValue, as far as they are literal."""
+    return {name for kind, name in _references(value) if kind == "import"}
+
+
+def _references(value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _references(item)
+    if not isinstance(value, dict):
+        return
+    match value:
+        case {"Ref": str(name)}:
+            yield "resource", name
+        case {"Fn::GetAtt": [str(name), *_]}:
+            yield "resource", name
+        case {"Fn::GetAtt": str(text)}:
+            yield "resource", text.partition(".")[0]
+        case {"Fn::ImportValue": str(name)}:
+            yield "import", name
+        case {"Fn::Sub": str(text) | [str(text), *_]}:
+            for name in IN_SUB.findall(text):
+                yield "resource", name
+    for item in value.values():
+        yield from _references(item)

@@ -20,10 +20,9 @@ from config.loader import load_cluster
 from config.resource_names import construct_ids, stack_names, wanted_stacks
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
-from tools.replacements import Loss, Template, exports_of, find_losses
+from tools.replacements import Loss, Template, exports_of, find_losses, imported_exports
 from tools.service_limits import CLUSTER, CONTROL_PLANE, describe_notice, find_notices
 from tools.stack_contents import deployed_template
-from tools.template_references import imported_exports
 
 ASSEMBLY = Path("cdk.out")
 CDK = Path("node_modules/aws-cdk/bin/cdk")

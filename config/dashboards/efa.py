@@ -24,12 +24,10 @@ def efa() -> Model:
                     _rate("Packets sent", "tx_pkts", "pps"),
                     Panel(
                         "Spread over the adapters of a node",
-                        (
-                            Query(
-                                f"min by (instance) ({_chosen('tx_bytes')}) / "
-                                f"(max by (instance) ({_chosen('tx_bytes')}) > 0)",
-                                "{{instance}}",
-                            ),
+                        Query(
+                            f"min by (instance) ({_chosen('tx_bytes')}) / "
+                            f"(max by (instance) ({_chosen('tx_bytes')}) > 0)",
+                            "{{instance}}",
                         ),
                         unit="percentunit",
                         maximum=1,
@@ -63,4 +61,4 @@ def _chosen(counter: str) -> str:
 
 def _rate(title: str, counter: str, unit: str, about: str = "") -> Panel:
     total = Query(f"sum by (instance) ({_chosen(counter)})", "{{instance}}")
-    return Panel(title, (total,), unit=unit, about=about)
+    return Panel(title, total, unit=unit, about=about)

@@ -21,7 +21,7 @@ def file_systems(scheduler: Scheduler) -> Model:
             (
                 Panel(
                     "Free space",
-                    (_of(LUSTRE_MARK, "FreeDataStorageCapacity", "free", "Sum"),),
+                    _of(LUSTRE_MARK, "FreeDataStorageCapacity", "free", "Sum"),
                     unit="bytes",
                     about="Of all storage targets. A full file system ends every training at its next "
                     "checkpoint; it can grow while it is in use.",
@@ -47,12 +47,10 @@ def file_systems(scheduler: Scheduler) -> Model:
                 *rows[0].panels,
                 Panel(
                     "Full, as nodes see it",
-                    (
-                        Query(
-                            'max by (mountpoint) (1 - node_filesystem_avail_bytes{fstype="lustre"} / '
-                            'node_filesystem_size_bytes{fstype="lustre"})',
-                            "{{mountpoint}}",
-                        ),
+                    Query(
+                        'max by (mountpoint) (1 - node_filesystem_avail_bytes{fstype="lustre"} / '
+                        'node_filesystem_size_bytes{fstype="lustre"})',
+                        "{{mountpoint}}",
                     ),
                     unit="percentunit",
                     maximum=1,

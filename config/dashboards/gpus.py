@@ -44,7 +44,7 @@ def gpus() -> Model:
                     _each("A kernel runs", "DCGM_FI_DEV_GPU_UTIL", unit="percent", maximum=100),
                     Panel(
                         "Memory in use",
-                        (Query(f"DCGM_FI_DEV_FB_USED{{{OF_GPU_NODE}}} * {_MIB}", _EACH),),
+                        Query(f"DCGM_FI_DEV_FB_USED{{{OF_GPU_NODE}}} * {_MIB}", _EACH),
                         unit="bytes",
                         about="torch keeps what it once took; trainings publish what they need.",
                     ),
@@ -53,7 +53,7 @@ def gpus() -> Model:
                     _each("Temperature of the memory", "DCGM_FI_DEV_MEMORY_TEMP", unit="celsius"),
                     Panel(
                         "Clock",
-                        (Query(f"DCGM_FI_DEV_SM_CLOCK{{{OF_GPU_NODE}}} * 1e6", _EACH),),
+                        Query(f"DCGM_FI_DEV_SM_CLOCK{{{OF_GPU_NODE}}} * 1e6", _EACH),
                         unit="hertz",
                         about="One that is slower than its neighbours under load is throttled.",
                     ),
@@ -64,12 +64,10 @@ def gpus() -> Model:
                 (
                     Panel(
                         "Energy in the time shown",
-                        (
-                            Query(
-                                "sum by (Hostname) (increase(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
-                                f"{{{OF_GPU_NODE}}}[$__range])) / {_MILLIJOULES_PER_KWH:.1e}",
-                                "{{Hostname}}",
-                            ),
+                        Query(
+                            "sum by (Hostname) (increase(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+                            f"{{{OF_GPU_NODE}}}[$__range])) / {_MILLIJOULES_PER_KWH:.1e}",
+                            "{{Hostname}}",
                         ),
                         kind="bargauge",
                         unit="kwatth",
@@ -77,12 +75,7 @@ def gpus() -> Model:
                     ),
                     Panel(
                         "PCIe replays",
-                        (
-                            Query(
-                                f"rate(DCGM_FI_DEV_PCIE_REPLAY_COUNTER{{{OF_GPU_NODE}}}[{RATE}])",
-                                _EACH,
-                            ),
-                        ),
+                        Query(f"rate(DCGM_FI_DEV_PCIE_REPLAY_COUNTER{{{OF_GPU_NODE}}}[{RATE}])", _EACH),
                         unit="cps",
                         about="Transfers that had to be sent again: a few are harmless, many a bad slot.",
                     ),
@@ -126,4 +119,4 @@ def _average(title: str, metric: str, about: str, *, percent: bool = False) -> P
 
 
 def _each(title: str, metric: str, *, unit: str, maximum: float | None = None) -> Panel:
-    return Panel(title, (Query(f"{metric}{{{OF_GPU_NODE}}}", _EACH),), unit=unit, maximum=maximum)
+    return Panel(title, Query(f"{metric}{{{OF_GPU_NODE}}}", _EACH), unit=unit, maximum=maximum)

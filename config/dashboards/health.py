@@ -24,24 +24,20 @@ def health(scheduler: Scheduler) -> Model:
                 (
                     Panel(
                         "CPU",
-                        (
-                            Query(
-                                "1 - avg by (instance) "
-                                f'(rate(node_cpu_seconds_total{{mode="idle", {OF_NODE}}}[{RATE}]))',
-                                "{{instance}}",
-                            ),
+                        Query(
+                            "1 - avg by (instance) "
+                            f'(rate(node_cpu_seconds_total{{mode="idle", {OF_NODE}}}[{RATE}]))',
+                            "{{instance}}",
                         ),
                         unit="percentunit",
                         maximum=1,
                     ),
                     Panel(
                         "Memory in use",
-                        (
-                            Query(
-                                f"1 - node_memory_MemAvailable_bytes{{{OF_NODE}}} / "
-                                f"node_memory_MemTotal_bytes{{{OF_NODE}}}",
-                                "{{instance}}",
-                            ),
+                        Query(
+                            f"1 - node_memory_MemAvailable_bytes{{{OF_NODE}}} / "
+                            f"node_memory_MemTotal_bytes{{{OF_NODE}}}",
+                            "{{instance}}",
                         ),
                         unit="percentunit",
                         maximum=1,
@@ -49,13 +45,11 @@ def health(scheduler: Scheduler) -> Model:
                     ),
                     Panel(
                         "Disk in use",
-                        (
-                            Query(
-                                "max by (instance, mountpoint) "
-                                f"(1 - node_filesystem_avail_bytes{{{_LOCAL_DISKS}}}"
-                                f" / node_filesystem_size_bytes{{{_LOCAL_DISKS}}})",
-                                "{{instance}} {{mountpoint}}",
-                            ),
+                        Query(
+                            "max by (instance, mountpoint) "
+                            f"(1 - node_filesystem_avail_bytes{{{_LOCAL_DISKS}}}"
+                            f" / node_filesystem_size_bytes{{{_LOCAL_DISKS}}})",
+                            "{{instance}} {{mountpoint}}",
                         ),
                         unit="percentunit",
                         maximum=1,
@@ -64,18 +58,16 @@ def health(scheduler: Scheduler) -> Model:
                     ),
                     Panel(
                         "Network, received",
-                        (_network("receive"),),
+                        _network("receive"),
                         unit="Bps",
                         about="By the kernel: TCP to FSx, S3 and each other. EFA passes it by.",
                     ),
-                    Panel("Network, sent", (_network("transmit"),), unit="Bps"),
+                    Panel("Network, sent", _network("transmit"), unit="Bps"),
                     Panel(
                         "Waiting for disk or network file system",
-                        (
-                            Query(
-                                f"rate(node_pressure_io_waiting_seconds_total{{{OF_NODE}}}[{RATE}])",
-                                "{{instance}}",
-                            ),
+                        Query(
+                            f"rate(node_pressure_io_waiting_seconds_total{{{OF_NODE}}}[{RATE}])",
+                            "{{instance}}",
                         ),
                         unit="percentunit",
                         about="Share of time in which at least one process waited for input or output.",
@@ -87,19 +79,19 @@ def health(scheduler: Scheduler) -> Model:
                 (
                     Panel(
                         "Processes killed for want of memory",
-                        (Query(f"increase(node_vmstat_oom_kill{{{OF_NODE}}}[{RATE}])", "{{instance}}"),),
+                        Query(f"increase(node_vmstat_oom_kill{{{OF_NODE}}}[{RATE}])", "{{instance}}"),
                         decimals=0,
                     ),
                     Panel(
                         "Clock ahead of or behind its source",
-                        (Query(f"node_timex_offset_seconds{{{OF_NODE}}}", "{{instance}}"),),
+                        Query(f"node_timex_offset_seconds{{{OF_NODE}}}", "{{instance}}"),
                         unit="s",
                         minimum=None,
                         about="Requests to AWS are signed with the time; some minutes off, all of them fail.",
                     ),
                     Panel(
                         "Last Xid error of each GPU",
-                        (Query(f"max by ({_GPU}) (DCGM_FI_DEV_XID_ERRORS > 0)", "{{Hostname}} GPU {{gpu}}"),),
+                        Query(f"max by ({_GPU}) (DCGM_FI_DEV_XID_ERRORS > 0)", "{{Hostname}} GPU {{gpu}}"),
                         decimals=0,
                         about="13, 31, 43 and 45 are mostly the program's; others are the hardware's. Each "
                         "is shown until the node's dcgm-exporter starts anew.",
@@ -134,7 +126,7 @@ def _number(title: str, expression: str, *, about: str = "", warn_above: float |
     """0 where there is nothing to count."""
     return Panel(
         title,
-        (Query(f"{expression} or vector(0)", title),),
+        Query(f"{expression} or vector(0)", title),
         kind="stat",
         about=about,
         width=4,

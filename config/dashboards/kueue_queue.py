@@ -24,11 +24,9 @@ def kueue_queue() -> Model:
                 (
                     Panel(
                         "Waiting",
-                        (
-                            Query(
-                                f"sum by (cluster_queue, status) (kueue_pending_workloads{{{_OF}}})",
-                                "{{cluster_queue}} {{status}}",
-                            ),
+                        Query(
+                            f"sum by (cluster_queue, status) (kueue_pending_workloads{{{_OF}}})",
+                            "{{cluster_queue}} {{status}}",
                         ),
                         decimals=0,
                         about="Active ones are tried again and again; inadmissible ones wait until something "
@@ -36,11 +34,9 @@ def kueue_queue() -> Model:
                     ),
                     Panel(
                         "Running",
-                        (
-                            Query(
-                                f"sum by (cluster_queue) (kueue_admitted_active_workloads{{{_OF}}})",
-                                "{{cluster_queue}}",
-                            ),
+                        Query(
+                            f"sum by (cluster_queue) (kueue_admitted_active_workloads{{{_OF}}})",
+                            "{{cluster_queue}}",
                         ),
                         stacked=True,
                         decimals=0,
@@ -64,32 +60,25 @@ def kueue_queue() -> Model:
                 (
                     Panel(
                         "Admitted",
-                        (
-                            Query(
-                                "sum by (cluster_queue) "
-                                f"(increase(kueue_admitted_workloads_total{{{_OF}}}[{RATE}]))",
-                                "{{cluster_queue}}",
-                            ),
+                        Query(
+                            "sum by (cluster_queue) "
+                            f"(increase(kueue_admitted_workloads_total{{{_OF}}}[{RATE}]))",
+                            "{{cluster_queue}}",
                         ),
                     ),
                     Panel(
                         "Stopped for others, or for want of nodes",
-                        (
-                            Query(
-                                "sum by (cluster_queue, reason) "
-                                f"(increase(kueue_evicted_workloads_total{{{_OF}}}[{RATE}]))",
-                                "{{cluster_queue}} {{reason}}",
-                            ),
+                        Query(
+                            "sum by (cluster_queue, reason) "
+                            f"(increase(kueue_evicted_workloads_total{{{_OF}}}[{RATE}]))",
+                            "{{cluster_queue}} {{reason}}",
                         ),
                         about="A training saves before it goes, and goes on from there later.",
                     ),
                     Panel(
                         "Attempts",
-                        (
-                            Query(
-                                f"sum by (result) (rate(kueue_admission_attempts_total[{RATE}]))",
-                                "{{result}}",
-                            ),
+                        Query(
+                            f"sum by (result) (rate(kueue_admission_attempts_total[{RATE}]))", "{{result}}"
                         ),
                         unit="cps",
                     ),

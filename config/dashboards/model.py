@@ -44,12 +44,16 @@ class CloudWatchQuery:
     """Of a sum: what CloudWatch counts within a period, divided by its seconds."""
 
 
+AnyQuery = Query | CloudWatchQuery
+
+
 @dataclass(frozen=True)
 class Panel:
     """One graph, number or table."""
 
     title: str
-    queries: tuple[Query | CloudWatchQuery, ...]
+    shows: AnyQuery | tuple[AnyQuery, ...]
+    """One query, or several beside each other."""
     unit: str = "short"
     """Grafana's id of a unit: ``percentunit`` is a share of 1, ``bytes`` and ``s`` scale by themselves."""
     kind: Kind = "timeseries"
@@ -63,6 +67,11 @@ class Panel:
     stacked: bool = False
     warn_above: float | None = None
     warn_below: float | None = None
+
+    @property
+    def queries(self) -> tuple[AnyQuery, ...]:
+        """What it shows, also if that is one query."""
+        return self.shows if isinstance(self.shows, tuple) else (self.shows,)
 
 
 @dataclass(frozen=True)
@@ -217,7 +226,7 @@ _COLUMNS_OF_TABLES = [
 ]
 
 
-def _data_source(query: Query | CloudWatchQuery) -> Model:
+def _data_source(query: AnyQuery) -> Model:
     if isinstance(query, Query):
         return {"type": "prometheus", "uid": PROMETHEUS_UID}
     return {"type": "cloudwatch", "uid": CLOUDWATCH_UID}

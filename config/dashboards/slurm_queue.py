@@ -21,17 +21,14 @@ def slurm_queue() -> Model:
                     _by_state("Jobs", "slurm_cluster_jobs"),
                     Panel(
                         "Jobs by account",
-                        (
-                            Query(
-                                f"sum by (account, state) (slurm_cluster_jobs{{{_OF}}})",
-                                "{{account}} {{state}}",
-                            ),
+                        Query(
+                            f"sum by (account, state) (slurm_cluster_jobs{{{_OF}}})", "{{account}} {{state}}"
                         ),
                         decimals=0,
                     ),
                     Panel(
                         "Longest wait",
-                        (Query(f"slurm_queue_longest_wait_seconds{{{_OF}}}", "{{partition}}"),),
+                        Query(f"slurm_queue_longest_wait_seconds{{{_OF}}}", "{{partition}}"),
                         unit="s",
                         about="Of the first job that waits for nodes, and not for a time or another job.",
                     ),
@@ -42,12 +39,7 @@ def slurm_queue() -> Model:
                 (
                     Panel(
                         "Nodes",
-                        (
-                            Query(
-                                f"sum by (state) (slurm_cluster_partition_nodes{{{_OF}}})",
-                                "{{state}}",
-                            ),
-                        ),
+                        Query(f"sum by (state) (slurm_cluster_partition_nodes{{{_OF}}})", "{{state}}"),
                         stacked=True,
                         decimals=0,
                         about="One that is in two of the chosen partitions counts twice.",
@@ -63,17 +55,12 @@ def slurm_queue() -> Model:
                 (
                     Panel(
                         "What became of jobs",
-                        (
-                            Query(
-                                f"increase(slurm_scheduler_jobs_total[{RATE}])",
-                                "{{event}}",
-                            ),
-                        ),
+                        Query(f"increase(slurm_scheduler_jobs_total[{RATE}])", "{{event}}"),
                         decimals=1,
                     ),
                     Panel(
                         "A pass over the queue takes",
-                        (Query("slurm_scheduler_last_cycle_seconds", "{{scheduler}}"),),
+                        Query("slurm_scheduler_last_cycle_seconds", "{{scheduler}}"),
                         unit="s",
                         about="Commands of users wait for it: some seconds are felt.",
                     ),
@@ -94,4 +81,4 @@ def slurm_queue() -> Model:
 
 def _by_state(title: str, metric: str, about: str = "") -> Panel:
     query = Query(f"sum by (state) ({metric}{{{_OF}}})", "{{state}}")
-    return Panel(title, (query,), stacked=True, decimals=0, about=about)
+    return Panel(title, query, stacked=True, decimals=0, about=about)

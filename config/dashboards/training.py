@@ -41,24 +41,19 @@ def training(scheduler: Scheduler) -> Model:
                 (
                     Panel(
                         "Residues/s",
-                        (Query(_rate("residues_total"), _EACH),),
+                        Query(_rate("residues_total"), _EACH),
                         about="No padding, no special tokens. 0 while a training stands still.",
                     ),
                     Panel(
                         "Fill",
-                        (Query(f"{_rate('residues_total')} / ({_rate('tokens_total')} > 0)", _EACH),),
+                        Query(f"{_rate('residues_total')} / ({_rate('tokens_total')} > 0)", _EACH),
                         unit="percentunit",
                         maximum=1,
                         about="Share of the packs' slots that hold residues.",
                     ),
                     Panel(
                         "MFU",
-                        (
-                            Query(
-                                f"{_rate('model_flops_total')} / {_latest('peak_flops_per_second')}",
-                                _EACH,
-                            ),
-                        ),
+                        Query(f"{_rate('model_flops_total')} / {_latest('peak_flops_per_second')}", _EACH),
                         unit="percentunit",
                         maximum=1,
                         about="Model FLOPs over the bf16 peak of the GPUs' data sheet (Chowdhery et al. "
@@ -90,7 +85,7 @@ def training(scheduler: Scheduler) -> Model:
                     ),
                     Panel(
                         "Memory",
-                        (Query(_latest("peak_memory_bytes"), _EACH),),
+                        Query(_latest("peak_memory_bytes"), _EACH),
                         unit="bytes",
                         about="Most so far on the first GPU, of what torch gave out.",
                     ),
@@ -109,10 +104,10 @@ def training(scheduler: Scheduler) -> Model:
                     ),
                     Panel(
                         "Gradient norm",
-                        (Query(_latest("gradient_norm"), _EACH),),
+                        Query(_latest("gradient_norm"), _EACH),
                         about="Before clipping. Spikes come before losses that do not come back.",
                     ),
-                    Panel("Learning rate", (Query(_latest("learning_rate"), _EACH),), unit="sci"),
+                    Panel("Learning rate", Query(_latest("learning_rate"), _EACH), unit="sci"),
                 ),
             ),
             Row(
@@ -120,19 +115,19 @@ def training(scheduler: Scheduler) -> Model:
                 (
                     Panel(
                         "A checkpoint takes",
-                        (Query(_latest("checkpoint_write_seconds"), _EACH),),
+                        Query(_latest("checkpoint_write_seconds"), _EACH),
                         unit="s",
                         about="Beside the training, until the next one begins: then it holds it up.",
                     ),
                     Panel(
                         "Steps at risk",
-                        (Query(f"{_latest('step')} - {_latest('checkpoint_step')}", _EACH),),
+                        Query(f"{_latest('step')} - {_latest('checkpoint_step')}", _EACH),
                         decimals=0,
                         about="Made since the newest whole checkpoint: a failure now would cost them.",
                     ),
                     Panel(
                         "Steps made again",
-                        (Query(_latest("lost_steps_total"), _EACH),),
+                        Query(_latest("lost_steps_total"), _EACH),
                         decimals=0,
                         about="By the present start of the run, for what a failure had cost.",
                     ),
@@ -170,7 +165,7 @@ def _stat(
 ) -> Panel:
     return Panel(
         title,
-        (Query(expression, _EACH),),
+        Query(expression, _EACH),
         unit=unit,
         kind="stat",
         width=4,

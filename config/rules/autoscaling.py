@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from config.eks_cluster import EksCluster
 from config.karpenter import scaled_groups
-from config.rules.paths import group_path
+from config.rules.paths import group_violation
 from config.violation import Violation
 
 MAX_GROUPS = 10
@@ -40,9 +40,9 @@ def karpenter_has_groups(cluster: EksCluster) -> Iterator[Violation]:
     scaled = scaled_groups(cluster)
     if cluster.autoscaling == "none":
         for group in scaled:
-            yield Violation(
-                group_path(group, "max_instances"),
-                group.max_instances,
+            yield group_violation(
+                group,
+                "max_instances",
                 "it is for Karpenter, and autoscaling is none",
                 "remove it, or set autoscaling to karpenter",
             )
@@ -65,9 +65,9 @@ def karpenter_has_groups(cluster: EksCluster) -> Iterator[Violation]:
 def scaled_groups_begin_with_no_nodes(cluster: EksCluster) -> Iterator[Violation]:
     for group in scaled_groups(cluster):
         if group.num_instances:
-            yield Violation(
-                group_path(group, "num_instances"),
-                group.num_instances,
+            yield group_violation(
+                group,
+                "num_instances",
                 "Karpenter begins with no nodes, and would take these away",
                 "set 0, or remove max_instances",
             )

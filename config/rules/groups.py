@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.cluster import Cluster
-from config.rules.paths import group_path, repetitions
+from config.rules.paths import group_violation, repetitions
 from config.violation import Violation
 
 
@@ -18,9 +18,9 @@ def names_are_distinct(cluster: Cluster) -> Iterator[Violation]:
 def minimum_is_below_the_count(cluster: Cluster) -> Iterator[Violation]:
     for group in cluster.instance_groups:
         if group.min_instances is not None and group.min_instances > group.num_instances:
-            yield Violation(
-                group_path(group, "min_instances"),
-                group.min_instances,
+            yield group_violation(
+                group,
+                "min_instances",
                 f"at most num_instances, {group.num_instances}, are allowed",
                 f"set {group.num_instances} or less" if group.num_instances else "remove it",
             )
@@ -29,9 +29,9 @@ def minimum_is_below_the_count(cluster: Cluster) -> Iterator[Violation]:
 def plan_is_not_spot(cluster: Cluster) -> Iterator[Violation]:
     for group in cluster.instance_groups:
         if group.capacity == "spot" and group.training_plan_arn:
-            yield Violation(
-                group_path(group, "capacity"),
-                "spot",
+            yield group_violation(
+                group,
+                "capacity",
                 "a training plan brings its own capacity",
                 "set on_demand, or remove the plan",
             )
@@ -42,9 +42,9 @@ def plan_lies_in_the_region(cluster: Cluster) -> Iterator[Violation]:
         arn = group.training_plan_arn
         # arn:aws:sagemaker:<region>:<account>:training-plan/<name>
         if arn and arn.split(":")[3] != cluster.region:
-            yield Violation(
-                group_path(group, "training_plan_arn"),
-                arn,
+            yield group_violation(
+                group,
+                "training_plan_arn",
                 f"a plan's capacity is in its own region, and the cluster is in {cluster.region}",
                 f"set region to {arn.split(':')[3]}, or the ARN of a plan in {cluster.region}",
             )
@@ -53,9 +53,9 @@ def plan_lies_in_the_region(cluster: Cluster) -> Iterator[Violation]:
 def pinned_image_is_not_patched(cluster: Cluster) -> Iterator[Violation]:
     for group in cluster.instance_groups:
         if group.image_id and group.auto_patch != "none":
-            yield Violation(
-                group_path(group, "auto_patch"),
-                group.auto_patch,
+            yield group_violation(
+                group,
+                "auto_patch",
                 f"patching replaces the image, and image_id keeps it at {group.image_id}",
                 "set none, or remove image_id",
             )
@@ -76,9 +76,9 @@ def minimum_needs_continuous_provisioning(cluster: Cluster) -> Iterator[Violatio
     """Otherwise a group has all its nodes or none, so there is nothing to accept."""
     for group in cluster.instance_groups:
         if group.min_instances is not None and not cluster.continuous_provisioning:
-            yield Violation(
-                group_path(group, "min_instances"),
-                group.min_instances,
+            yield group_violation(
+                group,
+                "min_instances",
                 "without continuous provisioning a group starts with all its nodes or not at all",
                 "remove it, or set continuous_provisioning to true",
             )
@@ -91,9 +91,9 @@ def spot_needs_continuous_provisioning(cluster: Cluster) -> Iterator[Violation]:
     """
     for group in cluster.instance_groups:
         if group.capacity == "spot" and not cluster.continuous_provisioning:
-            yield Violation(
-                group_path(group, "capacity"),
-                "spot",
+            yield group_violation(
+                group,
+                "capacity",
                 "spot instances come and go, which needs continuous provisioning",
                 "set on_demand, or continuous_provisioning to true",
             )

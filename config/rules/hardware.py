@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 from config.cluster import Cluster, InstanceGroup
 from config.instance_catalogue import INSTANCE_TYPES, TRAINING_PLAN_TYPES, InstanceType, closest
-from config.rules.paths import group_path
+from config.rules.paths import group_path, group_violation
 from config.violation import Violation
 
 
 def types_are_offered(cluster: Cluster) -> Iterator[Violation]:
     for group in cluster.instance_groups:
         if group.instance_type not in INSTANCE_TYPES:
-            yield Violation(
-                group_path(group, "instance_type"),
-                group.instance_type,
+            yield group_violation(
+                group,
+                "instance_type",
                 f"HyperPod offers {len(INSTANCE_TYPES)} types, which config/instance_types.csv lists",
                 f"set {closest(group.instance_type) or 'one of them'}",
             )
@@ -24,20 +24,17 @@ def types_are_offered(cluster: Cluster) -> Iterator[Violation]:
 def threads_are_possible(cluster: Cluster) -> Iterator[Violation]:
     for group, instance in _known(cluster):
         if group.threads_per_core and group.threads_per_core > instance.threads_per_core:
-            yield Violation(
-                group_path(group, "threads_per_core"),
-                group.threads_per_core,
-                f"{instance.name} has one thread per core",
-                "set 1, or null",
+            yield group_violation(
+                group, "threads_per_core", f"{instance.name} has one thread per core", "set 1, or null"
             )
 
 
 def efa_only_needs_efa(cluster: Cluster) -> Iterator[Violation]:
     for group, instance in _known(cluster):
         if group.efa_only and not instance.num_efa:
-            yield Violation(
-                group_path(group, "efa_only"),
-                True,
+            yield group_violation(
+                group,
+                "efa_only",
                 f"{instance.name} has no EFA",
                 "set false, or a type with EFA, as ml.g5.8xlarge",
             )
@@ -70,9 +67,9 @@ def health_checks_fit_the_type(cluster: Cluster) -> Iterator[Violation]:
 def plan_covers_the_type(cluster: Cluster) -> Iterator[Violation]:
     for group in cluster.instance_groups:
         if group.training_plan_arn and group.instance_type in INSTANCE_TYPES.keys() - TRAINING_PLAN_TYPES:
-            yield Violation(
-                group_path(group, "training_plan_arn"),
-                group.training_plan_arn,
+            yield group_violation(
+                group,
+                "training_plan_arn",
                 f"{group.instance_type} is in no training plan; plans reserve"
                 f" {', '.join(sorted(TRAINING_PLAN_TYPES))}",
                 "set instance_type to the plan's, or remove training_plan_arn",

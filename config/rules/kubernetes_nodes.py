@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from config.cluster import NewVpc
 from config.eks_cluster import EksCluster
 from config.regions import HEALTH_MONITORING_REGIONS, ZONE_ID_PREFIXES
-from config.rules.paths import group_path
+from config.rules.paths import group_path, group_violation
 from config.system_groups import lasting_groups
 from config.text_forms import LABEL_KEY
 from config.violation import Violation, key_path
@@ -95,9 +95,9 @@ def own_pods_have_a_node(cluster: EksCluster) -> Iterator[Violation]:
 def release_and_image_exclude_each_other(cluster: EksCluster) -> Iterator[Violation]:
     for group in cluster.instance_groups:
         if group.image_release_version and group.image_id:
-            yield Violation(
-                group_path(group, "image_release_version"),
-                group.image_release_version,
+            yield group_violation(
+                group,
+                "image_release_version",
                 f"image_id says already that the image is {group.image_id}",
                 "remove one of the two",
             )
@@ -107,9 +107,9 @@ def pinned_release_is_not_patched(cluster: EksCluster) -> Iterator[Violation]:
     """CloudFormation schema of AWS::SageMaker::Cluster, ``ImageReleaseVersion``: patches go past it."""
     for group in cluster.instance_groups:
         if group.image_release_version and group.auto_patch != "none":
-            yield Violation(
-                group_path(group, "auto_patch"),
-                group.auto_patch,
+            yield group_violation(
+                group,
+                "auto_patch",
                 f"patching moves the image on, and image_release_version wants {group.image_release_version}",
                 "set none, or remove image_release_version",
             )

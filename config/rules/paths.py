@@ -13,6 +13,11 @@ def group_path(group: InstanceGroup, field: str) -> str:
     return f"instance_groups[{group.name}].{field}"
 
 
+def group_violation(group: InstanceGroup, field: str, allowed: str, fix: str) -> Violation:
+    """Return a violation by the value that one field of a group has."""
+    return Violation(group_path(group, field), getattr(group, field), allowed, fix)
+
+
 def repetitions(
     path: str, values: Sequence[str], allowed: str, fix: str, *, key: str = ""
 ) -> Iterator[Violation]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.instance_catalogue import INSTANCE_TYPES
-from config.rules.paths import group_path
+from config.rules.paths import group_path, group_violation
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
 from config.violation import Violation
 
@@ -14,9 +14,9 @@ def names_are_free(cluster: SlurmCluster) -> Iterator[Violation]:
     """`make connect NODE=head` means the login node or the controller."""
     for group in cluster.instance_groups:
         if group.name == "head":
-            yield Violation(
-                group_path(group, "name"),
-                "head",
+            yield group_violation(
+                group,
+                "name",
                 "make connect keeps that name for the login node or the controller",
                 f"set another name, as {group.role}",
             )
@@ -33,12 +33,7 @@ def one_controller(cluster: SlurmCluster) -> Iterator[Violation]:
         )
     for group in controllers:
         if group.num_instances != 1:
-            yield Violation(
-                group_path(group, "num_instances"),
-                group.num_instances,
-                "there is one controller node",
-                "set 1",
-            )
+            yield group_violation(group, "num_instances", "there is one controller node", "set 1")
 
 
 def login_nodes(cluster: SlurmCluster) -> Iterator[Violation]:
@@ -53,11 +48,8 @@ def login_nodes(cluster: SlurmCluster) -> Iterator[Violation]:
         )
     for group in groups:
         if group.num_instances == 0:
-            yield Violation(
-                group_path(group, "num_instances"),
-                0,
-                "a login group has at least one node",
-                "set 1, or remove the group",
+            yield group_violation(
+                group, "num_instances", "a login group has at least one node", "set 1, or remove the group"
             )
 
 
@@ -87,20 +79,17 @@ def partitions_belong_to_workers(cluster: SlurmCluster) -> Iterator[Violation]:
 def controller_has_no_minimum(cluster: SlurmCluster) -> Iterator[Violation]:
     for group in _with_role(cluster, "controller"):
         if group.min_instances is not None:
-            yield Violation(
-                group_path(group, "min_instances"),
-                group.min_instances,
-                "no cluster is in service without its controller",
-                "remove it",
+            yield group_violation(
+                group, "min_instances", "no cluster is in service without its controller", "remove it"
             )
 
 
 def spot_is_for_workers(cluster: SlurmCluster) -> Iterator[Violation]:
     for group in cluster.instance_groups:
         if group.capacity == "spot" and group.role != "worker":
-            yield Violation(
-                group_path(group, "capacity"),
-                "spot",
+            yield group_violation(
+                group,
+                "capacity",
                 f"spot instances are taken away at any time, and with the {group.role} what runs there",
                 "set on_demand",
             )
@@ -111,9 +100,9 @@ def controller_is_not_accelerated(cluster: SlurmCluster) -> Iterator[Violation]:
     for group in _with_role(cluster, "controller"):
         instance = INSTANCE_TYPES.get(group.instance_type)
         if instance and instance.accelerator:
-            yield Violation(
-                group_path(group, "instance_type"),
-                group.instance_type,
+            yield group_violation(
+                group,
+                "instance_type",
                 f"the controller runs no jobs, so its {instance.accelerator} would be idle",
                 "set a type without accelerators, as ml.m5.12xlarge",
             )
@@ -123,12 +112,7 @@ def health_checks_are_for_workers(cluster: SlurmCluster) -> Iterator[Violation]:
     """SageMaker developer guide, "Deep health checks" of Slurm clusters."""
     for group in cluster.instance_groups:
         if group.deep_health_checks and group.role != "worker":
-            yield Violation(
-                group_path(group, "deep_health_checks"),
-                group.deep_health_checks,
-                "only worker nodes are checked",
-                "remove it",
-            )
+            yield group_violation(group, "deep_health_checks", "only worker nodes are checked", "remove it")
 
 
 def _with_role(cluster: SlurmCluster, role: str) -> list[SlurmInstanceGroup]:

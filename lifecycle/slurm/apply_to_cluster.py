@@ -25,9 +25,8 @@ from node_setup.node import FILES
 from node_setup.settings import Settings, read_settings
 from node_setup.slurm import SlurmNode, show_nodes
 from node_setup.steps.hold import LOG
-from workers.held_workers import reserved, run_held
+from workers.held_workers import is_busy, is_held_by_us, reserved, run_held, why_unreachable
 from workers.progress import Progress
-from workers.reach import is_busy, is_held_by_us, why_unreachable
 from workers.worker_run import Outcome, Source, run_on_worker
 
 LOCK = "/run/node-setup-apply.lock"

@@ -17,8 +17,7 @@ from node_setup.host import Host
 from node_setup.lock import only_run
 from node_setup.node import FILES, Node, log
 from node_setup.settings import read_deployment, read_settings
-from node_setup.state import StepResult, write_state
-from node_setup.step import run_steps, steps_for
+from node_setup.step import StepResult, run_steps, steps_for, write_state
 from node_setup.steps import STEPS
 from node_setup.steps.hold import keep_held
 

@@ -11,7 +11,7 @@ import yaml
 
 from config.chart_cache import CACHE, chart_folder, problem_of
 from config.charts import load_charts
-from constructs.hyperpod_chart import OPERATOR, RELEASE
+from constructs.without_nodes import OPERATOR, RELEASE
 from tests.charts.helm_runs import STAND_INS, HelmRefusedError, lint, render
 
 VALUES = sorted((Path(__file__).parent / "values").glob("*.yaml"))

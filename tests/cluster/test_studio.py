@@ -21,8 +21,7 @@ from config.loader import load_cluster
 from config.node_settings import node_settings
 from config.slurm_cluster import SlurmCluster
 from config.studio import STUDIO_GID, STUDIO_UID
-from config.studio_people import cluster_users, partition_uids
-from config.studio_session import PARAMETER, session_document
+from config.studio_people import PARAMETER, cluster_users, partition_uids, session_document
 from tests.cluster.artifact_bucket import AWS_PROGRAM, ArtifactBucket
 from tests.cluster.bundle import REPOSITORY
 from tests.cluster.cluster import Cluster

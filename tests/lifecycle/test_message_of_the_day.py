@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from node_setup.node import Node
-from node_setup.state import STATE, StepResult, write_state
+from node_setup.step import STATE, StepResult, write_state
 from node_setup.steps import message_of_the_day
 from tests.lifecycle.node import StandIns, node_of
 

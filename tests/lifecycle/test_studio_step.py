@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from config.studio_session import SUBMIT
+from config.studio_people import SUBMIT
 from node_setup.node import Node
 from node_setup.settings import read_deployment
 from node_setup.steps import studio

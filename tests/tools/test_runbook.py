@@ -15,7 +15,7 @@ import pytest
 
 from config.loader import load_cluster
 from config.resource_names import construct_ids
-from node_setup.state import STATE
+from node_setup.step import STATE
 from node_setup.steps import STEPS, hold
 from tests.tools.document_commands import (
     REPOSITORY,

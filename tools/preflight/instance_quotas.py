@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from config.cluster import Cluster
 from config.eks_cluster import EksCluster, EksInstanceGroup
@@ -83,14 +83,7 @@ def check_instance_types(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
     elsewhere = _instances_elsewhere(aws, cluster)
     for (instance_type, capacity), needed in sorted(_instances_wanted(cluster).items()):
         name = _quota_name(instance_type, capacity)
-        yield judge(
-            quota_name=name,
-            service=SERVICE,
-            value=quotas.get(name),
-            needed=needed,
-            used=elsewhere[instance_type, capacity],
-            unit="instances",
-        )
+        yield _judge(quotas, name, needed=needed, used=elsewhere[instance_type, capacity])
 
 
 def check_instance_totals(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -105,14 +98,18 @@ def check_instance_totals(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
         spot_elsewhere = sum(number for (_, capacity), number in elsewhere.items() if capacity == "spot")
         totals.append((ALL_SPOT, spot, spot_elsewhere))
     for name, needed, used in totals:
-        yield judge(
-            quota_name=name,
-            service=SERVICE,
-            value=quotas.get(name),
-            needed=needed,
-            used=used,
-            unit="instances",
-        )
+        yield _judge(quotas, name, needed=needed, used=used)
+
+
+def _judge(quotas: Mapping[str, float], name: str, *, needed: int, used: int) -> Finding:
+    return judge(
+        quota_name=name,
+        service=SERVICE,
+        value=quotas.get(name),
+        needed=needed,
+        used=used,
+        unit="instances",
+    )
 
 
 def check_volume_size(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:

@@ -1,17 +1,21 @@
-"""A step, and running all of them in order."""
+"""Steps of the set-up, their run in order, and the file that records what became of it."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 
 from node_setup.failure import described
+from node_setup.host import Host
 from node_setup.node import Node, log
 from node_setup.settings import Role, Settings
-from node_setup.state import StepResult
 
 EVERY_ROLE: tuple[Role, ...] = ("controller", "login", "worker")
+STATE = "/var/lib/node-setup/state.json"
+"""Result of the last run, for people: the message of the day and `make logs` show it."""
 
 
 def always(_: Settings) -> bool:
@@ -30,6 +34,15 @@ class Step:
     apply: Callable[[Node], None]
     roles: tuple[Role, ...] = EVERY_ROLE
     switched_on: Callable[[Settings], bool] = always
+
+
+@dataclass(frozen=True)
+class StepResult:
+    name: str
+    seconds: float
+    changes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    error: str | None
 
 
 def steps_for(steps: Sequence[Step], role: Role, settings: Settings) -> list[Step]:
@@ -66,3 +79,17 @@ def _result(step: Step, node: Node, start: float, before: int, *, error: str | N
         warnings=tuple(node.warnings[before:]),
         error=error,
     )
+
+
+def write_state(host: Host, *, bundle: str, group: str, role: str, results: list[StepResult]) -> None:
+    """Replace the file with this run's result."""
+    failed = next((result for result in results if result.error), None)
+    state = {
+        "bundle": bundle,
+        "finished": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "group": group,
+        "role": role,
+        "failed_step": failed.name if failed else None,
+        "steps": [asdict(result) for result in results],
+    }
+    host.write_text(STATE, json.dumps(state, indent=2) + "\n")

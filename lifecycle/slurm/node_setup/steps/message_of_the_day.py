@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from node_setup.node import Node
-from node_setup.state import STATE
+from node_setup.step import STATE
 
 # Two digits above those of the system, so that it comes last and stays in view.
 FOLDER, NAME = "/etc/update-motd.d", "99-cluster"

@@ -26,7 +26,7 @@ def apply(node: Node) -> None:
         log("  left to the primary controller")
         return
     if studio and deployment:
-        # Of this name on no other cluster: config/studio_session.py says why.
+        # Of this name on no other cluster: config/studio_people.py says why.
         node.install(f"{FOLDER}/studio_submit_{node.settings.cluster_name}.py", _program(node, "submit"))
         _bring_folders(node, studio)
         _answer_requests(node, deployment)

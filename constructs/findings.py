@@ -1,24 +1,63 @@
-"""cdk-nag's findings on what aws-cdk-lib brings along: the functions behind custom resources."""
+"""Findings of cdk-nag and checkov that do not apply, each with its reason."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
+from typing import Any
 
-from aws_cdk import Acknowledgment, CfnElement, Stack, Validations
+from aws_cdk import Acknowledgment, CfnElement, CfnResource, Stack, Token, Validations
 from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_lambda as lambda_
 
-from constructs import Construct
-from constructs.nag_finding import assets_finding
+from constructs import Construct, IConstruct
 
 _MANAGED = "arn:<AWS::Partition>:iam::aws:policy/"
 
 
+def acknowledge(construct: IConstruct, reasons: Mapping[str, str]) -> None:
+    """Accept findings of cdk-nag on a construct and all below it, each for its reason."""
+    for finding, reason in reasons.items():
+        Validations.of(construct).acknowledge(Acknowledgment(id=finding, reason=reason))
+
+
+def skip_check(resource: CfnResource, check_id: str, reason: str) -> None:
+    """Write a skip where checkov looks for it: the metadata of the resource in the template."""
+    skipped = (resource.get_metadata("checkov") or {"skip": []})["skip"]
+    resource.add_metadata("checkov", {"skip": [*skipped, {"id": check_id, "comment": reason}]})
+
+
+def wildcard_finding(stack: Stack, resource: str) -> str:
+    """The id of the finding that a resource holds a star; what a deployment fills in stands in <>."""
+    text = _written(stack.resolve(resource)) if Token.is_unresolved(resource) else resource
+    # So are variables of policies written.
+    text = re.sub(r"\$\{(.+?)\}", r"<\1>", text)
+    return f"AwsSolutions-IAM5[Resource::{text}]"
+
+
+def assets_finding(stack: Stack) -> str:
+    """Return the id of the finding that all assets are read, from the bucket that `cdk bootstrap` created."""
+    bucket = f"cdk-{stack.synthesizer.bootstrap_qualifier}-assets-{stack.account}-{stack.region}"
+    return wildcard_finding(stack, f"arn:{stack.partition}:s3:::{bucket}/*")
+
+
+def _written(value: Any) -> str:
+    match value:
+        case {"Fn::Join": ["", [*parts]]}:
+            return "".join(map(_written, parts))
+        case {"Ref": name}:
+            return f"<{name}>"
+        case {"Fn::GetAtt": [name, attribute]}:
+            return f"<{name}.{attribute}>"
+    return str(value)
+
+
 def acknowledge_provider(construct: Construct) -> None:
-    """Of a ``custom_resources.Provider`` and the functions beside it, all below one construct."""
+    """Accept findings on a ``custom_resources.Provider`` and the functions beside it, below one construct."""
     functions = [child for child in construct.node.find_all() if isinstance(child, lambda_.Function)]
     why = "the provider framework's own; aws-cdk-lib sets"
-    _acknowledge(
+    acknowledge(
         construct,
         {
             "AwsSolutions-L1": f"{why} the runtime that it is tested with",
@@ -41,7 +80,7 @@ def acknowledge_provider(construct: Construct) -> None:
 
 
 def acknowledge_kubectl(cluster: eks.Cluster) -> None:
-    """Of what installs charts and manifests."""
+    """Accept findings on the installer of charts and manifests."""
     stack = Stack.of(cluster)
     provider = cluster.node.find_child("KubectlProvider")
     assert isinstance(provider, Construct)
@@ -52,7 +91,7 @@ def acknowledge_kubectl(cluster: eks.Cluster) -> None:
     where_it_is = {"Fn::If": [stack.get_logical_id(condition), arn, {"Ref": "AWS::NoValue"}]}
     why = "the installer of charts is aws-cdk-lib's own, which sets"
     acknowledge_provider(provider)
-    _acknowledge(
+    acknowledge(
         provider,
         {
             f"AwsSolutions-IAM4[Policy::{_MANAGED}AmazonEC2ContainerRegistryReadOnly]": f"{why} its policies",
@@ -72,8 +111,3 @@ def _logical_id(function: lambda_.Function) -> str:
     resource = function.node.default_child
     assert isinstance(resource, CfnElement)
     return Stack.of(function).get_logical_id(resource)
-
-
-def _acknowledge(construct: Construct, findings: dict[str, str]) -> None:
-    for finding, reason in findings.items():
-        Validations.of(construct).acknowledge(Acknowledgment(id=finding, reason=reason))

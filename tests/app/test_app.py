@@ -9,9 +9,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from aws_cdk import App
 
+import app
 from tests.golden.normalised import GOLDEN, normalised
-from tests.local_aws.deployment import LocalAws
+from tests.local_aws.deployment import LocalAws, put_chart
 from tests.stacks.endpoints import GIVEN
 from tests.stacks.synthesized import EKS_STACKS, REPOSITORY, STACKS
 
@@ -19,46 +21,37 @@ NOBODY = LocalAws("http://localhost:9")
 """Whatever the command line would ask of AWS finds a closed port."""
 
 
-def cdk(*arguments: str, succeeds: bool = True) -> str:
-    """What the command line prints, in the repository itself."""
-    return NOBODY.cdk(*arguments, cwd=REPOSITORY, succeeds=succeeds)
-
-
-def test_synth_writes_the_golden_templates(tmp_path: Path) -> None:
-    """What the tests look at is what the command line makes, flags of cdk.json and all."""
-    cdk("synth", "--quiet", "--output", str(tmp_path), "-c", "cluster=clusters/slurm-p5.yaml")
-    for stack in STACKS:
-        template = json.loads((tmp_path / f"{stack}.template.json").read_text())
-        assert normalised(template) == (GOLDEN / "slurm-p5" / f"{stack}.json").read_text()
-
-
-def test_without_a_file_both_kinds_of_clusters_are_there() -> None:
-    """So that both deploy commands work as typed."""
-    listed = [line.split(" ")[0] for line in cdk("list").splitlines() if "Stack (" in line]
-    assert listed == [*STACKS, *EKS_STACKS]
-
-
-@pytest.fixture
-def no_charts(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout on which nobody has run `make charts`."""
-    folder = tmp_path / "checkout"
+    folder = tmp_path_factory.mktemp("app") / "checkout"
     folder.mkdir()
     for entry in REPOSITORY.iterdir():
-        if entry.name not in (".charts", "cdk.out", ".git"):
+        if entry.name not in (".charts", "cdk.out", ".git", "app.py", "config"):
             (folder / entry.name).symlink_to(entry)
-    # Whose places say where modules and the cache are.
-    (folder / "app.py").unlink()
+    # Their places say where modules and the cache are.
     shutil.copy(REPOSITORY / "app.py", folder)
-    (folder / "config").unlink()
     shutil.copytree(REPOSITORY / "config", folder / "config", ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 
-def test_missing_charts_stop_the_eks_cluster_alone(no_charts: Path) -> None:
-    output = NOBODY.cdk("synth", "EksHyperPodStack", "--quiet", cwd=no_charts, succeeds=False)
+def test_the_command_line_makes_the_golden_templates(checkout: Path, tmp_path: Path) -> None:
+    """Without the charts the EKS cluster alone is refused. Both kinds of clusters are there unasked."""
+    output = NOBODY.cdk(
+        "synth", "EksHyperPodStack", "--quiet", "--output", str(tmp_path), cwd=checkout, succeeds=False
+    )
     assert "Traceback" not in output
-    assert f"chart hyperpod is not in {no_charts}/.charts; run make charts" in output
-    assert "make charts" not in NOBODY.cdk("synth", "SlurmHyperPodStack", "--quiet", cwd=no_charts)
+    assert f"chart hyperpod is not in {checkout}/.charts; run make charts" in output
+    made = ("--app", str(tmp_path))
+    assert "make charts" not in NOBODY.cdk("synth", "SlurmHyperPodStack", "--quiet", *made, cwd=checkout)
+    put_chart(checkout / ".charts")
+    NOBODY.cdk("synth", "--quiet", "--output", str(tmp_path), cwd=checkout)
+    listed = [line.split(" ")[0] for line in NOBODY.cdk("list", *made, cwd=checkout).splitlines()]
+    assert [stack for stack in listed if stack.endswith("Stack")] == [*STACKS, *EKS_STACKS]
+    for stack in (*STACKS, *EKS_STACKS):
+        template = json.loads((tmp_path / f"{stack}.template.json").read_text())
+        golden = GOLDEN / ("slurm" if stack in STACKS else "eks") / f"{stack}.json"
+        assert normalised(template) == golden.read_text()
 
 
 @pytest.mark.parametrize(
@@ -77,22 +70,40 @@ def test_make_names_the_stack_of_the_cluster(cluster: str, stack: str) -> None:
         assert f"--context cluster={cluster} {target} {stacks}" in done.stdout
 
 
-def test_bad_file_ends_with_its_faults(tmp_path: Path) -> None:
+def run_app(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **context: str) -> Path:
+    """Run app.py in this process with what ``--context`` gives; the folder of the cloud assembly."""
+    settings = json.loads((REPOSITORY / "cdk.json").read_text())["context"]
+    made = App(context=settings | context, outdir=str(tmp_path / "out"), analytics_reporting=False)
+    monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setattr(app, "App", lambda: made)
+    app.main()
+    return tmp_path / "out"
+
+
+def test_bad_file_ends_with_its_faults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     text = (REPOSITORY / "clusters" / "slurm.yaml").read_text()
     text = text.replace("capacity_gib: 1200", "capacity_gib: 1000")
     path.write_text(text.replace("num_instances: 1", "num_instances: 2"))
-    output = cdk("synth", "--quiet", "-c", f"cluster={path}", succeeds=False)
-    assert "Traceback" not in output
-    faults = [line for line in output.splitlines() if line.startswith(f"{path}: ")]
+    with pytest.raises(SystemExit) as ended:
+        run_app(monkeypatch, tmp_path, cluster=str(path))
+    faults = [line for line in str(ended.value).splitlines() if line.startswith(f"{path}: ")]
     assert len(faults) == 2
     assert any("storage.lustre.capacity_gib: got 1000" in fault for fault in faults)
 
 
-def test_missing_file_is_named() -> None:
-    output = cdk("synth", "--quiet", "-c", "cluster=clusters/none.yaml", succeeds=False)
-    assert "Traceback" not in output
-    assert "clusters/none.yaml" in output
+def test_missing_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"clusters/none\.yaml"):
+        run_app(monkeypatch, tmp_path, cluster="clusters/none.yaml")
+
+
+def test_an_endpoint_is_deployed_alone_with_what_is_given(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit, match=r"endpoints/esm2\.yaml: image: got nothing"):
+        run_app(monkeypatch, tmp_path / "refused", endpoint="endpoints/esm2.yaml")
+    made = run_app(monkeypatch, tmp_path, endpoint="endpoints/esm2.yaml", **GIVEN)
+    assert [path.name for path in made.glob("*.template.json")] == ["EndpointStack.template.json"]
 
 
 def test_app_is_short() -> None:
@@ -120,12 +131,3 @@ def test_cdk_json_holds_flags_alone() -> None:
     assert all(name.startswith("@aws-cdk") for name in settings["context"])
     # Storage must not go while a cluster uses it. CloudFormation guards exports, but not weak references.
     assert settings["context"]["@aws-cdk/core:defaultCrossStackReferences"] == "strong"
-
-
-def test_an_endpoint_is_deployed_alone_with_what_is_given() -> None:
-    given = [argument for key, value in GIVEN.items() for argument in ("-c", f"{key}={value}")]
-    output = cdk("list", "-c", "endpoint=endpoints/esm2.yaml", *given)
-    assert [line.split(" ")[0] for line in output.splitlines() if "Stack (" in line] == ["EndpointStack"]
-    output = cdk("list", "-c", "endpoint=endpoints/esm2.yaml", succeeds=False)
-    assert "Traceback" not in output
-    assert "endpoints/esm2.yaml: image: got nothing" in output

@@ -13,7 +13,11 @@ from typing import Any
 import boto3
 import pytest
 
+from config.chart_cache import files_folder, files_of, lock_file, write_lock
+from config.charts import load_charts
+
 REPOSITORY = Path(__file__).parents[2]
+CHARTS = REPOSITORY / "tests" / "charts" / "stand_ins"
 ACCOUNT = "123456789012"  # moto's
 # What the app reads. The environments are the repository's own.
 COPIED = (
@@ -44,6 +48,13 @@ def copy_checkout(destination: Path) -> Path:
     for name in LINKED:
         (destination / name).symlink_to(REPOSITORY / name)
     return destination
+
+
+def put_chart(cache: Path) -> None:
+    """Put the stand-in of HyperPod's chart where `make charts` would put the chart, with that one's pins."""
+    shutil.copytree(CHARTS / "hyperpod", files_folder(cache, "hyperpod"))
+    table = load_charts()["hyperpod"]
+    write_lock(lock_file(cache, "hyperpod"), table, files_of(files_folder(cache, "hyperpod")))
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from config.chart_cache import files_folder, files_of, lock_file, write_lock
-from config.charts import load_charts
 from config.loader import load_cluster
-from tests.charts.helm_runs import STAND_INS
-from tests.local_aws.deployment import REPOSITORY, LocalAws, Seen, copy_checkout, see
+from tests.local_aws.deployment import REPOSITORY, LocalAws, Seen, copy_checkout, put_chart, see
 
 EKS = load_cluster(REPOSITORY / "clusters" / "eks.yaml")
 FILE = "clusters/temporary.yaml"
@@ -30,11 +26,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cluster["storage"]["lustre"]["removal"] = "destroy"
     cluster["storage"]["data_bucket"] = {"removal": "destroy"}
     (folder / FILE).write_text(yaml.safe_dump(cluster))
-    cache = folder / ".charts"
-    shutil.copytree(STAND_INS / "hyperpod", files_folder(cache, "hyperpod"))
-    # With the pins of the real one, as if it had been fetched.
-    table = load_charts()["hyperpod"]
-    write_lock(lock_file(cache, "hyperpod"), table, files_of(files_folder(cache, "hyperpod")))
+    put_chart(folder / ".charts")
     return folder
 
 

@@ -32,9 +32,8 @@ from transformers import EsmForMaskedLM, pipeline
 from benchmarks.case import Case, Settings
 from workloads.esm2.alphabet import decode
 from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
-from workloads.esm2.inference.model import load_model
 from workloads.esm2.model import published_config
-from workloads.esm2.pretrained import save_model
+from workloads.esm2.pretrained import load_model, save_model
 from workloads.esm2.proteins import ProteinSplit
 
 MAX_RESIDUES = 1022

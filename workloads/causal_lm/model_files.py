@@ -15,7 +15,7 @@ from typing import TypeVar
 from huggingface_hub import hf_hub_download, snapshot_download
 
 from workloads.esm2.config import RunConfig
-from workloads.esm2.data.transfer import FetchError
+from workloads.esm2.data.remotes import FetchError
 from workloads.esm2.whole_file import write_whole
 
 from .sample_model import make_sample_model

@@ -17,7 +17,7 @@ from workloads.esm2.evaluation import EVALUATION_SEED, score_packs
 from workloads.esm2.finetune import adapters
 from workloads.esm2.finetune.adapted_objective import AdaptedObjective
 from workloads.esm2.layered_model import LayeredModel
-from workloads.esm2.objective import Evaluation, Place
+from workloads.esm2.objective import Evaluation, Place, held_out_scores
 from workloads.esm2.packing import HostPack, PackShape, PackStream
 from workloads.esm2.pretrained import save_model
 from workloads.esm2.proteins import ProteinSplit, Split
@@ -88,16 +88,14 @@ class CausalLM(AdaptedObjective):
         return result
 
     def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
-        found = score_packs(
+        return score_packs(
             model,
             self.stream(split, place.shape, EVALUATION_SEED),
             lambda host: self.pack(host, place.shape, place.here.device),
             dtype=place.dtype,
             here=place.here,
             num_packs=num_packs,
-        )
-        values = {"eval_loss": found.loss, "eval_accuracy": found.accuracy, "perplexity": found.perplexity}
-        return Evaluation(values, found.num_proteins, found.seconds)
+        ).evaluation()
 
     def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
         kind, tokens = plain_class(self.plain_config), Template(self.chat, self.folder).tokenizer
@@ -147,11 +145,7 @@ class CausalLM(AdaptedObjective):
         )
 
     def results(self, validation: Evaluation, test: Evaluation | None) -> dict[str, Any]:
-        return {
-            "test_loss": test and test.values["eval_loss"],
-            "test_accuracy": test and test.values["eval_accuracy"],
-            "test_perplexity": test and test.values["perplexity"],
-        }
+        return held_out_scores(test)
 
     def summary(self, results: Mapping[str, Any]) -> str:
         found = f"validation perplexity {results['perplexity']:.2f}, accuracy {results['eval_accuracy']:.3f}"

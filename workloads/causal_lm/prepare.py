@@ -18,9 +18,14 @@ import pyarrow as pa
 from workloads.esm2.config import RunConfig
 from workloads.esm2.data.limits import Limits
 from workloads.esm2.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings, Split
-from workloads.esm2.data.prepared import check_same, differences_of, existing_manifest, source_file
 from workloads.esm2.data.spill import SPLIT_SALT, hash_all
-from workloads.esm2.data.workspace import workspace
+from workloads.esm2.data.workspace import (
+    check_same,
+    differences_of,
+    existing_manifest,
+    source_file,
+    workspace,
+)
 from workloads.esm2.finetune.label_shards import ranges, write_shards
 
 from .model_files import fetch_model, is_fetched, model_folder

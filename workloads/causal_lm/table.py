@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from workloads.esm2.data.fasta import gzip_problem, reading
-from workloads.esm2.data.sources import fetch
+from workloads.esm2.data.transfer import embedded, fetch
 from workloads.esm2.finetune import table as labelled
 from workloads.esm2.finetune.table import Problems
 
@@ -40,9 +40,7 @@ def table_files(location: str, downloads: Path) -> list[Path]:
         FetchError: (a ValueError) if it cannot be had.
     """
     if location == "sample":
-        if not SAMPLE.is_file():
-            raise ValueError(f"sample: {SAMPLE} is missing; restore it with: git checkout -- {SAMPLE}")
-        return [SAMPLE]
+        return [embedded(SAMPLE)]
     if location.startswith("hf://"):
         from .model_files import fetch_table  # which makes the model of the sample from this table
 

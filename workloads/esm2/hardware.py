@@ -23,7 +23,7 @@ from . import xla
 from .config import TrainConfig
 from .finetune.four_bit import FourBitLinear
 from .layered_model import LayeredModel
-from .peak_rates import PEAK_BF16_FLOPS
+from .shapes import PEAK_BF16_FLOPS
 
 
 def compiles(train: TrainConfig, device: torch.device) -> bool:

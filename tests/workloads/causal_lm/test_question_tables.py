@@ -23,7 +23,7 @@ from workloads.causal_lm.prepare import is_prepared, prepare_chat
 from workloads.causal_lm.sample.cut import main as cut
 from workloads.causal_lm.table import SAMPLE
 from workloads.esm2.config import RunConfig, load_config
-from workloads.esm2.data.prepared import source_file
+from workloads.esm2.data.workspace import source_file
 from workloads.esm2.finetune.prepare import SAMPLE as LABELLED_SAMPLE
 
 CONFIGS = Path(__file__).parents[3] / "workloads/causal_lm/configs"

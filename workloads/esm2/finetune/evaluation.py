@@ -12,7 +12,6 @@ from workloads.esm2.checksums import CHECKPOINT_FILE, verified
 from workloads.esm2.config import RunConfig
 from workloads.esm2.heartbeat import beat
 from workloads.esm2.objective import Place
-from workloads.esm2.packing import PackShape
 from workloads.esm2.precision import select_precision
 from workloads.esm2.pretrained import assigned
 from workloads.esm2.processes import Processes
@@ -50,8 +49,7 @@ def score_task(config: RunConfig, here: Processes) -> dict[str, Any]:
     objective.loaded(model, dtype)
     model.to(here.device).eval()
     split = objective.open(config.evaluate.split)
-    shape = PackShape.of(split, config.train.tokens_per_pack, config.model.max_residues)
-    found = objective.evaluate(model, split, Place(here, shape, dtype), 0)
+    found = objective.evaluate(model, split, Place(here, objective.pack_shape(split), dtype), 0)
     return {
         "model": name,
         "model_sha256": source.sha256,

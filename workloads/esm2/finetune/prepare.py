@@ -16,10 +16,15 @@ import numpy as np
 
 from workloads.esm2.config import RunConfig, TaskConfig
 from workloads.esm2.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings
-from workloads.esm2.data.prepared import check_same, differences_of, existing_manifest, source_file
-from workloads.esm2.data.sources import fetch
 from workloads.esm2.data.spill import hash_all
-from workloads.esm2.data.workspace import workspace
+from workloads.esm2.data.transfer import embedded, fetch
+from workloads.esm2.data.workspace import (
+    check_same,
+    differences_of,
+    existing_manifest,
+    source_file,
+    workspace,
+)
 
 from .label_shards import write_split
 from .labels import LABELS_FILE, Labels, class_counts, load_schema, read_labels, save_schema
@@ -144,9 +149,7 @@ def _settings(config: RunConfig) -> Settings:
 
 def _table_files(name: str, downloads: Path) -> list[Path]:
     if name == "sample":
-        if not SAMPLE.is_file():
-            raise ValueError(f"sample: {SAMPLE} is missing; restore it with: git checkout -- {SAMPLE}")
-        return [SAMPLE]
+        return [embedded(SAMPLE)]
     return fetch(NAMED_ADDRESSES.get(name, name), downloads)
 
 

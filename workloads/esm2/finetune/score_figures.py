@@ -18,6 +18,7 @@ from workloads.esm2.report_figures import (
     STYLE,
     WIDE_INCHES,
     Floats,
+    drawing,
     svg_text,
 )
 
@@ -52,10 +53,7 @@ def confusion_figure(counts: npt.NDArray[np.int64], names: Sequence[str], unit: 
         return None
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     inches = max(3.4, min(7.5, 1.6 + 0.55 * size))
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(inches + 1.0, inches))
-        axes = figure.subplots()
-        axes.set_title("Confusion matrix")
+    with drawing((inches + 1.0, inches), "Confusion matrix") as (figure, axes):
         axes.grid(visible=False)
         # Cells as shapes: a picture inside the page is what its policy refuses.
         axes.pcolormesh(shares, cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=1.5)
@@ -140,10 +138,7 @@ def scatter_figure(name: str, labels: Floats, predictions: Floats) -> str | None
     x, y = labels[::step], predictions[::step]
     low, high = float(min(x.min(), y.min())), float(max(x.max(), y.max()))
     margin = 0.04 * (high - low) or 1.0
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(4.6, 4.2))
-        axes = figure.subplots()
-        axes.set_title(name[:50], parse_math=False)
+    with drawing((4.6, 4.2), name[:50]) as (figure, axes):
         axes.plot([low, high], [low, high], color=GREY, linestyle=":", linewidth=1.2)
         axes.scatter(x, y, s=9, color=BLUE, alpha=0.35, linewidths=0)
         axes.set(xlabel="measured", ylabel="predicted", aspect="equal")

@@ -24,11 +24,10 @@ from ..model import PackedEsm
 from ..processes import Processes
 from .engine import MASKED_LOGITS, Array, Engine
 from .heat_map import draw_heat_maps
-from .job import load, records_of, run_parts, settings_of
+from .job import load, records_of, run_parts, settings_of, start
 from .mutations import Asked, Variant, Wanted, all_single_mutants, parse_variant, read_mutations
 from .output import Output
 from .records import Protein, Reject
-from .start import start
 
 MASKED_RESIDUES_PER_PART = 50
 """A protein of L residues with all its positions masked is L proteins to the model; parts are as much

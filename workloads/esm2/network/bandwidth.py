@@ -22,9 +22,8 @@ from ..heartbeat import beat
 from ..processes import Processes, processes
 from ..whole_file import write_whole
 from .all_reduce import Point, Sweep, measure, new_buffer, verified_all_reduce
-from .expectation import Expectation, read_expectation, size_text
+from .expectation import Expectation, Verdict, judge, read_expectation, size_text
 from .nccl_log import NcclLog
-from .verdict import Verdict, judge
 
 RESULTS_FILE, REPORT_FILE = "bandwidth.json", "report.html"
 SMALLEST_BYTES = 1 << 10

@@ -18,10 +18,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from .answers import Answer, write_answers
 from .batching import Batcher, Model
 from .problems import MEDIA_TYPE, Problem
-from .proteins import JSON, MAX_ID, MEDIA_TYPES, Protein, read_proteins
+from .proteins import JSON, MAX_ID, MEDIA_TYPES, Answer, Protein, read_proteins, write_answers
 from .settings import PREFIX, ServeSettings
 
 BODY_SECONDS = 30

@@ -16,8 +16,7 @@ import pytest
 
 from tests.workloads.esm2.data.faulty_site import Site, etag, serve
 from workloads.esm2.data import remotes, transfer
-from workloads.esm2.data.sources import fetch
-from workloads.esm2.data.transfer import FetchError
+from workloads.esm2.data.transfer import FetchError, fetch
 
 PROTEINS = b">a\nMKV\n" * 60_000
 

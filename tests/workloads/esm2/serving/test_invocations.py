@@ -12,9 +12,8 @@ import pytest
 
 from tests.workloads.esm2.serving.served import CSV, JSON, CountingModel, Served, serving
 from workloads.esm2.serving import problems
-from workloads.esm2.serving.answers import write_answers
 from workloads.esm2.serving.batching import Tokens
-from workloads.esm2.serving.proteins import MAX_ID, MEDIA_TYPES
+from workloads.esm2.serving.proteins import MAX_ID, MEDIA_TYPES, write_answers
 from workloads.esm2.serving.settings import ServeSettings
 
 SETTINGS = ServeSettings(

@@ -151,12 +151,17 @@ def tell(message: str, *, first: bool = False) -> None:
 
     Characters that control a terminal are escaped. With ``first``, the message of another process stays.
     """
-    message = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in message)
+    message = "\n".join(map(escaped, message.split("\n")))
     if path := os.environ.get(ERROR_FILE):
         with contextlib.suppress(FileExistsError), Path(path).open("x" if first else "w") as file:
             file.write(message)
     else:
         print(message, file=sys.stderr)
+
+
+def escaped(text: str) -> str:
+    """Return text with the characters escaped that control a terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class Stopped(SystemExit):

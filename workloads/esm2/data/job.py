@@ -23,7 +23,7 @@ from typing import TypeVar
 import pyarrow as pa
 from tqdm import tqdm
 
-from workloads.esm2.command_line import RunError
+from workloads.esm2.command_line import RunError, escaped
 from workloads.esm2.data.fasta import Block, SourceReader
 from workloads.esm2.data.limits import Limits
 from workloads.esm2.data.manifest import SourceFile
@@ -60,7 +60,7 @@ class Job:
     def read(self, path: Path, name: str, separator: bytes) -> Iterator[tuple[bool, Block]]:
         """Blocks of a file, the first one marked, with a progress bar over its bytes."""
         size = path.stat().st_size
-        with self.bar(f"reading {path.name}", size, "B") as bar:
+        with self.bar(f"reading {escaped(path.name)}", size, "B") as bar:
 
             def advance(count: int) -> None:
                 bar.update(count)

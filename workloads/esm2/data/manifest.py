@@ -103,6 +103,8 @@ class Manifest:
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is damaged ({error!r}); {again}") from None
         for shard in (shard for split in manifest.splits.values() for shard in split.shards):
+            if not isinstance(shard.file, str):
+                raise ValueError(f"{path} is damaged (got {shard.file!r} for the name of a shard); {again}")
             file = Path(folder) / shard.file
             size = file.stat().st_size if file.is_file() else None
             if size != shard.bytes:

@@ -25,6 +25,7 @@ from typing import BinaryIO
 
 from tqdm import tqdm
 
+from workloads.esm2.command_line import escaped
 from workloads.esm2.heartbeat import beat
 from workloads.esm2.whole_file import write_whole
 
@@ -247,7 +248,7 @@ def _append(
     with tqdm(
         total=state.length_bytes,
         initial=offset_bytes,
-        desc=remote.name,
+        desc=escaped(remote.name),
         unit="B",
         unit_scale=True,
         unit_divisor=1024,

@@ -141,7 +141,7 @@ def test_a_gzip_file_is_not_unpacked_without_limit(
     table = tmp_path / name
     table.write_bytes(gzip.compress(b" " * (64 << 20)))
     monkeypatch.setattr("workloads.causal_lm.table.MAX_ARRAY_CHARS", 1 << 20)
-    with pytest.raises(ValueError, match="more than [0-9]+ characters"):
+    with pytest.raises(ValueError, match=r"more than [0-9]+ characters"):
         read_conversations([table], ChatConfig())
 
 

@@ -10,18 +10,16 @@ import mmap
 import os
 import platform
 import re
-import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 
-from .hardware import git_sha
+from .hardware import git_sha, printed
 
 AMAZON = Path("/opt/amazon")
 """Where the EFA installer puts what it installs."""
 PACKAGES = ("transformers", "tokenizers", "numpy", "pyarrow")
-TIMEOUT_SECONDS = 10
 STAGES = "data, launch.local, train, evaluate, report"
 
 
@@ -63,8 +61,8 @@ def _nccl() -> str | None:
 
 
 def _driver() -> str | None:
-    printed = _printed(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
-    return printed.splitlines()[0] if printed else None  # a line for each GPU
+    found = printed(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
+    return found.splitlines()[0] if found else None  # a line for each GPU
 
 
 def _efa_installer(record: Path) -> str | None:
@@ -76,7 +74,7 @@ def _efa_installer(record: Path) -> str | None:
 
 
 def _libfabric(fi_info: Path) -> str | None:
-    found = re.search(r"^libfabric:\s*(\S+)", _printed([str(fi_info), "--version"]) or "", re.MULTILINE)
+    found = re.search(r"^libfabric:\s*(\S+)", printed([str(fi_info), "--version"]) or "", re.MULTILINE)
     return found[1] if found else None
 
 
@@ -87,15 +85,6 @@ def _plugin(library: Path) -> str | None:
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
         found = re.search(rb"aws-ofi-nccl (\d[\w.+-]*)", contents)
         return found[1].decode() if found else None
-
-
-def _printed(command: list[str]) -> str | None:
-    """What a command prints, None if it is missing or fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_SECONDS)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None
 
 
 def main() -> None:

@@ -32,13 +32,7 @@ from .checkpoint_reader import weights_of
 from .checksums import CHECKPOINT_FILE, read_document, unreadable, verified, write_sums
 from .config import ModelConfig
 from .layered_model import LayeredModel
-from .model import (
-    PackedEsm,
-    PackedModel,
-    PackedSequenceClassifier,
-    PackedTokenClassifier,
-    published_config,
-)
+from .model import PackedEsm, PackedModel, PackedSequenceClassifier, PackedTokenClassifier, published_config
 from .processes import Processes
 
 Model = TypeVar("Model", bound=LayeredModel)

@@ -15,15 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ..causal_lm.report import ANSWERS_FILE, answer_section, rouge_cards
+from ..causal_lm.rouge import ANSWERS_FILE, answer_section, rouge_cards
 from .command_line import one_line_errors
-from .finetune.report import (
-    TITLES,
-    PredictedSplit,
-    read_predictions,
-    score_cards,
-    score_section,
-)
+from .finetune.report import TITLES, PredictedSplit, read_predictions, score_cards, score_section
 from .report_figures import History, curve_figure, length_figure, loss_figure
 from .report_page import (
     Card,

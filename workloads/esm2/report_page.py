@@ -147,21 +147,20 @@ def formatted(value: float | None, pattern: str) -> str | None:
 
 
 def si(value: float | None) -> str | None:
-    if value is None:
-        return None
-    for factor, prefix in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if abs(value) >= factor:
-            return f"{value / factor:.3g}{prefix}"
-    return f"{value:.3g}"
+    return _scaled(value, ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")), "{:.3g}")
 
 
 def binary_bytes(value: float | None) -> str | None:
+    units = ((1 << 40, " TiB"), (1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"))
+    return _scaled(value, units, "{:.0f} B")
+
+
+def _scaled(value: float | None, units: Iterable[tuple[float, str]], small: str) -> str | None:
+    """Value with three digits in the largest unit that it reaches; ``small`` is for those that reach none."""
     if value is None:
         return None
-    for factor, prefix in ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")):
-        if value >= factor:
-            return f"{value / factor:.3g} {prefix}B"
-    return f"{value:.0f} B"
+    found = (f"{value / size:.3g}{unit}" for size, unit in units if abs(value) >= size)
+    return next(found, small.format(value))
 
 
 def as_text(value: object) -> str:

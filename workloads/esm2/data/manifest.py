@@ -67,6 +67,11 @@ class Manifest:
     package_version: str = PACKAGE_VERSION
 
     @property
+    def sizes(self) -> str:
+        """Records of each split, as messages give them."""
+        return ", ".join(f"{name} {split.records:,}" for name, split in self.splits.items())
+
+    @property
     def records(self) -> int:
         return sum(split.records for split in self.splits.values())
 

@@ -156,9 +156,8 @@ def _say(text: str, progress: bool) -> None:
 
 
 def _summary(manifest: Manifest) -> str:
-    parts = [f"{name} {split.records:,}" for name, split in manifest.splits.items()]
     return (
-        f"{manifest.residues:,} residues in {manifest.records:,} proteins ({', '.join(parts)}), "
+        f"{manifest.residues:,} residues in {manifest.records:,} proteins ({manifest.sizes}), "
         f"{manifest.duplicates_dropped:,} duplicates dropped"
     )
 

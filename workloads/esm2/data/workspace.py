@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -204,6 +205,10 @@ def _same_sources(manifest: Manifest, files: Mapping[Path, str]) -> bool:
     if sizes != sorted((source.name, source.bytes) for source in manifest.sources):
         return False
     return set(manifest.sources) == {source_file(path, name) for path, name in files.items()}
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def source_file(path: Path, name: str) -> SourceFile:

@@ -6,7 +6,6 @@ The table is held in memory, which a set of labelled proteins fits; what pre-tra
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,11 +21,12 @@ from workloads.esm2.data.workspace import (
     check_same,
     differences_of,
     existing_manifest,
+    say,
     source_file,
     workspace,
 )
 
-from .label_shards import write_split
+from .labelled import write_split
 from .labels import LABELS_FILE, Labels, class_counts, load_schema, read_labels, save_schema
 from .splits import TRAIN, SplitNumbers, check_rule, record_clusters, split_records
 from .table import Record, first_of, read_records
@@ -64,7 +64,7 @@ def prepare_table(config: RunConfig) -> Manifest:
     manifest = existing_manifest(out, sources, settings)
     if manifest is not None:
         check_same(out, _differences(out, data_task))
-        _say(f"{out} is already prepared: {_summary(manifest)}")
+        say(f"{out} is already prepared: {manifest.sizes} proteins")
         return manifest
 
     split_columns = [name for name in (task.split.column, task.split.cluster_column) if name is not None]
@@ -109,11 +109,11 @@ def prepare_table(config: RunConfig) -> Manifest:
             "contradicting_labels": contradictions,
         }
         save_schema(folder, labels.schema, facts)
-    _say(f"{out} is prepared: {_summary(manifest)}")
+    say(f"{out} is prepared: {manifest.sizes} proteins")
     if len(records) > len(labelled):
-        _say(f"note: {len(records) - len(labelled)} protein(s) have no label and were left out")
+        say(f"note: {len(records) - len(labelled)} protein(s) have no label and were left out")
     if contradictions:
-        _say(f"note: {contradictions} protein(s) repeat another's sequence with other labels; all are kept")
+        say(f"note: {contradictions} protein(s) repeat another's sequence with other labels; all are kept")
     return manifest
 
 
@@ -235,11 +235,3 @@ def _never_trained(labels: Labels, rows: Sequence[int]) -> list[str]:
         for value, count in enumerate(pair)
         if not count
     ]
-
-
-def _summary(manifest: Manifest) -> str:
-    return ", ".join(f"{name} {split.records:,}" for name, split in manifest.splits.items()) + " proteins"
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)

@@ -138,19 +138,11 @@ def run_parts(
         "name another inference.output"
     )
     with exclusive(output.lock, here, when_held):
-        _run_parts(
-            here,
-            output=output,
-            settings=settings,
-            tabulate=tabulate,
-            part_residues=part_residues,
-            records=(lambda: records_of(config)) if records is None else records,
-        )
+        _run_parts(here, output, settings, tabulate, part_residues, records or (lambda: records_of(config)))
 
 
 def _run_parts(
     here: Processes,
-    *,
     output: Output,
     settings: dict[str, object],
     tabulate: Tabulate,

@@ -147,18 +147,25 @@ def formatted(value: float | None, pattern: str) -> str | None:
 
 
 def si(value: float | None) -> str | None:
-    return _scaled(value, ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")), "{:.3g}")
+    return (
+        None
+        if value is None
+        else _scaled(value, ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")), "{:.3g}")
+    )
 
 
 def binary_bytes(value: float | None) -> str | None:
+    return None if value is None else size_text(value)
+
+
+def size_text(num_bytes: float) -> str:
+    """Return a size such as ``4 KiB``."""
     units = ((1 << 40, " TiB"), (1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"))
-    return _scaled(value, units, "{:.0f} B")
+    return _scaled(num_bytes, units, "{:.0f} B")
 
 
-def _scaled(value: float | None, units: Iterable[tuple[float, str]], small: str) -> str | None:
+def _scaled(value: float, units: Iterable[tuple[float, str]], small: str) -> str:
     """Value with three digits in the largest unit that it reaches; ``small`` is for those that reach none."""
-    if value is None:
-        return None
     found = (f"{value / size:.3g}{unit}" for size, unit in units if abs(value) >= size)
     return next(found, small.format(value))
 

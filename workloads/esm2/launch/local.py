@@ -53,7 +53,7 @@ def main(config: RunConfig) -> None:
 
 
 def on_every_device(module: str, title: str) -> int:
-    """Run a module on every device with the arguments of this process; the status of the first that failed."""
+    """Run a module on every device with this process's arguments; the status of the first that failed."""
     processes, threads = processes_and_threads()
     print(f"{title}: processes {processes}, threads each {threads}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="esm2-") as folder:

@@ -8,9 +8,9 @@ from typing import Any
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ..report_figures import BLUE, GREEN, GREY, ORANGE, WIDE_INCHES, drawing, svg_text
-from ..report_page import Card, figure_block, page, section, table
+from ..report_page import Card, figure_block, page, section, size_text, table
 from .all_reduce import Sweep
-from .expectation import TOLERANCE, Expectation, Verdict, size_text, wire_limit_gb_s
+from .expectation import TOLERANCE, Expectation, Verdict, wire_limit_gb_s
 
 
 def report(

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ..report_page import size_text
 from .nccl_log import SOCKETS
 
 if TYPE_CHECKING:  # brings torch
@@ -64,14 +65,6 @@ def wire_limit_gb_s(network_gb_s: float, num_nodes: int, num_processes: int) -> 
     if num_nodes < 2:
         return None
     return network_gb_s * num_nodes * (num_processes - 1) / (num_processes * (num_nodes - 1))
-
-
-def size_text(size_bytes: int) -> str:
-    """As ``4 KiB``."""
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if size_bytes >= 1 << power:
-            return f"{size_bytes / (1 << power):g} {unit}"
-    return f"{size_bytes} B"
 
 
 @dataclass(frozen=True)

@@ -147,11 +147,8 @@ def formatted(value: float | None, pattern: str) -> str | None:
 
 
 def si(value: float | None) -> str | None:
-    return (
-        None
-        if value is None
-        else _scaled(value, ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")), "{:.3g}")
-    )
+    units = ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k"))
+    return None if value is None else _scaled(value, units, "{:.3g}")
 
 
 def binary_bytes(value: float | None) -> str | None:

@@ -91,10 +91,8 @@ def size_text(num_bytes: int) -> str:
 
 
 def _existing_parent(path: Path) -> Path:
-    path = path.absolute()
-    while not path.exists():
-        path = path.parent
-    return path
+    whole = path.absolute()
+    return next(folder for folder in (whole, *whole.parents) if folder.exists())
 
 
 def _tree_bytes(folder: Path) -> int:

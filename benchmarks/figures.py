@@ -13,9 +13,9 @@ from workloads.esm2.config import ModelConfig
 from workloads.esm2.hardware import executed_flops, matmul_ceiling, num_flops, peak_flops
 from workloads.esm2.packing import SPECIAL_TOKENS
 from workloads.esm2.precision import has_bf16_instructions
-from workloads.esm2.prediction_room import num_rows
 from workloads.esm2.pretrained import on_meta, starting_config
 from workloads.esm2.progress import Progress
+from workloads.esm2.shapes import num_rows
 
 Precision = Literal["bf16", "fp32"]
 DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}

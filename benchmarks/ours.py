@@ -10,7 +10,7 @@ from typing import get_args
 
 import torch
 from torch import Tensor
-from transformers import EsmForMaskedLM
+from transformers import EsmConfig, EsmForMaskedLM
 
 from benchmarks.case import Settings
 from benchmarks.contestant import Gate, training_state
@@ -38,12 +38,18 @@ def model_of(size: str, settings: Settings, folder: Path) -> ModelConfig:
     if not settings.rehearsal:
         published = next(name for name in get_args(ModelSize) if name == size)
         return ModelConfig(size=published, max_residues=MAX_RESIDUES)
-    config = published_config("8M")
-    config.num_hidden_layers, config.hidden_size, config.intermediate_size = 2, 32, 64
-    config.num_attention_heads = 2
+    config = tiny_config()
     torch.manual_seed(SEED)
     save_model(folder / "tiny", config, EsmForMaskedLM(config).state_dict())
     return ModelConfig(init_from=str(folder / "tiny"), max_residues=MAX_RESIDUES)
+
+
+def tiny_config() -> EsmConfig:
+    """Return the shape of a rehearsal's model."""
+    config = published_config("8M")
+    config.num_hidden_layers, config.hidden_size, config.intermediate_size = 2, 32, 64
+    config.num_attention_heads = 2
+    return config
 
 
 def run_config(

@@ -16,7 +16,6 @@ relative difference of a protein's embedding from that of the fp32 pipeline is r
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,15 +29,14 @@ import torch
 from transformers import EsmForMaskedLM, pipeline
 
 from benchmarks.case import Case, Settings
+from benchmarks.contestant import clock
+from benchmarks.ours import MAX_RESIDUES, SEED, tiny_config
 from workloads.esm2.alphabet import decode
 from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
-from workloads.esm2.inference.model import load_model
 from workloads.esm2.model import published_config
-from workloads.esm2.pretrained import save_model
+from workloads.esm2.pretrained import load_model, save_model
 from workloads.esm2.proteins import ProteinSplit
 
-MAX_RESIDUES = 1022
-SEED = 0
 CPU_GOAL = 2.0
 """Mean embeddings at 8M over the fp32 pipeline at its best batch size."""
 EXACT, AS_GOOD = 1e-5, 2.0
@@ -69,7 +67,7 @@ def cases(settings: Settings) -> list[Case]:
 
 
 def run(case: Case, settings: Settings) -> dict[str, Any]:
-    values = dict(part.split("=") for part in case.shape.split(","))
+    values = case.values
     proteins, rounds = (3, 2) if settings.rehearsal else (int(values["proteins"]), int(values["rounds"]))
     sizes = [1, 8] if settings.rehearsal else [int(size) for size in values["batches"].split("/")]
     if settings.device.type == "cpu":
@@ -159,10 +157,7 @@ def measure(
 
 def model_folder(size: str, settings: Settings, folder: Path) -> Path:
     """Write a published size with random weights, in a rehearsal a tiny model, in transformers' format."""
-    config = published_config("8M" if settings.rehearsal else size)
-    if settings.rehearsal:
-        config.num_hidden_layers, config.hidden_size, config.intermediate_size = 2, 32, 64
-        config.num_attention_heads = 4
+    config = tiny_config() if settings.rehearsal else published_config(size)
     torch.manual_seed(SEED)
     save_model(folder / "model", config, EsmForMaskedLM(config).state_dict())
     return folder / "model"
@@ -224,10 +219,9 @@ def _rows(hidden: Any, length: int, each: str) -> Array:
 
 
 def _rate(arm: Contestant, proteins: Sequence[Tokens], device: torch.device) -> float:
-    clock = time.perf_counter if device.type == "cuda" else time.process_time
-    started = clock()
+    started = clock(device)
     arm.embed(proteins)  # its results lie on the host: the device is idle
-    return sum(map(len, proteins)) / (clock() - started)
+    return sum(map(len, proteins)) / (clock(device) - started)
 
 
 def _extent(values: Sequence[float]) -> dict[str, float]:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from benchmarks.case import Case, Settings
-from benchmarks.stages.parity import run_tests
+from benchmarks.stages.parity import run as run
 
 
 def cases(settings: Settings) -> list[Case]:
     return [Case("hygiene", "8M", "hygiene", "tests", 60), Case("hygiene", "150M", "memory", "tests", 30)]
-
-
-def run(case: Case, settings: Settings) -> dict[str, Any]:
-    return run_tests(case.contestant, settings)

@@ -20,11 +20,7 @@ def cases(settings: Settings) -> list[Case]:
 
 
 def run(case: Case, settings: Settings) -> dict[str, Any]:
-    return run_tests(case.contestant, settings)
-
-
-def run_tests(name: str, settings: Settings) -> dict[str, Any]:
-    """Run the GPU tests ``test_gpu_<name>.py`` in this process.
+    """Run the GPU tests ``test_gpu_<contestant>.py`` in this process.
 
     Returns:
         Under ``tests`` the outcome of each test, its message unless it passed, and the errors and tolerances
@@ -36,7 +32,7 @@ def run_tests(name: str, settings: Settings) -> dict[str, Any]:
     os.environ["REHEARSE_GPU_TESTS"] = str(int(settings.rehearsal))
     with TemporaryDirectory(prefix="gpu-tests-") as folder:
         report = Path(folder) / "report.xml"
-        file = TESTS / f"test_gpu_{name}.py"
+        file = TESTS / f"test_gpu_{case.contestant}.py"
         status = pytest.main(["-q", "-p", "no:cacheprovider", f"--junitxml={report}", str(file)])
         if not report.exists():
             raise RuntimeError(

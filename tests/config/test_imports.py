@@ -7,17 +7,19 @@ import sys
 from pathlib import Path
 
 ALLOWED = {"config", "cryptography", "pydantic", "pydantic_core", "yaml"}
+STRICT_YAML = "workloads.esm2.strict_yaml"
+"""The loader that run files have too; it is held to the same rule."""
 
 
 def test_config_imports_nothing_but_this() -> None:
     paths = sorted(Path("config").rglob("*.py"))
     assert paths
-    for path in paths:
+    for path in [*paths, Path(STRICT_YAML.replace(".", "/")).with_suffix(".py")]:
         imported = set()
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 imported |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 imported.add(node.module or "")
-        roots = {name.split(".")[0] for name in imported}
+        roots = {name.split(".")[0] for name in imported - {STRICT_YAML}}
         assert roots - sys.stdlib_module_names <= ALLOWED, path

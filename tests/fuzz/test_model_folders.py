@@ -18,9 +18,8 @@ import torch
 from transformers import EsmConfig, EsmForMaskedLM
 
 from tests.workloads.esm2.model_folders import METADATA, reseal, write_checkpoint
-from workloads.esm2.inference.model import load_model
 from workloads.esm2.model import published_config
-from workloads.esm2.pretrained import save_model
+from workloads.esm2.pretrained import load_model, save_model
 
 ROUNDS = 60
 TEXTS = (b"", b"[]", b"{}", b"null", b"[" * 5000, b"\xff\xfe", b"\x80\x04N.", b"0" * 64 + b"  ../x")

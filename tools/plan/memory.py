@@ -26,7 +26,7 @@ from typing import Literal
 
 from tools.plan.model_size import ModelShape, Parameters
 from workloads.esm2.config import LoraConfig, RunConfig
-from workloads.esm2.prediction_room import num_rows
+from workloads.esm2.shapes import num_rows
 
 FP32 = 4
 ADAM_STATE = 2 * FP32

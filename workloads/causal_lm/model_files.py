@@ -3,6 +3,9 @@
 ``model.init_from`` is a folder that transformers reads, a hub id (``owner/name`` or ``owner/name@revision``),
 or ``sample``. Preparing the data brings the last two below ``data.downloads``; whatever comes later only
 looks there.
+
+The model of ``sample`` is a tiny Qwen2 with a tokenizer of its own, made on the spot without a network. Its
+weights are random, so it knows nothing; a run from it shows that everything works, not how well.
 """
 
 from __future__ import annotations
@@ -12,13 +15,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import torch
 from huggingface_hub import hf_hub_download, snapshot_download
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from workloads.esm2.checksums import write_sums
 from workloads.esm2.config import RunConfig
-from workloads.esm2.data.transfer import FetchError
+from workloads.esm2.data.remotes import FetchError
+from workloads.esm2.data.workspace import workspace
 from workloads.esm2.whole_file import write_whole
 
-from .sample_model import make_sample_model
+from .table import SAMPLE, read_rows
 
 T = TypeVar("T")
 
@@ -29,6 +37,13 @@ LEFT_OUT_FILES = ("*/*", "consolidated*")
 """The same weights once more, as other programs read them."""
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
 _HUB_FILE = re.compile(r"hf://datasets/(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?/(?P<file>.+)")
+VOCABULARY = 1024
+END, PAD = "<|end|>", "<|pad|>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 
 
 def model_folder(config: RunConfig) -> Path:
@@ -152,3 +167,54 @@ def _from_hub(what: str, download: Callable[[], T]) -> T:
             "with a licence to accept, HF_TOKEN (on a cluster the file huggingface/token: docs/causal-lm.md);"
             " then start the same command again, which goes on where this one stopped"
         ) from error
+
+
+def make_sample_model(folder: Path) -> None:
+    """Write the model and its tokenizer; the same bytes every time."""
+    columns = ("question", "reasoning", "answer")
+    texts = [text for _, cells in read_rows(SAMPLE, columns) for text in cells.values() if text]
+    write_model(folder, texts, VOCABULARY)
+
+
+def write_model(
+    folder: Path, texts: list[str], vocabulary: int, *, hidden: int = 128, layers: int = 4, seed: int = 0
+) -> None:
+    """Write a Qwen2 of random weights, and a byte-level BPE tokenizer learnt from texts; whole or not."""
+    tokenizer = _tokenizer(texts, vocabulary)
+    config = AutoConfig.for_model(
+        "qwen2",
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config)
+    with workspace(folder) as partial:
+        model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+        write_sums(partial)
+
+
+def _tokenizer(texts: list[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END, PAD, *ROLES],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    inner.train_from_iterator(texts, trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token=END, pad_token=PAD)
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,23 +12,25 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from workloads.esm2.checksums import write_sums
+from workloads.esm2.checksums import verified, write_sums
 from workloads.esm2.config import RunConfig
 from workloads.esm2.evaluation import EVALUATION_SEED, score_packs
 from workloads.esm2.finetune import adapters
 from workloads.esm2.finetune.adapted_objective import AdaptedObjective
+from workloads.esm2.heartbeat import beat
 from workloads.esm2.layered_model import LayeredModel
-from workloads.esm2.objective import Evaluation, Place
+from workloads.esm2.objective import Evaluation, Place, held_out_scores
 from workloads.esm2.packing import HostPack, PackShape, PackStream
-from workloads.esm2.pretrained import save_model
+from workloads.esm2.precision import select_precision
+from workloads.esm2.pretrained import assigned, save_model
+from workloads.esm2.processes import Processes
 from workloads.esm2.proteins import ProteinSplit, Split
 from workloads.esm2.whole_file import write_whole
 
 from .conversations import IGNORED, ConversationSplit, ConversationStream, TokenPack, token_pack
 from .model import FAMILY, PackedCausalLM, on_meta, plain_class, read_config, shrink_frozen
 from .model_files import model_folder, published_as
-from .report import ANSWERS_FILE
-from .rouge import MEASURES
+from .rouge import ANSWERS_FILE, MEASURES
 from .template import Template
 from .written_answers import compare_models
 
@@ -88,16 +91,14 @@ class CausalLM(AdaptedObjective):
         return result
 
     def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
-        found = score_packs(
+        return score_packs(
             model,
             self.stream(split, place.shape, EVALUATION_SEED),
             lambda host: self.pack(host, place.shape, place.here.device),
             dtype=place.dtype,
             here=place.here,
             num_packs=num_packs,
-        )
-        values = {"eval_loss": found.loss, "eval_accuracy": found.accuracy, "perplexity": found.perplexity}
-        return Evaluation(values, found.num_proteins, found.seconds)
+        ).evaluation()
 
     def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
         kind, tokens = plain_class(self.plain_config), Template(self.chat, self.folder).tokenizer
@@ -147,11 +148,7 @@ class CausalLM(AdaptedObjective):
         )
 
     def results(self, validation: Evaluation, test: Evaluation | None) -> dict[str, Any]:
-        return {
-            "test_loss": test and test.values["eval_loss"],
-            "test_accuracy": test and test.values["eval_accuracy"],
-            "test_perplexity": test and test.values["perplexity"],
-        }
+        return held_out_scores(test)
 
     def summary(self, results: Mapping[str, Any]) -> str:
         found = f"validation perplexity {results['perplexity']:.2f}, accuracy {results['eval_accuracy']:.3f}"
@@ -164,3 +161,55 @@ class CausalLM(AdaptedObjective):
 
     def identity(self, here: Any) -> dict[str, Any]:
         return super().identity(here) | {"chat.max_tokens": self.chat.max_tokens}
+
+
+def score_chat(config: RunConfig, here: Processes) -> dict[str, Any]:
+    """Loss and ROUGE of the run's model, or of the folder that ``inference.model`` names.
+
+    Every process calls it, and gets the same.
+
+    Raises:
+        ValueError: if there is no such model, or it is an adapter.
+    """
+    assert config.chat is not None
+    folder = Path(config.inference.model or config.run_dir / "model")
+    if not (folder / "config.json").exists() or not any(folder.glob("*.safetensors")):
+        raise ValueError(
+            f"{folder} holds no model: the run {config.name} has not finished, or merges none (lora.merge); "
+            "name a folder that transformers reads with inference.model=<folder>"
+        )
+    beat("loading", slow=True)
+    start = dataclasses.replace(config.model, init_from=str(folder))
+    objective = CausalLM(dataclasses.replace(config, model=start, lora=None))
+    dtype = select_precision(config.train, here.device, here).dtype
+    with verified(folder, here) as source:
+        model = assigned(objective.plain_on_meta(), objective.plain_weights())
+    # In fp32, with the copies that autocast keeps of what could be trained, 14 billion take 90 GB.
+    model.requires_grad_(False)
+    shrink_frozen(model, dtype)
+    model.make_buffers(here.device)
+    model.to(here.device).eval()
+    split = objective.open(config.evaluate.split)
+    place = Place(here, objective.pack_shape(split), dtype)
+    found = objective.evaluate(model, split, place, 0)
+    del model
+    rouge = {}
+    if config.chat.questions:
+        rouge = compare_models(
+            config.chat,
+            split,
+            base=model_folder(config),
+            tuned=folder,
+            place=place,
+            to=config.run_dir / f"answers-{config.evaluate.split}.json",
+        )
+    return {
+        "model": str(folder),
+        "model_sha256": source.sha256,
+        "data": config.data.path,
+        "split": config.evaluate.split,
+        **found.values,
+        **rouge,
+        "conversations": found.num_proteins,
+        "eval_runtime": found.seconds,
+    }

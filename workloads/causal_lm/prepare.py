@@ -6,7 +6,6 @@ The table is held in memory. The result does not depend on the order of its rows
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +17,16 @@ import pyarrow as pa
 from workloads.esm2.config import RunConfig
 from workloads.esm2.data.limits import Limits
 from workloads.esm2.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings, Split
-from workloads.esm2.data.prepared import check_same, differences_of, existing_manifest, source_file
 from workloads.esm2.data.spill import SPLIT_SALT, hash_all
-from workloads.esm2.data.workspace import workspace
-from workloads.esm2.finetune.label_shards import ranges, write_shards
+from workloads.esm2.data.workspace import (
+    check_same,
+    differences_of,
+    existing_manifest,
+    say,
+    source_file,
+    workspace,
+)
+from workloads.esm2.finetune.labelled import ranges, write_shards
 
 from .model_files import fetch_model, is_fetched, model_folder
 from .table import Conversation, read_conversations, table_files
@@ -60,12 +65,12 @@ def prepare_chat(config: RunConfig) -> Manifest:
     manifest = existing_manifest(out, files, settings)
     if manifest is not None:
         check_same(out, _differences(out, facts))
-        _say(f"{out} is already prepared: {_summary(manifest)}")
+        say(f"{out} is already prepared: {_summary(manifest)}")
         return manifest
     conversations = read_conversations(list(files), chat)
     template.check([found.question for found in conversations[:CHECKED_QUESTIONS]])
     if template.missing_start:
-        _say(f"note: the model's texts begin with {template.missing_start}; chat.prompt does not")
+        say(f"note: the model's texts begin with {template.missing_start}; chat.prompt does not")
     with workspace(out) as folder:
         found = _prepared(conversations, template)
         short = [one for one in found if len(one.tokens) <= chat.max_tokens]
@@ -81,9 +86,9 @@ def prepare_chat(config: RunConfig) -> Manifest:
         manifest.save(folder)
         left_out = {"longer_than_max_tokens": len(found) - len(short)}
         (folder / CHAT_FILE).write_text(json.dumps(facts | left_out, indent=1) + "\n")
-    _say(f"{out} is prepared: {_summary(manifest)}")
+    say(f"{out} is prepared: {_summary(manifest)}")
     if len(short) < len(found):
-        _say(
+        say(
             f"note: {len(found) - len(short)} of {len(found)} conversations have more than chat.max_tokens = "
             f"{chat.max_tokens} tokens and were left out"
         )
@@ -179,12 +184,7 @@ def _split(
 
 
 def _summary(manifest: Manifest) -> str:
-    parts = [f"{name} {split.records:,}" for name, split in manifest.splits.items()]
-    return f"{', '.join(parts)} conversations, {manifest.residues:,} tokens"
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    return f"{manifest.sizes} conversations, {manifest.residues:,} tokens"
 
 
 SHARD_SCHEMA = pa.schema(

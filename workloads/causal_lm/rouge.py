@@ -4,6 +4,8 @@ The numbers are those of Google's rouge-score without its stemmer, down to how t
 compare them. That package is published as source alone and would bring nltk into the image, for these lines.
 
 Words are runs of the letters a to z and of digits, in lower case: text in other scripts scores 0.
+
+A report of a run on questions shows them beside those of the model before, and answers side by side.
 """
 
 from __future__ import annotations
@@ -11,11 +13,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-MEASURES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+from workloads.esm2.report_page import Card, details, section, table
+
+MEASURES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "rougeLsum": "ROUGE-Lsum"}
+"""Names in results, and for people."""
+ANSWERS_FILE = "answers.json"
+ROWS = {**MEASURES, "answered": "questions answered"}
+SHOWN_ANSWERS = 5
 
 Words = list[str]
 
@@ -101,3 +110,43 @@ def _summary_score(reference: list[Words], written: list[Words]) -> float:
                 for counts in left:
                     counts[word] -= 1
     return _f_measure(hits, sum(map(len, reference)), sum(map(len, written)))
+
+
+def rouge_cards(results: Mapping[str, Any]) -> list[Card]:
+    """Of a finished run; none of any other."""
+    return [
+        Card(MEASURES[name], f"{results[name]:.3f}", f"before {results[f'base_{name}']:.3f}")
+        for name in ("rouge1", "rougeLsum")
+        if isinstance(results.get(name), float)
+    ]
+
+
+def answer_section(answers: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> str:
+    """Scores of both models, and the first questions with what they wrote."""
+    if not answers:
+        return ""
+    rows = [
+        [title, *(f"{results.get(prefix + name, 0.0):.3f}" for prefix in ("base_", ""))]
+        for name, title in ROWS.items()
+        if name in results
+    ]
+    scores = table(["mean over held-out questions", "before", "tuned"], rows)
+    shown = "".join(
+        details(
+            str(answer["question"]),
+            table(
+                ["", "ROUGE-L", "answer"],
+                [
+                    ["reference", "", str(answer["reference"])],
+                    ["before", _score(answer, "base"), str(answer["base"])],
+                    ["tuned", _score(answer, "tuned"), str(answer["tuned"])],
+                ],
+            ),
+        )
+        for answer in answers[:SHOWN_ANSWERS]
+    )
+    return section(f"Answers to {len(answers)} held-out questions", scores + shown)
+
+
+def _score(answer: Mapping[str, Any], model: str) -> str:
+    return f"{answer[f'{model}_scores']['rougeL']:.3f}"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
+import io
 import json
-import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from workloads.esm2.data.fasta import gzip_problem, reading
-from workloads.esm2.data.sources import fetch
+from workloads.esm2.data.fasta import gzip_errors, gzip_problem, open_gzip, reading
+from workloads.esm2.data.limits import Limits
+from workloads.esm2.data.transfer import embedded, fetch
 from workloads.esm2.finetune import table as labelled
 from workloads.esm2.finetune.table import Problems
 
@@ -20,6 +21,8 @@ from .config import ChatConfig
 SAMPLE = Path(__file__).parent / "sample" / "questions.jsonl.gz"
 _JSON_SUFFIXES = (".json", ".json.gz")
 _LINES_SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson")
+MAX_ARRAY_CHARS = 1 << 30
+"""Of a JSON file, which is in memory as a whole; JSON Lines are read line by line."""
 
 Cells = dict[str, str | None]
 
@@ -40,9 +43,7 @@ def table_files(location: str, downloads: Path) -> list[Path]:
         FetchError: (a ValueError) if it cannot be had.
     """
     if location == "sample":
-        if not SAMPLE.is_file():
-            raise ValueError(f"sample: {SAMPLE} is missing; restore it with: git checkout -- {SAMPLE}")
-        return [SAMPLE]
+        return [embedded(SAMPLE)]
     if location.startswith("hf://"):
         from .model_files import fetch_table  # which makes the model of the sample from this table
 
@@ -107,8 +108,14 @@ def read_rows(
 
 
 def _array(path: Path) -> Iterator[tuple[str, Any]]:
+    with _opened(path) as stream:
+        text = stream.read(MAX_ARRAY_CHARS + 1)
+    if len(text) > MAX_ARRAY_CHARS:
+        raise ValueError(
+            f"{path} has more than {MAX_ARRAY_CHARS} characters; give JSON Lines (.jsonl), one object a line"
+        )
     try:
-        rows = json.loads(_text(path))
+        rows = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path} is not JSON ({error}); one object a line is JSON Lines, whose files are called .jsonl"
@@ -120,24 +127,32 @@ def _array(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _lines(path: Path, problems: Problems) -> Iterator[tuple[str, Any]]:
-    # str.splitlines would also cut at U+2028 and the like, which JSON lets stand within a string.
-    for number, line in enumerate(_text(path).split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            yield f"{path}:{number}", json.loads(line)
-        except (ValueError, RecursionError) as error:
-            problems.add(f"{path}:{number}", f"not JSON ({error})")
+    limit = Limits.for_workers(1).record_bytes
+    with _opened(path) as stream:
+        for number, line in enumerate(iter(lambda: stream.readline(limit + 1), ""), start=1):
+            if len(line) > limit:
+                raise ValueError(f"{path}:{number}: a line of more than {limit} characters; divide it")
+            if not line.strip():
+                continue
+            try:
+                yield f"{path}:{number}", json.loads(line)
+            except (ValueError, RecursionError) as error:
+                problems.add(f"{path}:{number}", f"not JSON ({error})")
 
 
-def _text(path: Path) -> str:
-    with reading(path):
-        content = path.read_bytes()
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[str]]:
+    """A file's text, unpacked as it is read: a small gzip file may hold more than fits into memory."""
+    packed = path.name.lower().endswith(".gz")
     try:
-        if path.name.lower().endswith(".gz"):
-            content = gzip.decompress(content)
-        return content.decode("utf-8-sig")
+        # Other ends of lines, such as U+2028, may stand within a string of JSON.
+        with (
+            reading(path),
+            path.open("rb") as file,
+            io.TextIOWrapper(open_gzip(file) if packed else file, "utf-8-sig", newline="\n") as stream,
+        ):
+            yield stream
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error):
+    except gzip_errors():
         raise gzip_problem(path) from None

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from .config import ChatConfig
-from .config_rules import FIELD
+from .config import FIELD, ChatConfig
 from .table import Conversation
 
 

@@ -99,8 +99,7 @@ class Checkpointer:
         """
         self.finish()
         beat("saving a checkpoint", slow=True)
-        path = self._path(step)
-        partial = path.with_name(path.name + _PARTIAL)
+        partial = self._path(step, _PARTIAL)
         if not _STAGES_AGAIN:
             self._stager = DefaultStager(self._staging)
         state: dict[str, Any] = {}
@@ -111,10 +110,7 @@ class Checkpointer:
             # The rest is settings, which the run file has, and which torch would store as pickles.
             state["optimizer"] = {"state": optimizer_state["state"]}
         future = async_save(
-            state,
-            checkpoint_id=partial,
-            process_group=self._group,
-            async_stager=self._stager,
+            state, checkpoint_id=partial, process_group=self._group, async_stager=self._stager
         )
         assert not isinstance(future, AsyncSaveResponse)  # only asynchronous staging returns one
         self._pending = (step, extra, self._background.submit(self._checksums, partial, future))
@@ -137,8 +133,7 @@ class Checkpointer:
         beat("saving a checkpoint", slow=True)
         step, extra, future = self._pending
         self._pending = None
-        path = self._path(step)
-        partial = path.with_name(path.name + _PARTIAL)
+        path, partial = self._path(step), self._path(step, _PARTIAL)
         problem, mine = "", {}
         try:
             mine = future.result()
@@ -267,8 +262,8 @@ class Checkpointer:
         """Folders of finished checkpoints, newest first."""
         return sorted(self._folder.glob("step-" + "[0-9]" * 8), reverse=True)
 
-    def _path(self, step: int) -> Path:
-        return self._folder / f"step-{step:08d}"
+    def _path(self, step: int, suffix: str = "") -> Path:
+        return self._folder / f"step-{step:08d}{suffix}"
 
 
 def check_identity(checkpoint: Path, identity: Mapping[str, Any], advice: str) -> dict[str, Any]:

@@ -43,13 +43,12 @@ class Record:
 
 
 _RECORDS = (
-    "Metadata MetadataIndex StorageMeta TensorStorageMetadata BytesStorageMetadata ChunkStorageMetadata"
+    "Metadata MetadataIndex StorageMeta TensorStorageMetadata BytesStorageMetadata ChunkStorageMetadata "
+    "TensorProperties _MEM_FORMAT_ENCODING"
 )
 _TYPES = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool"
 ALLOWED: dict[tuple[str, str], Any] = {
     **{(f"{_DCP}.metadata", name): Record for name in _RECORDS.split()},
-    (f"{_DCP}.metadata", "TensorProperties"): Record,
-    (f"{_DCP}.metadata", "_MEM_FORMAT_ENCODING"): Record,
     (f"{_DCP}.filesystem", "_StorageInfo"): Record,
     ("torch.serialization", "_get_layout"): Record,
     ("pathlib", "PosixPath"): Record,

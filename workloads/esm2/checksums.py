@@ -109,14 +109,14 @@ def verified(name: str | Path | None, here: Processes | None = None) -> Iterator
         if not folder.is_dir():  # a hub id: its files are here by now
             hashing = _hashing(threads, _snapshot(str(name)), {}, here)
         found: dict[Any, Any] = {file: future.result() for file, future in hashing.items()}
-    problems = {0: problem}
+    problems = [problem]
     if here is not None:
         found = here.gather(found)
-        problems = here.gather({here.rank: problem})
+        problems = [*here.gather({here.rank: problem}).values()]
     for file in sorted(file for file in found if expected.get(file, found[file]) != found[file]):
         reason = "its checksum is wrong" if (folder / file).is_file() else "it is missing"
-        problems[-1] = problems.get(-1) or f"{folder / file} is damaged: {reason}"
-    if what := next(filter(None, problems.values()), ""):
+        problems.append(f"{folder / file} is damaged: {reason}")
+    if what := next(filter(None, problems), ""):
         raise DamagedError(what) from failure
     if failure is not None:
         raise failure

@@ -1,4 +1,7 @@
-"""The command line of every stage: ``--config RUN.yaml`` and ``section.field=value``, nothing else."""
+"""The command line of every stage: ``--config RUN.yaml`` and ``section.field=value``, nothing else.
+
+Also the ways in which a stage ends: with a message of one line, or stopped by a signal.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,23 @@ import contextlib
 import errno
 import importlib.util
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 from .config import RunConfig, load_config
 
 USAGE_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT
+STOPPED_BY_SIGNAL = 143
+"""Exit status after a graceful stop (128 + SIGTERM): not finished, to be started again."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+"""SIGUSR1 is that of HyperPod's agent, before a job on Kubernetes goes on with another number of nodes
+(hyperpod_elastic_agent 1.1.3, ``plr_hyperpod_elastic_agent.py``)."""
 ERROR_FILE = "ESM2_ERROR_FILE"
 """Environment variable: where the processes of a run leave the message that they end with, so that who
 started them can print it once."""
@@ -141,9 +151,47 @@ def tell(message: str, *, first: bool = False) -> None:
 
     Characters that control a terminal are escaped. With ``first``, the message of another process stays.
     """
-    message = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in message)
+    message = "\n".join(map(escaped, message.split("\n")))
     if path := os.environ.get(ERROR_FILE):
         with contextlib.suppress(FileExistsError), Path(path).open("x" if first else "w") as file:
             file.write(message)
     else:
         print(message, file=sys.stderr)
+
+
+def escaped(text: str) -> str:
+    """Return text with the characters escaped that control a terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+class Stopped(SystemExit):
+    """One of the processes was asked to stop; raised on every process at the same place."""
+
+    def __init__(self) -> None:
+        super().__init__(STOPPED_BY_SIGNAL)
+
+
+class StopSignal:
+    """Whether this process was asked to stop, and by what."""
+
+    def __init__(self) -> None:
+        self.received = False
+        self.name = "a signal to another process"
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.received = True
+        self.name = signal.Signals(number).name
+        if number == signal.SIGINT:
+            # A second Ctrl-C ends the process at once; supervisors repeat SIGTERM, so that one waits.
+            signal.signal(number, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def signals_to(stop: StopSignal) -> Iterator[None]:
+    """Turn SIGTERM, SIGUSR1 and Ctrl-C into a flag."""
+    before = {number: signal.signal(number, stop) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

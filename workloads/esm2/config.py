@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 from ..causal_lm.config import ChatConfig
 from .bionemo.config import BionemoConfig
 from .config_rules import rule_violations
-from .strict_yaml import read_yaml, shown
+from .strict_yaml import read_yaml, read_yaml_file, shown
 
 T = TypeVar("T")
 _NUMBER = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
@@ -258,20 +258,10 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        raw = read_yaml_file(path)
     except FileNotFoundError:
         known = sorted(str(p) for p in (Path(__file__).parent / "configs").rglob("*.yaml"))
         raise ValueError(f"no run configuration at {path}; the shipped ones are {', '.join(known)}") from None
-    except OSError as error:
-        raise ValueError(
-            f"{path} cannot be read: {error.strerror}; name a YAML file that you may read (ls -l {path})"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8 text") from None
-    try:
-        raw = read_yaml(text)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
     if not isinstance(raw, dict):
         raise ValueError(f"{path} must hold sections such as 'model:' and 'train:', got {shown(raw)}")
     raw.setdefault("name", path.stem)

@@ -6,7 +6,7 @@ import re
 import typing
 from typing import TYPE_CHECKING
 
-from ..causal_lm.config_rules import chat_rules
+from ..causal_lm.config import chat_rules
 from .strict_yaml import shown
 
 if TYPE_CHECKING:  # which reads the rules

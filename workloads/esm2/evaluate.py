@@ -88,13 +88,13 @@ def main(config: RunConfig) -> None:
     beat("starting", slow=True)
     with processes() as here:
         if config.chat is not None:
-            from ..causal_lm.evaluation import score_chat
+            from ..causal_lm.objective import score_chat
 
             scores = score_chat(config, here)
         elif config.task is None:
             scores = evaluate(config, here)
         else:
-            from .finetune.evaluation import score_task
+            from .finetune.objective import score_task
 
             scores = score_task(config, here)
         if not here.is_first:

@@ -18,6 +18,7 @@ from .attention import Segments
 from .heartbeat import beat
 from .masking import mask_pack, token_scale
 from .model import Pack, PackedEsm
+from .objective import Evaluation
 from .packing import SPECIAL_TOKENS, HostPack, PackShape, PackStream, PlannedPack
 from .parallel import bare
 from .processes import Processes
@@ -40,6 +41,11 @@ class Score:
     @property
     def perplexity(self) -> float:
         return math.exp(self.loss)
+
+    def evaluation(self) -> Evaluation:
+        """Return what the run's log gets."""
+        values = {"eval_loss": self.loss, "eval_accuracy": self.accuracy, "perplexity": self.perplexity}
+        return Evaluation(values, self.num_proteins, self.seconds)
 
 
 def score(

@@ -23,7 +23,10 @@ from . import xla
 from .config import TrainConfig
 from .finetune.four_bit import FourBitLinear
 from .layered_model import LayeredModel
-from .peak_rates import PEAK_BF16_FLOPS
+from .shapes import PEAK_BF16_FLOPS
+
+TIMEOUT_SECONDS = 10
+"""For a command that tells a version."""
 
 
 def compiles(train: TrainConfig, device: torch.device) -> bool:
@@ -160,14 +163,18 @@ def git_sha() -> str | None:
     """Commit of the code: GIT_SHA where an image sets it, else that of the checkout."""
     if "GIT_SHA" in os.environ:
         return os.environ["GIT_SHA"]
-    here = Path(__file__).parent
+    return printed(["git", "rev-parse", "HEAD"], Path(__file__).parent)
+
+
+def printed(command: list[str], folder: Path | None = None) -> str | None:
+    """Return what a command prints, None if it is missing or fails."""
     try:
-        shown = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True, timeout=10
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=True, timeout=TIMEOUT_SECONDS
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return shown.stdout.strip()
+    return done.stdout.strip() or None
 
 
 def _name(device: torch.device) -> str:

@@ -9,9 +9,13 @@ host (uint64) and in torch for the device (int64, same bits).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
-import torch
+
+if TYPE_CHECKING:  # what prepares data does without
+    import torch
 
 UInt64 = npt.NDArray[np.uint64]
 

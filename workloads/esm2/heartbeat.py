@@ -3,8 +3,8 @@
 Where ``BEATS_FOLDER`` names a folder of the node, a process has files there, by its local rank: ``<n>.json``
 says who it is and what it does, and is touched whenever the process advances; ``<n>.stack`` takes the stack
 of the thread that ``STACK_SIGNAL`` was sent to, ``<n>.threads`` those of all threads on ``THREADS_SIGNAL``.
-Where ``BEAT_LINES`` is a number of seconds, the node's first process says in its log that it advances
-(``beat_lines.py``). Without the variables nothing happens.
+Where ``BEAT_LINES`` is a number of seconds, the node's first process says in its log that it advances, for
+HyperPod's agent on Kubernetes. Without the variables nothing happens.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import faulthandler
 import json
 import os
 import signal
+import threading
+import time
 from functools import cache
 from pathlib import Path
-
-from .beat_lines import BeatLines, slow_seconds
 
 BEATS_FOLDER = "ESM2_BEATS_FOLDER"
 BEAT_LINES = "ESM2_BEAT_LINES_SECONDS"
@@ -26,6 +26,17 @@ THREADS_SIGNAL = STACK_SIGNAL + 1
 """Separate, since faulthandler may crash on a thread that runs while its stack is read."""
 RECORD_BYTES = 512
 """One block, written over in place: a full disk cannot fail a beat."""
+LINE = "advances: "
+"""What every line in the log begins with."""
+SLOW_SECONDS = 1800.0
+"""Bound for what is slow without being hung: downloads, compilation, checkpoints."""
+SLOW_VARIABLE = "ESM2_SLOW_SECONDS"
+"""Of the environment: another bound, where compilation takes longer."""
+
+
+def slow_seconds() -> float:
+    """The bound that holds for this process."""
+    return float(os.environ.get(SLOW_VARIABLE, SLOW_SECONDS))
 
 
 def beat(doing: str, *, slow: bool = False) -> None:
@@ -76,3 +87,29 @@ class _Heart:
         who = {"pid": os.getpid(), "rank": int(os.environ["RANK"])}
         text = json.dumps({**who, "doing": doing, "slow": slow})
         os.pwrite(self._record, text.encode().ljust(RECORD_BYTES), 0)
+
+
+class BeatLines:
+    """Writes a line to standard output, at most every ``every_seconds``, as long as the process advances.
+
+    If no line comes for long, the process has hung.
+    """
+
+    def __init__(self, every_seconds: float, *, slow_seconds: float = SLOW_SECONDS) -> None:
+        self._every_seconds, self._slow_seconds = every_seconds, slow_seconds
+        self._beat = (time.monotonic(), "starting", True)
+        self._told_seconds = 0.0
+        threading.Thread(target=self._tell, name="beat lines", daemon=True).start()
+
+    def beat(self, doing: str, slow: bool) -> None:
+        """The process advances; the arguments are those of ``heartbeat.beat``."""
+        self._beat = (time.monotonic(), doing, slow)
+
+    def _tell(self) -> None:
+        while True:
+            seconds, doing, slow = self._beat
+            now = time.monotonic()
+            if seconds > self._told_seconds or (slow and now - seconds < self._slow_seconds):
+                print(f"{LINE}{doing}", flush=True)
+                self._told_seconds = now
+            time.sleep(self._every_seconds)

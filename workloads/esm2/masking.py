@@ -15,7 +15,7 @@ from .attention import Segments
 from .hashing import GOLDEN, mix64_on_device
 from .model import Pack
 from .packing import HostPack
-from .prediction_room import num_rows
+from .shapes import num_rows
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
 """Of the predicted residues; the rest stays as it is (Devlin et al. 2019, as in ESM-2)."""

@@ -30,6 +30,15 @@ class Evaluation:
     seconds: float
 
 
+def held_out_scores(test: Evaluation | None) -> dict[str, Any]:
+    """Scores of a language model on the test split by their names in the results; None without the split."""
+    return {
+        "test_loss": test and test.values["eval_loss"],
+        "test_accuracy": test and test.values["eval_accuracy"],
+        "test_perplexity": test and test.values["perplexity"],
+    }
+
+
 @dataclass(frozen=True)
 class Place:
     """Where and how a model is evaluated."""

@@ -1,4 +1,4 @@
-"""Weights to start from, and models written for others to load: transformers' format both ways."""
+"""Weights to start from, models to use, and models written for others to load: transformers' format."""
 
 from __future__ import annotations
 
@@ -17,23 +17,33 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from transformers import (
     EsmConfig,
     EsmForMaskedLM,
+    EsmForSequenceClassification,
+    EsmForTokenClassification,
     EsmPreTrainedModel,
     EsmTokenizer,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils.logging import disable_progress_bar
 
 from .alphabet import TOKENS
 from .checkpoint_reader import weights_of
-from .checksums import CHECKPOINT_FILE, read_document, unreadable, write_sums
+from .checksums import CHECKPOINT_FILE, read_document, unreadable, verified, write_sums
 from .config import ModelConfig
 from .layered_model import LayeredModel
-from .model import PackedEsm, published_config
+from .model import PackedEsm, PackedModel, PackedSequenceClassifier, PackedTokenClassifier, published_config
+from .processes import Processes
 
 Model = TypeVar("Model", bound=LayeredModel)
 ADAPTER_FILE = "adapter_config.json"
 """Of a folder in peft's format."""
+_HEADS: dict[str, tuple[type[EsmPreTrainedModel], type[PackedModel]]] = {
+    "EsmForMaskedLM": (EsmForMaskedLM, PackedEsm),
+    "EsmForSequenceClassification": (EsmForSequenceClassification, PackedSequenceClassifier),
+    "EsmForTokenClassification": (EsmForTokenClassification, PackedTokenClassifier),
+}
+"""Architectures by their names in config.json, in transformers and here."""
 
 
 def starting_config(model: ModelConfig) -> EsmConfig:
@@ -151,6 +161,35 @@ def assigned(model: Model, weights: dict[str, Tensor]) -> Model:
     model.load_state_dict(weights, assign=True)
     model.tie_weights()
     return model
+
+
+def load_model(name: str, here: Processes | None = None) -> PackedModel:
+    """A model on the CPU, in fp32, that computes no gradients; its head stays in fp32.
+
+    Args:
+        name: a folder that transformers wrote, a checkpoint of ours, or a hub id.
+        here: this process, if all of a job's processes load the model.
+
+    Raises:
+        ValueError: if there is none, if it is not ESM-2, if it is damaged, or if weights are missing in it.
+    """
+    disable_progress_bar()  # of no use once a process, or in a log
+    with verified(name, here):
+        config = starting_config(ModelConfig(init_from=name))
+        architecture = (config.architectures or ["EsmForMaskedLM"])[0]
+        if architecture not in _HEADS:
+            raise ValueError(f"{name}: a model of the kind {architecture}; allowed are {', '.join(_HEADS)}")
+        theirs, ours = _HEADS[architecture]
+        if config.problem_type == "regression" and (Path(name) / CHECKPOINT_FILE).exists():
+            raise ValueError(
+                f"{name} is a checkpoint of a regression, which does not tell the units of its values; give "
+                "the model folder that the run has left, or score it with make evaluate"
+            )
+        weights = starting_weights(ModelConfig(init_from=name), 0, theirs)
+        with torch.device("meta"):
+            empty = ours(config)
+        empty.exact_head = True
+        return assigned(empty, weights).requires_grad_(False).eval()
 
 
 def full_weights(model: nn.Module, *, trained_only: bool = False) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from .config import RunConfig
 from .evaluation import Score, score, unigram_perplexity
 from .masking import mask_pack
 from .model import Pack, PackedModel
-from .objective import Evaluation, Objective, Place
+from .objective import Evaluation, Objective, Place, held_out_scores
 from .packing import HostPack, PackShape, PackStream
 from .pretrained import on_meta, save_model, starting_config, starting_weights
 from .proteins import ProteinSplit, Split
@@ -61,13 +61,7 @@ class Pretraining(Objective):
         )
 
     def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
-        result = self.score(model, split, place, num_packs)
-        values = {
-            "eval_loss": result.loss,
-            "eval_accuracy": result.accuracy,
-            "perplexity": result.perplexity,
-        }
-        return Evaluation(values, result.num_proteins, result.seconds)
+        return self.score(model, split, place, num_packs).evaluation()
 
     def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
         save_model(run_dir / "model", self.esm_config, dict(weights))
@@ -75,9 +69,7 @@ class Pretraining(Objective):
     def results(self, validation: Evaluation, test: Evaluation | None) -> dict[str, Any]:
         return {
             "unigram_perplexity": unigram_perplexity(self.open("validation")),
-            "test_loss": test and test.values["eval_loss"],
-            "test_accuracy": test and test.values["eval_accuracy"],
-            "test_perplexity": test and test.values["perplexity"],
+            **held_out_scores(test),
         }
 
     def summary(self, results: Mapping[str, Any]) -> str:

@@ -1,24 +1,31 @@
-"""The processes of a run, apart from what they train: checks of the network need nothing of a model."""
+"""The processes of a run, apart from what they train: checks of the network need nothing of a model.
+
+One command at a time works on what it writes: two would overwrite each other's checkpoints or parts.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from . import xla
-from .stop import Stopped, StopSignal
+from .command_line import Stopped, StopSignal
 
 Packed = TypeVar("Packed")
 """A dataclass of tensors."""
+PATIENCE = "ESM2_LOCK_SECONDS"
+"""Environment variable: how long to wait for a lock that the last start of a job may still hold."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class Processes:
     control: dist.ProcessGroup
     """CPU group for flags that the host reads, so that no step waits for the device because of them."""
     stop: StopSignal = field(default_factory=StopSignal)
-    """What signals set while training takes them (``stop.signals_to``); nothing otherwise."""
+    """What signals set while training takes them (``command_line.signals_to``); nothing otherwise."""
 
     @property
     def is_first(self) -> bool:
@@ -124,3 +131,57 @@ def processes(timeout: timedelta | None = None, *, xla_cache: Path | None = None
     yield Processes(dist.get_rank(), dist.get_world_size(), device, control)
     # Not after an error: it would wait for processes that know nothing of it.
     dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def exclusive(lock_file: Path, here: Processes, when_held: str) -> Iterator[None]:
+    """Hold a lock; the kernel lets go of it when the process ends, however it ends.
+
+    Args:
+        lock_file: made if it is not there.
+        here: this process; all of them call this.
+        when_held: message for who finds the lock held.
+
+    Raises:
+        ValueError: on every process, if others hold the lock for longer than ``PATIENCE`` says; on the first
+            one, if the lock's folder cannot be written.
+    """
+    lock = take(lock_file) if here.is_first else None
+    if here.sum_on_host(here.is_first and lock is None)[0]:
+        raise ValueError(when_held)
+    yield
+    if lock is not None:
+        lock.close()
+
+
+def take(lock_file: Path) -> IO[str] | None:
+    """The lock, until it is closed; None if others hold it for longer than ``PATIENCE`` says.
+
+    Raises:
+        ValueError: if the lock's folder cannot be written.
+    """
+    try:
+        lock_file.parent.mkdir(parents=True, exist_ok=True)
+        lock = lock_file.open("w")
+    except OSError as error:
+        raise ValueError(
+            f"{lock_file.parent} cannot be written: {error.strerror}; name a folder of yours"
+        ) from None
+    deadline = time.monotonic() + float(os.environ.get(PATIENCE, "0"))
+    while _is_held(lock):
+        if time.monotonic() >= deadline:
+            lock.close()
+            return None
+        time.sleep(0.5)
+    return lock
+
+
+def _is_held(lock: IO[str]) -> bool:
+    """Whether by somebody else; if not, it is ours from now on."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass  # a file system without locks (Lustre mounted without flock): nothing to go by
+    return False

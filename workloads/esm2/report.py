@@ -15,18 +15,25 @@ from typing import Any
 
 import numpy as np
 
-from ..causal_lm.report import ANSWERS_FILE, answer_section, rouge_cards
+from ..causal_lm.rouge import ANSWERS_FILE, answer_section, rouge_cards
 from .command_line import one_line_errors
-from .finetune.report import (
-    TITLES,
-    PredictedSplit,
-    read_predictions,
-    score_cards,
-    score_section,
-)
+from .finetune.report import TITLES, PredictedSplit, read_predictions, score_cards, score_section
 from .report_figures import History, curve_figure, length_figure, loss_figure
-from .report_numbers import as_number, as_text, binary_bytes, formatted, or_nan, si
-from .report_page import Card, definition_table, details, figure_block, page, section, table
+from .report_page import (
+    Card,
+    as_number,
+    as_text,
+    binary_bytes,
+    definition_table,
+    details,
+    figure_block,
+    formatted,
+    or_nan,
+    page,
+    section,
+    si,
+    table,
+)
 from .strict_yaml import read_yaml
 from .tracking import CONFIG_FILE, METRICS_FILE, REPORT_FILE, RESULTS_FILE, read_metrics
 from .whole_file import write_whole

@@ -8,7 +8,8 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from .report_numbers import as_number
+from .report_page import as_number
 
 Floats = npt.NDArray[np.float64]
 
@@ -82,6 +83,17 @@ class History:
         return name in self.columns and bool(np.isfinite(self.columns[name]).any())
 
 
+@contextmanager
+def drawing(inches: tuple[float, float], title: str) -> Iterator[tuple[Figure, Any]]:
+    """Figure with one set of axes, to be drawn and written in the report's style within the block."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=inches)
+        axes = figure.subplots()
+        # A name is no formula.
+        axes.set_title(title, parse_math=False)
+        yield figure, axes
+
+
 def loss_figure(
     history: History,
     evaluations: Sequence[Mapping[str, Any]],
@@ -103,10 +115,7 @@ def loss_figure(
     }
     if not history.has("loss") and not any(scored.values()):
         return None
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=WIDE_INCHES)
-        axes = figure.subplots()
-        axes.set_title("Loss")
+    with drawing(WIDE_INCHES, "Loss") as (figure, axes):
         losses: list[float] = []
         if history.has("loss"):
             x, y = _thinned(history.residues, history.columns["loss"])
@@ -175,10 +184,7 @@ def curve_figure(
     """Draw one column over residues; None if no line has it."""
     if not history.has(name):
         return None
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=NARROW_INCHES)
-        axes = figure.subplots()
-        axes.set_title(title)
+    with drawing(NARROW_INCHES, title) as (figure, axes):
         axes.set_ylabel(unit)
         x, y = _thinned(history.residues, history.columns[name])
         few = "o" if len(x) < 3 else ""
@@ -218,10 +224,7 @@ def length_figure(
     cut = starts[np.searchsorted(np.cumsum(counts), LENGTH_SHARE_SHOWN * counts.sum())]
     shown = starts <= cut
     beyond = counts[~shown].sum()
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=NARROW_INCHES)
-        axes = figure.subplots()
-        axes.set_title("Protein lengths")
+    with drawing(NARROW_INCHES, "Protein lengths") as (figure, axes):
         axes.bar(
             starts[shown],
             counts[shown],

@@ -1,7 +1,11 @@
-"""The HTML of a report: every text that comes in is escaped here, and only figures pass as they are."""
+"""The HTML of a report: every text that comes in is escaped here, and only figures pass as they are.
+
+Also how its numbers and other values are written.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -126,3 +130,53 @@ def definition_table(pairs: Iterable[tuple[str, str]]) -> str:
 
 def _looks_numeric(text: str) -> bool:
     return re.fullmatch(r"-?[\d,]*\.?\d+(e[+-]?\d+)?(%| [KMGT]?i?B)?|\N{EN DASH}", text) is not None
+
+
+def as_number(value: object) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None  # type: ignore[arg-type]
+
+
+def or_nan(value: object) -> float:
+    found = as_number(value)
+    return math.nan if found is None else found
+
+
+def formatted(value: float | None, pattern: str) -> str | None:
+    return None if value is None else pattern.format(value)
+
+
+def si(value: float | None) -> str | None:
+    units = ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k"))
+    return None if value is None else _scaled(value, units, "{:.3g}")
+
+
+def binary_bytes(value: float | None) -> str | None:
+    return None if value is None else size_text(value)
+
+
+def size_text(num_bytes: float) -> str:
+    """Return a size such as ``4 KiB``."""
+    units = ((1 << 40, " TiB"), (1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"))
+    return _scaled(num_bytes, units, "{:.0f} B")
+
+
+def _scaled(value: float, units: Iterable[tuple[float, str]], small: str) -> str:
+    """Value with three digits in the largest unit that it reaches; ``small`` is for those that reach none."""
+    found = (f"{value / size:.3g}{unit}" for size, unit in units if abs(value) >= size)
+    return next(found, small.format(value))
+
+
+def as_text(value: object) -> str:
+    """Any value as text for a table."""
+    if value is None:
+        return "\N{EN DASH}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e6 else f"{value:,.0f}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(as_text, value))
+    return str(value)

@@ -1,20 +1,21 @@
-"""YAML of run files without the surprises of version 1.1, and values as messages show them."""
+"""Strict YAML of run files and cluster files, and values as messages show them."""
 
 from __future__ import annotations
 
 import re
 import reprlib
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-MAX_DEPTH = 16  # levels of nesting: run files have four, and PyYAML's recursion fails at several hundred
+MAX_DEPTH = 16  # levels of nesting: twice what the files need; PyYAML's recursion fails at several hundred
 MAX_SHOWN = 100  # characters of a value in a message
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 3, MAX_SHOWN, MAX_SHOWN
 
 
-class _StrictLoader(yaml.SafeLoader):
+class StrictLoader(yaml.SafeLoader):
     """Loader that reads only plain numbers, true, false and null as anything but text.
 
     YAML 1.1 reads ``on`` as true, ``010`` as 8 and ``1:30`` as 90. Here they are text, which a field for a
@@ -61,19 +62,46 @@ for _kind, _pattern, _first in (
     ("int", r"[-+]?(0|[1-9][0-9]{0,17})", "-+0123456789"),  # longer ones fit no field
     ("float", r"[-+]?(0|[1-9][0-9]*)\.[0-9]*([eE][-+][0-9]+)?|\.[0-9]+([eE][-+][0-9]+)?", "-+.0123456789"),
 ):
-    _StrictLoader.add_implicit_resolver(
+    StrictLoader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_pattern})$"), list(_first)
     )
 
 
-def read_yaml(text: str) -> Any:
+def read_yaml_file(path: Path, loader: type[StrictLoader] = StrictLoader) -> Any:
+    """Return the one document in a file.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file cannot be read, is not YAML or is refused. The text begins with the path.
+    """
+    try:
+        return read_yaml(path.read_text(encoding="utf-8"), loader)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ValueError(
+            f"{path} cannot be read: {error.strerror}; name a YAML file that you may read (ls -l {path})"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8 text") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def read_yaml(text: str, loader: type[StrictLoader] = StrictLoader) -> Any:
     """Return the one document in a text.
 
     Raises:
         ValueError: if it is not YAML or is refused, naming the line.
     """
+    # They end lines for PyYAML, and not for YAML 1.2.
+    if found := re.search("[\x85\u2028\u2029]", text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise ValueError(
+            f"line {line}: got the character U+{ord(found[0]):04X}, which no one sees; remove it"
+        )
     try:
-        return yaml.load(text, Loader=_StrictLoader)
+        return yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

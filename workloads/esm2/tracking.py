@@ -19,7 +19,7 @@ import yaml
 from tqdm import tqdm
 
 from .mlflow_mirror import MlflowMirror, RunStatus
-from .report_numbers import si
+from .report_page import si
 from .whole_file import write_whole
 
 METRICS_FILE = "metrics.jsonl"

@@ -20,7 +20,7 @@ from typing import Any
 import transformers
 
 from .checkpoint import Checkpointer
-from .command_line import run_command, tell
+from .command_line import Stopped, run_command, signals_to, tell
 from .config import RunConfig
 from .hardware import environment, executed_flops, matmul_ceiling, peak_flops, peak_memory_bytes
 from .heartbeat import beat
@@ -31,11 +31,9 @@ from .objective import Evaluation, Objective, Place
 from .parallel import bare
 from .pretrained import full_weights
 from .pretraining import Pretraining
-from .processes import Processes, processes
+from .processes import Processes, exclusive, processes
 from .progress import Progress, Window
 from .proteins import ProteinSplit
-from .run_lock import exclusive
-from .stop import Stopped, signals_to
 from .tracking import REPORT_FILE, RESULTS_FILE, RunLog, write_results
 from .trainer import Trainer
 from .training_metrics import TrainingMetrics

@@ -24,7 +24,7 @@ from torch.optim import AdamW, Optimizer
 
 from .config import RunConfig
 from .config_rules import xla_violations
-from .peak_rates import NEURON_CORE_BF16_FLOPS
+from .shapes import NEURON_CORE_BF16_FLOPS
 
 T = TypeVar("T")
 

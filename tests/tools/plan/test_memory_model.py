@@ -31,9 +31,8 @@ from workloads.esm2.finetune.adapters import add_adapters, shrink_frozen
 from workloads.esm2.finetune.tasks import packed_class
 from workloads.esm2.model import Pack, PackedEsm, PackedModel, published_config
 from workloads.esm2.parallel import parallelize
-from workloads.esm2.prediction_room import num_rows
 from workloads.esm2.processes import processes
-from workloads.esm2.shapes import SHAPES
+from workloads.esm2.shapes import SHAPES, num_rows
 
 LENGTH = 128
 KINDS: dict[int, Attention] = {2: "segments", 4: "flash"}

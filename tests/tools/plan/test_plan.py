@@ -37,8 +37,7 @@ from tools.plan.speed import MEAN_LENGTH, PUBLISHED, flops_per_residue, read_mea
 from workloads.esm2.config import load_config
 from workloads.esm2.hardware import num_flops
 from workloads.esm2.model import PackedEsm, published_config
-from workloads.esm2.peak_rates import PEAK_BF16_FLOPS
-from workloads.esm2.shapes import SHAPES
+from workloads.esm2.shapes import PEAK_BF16_FLOPS, SHAPES
 
 CONFIGS = Path("workloads/esm2/configs")
 Plan = Callable[..., tuple[int, str]]

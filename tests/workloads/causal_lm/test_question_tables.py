@@ -16,14 +16,15 @@ from huggingface_hub.utils import filter_repo_objects
 
 from tests.workloads.causal_lm.question_runs import rows, write_run_file, write_table
 from tools.plan.model_size import shape_of
+from workloads.causal_lm.config import ChatConfig
 from workloads.causal_lm.conversations import ConversationSplit
 from workloads.causal_lm.model import read_config
 from workloads.causal_lm.model_files import LEFT_OUT_FILES, MODEL_FILES, fetch_model, published_as
 from workloads.causal_lm.prepare import is_prepared, prepare_chat
 from workloads.causal_lm.sample.cut import main as cut
-from workloads.causal_lm.table import SAMPLE
+from workloads.causal_lm.table import SAMPLE, read_conversations
 from workloads.esm2.config import RunConfig, load_config
-from workloads.esm2.data.prepared import source_file
+from workloads.esm2.data.workspace import source_file
 from workloads.esm2.finetune.prepare import SAMPLE as LABELLED_SAMPLE
 
 CONFIGS = Path(__file__).parents[3] / "workloads/causal_lm/configs"
@@ -131,6 +132,17 @@ def test_bad_tables_have_a_message_and_leave_nothing(
         prepare_chat(config)
     assert message in str(raised.value)
     assert not Path(config.data.path).exists()
+
+
+@pytest.mark.parametrize("name", ["questions.jsonl.gz", "questions.json.gz"])
+def test_a_gzip_file_is_not_unpacked_without_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    table = tmp_path / name
+    table.write_bytes(gzip.compress(b" " * (64 << 20)))
+    monkeypatch.setattr("workloads.causal_lm.table.MAX_ARRAY_CHARS", 1 << 20)
+    with pytest.raises(ValueError, match=r"more than [0-9]+ characters"):
+        read_conversations([table], ChatConfig())
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,13 @@ import pytest
 from workloads.esm2.network.all_reduce import Point, Sweep
 from workloads.esm2.network.bandwidth import SMALLEST_BYTES, TITLES, sizes
 from workloads.esm2.network.bandwidth_report import report
-from workloads.esm2.network.expectation import Expectation, Published, read_expectation, wire_limit_gb_s
-from workloads.esm2.network.verdict import judge
+from workloads.esm2.network.expectation import (
+    Expectation,
+    Published,
+    judge,
+    read_expectation,
+    wire_limit_gb_s,
+)
 
 REPOSITORY = Path(__file__).parents[3]
 FIGURE = Published(465.87, 4 << 30, 2, "github.com/someone")

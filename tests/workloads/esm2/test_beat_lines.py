@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from workloads.esm2 import heartbeat
-from workloads.esm2.beat_lines import BeatLines
+from workloads.esm2.heartbeat import BeatLines
 
 EVERY, SECONDS = 0.02, 10.0
 

@@ -23,8 +23,7 @@ from workloads.esm2 import checksums
 from workloads.esm2.checksums import DamagedError, verified
 from workloads.esm2.config import ModelConfig
 from workloads.esm2.evaluate import main as evaluate
-from workloads.esm2.inference.model import load_model
-from workloads.esm2.pretrained import starting_config
+from workloads.esm2.pretrained import load_model, starting_config
 from workloads.esm2.processes import Processes
 from workloads.esm2.serving.model import open_model
 from workloads.esm2.serving.settings import ServeSettings

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.workloads.esm2.slurm_stand_ins import Slurm
-from workloads.esm2.beat_lines import SLOW_SECONDS, slow_seconds
+from workloads.esm2.heartbeat import SLOW_SECONDS, slow_seconds
 from workloads.esm2.launch import neuron
 from workloads.esm2.launch.node_check import check
 

@@ -15,8 +15,8 @@ from workloads.esm2.loader import ReadAhead, step_packs
 from workloads.esm2.masking import mask_pack
 from workloads.esm2.model import Pack
 from workloads.esm2.packing import PackShape, PackStream, Position, pack_lengths
-from workloads.esm2.prediction_room import num_rows
 from workloads.esm2.proteins import ProteinSplit
+from workloads.esm2.shapes import num_rows
 
 CPU = torch.device("cpu")
 

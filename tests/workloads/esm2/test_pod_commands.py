@@ -22,11 +22,11 @@ from tests.workloads.esm2.finetune.labelled_proteins import NUM_PROTEINS, write_
 from tests.workloads.esm2.operator_stand_in import post, start, stop, wait_for
 from tests.workloads.esm2.pods_here import AGENT_PACKAGES, Pod, Pods
 from tests.workloads.esm2.training_runs import free_port
+from workloads.esm2.command_line import STOPPED_BY_SIGNAL
 from workloads.esm2.heartbeat import BEAT_LINES
 from workloads.esm2.launch.kubernetes_job import config_map, job_manifest
 from workloads.esm2.launch.pod_job import SAVE_SECONDS, PodJob
 from workloads.esm2.launch.pod_template import AGENT_FOLDER
-from workloads.esm2.stop import STOPPED_BY_SIGNAL
 
 SECONDS = 240
 SMALL = (

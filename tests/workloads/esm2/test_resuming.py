@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.staging import DefaultStager
 from tests.workloads.esm2.training_runs import events, lines, losses, train_here
 from workloads.esm2 import checkpoint, evaluation
 from workloads.esm2.masking import mask_pack
-from workloads.esm2.run_lock import PATIENCE
+from workloads.esm2.processes import PATIENCE
 from workloads.esm2.trainer import NonFiniteLossError
 
 

@@ -15,8 +15,8 @@ import pytest
 from tests.workloads.esm2.slurm_stand_ins import REPOSITORY, Slurm
 from workloads.esm2.launch import slurm_submit
 from workloads.esm2.launch.job_file import read_job
+from workloads.esm2.launch.network_check import judge_nodes
 from workloads.esm2.launch.node_check import check
-from workloads.esm2.launch.preflight import judge
 from workloads.esm2.launch.slurm_submit import submit
 from workloads.esm2.metrics_port import SLURM_COMMENT
 
@@ -197,11 +197,11 @@ def answer(node: str, *found: str, **versions: str) -> dict[str, Any]:
 def test_who_is_to_blame(
     answers: list[dict[str, Any]], bad: dict[str, str], silent: tuple[str, ...], fatal: str
 ) -> None:
-    verdict = judge(NODES, answers)
+    verdict = judge_nodes(NODES, answers)
     assert (verdict.bad, verdict.silent, verdict.fatal) == (bad, silent, fatal)
     assert verdict.is_well == (not bad and not silent and not fatal)
 
 
 def test_a_job_of_one_node_may_have_a_bad_one() -> None:
     """Another one may be better, so it is no fault of all."""
-    assert judge(["a"], [answer("a", "x")]).bad == {"a": "x"}
+    assert judge_nodes(["a"], [answer("a", "x")]).bad == {"a": "x"}

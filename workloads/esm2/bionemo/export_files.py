@@ -2,57 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 SUFFIX = "-bionemo"
 FACTS_FILE = "export.json"
 
 
-@dataclass(frozen=True)
 class ExportFiles:
-    folder: Path
+    """Files of an export in ``folder``."""
 
-    @property
-    def facts(self) -> Path:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.facts = folder / FACTS_FILE
         """What the export was made of, and what is in it."""
-        return self.folder / FACTS_FILE
-
-    @property
-    def train_clusters(self) -> Path:
-        """Parquet; ``ur90_id`` is a list of the ids of a cluster's members."""
-        return self.folder / "train_clusters.parquet"
-
-    @property
-    def train_proteins(self) -> Path:
+        self.train_clusters = folder / "train_clusters.parquet"
+        """``ur90_id`` is a list of the ids of a cluster's members."""
+        self.train_proteins = folder / "train.db"
         """SQLite; the table ``protein`` has ``id`` and ``sequence``."""
-        return self.folder / "train.db"
-
-    @property
-    def validation_clusters(self) -> Path:
-        """Parquet; ``ur50_id`` is the id of one protein of each cluster."""
-        return self.folder / "validation_clusters.parquet"
-
-    @property
-    def validation_proteins(self) -> Path:
-        return self.folder / "validation.db"
-
-    @property
-    def train_table(self) -> Path:
+        self.validation_clusters = folder / "validation_clusters.parquet"
+        """``ur50_id`` is the id of one protein of each cluster."""
+        self.validation_proteins = folder / "validation.db"
+        self.train_table = folder / "train.csv"
         """CSV of a task: ``id``, ``sequences``, ``labels``."""
-        return self.folder / "train.csv"
-
-    @property
-    def validation_table(self) -> Path:
-        return self.folder / "validation.csv"
-
-    @property
-    def test_table(self) -> Path:
-        """Of which BioNeMo's entry point reads nothing: for its inference."""
-        return self.folder / "test.csv"
+        self.validation_table = folder / "validation.csv"
+        self.test_table = folder / "test.csv"
+        """For BioNeMo's inference; its entry point for training does not read it."""
 
 
 def export_files(data_path: str | Path) -> ExportFiles:
-    """Beside a run's ``data.path``."""
+    """Return the files of the export beside a run's ``data.path``."""
     path = Path(data_path)
     return ExportFiles(path.with_name(path.name + SUFFIX))

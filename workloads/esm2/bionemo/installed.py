@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..command_line import RunError
-from ..config import RunConfig, load_config
+from ..config import load_config
 from .command import Data, Devices, arguments, conversion, entry_point_of
 from .export_files import ExportFiles
 from .options import EntryPointName, entry_point, recorded_release
@@ -63,13 +63,10 @@ def run_entry_point(name: EntryPointName, words: Sequence[str]) -> None:
 
 def examples() -> list[tuple[EntryPointName, list[str]]]:
     """A command line of each form."""
-    made: list[tuple[EntryPointName, list[str]]] = []
     folder = Path(__file__).parents[1] / "configs"
-    for file, overrides in EXAMPLES:
-        config: RunConfig = load_config(folder / file, overrides)
-        data = Data(ExportFiles(Path("data")), num_validation=100_000, num_classes=2)
-        made.append((entry_point_of(config), arguments(config, Devices(1, 8), data)))
-    return made
+    configs = [load_config(folder / file, overrides) for file, overrides in EXAMPLES]
+    data = Data(ExportFiles(Path("data")), num_validation=100_000, num_classes=2)
+    return [(entry_point_of(config), arguments(config, Devices(1, 8), data)) for config in configs]
 
 
 def source_of(module: str) -> ast.Module:

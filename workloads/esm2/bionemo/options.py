@@ -60,13 +60,8 @@ def recorded_release() -> str:
 @cache
 def entry_point(name: EntryPointName) -> EntryPoint:
     found = json.loads(OPTIONS_FILE.read_text())["entry_points"][name]
-    return EntryPoint(
-        module=found["module"],
-        function=found["function"],
-        required=tuple(found["required"]),
-        options=found["options"],
-        commands=found.get("commands", {}),
-    )
+    required, commands = tuple(found["required"]), found.get("commands", {})
+    return EntryPoint(found["module"], found["function"], required, found["options"], commands)
 
 
 def _value_problem(kind: Any, value: str) -> str:

@@ -13,12 +13,11 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from ..command_line import RunError, run_command, tell
+from ..command_line import STOPPED_BY_SIGNAL, RunError, run_command, tell
 from ..config import RunConfig
 from ..heartbeat import beat
 from ..mlflow_mirror import RunStatus
-from ..run_lock import take
-from ..stop import STOPPED_BY_SIGNAL
+from ..processes import take
 from ..tracking import METRICS_FILE, REPORT_FILE, RESULTS_FILE, read_metrics, write_results
 from .checkpoints import CONTEXT, checkpoint_step, make_resumable
 from .command import Data, Devices, arguments, entry_point_of, step_proteins

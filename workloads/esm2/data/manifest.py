@@ -67,6 +67,11 @@ class Manifest:
     package_version: str = PACKAGE_VERSION
 
     @property
+    def sizes(self) -> str:
+        """Records of each split, as messages give them."""
+        return ", ".join(f"{name} {split.records:,}" for name, split in self.splits.items())
+
+    @property
     def records(self) -> int:
         return sum(split.records for split in self.splits.values())
 
@@ -103,6 +108,8 @@ class Manifest:
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is damaged ({error!r}); {again}") from None
         for shard in (shard for split in manifest.splits.values() for shard in split.shards):
+            if not isinstance(shard.file, str):
+                raise ValueError(f"{path} is damaged (got {shard.file!r} for the name of a shard); {again}")
             file = Path(folder) / shard.file
             size = file.stat().st_size if file.is_file() else None
             if size != shard.bytes:

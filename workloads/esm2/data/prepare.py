@@ -15,16 +15,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from workloads.esm2.data.fasta import GZIP_MAGIC, reading
-from workloads.esm2.data.job import Job, Spilled
+from workloads.esm2.data.job import Job, Spilled, worker_pool
 from workloads.esm2.data.limits import MAX_WORKERS, Limits, default_workers
 from workloads.esm2.data.manifest import SPLITS, Manifest, Settings, Split
 from workloads.esm2.data.members import join_members, scatter_table
-from workloads.esm2.data.pool import worker_pool
-from workloads.esm2.data.prepared import existing_manifest
 from workloads.esm2.data.scatter import check_ids, scatter_fasta
 from workloads.esm2.data.shards import ShardResult, ShardTask, save_runs, write_shard
 from workloads.esm2.data.spill import cell_ranges
-from workloads.esm2.data.workspace import check_free_space, size_text, workspace
+from workloads.esm2.data.workspace import check_free_space, existing_manifest, size_text, workspace
 
 # Text over gzip bytes: UniRef50 has 2.2, files without its repetitive headers 1.7.
 GZIP_RATIO = 2.5
@@ -158,9 +156,8 @@ def _say(text: str, progress: bool) -> None:
 
 
 def _summary(manifest: Manifest) -> str:
-    parts = [f"{name} {split.records:,}" for name, split in manifest.splits.items()]
     return (
-        f"{manifest.residues:,} residues in {manifest.records:,} proteins ({', '.join(parts)}), "
+        f"{manifest.residues:,} residues in {manifest.records:,} proteins ({manifest.sizes}), "
         f"{manifest.duplicates_dropped:,} duplicates dropped"
     )
 

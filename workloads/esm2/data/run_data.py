@@ -8,7 +8,7 @@ from pathlib import Path
 from workloads.esm2.config import RunConfig
 from workloads.esm2.data.manifest import MANIFEST_FILE, Manifest
 from workloads.esm2.data.prepare import prepare
-from workloads.esm2.data.sources import NAMED_ADDRESSES, fetch
+from workloads.esm2.data.transfer import NAMED_ADDRESSES, fetch
 from workloads.esm2.data.workspace import check_place
 from workloads.esm2.finetune.prepare import NAMED_ADDRESSES as NAMED_TABLES
 from workloads.esm2.finetune.prepare import prepare_table

@@ -6,7 +6,6 @@ The table is held in memory, which a set of labelled proteins fits; what pre-tra
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,12 +15,18 @@ import numpy as np
 
 from workloads.esm2.config import RunConfig, TaskConfig
 from workloads.esm2.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings
-from workloads.esm2.data.prepared import check_same, differences_of, existing_manifest, source_file
-from workloads.esm2.data.sources import fetch
 from workloads.esm2.data.spill import hash_all
-from workloads.esm2.data.workspace import workspace
+from workloads.esm2.data.transfer import embedded, fetch
+from workloads.esm2.data.workspace import (
+    check_same,
+    differences_of,
+    existing_manifest,
+    say,
+    source_file,
+    workspace,
+)
 
-from .label_shards import write_split
+from .labelled import write_split
 from .labels import LABELS_FILE, Labels, class_counts, load_schema, read_labels, save_schema
 from .splits import TRAIN, SplitNumbers, check_rule, record_clusters, split_records
 from .table import Record, first_of, read_records
@@ -59,7 +64,7 @@ def prepare_table(config: RunConfig) -> Manifest:
     manifest = existing_manifest(out, sources, settings)
     if manifest is not None:
         check_same(out, _differences(out, data_task))
-        _say(f"{out} is already prepared: {_summary(manifest)}")
+        say(f"{out} is already prepared: {manifest.sizes} proteins")
         return manifest
 
     split_columns = [name for name in (task.split.column, task.split.cluster_column) if name is not None]
@@ -104,11 +109,11 @@ def prepare_table(config: RunConfig) -> Manifest:
             "contradicting_labels": contradictions,
         }
         save_schema(folder, labels.schema, facts)
-    _say(f"{out} is prepared: {_summary(manifest)}")
+    say(f"{out} is prepared: {manifest.sizes} proteins")
     if len(records) > len(labelled):
-        _say(f"note: {len(records) - len(labelled)} protein(s) have no label and were left out")
+        say(f"note: {len(records) - len(labelled)} protein(s) have no label and were left out")
     if contradictions:
-        _say(f"note: {contradictions} protein(s) repeat another's sequence with other labels; all are kept")
+        say(f"note: {contradictions} protein(s) repeat another's sequence with other labels; all are kept")
     return manifest
 
 
@@ -144,9 +149,7 @@ def _settings(config: RunConfig) -> Settings:
 
 def _table_files(name: str, downloads: Path) -> list[Path]:
     if name == "sample":
-        if not SAMPLE.is_file():
-            raise ValueError(f"sample: {SAMPLE} is missing; restore it with: git checkout -- {SAMPLE}")
-        return [SAMPLE]
+        return [embedded(SAMPLE)]
     return fetch(NAMED_ADDRESSES.get(name, name), downloads)
 
 
@@ -232,11 +235,3 @@ def _never_trained(labels: Labels, rows: Sequence[int]) -> list[str]:
         for value, count in enumerate(pair)
         if not count
     ]
-
-
-def _summary(manifest: Manifest) -> str:
-    return ", ".join(f"{name} {split.records:,}" for name, split in manifest.splits.items()) + " proteins"
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)

@@ -164,7 +164,7 @@ def _from_table(path: Path, records: Sequence[Record]) -> list[str]:
         text = path.read_text()
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not UTF-8 text; give a table of two tab-separated columns") from None
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         fields = line.split("\t")
         if len(fields) == 2 and all(fields):
             rows.append((fields[0], fields[1]))

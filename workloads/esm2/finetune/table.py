@@ -32,7 +32,7 @@ from workloads.esm2.data.fasta import (
     record_lines,
 )
 from workloads.esm2.data.limits import Limits
-from workloads.esm2.data.sources import FASTA_SUFFIXES
+from workloads.esm2.data.transfer import FASTA_SUFFIXES
 from workloads.esm2.strict_yaml import shown
 
 CSV_DELIMITERS = {".csv": ",", ".tsv": "\t"}

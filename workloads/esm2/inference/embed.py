@@ -13,10 +13,9 @@ import pyarrow as pa
 from ..config import RunConfig
 from ..processes import Processes
 from .engine import EMBEDDING, RESIDUE_EMBEDDINGS, Array
-from .job import cropped, load, run_parts, settings_of
+from .job import cropped, load, run_parts, settings_of, start
 from .output import Output
 from .records import Protein
-from .start import start
 
 MAX_PART_BYTES = 256 << 20
 """Of embeddings a residue: they are in memory until their part is written."""

@@ -8,6 +8,7 @@ of its pods has ended well.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,18 +21,17 @@ import pyarrow as pa
 import torch
 import torch.distributed as dist
 
+from ..command_line import run_command
 from ..config import InferenceConfig, RunConfig
 from ..hardware import environment
 from ..heartbeat import beat
+from ..launch.local import on_every_device
 from ..precision import select_precision
-from ..pretrained import fingerprint
-from ..processes import Processes
-from ..run_lock import exclusive
+from ..pretrained import fingerprint, load_model
+from ..processes import Processes, exclusive, processes
 from .engine import Engine, compile_from
-from .model import load_model
 from .output import Output
-from .parts import Part, cut, key_of, planned
-from .records import Protein, Reject, read_proteins
+from .records import Part, Protein, Reject, cut, key_of, planned, read_proteins
 
 Tabulate = Callable[[list[Protein]], pa.Table]
 WAIT_SECONDS = 0.5
@@ -44,6 +44,22 @@ class Loaded:
     name: str
     fingerprint: str
     engine: Engine
+
+
+def start(name: str, command: Callable[[RunConfig, Processes], None]) -> None:
+    """Run the module ``workloads.esm2.inference.<name>``, which calls this when it is run as a program.
+
+    Without torchrun it becomes one process for each device of this machine.
+    """
+
+    def main(config: RunConfig) -> None:
+        if "RANK" not in os.environ:
+            raise SystemExit(on_every_device(f"workloads.esm2.inference.{name}", f"{name} {config.name}"))
+        beat("starting", slow=True)
+        with processes() as here:
+            command(config, here)
+
+    run_command(main)
 
 
 def load(config: RunConfig, here: Processes) -> Loaded:
@@ -122,19 +138,11 @@ def run_parts(
         "name another inference.output"
     )
     with exclusive(output.lock, here, when_held):
-        _run_parts(
-            here,
-            output=output,
-            settings=settings,
-            tabulate=tabulate,
-            part_residues=part_residues,
-            records=(lambda: records_of(config)) if records is None else records,
-        )
+        _run_parts(here, output, settings, tabulate, part_residues, records or (lambda: records_of(config)))
 
 
 def _run_parts(
     here: Processes,
-    *,
     output: Output,
     settings: dict[str, object],
     tabulate: Tabulate,

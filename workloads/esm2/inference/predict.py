@@ -17,10 +17,9 @@ from ..config import RunConfig
 from ..processes import Processes
 from .engine import Array
 from .heads import Head
-from .job import cropped, load, run_parts, settings_of
+from .job import cropped, load, run_parts, settings_of, start
 from .output import Output
 from .records import Protein
-from .start import start
 
 
 def predict(config: RunConfig, here: Processes) -> None:

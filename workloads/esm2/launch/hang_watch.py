@@ -21,8 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..beat_lines import SLOW_SECONDS
-from ..heartbeat import BEATS_FOLDER, STACK_SIGNAL, THREADS_SIGNAL
+from ..heartbeat import BEATS_FOLDER, SLOW_SECONDS, STACK_SIGNAL, THREADS_SIGNAL
 from .hang_report import STOPPED, Observed, frames_of, is_waiting, place_of
 from .slurm_attempts import write_ending
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..beat_lines import LINE, SLOW_SECONDS
+from ..heartbeat import LINE, SLOW_SECONDS
 from .job_file import MODULES, RESUMED
 from .neuron import COMPILING_SECONDS
 from .pod_job import RUN_DIR_ANNOTATION, VERSION_ANNOTATION, Manifest, PodJob

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .pod_job import HEALTH_LABEL, PRIORITY_LABEL, QUEUE_LABEL, VERSION_ANNOTATION, Manifest
+from .pod_job import HEALTH_LABEL, VERSION_ANNOTATION, Manifest, PodSettings
 from .pod_template import TEMPORARY_FOLDER, container_security, pod_security
 
 PORT, SERVICE_PORT = 8080, 80
@@ -17,34 +17,16 @@ STOP_SECONDS = 10
 """What the server needs beside draining and the last answers."""
 
 
-@dataclass(frozen=True)
-class PodService:
-    name: str
-    """DNS label."""
-    namespace: str
-    image: str
-    """By digest."""
-    version: str
-    """Of the code that renders."""
+@dataclass(frozen=True, kw_only=True)
+class PodService(PodSettings):
     model: str
     """Folder of the model below the file system's root, without a slash before it."""
-    claim: str
     environment: Mapping[str, str]
     """Limits of the server."""
     replicas: int
-    num_gpus: int
-    num_cpus: int
-    memory_gib: int
-    node_labels: Mapping[str, str]
-    tolerations: tuple[Mapping[str, str], ...]
-    user: int
     startup_seconds: int
     drain_seconds: int
     timeout_seconds: int
-    queue: str | None
-    """Kueue's, by which the pods count against a quota; None where there is none."""
-    priority: str | None
-    """Kueue's class."""
 
 
 def manifests(service: PodService) -> list[Manifest]:
@@ -58,12 +40,6 @@ def _metadata(service: PodService) -> Manifest:
 
 def _labels(service: PodService) -> dict[str, str]:
     return {"app.kubernetes.io/name": "esm2", ENDPOINT_LABEL: service.name}
-
-
-def _queue_labels(service: PodService) -> dict[str, str]:
-    """On the Deployment and its pods; each of these stands in the queue by itself."""
-    labels = {QUEUE_LABEL: service.queue, PRIORITY_LABEL: service.priority}
-    return {name: value for name, value in labels.items() if value}
 
 
 def _selector(service: PodService) -> Manifest:
@@ -111,7 +87,8 @@ def _network_policy(service: PodService) -> Manifest:
 def _deployment(service: PodService) -> Manifest:
     # A single pod is replaced by one beside it; several one after the other, so that no GPU must be spare.
     alone = service.replicas == 1
-    labels = _labels(service) | _queue_labels(service)
+    # Each pod stands in the queue by itself.
+    labels = _labels(service) | service.queue_labels()
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

@@ -53,32 +53,27 @@ def main(config: RunConfig) -> None:
 
 
 def on_every_device(module: str, title: str) -> int:
-    """Run a module on this machine with the arguments of this process; the exit status of its processes."""
+    """Run a module on every device with this process's arguments; the status of the first that failed."""
     processes, threads = processes_and_threads()
     print(f"{title}: processes {processes}, threads each {threads}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="esm2-") as folder:
         message = Path(folder) / "message"
         os.environ[ERROR_FILE] = str(message)
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-        status = _run(processes, ["-m", module, *sys.argv[1:]])
+        config = elastic_config(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=processes,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            max_restarts=0,
+            shutdown_timeout=SHUTDOWN_TIMEOUT_SECONDS,
+        )
+        status = run_processes(config, ["-m", module, *sys.argv[1:]]).status
         if message.exists():
             print(message.read_text(), file=sys.stderr)
     return status
-
-
-def _run(processes: int, arguments: list[str]) -> int:
-    """Start the processes and wait for them; the exit status of the one that failed first."""
-    config = elastic_config(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=processes,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
-        shutdown_timeout=SHUTDOWN_TIMEOUT_SECONDS,
-    )
-    return run_processes(config, arguments).status
 
 
 if __name__ == "__main__":

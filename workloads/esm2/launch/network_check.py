@@ -1,8 +1,9 @@
-"""All-reduce over the nodes of a job before it trains, and whose fault it is if that fails.
+"""Checks of a job's nodes before it trains, each alone and all together, and whose fault it is if they fail.
 
-Every node may be well alone and the network between them not: a security group that does not let EFA through,
-a broken card, a GPU that adds wrongly. First all nodes add up known numbers together (``network/check.py``).
-Only if that fails, each node does so alone, and then neighbours in a ring do in pairs.
+A node may lack something (``node_check.py``). Or every node is well alone and the network between them not: a
+security group that does not let EFA through, a broken card, a GPU that adds wrongly. First all nodes add up
+known numbers together (``network/check.py``). Only if that fails, each node does so alone, and then
+neighbours in a ring do in pairs.
 
 Standard library alone: the node's own Python runs it.
 """
@@ -10,17 +11,21 @@ Standard library alone: the node's own Python runs it.
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from .job_file import Job
-from .preflight import Verdict
 from .slurm_attempts import ENDED_BY_SLURM, endings
-from .slurm_step import step_command
+from .slurm_step import srun, step_command
 
 AGENT = "workloads.esm2.launch.node_agent"
+NODE_SECONDS = 180
+"""For each node's own check: three times what each may take for one of its programs."""
 SECONDS = 240.0
 """Of one round: the imports, the meeting and the check itself."""
 UNPACK_SECONDS, IMPORT_SECONDS = 600.0, 1200.0
@@ -31,6 +36,70 @@ LOOK_AT = (
     "look at the security group, which must allow all traffic from itself and to itself, by its own id: EFA's"
     " is no IP traffic, which a range of addresses would cover"
 )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    bad: Mapping[str, str]
+    """Node to what is wrong with it; the others are well."""
+    silent: tuple[str, ...] = ()
+    """Nodes without an answer."""
+    fatal: str = ""
+    """What is wrong with all nodes, so that others would not be better."""
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """Nodes that may be bad instead of the one that is left out for each."""
+    freed: tuple[str, ...] = ()
+    """Nodes that were left out before, and were not to blame."""
+
+    @property
+    def is_well(self) -> bool:
+        return not (self.bad or self.silent or self.fatal)
+
+
+def check_nodes(job_file: Path, nodes: Sequence[str], *, seconds: float = NODE_SECONDS) -> Verdict:
+    """Ask every node of the job."""
+    command = [*srun(len(nodes)), "--kill-on-bad-exit=0", "python3", "-s", "-m"]
+    command += [f"{__package__}.node_check", str(job_file)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        output, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, _ = process.communicate()
+    return judge_nodes(nodes, _answers(output.splitlines()))
+
+
+def _answers(lines: Iterable[str]) -> list[dict[str, Any]]:
+    found = []
+    for line in lines:
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            continue  # a prolog's or a module's greeting
+        if isinstance(answer, dict) and "problems" in answer:
+            found.append(answer)
+    return found
+
+
+def judge_nodes(nodes: Sequence[str], answers: Sequence[Mapping[str, Any]]) -> Verdict:
+    """Say who is to blame: the nodes with problems, and those whose versions are not those of most."""
+    bad = {str(answer["node"]): "; ".join(answer["problems"]) for answer in answers if answer["problems"]}
+    silent = tuple(sorted(set(nodes) - {str(answer["node"]) for answer in answers}))
+    if bad and len(bad) == len(answers) and not silent and len(nodes) > 1:
+        return Verdict({}, fatal="; ".join(f"{node}: {problem}" for node, problem in sorted(bad.items())))
+    for name in sorted({name for answer in answers for name in answer["versions"]}):
+        values = {str(a["node"]): a["versions"].get(name) for a in answers if not a["problems"]}
+        ranking = Counter(values.values()).most_common()
+        if len(ranking) < 2:
+            continue
+        if ranking[0][1] == ranking[1][1]:
+            listed = ", ".join(f"{node} {value}" for node, value in sorted(values.items()))
+            return Verdict({}, silent, f"{name} is not the same on all nodes: {listed}")
+        usual = ranking[0][0]
+        for node, value in values.items():
+            if value != usual:
+                bad[node] = "; ".join(filter(None, [bad.get(node), f"{name} {value}, others have {usual}"]))
+    return Verdict(bad, silent)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..beat_lines import SLOW_VARIABLE
+from ..heartbeat import SLOW_VARIABLE
 
 DEVICE_RESOURCE = "aws.amazon.com/neuron"
 """Of Kubernetes: a device with all of its cores. AWS's plugin had another name for it up to Neuron 2.19."""

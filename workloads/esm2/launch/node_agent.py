@@ -19,9 +19,8 @@ from pathlib import Path
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError
 from torch.distributed.launcher.api import LaunchConfig
 
-from ..beat_lines import slow_seconds
-from ..command_line import ERROR_FILE
-from ..stop import STOPPED_BY_SIGNAL
+from ..command_line import ERROR_FILE, STOPPED_BY_SIGNAL
+from ..heartbeat import slow_seconds
 from .hang_watch import HangWatch, flight_recorder
 from .job_file import MODULES, Job, read_job
 from .slurm_attempts import endings_folder, stacks_folder, write_ending

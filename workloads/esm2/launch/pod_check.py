@@ -37,9 +37,8 @@ def main() -> int:
     parser.add_argument(
         "--folder", type=Path, required=True, help="of the job on the shared file system; made"
     )
-    parser.add_argument("--gpus", type=int, required=True)
-    parser.add_argument("--neuron", type=int, required=True)
-    parser.add_argument("--efa", type=int, required=True)
+    for devices in ("--gpus", "--neuron", "--efa"):
+        parser.add_argument(devices, type=int, required=True)
     options = parser.parse_args()
     node = os.environ[NODE_NAME]
     problems = device_problems(options.gpus, options.neuron, options.efa)

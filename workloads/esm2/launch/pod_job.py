@@ -24,35 +24,51 @@ SAVE_SECONDS = SHUTDOWN_TIMEOUT_SECONDS + 60
 """Between SIGTERM and SIGKILL for a pod: its processes save, and then those that do not end are killed."""
 
 
-@dataclass(frozen=True)
-class PodJob:
-    """One pod a node, a process a GPU or NeuronCore."""
+@dataclass(frozen=True, kw_only=True)
+class PodSettings:
+    """What the pods of jobs and of services have in common."""
 
     name: str
-    """DNS label, 40 characters at most: operators append to it."""
+    """DNS label; of a job 40 characters at most, since operators append to it."""
     namespace: str
-    operator: Operator
-    stage: str
-    run: str
-    """DNS label."""
     image: str
     """By digest."""
     version: str
-    """Of the code that submits; the image's own is in its ``GIT_SHA``."""
-    num_pods: int
-    """The most that it has."""
-    min_pods: int
-    """With fewer it waits, with more it goes on; ``num_pods`` for a job of a fixed size."""
+    """Of the code that submits or renders; the image's own is in its ``GIT_SHA``."""
     num_gpus: int
-    """Of each pod; NVIDIA's."""
-    num_efa: int
-    """EFA interfaces of each pod."""
+    """NVIDIA GPUs of each pod."""
     num_cpus: int
     memory_gib: int
     node_labels: Mapping[str, str]
     """Of nodes that it may run on."""
     tolerations: tuple[Mapping[str, str], ...]
     claim: str
+    user: int
+    """Id of the user and group that processes have."""
+    queue: str | None = None
+    """Kueue's, by which pods count against a quota; None where there is none."""
+    priority: str | None = None
+    """Kueue's class."""
+
+    def queue_labels(self) -> dict[str, str]:
+        """For Kueue, on the job or Deployment and on its pods."""
+        return _given({QUEUE_LABEL: self.queue, PRIORITY_LABEL: self.priority})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodJob(PodSettings):
+    """One pod a node, a process a GPU or NeuronCore."""
+
+    operator: Operator
+    stage: str
+    run: str
+    """DNS label."""
+    num_pods: int
+    """The most that it has."""
+    min_pods: int
+    """With fewer it waits, with more it goes on; ``num_pods`` for a job of a fixed size."""
+    num_efa: int
+    """EFA interfaces of each pod."""
     mount: str
     """Where the file system is, in pods as on nodes."""
     work_folder: str
@@ -63,13 +79,9 @@ class PodJob:
     config: str
     """Text of the run file."""
     overrides: tuple[str, ...]
-    user: int
-    """Id of the user and group that processes have."""
     num_neuron_devices: int = 0
     """Of each pod: all of its node, or none."""
     processes_per_device: int = 1
-    queue: str | None = None
-    priority: str | None = None
     preferred_topology: str | None = None
     """Label of nodes; Kueue looks for nodes with the same value, and takes others if there are none."""
     required_topology: str | None = None
@@ -101,10 +113,6 @@ class PodJob:
             STAGE_LABEL: self.stage,
             RUN_LABEL: self.run,
         }
-
-    def queue_labels(self) -> dict[str, str]:
-        """For Kueue, on the job and on its pods."""
-        return _given({QUEUE_LABEL: self.queue, PRIORITY_LABEL: self.priority})
 
     def topology_annotations(self) -> dict[str, str]:
         """For Kueue, on the job and on its pods."""

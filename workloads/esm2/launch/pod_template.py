@@ -7,7 +7,7 @@ from typing import Any
 
 from ..heartbeat import BEAT_LINES
 from ..metrics_port import JOB_ID, POD_PORT, PORT
-from ..run_lock import PATIENCE
+from ..processes import PATIENCE
 from . import neuron
 from .job_file import DATA_MODULES, TRAINING
 from .pod_check import NODE_NAME

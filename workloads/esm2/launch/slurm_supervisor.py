@@ -22,8 +22,7 @@ from types import FrameType
 
 from .hang_report import Observed, blame, report
 from .job_file import DATA_MODULES, MODULES, Job, read_job
-from .network_check import AGENT, NetworkCheck
-from .preflight import Verdict, check_nodes
+from .network_check import AGENT, NetworkCheck, Verdict, check_nodes
 from .slurm_attempts import (
     CANCELLED_FILE,
     USAGE_ERROR,

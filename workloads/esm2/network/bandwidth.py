@@ -20,11 +20,11 @@ import torch.distributed as dist
 from ..command_line import USAGE_ERROR, one_line_errors, tell
 from ..heartbeat import beat
 from ..processes import Processes, processes
+from ..report_page import size_text
 from ..whole_file import write_whole
 from .all_reduce import Point, Sweep, measure, new_buffer, verified_all_reduce
-from .expectation import Expectation, read_expectation, size_text
+from .expectation import Expectation, Verdict, judge, read_expectation
 from .nccl_log import NcclLog
-from .verdict import Verdict, judge
 
 RESULTS_FILE, REPORT_FILE = "bandwidth.json", "report.html"
 SMALLEST_BYTES = 1 << 10

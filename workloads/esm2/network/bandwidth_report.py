@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
-from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from ..report_figures import BLUE, GREEN, GREY, ORANGE, STYLE, WIDE_INCHES, svg_text
-from ..report_page import Card, figure_block, page, section, table
+from ..report_figures import BLUE, GREEN, GREY, ORANGE, WIDE_INCHES, drawing, svg_text
+from ..report_page import Card, figure_block, page, section, size_text, table
 from .all_reduce import Sweep
-from .expectation import Expectation, size_text, wire_limit_gb_s
-from .verdict import TOLERANCE, Verdict
+from .expectation import TOLERANCE, Expectation, Verdict, wire_limit_gb_s
 
 
 def report(
@@ -46,10 +43,7 @@ def report(
 
 def bandwidth_figure(sweep: Sweep, expected: Expectation | None) -> str:
     """Draw the bus bandwidth over size, both logarithmic: latency is what counts on the left."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=WIDE_INCHES)
-        axes = figure.subplots()
-        axes.set_title("All-reduce: bus bandwidth")
+    with drawing(WIDE_INCHES, "All-reduce: bus bandwidth") as (figure, axes):
         x = [point.size_bytes for point in sweep.points]
         axes.plot(x, [point.bus_gb_s for point in sweep.points], color=BLUE, marker="o", label="measured")
         axes.set_xscale("log", base=2)

@@ -18,10 +18,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from .answers import Answer, write_answers
 from .batching import Batcher, Model
-from .problems import MEDIA_TYPE, Problem
-from .proteins import JSON, MAX_ID, MEDIA_TYPES, Protein, read_proteins
+from .proteins import (
+    JSON,
+    MAX_ID,
+    MEDIA_TYPES,
+    PROBLEM_TYPE,
+    Answer,
+    Problem,
+    Protein,
+    read_proteins,
+    write_answers,
+)
 from .settings import PREFIX, ServeSettings
 
 BODY_SECONDS = 30
@@ -124,7 +132,7 @@ class Service:
     async def _problem(self, request: Request, problem: Exception) -> Response:
         assert isinstance(problem, Problem)
         headers = {**problem.headers, **self._headers()}
-        return Response(problem.body(), problem.status, headers, media_type=MEDIA_TYPE)
+        return Response(problem.body(), problem.status, headers, media_type=PROBLEM_TYPE)
 
     async def _plain_problem(self, request: Request, error: Exception) -> Response:
         """What the router refuses: another path, another method."""

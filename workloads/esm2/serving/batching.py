@@ -22,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..alphabet import encode
-from .answers import Answer
-from .problems import Problem
+from .proteins import Answer, Problem
 
 SPECIAL_TOKENS = 2
 RATE_WEIGHT = 0.2

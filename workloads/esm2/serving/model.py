@@ -13,11 +13,11 @@ from ..config import TrainConfig
 from ..hardware import compiles
 from ..inference.engine import EMBEDDING, Array, Engine
 from ..inference.heads import Head
-from ..inference.model import load_model
 from ..model import PackedEsm
 from ..precision import select_precision
-from .answers import Answer
+from ..pretrained import load_model
 from .batching import Tokens
+from .proteins import Answer
 from .settings import ServeSettings
 
 

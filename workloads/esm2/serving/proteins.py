@@ -1,4 +1,7 @@
-"""Bodies of requests, JSON or CSV, as proteins; everything wrong with them is told at once."""
+"""Bodies of requests, JSON or CSV, as proteins, and answers as bodies of responses.
+
+Everything wrong with a request is reported at once, as problem details of HTTP (RFC 9457).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
@@ -16,14 +19,46 @@ import numpy as np
 import numpy.typing as npt
 
 from ..alphabet import encode
-from .problems import Fault, Problem, shown
 from .settings import ServeSettings
 
 JSON, CSV = "application/json", "text/csv"
 MEDIA_TYPES = (JSON, CSV)
 MAX_ID = 256
+PROBLEM_TYPE = "application/problem+json"
+MAX_TOLD = 20
+"""Faults that an answer lists; it says how many there are."""
+MAX_SHOWN = 60
+"""Characters of a client's text that an answer repeats."""
 _NOT_A_LETTER = re.compile(r"[^A-Za-z]")
 _FORM = '{"proteins": ["MKT...", {"id": "P1", "sequence": "MKT..."}]}'
+Answer = Mapping[str, Any]
+"""Of one protein; all of a model have the same names, in one order. Values are numbers, texts, mappings of
+names to numbers, vectors (tuples of numbers, as many for every protein), or lists, as one entry a residue."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    where: str
+    """Such as ``proteins[3].sequence``."""
+    got: str
+    allowed: str
+
+
+@dataclass(eq=False)
+class Problem(Exception):
+    """A request that is refused."""
+
+    status: HTTPStatus
+    detail: str
+    faults: Sequence[Fault] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def body(self) -> bytes:
+        told = [vars(fault) for fault in self.faults[:MAX_TOLD]]
+        listed = {"num_faults": len(self.faults), "faults": told} if told else {}
+        return json.dumps(
+            {"title": self.status.phrase, "status": int(self.status), "detail": self.detail, **listed}
+        ).encode()
 
 
 @dataclass(frozen=True)
@@ -172,3 +207,45 @@ def _faults(record: _Record, max_residues: int) -> list[Fault]:
 
 def _malformed(detail: str) -> Problem:
     return Problem(HTTPStatus.BAD_REQUEST, detail)
+
+
+def write_answers(ids: Sequence[str], answers: Sequence[Answer], media_type: str) -> bytes:
+    """In the order of the request."""
+    if media_type == JSON:
+        predictions = [{"id": name, **answer} for name, answer in zip(ids, answers, strict=True)]
+        return json.dumps({"predictions": predictions}, allow_nan=False, separators=(",", ":")).encode()
+    rows = [{"id": name, **_columns(answer)} for name, answer in zip(ids, answers, strict=True)]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(rows[0])
+    writer.writerows(row.values() for row in rows)
+    return text.getvalue().encode()
+
+
+def _columns(answer: Answer) -> dict[str, Any]:
+    """A mapping is a column for each name, a vector one for each number, a list a single one."""
+    columns: dict[str, Any] = {}
+    for name, value in answer.items():
+        if isinstance(value, Mapping):
+            columns |= {f"{name}_{key}": item for key, item in value.items()}
+        elif isinstance(value, tuple):
+            columns |= {f"{name}_{index}": item for index, item in enumerate(value)}
+        elif isinstance(value, list):
+            columns[name] = ";".join(map(str, value))
+        else:
+            columns[name] = value
+    return columns
+
+
+def shown(value: object) -> str:
+    """A client's value for a message: short, escaped, on one line."""
+    if isinstance(value, str):
+        cut = value[:MAX_SHOWN]
+        return ascii(cut) + ("..." if len(value) > MAX_SHOWN else "")
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    return "a number"

@@ -16,8 +16,7 @@ import pytest
 
 from tests.workloads.esm2.data.faulty_site import Site, etag, serve
 from workloads.esm2.data import remotes, transfer
-from workloads.esm2.data.sources import fetch
-from workloads.esm2.data.transfer import FetchError
+from workloads.esm2.data.transfer import FetchError, fetch
 
 PROTEINS = b">a\nMKV\n" * 60_000
 
@@ -277,6 +276,14 @@ def test_progress_is_shown_in_bytes_on_stderr(
     assert out == ""
     assert "p.fasta" in err
     assert "B/s" in err
+
+
+def test_a_control_character_in_a_name_does_not_reach_the_terminal(
+    site: Site, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    site.files["/pub/p%1B.fasta"] = PROTEINS
+    fetch(f"{site.address}/pub/p%1B.fasta", tmp_path)
+    assert r"p\x1b.fasta" in (err := capfd.readouterr().err) and "\x1b.fasta" not in err
 
 
 # UniProt's published checksums

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from workloads.esm2.command_line import RunError
+from workloads.esm2.data.job import run_in_order, worker_pool
 from workloads.esm2.data.manifest import Manifest
-from workloads.esm2.data.pool import run_in_order, worker_pool
 from workloads.esm2.data.prepare import prepare
 from workloads.esm2.data.workspace import check_free_space, size_text, workspace
 

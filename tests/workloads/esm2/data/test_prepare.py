@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import random
 import tomllib
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from workloads.esm2.alphabet import TOKENS, encode
 from workloads.esm2.data.limits import Limits
 from workloads.esm2.data.manifest import PACKAGE_VERSION, SPLITS, Manifest
 from workloads.esm2.data.prepare import prepare
-from workloads.esm2.data.sources import SAMPLE
+from workloads.esm2.data.transfer import SAMPLE
 
 Records = dict[str, str]
 SMALL = Limits(block_bytes=2000, piece_bytes=3000, shard_bytes=20_000, batch_residues=2500)
@@ -214,6 +215,13 @@ def test_tokens_are_memory_mapped_without_a_copy(tmp_path: Path, proteins, write
     assert pa.total_allocated_bytes() - before < 1000
 
 
+def test_a_control_character_in_a_name_does_not_reach_the_terminal(
+    tmp_path: Path, proteins, write_fasta, capsys
+) -> None:
+    run(write_fasta(tmp_path / "a\x1b.fasta", proteins(50)), tmp_path / "out", progress=True)
+    assert r"a\x1b.fasta" in (err := capsys.readouterr().err) and "\x1b.fasta" not in err
+
+
 def test_prepared_folder_is_used_again(tmp_path: Path, proteins, write_fasta, capsys) -> None:
     out, source = tmp_path / "out", write_fasta(tmp_path / "a.fasta", proteins(50))
     manifest = run(source, out)
@@ -254,7 +262,7 @@ def test_something_else_in_the_folder_is_not_touched(tmp_path: Path, proteins, w
     assert run(source, tmp_path / "empty").records == 10
 
 
-@pytest.mark.parametrize("damage", ["truncate", "remove", "json", "version"])
+@pytest.mark.parametrize("damage", ["truncate", "remove", "json", "version", "name"])
 def test_damaged_result_is_not_taken_as_whole(tmp_path: Path, proteins, write_fasta, damage: str) -> None:
     out = tmp_path / "out"
     manifest = run(write_fasta(tmp_path / "a.fasta", proteins(50)), out)
@@ -265,6 +273,10 @@ def test_damaged_result_is_not_taken_as_whole(tmp_path: Path, proteins, write_fa
         shard.unlink()
     elif damage == "json":
         description.write_text(description.read_text()[:200])
+    elif damage == "name":
+        found = json.loads(description.read_text())
+        found["splits"]["train"]["shards"][0]["file"] = 5
+        description.write_text(json.dumps(found))
     else:
         description.write_text(description.read_text().replace('"format_version": 1', '"format_version": 9'))
     with pytest.raises(ValueError, match=r"has \d+ bytes|is missing|is damaged|format_version is 9"):

@@ -15,8 +15,7 @@ import pytest
 from moto import mock_aws
 
 from workloads.esm2.data import remotes, transfer
-from workloads.esm2.data.sources import fetch
-from workloads.esm2.data.transfer import FetchError
+from workloads.esm2.data.transfer import FetchError, fetch
 
 PROTEINS = b">a\nMKV\n" * 60_000
 

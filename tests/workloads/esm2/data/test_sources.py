@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from workloads.esm2.data import sources
-from workloads.esm2.data.sources import fetch
-from workloads.esm2.data.transfer import FetchError
+from workloads.esm2.data import transfer
+from workloads.esm2.data.transfer import FetchError, fetch
 
 
 @pytest.mark.parametrize(
@@ -41,7 +40,7 @@ def test_the_names_stand_for_uniprots_addresses(monkeypatch: pytest.MonkeyPatch,
         asked.append(remote.address)
         return tmp_path
 
-    monkeypatch.setattr(sources, "download", remember)
+    monkeypatch.setattr(transfer, "download", remember)
     for name in ("uniref50", "uniref90", "idmapping"):
         fetch(name, tmp_path)
     release = "https://ftp.uniprot.org/pub/databases/uniprot/current_release"
@@ -53,12 +52,12 @@ def test_the_names_stand_for_uniprots_addresses(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_the_sample_is_the_embedded_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert sources.SAMPLE.parts[-5:] == ("workloads", "esm2", "data", "sample", "proteins.fasta.gz")
-    monkeypatch.setattr(sources, "SAMPLE", tmp_path / "proteins.fasta.gz")
+    assert transfer.SAMPLE.parts[-5:] == ("workloads", "esm2", "data", "sample", "proteins.fasta.gz")
+    monkeypatch.setattr(transfer, "SAMPLE", tmp_path / "proteins.fasta.gz")
     with pytest.raises(FetchError, match=r"sample: .* is missing; restore it with: git checkout"):
         fetch("sample", tmp_path)
-    sources.SAMPLE.write_bytes(b"")
-    assert fetch("sample", tmp_path) == [sources.SAMPLE]
+    transfer.SAMPLE.write_bytes(b"")
+    assert fetch("sample", tmp_path) == [transfer.SAMPLE]
 
 
 @pytest.mark.parametrize("name", ["a.fasta", "a.fa.gz", "idmapping.tab.gz", "members.tsv", "a.txt"])

@@ -162,6 +162,14 @@ def test_a_cluster_table_of_other_proteins_is_refused(tmp_path: Path) -> None:
         prepare_table(run_of(tmp_path, table, split=SplitConfig(clusters=str(clusters))))
 
 
+def test_lines_of_a_cluster_table_end_at_line_feeds_alone(tmp_path: Path) -> None:
+    rows = rows_of(200)
+    table, clusters = write_csv(tmp_path / "t.csv", rows, HEADER), tmp_path / "clusters.tsv"
+    clusters.write_text("".join(f"{row[0]}\tc\x1c\u2028{row[3]}\r\n" for row in rows), newline="")
+    prepare_table(run_of(tmp_path, table, split=SplitConfig(clusters=str(clusters))))
+    assert all(by_split(tmp_path / "prepared").values())
+
+
 def test_too_few_clusters_for_the_shares_are_refused(tmp_path: Path) -> None:
     table = write_csv(tmp_path / "t.csv", [[*row[:3], "c", row[4]] for row in rows_of(20)], HEADER)
     with pytest.raises(ValueError, match="there are 1 clusters for"):

@@ -11,7 +11,7 @@ import torch
 from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
 from tests.workloads.esm2.training_runs import train_here
 from workloads.esm2.evaluate import main as evaluate
-from workloads.esm2.inference.model import load_model
+from workloads.esm2.pretrained import load_model
 
 LORA = "lora.lr=1e-2"
 

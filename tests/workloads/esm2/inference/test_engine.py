@@ -26,10 +26,9 @@ from workloads.esm2.inference.engine import (
     _Running,
     compile_from,
 )
-from workloads.esm2.inference.model import load_model
 from workloads.esm2.model import PackedEsmLayer
 from workloads.esm2.packing import PackShape
-from workloads.esm2.pretrained import save_model, starting_config, starting_weights
+from workloads.esm2.pretrained import load_model, save_model, starting_config, starting_weights
 
 CPU = torch.device("cpu")
 Tokens = npt.NDArray[np.uint8]

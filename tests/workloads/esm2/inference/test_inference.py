@@ -35,8 +35,8 @@ from workloads.esm2.inference.engine import (
     Engine,
     windows,
 )
-from workloads.esm2.inference.model import load_model
 from workloads.esm2.inference.output_file import output_file
+from workloads.esm2.pretrained import load_model
 from workloads.esm2.processes import Processes
 
 CPU = torch.device("cpu")

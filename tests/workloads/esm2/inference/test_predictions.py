@@ -26,9 +26,8 @@ from workloads.esm2.inference.engine import (
     RESIDUE_LOGITS,
     Engine,
 )
-from workloads.esm2.inference.model import load_model
 from workloads.esm2.inference.predict import predict
-from workloads.esm2.pretrained import save_model
+from workloads.esm2.pretrained import load_model, save_model
 from workloads.esm2.processes import Processes
 
 CPU = torch.device("cpu")

@@ -14,9 +14,8 @@ from transformers import AutoTokenizer, EsmForMaskedLM
 from tests.workloads.esm2.inference.written import rows
 from workloads.esm2.alphabet import STANDARD_RESIDUES, TOKENS, encode
 from workloads.esm2.config import RunConfig
-from workloads.esm2.inference.mutations import parse_variant
 from workloads.esm2.inference.records import Protein
-from workloads.esm2.inference.variants import variants
+from workloads.esm2.inference.variants import parse_variant, variants
 from workloads.esm2.processes import Processes
 
 WILD = "MKTAYIAKQRQISFVKSHFSRQ"

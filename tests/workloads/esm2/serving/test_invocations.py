@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from tests.workloads.esm2.serving.served import CSV, JSON, CountingModel, Served, serving
-from workloads.esm2.serving import problems
-from workloads.esm2.serving.answers import write_answers
 from workloads.esm2.serving.batching import Tokens
-from workloads.esm2.serving.proteins import MAX_ID, MEDIA_TYPES
+from workloads.esm2.serving.proteins import MAX_ID, MEDIA_TYPES, PROBLEM_TYPE, write_answers
 from workloads.esm2.serving.settings import ServeSettings
 
 SETTINGS = ServeSettings(
@@ -184,7 +182,7 @@ def test_the_description_has_the_limits_and_types_of_the_server(served: Served) 
         set(invoke["requestBody"]["content"]) == set(invoke["responses"]["200"]["content"]) == {*MEDIA_TYPES}
     )
     refused = reply.json["components"]["responses"].values()
-    assert all(set(answer["content"]) == {problems.MEDIA_TYPE} for answer in refused)
+    assert all(set(answer["content"]) == {PROBLEM_TYPE} for answer in refused)
 
 
 def test_a_large_body_is_refused_before_it_is_all_there(served: Served) -> None:

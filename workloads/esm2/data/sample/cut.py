@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import sys
+from bisect import bisect_right
 from collections import Counter
 from pathlib import Path
 
@@ -63,14 +64,9 @@ def compressed(pairs: list[tuple[str, str]]) -> bytes:
 
 def main(source: Path, out: Path) -> None:
     pairs = without_relatives(candidates(gzip.decompress(source.read_bytes()).decode()))
-    # The longest prefix that fits, by bisection.
-    fits, too_many = 0, len(pairs) + 1
-    while too_many - fits > 1:
-        middle = (fits + too_many) // 2
-        if len(compressed(pairs[:middle])) <= MAX_GZIP_BYTES:
-            fits = middle
-        else:
-            too_many = middle
+    # The longest prefix that fits.
+    counts = range(1, len(pairs) + 1)
+    fits = bisect_right(counts, MAX_GZIP_BYTES, key=lambda count: len(compressed(pairs[:count])))
     out.write_bytes(compressed(pairs[:fits]))
     residues = sum(len(sequence) for _, sequence in pairs[:fits])
     print(f"{fits} of {len(pairs)} proteins, {residues} residues, {out.stat().st_size} bytes")

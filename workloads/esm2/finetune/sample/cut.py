@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import io
 import sys
+from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,14 +38,9 @@ def compressed(header: Sequence[str], rows: Sequence[Sequence[str]]) -> bytes:
 
 def main(source: Path, out: Path) -> None:
     header, rows = candidates(gzip.decompress(source.read_bytes()).decode())
-    # The longest prefix that fits, by bisection.
-    fits, too_many = 0, len(rows) + 1
-    while too_many - fits > 1:
-        middle = (fits + too_many) // 2
-        if len(compressed(header, rows[:middle])) <= MAX_GZIP_BYTES:
-            fits = middle
-        else:
-            too_many = middle
+    # The longest prefix that fits.
+    counts = range(1, len(rows) + 1)
+    fits = bisect_right(counts, MAX_GZIP_BYTES, key=lambda count: len(compressed(header, rows[:count])))
     out.write_bytes(compressed(header, rows[:fits]))
     residues = sum(len(row[header.index("Sequence")]) for row in rows[:fits])
     print(f"{fits} of {len(rows)} proteins, {residues} residues, {out.stat().st_size} bytes")

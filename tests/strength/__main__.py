@@ -212,8 +212,8 @@ def _try(mutant: Mutant, tests: list[str]) -> tuple[str, str]:
 def _tests_that_reach(folder: Path, mutant: Mutant) -> list[str]:
     """Test files that ran the line of a mutant.
 
-    Lines that run at import have no test file, because pytest imports before its first test. They get the
-    test files that run anything in the module. Test files named like the module count in any case: some run
+    Lines that run at import, in a thread or in nothing that is measured have no test file. They get the test
+    files that run anything in the module. Test files named like the module count in any case: some run
     it in a process with an environment of its own, where nothing is measured.
     """
     from coverage import CoverageData
@@ -223,7 +223,7 @@ def _tests_that_reach(folder: Path, mutant: Mutant) -> list[str]:
     measured = next((name for name in data.measured_files() if name.endswith(f"/{mutant.path}")), "")
     by_line = data.contexts_by_lineno(measured)
     found = set(by_line.get(mutant.measured_line, ()))
-    if found and found <= {"", "none"}:
+    if found <= {"", "none"}:
         found = {name for names in by_line.values() for name in names}
     files = {name.rpartition("|")[2] for name in found}  # of this process: "static|dynamic"
     namesakes = {str(path.relative_to(REPOSITORY)) for path in _namesakes(mutant.path.stem)}

@@ -1,16 +1,10 @@
-"""Mutated checkpoint and model folders: each is read as it was, or ends in one line that names it.
-
-``FUZZ_SECONDS`` continues for so long with new seeds. A failure prints its seed.
-"""
+"""Mutated checkpoint and model folders: each is read as it was, or ends in one line that names it."""
 
 from __future__ import annotations
 
-import itertools
-import os
 import random
 import shutil
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,16 +33,6 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (foreign / "SHA256SUMS").unlink()
     checkpoint = write_checkpoint(folder / "checkpoints", config)
     return {"model": folder / "model", "foreign": foreign, "checkpoint": checkpoint, "sealed": checkpoint}
-
-
-def seeds() -> Iterator[int]:
-    yield from range(ROUNDS)
-    ends = time.monotonic() + float(os.environ.get("FUZZ_SECONDS", "0"))
-    start = random.SystemRandom().randrange(1 << 40)
-    for seed in itertools.count(start):
-        if time.monotonic() >= ends:
-            return
-        yield seed
 
 
 def mutate(content: bytes, draw: random.Random) -> bytes:
@@ -92,28 +76,26 @@ def spoil(kind: str, folder: Path, draw: random.Random) -> str:
     return file.name
 
 
-def test_mutated_folders_are_refused_in_one_line(originals: dict[str, Path], tmp_path: Path) -> None:
+def test_mutated_folders_are_refused_in_one_line(
+    originals: dict[str, Path], rounds: Callable[[int], Iterator[random.Random]], tmp_path: Path
+) -> None:
     states = {kind: load_model(str(folder)).state_dict() for kind, folder in originals.items()}
-    refused = 0
-    for seed in seeds():
-        draw = random.Random(seed)
+    refused = number = 0
+    for draw in rounds(ROUNDS):
+        number += 1
         kind = draw.choice(list(originals))
         folder = Path(shutil.copytree(originals[kind], tmp_path / "folder"))
         file = spoil(kind, folder, draw)
         try:
             found = load_model(str(folder)).state_dict()
         except ValueError as error:
-            assert "\n" not in str(error) and str(folder) in str(error), (
-                f"seed {seed}: {kind} {file}: {error}"
-            )
+            assert "\n" not in str(error) and str(folder) in str(error), f"{kind} {file}: {error}"
             refused += 1
         except Exception as error:
-            pytest.fail(f"seed {seed}: {kind} {file}: {type(error).__name__}: {error}")
+            pytest.fail(f"{kind} {file}: {type(error).__name__}: {error}")
         else:
             same = all(torch.equal(found[name], value) for name, value in states[kind].items())
             # Without checksums a changed number stays unseen, and a sealed change is not damage.
-            assert same or kind in ("foreign", "sealed"), (
-                f"seed {seed}: {kind} {file} was read as another model"
-            )
+            assert same or kind in ("foreign", "sealed"), f"{kind} {file} was read as another model"
         shutil.rmtree(folder)
-    assert refused > ROUNDS / 3, "the mutations are of no use"
+    assert number == 1 or refused > number / 3, "the mutations are of no use"

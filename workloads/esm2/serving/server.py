@@ -35,6 +35,16 @@ class Connection(H11Protocol):
         # Of a connection that was reset uvicorn leaves the timer, which keeps request and answer for 75 s.
         self._unset_keepalive_if_required()
 
+    def send_400_response(self, msg: str) -> None:
+        # A body that stops being HTTP ends its request, too: the application has nobody to answer any more.
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.cycle.response_started:
+                self.transport.abort()
+                return
+        super().send_400_response(msg)
+
     def _look(self) -> None:
         is_answering = self.cycle is not None and not self.cycle.response_complete
         is_kept_alive = self.timeout_keep_alive_task is not None

@@ -107,6 +107,20 @@ def test_a_client_that_does_not_read_its_answer_is_left(served: Served) -> None:
             time.sleep(0.05)
 
 
+def test_a_body_that_stops_being_http_gets_one_answer(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also one that the application refuses without reading its body."""
+    chunked = INVOKE.replace(b"Content-Length: 3", b"Transfer-Encoding: chunked")
+    chunked = chunked.replace(b"/invocations", b"/nowhere")
+    with client(served) as connected:
+        connected.sendall(chunked + b"3\r\nMKT\r\nno number\r\n")
+        answer = until_closed(connected, b"")
+    assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1
+    assert served.invoke({"proteins": ["MKT"]}).status == 200
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 def test_a_connection_that_is_reset_is_forgotten(served: Served) -> None:
     """A timer that outlives it would keep its request and its answer."""
     with client(served) as connected:

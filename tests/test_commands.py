@@ -12,6 +12,7 @@ import pytest
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from config.loader import load_cluster
+from tests.workloads.esm2.tiny_models import save_tiny_model
 from workloads.esm2.config import load_config
 from workloads.esm2.launch.local import processes_and_threads
 
@@ -156,32 +157,26 @@ def test_mistake_is_one_message() -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.timeout(900)
 def test_default_run_from_sample_to_report(tmp_path: Path) -> None:
-    """``make train-ddp`` as the README shows it, but in the test's own folders and short.
-
-    Muon leaves the plateau of the residues' composition within a few dozen small steps; AdamW needs more
-    than a hundred of the run file's. Fewer proteins are held out, since scoring costs as much as training.
-    """
+    """``make train-ddp`` as the README shows it, but short, with a tiny model and in the test's own folders."""
+    save_tiny_model(tmp_path / "tiny")
     folders = f"runs={tmp_path}/runs data.path={tmp_path}/sample tracking.mlflow_uri=file:{tmp_path}/mlruns"
     short = (
-        "optim.name=muon optim.warmup_steps=5 train.max_steps=40 train.eval_every_steps=20 train.eval_packs=2"
+        f"model.init_from={tmp_path}/tiny optim.warmup_steps=5 train.max_steps=40 train.eval_every_steps=20"
     )
-    small = "train.tokens_per_pack=1024 train.tokens_per_step=2048 train.precision=fp32"
-    held_out = "data.validation_fraction=0.02 data.test_fraction=0.02"
-    arguments = f"ARGS={folders} {short} {small} {held_out}"
-    done = make("train-ddp", arguments, timeout_seconds=540)
+    small = "train.eval_packs=2 train.tokens_per_pack=1024 train.tokens_per_step=2048 train.precision=fp32"
+    done = make("train-ddp", f"ARGS={folders} {short} {small} optim.lr=1e-2", timeout_seconds=300)
     assert done.returncode == 0, done.stdout + done.stderr
     run_dir = tmp_path / "runs" / "esm2_8m_sample"
     assert str(run_dir / "report.html") in done.stdout
     results = json.loads((run_dir / "all_results.json").read_text())
-    # Held-out proteins: composition alone is the score to beat, on validation and test.
-    assert results["perplexity"] < 0.97 * results["unigram_perplexity"]
-    assert results["test_perplexity"] < 0.97 * results["unigram_perplexity"]
+    # 33 tokens are equally likely in the beginning. So short a run learns the composition of proteins.
+    assert results["perplexity"] < 1.1 * results["unigram_perplexity"] < 22
+    assert results["test_perplexity"] < 1.1 * results["unigram_perplexity"]
     assert results["fill"] > 0.95 and results["world_size"] == processes_and_threads()[0]
     assert "<svg" in (run_dir / "report.html").read_text()
     AutoTokenizer.from_pretrained(run_dir / "model")
-    AutoModelForMaskedLM.from_pretrained(run_dir / "model")
+    assert AutoModelForMaskedLM.from_pretrained(run_dir / "model").config.hidden_size == 32
 
     done = make("evaluate", f"RUN={run_dir}", timeout_seconds=300)
     assert done.returncode == 0, done.stderr

@@ -34,6 +34,7 @@ import psutil
 from tests.fuzz.server_requests import framed, noise, request
 from tests.workloads.esm2.serving.served import CSV, JSON, free_port
 from tests.workloads.esm2.serving.test_shutdown import answering
+from tests.workloads.esm2.tiny_models import save_tiny_model
 from workloads.esm2.serving.server import KEEP_ALIVE_SECONDS, STALL_SECONDS
 
 GROWTH = 0.02
@@ -178,20 +179,6 @@ def soak(server: psutil.Process, port: int, seconds: float, seed: int) -> list[s
     return load.faults + [f"no request of the kind {kind} has come to its end" for kind in sorted(missing)]
 
 
-def write_model(folder: Path) -> None:
-    import torch  # late: the tests of the server import this module, and take few seconds
-    from transformers import EsmForMaskedLM
-
-    from workloads.esm2.model import published_config
-    from workloads.esm2.pretrained import save_model
-
-    config = published_config("8M")
-    config.num_hidden_layers, config.hidden_size = 2, 32
-    config.num_attention_heads, config.intermediate_size = 4, 64
-    torch.manual_seed(0)
-    save_model(folder, config, EsmForMaskedLM(config).state_dict())
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Load a server, and watch its memory.")
     parser.add_argument("--minutes", type=float, default=10)
@@ -199,7 +186,7 @@ def main() -> None:
     options = parser.parse_args()
     print(f"soak for {options.minutes:g} minutes, --seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        write_model(Path(folder) / "model")
+        save_tiny_model(Path(folder) / "model")
         port = free_port()
         command = [sys.executable, "-m", "workloads.esm2.serving", "--model", f"{folder}/model"]
         # The log has a line for each request that is not HTTP.

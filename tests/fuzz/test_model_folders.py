@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import EsmConfig, EsmForMaskedLM
 
 from tests.workloads.esm2.model_folders import METADATA, reseal, write_checkpoint
-from workloads.esm2.model import published_config
-from workloads.esm2.pretrained import load_model, save_model
+from tests.workloads.esm2.tiny_models import save_tiny_model, tiny_config
+from workloads.esm2.pretrained import load_model
 
 ROUNDS = 60
 TEXTS = (b"", b"[]", b"{}", b"null", b"[" * 5000, b"\xff\xfe", b"\x80\x04N.", b"0" * 64 + b"  ../x")
@@ -24,11 +23,8 @@ LONG_BINPUT = b"r"
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("originals")
-    config: EsmConfig = published_config("8M")
-    config.num_hidden_layers, config.hidden_size = 1, 8
-    config.num_attention_heads, config.intermediate_size = 2, 16
-    torch.manual_seed(0)
-    save_model(folder / "model", config, EsmForMaskedLM(config).state_dict())
+    config = tiny_config(layers=1, width=16)
+    save_tiny_model(folder / "model", config)
     foreign = Path(shutil.copytree(folder / "model", folder / "foreign"))
     (foreign / "SHA256SUMS").unlink()
     checkpoint = write_checkpoint(folder / "checkpoints", config)

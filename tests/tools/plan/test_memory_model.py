@@ -192,7 +192,7 @@ def peak_of_step(model: nn.Module, pack: Pack, number_bytes: int) -> int:
 def test_real_peaks_on_the_cpu(number_bytes: int, checkpointing: bool) -> None:
     # With these lengths attention's buffers, which come in steps of 4 Mi numbers, are just filled.
     esm, tokens, length = published_config("8M"), 2048, 512
-    esm.num_hidden_layers = 4
+    esm.num_hidden_layers = 2
     model, device = PackedEsm(esm), torch.device("cpu")
     model.activation_checkpointing = checkpointing
     loss_of(model, masked_pack(256, device), number_bytes).backward()  # gradients are there from now on
@@ -205,7 +205,7 @@ def test_real_peaks_on_the_cpu(number_bytes: int, checkpointing: bool) -> None:
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
 def test_copies_of_weights_in_a_wide_model(mode: Literal["ddp", "fsdp"]) -> None:
     """Few tokens and wide layers: copies are most of the peak. With FSDP the model is on the safe side."""
-    esm, tokens = published_config("650M"), 256
+    esm, tokens = published_config("150M"), LENGTH
     esm.num_hidden_layers = 2
     config = replace(run_config(tokens), parallel=ParallelConfig(mode=mode))
     with torch.device("meta"):

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from transformers import EsmConfig, EsmForMaskedLM
+from transformers import EsmConfig
 
+from tests.workloads.esm2 import tiny_models
+from tests.workloads.esm2.tiny_models import save_tiny_model
 from tests.workloads.esm2.training_runs import write_run_file
 from workloads.esm2 import precision
 from workloads.esm2.alphabet import STANDARD_RESIDUES
 from workloads.esm2.data.prepare import prepare
-from workloads.esm2.model import published_config
-from workloads.esm2.pretrained import save_model
 
 
 @pytest.fixture(autouse=True)
@@ -42,19 +41,13 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_config() -> EsmConfig:
-    config = published_config("8M")
-    config.num_hidden_layers, config.hidden_size = 2, 32
-    config.num_attention_heads, config.intermediate_size = 4, 64
-    return config
+    return tiny_models.tiny_config()
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tiny_config: EsmConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that ``model.init_from`` reads: ESM-2's architecture, 2 layers of 32."""
-    folder = tmp_path_factory.mktemp("tiny") / "model"
-    torch.manual_seed(0)
-    save_model(folder, tiny_config, EsmForMaskedLM(tiny_config).state_dict())
-    return folder
+    return save_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
 
 
 @pytest.fixture

@@ -158,14 +158,13 @@ def test_mistake_is_one_message() -> None:
 
 
 def test_default_run_from_sample_to_report(tmp_path: Path) -> None:
-    """``make train-ddp`` as the README shows it, but short, with a tiny model and in the test's own folders."""
+    """``make train-ddp`` as the README shows it, but short, of a tiny model and in the test's own folders."""
     save_tiny_model(tmp_path / "tiny")
     folders = f"runs={tmp_path}/runs data.path={tmp_path}/sample tracking.mlflow_uri=file:{tmp_path}/mlruns"
-    short = (
-        f"model.init_from={tmp_path}/tiny optim.warmup_steps=5 train.max_steps=40 train.eval_every_steps=20"
-    )
+    tiny = f"model.init_from={tmp_path}/tiny optim.lr=1e-2 optim.warmup_steps=5"
+    short = "train.max_steps=40 train.eval_every_steps=20"
     small = "train.eval_packs=2 train.tokens_per_pack=1024 train.tokens_per_step=2048 train.precision=fp32"
-    done = make("train-ddp", f"ARGS={folders} {short} {small} optim.lr=1e-2", timeout_seconds=300)
+    done = make("train-ddp", f"ARGS={folders} {tiny} {short} {small}", timeout_seconds=300)
     assert done.returncode == 0, done.stdout + done.stderr
     run_dir = tmp_path / "runs" / "esm2_8m_sample"
     assert str(run_dir / "report.html") in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -37,7 +38,7 @@ COMMAND_SECONDS = 480
 
 
 def copy_checkout(destination: Path) -> Path:
-    """A copy of the repository in which files can be changed."""
+    """A copy of the repository in which files can be changed. Equal commands are synthesized once."""
     destination.mkdir()
     for name in COPIED:
         source = REPOSITORY / name
@@ -47,6 +48,9 @@ def copy_checkout(destination: Path) -> Path:
             shutil.copy2(source, destination / name)
     for name in LINKED:
         (destination / name).symlink_to(REPOSITORY / name)
+    settings = json.loads((destination / "cdk.json").read_text())
+    settings["app"] = f"{sys.executable} {Path(__file__).with_name('cached_app.py')}"
+    (destination / "cdk.json").write_text(json.dumps(settings))
     return destination
 
 

@@ -25,7 +25,8 @@ LARGE = load_cluster(REPOSITORY / "clusters" / "slurm-p5.yaml")
 NEIGHBOUR = "esm2-neighbour"
 NEIGHBOUR_FILE = "clusters/neighbour.yaml"
 CHANGED_SCRIPT = "on_init_complete.sh"
-DEPLOY = ("deploy", "SlurmHyperPodStack", "--require-approval", "never")
+DEPLOY = ("deploy", "SlurmHyperPodStack", "--require-approval", "never", "--context")
+SMALL_FILE = "cluster=clusters/slurm.yaml"
 PARTS = ("network", "storage", "hyperpod")
 LEFT_BY_DESTROY = ("FSx for Lustre", "NAT gateway", "S3 buckets")
 
@@ -51,18 +52,18 @@ def scripts(checkout: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def large(aws: LocalAws, checkout: Path) -> Seen:
-    output = aws.cdk(*DEPLOY, "--context", "cluster=clusters/slurm-p5.yaml", cwd=checkout)
+    output = aws.cdk(*DEPLOY, "cluster=clusters/slurm-p5.yaml", cwd=checkout)
     return see(aws, LARGE.region, output)
 
 
 @pytest.fixture(scope="module")
 def deployed(aws: LocalAws, checkout: Path) -> Seen:
-    return see(aws, SMALL.region, aws.cdk(*DEPLOY, cwd=checkout))
+    return see(aws, SMALL.region, aws.cdk(*DEPLOY, SMALL_FILE, cwd=checkout))
 
 
 @pytest.fixture(scope="module")
 def beside(aws: LocalAws, checkout: Path, deployed: Seen) -> Seen:
-    output = aws.cdk(*DEPLOY, "--context", f"cluster={NEIGHBOUR_FILE}", cwd=checkout)
+    output = aws.cdk(*DEPLOY, f"cluster={NEIGHBOUR_FILE}", cwd=checkout)
     return see(aws, SMALL.region, output)
 
 
@@ -70,8 +71,7 @@ def beside(aws: LocalAws, checkout: Path, deployed: Seen) -> Seen:
 def changed(aws: LocalAws, checkout: Path, beside: Seen, scripts: dict[str, bytes]) -> Seen:
     with (checkout / "lifecycle" / "slurm" / CHANGED_SCRIPT).open("a") as script:
         script.write("echo one line more\n")
-    named = ("--context", "cluster=clusters/slurm.yaml")  # makes no templates of the other default cluster
-    return see(aws, SMALL.region, aws.cdk(*DEPLOY, *named, cwd=checkout))
+    return see(aws, SMALL.region, aws.cdk(*DEPLOY, SMALL_FILE, cwd=checkout))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,8 @@ def compared(aws: LocalAws, checkout: Path, changed: Seen) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def destroyed(aws: LocalAws, checkout: Path, changed: Seen, compared: tuple[str, str]) -> Seen:
-    return see(aws, SMALL.region, aws.cdk("destroy", "SlurmHyperPodStack", "--force", cwd=checkout))
+    command = ("destroy", "SlurmHyperPodStack", "--force", "--context", SMALL_FILE)
+    return see(aws, SMALL.region, aws.cdk(*command, cwd=checkout))
 
 
 def teardown(aws: LocalAws, checkout: Path, file: str, name: str) -> Seen:
@@ -263,7 +264,6 @@ def test_destroy_ends_the_cluster_and_keeps_its_data(changed: Seen, destroyed: S
 
 
 def test_destroy_says_what_still_bills(destroyed: Seen) -> None:
-    """Of the small cluster when no file is named."""
     (line,) = [
         line
         for line in destroyed.output.splitlines()

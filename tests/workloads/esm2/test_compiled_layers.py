@@ -50,24 +50,23 @@ def model_of(config: EsmConfig, kind: str) -> PackedModel:
 
 @pytest.mark.parametrize(
     ("kind", "recomputing", "graphs"),
-    [("all", False, 8), ("all", True, 8), ("lora", False, 10), ("lora", True, 10), ("nf4", True, 10)],
+    [("all", False, 8), ("all", True, 8), ("lora", False, 10), ("nf4", True, 10)],
 )
 def test_layers_share_graphs(tiny_config: EsmConfig, kind: str, recomputing: bool, graphs: int) -> None:
     """With and without gradients, the last layer differs from the others; so does the first with adapters, to
     whose input no gradient goes. Each is two graphs on a CPU, around attention, and one on CUDA.
     """
-    for depth in (3, 5):
-        config = copy.deepcopy(tiny_config)
-        config.num_hidden_layers = depth
-        model = model_of(config, kind)
-        model.activation_checkpointing = recomputing
-        torch._dynamo.reset()
-        counters.clear()
-        for layer in model.layers:
-            layer.compile(dynamic=False, backend="aot_eager")
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            for step in range(4):
-                model(random_pack(step)).sum().backward()
-            with torch.no_grad():
-                model(random_pack(4))
-        assert counters["stats"]["unique_graphs"] == graphs
+    config = copy.deepcopy(tiny_config)
+    config.num_hidden_layers = 5
+    model = model_of(config, kind)
+    model.activation_checkpointing = recomputing
+    torch._dynamo.reset()
+    counters.clear()
+    for layer in model.layers:
+        layer.compile(dynamic=False, backend="aot_eager")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for step in range(3):
+            model(random_pack(step)).sum().backward()
+        with torch.no_grad():
+            model(random_pack(4))
+    assert counters["stats"]["unique_graphs"] == graphs

@@ -1,4 +1,4 @@
-"""The app as the CDK's command line calls it, but equal calls are synthesized once: tests make many of them."""
+"""The app as the CDK's command line calls it, but equal calls are synthesized once, to run many commands."""
 
 from __future__ import annotations
 

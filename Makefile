@@ -99,7 +99,7 @@ $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name))
 	bandwidth report status tail cancel fetch bench gpu bench-data bench-inference bench-serve \
 	cost prices plan \
 	synth bootstrap deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
-	schema golden lock image push test fuzz test-cluster test-image test-xla test-oldest lint format clean
+	schema golden lock image push test test-all fuzz test-cluster test-image test-xla test-oldest lint format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -317,8 +317,12 @@ endif
 push: $(READY) ## push it to the cluster's repository and print its reference by digest
 	@$(BIN)/python -m tools.push --cluster $(CLUSTER) $(if $(FRAMEWORK),--framework $(FRAMEWORK)) $(ARGS)
 
-test: $(READY) $(CDK_READY) $(CHECKOV_READY) $(HYPERPOD_READY) ## every test that needs neither root nor cloud nor GPU
-	$(NODE_HERE) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+PYTEST = $(NODE_HERE) $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+test: $(READY) $(CDK_READY) ## every module's tests, for each commit: five minutes on two cores (docs/testing.md)
+	$(PYTEST) -m 'not long' $(ARGS)
+
+test-all: $(READY) $(CDK_READY) $(CHECKOV_READY) $(HYPERPOD_READY) ## every test that needs neither root nor cloud nor GPU
+	$(PYTEST) $(ARGS)
 
 test-cluster: $(READY) $(AWSCLI_READY) ## set-up and training on a real Slurm of five machines, made of namespaces (root, Debian 12)
 	tests/cluster/install_packages.sh

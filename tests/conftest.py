@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from _pytest._code.code import ExceptionChainRepr
 
 from tests.shared_folder import shared_folder
 
@@ -18,6 +20,8 @@ def pytest_configure(config: pytest.Config) -> None:
     GPUs are hidden unless the GPU tests alone run: all others would train and compare on CUDA.
     """
     shared_folder()  # before pytest-xdist starts processes, which inherit it
+    # Several processes share the cores; threads that wait for each other spin.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     for name in [name for name in os.environ if name.startswith("MAKE") or name in ("MFLAGS", "ARGS")]:
         del os.environ[name]
     wanted = [Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args]
@@ -28,3 +32,25 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Folders of long tests come first: at the end no worker is left alone with one of their files."""
     items.sort(key=lambda item: not set(LONG) & set(item.path.parts))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failing test prints less than one screen, unless with -vv."""
+    report = yield
+    if report.failed and item.config.get_verbosity() < 2:
+        report.sections = [(title, _shortened(text, 8)) for title, text in report.sections]
+        if isinstance(report.longrepr, ExceptionChainRepr):
+            for traceback, _, _ in report.longrepr.chain[-2:]:
+                traceback.reprentries = [*traceback.reprentries[:1], *traceback.reprentries[1:][-3:]]
+                for entry in traceback.reprentries:
+                    entry.lines = _shortened("\n".join(entry.lines), 12).splitlines()
+    return report
+
+
+def _shortened(text: str, lines: int) -> str:
+    """The first line and the last ones."""
+    first, *others = text.splitlines() or [""]
+    if len(others) < lines:
+        return text
+    return "\n".join([first, f"... {len(others) - lines + 2} lines, with -vv ...", *others[2 - lines :]])

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import signal
 import subprocess
+import time
 from pathlib import Path
+from urllib.request import Request, urlopen
 
+import pyarrow.parquet as pq
 import pytest
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from config.loader import load_cluster
 from tests.workloads.esm2.tiny_models import save_tiny_model
+from tests.workloads.esm2.training_runs import free_port
 from workloads.esm2.config import load_config
 from workloads.esm2.launch.local import processes_and_threads
 
@@ -47,8 +53,8 @@ def test_readme_has_commands() -> None:
 def test_readme_command_is_valid(command: str) -> None:
     """make knows the target, and the run file and overrides that the line gives are accepted."""
     arguments = shlex.split(command)[1:]
-    done = make("--dry-run", *arguments)
-    assert done.returncode == 0, done.stderr
+    dry = make("--dry-run", *arguments)
+    assert dry.returncode == 0, dry.stderr
     variables = dict(argument.split("=", 1) for argument in arguments if re.match(r"[A-Z]+=", argument))
     overrides = [word for word in variables.get("ARGS", "").split() if not word.startswith("-")]
     if all("=" in word for word in overrides):
@@ -90,8 +96,7 @@ def documented_commands() -> list[str]:
 @pytest.mark.parametrize("command", documented_commands())
 def test_documents_set_no_variable_that_is_not_read(command: str) -> None:
     words = [re.sub(r"[<>$()]", "", word) for word in shlex.split(command.replace("...", "x"))[1:]]
-    done = make("--dry-run", *words)
-    assert "does not read" not in done.stderr
+    assert "does not read" not in make("--dry-run", *words).stderr
 
 
 @pytest.mark.parametrize(
@@ -108,9 +113,9 @@ def test_documents_set_no_variable_that_is_not_read(command: str) -> None:
     ],
 )
 def test_a_variable_that_is_not_read_is_refused_in_one_line(command: str, variable: str, read: str) -> None:
-    done = make("--dry-run", *command.split())
-    assert done.returncode == 2 and done.stdout == ""
-    (line,) = done.stderr.splitlines()
+    refused = make("--dry-run", *command.split())
+    assert refused.returncode == 2 and refused.stdout == ""
+    (line,) = refused.stderr.splitlines()
     goals = " ".join(word for word in command.split() if "=" not in word) or "help"
     assert f"{variable}: make {goals} does not read {variable[:-2]}; it reads {read}." in line
 
@@ -144,40 +149,81 @@ def test_an_activated_environment_does_not_hide_the_users_aws_command() -> None:
 
 
 def test_missing_python_is_one_line() -> None:
-    done = make("env", "PYTHON=python3.11-that-is-not-there", "VENV=/nonexistent/venv")
-    messages = [line for line in done.stderr.splitlines() if not line.startswith("make:")]
-    assert done.returncode != 0 and len(messages) == 1
+    refused = make("env", "PYTHON=python3.11-that-is-not-there", "VENV=/nonexistent/venv")
+    messages = [line for line in refused.stderr.splitlines() if not line.startswith("make:")]
+    assert refused.returncode != 0 and len(messages) == 1
     assert "is missing: install Python 3.11" in messages[0]
 
 
 def test_mistake_is_one_message() -> None:
-    done = make("train-ddp", "ARGS=optim.lr=fast")
-    assert done.returncode != 0
-    assert "optim.lr: got 'fast'; expected a finite number" in done.stderr
-    assert "Traceback" not in done.stderr
+    refused = make("train-ddp", "ARGS=optim.lr=fast")
+    assert refused.returncode != 0
+    assert "optim.lr: got 'fast'; expected a finite number" in refused.stderr
+    assert "Traceback" not in refused.stderr
 
 
-def test_default_run_from_sample_to_report(tmp_path: Path) -> None:
-    """``make train-ddp`` as the README shows it, but short, of a tiny model and in the test's own folders."""
+def done(*arguments: str) -> str:
+    """What a target prints that succeeds."""
+    ended = make(*arguments, timeout_seconds=300)
+    assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]
+    return ended.stdout
+
+
+def test_train_evaluate_fine_tune_embed_and_serve(tmp_path: Path) -> None:
+    """Each target as the README shows it, but short, of a tiny model and in the test's own folders."""
     save_tiny_model(tmp_path / "tiny")
-    folders = f"runs={tmp_path}/runs data.path={tmp_path}/sample tracking.mlflow_uri=file:{tmp_path}/mlruns"
-    tiny = f"model.init_from={tmp_path}/tiny optim.lr=1e-2 optim.warmup_steps=5"
-    short = "train.max_steps=40 train.eval_every_steps=20"
-    small = "train.eval_packs=2 train.tokens_per_pack=1024 train.tokens_per_step=2048 train.precision=fp32"
-    done = make("train-ddp", f"ARGS={folders} {tiny} {short} {small}", timeout_seconds=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    runs = f"runs={tmp_path}/runs tracking.mlflow_uri=file:{tmp_path}/mlruns"
+    tiny = f"{runs} data.path={tmp_path}/sample model.init_from={tmp_path}/tiny optim.lr=1e-2"
+    short = "optim.warmup_steps=5 train.max_steps=40 train.eval_every_steps=20 train.eval_packs=2"
+    small = "train.tokens_per_pack=1024 train.tokens_per_step=2048 train.precision=fp32"
+    told = done("train-ddp", f"ARGS={tiny} {short} {small}")
     run_dir = tmp_path / "runs" / "esm2_8m_sample"
-    assert str(run_dir / "report.html") in done.stdout
+    assert str(run_dir / "report.html") in told
     results = json.loads((run_dir / "all_results.json").read_text())
     # 33 tokens are equally likely in the beginning. So short a run learns the composition of proteins.
     assert results["perplexity"] < 1.1 * results["unigram_perplexity"] < 22
     assert results["test_perplexity"] < 1.1 * results["unigram_perplexity"]
     assert results["fill"] > 0.95 and results["world_size"] == processes_and_threads()[0]
     assert "<svg" in (run_dir / "report.html").read_text()
-    AutoTokenizer.from_pretrained(run_dir / "model")
-    assert AutoModelForMaskedLM.from_pretrained(run_dir / "model").config.hidden_size == 32
+    model = run_dir / "model"
+    AutoTokenizer.from_pretrained(model)
+    assert AutoModelForMaskedLM.from_pretrained(model).config.hidden_size == 32
 
-    done = make("evaluate", f"RUN={run_dir}", timeout_seconds=300)
-    assert done.returncode == 0, done.stderr
+    done("evaluate", f"RUN={run_dir}")
     again = json.loads((run_dir / "evaluation-validation.json").read_text())
     assert again["eval_loss"] == pytest.approx(results["eval_loss"], rel=1e-4)
+
+    tuned = f"{runs} data.path={tmp_path}/labelled model.init_from={model} name=tuned {small}"
+    told = done("finetune-lora", f"ARGS={tuned} train.max_steps=4 optim.warmup_steps=1 train.eval_packs=2")
+    assert str(tmp_path / "runs/tuned/report.html") in told
+    assert (tmp_path / "runs/tuned/adapter/adapter_model.safetensors").exists()
+
+    fasta, table = tmp_path / "own.fasta", tmp_path / "own.parquet"
+    fasta.write_text(">P1\nMKVLAGGW\n>P2\nMSTNPKPQRK\n")
+    inference = f"inference.input=[{fasta}] inference.model={model} inference.output={table}"
+    done("embed", f"ARGS={runs} {inference}")
+    assert [len(vector) for vector in pq.read_table(table)["embedding"].to_pylist()] == [32, 32]
+    assert served(model) == [32, 32]
+
+
+def served(model: Path) -> list[int]:
+    """Sizes of two proteins' embeddings, by a model that ``make serve`` answers with."""
+    port = free_port()
+    command = ["make", "serve", f"MODEL={model}", f"ARGS=--port {port}"]
+    server = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 120
+        while True:
+            assert server.poll() is None and time.monotonic() < deadline
+            try:
+                with urlopen(f"http://127.0.0.1:{port}/ping", timeout=30):
+                    break
+            except OSError:
+                time.sleep(0.1)
+        body = json.dumps({"proteins": ["MKVLAGGW", "MSTNPKPQRK"]}).encode()
+        asked = Request(f"http://127.0.0.1:{port}/invocations", body, {"Content-Type": "application/json"})
+        with urlopen(asked, timeout=60) as answer:
+            return [len(found["embedding"]) for found in json.load(answer)["predictions"]]
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(timeout=60)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 import ctypes
 import gzip
-import os
 import random
 import resource
 import statistics
@@ -225,15 +224,18 @@ def tokenize_csv(folder: Path, tokenizer: Callable[..., Any]) -> None:
 
 def _prepare(folder: Path, workers: int, residues: int) -> Turn:
     """Prepare in a process of its own, whose descendants are waited for here."""
+    import psutil
+
+    process = psutil.Process()
+    others = set(process.children())
     wall, cpu = time.perf_counter(), _core_seconds()
     with TemporaryDirectory(dir=folder) as fresh:
         command = [sys.executable, "-c", PREPARE, f"{folder}/whole.fasta.gz", f"{fresh}/out", str(workers)]
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         elapsed = time.perf_counter() - wall
     # The workers are children of a fork server, which outlives the run for a moment.
-    with suppress(ChildProcessError):
-        while True:
-            os.wait()
+    while left := set(process.children()) - others:
+        psutil.wait_procs(left)
     return Turn(residues, _core_seconds() - cpu, elapsed, float(printed))
 
 

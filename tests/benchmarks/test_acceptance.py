@@ -57,6 +57,7 @@ def rehearsed_cases() -> list[Case]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", rehearsed_cases(), ids=lambda case: case.id)
 def test_case(case: Case, settings: Settings) -> None:
     found = STAGES[case.stage].run(case, settings)
@@ -76,6 +77,7 @@ def test_case(case: Case, settings: Settings) -> None:
             assert found["resumed"] == {"first_step_difference": 0, "final_difference": 0}
 
 
+@pytest.mark.long
 def test_contestants_in_turns(settings: Settings) -> None:
     found = versus.run(versus.cases(settings)[0], settings)
     assert list(found["contestants"]) == ["guidance", "tuned", "ours"] and found["verdict"] == "measured"
@@ -94,6 +96,7 @@ def run(*arguments: object, out: Path, fake: Path) -> tuple[list[dict[str, Any]]
     return read_lines([out / "acceptance.jsonl"]), done.stderr
 
 
+@pytest.mark.long
 def test_no_case_ends_another(data: Path, tmp_path: Path) -> None:
     stages = tmp_path / "benchmarks" / "stages"
     stages.mkdir(parents=True)

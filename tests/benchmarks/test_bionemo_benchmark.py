@@ -19,6 +19,7 @@ def test_it_needs_bionemo(tmp_path: Path) -> None:
         bionemo.main([f"--data={tmp_path}"])
 
 
+@pytest.mark.long
 def test_steps_are_measured_and_ours_beside_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

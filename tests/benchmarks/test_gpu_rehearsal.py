@@ -2,47 +2,34 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from benchmarks.stages.parity import outcomes
-
-REPOSITORY = Path(__file__).parents[2]
-CASE = """
-import json, sys, torch
-from importlib import import_module
-from pathlib import Path
 from benchmarks.case import Settings
+from benchmarks.stages.parity import outcomes
+from tests.workloads.esm2.members import members
 
-stage, contestant, data, out = sys.argv[1:]
-module = import_module(f"benchmarks.stages.{stage}")
-settings = Settings(Path(data), torch.device("cpu"), rehearsal=True)
-case = next(case for case in module.cases(settings) if case.contestant == contestant)
-Path(out).write_text(json.dumps(module.run(case, settings)))
-"""
+pytestmark = pytest.mark.long
+
+
+def rehearse(stage: str, contestant: str, folder: Path) -> None:
+    module = importlib.import_module(f"benchmarks.stages.{stage}")
+    settings = Settings(folder, torch.device("cpu"), rehearsal=True)
+    case = next(case for case in module.cases(settings) if case.contestant == contestant)
+    (folder / "figures.json").write_text(json.dumps(module.run(case, settings)))
 
 
 def rehearsed(stage: str, contestant: str, folder: Path) -> dict[str, Any]:
     """A case in a process of its own, since rehearsals change torch's operators."""
-    out = folder / "figures.json"
-    done = subprocess.run(
-        [sys.executable, "-c", CASE, stage, contestant, str(folder), str(out)],
-        cwd=REPOSITORY,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=500,
-    )
-    assert done.returncode == 0, done.stdout
-    figures: dict[str, Any] = json.loads(out.read_text())
-    assert figures["verdict"] == "passed", done.stdout
+    with members(1, rehearse, stage, contestant, folder, log=folder / "log") as started:
+        assert started.ends(500) == [0], started.output
+    figures: dict[str, Any] = json.loads((folder / "figures.json").read_text())
+    assert figures["verdict"] == "passed", started.output
     return figures["tests"]
 
 

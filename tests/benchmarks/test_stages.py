@@ -89,6 +89,7 @@ def test_too_few_proteins_are_reported(settings: Settings) -> None:
         embed.drawn_proteins(settings, 500)
 
 
+@pytest.mark.long
 def test_users_get_answers(settings: Settings) -> None:
     figures = serve.run(case_of(serve.cases(settings), "users=8"), settings)
     assert figures["verdict"] == "measured" and figures["errors"] == 0, figures
@@ -130,6 +131,7 @@ def test_without_the_servers_packages_the_verdict_says_so(
     assert Path("requirements.txt").read_text().count("starlette")
 
 
+@pytest.mark.long
 def test_data_preparation_takes_turns_with_the_guidance(settings: Settings) -> None:
     (case,) = data.cases(settings)
     figures = data.run(case, settings)

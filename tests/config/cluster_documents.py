@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +44,22 @@ _FILES = {
 }
 
 
+@cache
+def _shipped(name: str) -> str:
+    return json.dumps(yaml.safe_load((Path("clusters") / name).read_text()))
+
+
 def document(base: str, changes: dict[Any, Any] | None = None) -> dict[str, Any]:
     """A shipped cluster with changes: the small one also in an ``existing`` VPC, p5's with EFA to Lustre.
 
     Changes are by path: ``storage.lustre.efa``, ``instance_groups[workers].ebs_gib``.
     """
-    made: dict[str, Any] = yaml.safe_load((Path("clusters") / _FILES[base]).read_text())
+    made: dict[str, Any] = json.loads(_shipped(_FILES[base]))
     if base.endswith("existing"):
         made["network"] = _EXISTING_NETWORK
     if base.endswith("p5"):
         made["storage"]["lustre"]["efa"] = True
-    made = yaml.safe_load(yaml.safe_dump(made))
+    made = json.loads(json.dumps(made))  # a copy in which nothing is there twice
     # The paths name the groups as they are in the base, also where a change renames one.
     places = [(_place(made, place), value) for place, value in (changes or {}).items()]
     for (holder, key), value in places:

@@ -117,13 +117,15 @@ def test_the_documents_are_wrong_in_one_thing(tmp_path: Path) -> None:
     assert [errors(made, tmp_path) for made in DOCUMENTS.values()] == [[TOLD]] * len(DOCUMENTS)
 
 
-@pytest.mark.parametrize(("base", "place"), PLACES, ids=lambda part: part if isinstance(part, str) else None)
-def test_a_wrong_value_is_the_only_other_error(base: str, place: Place, tmp_path: Path) -> None:
-    made = copy.deepcopy(DOCUMENTS[base])
-    holder_of(made, place)[place[-1]] = NOTHING_LIKE_IT
-    [wrong, other] = errors(made, tmp_path)
-    assert wrong.startswith(f"{shown(base, place)}: got {NOTHING_LIKE_IT}; ")
-    assert other == TOLD
+def test_a_wrong_value_is_the_only_other_error(tmp_path: Path) -> None:
+    found = {}
+    for base, place in PLACES:
+        made = copy.deepcopy(DOCUMENTS[base])
+        holder_of(made, place)[place[-1]] = NOTHING_LIKE_IT
+        wrong, *others = errors(made, tmp_path)
+        if others != [TOLD] or not wrong.startswith(f"{shown(base, place)}: got {NOTHING_LIKE_IT}; "):
+            found[base, place] = [wrong, *others]
+    assert found == {}
 
 
 # Without the kind of network, what else is wrong in it is told as far as its other keys tell the kind.
@@ -135,11 +137,13 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize(("base", "place"), MISSING, ids=lambda part: part if isinstance(part, str) else None)
-def test_a_mistyped_key_is_the_only_other_error(base: str, place: Place, tmp_path: Path) -> None:
-    made = copy.deepcopy(DOCUMENTS[base])
-    holder = holder_of(made, place)
-    holder[f"{place[-1]}x"] = holder.pop(place[-1])
-    [mistyped, other] = errors(made, tmp_path)
-    assert mistyped.endswith(f"; there is no such key; set {place[-1]}")
-    assert other == TOLD
+def test_a_mistyped_key_is_the_only_other_error(tmp_path: Path) -> None:
+    found = {}
+    for base, place in MISSING:
+        made = copy.deepcopy(DOCUMENTS[base])
+        holder = holder_of(made, place)
+        holder[f"{place[-1]}x"] = holder.pop(place[-1])
+        mistyped, *others = errors(made, tmp_path)
+        if others != [TOLD] or not mistyped.endswith(f"; there is no such key; set {place[-1]}"):
+            found[base, place] = [mistyped, *others]
+    assert found == {}

@@ -25,13 +25,16 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_errors_are_exact(case: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "cluster.yaml"
-    path.write_text(yaml.safe_dump(document(case["base"], case["changes"]), allow_unicode=True), "utf-8")
-    with pytest.raises(ValueError) as caught:
-        load_cluster(path)
-    assert str(caught.value).splitlines() == [f"{path}: {error}" for error in case["errors"]]
+def test_errors_are_exact(tmp_path: Path) -> None:
+    path, found = tmp_path / "cluster.yaml", {}
+    for case in CASES:
+        path.write_text(yaml.safe_dump(document(case["base"], case["changes"]), allow_unicode=True), "utf-8")
+        with pytest.raises(ValueError) as caught:
+            load_cluster(path)
+        errors = [line.removeprefix(f"{path}: ") for line in str(caught.value).splitlines()]
+        if errors != case["errors"]:
+            found[case["name"]] = errors
+    assert found == {}
 
 
 def test_there_are_many_cases_with_distinct_names() -> None:

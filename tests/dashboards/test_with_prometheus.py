@@ -20,9 +20,13 @@ from workloads.esm2.metrics_port import JOB_ID, PORT
 from workloads.esm2.tracking import RunLog
 
 __all__ = ["prepared", "run_file", "tiny_config", "tiny_model"]
-pytestmark = pytest.mark.skipif(
-    bool(lacking()), reason=f"{', '.join(lacking())} is not installed: apt-get install {' '.join(lacking())}"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        bool(lacking()),
+        reason=f"{', '.join(lacking())} is not installed: apt-get install {' '.join(lacking())}",
+    ),
+]
 SECONDS = 5
 """Of training that a rate is taken over."""
 WINDOW = f"{SECONDS + 25}s"

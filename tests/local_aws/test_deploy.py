@@ -20,6 +20,8 @@ from config.slurm_cluster import SlurmCluster
 from node_setup.settings import read_deployment
 from tests.local_aws.deployment import ACCOUNT, REPOSITORY, LocalAws, Seen, copy_checkout, objects_below, see
 
+pytestmark = pytest.mark.long
+
 SMALL = load_cluster(REPOSITORY / "clusters" / "slurm.yaml")
 LARGE = load_cluster(REPOSITORY / "clusters" / "slurm-p5.yaml")
 NEIGHBOUR = "esm2-neighbour"

@@ -12,6 +12,8 @@ import yaml
 from config.loader import load_cluster
 from tests.local_aws.deployment import REPOSITORY, LocalAws, Seen, copy_checkout, put_chart, see
 
+pytestmark = pytest.mark.long
+
 EKS = load_cluster(REPOSITORY / "clusters" / "eks.yaml")
 FILE = "clusters/temporary.yaml"
 DEPLOY = ("deploy", "--require-approval", "never", "--context", f"cluster={FILE}")

@@ -53,6 +53,7 @@ def is_of_trainium2(template: Path) -> bool:
     return template.parent == assembly("clusters/eks-trn2.yaml")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("region", "is_trainium2"), [("us-east-1", False), ("us-east-2", True)], ids=["most", "trn2"]
 )
@@ -122,10 +123,12 @@ def test_make_test_brings_checkov() -> None:
     assert made < tested
 
 
+@pytest.mark.long
 def test_checkov_finds_nothing_but_what_is_skipped() -> None:
     assert checkov_findings() - skipped() == set()
 
 
+@pytest.mark.long
 def test_every_skip_has_a_finding() -> None:
     assert skipped() - checkov_findings() == set()
 

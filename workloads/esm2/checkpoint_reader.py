@@ -8,6 +8,7 @@ that are not tensors are not read. Tensors are read by ``torch.load(weights_only
 from __future__ import annotations
 
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,9 @@ def read_into(
         ValueError: on every process, if an entry is missing or is not a tensor of the same shape.
     """
     try:
-        load(state, storage_reader=reader, process_group=group, no_dist=group is None)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as is meant without a group
+            load(state, storage_reader=reader, process_group=group, no_dist=group is None)
     except CheckpointException as error:  # a BaseException
         failure, _ = next(iter(error.failures.values()))
         reason = " ".join(str(failure).split())[:400]  # torch adds lines about how to trust the file

@@ -155,6 +155,7 @@ def test_what_autograd_keeps(number_bytes: int) -> None:
     assert kept == pytest.approx(expected, rel=0.03)
 
 
+@pytest.mark.long
 def test_what_it_keeps_with_checkpointing() -> None:
     esm, tokens = published_config("8M"), 2048
     model = PackedEsm(esm)
@@ -165,6 +166,7 @@ def test_what_it_keeps_with_checkpointing() -> None:
     assert kept == pytest.approx(inputs + head_bytes(layout), rel=0.03)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("targets", [LoraConfig().targets, ("query", "value")])
 def test_what_it_keeps_with_adapters(targets: tuple[str, ...]) -> None:
     esm, tokens = published_config("8M"), 1024
@@ -188,11 +190,12 @@ def peak_of_step(model: nn.Module, pack: Pack, number_bytes: int) -> int:
     return max(itertools.accumulate(changes))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("number_bytes", "checkpointing"), [(2, False), (4, False), (2, True)])
 def test_real_peaks_on_the_cpu(number_bytes: int, checkpointing: bool) -> None:
     # With these lengths attention's buffers, which come in steps of 4 Mi numbers, are just filled.
     esm, tokens, length = published_config("8M"), 2048, 512
-    esm.num_hidden_layers = 2
+    esm.num_hidden_layers = 4
     model, device = PackedEsm(esm), torch.device("cpu")
     model.activation_checkpointing = checkpointing
     loss_of(model, masked_pack(256, device), number_bytes).backward()  # gradients are there from now on
@@ -202,10 +205,11 @@ def test_real_peaks_on_the_cpu(number_bytes: int, checkpointing: bool) -> None:
     assert peak == pytest.approx(found.activations + found.weights_in_use, rel=0.05)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
 def test_copies_of_weights_in_a_wide_model(mode: Literal["ddp", "fsdp"]) -> None:
     """Few tokens and wide layers: copies are most of the peak. With FSDP the model is on the safe side."""
-    esm, tokens = published_config("150M"), LENGTH
+    esm, tokens = published_config("650M"), 256
     esm.num_hidden_layers = 2
     config = replace(run_config(tokens), parallel=ParallelConfig(mode=mode))
     with torch.device("meta"):

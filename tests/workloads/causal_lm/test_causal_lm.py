@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.workloads.causal_lm.question_runs import NUM_STEPS
-from tests.workloads.esm2.training_runs import changed_parameters, lines, losses, train_here, train_in_turn
+from tests.workloads.esm2.members import train_in_turn
+from tests.workloads.esm2.training_runs import changed_parameters, lines, losses, train_here
 from workloads.causal_lm.objective import CausalLM
 from workloads.causal_lm.rouge import MEASURES
 from workloads.esm2.config import load_config
@@ -22,7 +23,6 @@ from workloads.esm2.evaluate import main as evaluate
 MODES = {
     "full": (1, "chat.questions=0"),
     "lora": (1, "lora.lr=1e-2 chat.questions=0"),
-    "full-ddp-2": (2, "chat.questions=0"),
     "full-fsdp-2": (2, "parallel.mode=fsdp chat.questions=3"),
     "lora-ddp-2": (2, "lora.lr=1e-2 chat.questions=0"),
     "lora-fsdp-2-recomputing": (
@@ -56,6 +56,7 @@ def results(run_dir: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trained", ["full", "lora"])
 def test_losses_fall_and_are_the_same_in_every_mode(runs: Path, trained: str) -> None:
     alone = losses(runs / trained)
@@ -85,6 +86,7 @@ def test_the_tuned_model_answers_better_than_before(answers: Path) -> None:
     assert "ROUGE-Lsum" in report and written[0]["reference"] in report and "Residues" not in report
 
 
+@pytest.mark.long
 def test_processes_share_the_questions(runs: Path) -> None:
     written = json.loads((runs / "full-fsdp-2/answers.json").read_text())["answers"]
     assert len({answer["question"] for answer in written}) == 3
@@ -99,6 +101,7 @@ def test_the_model_of_a_run_is_evaluated_again(answers: Path, run_file: Path) ->
         train_here(run_file, "name=unheard-of", stage=evaluate)
 
 
+@pytest.mark.long
 def test_a_resumed_run_is_the_uninterrupted_one(
     runs: Path, run_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,6 +128,7 @@ def test_adapters_change_nothing_but_themselves(run_file: Path) -> None:
     }
 
 
+@pytest.mark.long
 def test_merged_model_and_adapter_are_what_was_trained(runs: Path, run_file: Path, tiny_qwen: Path) -> None:
     tokens = torch.arange(5, 65)[None]
     for name in ("lora", "lora-fsdp-2-recomputing"):
@@ -137,7 +141,7 @@ def test_merged_model_and_adapter_are_what_was_trained(runs: Path, run_file: Pat
             assert (merged(tokens).logits - untuned).abs().max() > 0.1
     named = f"inference.model={runs / 'lora/model'}"
     train_here(run_file, "name=lora", named, "chat.questions=0", stage=evaluate)
-    scores = json.loads(next((runs / "lora").glob("evaluation-validation-*.json")).read_text())
+    scores = json.loads((runs / "lora/evaluation-validation.json").read_text())
     assert scores["eval_loss"] == pytest.approx(results(runs / "lora")["eval_loss"], abs=1e-5)
     adapter = json.loads((runs / "lora/adapter/adapter_config.json").read_text())
     assert (adapter["base_model_name_or_path"], adapter["revision"]) == (str(tiny_qwen), None)
@@ -147,6 +151,7 @@ def test_merged_model_and_adapter_are_what_was_trained(runs: Path, run_file: Pat
     assert tokenizer.decode(tokenizer("Examine the heart.")["input_ids"]) == "Examine the heart."
 
 
+@pytest.mark.long
 def test_four_bit_weights_are_trained_beside_and_merged_as_they_were(run_file: Path) -> None:
     four_bit = "lora.quantize=nf4 lora.lr=1e-2 chat.questions=0"
     settings = ["name=nf4", *four_bit.split()]
@@ -159,13 +164,13 @@ def test_four_bit_weights_are_trained_beside_and_merged_as_they_were(run_file: P
         f"name=nf4-ddp {four_bit}",
         f"name=nf4-fsdp {four_bit} parallel.mode=fsdp train.max_steps=5",
         f"name=nf4-fsdp {four_bit} parallel.mode=fsdp train.activation_checkpointing=true",
-        f"name=nf4-bf16 {four_bit} parallel.mode=fsdp train.precision=bf16",
+        f"name=nf4-bf16 {four_bit} parallel.mode=fsdp train.precision=bf16 train.max_steps=3",
     ]
     train_in_turn(run_file, {2: several})
     for name, tolerance in (("nf4-ddp", 1e-4), ("nf4-fsdp", 1e-4), ("nf4-bf16", 5e-2)):
         there = losses(run_file.parent / "runs" / name)
-        assert there.keys() == found.keys()
-        assert max(abs(found[step] - there[step]) for step in found) < tolerance, name
+        assert len(there) == (3 if name == "nf4-bf16" else NUM_STEPS)
+        assert max(abs(found[step] - there[step]) for step in there) < tolerance, name
     train_here(run_file, "name=nf4", "chat.questions=0", stage=evaluate)
     merged = json.loads((run_dir / "evaluation-validation.json").read_text())
     assert merged["eval_loss"] == pytest.approx(results(run_dir)["eval_loss"], abs=1e-5)

@@ -2,13 +2,15 @@
 
 HOLD_SECONDS: time that a micro-batch takes at least, so that a signal meets the run halfway. FAIL_RANK,
 FAIL_AFTER: that process fails after as many micro-batches. STOP_RANK: that process gets SIGTERM in its first
-evaluation.
+evaluation. FILE_BYTES: no file of a process may become larger.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import sys
 import time
 from itertools import count
 from typing import Any
@@ -33,7 +35,15 @@ def interrupted_mask_pack(*arguments: Any) -> Any:
     return mask_pack(*arguments)
 
 
-if __name__ == "__main__":
+def main(*arguments: str) -> None:
+    """Train with a command line's arguments."""
+    if limit := os.environ.get("FILE_BYTES"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
     evaluation.mask_pack = interrupted_mask_pack
     pretraining.mask_pack = hindered_mask_pack
+    sys.argv[1:] = arguments
     run_command(train.main)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -3,51 +3,67 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch.distributed as dist
 
+from tests.workloads.esm2.members import members
+from workloads.esm2.network import check
 from workloads.esm2.network.all_reduce import Point
 from workloads.esm2.network.check import SECONDS
 from workloads.esm2.network.nccl_log import chosen_network
 
-REPOSITORY = Path(__file__).parents[3]
+pytestmark = pytest.mark.long
+
+BAD_RANK = "1"
 
 
-def run_check(tmp_path: Path, *module: str) -> tuple[int, str, str]:
+def run_check(folder: Path, target: Callable[..., None], *arguments: float) -> tuple[int, str, str]:
     """Status, output, and the message that the first process left."""
-    message = tmp_path / "message"
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", "-m", *module],
-        cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ESM2_ERROR_FILE": str(message)},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS["cpu"] + 60,
-    )
-    return done.returncode, done.stdout, message.read_text() if message.exists() else ""
+    message = folder / "message"
+    with members(3, target, *arguments, log=folder / "log", ESM2_ERROR_FILE=str(message)) as started:
+        statuses = started.ends(SECONDS["cpu"] + 60)
+        return max(map(abs, statuses)), started.output, message.read_text() if message.exists() else ""
+
+
+def check_with_a_wrong_number() -> None:
+    all_reduce = dist.all_reduce
+
+    def wrong(tensor: Any, *arguments: Any, **options: Any) -> Any:
+        tensor[5] += os.environ["RANK"] == BAD_RANK
+        return all_reduce(tensor, *arguments, **options)
+
+    dist.all_reduce = wrong
+    check.main(6.0)
+
+
+def check_without_one(seconds: float) -> None:
+    if os.environ["RANK"] == BAD_RANK:
+        time.sleep(3 * seconds)
+    check.main(seconds)
 
 
 def test_numbers_that_are_right(tmp_path: Path) -> None:
-    status, output, message = run_check(tmp_path, "workloads.esm2.network.check")
+    status, output, message = run_check(tmp_path, check.main)
     assert status == 0 and not message
     assert "all-reduce over 3 process(es) is right: 1 MiB in" in output and "network gloo" in output
 
 
 def test_a_process_that_gives_wrong_numbers(tmp_path: Path) -> None:
     """Element 5 of three processes is 5 + 0, 5 + 1 and 5 + 2, and one of them has added 1."""
-    status, _, message = run_check(tmp_path, "tests.workloads.esm2.hindered_all_reduce", "wrong")
-    assert status == 1
+    status, _, message = run_check(tmp_path, check_with_a_wrong_number)
+    assert status
     assert message == "all-reduce of 4096 bytes over 3 processes: element 5 is 19.0, and must be 18.0"
 
 
 def test_a_process_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
     start = time.monotonic()
-    status, _, message = run_check(tmp_path, "tests.workloads.esm2.hindered_all_reduce", "late")
-    assert status == 1
+    status, _, message = run_check(tmp_path, check_without_one, 6.0)
+    assert status
     assert message and "\n" not in message
     assert time.monotonic() - start < SECONDS["cpu"]
 

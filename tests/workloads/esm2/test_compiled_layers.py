@@ -48,6 +48,7 @@ def model_of(config: EsmConfig, kind: str) -> PackedModel:
     return model
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "recomputing", "graphs"),
     [("all", False, 8), ("all", True, 8), ("lora", False, 10), ("nf4", True, 10)],

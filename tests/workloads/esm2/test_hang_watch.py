@@ -23,6 +23,8 @@ from workloads.esm2.launch.hang_watch import HangWatch, flight_recorder
 from workloads.esm2.launch.job_file import CONFIG_FILE, Job
 from workloads.esm2.launch.slurm_attempts import hung_processes, stacks_folder
 
+pytestmark = pytest.mark.long
+
 ATTEMPT = "0.1"
 # Two names of this computer.
 NODES = ("localhost", "127.0.0.1")

@@ -15,6 +15,8 @@ import torch
 
 from workloads.esm2.alphabet import STANDARD_RESIDUES
 
+pytestmark = pytest.mark.long
+
 REPOSITORY = Path(__file__).parents[3]
 Launch = Callable[..., "subprocess.Popen[str]"]
 

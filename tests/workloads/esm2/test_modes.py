@@ -11,15 +11,16 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
+from tests.workloads.esm2.members import recorded_packs, train_and_record_all, train_in_turn
 from tests.workloads.esm2.training_runs import (
     NUM_STEPS,
     PACKS_PER_STEP,
     largest_difference,
     losses,
-    train_in_turn,
     write_run_file,
 )
-from tests.workloads.esm2.trainings_in_turn import main, recorded_packs
+
+pytestmark = pytest.mark.long
 
 TOLERANCE = {"adamw": 1e-5, "muon": 1e-4}
 """Largest difference of a step's loss to that of the same optimizer under DDP with one process."""
@@ -50,7 +51,7 @@ def runs(prepared: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFact
     overrides: dict[int, list[str]] = defaultdict(list)
     for name, (processes, settings) in RUNS.items():
         overrides[processes].append(f"name={name} optim.name={name.rpartition('-')[2]} {settings}")
-    main(run_file, overrides.pop(1))
+    train_and_record_all(run_file, overrides.pop(1))
     train_in_turn(run_file, overrides)
     return folder / "runs"
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.multiprocessing.spawn import spawn
 from torch.optim import Muon, Optimizer
 
+from tests.workloads.esm2.members import members
 from workloads.esm2 import optimizer
 from workloads.esm2.config import OptimConfig
 from workloads.esm2.optimizer import BatchedMuon, build_optimizers
@@ -112,10 +112,10 @@ def test_a_flag_stops_every_update() -> None:
     check_flag(Model(), lambda gradient, parameter: gradient)
 
 
-def compare_sharded(rank: int, folder: str, expected: list[Tensor]) -> None:
+def compare_sharded(file: Path) -> None:
     """Run by each of two processes: FSDP2 over both, then HSDP of two replicas."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/joined", rank=rank, world_size=2)
+    dist.init_process_group("gloo")
+    rank, expected = dist.get_rank(), torch.load(file)
     for sizes in ((2,), (2, 1)):
         mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("replicate", "shard")[-len(sizes) :])
         model = Model()
@@ -150,4 +150,6 @@ def test_shards_give_what_whole_matrices_give(tmp_path: Path) -> None:
     muon = BatchedMuon(whole, **SETTINGS)  # type: ignore[arg-type]
     for seed in range(1, 4):
         step_with(muon, whole, matrices(seed))
-    spawn(compare_sharded, (str(tmp_path), [x.detach() for x in whole]), nprocs=2)
+    torch.save([x.detach() for x in whole], tmp_path / "whole")
+    with members(2, compare_sharded, tmp_path / "whole", log=tmp_path / "log") as started:
+        assert started.ends() == [0, 0], started.output

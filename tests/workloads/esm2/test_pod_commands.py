@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.tools.eks_jobs_made import made, shipped
 from tests.workloads.esm2.finetune.labelled_proteins import NUM_PROTEINS, write_table
 from tests.workloads.esm2.operator_stand_in import post, start, stop, wait_for
 from tests.workloads.esm2.pods_here import AGENT_PACKAGES, Pod, Pods
-from tests.workloads.esm2.training_runs import free_port
+from tests.workloads.esm2.training_runs import free_port, lines
 from workloads.esm2.command_line import STOPPED_BY_SIGNAL
 from workloads.esm2.heartbeat import BEAT_LINES
 from workloads.esm2.launch.kubernetes_job import config_map, job_manifest
@@ -66,6 +67,7 @@ needs_agent = [
     ),
     pytest.mark.skipif(not can_write_agent_folder(), reason=f"HyperPod's agent writes to {AGENT_FOLDER}"),
 ]
+pytestmark = pytest.mark.long
 hyperpod = pytest.param("hyperpod", marks=needs_agent)
 
 
@@ -118,46 +120,60 @@ def all_alive(pods: list[Pod]) -> bool:
     return all(pod.main.poll() is None for pod in pods)
 
 
-LONGER = ("train.max_steps=40", "train.save_every_steps=20")
+ENDLESS = ("train.max_steps=100000", "train.save_every_steps=20")
+
+
+def until(pods: list[Pod], reached: Callable[[], bool]) -> None:
+    """Until a training has come so far."""
+    deadline = time.monotonic() + SECONDS
+    while not reached():
+        assert time.monotonic() < deadline and all_alive(pods), "\n".join(pod.log for pod in pods)
+        time.sleep(0.1)
 
 
 def until_saved(pods: list[Pod]) -> None:
-    """Until the first checkpoint of a training is there."""
-    deadline = time.monotonic() + SECONDS
-    while "step 20: checkpoint" not in pods[0].log:
-        assert time.monotonic() < deadline and all_alive(pods), "\n".join(pod.log for pod in pods)
-        time.sleep(0.1)
+    until(pods, lambda: "step 20: checkpoint" in pods[0].log)
 
 
 def run_folder(job: PodJob, shared: Path) -> Path:
     return Path(job.run_dir.replace("/fsx", str(shared), 1))
 
 
-def results_and_events(run_dir: Path) -> tuple[dict[str, Any], list[str]]:
-    lines = (json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines())
-    events = [line["event"] for line in lines if line["kind"] == "event"]
-    return json.loads((run_dir / "all_results.json").read_text()), events
+def events(job: PodJob, shared: Path) -> list[str]:
+    """What happened to a training, but for its checkpoints."""
+    found = [line["event"] for line in lines(run_folder(job, shared), "event")]
+    return [event for event in found if event != "checkpoint"]
 
 
-def test_pods_of_kubeflow_go_on_when_a_process_dies(shared: Path, tmp_path: Path) -> None:
-    """All in their pods: none of them ends, and none waits until the network gives up."""
-    job = job_of("kubeflow", "train", *SMALL, *LONGER, "parallel.mode=ddp")
+def test_pods_of_kubeflow_go_on_when_a_process_dies_and_save_when_asked_to_end(
+    shared: Path, tmp_path: Path
+) -> None:
+    """All in their pods: none of them ends, and none waits until the network gives up. A deleted job's
+    containers get SIGTERM, to their first process.
+    """
+    job = job_of("kubeflow", "train", *SMALL, *ENDLESS, "parallel.mode=ddp")
     with Pods(job_manifest(job), shared, tmp_path / "job").running(job.config, job.num_pods) as pods:
         until_saved(pods)
         [worker] = children(pods[1].main.pid)
         os.kill(worker, signal.SIGKILL)
-        for pod in pods:
-            assert pod.ends(SECONDS) == 0, pod.log
-    results, events = results_and_events(run_folder(job, shared))
-    assert results["world_size"] == 2 and "resumed" in events
-    assert (run_folder(job, shared) / "report.html").exists()
+        until(pods, lambda: "resumed" in events(job, shared))
+        end(pods, status=1)
+    assert events(job, shared) == ["resumed", "stopped by SIGTERM"]
+
+
+def end(pods: list[Pod], status: int) -> None:
+    """Stop pods as Kubernetes does; they end within the time that it gives."""
+    for pod in pods:
+        pod.main.send_signal(signal.SIGTERM)
+    for pod in pods:
+        assert pod.ends(SAVE_SECONDS) == status, pod.log
+    assert "is saved in" in pods[0].log
 
 
 @pytest.mark.parametrize("operator", [hyperpod])
 def test_hyperpods_operator_goes_on_with_fewer_pods(operator: str, shared: Path, tmp_path: Path) -> None:
-    job = made(
-        *SMALL, *LONGER, "parallel.mode=fsdp", cluster=shipped(training_operator=operator), nodes="1-2"
-    )
+    cluster = shipped(training_operator=operator)
+    job = made(*SMALL, *ENDLESS, "parallel.mode=fsdp", cluster=cluster, nodes="1-2")
     manifest = job_manifest(job)
     with Pods(manifest, shared, tmp_path / "job").running(job.config, job.num_pods) as pods:
         begin(pods, job)
@@ -166,14 +182,13 @@ def test_hyperpods_operator_goes_on_with_fewer_pods(operator: str, shared: Path,
         stop(ports, manifest["spec"]["elasticPolicy"]["gracefulShutdownTimeoutInSeconds"])
         # Agents are ready again when their processes have ended.
         begin(pods[:1], job)
-        finish(pods[:1])
+        post(pods[1].port, "shutdown")
+        assert pods[1].ends(SECONDS) == 0, pods[1].log
+        until(pods[:1], lambda: "resumed" in events(job, shared))
+        end(pods[:1], status=STOPPED_BY_SIGNAL)
         for pod in pods:
-            post(pod.port, "shutdown")
-            assert pod.ends(SECONDS) == 0, pod.log
             assert matching_lines(job, pod), pod.log
-    results, events = results_and_events(run_folder(job, shared))
-    assert results["world_size"] == 1
-    assert [event for event in events if event != "checkpoint"] == ["stopped by SIGUSR1", "resumed"]
+    assert events(job, shared) == ["stopped by SIGUSR1", "resumed", "stopped by SIGTERM"]
 
 
 def matching_lines(job: PodJob, pod: Pod) -> list[str]:
@@ -204,6 +219,7 @@ def test_a_fine_tuning_and_then_predictions_by_two_pods(shared: Path, tmp_path: 
     run(made(*SMALL, *task, cluster=cluster, nodes="1"), shared, tmp_path / "train")
     work_folder = shared / "hyperpod-training/esm2"
     assert (work_folder / "data/table/labels.json").exists()
+    assert (work_folder / "runs/tuned/report.html").exists()
     asked = ("inference.input=/fsx/table.csv", "inference.part_residues=2000", "inference.long_proteins=crop")
     job = made(*SMALL, *task, *asked, stage="predict", cluster=cluster, nodes="2")
     pods = run(job, shared, tmp_path / "predict")
@@ -220,28 +236,6 @@ def test_a_fine_tuning_and_then_predictions_by_two_pods(shared: Path, tmp_path: 
 def test_bandwidth(operator: str, shared: Path, tmp_path: Path) -> None:
     run(job_of(operator, "bandwidth"), shared, tmp_path / "bandwidth")
     assert (shared / "hyperpod-training/esm2/runs/bandwidth-g5.8xlarge/bandwidth.json").exists()
-
-
-@pytest.mark.parametrize("operator", [hyperpod, "kubeflow"])
-def test_pods_that_are_asked_to_end_save_first(operator: str, shared: Path, tmp_path: Path) -> None:
-    """As Kubernetes does when a job is deleted: SIGTERM to the first process of each container."""
-    job = job_of(operator, "train", *SMALL, "train.max_steps=100000", "train.save_every_steps=50000")
-    run_dir = Path(job.run_dir.replace("/fsx", str(shared), 1))
-    with Pods(job_manifest(job), shared, tmp_path / "job").running(job.config, job.num_pods) as pods:
-        if operator == "hyperpod":
-            begin(pods, job)
-        deadline = time.monotonic() + SECONDS
-        while not (run_dir / "metrics.jsonl").exists() or not (run_dir / "metrics.jsonl").read_text():
-            assert time.monotonic() < deadline and all_alive(pods), pods[0].log
-            time.sleep(0.5)
-        for pod in pods:
-            pod.main.send_signal(signal.SIGTERM)
-        for pod in pods:
-            # Within the time that Kubernetes gives, and not by being killed at its end.
-            status = pod.ends(SAVE_SECONDS)
-            assert status == (STOPPED_BY_SIGNAL if operator == "hyperpod" else 1), pod.log
-    assert list((run_dir / "checkpoints").glob("step-*")), pods[0].log
-    assert "stopped by SIGTERM" in pods[0].log
 
 
 def hang_of(job: PodJob, *, seconds: int) -> dict[str, Any]:
@@ -266,11 +260,8 @@ def test_a_process_that_stands_still_is_a_fault_to_the_agents(
         ports = [pod.port for pod in pods]
         wait_for(ports, ["ready"], seconds=SECONDS, alive=lambda: all_alive(pods))
         start(ports, free_port(), manifest)
-        deadline = time.monotonic() + SECONDS
         # The first step may take long without being wrong.
-        while "step 1/" not in pods[0].log:
-            assert time.monotonic() < deadline and all_alive(pods), pods[0].log
-            time.sleep(0.5)
+        until(pods, lambda: "step 1/" in pods[0].log)
         [worker] = children(pods[1].main.pid)
         os.kill(worker, signal.SIGSTOP)
         wait_for(ports, ["faulted"], seconds=SECONDS, alive=lambda: all_alive(pods))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from torch.multiprocessing.spawn import start_processes
 
-from tests.workloads.esm2.pods_here import free_port
+from tests.workloads.esm2.members import members
 from tests.workloads.esm2.training_runs import train_here
 from workloads.esm2 import precision
 from workloads.esm2.config import TrainConfig
@@ -162,22 +162,17 @@ def test_a_run_whose_file_is_damaged_selects_anew(measuring: Measure, tmp_path: 
 
 
 def test_the_first_process_selects_for_all(tmp_path: Path) -> None:
-    start_processes(_member, (free_port(), tmp_path), 2, start_method="fork")
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with members(2, _member, tmp_path, log=tmp_path / "log", **cache) as started:
+        assert started.ends() == [0, 0], started.output
     first, second = (json.loads((tmp_path / str(rank)).read_text()) for rank in range(2))
     assert first == ["fp32", "bf16 products are 0.50 times as fast as fp32 on this processor", 1]
     assert second == [*first[:2], 0]
 
 
-def _member(rank: int, port: int, folder: Path) -> None:
+def _member(folder: Path) -> None:
+    rank, measured = int(os.environ["RANK"]), list[int]()
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-            "WORLD_SIZE": 2,
-            "RANK": rank,
-        }.items():
-            patch.setenv(name, str(value))
-        measured: list[int] = []
         patch.setattr(precision, "has_bf16_instructions", lambda: True)
         patch.setattr(precision, "bf16_speedup", lambda: measured.append(rank) or [0.5, 9.0][rank])
         with processes() as here:

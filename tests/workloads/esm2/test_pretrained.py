@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -18,7 +19,13 @@ def test_a_hub_that_does_not_answer_is_asked_once(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail(f"waits {seconds} s to try again"))
+    sleep, asking = time.sleep, threading.current_thread()
+
+    def sleep_elsewhere(seconds: float) -> None:
+        assert threading.current_thread() is not asking, f"waits {seconds} s to try again"
+        sleep(seconds)
+
+    monkeypatch.setattr(time, "sleep", sleep_elsewhere)
     with pytest.raises(ValueError, match="Without a network: make train-ddp, and then ARGS=") as raised:
         starting_config(ModelConfig(init_from="facebook/esm2_t6_8M_UR50D"))
     assert "http://127.0.0.1:9/facebook/esm2_t6_8M_UR50D" in str(raised.value)

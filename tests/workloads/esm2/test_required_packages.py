@@ -108,6 +108,7 @@ def python(*arguments: str, packages: Iterable[str] = REQUIRED) -> subprocess.Co
     return subprocess.run(command, cwd=REPOSITORY, env=with_only(packages), capture_output=True, text=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("extra", [(), LORA, SERVING], ids=["training", "lora", "serving"])
 def test_every_module_imports_without_other_packages(extra: tuple[str, ...]) -> None:
     chosen = [name for name in modules() if EXTRA.get(name, ()) == extra]
@@ -117,6 +118,7 @@ def test_every_module_imports_without_other_packages(extra: tuple[str, ...]) -> 
     assert json.loads(done.stdout.splitlines()[-1]) == {}
 
 
+@pytest.mark.long
 def test_other_packages_are_hidden_from_child_processes_too() -> None:
     """Otherwise the other tests would prove nothing."""
     child = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', 'import xxhash']))"
@@ -125,6 +127,7 @@ def test_other_packages_are_hidden_from_child_processes_too() -> None:
     assert python("-c", child, packages=[*REQUIRED, "xxhash"]).returncode == 0
 
 
+@pytest.mark.long
 def test_a_run_needs_no_other_packages(
     run_file: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +163,7 @@ def test_a_missing_module_of_a_package_that_is_there_is_a_fault() -> None:
         import workloads.esm2.nowhere  # noqa: F401
 
 
+@pytest.mark.long
 def test_serving_names_what_it_misses() -> None:
     done = python("-m", "workloads.esm2.serving", "--model", "nowhere", packages=[*REQUIRED, "uvicorn"])
     assert (done.returncode, done.stdout) == (1, "")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-import resource
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
+from tests.workloads.esm2 import hindered_training
+from tests.workloads.esm2.members import members, train_in_turn
 from tests.workloads.esm2.training_runs import (
     HINDERED,
     NUM_STEPS,
@@ -21,31 +21,22 @@ from tests.workloads.esm2.training_runs import (
     losses,
     start_training,
     train_here,
-    train_in_turn,
 )
 from workloads.esm2.tracking import read_metrics
 
+pytestmark = pytest.mark.long
 
-def wait_for_step(run_dir: Path, step: int, process: Any) -> None:
+
+def wait_for_step(run_dir: Path, step: int, running: Callable[[], bool], seconds: float = 120) -> None:
     """Until the log of a running training has reached a step."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        assert process.poll() is None, process.communicate()[0]
+    deadline = time.monotonic() + seconds
+    while running():
         path = run_dir / "metrics.jsonl"
         if path.exists() and any(line["step"] >= step for line in read_metrics(path)):
             return
+        assert time.monotonic() < deadline
         time.sleep(0.02)
-    raise AssertionError(f"step {step} was not reached")
-
-
-def kill_at(step: int, run_dir: Path, process: Any) -> None:
-    wait_for_step(run_dir, step, process)
-    # As when a machine dies: torchrun's workers are sessions of their own and would outlive it.
-    everyone = [*psutil.Process(process.pid).children(recursive=True), process]
-    for member in everyone:
-        member.kill()
-    psutil.wait_procs(everyone[:-1], timeout=30)
-    process.communicate()
+    raise AssertionError(f"the training ended before step {step}")
 
 
 def test_killed_runs_resume_bit_for_bit(run_file: Path) -> None:
@@ -53,11 +44,11 @@ def test_killed_runs_resume_bit_for_bit(run_file: Path) -> None:
     saving = "train.save_every_steps=4"
     killed = {mode: random.randint(9, 22) for mode in ("ddp", "fsdp")}
     for mode, step in killed.items():
-        arguments = (f"name=killed-{mode}", f"parallel.mode={mode}", saving)
-        process = start_training(
-            "--config", str(run_file), *arguments, processes=2, module=HINDERED, HOLD_SECONDS="0.05"
-        )
-        kill_at(step, runs / f"killed-{mode}", process)
+        arguments = ("--config", str(run_file), f"name=killed-{mode}", f"parallel.mode={mode}", saving)
+        log = run_file.with_name(mode)
+        with members(2, hindered_training.main, *arguments, log=log, HOLD_SECONDS="0.05") as killed_ones:
+            wait_for_step(runs / f"killed-{mode}", step, killed_ones.are_running)
+            killed_ones.kill()  # as when a machine dies
         shutil.copytree(runs / f"killed-{mode}", runs / f"shrunk-{mode}")
     settings = [
         f"name={name}-{mode} parallel.mode={mode} {saving}" for name in ("killed", "whole") for mode in killed
@@ -78,7 +69,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(run_file: Path) -> None:
     run_dir = run_file.parent / "runs" / "stopped"
     command = ("--config", str(run_file), "name=stopped")
     process = start_training(*command, processes=2, module=HINDERED, HOLD_SECONDS="0.2")
-    wait_for_step(run_dir, 7, process)
+    wait_for_step(run_dir, 7, lambda: process.poll() is None)
     with pytest.raises(ValueError, match="is being trained by another process"):
         train_here(run_file, "name=stopped")
     process.send_signal(signal.SIGTERM)  # torchrun hands it on to its workers
@@ -90,11 +81,10 @@ def test_sigterm_saves_and_the_same_command_goes_on(run_file: Path) -> None:
     assert [path.name for path in (run_dir / "checkpoints").iterdir()] == [f"step-{step:08d}"]
     assert not (run_dir / "all_results.json").exists()
     # Then one of both alone is asked to stop, in an evaluation.
-    process = start_training(
-        *command, "train.eval_every_steps=2", processes=2, module=HINDERED, STOP_RANK="1"
-    )
-    output, _ = process.communicate(timeout=120)
-    assert "is saved in" in output and step < max(losses(run_dir)) <= step + 2 < NUM_STEPS
+    log, often = run_file.with_name("stopped"), "train.eval_every_steps=2"
+    with members(2, hindered_training.main, *command, often, log=log, STOP_RANK="1") as stopped:
+        assert 143 in stopped.ends()
+    assert "is saved in" in stopped.output and step < max(losses(run_dir)) <= step + 2 < NUM_STEPS
     train_here(run_file, "name=stopped")
     told = [event for event in events(run_dir) if event.startswith("stopped")]
     assert told == ["stopped by SIGTERM", "stopped by a signal to another process"]
@@ -111,23 +101,18 @@ def test_one_failing_process_ends_the_run(run_file: Path) -> None:
     process = start_training(*arguments, processes=2, module=HINDERED, **failing)
     output, _ = process.communicate(timeout=90)
     assert process.returncode != 0 and "only this process ran out of memory" in output
-    assert message.read_text() == "MemoryError: only this process ran out of memory"
+    assert message.read_text() == "error: MemoryError: only this process ran out of memory"
 
 
 def test_checkpoint_that_cannot_be_written_says_so(run_file: Path) -> None:
     message = run_file.parent / "message"
-    process = start_training(
-        *("--config", str(run_file), "train.save_every_steps=5"),
-        processes=2,
-        limits={resource.RLIMIT_FSIZE: (100_000, 100_000)},  # reached by the checkpoint, not by the log
-        ESM2_ERROR_FILE=str(message),
-    )
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode != 0
+    settings = ("--config", str(run_file), "train.save_every_steps=5")
+    # Reached by the checkpoint, not by the log.
+    environment = {"FILE_BYTES": "100_000", "ESM2_ERROR_FILE": str(message)}
+    log = run_file.with_name("limited")
+    with members(2, hindered_training.main, *settings, log=log, **environment) as limited:
+        assert any(limited.ends())
     text = message.read_text()
-    assert "could not be written" in text and "Earlier checkpoints are intact; free disk space" in text, (
-        output
-    )
-    assert list((run_file.parent / "runs" / "run" / "checkpoints").iterdir()) == [], (
-        "nothing half-written stays"
-    )
+    assert "could not be written" in text and "Earlier checkpoints are intact; free disk space" in text
+    checkpoints = run_file.parent / "runs" / "run" / "checkpoints"
+    assert list(checkpoints.iterdir()) == [], "nothing half-written stays"

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import resource
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -25,7 +22,6 @@ from workloads.esm2.train import main
 from workloads.esm2.trainer import Trainer
 
 REPOSITORY = Path(__file__).parents[3]
-IN_TURN = "tests.workloads.esm2.trainings_in_turn"
 HINDERED = "tests.workloads.esm2.hindered_training"
 NUM_STEPS, PACKS_PER_STEP = 30, 4
 
@@ -82,7 +78,6 @@ def start_training(
     *arguments: str,
     processes: int,
     module: str = "workloads.esm2.train",
-    limits: Mapping[int, tuple[int, int]] = MappingProxyType({}),
     **environment: str,
 ) -> subprocess.Popen[str]:
     """Start ``torchrun -m workloads.esm2.train`` (or another module) as a user's shell would.
@@ -91,7 +86,6 @@ def start_training(
         arguments: of the module.
         processes: how many torchrun starts.
         module: what they run.
-        limits: soft and hard limit of a resource (``resource.RLIMIT_...``).
         environment: variables that are set besides those of this process.
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -104,22 +98,7 @@ def start_training(
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: [resource.setrlimit(*limit) for limit in limits.items()] and None,
     )
-
-
-def train_in_turn(run_file: Path, runs: Mapping[int, Sequence[str]]) -> None:
-    """Train several runs to their ends; each is given by its overrides, below its number of processes."""
-    done = subprocess.run(
-        [sys.executable, "-m", IN_TURN, str(run_file), json.dumps(runs)],
-        cwd=REPOSITORY,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stdout
 
 
 def losses(run_dir: Path) -> Losses:

@@ -15,6 +15,8 @@ from workloads.esm2.bionemo.checkpoints import checkpoint_step
 from workloads.esm2.heartbeat import BEAT_LINES
 from workloads.esm2.launch.kubernetes_job import config_map, job_manifest
 
+pytestmark = pytest.mark.long
+
 SECONDS = 240
 RUN = (
     *("name=pods", "model.init_from=null", "model.max_residues=126", "train.tokens_per_pack=512"),

@@ -26,6 +26,8 @@ from workloads.esm2.config import load_config
 from workloads.esm2.data.run_data import prepare_run
 from workloads.esm2.finetune.prepare import SAMPLE
 
+pytestmark = pytest.mark.long
+
 PRETRAINED = Path(__file__).parent / "esm2_tiny"
 FIRST_RESIDUES = 60
 SENT = ("Extracellular", "Mitochondrion", "Plastid")

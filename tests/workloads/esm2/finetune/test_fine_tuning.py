@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
-from tests.workloads.esm2.training_runs import changed_parameters, lines, losses, train_here, train_in_turn
+from tests.workloads.esm2.members import train_in_turn
+from tests.workloads.esm2.training_runs import changed_parameters, lines, losses, train_here
 from workloads.esm2.alphabet import CLS, EOS
 from workloads.esm2.checkpoint_reader import Reader, weights_of
 from workloads.esm2.config import load_config
@@ -54,6 +55,7 @@ def runs(run_file: Path) -> Path:
     return run_file.parent / "runs"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trained", ["lora", "full"])
 def test_losses_are_the_same_in_every_mode(runs: Path, trained: str) -> None:
     alone = losses(runs / trained)
@@ -91,6 +93,7 @@ def outputs_of(model: torch.nn.Module, split: LabelledSplit) -> torch.Tensor:
     return torch.cat(found)
 
 
+@pytest.mark.long
 def test_merged_model_and_adapter_give_what_was_trained(runs: Path, run_file: Path, tiny_model: Path) -> None:
     """The run's own scores are of the model with adapters."""
     split = LabelledSplit(load_config(run_file).data.path, "test")
@@ -133,6 +136,7 @@ def test_a_fine_tuned_model_is_gone_on_from_with_its_head(
     assert len(state["classifier.out_proj.bias"]) == 1, "another task has a head of its own"
 
 
+@pytest.mark.long
 def test_resumed_run_is_the_uninterrupted_one(runs: Path, run_file: Path) -> None:
     train_here(run_file, "name=resumed", "lora.lr=1e-2", "train.max_steps=5")
     checkpoint = runs / "resumed/checkpoints/step-00000005"
@@ -148,6 +152,7 @@ def test_resumed_run_is_the_uninterrupted_one(runs: Path, run_file: Path) -> Non
     assert held and all(".lora_" in name or ".classifier." in name for name in held), "no frozen weights"
 
 
+@pytest.mark.long
 def test_another_start_is_no_resumption(runs: Path, run_file: Path) -> None:
     for change, message in (
         ("lora.rank=4", "lora.rank: checkpoint 16, now 4"),
@@ -193,6 +198,7 @@ def test_adapters_are_not_merged_into_other_weights_than_they_were_trained_besid
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
@@ -231,6 +237,7 @@ def test_every_kind_of_task_is_trained_and_written(
         assert results["test_rmse"] == pytest.approx(rmse, rel=1e-5)
 
 
+@pytest.mark.long
 def test_four_bit_weights_are_trained_beside_and_merged_as_they_were(run_file: Path) -> None:
     train_here(run_file, "name=nf4", "lora.quantize=nf4", "train.max_steps=4")
     train_here(run_file, "name=nf4", "lora.quantize=nf4")

@@ -66,6 +66,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     return seen
 
 
+@pytest.mark.long
 def test_the_table_has_a_row_for_each_method(
     tmp_path: Path, tiny_model: Path, in_this_process: list[RunConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -353,6 +353,7 @@ def test_one_process_downloads_and_the_others_wait(
     assert len(rows(tmp_path / "out.parquet")) == 14 and len(asked) > 3
 
 
+@pytest.mark.long
 def test_two_processes_make_what_one_makes(
     configured: Callable[..., RunConfig], here: Processes, fasta: Path, tmp_path: Path
 ) -> None:

@@ -39,7 +39,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """A failing test prints less than one screen, unless with -vv."""
     report = yield
     if report.failed and item.config.get_verbosity() < 2:
-        report.sections = [(title, _shortened(text, 8)) for title, text in report.sections]
+        report.sections = [(name, _shortened(text, 8)) for name, text in report.sections if "log" not in name]
         if isinstance(report.longrepr, ExceptionChainRepr):
             for traceback, _, _ in report.longrepr.chain[-2:]:
                 traceback.reprentries = [*traceback.reprentries[:1], *traceback.reprentries[1:][-3:]]
@@ -50,7 +50,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 def _shortened(text: str, lines: int) -> str:
     """The first line and the last ones."""
-    first, *others = text.splitlines() or [""]
+    first, *others = [line[:200] for line in text.splitlines()] or [""]
     if len(others) < lines:
-        return text
+        return "\n".join([first, *others])
     return "\n".join([first, f"... {len(others) - lines + 2} lines, with -vv ...", *others[2 - lines :]])

@@ -109,10 +109,10 @@ def skipped() -> set[str]:
     return set(yaml.safe_load((REPOSITORY / ".checkov.yaml").read_text())["skip-check"])
 
 
-def test_make_test_brings_checkov() -> None:
+def test_make_test_all_brings_checkov() -> None:
     """Its environment is made, or made anew, before the tests are run."""
     done = subprocess.run(
-        ["make", "--dry-run", "--what-if=requirements-checkov.txt", "test"],
+        ["make", "--dry-run", "--what-if=requirements-checkov.txt", "test-all"],
         cwd=REPOSITORY,
         env={"PATH": os.environ["PATH"]},  # without what an outer make hands on
         capture_output=True,

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from unittest import mock
 
 import torch
 
-from tests.workloads.esm2.training_runs import free_port
+from tests.workloads.esm2.training_runs import REPOSITORY, free_port
 from workloads.esm2 import pretraining, train
 from workloads.esm2.config import RunConfig, load_config
 from workloads.esm2.masking import mask_pack
@@ -72,8 +73,10 @@ def members(
     number: int, target: Callable[..., None], *arguments: Any, log: Path, **environment: str
 ) -> Iterator[Members]:
     """Start processes that call ``target(*arguments)`` in torchrun's environment; end those that are left."""
+    with mock.patch.dict(os.environ, PYTHONPATH=str(REPOSITORY)):  # whatever folder the first test is in
+        forkserver.ensure_running()
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(number)}
-    place |= environment
+    place = {**os.environ, **place, **environment}
     started = Members(
         [
             _CONTEXT.Process(
@@ -96,6 +99,7 @@ def _member(
     log: Path, environment: dict[str, str], target: Callable[..., None], arguments: Sequence[Any]
 ) -> None:
     torch.set_num_threads(1)
+    os.environ.clear()
     os.environ.update(environment)
     with log.open("a") as file:
         for stream in (sys.stdout, sys.stderr):

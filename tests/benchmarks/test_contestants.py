@@ -110,6 +110,7 @@ def test_training_goes_on_after_its_state_was_on_the_host() -> None:
     assert losses(parks=True) == losses(parks=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["ours", "tuned"])
 def test_contestants_train_the_same_when_parked(name: str, data: Path, tmp_path: Path) -> None:
     """As on a GPU between turns; what ``gate.state`` leaves out stays on the device."""

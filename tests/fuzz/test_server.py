@@ -53,6 +53,7 @@ def is_right(body: object) -> bool:
     return all(str(protein.get("id")).isprintable() for protein in proteins if isinstance(protein, dict))
 
 
+@pytest.mark.long
 def test_answers_are_as_the_description_says(
     served: Served, rounds: Callable[[int], Iterator[random.Random]]
 ) -> None:
@@ -124,6 +125,7 @@ def test_no_request_is_the_server_s_fault(
     assert served.service.batcher.waiting_residues == 0 and served.service.batcher.is_healthy
 
 
+@pytest.mark.long
 def test_what_is_not_quite_http_harms_nobody(
     served: Served, rounds: Callable[[int], Iterator[random.Random]]
 ) -> None:

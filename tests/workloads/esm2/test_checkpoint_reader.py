@@ -206,6 +206,7 @@ def test_new_checkpoints_hold_tensors_alone(trained: Path) -> None:
     assert json.loads((folder / "checkpoint.json").read_text())["identity"]["train.seed"] == 0
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_an_earlier_version_is_resumed(
     copied: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

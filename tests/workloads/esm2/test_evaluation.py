@@ -205,6 +205,7 @@ def test_what_is_wrong_is_said(run_file: Path, override: str, message: str) -> N
         scores_of(run_file, override)
 
 
+@pytest.mark.long
 def test_command_says_what_is_wrong(run_file: Path) -> None:
     command = [sys.executable, "-m", "workloads.esm2.evaluate", "--config", str(run_file)]
     done = subprocess.run(

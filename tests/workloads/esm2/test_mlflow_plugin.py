@@ -198,6 +198,7 @@ def test_a_run_is_copied_with_the_credentials_of_the_node(
     assert "secret-of-the-role" not in said.err + said.out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("managed", [APP], indirect=True)
 def test_without_credentials_a_run_ends_well_and_says_so(
     managed: Managed,

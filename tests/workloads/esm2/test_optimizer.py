@@ -145,6 +145,7 @@ def compare_sharded(file: Path) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.long
 def test_shards_give_what_whole_matrices_give(tmp_path: Path) -> None:
     whole = [nn.Parameter(x) for x in matrices(0)]
     muon = BatchedMuon(whole, **SETTINGS)  # type: ignore[arg-type]

@@ -161,6 +161,7 @@ def test_a_run_whose_file_is_damaged_selects_anew(measuring: Measure, tmp_path: 
         assert json.loads((tmp_path / PRECISION_FILE).read_text())["precision"] == "bf16"
 
 
+@pytest.mark.long
 def test_the_first_process_selects_for_all(tmp_path: Path) -> None:
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     with members(2, _member, tmp_path, log=tmp_path / "log", **cache) as started:

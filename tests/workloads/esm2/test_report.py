@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
-import sys
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
@@ -22,7 +20,6 @@ from workloads.esm2.data.manifest import LENGTH_BIN_RESIDUES
 from workloads.esm2.report import main, write_report
 from workloads.esm2.tracking import RunLog, write_results
 
-REPOSITORY = Path(__file__).parents[3]
 HOSTILE = '<script src="https://evil.example/x.js">alert(1)</script>&"\'$x_{'
 # Elements of HTML and SVG that have no end tag.
 VOID = {"meta", "link", "br", "img"}
@@ -223,6 +220,7 @@ def test_a_run_that_goes_on_or_crashed_has_a_report(tmp_path: Path) -> None:
     assert "Validation perplexity" not in page.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "lines",
     [
@@ -262,6 +260,7 @@ def test_files_beside_the_record_may_be_damaged(tmp_path: Path) -> None:
     assert "unfinished" in _read(write_report(tmp_path)).text
 
 
+@pytest.mark.long
 def test_a_long_run_stays_a_small_file(tmp_path: Path) -> None:
     _write(tmp_path, [_line(step, loss=2 + math.sin(step)) for step in range(1, 20_001)])
     assert write_report(tmp_path).stat().st_size < 1_000_000
@@ -278,11 +277,10 @@ def test_a_folder_without_a_record_is_named(tmp_path: Path, capsys: pytest.Captu
     assert f"{tmp_path / 'none'} holds no metrics.jsonl" in captured.err
 
 
-def test_the_command_prints_where_the_report_is(tmp_path: Path) -> None:
+def test_the_command_prints_where_the_report_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _write(tmp_path, [_line(1)])
-    command = [sys.executable, "-m", "workloads.esm2.report", str(tmp_path)]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.strip() == str(tmp_path / "report.html")
+    main([str(tmp_path)])
+    assert capsys.readouterr().out.strip() == str(tmp_path / "report.html")
 
 
 def test_smoothing_keeps_level_slope_and_ends() -> None:

@@ -46,6 +46,7 @@ def test_damaged_checkpoint_falls_back(
         train_here(run_file, "train.save_every_steps=10", "train.max_steps=32")
 
 
+@pytest.mark.long
 def test_a_stager_that_serves_one_save_is_replaced(
     run_file: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +106,7 @@ def test_changed_run_is_refused(run_file: Path, run_dir: Path) -> None:
         assert len(losses(run_dir)) == 6, "the record of the run is untouched"
 
 
+@pytest.mark.long
 def test_a_lock_of_the_last_start_is_waited_for(
     run_file: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def test_broken_part_does_not_hide_the_others(tmp_path: Path, broken: str) -> No
     assert len([name for name in names if stack[name] is None]) == 1
 
 
+@pytest.mark.long
 def test_command_prints_a_line_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_SHA", "c0ffee")
     monkeypatch.setenv("NCCL_NET_PLUGIN", "none")

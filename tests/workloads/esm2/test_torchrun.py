@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.patience import wait_until
 from tests.workloads.esm2.slurm_stand_ins import REPOSITORY
 
@@ -39,6 +41,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.long
 def test_who_asks_again_does_not_keep_processes_from_saving(tmp_path: Path) -> None:
     """As the job's supervisor does, since a step that is only starting may miss a signal."""
     agent = subprocess.Popen([sys.executable, "-c", AGENT, "-c", SAVING, str(tmp_path)], cwd=REPOSITORY)

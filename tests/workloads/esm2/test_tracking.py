@@ -265,6 +265,7 @@ def test_plain_lines_where_stderr_is_a_file(
     assert len(lines) == 4 and "99 tokens/s" in lines[0]
 
 
+@pytest.mark.long
 def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
     program = f"""
 from pathlib import Path
@@ -297,6 +298,7 @@ log.close("FINISHED")
     assert "step 20: checkpoint" in shown
 
 
+@pytest.mark.long
 def test_nothing_is_sent_home() -> None:
     """A fresh interpreter, so that no other test's settings count."""
     program = (

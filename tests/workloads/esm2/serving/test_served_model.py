@@ -177,6 +177,7 @@ def test_the_command_says_all_that_is_wrong_with_its_settings(
     assert "ESM2_SERVE_MAX_PROTEINS: got '0'" in told
 
 
+@pytest.mark.long
 def test_the_container_s_command_serves_a_model_and_gets_signals(folders: dict[str, Path]) -> None:
     port = free_port()
     command = ["docker/serve.sh", "--model", str(folders["multiclass"])]

@@ -23,8 +23,19 @@ from tests.local_aws.deployment import ACCOUNT, REPOSITORY, LocalAws, Seen, copy
 pytestmark = pytest.mark.long
 
 SMALL = load_cluster(REPOSITORY / "clusters" / "slurm.yaml")
-LARGE = load_cluster(REPOSITORY / "clusters" / "slurm-p5.yaml")
 NEIGHBOUR = "esm2-neighbour"
+NEIGHBOUR_DOCUMENT = yaml.safe_load((REPOSITORY / "clusters" / "slurm.yaml").read_text()) | {
+    "name": NEIGHBOUR,
+    "network": {"vpc": "new", "availability_zone_ids": ["usw2-az2", "usw2-az1"]},
+    "storage": {
+        "lustre": {"capacity_gib": 1200, "throughput_mbps_per_tib": 250, "removal": "destroy"},
+        "data_bucket": {"removal": "destroy"},
+    },
+    "accounting_database": {"instance_class": "db.m6g.large", "multi_az": True},
+    "mlflow": {"kind": "tracking_server", "size": "small"},
+}
+"""One more cluster of the region, with what the small one lacks, whose data may go."""
+LARGE = SlurmCluster.model_validate(NEIGHBOUR_DOCUMENT)
 NEIGHBOUR_FILE = "clusters/neighbour.yaml"
 CHANGED_SCRIPT = "on_init_complete.sh"
 DEPLOY = ("deploy", "SlurmHyperPodStack", "--require-approval", "never", "--context")
@@ -35,13 +46,9 @@ LEFT_BY_DESTROY = ("FSx for Lustre", "NAT gateway", "S3 buckets")
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout with one more cluster file: the small cluster by another name, whose data may go."""
+    """A checkout with one more cluster file."""
     folder = copy_checkout(tmp_path_factory.mktemp("deploy") / "checkout")
-    neighbour = yaml.safe_load((folder / "clusters" / "slurm.yaml").read_text())
-    neighbour["name"] = NEIGHBOUR
-    neighbour["storage"]["lustre"]["removal"] = "destroy"
-    neighbour["storage"]["data_bucket"] = {"removal": "destroy"}
-    (folder / NEIGHBOUR_FILE).write_text(yaml.safe_dump(neighbour))
+    (folder / NEIGHBOUR_FILE).write_text(yaml.safe_dump(NEIGHBOUR_DOCUMENT))
     return folder
 
 
@@ -50,12 +57,6 @@ def scripts(checkout: Path) -> dict[str, bytes]:
     """As they were before one was changed."""
     folder = checkout / "lifecycle" / "slurm"
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-@pytest.fixture(scope="module")
-def large(aws: LocalAws, checkout: Path) -> Seen:
-    output = aws.cdk(*DEPLOY, "cluster=clusters/slurm-p5.yaml", cwd=checkout)
-    return see(aws, LARGE.region, output)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +118,7 @@ def outputs(seen: Seen, cluster: SlurmCluster) -> dict[str, str]:
     return seen.stacks[stack_name(cluster.name, "hyperpod")]
 
 
-@pytest.mark.parametrize(("stage", "cluster"), [("deployed", SMALL), ("large", LARGE)])
+@pytest.mark.parametrize(("stage", "cluster"), [("deployed", SMALL), ("beside", LARGE)])
 def test_deploy_makes_the_cluster_of_the_file(
     stage: str, cluster: SlurmCluster, request: pytest.FixtureRequest
 ) -> None:
@@ -139,7 +140,7 @@ def test_deploy_makes_the_cluster_of_the_file(
     assert types == {group.name: words[group.role] for group in cluster.instance_groups}
 
 
-@pytest.mark.parametrize(("stage", "cluster"), [("deployed", SMALL), ("large", LARGE)])
+@pytest.mark.parametrize(("stage", "cluster"), [("deployed", SMALL), ("beside", LARGE)])
 def test_nodes_find_their_scripts_where_the_cluster_says(
     stage: str, cluster: SlurmCluster, scripts: dict[str, bytes], request: pytest.FixtureRequest
 ) -> None:
@@ -154,7 +155,7 @@ def test_nodes_find_their_scripts_where_the_cluster_says(
     assert {config["OnInitComplete"] for config in configs} <= scripts.keys()
 
 
-@pytest.mark.parametrize(("stage", "cluster"), [("deployed", SMALL), ("large", LARGE)])
+@pytest.mark.parametrize(("stage", "cluster"), [("deployed", SMALL), ("beside", LARGE)])
 def test_nodes_are_told_what_only_the_deployment_knows(
     stage: str, cluster: SlurmCluster, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -200,8 +201,8 @@ def test_subnets_lie_in_the_zone_of_the_file(aws: LocalAws, deployed: Seen) -> N
     assert [subnet["MapPublicIpOnLaunch"] for subnet in described] == [False]
 
 
-def test_accounting_database_is_where_the_cluster_says(aws: LocalAws, large: Seen) -> None:
-    wired = large.clusters[LARGE.name]["Orchestrator"]["Slurm"]["AccountingDatabase"]
+def test_accounting_database_is_where_the_cluster_says(aws: LocalAws, beside: Seen) -> None:
+    wired = beside.clusters[LARGE.name]["Orchestrator"]["Slurm"]["AccountingDatabase"]
     (database,) = aws.client("rds", LARGE.region).describe_db_instances()["DBInstances"]
     endpoint = database["Endpoint"]
     assert (wired["Endpoint"], wired["Port"]) == (endpoint["Address"], endpoint["Port"])

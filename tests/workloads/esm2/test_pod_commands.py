@@ -202,7 +202,8 @@ def test_data_and_evaluate(shared: Path, tmp_path: Path) -> None:
     run(job_of("kubeflow", "data", *SMALL), shared, tmp_path / "data")
     work_folder = shared / "hyperpod-training/esm2"
     assert (work_folder / "data/sample/manifest.json").exists()
-    run(job_of("kubeflow", "evaluate", *SMALL), shared, tmp_path / "evaluate")
+    job = made(*SMALL, stage="evaluate", cluster=shipped(training_operator="kubeflow"), nodes="1")
+    run(job, shared, tmp_path / "evaluate")
     [scores] = (work_folder / "runs/esm2_8m_sample").glob("evaluation-*.json")
     assert json.loads(scores.read_text())["proteins"] > 0
 

@@ -116,8 +116,7 @@ def fine_tune(proteins: list[Protein], tmp_path_factory: pytest.TempPathFactory)
 
 METHODS = {
     "full": ("lora=null",),
-    "lora": ("lora.rank=8", "lora.lr=3e-3"),
-    "together": (
+    "lora": (
         *("lora.rank=8", "lora.lr=3e-3", "train.activation_checkpointing=true"),
         f"train.tokens_per_pack={TOKENS_PER_PACK // 2}",
     ),

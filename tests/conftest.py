@@ -10,6 +10,7 @@ from _pytest._code.code import ExceptionChainRepr
 from tests.shared_folder import shared_folder
 
 LONG = ("local_aws", "workloads")
+IN_ORDER = ("local_aws", "cluster")
 GPU_TESTS = Path(__file__).parent / "gpu"
 
 
@@ -29,9 +30,16 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Folders of long tests come first: at the end no worker is left alone with one of their files."""
-    items.sort(key=lambda item: not set(LONG) & set(item.path.parts))
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    """Keep the order of tests that go on from each other; pytest-randomly shuffles the others.
+
+    Folders of long tests come first: at the end no process is left alone with one of their files.
+    """
+    in_order = [item for item in items if set(IN_ORDER) & set(item.path.parts)]
+    yield
+    others = [item for item in items if not set(IN_ORDER) & set(item.path.parts)]
+    items[:] = sorted([*in_order, *others], key=lambda item: not set(LONG) & set(item.path.parts))
 
 
 @pytest.hookimpl(wrapper=True)

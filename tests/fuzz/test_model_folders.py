@@ -72,6 +72,7 @@ def spoil(kind: str, folder: Path, draw: random.Random) -> str:
     return file.name
 
 
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 def test_mutated_folders_are_refused_in_one_line(
     originals: dict[str, Path], rounds: Callable[[int], Iterator[random.Random]], tmp_path: Path
 ) -> None:

@@ -31,7 +31,7 @@ NEIGHBOUR_DOCUMENT = yaml.safe_load((REPOSITORY / "clusters" / "slurm.yaml").rea
         "lustre": {"capacity_gib": 1200, "throughput_mbps_per_tib": 250, "removal": "destroy"},
         "data_bucket": {"removal": "destroy"},
     },
-    "accounting_database": {"instance_class": "db.m6g.large", "multi_az": True},
+    "accounting_database": {"instance_class": "db.m6g.large", "multi_az": True, "removal": "destroy"},
     "mlflow": {"kind": "tracking_server", "size": "small"},
 }
 """One more cluster of the region, with what the small one lacks, whose data may go."""

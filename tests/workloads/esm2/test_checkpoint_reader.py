@@ -158,6 +158,7 @@ def test_a_task_scores_no_planted_checkpoint(plant: Plant, tiny_model: Path, tmp
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 @pytest.mark.parametrize("plant", [plant_in_metadata, plant_in_byte_entry])
 def test_torch_alone_would_run_it(plant: Plant, tiny_config: EsmConfig, tmp_path: Path) -> None:
     """Otherwise the tests above could not fail."""

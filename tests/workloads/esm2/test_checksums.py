@@ -140,6 +140,7 @@ def settings(**changes: Any) -> Callable[[Path], None]:
     return change
 
 
+@pytest.mark.filterwarnings("ignore:Initializing zero-element")
 @pytest.mark.parametrize(
     ("file", "damage"),
     [

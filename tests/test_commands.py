@@ -172,7 +172,7 @@ def write_sample_like_table(path: Path) -> None:
 
 
 def done(*arguments: str, cores: int = 2) -> str:
-    """What a target prints that succeeds; each core gets a process."""
+    """Output of a target that succeeds. Launchers start one process for each core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(before)[:cores])
     try:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 READ = ("app.py", "clusters", "lifecycle")
-"""What tests change in their checkout, in which this runs."""
+"""Files of the checkout that tests change. This program runs in that checkout."""
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from tests.workloads.esm2.training_runs import free_port
 
 REPOSITORY = Path(__file__).parents[3]
 AGENT_PACKAGES = REPOSITORY / ".venv-hyperpod"
-"""HyperPod's agent, which make test installs apart: it pins an older torch."""
+"""HyperPod's agent, which make test-all installs apart: it pins an older torch."""
 SETUP_SECONDS = 120
 OF_POD = {"NODE_NAME": "node-1", "POD_IP": "127.0.0.1"}
 """What Kubernetes tells a pod about itself."""

@@ -63,7 +63,7 @@ def can_write_agent_folder() -> bool:
 
 needs_agent = [
     pytest.mark.skipif(
-        not has_agent(), reason="HyperPod's agent is not in .venv-hyperpod (make test puts it there)"
+        not has_agent(), reason="HyperPod's agent is not in .venv-hyperpod (make test-all puts it there)"
     ),
     pytest.mark.skipif(not can_write_agent_folder(), reason=f"HyperPod's agent writes to {AGENT_FOLDER}"),
 ]
@@ -140,7 +140,7 @@ def run_folder(job: PodJob, shared: Path) -> Path:
 
 
 def events(job: PodJob, shared: Path) -> list[str]:
-    """What happened to a training, but for its checkpoints."""
+    """Events of a training, without its checkpoints."""
     found = [line["event"] for line in lines(run_folder(job, shared), "event")]
     return [event for event in found if event != "checkpoint"]
 

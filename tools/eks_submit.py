@@ -25,7 +25,7 @@ from tools.kubectl import Kubectl, Refused, open_kubectl
 from tools.stage_command import code_revision, named_run, print_found, stage_parser
 from workloads.esm2.launch.job_file import TRAINING, results
 from workloads.esm2.launch.kubernetes_job import config_map, job_manifest
-from workloads.esm2.launch.pod_job import RUN_LABEL, STAGE_LABEL, PodJob
+from workloads.esm2.launch.pod_job import RUN_LABEL, PodJob
 
 QUEUE_KIND = "localqueues.kueue.x-k8s.io"
 
@@ -120,15 +120,10 @@ def check_place(kubectl: Kubectl, job: PodJob) -> None:
             "jobs, --service-account names another"
         )
     if job.stage in TRAINING:
-        same = [
-            name
-            for stage in TRAINING
-            for name in active_jobs(kubectl, job.operator, {RUN_LABEL: job.run, STAGE_LABEL: stage})
-        ]
         problems += [
             f"run {job.run} is being trained by job {name}; make cancel TARGET=eks JOB={name}, or give "
             "another name="
-            for name in same
+            for name in active_jobs(kubectl, job.operator, {RUN_LABEL: job.run}, stages=TRAINING)
         ]
     if problems:
         raise ValueError("\n".join(problems))

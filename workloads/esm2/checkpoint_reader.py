@@ -54,6 +54,8 @@ ALLOWED: dict[tuple[str, str], Any] = {
     ("torch.serialization", "_get_layout"): Record,
     ("pathlib", "PosixPath"): Record,
     ("pathlib._local", "PosixPath"): Record,  # Python 3.13
+    # Members of an Enum by Python 3.11.0 to 3.11.3, which Debian 12 has. Nothing is looked up.
+    ("builtins", "getattr"): Record,
     ("torch", "Size"): torch.Size,
     **{("torch", name): getattr(torch, name) for name in _TYPES.split()},
 }

@@ -155,6 +155,8 @@ class InferenceConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
+    mlflow: bool = True
+    """Copy metrics to MLflow. False saves its import, which takes seconds; ``metrics.jsonl`` has them all."""
     mlflow_uri: str | None = None
     """MLflow tracking URI; null is MLFLOW_TRACKING_URI or else a local store in ``mlruns``."""
     experiment: str = "esm2"

@@ -86,15 +86,15 @@ class MlflowMirror:
             self._warn_once("has not taken every metric of this run")
 
     def _work(self) -> None:
+        if self._uri.startswith("arn:") and not MANAGED.fullmatch(self._uri):
+            self._warn_once("is no app or tracking server of SageMaker; give the ARN of one")
+            return
         try:
             import mlflow  # here, since it takes seconds
         except ImportError as error:
             self._warn_once(f"is off: a package is missing ({error}); install requirements.txt to use it")
             return
         if self._uri.startswith("arn:"):
-            if not MANAGED.fullmatch(self._uri):
-                self._warn_once("is no app or tracking server of SageMaker; give the ARN of one")
-                return
             # The plugin asks for the process's, not for the client's.
             mlflow.set_tracking_uri(self._uri)
         else:

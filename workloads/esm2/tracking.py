@@ -46,6 +46,7 @@ class RunLog:
         experiment: str,
         max_steps: int,
         enabled: bool,
+        mlflow: bool = True,
         tokens: str = "residues",
     ) -> None:
         self._enabled = enabled
@@ -57,21 +58,23 @@ class RunLog:
         _drop_torn_line(self._path)
         self._stream: TextIO | None = self._path.open("a", encoding="utf-8")
         self._progress = _Progress(max_steps, tokens)
-        self._mlflow = MlflowMirror(run_dir, uri=uri, experiment=experiment, params=config)
+        self._mlflow = (
+            MlflowMirror(run_dir, uri=uri, experiment=experiment, params=config) if mlflow else None
+        )
 
     def train(self, step: int, **values: float | None) -> None:
         """Record training metrics; names as in the module's reader, ``report.py``."""
         if not self._enabled:
             return
         self._write({"kind": "train", "step": step, **values})
-        self._mlflow.metrics(step, _numbers("train", values))
+        self._mirror(step, "train", values)
         self._progress.train(step, values)
 
     def evaluation(self, step: int, split: Literal["validation", "test"], **values: float | None) -> None:
         if not self._enabled:
             return
         self._write({"kind": "eval", "split": split, "step": step, **values})
-        self._mlflow.metrics(step, _numbers(split, values))
+        self._mirror(step, split, values)
         shown = [f"{name} {value:.4g}" for name, value in values.items() if value is not None]
         self._progress.say(f"step {step}: {split} {', '.join(shown)}")
 
@@ -108,7 +111,12 @@ class RunLog:
         self._stream.close()
         self._stream = None
         self._progress.close()
-        self._mlflow.close(status)
+        if self._mlflow is not None:
+            self._mlflow.close(status)
+
+    def _mirror(self, step: int, kind: str, values: Mapping[str, float | None]) -> None:
+        if self._mlflow is not None:
+            self._mlflow.metrics(step, _numbers(kind, values))
 
     def _write(self, line: Mapping[str, Any]) -> None:
         assert self._stream is not None, "the record is closed"

@@ -91,6 +91,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
             config=config.to_dict(),
             uri=config.tracking.mlflow_uri,
             experiment=config.tracking.experiment,
+            mlflow=config.tracking.mlflow,
             max_steps=config.train.max_steps,
             enabled=here.is_first,
             tokens=objective.split.tokens,

@@ -64,6 +64,7 @@ class Recorder:
             config=self._config.to_dict(),
             uri=tracking.mlflow_uri,
             experiment=tracking.experiment,
+            mlflow=tracking.mlflow,
             max_steps=self._config.train.max_steps,
             enabled=self._is_first,
         )

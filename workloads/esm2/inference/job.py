@@ -25,7 +25,7 @@ from ..command_line import run_command
 from ..config import InferenceConfig, RunConfig
 from ..hardware import environment
 from ..heartbeat import beat
-from ..launch.local import on_every_device
+from ..launch.local import on_every_device, processes_and_threads
 from ..precision import select_precision
 from ..pretrained import fingerprint, load_model
 from ..processes import Processes, exclusive, processes
@@ -49,11 +49,11 @@ class Loaded:
 def start(name: str, command: Callable[[RunConfig, Processes], None]) -> None:
     """Run the module ``workloads.esm2.inference.<name>``, which calls this when it is run as a program.
 
-    Without torchrun it becomes one process for each device of this machine.
+    Without torchrun it starts one process for each device of this machine, and none besides this for one.
     """
 
     def main(config: RunConfig) -> None:
-        if "RANK" not in os.environ:
+        if "RANK" not in os.environ and processes_and_threads()[0] > 1:
             raise SystemExit(on_every_device(f"workloads.esm2.inference.{name}", f"{name} {config.name}"))
         beat("starting", slow=True)
         with processes() as here:

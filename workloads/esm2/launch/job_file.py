@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+SHUTDOWN_TIMEOUT_SECONDS = 120
+"""Between SIGTERM and SIGKILL for processes, which end their step and save. torchrun's default is 30."""
 JOB_FILE = "job.json"
 CONFIG_FILE = "config.yaml"
 MODULES: Mapping[str, str] = {

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..heartbeat import LINE, SLOW_SECONDS
-from .job_file import MODULES, RESUMED
+from .job_file import MODULES, RESUMED, SHUTDOWN_TIMEOUT_SECONDS
 from .neuron import COMPILING_SECONDS
 from .pod_job import RUN_DIR_ANNOTATION, VERSION_ANNOTATION, Manifest, PodJob
 from .pod_template import AGENT_PORT, CONFIG_FILE, POD_IP, TEMPORARY_FOLDER, pod_template, run_arguments
-from .torchrun import SHUTDOWN_TIMEOUT_SECONDS
 
 AUTO_RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
 MAX_RETRIES = "sagemaker.amazonaws.com/job-max-retry-count"

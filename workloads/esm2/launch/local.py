@@ -4,7 +4,8 @@
 
 Every GPU gets a process. Without one, two processes share the cores, so that a laptop runs the same
 distributed code as a cluster. The processes are torchrun's; it is called as a library, so that a run that
-ends early ends with its own message.
+ends early ends with its own message. A wrong run file is refused before torch and
+transformers, which take seconds, are imported.
 """
 
 from __future__ import annotations
@@ -15,20 +16,19 @@ import tempfile
 import uuid
 from pathlib import Path
 
-import torch
-
 from ..command_line import ERROR_FILE, run_command
 from ..config import RunConfig
 from ..data.run_data import prepare_run
-from ..pretrained import starting_config
 from ..tracking import RESULTS_FILE
-from .torchrun import SHUTDOWN_TIMEOUT_SECONDS, elastic_config, run_processes
+from .job_file import SHUTDOWN_TIMEOUT_SECONDS
 
 CPU_PROCESSES = 2
 
 
 def processes_and_threads() -> tuple[int, int]:
     """How many processes this machine gets, and threads for each."""
+    import torch
+
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     processes = torch.cuda.device_count() or min(CPU_PROCESSES, cores)
     return processes, max(1, cores // processes)
@@ -40,7 +40,9 @@ def main(config: RunConfig) -> None:
     Raises:
         ValueError: for what can be known to be wrong before processes start.
     """
-    if config.chat is None:
+    if config.chat is None and config.model.init_from is not None:
+        from ..pretrained import starting_config
+
         starting_config(config.model)
     prepare_run(config)
     if (config.run_dir / RESULTS_FILE).exists():
@@ -54,6 +56,8 @@ def main(config: RunConfig) -> None:
 
 def on_every_device(module: str, title: str) -> int:
     """Run a module on every device with this process's arguments; the status of the first that failed."""
+    from .torchrun import elastic_config, run_processes
+
     processes, threads = processes_and_threads()
     print(f"{title}: processes {processes}, threads each {threads}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="esm2-") as folder:

@@ -22,10 +22,10 @@ from torch.distributed.launcher.api import LaunchConfig
 from ..command_line import ERROR_FILE, STOPPED_BY_SIGNAL
 from ..heartbeat import slow_seconds
 from .hang_watch import HangWatch, flight_recorder
-from .job_file import MODULES, Job, read_job
+from .job_file import MODULES, SHUTDOWN_TIMEOUT_SECONDS, Job, read_job
 from .slurm_attempts import endings_folder, stacks_folder, write_ending
 from .slurm_step import stage_arguments
-from .torchrun import SHUTDOWN_TIMEOUT_SECONDS, Ending, elastic_config, run_processes
+from .torchrun import Ending, elastic_config, run_processes
 
 FIRST_PORT, NUM_PORTS = 20_000, 10_000
 CHECK, CHECK_MODULE = "check", "workloads.esm2.network.check"
@@ -34,6 +34,8 @@ MEETING_SECONDS = 600
 CHECK_MEETING_SECONDS, CHECK_CONTAINER_MEETING_SECONDS, CHECK_SHUTDOWN_SECONDS = 60, 300, 5
 """A check finds out in time that nodes cannot meet. Containers begin apart: a node that has just replaced
 another reads an image of 20 GB from the shared file system, which the others still have in memory."""
+CHECK_MEETING_VARIABLE = "ESM2_CHECK_MEETING_SECONDS"
+"""An environment variable that replaces these bounds; only tests of a cut network set it."""
 
 
 def main() -> None:
@@ -99,7 +101,8 @@ def launch_config(job: Job, attempt: str, stage: str, node: str, group: Sequence
     run_id = f"{os.environ['SLURM_JOB_ID']}-{attempt}"
     seconds = MEETING_SECONDS
     if stage == CHECK:
-        seconds = CHECK_CONTAINER_MEETING_SECONDS if job.image else CHECK_MEETING_SECONDS
+        usual = CHECK_CONTAINER_MEETING_SECONDS if job.image else CHECK_MEETING_SECONDS
+        seconds = int(os.environ.get(CHECK_MEETING_VARIABLE, usual))
     return elastic_config(
         min_nodes=len(group),
         max_nodes=len(group),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .torchrun import SHUTDOWN_TIMEOUT_SECONDS
+from .job_file import SHUTDOWN_TIMEOUT_SECONDS
 
 Operator = Literal["hyperpod", "kubeflow"]
 Manifest = dict[str, Any]

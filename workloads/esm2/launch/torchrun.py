@@ -17,8 +17,6 @@ from torch.distributed.elastic.multiprocessing.api import PContext, SignalExcept
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-SHUTDOWN_TIMEOUT_SECONDS = 120
-"""Between SIGTERM and SIGKILL for the processes: they end their step and save. torchrun's default is 30."""
 _OTHER_SIGNALS = "SIGINT,SIGHUP,SIGQUIT"
 """That torchrun takes itself; by default it does SIGTERM, too."""
 _FIELDS = {field.name for field in fields(LaunchConfig)}

@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 from ..command_line import USAGE_ERROR, one_line_errors
-from .model import open_model
 from .settings import ServeSettings
 
 MODEL_FOLDER = Path("/opt/ml/model")
@@ -30,10 +29,13 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=PORT)
     options = parser.parse_args()
     with one_line_errors():
+        # torch takes seconds to import. Wrong options and missing packages are reported before that.
         from .app import Service
         from .server import Server
 
         settings = ServeSettings.of(os.environ)
+        from .model import open_model
+
         model = open_model(options.model, settings)
     server = Server(Service(model, settings), host=options.host, port=options.port)
     server.run()

@@ -181,6 +181,7 @@ def _try(mutant: Mutant, tests: list[str]) -> tuple[str, str]:
     source = REPOSITORY / mutant.path
     original = source.read_bytes()
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
+    command += ["-p", "no:randomly"]  # cheap files first
     # Bytecode of the mutant must not outlive it.
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     try:

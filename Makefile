@@ -44,7 +44,8 @@ HYPERPOD_READY := .venv-hyperpod/.ready
 XLA_READY := .venv-xla/.ready
 OLDEST_READY := .venv-oldest/.ready
 # The environment brings the Node.js that the CDK's command line and its Python package run on.
-NODE_HERE = PATH="$(CURDIR)/$(BIN):$$PATH"
+# Node.js keeps what it has compiled of the CDK.
+NODE_HERE = PATH="$(CURDIR)/$(BIN):$$PATH" NODE_COMPILE_CACHE="$${NODE_COMPILE_CACHE:-$(CURDIR)/node_modules/.cache/compiled}"
 
 submit = $(BIN)/python -m tools.$(if $(filter eks,$(TARGET)),eks_submit,submit) $(1) --cluster $(CLUSTER) \
 	$(if $(NODES),--nodes $(NODES)) $(if $(IMAGE),--image $(IMAGE)) $(SUBMIT)

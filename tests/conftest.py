@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
@@ -9,9 +10,11 @@ from _pytest._code.code import ExceptionChainRepr
 
 from tests.shared_folder import shared_folder
 
-LONG = ("local_aws", "workloads")
+FIRST = ("local_aws", "workloads")
 IN_ORDER = ("local_aws", "cluster")
 GPU_TESTS = Path(__file__).parent / "gpu"
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+HANDLERS = pytest.StashKey[tuple[object, ...]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,8 +41,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     """
     in_order = [item for item in items if set(IN_ORDER) & set(item.path.parts)]
     yield
+    remaining = set(items)  # others were deselected
     others = [item for item in items if not set(IN_ORDER) & set(item.path.parts)]
-    items[:] = sorted([*in_order, *others], key=lambda item: not set(LONG) & set(item.path.parts))
+    in_order = [item for item in in_order if item in remaining]
+    items[:] = sorted([*in_order, *others], key=lambda item: not set(FIRST) & set(item.path.parts))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -54,6 +59,28 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
                 for entry in traceback.reprentries:
                     entry.lines = _shortened("\n".join(entry.lines), 12).splitlines()
     return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    item.stash[HANDLERS] = _handlers()
+    yield
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Fail a test that leaves a signal handled otherwise.
+
+    Processes that later tests start inherit an ignored or blocked signal, and cannot be stopped by it.
+    """
+    yield
+    before, after = item.stash[HANDLERS], _handlers()
+    item.stash[HANDLERS] = after
+    assert after == before
+
+
+def _handlers() -> tuple[object, ...]:
+    return (*map(signal.getsignal, STOPPING), signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 
 
 def _shortened(text: str, lines: int) -> str:

@@ -21,7 +21,7 @@ NOBODY = LocalAws("http://localhost:9")
 """Whatever the command line would ask of AWS finds a closed port."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout on which nobody has run `make charts`."""
     folder = tmp_path_factory.mktemp("app") / "checkout"
@@ -35,8 +35,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_command_line_makes_the_golden_templates(checkout: Path, tmp_path: Path) -> None:
-    """Without the charts the EKS cluster alone is refused. Both kinds of clusters are there unasked."""
+@pytest.mark.long
+def test_without_the_charts_the_eks_cluster_alone_is_refused(checkout: Path, tmp_path: Path) -> None:
     output = NOBODY.cdk(
         "synth", "EksHyperPodStack", "--quiet", "--output", str(tmp_path), cwd=checkout, succeeds=False
     )
@@ -44,8 +44,13 @@ def test_the_command_line_makes_the_golden_templates(checkout: Path, tmp_path: P
     assert f"chart hyperpod is not in {checkout}/.charts; run make charts" in output
     made = ("--app", str(tmp_path))
     assert "make charts" not in NOBODY.cdk("synth", "SlurmHyperPodStack", "--quiet", *made, cwd=checkout)
+
+
+def test_the_command_line_makes_the_golden_templates(checkout: Path, tmp_path: Path) -> None:
+    """Both kinds of clusters are there unasked."""
     put_chart(checkout / ".charts")
     NOBODY.cdk("synth", "--quiet", "--output", str(tmp_path), cwd=checkout)
+    made = ("--app", str(tmp_path))
     listed = [line.split(" ")[0] for line in NOBODY.cdk("list", *made, cwd=checkout).splitlines()]
     assert [stack for stack in listed if stack.endswith("Stack")] == [*STACKS, *EKS_STACKS]
     for stack in (*STACKS, *EKS_STACKS):

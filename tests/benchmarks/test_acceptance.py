@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -78,7 +79,11 @@ def test_case(case: Case, settings: Settings) -> None:
 
 
 @pytest.mark.long
-def test_contestants_in_turns(settings: Settings) -> None:
+def test_contestants_in_turns(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A fork of a process that has imported everything. After CUDA's start only a new one will do.
+    forkserver = multiprocessing.get_context("forkserver")
+    forkserver.set_forkserver_preload(["benchmarks.trainers", "benchmarks.ours"])
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forkserver)
     found = versus.run(versus.cases(settings)[0], settings)
     assert list(found["contestants"]) == ["guidance", "tuned", "ours"] and found["verdict"] == "measured"
     assert set(found["ratios"]) == {"guidance", "tuned"} and not found["errors"]

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.case import Settings
 from benchmarks.stages.parity import outcomes
-from tests.workloads.esm2.members import members
+from tests.workloads.esm2.forked_processes import forked
 
 pytestmark = pytest.mark.long
 
@@ -26,7 +26,7 @@ def rehearse(stage: str, contestant: str, folder: Path) -> None:
 
 def rehearsed(stage: str, contestant: str, folder: Path) -> dict[str, Any]:
     """A case in a process of its own, since rehearsals change torch's operators."""
-    with members(1, rehearse, stage, contestant, folder, log=folder / "log") as started:
+    with forked(1, rehearse, stage, contestant, folder, log=folder / "log") as started:
         assert started.ends(500) == [0], started.output
     figures: dict[str, Any] = json.loads((folder / "figures.json").read_text())
     assert figures["verdict"] == "passed", started.output

@@ -51,6 +51,7 @@ def case_of(cases: list[Case], contestant: str) -> Case:
     return next(case for case in cases if case.contestant == contestant)
 
 
+@pytest.mark.long
 def test_methods_differ_in_what_they_train_and_keep(settings: Settings) -> None:
     cases = finetune.cases(settings)
     names = ["all", "base", "accumulation", "checkpointing", "lora", "qlora"]

@@ -8,8 +8,7 @@ from tests.cluster.bundle import BUCKET
 from tests.cluster.cluster import Cluster, at_once
 from tests.cluster.machine import Machine, Result
 
-# Waits of minutes, as for a large file system, are worth seconds here; the longest that is needed is that for
-# Prometheus to have asked its targets, which it does every 30 s.
+# Waits of minutes, as for a large file system, are worth seconds here.
 PATIENCE = 0.4
 _ENVIRONMENT = {
     # The agent's own: Slurm's programs are not on it.

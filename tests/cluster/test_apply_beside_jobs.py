@@ -41,33 +41,18 @@ def apply(controller: Machine, prefix: str, *arguments: str) -> Result:
 
 
 @pytest.fixture(scope="module")
-def ready(cluster: Cluster, lifecycle: Lifecycle) -> Iterator[Cluster]:
-    """All nodes set up; what these tests have changed is taken back at the end."""
+def beside(cluster: Cluster, lifecycle: Lifecycle) -> Iterator[str]:
+    """A job that runs on all workers meanwhile; all nodes are set up."""
     for name, result in lifecycle.first_runs.items():
         assert result.status == 0, f"{name}:\n{result.output}"
     cluster.wait_for_slurm()
-    yield cluster
-    result = apply(cluster.controller, lifecycle.prefix)
-    assert result.status == 0, result.output
-    cluster.wait_for_slurm()
-
-
-def test_other_settings_reach_all_nodes_beside_their_jobs(
-    ready: Cluster, bucket: ArtifactBucket, settings: dict[str, Any]
-) -> None:
-    controller = ready.controller
+    controller = cluster.controller
     job = ["sbatch", "--parsable", "--partition=gpu", "--nodes=3", "--gpus-per-node=2", "--job-name=beside"]
     job_id = controller.run([*job, "--output=/dev/null", "--wrap=srun sleep 600"]).output.strip()
     wait_until(lambda: state(controller, job_id) == "R", "the job to run", seconds=60)
-
-    result = apply(controller, bucket.publish(with_user(settings, "newcomer", 2999)))
-    assert result.status == 0, result.output
-    assert "done: the controller and 3 of 3 workers" in result.output
-    for machine in [controller, *ready.workers]:
-        assert "uid=2999(newcomer)" in machine.run(["id", "newcomer"]).output
-    assert state(controller, job_id) == "R"
+    yield job_id
     controller.run(["scancel", job_id])
-    ready.wait_for_slurm()
+    cluster.wait_for_slurm()
 
 
 def state(controller: Machine, job_id: str) -> str:
@@ -75,12 +60,12 @@ def state(controller: Machine, job_id: str) -> str:
 
 
 def test_a_node_that_failed_is_held_reached_again_and_given_back(
-    ready: Cluster, bucket: ArtifactBucket, settings: dict[str, Any]
+    cluster: Cluster, bucket: ArtifactBucket, settings: dict[str, Any], beside: str
 ) -> None:
-    controller, broken = ready.controller, ready.workers[0]
+    controller, broken = cluster.controller, cluster.workers[0]
     # Somebody else has the number that the new user is to have.
-    broken.run(["useradd", "--uid", "2998", "squatter"])
-    prefix = bucket.publish(with_user(settings, "second", 2998))
+    broken.run(["useradd", "--uid", "2999", "squatter"])
+    prefix = bucket.publish(with_user(settings, "newcomer", 2999))
     result = apply(controller, prefix)
     assert result.status == 3, result.output
     assert f"NOT DONE: {broken.hostname}: step users failed: " in result.output
@@ -100,8 +85,9 @@ def test_a_node_that_failed_is_held_reached_again_and_given_back(
     broken.run(["userdel", "squatter"])
     result = apply(controller, prefix, "--nodes", broken.hostname)
     assert result.status == 0, result.output
-    assert "uid=2998(second)" in broken.run(["id", "second"]).output
-    ready.wait_for_slurm(("idle", "mix", "alloc", "comp"))
+    for machine in [controller, *cluster.workers]:
+        assert "uid=2999(newcomer)" in machine.run(["id", "newcomer"]).output
+    cluster.wait_for_slurm(("idle", "mix", "alloc", "comp"))
     wait_until(
         lambda: job_id not in controller.run(["squeue", "--noheader", "--format=%i"]).output.split(),
         "the job to have run",
@@ -110,4 +96,18 @@ def test_a_node_that_failed_is_held_reached_again_and_given_back(
     assert (
         controller.run(["scontrol", "show", "reservation"]).output.strip() == "No reservations in the system"
     )
-    ready.wait_for_slurm()
+    assert state(controller, beside) == "R"
+
+
+def test_other_settings_reach_all_nodes_beside_their_jobs(
+    cluster: Cluster, lifecycle: Lifecycle, beside: str
+) -> None:
+    """Those of before, without the newcomer."""
+    controller = cluster.controller
+    result = apply(controller, lifecycle.prefix)
+    assert result.status == 0, result.output
+    assert "done: the controller and 3 of 3 workers" in result.output
+    for machine in [controller, *cluster.workers]:
+        # The eighth field is the day on which the account ended.
+        assert machine.run(["getent", "shadow", "newcomer"]).output.split(":")[7] == "1"
+    assert state(controller, beside) == "R"

@@ -11,39 +11,31 @@ import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.patience import wait_until
-from tests.cluster.training import GID, HOME, PYTHON, UID, USER, log_of, nodes_of, submit, tool, wait_for_end
+from tests.cluster.training import GID, HOME, PYTHON, UID, USER, log_of, nodes_of, submit, wait_for_end
 from tests.workloads.esm2.bionemo.stand_in_bionemo import STEP_SECONDS, make_packages
-from tests.workloads.esm2.training_runs import events, lines
+from tests.workloads.esm2.training_runs import lines
 from workloads.esm2.bionemo.checkpoints import checkpoint_step
 
 PROCESS = "workloads.esm2.bionemo.train --config"
+NUM_STEPS, SAVE_EVERY = 80, 10
 RUN = (
-    *(
-        "model.init_from=null",
-        "train.max_steps=80",
-        "train.precision=bf16",
-        f"--python={HOME}/bionemo-python",
-    ),
-    # Prepared and exported by the jobs, of which the second one waits for the first.
-    *("data.source=[sample]", "data.path=data/sample"),
+    *("name=stand-in", "model.init_from=null", f"train.max_steps={NUM_STEPS}"),
+    *(f"train.save_every_steps={SAVE_EVERY}", "train.precision=bf16", f"--python={HOME}/bionemo-python"),
+    # Prepared and exported by the job.
+    *("data.source=[sample]", "data.path=data/bionemo"),
 )
-SAVE_EVERY = 10
 
 
 @pytest.fixture(scope="module")
-def jobs(cluster: Cluster, home: Path) -> dict[str, dict[str, str]]:
+def job(cluster: Cluster, home: Path) -> dict[str, str]:
     make_packages(home / "packages")
     python = home / "bionemo-python"
-    settings = f'PYTHONPATH="$PYTHONPATH:{HOME}/packages" {STEP_SECONDS}=0.4 OMP'
-    python.write_text(PYTHON.replace("OMP", settings, 1))
+    path = PYTHON.replace("$PYTHONPATH", f"$PYTHONPATH:{HOME}/packages")
+    python.write_text(path.replace("OMP", f"{STEP_SECONDS}=0.2 OMP"))
     python.chmod(0o755)
     for path in (python, home / "packages", *(home / "packages").rglob("*")):
         os.chown(path, UID, GID)
-    made = {"killed": submit(cluster, "name=killed", *RUN, stage="train-bionemo")}
-    endless = "train.max_steps=1000000"
-    return made | {
-        "limited": submit(cluster, "name=endless", *RUN, endless, stage="train-bionemo", nodes="1")
-    }
+    return submit(cluster, *RUN, stage="train-bionemo")
 
 
 def reach(run_dir: Path, step: int, log: Path) -> None:
@@ -53,44 +45,28 @@ def reach(run_dir: Path, step: int, log: Path) -> None:
         raise AssertionError(log.read_text()) from error
 
 
-def test_a_killed_run_goes_on_from_bionemos_checkpoint(
-    cluster: Cluster, home: Path, jobs: dict[str, dict[str, str]]
-) -> None:
-    job, run_dir = jobs["killed"], home / "runs/killed"
-    reach(run_dir, SAVE_EVERY, log_of(cluster, job))
+def test_it_goes_on_from_bionemos_checkpoint(cluster: Cluster, home: Path, job: dict[str, str]) -> None:
+    """After the death of a process, and after a time limit, where it saves first."""
+    run_dir, log = home / "runs/stand-in", log_of(cluster, job)
+    reach(run_dir, SAVE_EVERY, log)
     nodes = nodes_of(cluster, job["job"])
     nodes[-1].run(["pkill", "--signal=KILL", "--newest", "--full", PROCESS])
-    found = wait_for_end(cluster, job["job"], log_of(cluster, job))
-    assert found["Restarts"] == "0"
-    said = log_of(cluster, job).read_text()
-    assert re.search(rf"crash 1 of 3 since step \d+: {nodes[-1].hostname}, process 1: status 137\n", said), (
-        said
-    )
-    assert said.count("train_esm2 --num-nodes=2 --num-gpus=1 ") == 2 and "--resume-if-exists" in said
-    results = json.loads((run_dir / "all_results.json").read_text())
-    assert results["steps"] == 80 and results["world_size"] == 2
-    steps = [line["step"] for line in lines(run_dir, "train")]
-    assert "resumed" in events(run_dir) and steps == list(range(1, 81)), "each step once"
-
-
-def test_at_the_time_limit_it_saves_and_goes_on(
-    cluster: Cluster, home: Path, jobs: dict[str, dict[str, str]]
-) -> None:
-    job, run_dir = jobs["limited"], home / "runs/endless"
-    log = log_of(cluster, job)
-    reach(run_dir, SAVE_EVERY, log)
+    wait_until(lambda: "crash 1 of 3" in log.read_text(), "the crash to be counted", seconds=240)
+    reach(run_dir, checkpoint_step(run_dir) + SAVE_EVERY, log)
     # As Slurm does before a time limit.
     cluster.login.run(["scancel", "--batch", "--signal=USR1", job["job"]], user=USER)
-    wait_until(lambda: "requeue 1" in log.read_text(), "the requeue", seconds=240)
+    found = wait_for_end(cluster, job["job"], log)
     said = log.read_text()
+    crash = rf"crash 1 of 3 since step \d+: {nodes[-1].hostname}, process 1: status 137\n"
+    assert re.search(crash, said), said
     stopped = re.search(
         r"saved on SIGUSR1; the newest checkpoint is of step (\d+)\n.*the time limit is near", said
     )
-    assert stopped, said
-    reach(run_dir, int(stopped[1]) + 1, log)
-    tool(cluster, "tools.jobs", "cancel", job["job"])
-    wait_for_end(cluster, job["job"], log, "CANCELLED")
-    (again,) = [line for line in lines(run_dir, "event") if line["event"] == "resumed"]
+    assert stopped and found["Restarts"] == "1", said
+    assert said.count("train_esm2 --num-nodes=2 --num-gpus=1 ") == 3 and "--resume-if-exists" in said
+    results = json.loads((run_dir / "all_results.json").read_text())
+    assert results["steps"] == NUM_STEPS and results["world_size"] == 2
+    _, again = [line for line in lines(run_dir, "event") if line["event"] == "resumed"]
     assert again["step"] == int(stopped[1]) and again["lost_steps"] == 0
     steps = [line["step"] for line in lines(run_dir, "train")]
-    assert steps == list(range(1, steps[-1] + 1)) and steps[-1] > again["step"], "each step once"
+    assert steps == list(range(1, NUM_STEPS + 1)), "each step once"

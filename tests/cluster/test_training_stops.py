@@ -1,20 +1,30 @@
-"""Training that stops without a node's fault: a process is killed, does not start at all, or time is over."""
+"""Training that is stopped by a death, a standstill or its time limit: it costs steps and nothing else.
+
+The tests go on from each other. One job is harmed again and again, each time at its next checkpoint. Beside
+it, on the third node, another one comes to its time limit.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cluster.cluster import Cluster
+from tests.cluster.lifecycle import Lifecycle
+from tests.cluster.machine import Machine
 from tests.cluster.metrics_workspace import MetricsWorkspace
 from tests.cluster.patience import wait_until
 from tests.cluster.training import (
+    HOME,
     NUM_STEPS,
     SAVE_EVERY,
-    TRAINING,
     USER,
     Uninterrupted,
     job_of,
@@ -24,74 +34,90 @@ from tests.cluster.training import (
     tool,
     wait_for_end,
 )
-from tests.workloads.esm2.training_runs import events, lines, losses
+from tests.workloads.esm2.training_runs import lines, losses
 from workloads.esm2.launch.slurm_attempts import newest_checkpoint
 
-Jobs = dict[str, dict[str, str]]
+TRAIN, AGENT = r"-m workloads\.esm2\.train ", r"-m workloads\.esm2\.launch\.node_agent "
+HANG_SECONDS = 15
 SECONDS_TO_SCRAPE = 180
-"""Slurm is asked for jobs every 30 s, and a job for its metrics."""
-MORE_THAN_THERE_IS = 1 << 40
-"""Tokens of a pack: 1 TiB, a byte each."""
+"""Slurm is asked for jobs now and then, and a job for its metrics."""
+NODE_LIST = "/var/lib/discover-nodes/nodes.json"
+SIGNAL_BEHIND = r"""
+until [ -e "$1/checkpoints/step-$(printf %08d "$2")" ] && grep -q "\"step\": $3," "$1/metrics.jsonl"
+do sleep 0.05; done
+kill "-$4" "$5"
+"""
+"""Signals a process when its run has a checkpoint and a later step: run, both steps, signal, process."""
 
 
-@pytest.fixture(scope="module")
-def jobs(cluster: Cluster, home: Path, uninterrupted: Uninterrupted) -> Iterator[Jobs]:
-    """By the run's name; they share the three nodes."""
-    size = f"train.tokens_per_pack={MORE_THAN_THERE_IS}", f"train.tokens_per_step={MORE_THAN_THERE_IS}"
-    jobs = {
-        "limited": submit(cluster, "name=limited", "train.max_steps=1000000", "--time=6:00:00", nodes="1"),
-        "crashed": submit(cluster, "name=crashed"),
-        "hopeless": submit(cluster, "name=hopeless", *size, nodes="1"),
-    }
-    wait_until(lambda: newest_checkpoint(home / "runs/limited") >= SAVE_EVERY, "a checkpoint", seconds=240)
-    # Nobody has to wait for hours: its owner shortens the limit, so that Slurm's signal is due, 300 s before.
-    shorter = ["scontrol", "update", f"JobId={jobs['limited']['job']}", "TimeLimit=6"]
-    cluster.login.run(shorter, user=USER)
-    yield jobs
-    cluster.wait_for_slurm()
+@dataclass
+class Jobs:
+    cluster: Cluster
+    home: Path
+    harmed: dict[str, str]
+    limited: dict[str, str]
+    told: Future[dict[str, Any]]
+    """The state of the limited job after its time limit, when it has been cancelled."""
+    dead: Machine | None = None
+    """The node that has died, as long as it is not replaced."""
+    lost: str = ""
+    """Its name."""
+
+    @property
+    def run_dir(self) -> Path:
+        return self.home / "runs/harmed"
+
+    @property
+    def log(self) -> str:
+        path = log_of(self.cluster, self.harmed)
+        return path.read_text() if path.exists() else ""
+
+    @property
+    def nodes(self) -> list[Machine]:
+        return nodes_of(self.cluster, self.harmed["job"])
+
+    @property
+    def restarts(self) -> int:
+        return int(job_of(self.cluster, self.harmed["job"])["Restarts"])
+
+    def wait_for(self, text: str) -> None:
+        wait_until(lambda: text in self.log, f"{text}: {log_of(self.cluster, self.harmed)}", seconds=240)
+
+    def signal_at_next_checkpoint(self, signal: str, module: str) -> tuple[Machine, str]:
+        """To a process of the last node, as soon as one trains there; the node, and the one that trains.
+
+        A little behind the checkpoint: it may take its time to save, and is not called hung meanwhile.
+        """
+        self.wait_for("start 1, on ")
+        node = self.nodes[-1]
+        wait_until(
+            lambda: processes_of(node, TRAIN),
+            f"a process that trains: {self.log}",
+            seconds=240,
+            pause_seconds=0.5,
+        )
+        (training,), (process,) = processes_of(node, TRAIN), processes_of(node, module)
+        step = newest_checkpoint(self.run_dir) + SAVE_EVERY
+        what = [f"{HOME}/runs/harmed", str(step), str(step + 2), signal, process]
+        node.run(["sh", "-c", SIGNAL_BEHIND, "sh", *what], seconds=240)
+        assert max(losses(self.run_dir)) < NUM_STEPS
+        return node, training
 
 
-def test_a_killed_process_is_started_again(
-    cluster: Cluster, home: Path, jobs: Jobs, uninterrupted: Uninterrupted
-) -> None:
-    """As by the kernel, where memory is short; its node stays in the job."""
-    job, run_dir = jobs["crashed"], home / "runs" / "crashed"
+def processes_of(machine: Machine, module: str) -> list[str]:
+    """Their numbers on the machine."""
+    return machine.run(["pgrep", "--uid", USER, "--full", "--", module], check=False).output.split()
+
+
+def through_its_limit(
+    cluster: Cluster, home: Path, workspace: MetricsWorkspace, limited: dict[str, str]
+) -> dict[str, Any]:
+    """Have a training come to its time limit, go on, and cancel it when it is scraped; what is scraped."""
+    job, run_dir, log = limited["job"], home / "runs/limited", log_of(cluster, limited)
     wait_until(lambda: newest_checkpoint(run_dir) >= SAVE_EVERY, "a checkpoint", seconds=240)
-    nodes = nodes_of(cluster, job["job"])
-    nodes[-1].run(["pkill", "--signal=KILL", "--newest", "--full", TRAINING])
-    found = wait_for_end(cluster, job["job"], log_of(cluster, job))
-    assert found["Restarts"] == "0"
-    log = log_of(cluster, job).read_text()
-    assert re.search(rf"crash 1 of 3 since step \d+: {nodes[-1].hostname}, process 1: status 137\n", log), log
-    assert "resumed" in events(run_dir)
-    assert losses(run_dir) == uninterrupted.losses and len(losses(run_dir)) == NUM_STEPS
-
-
-def test_a_crash_that_comes_again_is_given_up(cluster: Cluster, jobs: Jobs) -> None:
-    """A batch that does not fit into memory, anywhere and at any time."""
-    log = log_of(cluster, jobs["hopeless"])
-    found = wait_for_end(cluster, jobs["hopeless"]["job"], log, "FAILED")
-    assert found["ExitCode"] == "1:0" and found["Restarts"] == "0"
-    said = log.read_text()
-    assert said.count("Traceback") == 3 and "crash 3 of 3 since step 0" in said
-    last = said.strip().rpartition("\n[")[2]
-    assert re.search(
-        r"given up; the first of these crashes was ip-\S+, process 0: status 1\n.*Unable to alloc", last
-    ), last
-
-
-def test_at_the_time_limit_it_saves_and_goes_on(
-    cluster: Cluster, home: Path, jobs: Jobs, workspace: MetricsWorkspace
-) -> None:
-    """Not a step is lost, and none is done twice. Meanwhile its metrics go where those of the nodes go."""
-    job, run_dir = jobs["limited"]["job"], home / "runs" / "limited"
-    log = log_of(cluster, jobs["limited"])
+    # Nobody has to wait for hours: its owner shortens the limit, so that Slurm's signal is due, 300 s before.
+    cluster.login.run(["scontrol", "update", f"JobId={job}", "TimeLimit=6"], user=USER)
     wait_until(lambda: "requeue 1" in log.read_text(), "Slurm's signal, and the requeue", seconds=240)
-    saved = re.search(
-        r"saved on SIGUSR1; the newest checkpoint is of step (\d+)\n.*the time limit is near", log.read_text()
-    )
-    assert saved, log.read_text()
-    step = int(saved[1])
     # Else it comes again every minute, within which a busy computer may do no step.
     cluster.controller.run(["scontrol", "update", f"JobId={job}", "TimeLimit=360"])
     running = {"JobState": "RUNNING", "TimeLimit": "06:00:00"}
@@ -101,19 +127,140 @@ def test_at_the_time_limit_it_saves_and_goes_on(
         seconds=120,
         pause_seconds=1,
     )
-    reached = max(step, newest_checkpoint(run_dir))
+    reached = newest_checkpoint(run_dir)
     wait_until(lambda: newest_checkpoint(run_dir) > reached, "steps after the requeue", seconds=240)
     made = f'last_over_time(esm2_training_step{{run="limited", job_id="{job}", job="training"}}[15m])'
     wait_until(lambda: workspace.query(made), "metrics of the training", seconds=SECONDS_TO_SCRAPE)
-    told = workspace.query(made)[0]
-    assert told["metric"]["role"] == "worker" and float(told["value"][1]) > 0
-    assert told["metric"]["instance"] in {machine.hostname for machine in cluster.workers}
     tool(cluster, "tools.jobs", "cancel", job)
     wait_for_end(cluster, job, log, "CANCELLED")
+    return workspace.query(made)[0]
+
+
+@pytest.fixture(scope="module")
+def jobs(
+    cluster: Cluster,
+    lifecycle: Lifecycle,
+    home: Path,
+    uninterrupted: Uninterrupted,
+    workspace: MetricsWorkspace,
+) -> Iterator[Jobs]:
+    limited = submit(cluster, "name=limited", "train.max_steps=1000000", "--time=6:00:00", nodes="1")
+    harmed = submit(cluster, "name=harmed", f"--hang-seconds={HANG_SECONDS}")
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        told = pool.submit(through_its_limit, cluster, home, workspace, limited)
+        jobs = Jobs(cluster, home, harmed, limited, told)
+        yield jobs
+    if jobs.dead:
+        assert lifecycle.run(cluster.replace(jobs.dead)).status == 0
+    cluster.wait_for_slurm()
+
+
+def test_a_killed_process_is_started_again(jobs: Jobs) -> None:
+    """As by the kernel, where memory is short; its node stays in the job."""
+    node, _ = jobs.signal_at_next_checkpoint("KILL", TRAIN)
+    jobs.wait_for("crash 1 of 3")
+    said = rf"crash 1 of 3 since step \d+: {node.hostname}, process 1: status 137\n"
+    wait_until(lambda: re.search(said, jobs.log), "what is said of the crash", seconds=10)
+
+
+def test_no_process_outlives_its_torchrun(jobs: Jobs) -> None:
+    """torchrun's own death leaves its processes behind; the end of the step is Slurm's to see."""
+    node, training = jobs.signal_at_next_checkpoint("KILL", AGENT)
+    jobs.wait_for(f"no word from torchrun of {node.hostname}")
+    assert node.run(["test", "-e", f"/proc/{training}"], check=False).status, "it is still there"
+    assert jobs.log.count("crash 1 of 3") == 2, "they are counted anew after a checkpoint"
+    assert jobs.restarts == 0
+
+
+def test_a_hung_process_is_blamed_and_the_job_goes_on(jobs: Jobs) -> None:
+    machine, _ = jobs.signal_at_next_checkpoint("STOP", TRAIN)
+    jobs.wait_for("it hung")
+    told = re.search(
+        rf"to blame is {machine.hostname}, process (\d), it was stopped by a signal; state T, ", jobs.log
+    )
+    assert told, jobs.log
+    folder = log_of(jobs.cluster, jobs.harmed).parent
+    stacks = folder / "stacks" / "0.3"
+    assert f"stacks: {HOME}/runs/harmed/jobs/{folder.name}/stacks/0.3" in jobs.log
+    assert {path.name for path in stacks.glob("rank-*")} == {"rank-0.txt", "rank-1.txt"}
+    guilty = (stacks / f"rank-{told[1]}.txt").read_text()
+    assert f"node: {machine.hostname}\n" in guilty and "state: T\n" in guilty
+    for path in stacks.glob("rank-*"):
+        assert "workloads/esm2/train.py" in path.read_text()
+    jobs.wait_for("start 2, on ")
+    assert jobs.restarts == 1
+
+
+def test_the_death_of_the_first_node_requeues_the_job(jobs: Jobs) -> None:
+    """With it die the batch script, and where the others meet."""
+    step = newest_checkpoint(jobs.run_dir) + SAVE_EVERY
+    wait_until(lambda: newest_checkpoint(jobs.run_dir) >= step, f"a checkpoint: {jobs.log}", seconds=240)
+    jobs.dead = jobs.nodes[0]
+    jobs.lost = jobs.dead.hostname
+    jobs.cluster.kill(jobs.dead)
+    assert max(losses(jobs.run_dir)) < NUM_STEPS
+    # Replaced before that, its name would be unknown to Slurm while the job still has it.
+    wait_until(lambda: jobs.restarts == 2, "Slurm to requeue the job", seconds=240, pause_seconds=0.5)
+
+
+def test_at_the_time_limit_it_saves_and_goes_on(cluster: Cluster, home: Path, jobs: Jobs) -> None:
+    """Not a step is lost, and none is done twice. Meanwhile its metrics go where those of the nodes go."""
+    told = jobs.told.result(timeout=400)
+    assert told["metric"]["role"] == "worker" and float(told["value"][1]) > 0
+    assert told["metric"]["instance"] in {machine.hostname for machine in cluster.workers}
+    run_dir, log = home / "runs" / "limited", log_of(cluster, jobs.limited).read_text()
+    saved = re.search(
+        r"saved on SIGUSR1; the newest checkpoint is of step (\d+)\n.*the time limit is near", log
+    )
+    assert saved, log
     # The limit may have come again at the same time, or its processes are only starting.
     assert re.search(
-        r"(saved|ended) on SIGUSR[12]; the newest checkpoint is of step \d+\n.*cancelled\n", log.read_text()
-    ), log.read_text()
+        r"(saved|ended) on SIGUSR[12]; the newest checkpoint is of step \d+\n.*cancelled\n", log
+    ), log
     again = [line for line in lines(run_dir, "event") if line["event"] == "resumed"]
-    assert again[0]["step"] == step and {line["lost_steps"] for line in again} == {0}
+    assert again[0]["step"] == int(saved[1]) and {line["lost_steps"] for line in again} == {0}
     assert set(losses(run_dir)) == set(range(1, newest_checkpoint(run_dir) + 1))
+
+
+def test_a_job_that_lacks_a_node_waits_for_the_new_one_which_is_scraped(
+    cluster: Cluster, lifecycle: Lifecycle, jobs: Jobs, workspace: MetricsWorkspace
+) -> None:
+    """Meanwhile the training goes on with the node that is left."""
+    lost = jobs.dead
+    assert lost
+    login, new = cluster.login, cluster.replace(lost)
+    jobs.dead = None
+    assert new.address != lost.address
+    options = ["--parsable", "--partition=gpu", "--nodes=3", "--output=/fsx/waited"]
+    waiting = login.run(["sbatch", *options], text="#!/bin/bash\nsrun hostname\n").output.strip()
+    result = lifecycle.run(new)
+    assert result.status == 0, result.output
+    wait_until(
+        lambda: new.hostname in workspace.instances('up{job="node"} == 1'),
+        "the new node's metrics",
+        seconds=150,
+    )
+    assert lost.address not in cluster.controller.read(NODE_LIST)
+    wait_for_end(cluster, waiting, cluster.shared / "waited")
+    assert set(login.read("/fsx/waited").split()) == {worker.hostname for worker in cluster.workers}
+    job = ["srun", f"--nodelist={new.hostname}", "--partition=gpu", "--gpus=4", "--container-image=x.sqsh"]
+    assert login.run([*job, "hostname"]).output == f"{new.hostname}\n"
+
+
+def test_all_of_it_has_cost_steps_and_nothing_else(
+    cluster: Cluster, jobs: Jobs, uninterrupted: Uninterrupted
+) -> None:
+    found = wait_for_end(cluster, jobs.harmed["job"], log_of(cluster, jobs.harmed))
+    assert found["Restarts"] == "2"
+    started = re.search(r"start 3, on (\S+) (\S+)\n", jobs.log)
+    assert started and jobs.lost and jobs.lost not in started.groups(), jobs.log
+    resumed = [line for line in lines(jobs.run_dir, "event") if line["event"] == "resumed"]
+    assert len(resumed) == 4 and all(line["step"] >= SAVE_EVERY for line in resumed), resumed
+    assert f"resumed, lost steps {resumed[-1]['lost_steps']}" in jobs.log
+    # The same numbers to the last bit, each step once.
+    assert losses(jobs.run_dir) == uninterrupted.losses
+    assert len(losses(jobs.run_dir)) == NUM_STEPS
+    assert json.loads((jobs.run_dir / "all_results.json").read_text())["world_size"] == 2
+    report = cluster.shared / Path(jobs.harmed["report"]).relative_to("/fsx")
+    assert "<svg" in report.read_text()

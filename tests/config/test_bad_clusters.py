@@ -28,7 +28,8 @@ CASES: list[dict[str, Any]] = [
 def test_errors_are_exact(tmp_path: Path) -> None:
     path, found = tmp_path / "cluster.yaml", {}
     for case in CASES:
-        path.write_text(yaml.safe_dump(document(case["base"], case["changes"]), allow_unicode=True), "utf-8")
+        made = document(case["base"], case["changes"])
+        path.write_text(yaml.dump(made, Dumper=yaml.CSafeDumper, allow_unicode=True), "utf-8")
         with pytest.raises(ValueError) as caught:
             load_cluster(path)
         errors = [line.removeprefix(f"{path}: ") for line in str(caught.value).splitlines()]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any, get_args
 
 import botocore.session
 import pytest
 import regex
-from botocore.model import Shape
+from botocore.model import ServiceModel, Shape
 from cfnlint.schema import PROVIDER_SCHEMA_MANAGER, ResourceNotFoundError
 
 from config.cluster_kinds import KINDS
@@ -19,14 +20,24 @@ from config.task_governance import MAX_NAME
 from config.text_forms import FORMS
 
 
+@cache
+def model(service: str) -> ServiceModel:
+    return botocore.session.get_session().get_service_model(service)
+
+
 def shape(service: str, name: str) -> Shape:
-    return botocore.session.get_session().get_service_model(service).shape_for(name)
+    return model(service).shape_for(name)
+
+
+@cache
+def schema() -> dict[str, Any]:
+    return KINDS["eks"].model_json_schema()
 
 
 def setting(section: str, name: str) -> dict[str, Any]:
     """What the JSON schema says of it; of a list that may be null, the list."""
-    schema = KINDS["eks"].model_json_schema()["$defs"][section]["properties"][name]
-    options: list[dict[str, Any]] = schema.get("anyOf", [schema])
+    found = schema()["$defs"][section]["properties"][name]
+    options: list[dict[str, Any]] = found.get("anyOf", [found])
     return options[0]
 
 

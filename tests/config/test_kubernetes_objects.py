@@ -53,7 +53,7 @@ def objects(file: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("version", ["1.33", "1.34"])
+@pytest.mark.parametrize("version", [pytest.param("1.33", marks=pytest.mark.long), "1.34"])
 def test_kubernetes_knows_every_field(file: str, version: str) -> None:
     for made in objects(file):
         kubernetes_validate.validate(made, version, strict=True)

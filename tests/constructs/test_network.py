@@ -6,7 +6,8 @@ import pytest
 from aws_cdk import Stack
 
 from constructs.network import Network
-from tests.stacks.base_templates import DATABASE, EXISTING_VPC, cluster_of, new_app
+from tests.stacks.base_templates import DATABASE, EXISTING_VPC, cluster_of
+from tests.stacks.synthesized import new_app
 
 
 @pytest.fixture(scope="module")

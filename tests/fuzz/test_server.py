@@ -14,10 +14,6 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-import schemathesis
-from hypothesis import HealthCheck, Phase, given, seed, settings, strategies
-from schemathesis import Case, GenerationMode
-from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 from tests.fuzz.server_requests import framed, noise, request
 from tests.fuzz.soak import is_constant
@@ -40,13 +36,6 @@ def served() -> Iterator[Served]:
         yield found
 
 
-SEQUENCES = strategies.from_regex(rf"[A-Za-z]{{1,{MAX_RESIDUES}}}", fullmatch=True)
-schemathesis.openapi.media_type(
-    CSV,
-    strategies.lists(SEQUENCES, min_size=1, max_size=MAX_PROTEINS).map(lambda rows: "\n".join(rows).encode()),
-)
-
-
 def is_right(body: object) -> bool:
     """Whether a body by the description is; its generator takes private characters for printable ones."""
     proteins = body["proteins"] if isinstance(body, dict) else []
@@ -57,6 +46,14 @@ def is_right(body: object) -> bool:
 def test_answers_are_as_the_description_says(
     served: Served, rounds: Callable[[int], Iterator[random.Random]]
 ) -> None:
+    import schemathesis  # it takes two seconds, which make test spares
+    from hypothesis import HealthCheck, Phase, given, seed, settings, strategies
+    from schemathesis import Case, GenerationMode
+    from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+
+    sequences = strategies.from_regex(rf"[A-Za-z]{{1,{MAX_RESIDUES}}}", fullmatch=True)
+    rows = strategies.lists(sequences, min_size=1, max_size=MAX_PROTEINS)
+    schemathesis.openapi.media_type(CSV, rows.map(lambda row: "\n".join(row).encode()))
     described = schemathesis.openapi.from_url(f"http://127.0.0.1:{served.port}/openapi.json")
     for path in ("/ping", "/openapi.json"):
         described[path]["GET"].Case().call_and_validate()

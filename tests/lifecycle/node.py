@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -13,7 +16,7 @@ from typing import IO, Any
 import pytest
 
 from node_setup.facts import NodeFacts
-from node_setup.host import Host
+from node_setup.host import Finished, Host
 from node_setup.node import Node
 from node_setup.settings import read_deployment, read_settings
 
@@ -22,6 +25,7 @@ SYSTEM_PATH = f"/usr/sbin:/usr/bin:/sbin:/bin:{Path(sys.executable).parent}"
 ADDRESSES = {"controller": "10.0.0.10", "login": "10.0.0.20", "workers": "10.0.0.31"}
 ROLES = {"controller": "controller", "login": "login", "workers": "worker"}
 
+_try_run_for_real = Host.try_run
 _STAND_IN = """#!/bin/bash
 echo "{name} $*" >> "{calls}"
 {body}
@@ -107,13 +111,30 @@ class StandIns:
     def __post_init__(self) -> None:
         (self.folder / "bin").mkdir(parents=True)
         self._calls = self.folder / "calls"
+        self._functions: dict[str, Callable[[list[str]], int]] = {}
         self.path = f"{self.folder / 'bin'}:{SYSTEM_PATH}"
 
     def command(self, name: str, body: str = "exit 0") -> None:
         """Have a command do something else, in bash; ``$@`` are its arguments."""
+        self._functions.pop(name, None)
         path = self.folder / "bin" / name
         path.write_text(_STAND_IN.format(name=name, calls=self._calls, body=body))
         path.chmod(0o755)
+
+    def function(self, name: str, status_of: Callable[[list[str]], int]) -> None:
+        """Have a command of steps be a function of its arguments, in this process; it prints as they do."""
+        self._functions[name] = status_of
+
+    def try_run(self, host: Host, *command: str | Path, **options: Any) -> Finished:
+        """In place of the host's own: functions first."""
+        name, *words = (str(word) for word in command)
+        if name not in self._functions:
+            return _try_run_for_real(host, *command, **options)
+        with self._calls.open("a") as calls:
+            print(name, *words, file=calls)
+        with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()) as errors:
+            status = self._functions[name](words)
+        return Finished(status, output.getvalue(), errors.getvalue())
 
     @property
     def calls(self) -> list[str]:
@@ -206,4 +227,7 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
     """Stand-in commands for steps that the test calls by themselves."""
     commands = StandIns(tmp_path / "stand_ins")
     monkeypatch.setenv("PATH", commands.path)
+    monkeypatch.setattr(
+        Host, "try_run", lambda host, *command, **options: commands.try_run(host, *command, **options)
+    )
     return commands

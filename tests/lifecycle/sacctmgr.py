@@ -1,4 +1,4 @@
-"""A stand-in for sacctmgr, with its database in a JSON file: sacctmgr.py DATABASE ARGUMENT..."""
+"""A stand-in for sacctmgr, with its database in a JSON file."""
 
 from __future__ import annotations
 
@@ -58,7 +58,3 @@ def sacctmgr(path: Path, words: list[str]) -> int:
         return 64
     path.write_text(json.dumps(database))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(sacctmgr(Path(sys.argv[1]), sys.argv[2:]))

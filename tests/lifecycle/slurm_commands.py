@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.lifecycle.node import StandIns
+from tests.lifecycle.sacctmgr import sacctmgr
 
-SACCTMGR = Path(__file__).parent / "sacctmgr.py"
 PYXIS_HELP = "      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH\n"
 CONFIGURATION = """Configuration data as of 2026-11-21T15:36:39
 AccountingStorageEnforce = associations,limits
@@ -71,8 +71,7 @@ class SlurmCommands:
         stand_ins.command("sbatch", "echo 'sbatch: Job 1 to start at 2026-11-21T15:36:38' >&2")
         stand_ins.command("systemctl", '[[ "$1" != is-active ]] || echo active')
         stand_ins.command("nvidia-smi", "echo 'GPU 0: NVIDIA A10G (UUID: GPU-1)'")
-        # A standard error of nothing but imports would be taken for the command's.
-        stand_ins.command("sacctmgr", f'exec {sys.executable} -I -S {SACCTMGR} {folder}/database "$@"')
+        stand_ins.function("sacctmgr", partial(sacctmgr, folder / "database"))
         self.database = {"accounts": {"root": ["", "1"]}, "users": {"root": ["root"]}, "admins": ["root"]}
 
     def answers(self, name: str, text: str) -> None:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import fcntl
 import json
-import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.lifecycle.applied_cluster import HASH, SOURCE, Cluster
-from tests.lifecycle.node import ADDRESSES, resource_config
+from tests.lifecycle.node import ADDRESSES, Result, resource_config
 
 
 @pytest.fixture
@@ -23,17 +23,42 @@ def cluster(tmp_path: Path) -> Cluster:
     return Cluster(tmp_path)
 
 
-def test_the_controller_comes_first_then_all_workers(cluster: Cluster) -> None:
+@dataclass(frozen=True)
+class Applied:
+    """A run in which all went well, on a cluster whose login nodes are in Slurm, too."""
+
+    cluster: Cluster
+    result: Result
+    bundle_before: list[Path]
+    bundle_after: list[Path]
+
+
+@pytest.fixture(scope="module")
+def applied(tmp_path_factory: pytest.TempPathFactory) -> Applied:
+    cluster = Cluster(tmp_path_factory.mktemp("applied"))
+    cluster.node("ip-10-0-0-20")
+    cluster.node(ADDRESSES["login"])
+    before = sorted(cluster.bundle.folder.rglob("*"))
     result = cluster.apply()
+    return Applied(cluster, result, before, sorted(cluster.bundle.folder.rglob("*")))
+
+
+def test_the_controller_comes_first_then_all_workers(applied: Applied) -> None:
+    """Login nodes that are in Slurm are no workers."""
+    result, visits = applied.result, applied.cluster.visits
     assert result.status == 0, result.output
-    assert cluster.visits[0] == "controller"
-    assert sorted(cluster.visits[1:]) == ["ip-10-0-0-31", "ip-10-0-0-32"]
+    assert visits[0] == "controller"
+    assert sorted(visits[1:]) == ["ip-10-0-0-31", "ip-10-0-0-32"]
     assert "ip-10-0-0-31: done: 1 steps, 0 changes" in result.output
     assert result.output.endswith("apply: done: the controller and 2 of 2 workers\n")
 
 
-def test_each_worker_fetches_the_scripts_to_a_folder_of_roots_alone(cluster: Cluster) -> None:
-    cluster.apply()
+def test_the_bundle_stays_as_it_is(applied: Applied) -> None:
+    assert applied.bundle_before == applied.bundle_after
+
+
+def test_each_worker_fetches_the_scripts_to_a_folder_of_roots_alone(applied: Applied) -> None:
+    cluster = applied.cluster
     for line in (cluster.root / "visits").read_text().splitlines()[1:]:
         _, bundle, mode = line.split()
         assert bundle == HASH and int(mode) == 0o700
@@ -75,6 +100,7 @@ def test_a_worker_that_fails_is_named_with_its_step_and_output(cluster: Cluster)
     assert last[1].endswith("NOT DONE: ip-10-0-0-31: step touch failed: it is broken. What to do: mend it")
 
 
+@pytest.mark.long
 def test_scripts_that_cannot_be_fetched(cluster: Cluster) -> None:
     cluster.set("no-s3")
     result = cluster.apply()
@@ -85,33 +111,36 @@ def test_scripts_that_cannot_be_fetched(cluster: Cluster) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("state", "reason", "why"),
-    [
-        (
-            "DOWN+DRAIN",
-            "bad disk",
-            "it is DOWN+DRAIN (bad disk); a node that is replaced gets the new scripts",
-        ),
-        (
-            "IDLE+DRAIN",
-            "RAM: a b",
-            "somebody else has drained it (RAM: a b); give it back (`sudo scontrol update",
-        ),
-        ("DOWN*", "Not responding", "it is DOWN+NOT_RESPONDING (Not responding)"),
-        ("IDLE+CLOUD+POWERED_DOWN", "", "it is CLOUD+IDLE+POWERED_DOWN; repeat this command when it is up"),
-    ],
-)
-def test_nodes_that_cannot_be_reached_are_named(cluster: Cluster, state: str, reason: str, why: str) -> None:
-    cluster.node("ip-10-0-0-32", state, reason)
-    before = cluster.state("ip-10-0-0-32")
+UNREACHABLE = {
+    "ip-10-0-0-41": (
+        ("DOWN+DRAIN", "bad disk"),
+        "it is DOWN+DRAIN (bad disk); a node that is replaced gets the new scripts",
+    ),
+    "ip-10-0-0-42": (
+        ("IDLE+DRAIN", "RAM: a b"),
+        "somebody else has drained it (RAM: a b); give it back (`sudo scontrol update",
+    ),
+    "ip-10-0-0-43": (("DOWN*", "Not responding"), "it is DOWN+NOT_RESPONDING (Not responding)"),
+    "ip-10-0-0-44": (
+        ("IDLE+CLOUD+POWERED_DOWN", ""),
+        "it is CLOUD+IDLE+POWERED_DOWN; repeat this command when it is up",
+    ),
+}
+
+
+def test_nodes_that_cannot_be_reached_are_named(cluster: Cluster) -> None:
+    for name, (shown, _) in UNREACHABLE.items():
+        cluster.node(name, *shown)
+    before = [cluster.state(name) for name in UNREACHABLE]
     result = cluster.apply()
     assert result.status == 3
-    assert cluster.visits == ["controller", "ip-10-0-0-31"]
-    assert f"NOT DONE: ip-10-0-0-32: {why}" in result.output
-    assert cluster.state("ip-10-0-0-32") == before
+    assert sorted(cluster.visits[1:]) == ["ip-10-0-0-31", "ip-10-0-0-32"]
+    for name, (_, why) in UNREACHABLE.items():
+        assert f"NOT DONE: {name}: {why}" in result.output
+    assert [cluster.state(name) for name in UNREACHABLE] == before
 
 
+@pytest.mark.long
 def test_a_node_without_room_is_waited_for_and_left(cluster: Cluster) -> None:
     cluster.node("ip-10-0-0-31", "ALLOCATED")
     cluster.set("busy-ip-10-0-0-31")
@@ -141,6 +170,7 @@ def test_a_node_of_a_failed_run_is_reached_through_a_reservation(cluster: Cluste
     assert " Users=root " in created and " Flags=MAINT,IGNORE_JOBS,OVERLAP " in created
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flag", ["no-s3", "busy-ip-10-0-0-31"])
 def test_it_is_drained_again_if_the_scripts_do_not_get_that_far(cluster: Cluster, flag: str) -> None:
     cluster.node("ip-10-0-0-31", "IDLE+DRAIN", "node-setup: step users failed; see the log")
@@ -149,13 +179,6 @@ def test_it_is_drained_again_if_the_scripts_do_not_get_that_far(cluster: Cluster
     assert cluster.apply("--wait-minutes", "0.005").status == 3
     assert cluster.state("ip-10-0-0-31") == before
     assert any(call.startswith("scontrol delete") for call in cluster.bundle.stand_ins.calls)
-
-
-def test_login_nodes_that_are_in_slurm_are_no_workers(cluster: Cluster) -> None:
-    cluster.node("ip-10-0-0-20")
-    cluster.node(ADDRESSES["login"])
-    assert cluster.apply().status == 0
-    assert len(cluster.visits) == 3
 
 
 def test_only_nodes_that_are_there_can_be_chosen(cluster: Cluster) -> None:
@@ -183,6 +206,7 @@ def test_one_at_a_time(cluster: Cluster) -> None:
     assert "ERROR: another one is at work. What to do: wait for its end" in result.output
 
 
+@pytest.mark.long
 def test_it_goes_on_when_nobody_watches_any_more(cluster: Cluster) -> None:
     """As when the session with the node breaks: its log has all of it."""
     command = f'"{sys.executable}" -s -B "{cluster.bundle.folder}/apply_to_cluster.py" --source {SOURCE}'
@@ -196,13 +220,3 @@ def test_it_goes_on_when_nobody_watches_any_more(cluster: Cluster) -> None:
     assert len(cluster.visits) == 3
     log = (cluster.root / "var/log/provision/provisioning.log").read_text()
     assert log.endswith("done: the controller and 2 of 2 workers\n")
-
-
-def test_the_bundle_stays_as_it_is(cluster: Cluster) -> None:
-    copy = cluster.root.parent / "copy"
-    shutil.copytree(cluster.bundle.folder, copy)
-    cluster.apply()
-    before, after = (
-        sorted(path.relative_to(f) for path in f.rglob("*")) for f in (copy, cluster.bundle.folder)
-    )
-    assert before == after

@@ -166,6 +166,7 @@ def test_running_containers_keep_their_storage(al2023: EksNode) -> None:
     assert "WARNING: containers run" in result.output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("disks", "where"),
     [
@@ -185,6 +186,7 @@ def test_the_disk_is_one_that_is_there(al2023: EksNode, disks: dict[str, str], w
     assert ("no local disk" in result.output) == (where is None)
 
 
+@pytest.mark.long
 def test_disks_of_a_new_node_are_waited_for(al2023: EksNode) -> None:
     al2023.mounts({})
     al2023.stand_ins.command("sleep", f'echo "{al2023.root}/opt/sagemaker {EBS}" >> "{al2023.table}"')
@@ -192,6 +194,7 @@ def test_disks_of_a_new_node_are_waited_for(al2023: EksNode) -> None:
     assert "/var/lib/kubelet" in al2023.bound()
 
 
+@pytest.mark.long
 def test_drives_that_are_being_formatted_are_waited_for(al2023: EksNode) -> None:
     al2023.mounts({"/opt/sagemaker": EBS})
     al2023.state.write_text("activating")
@@ -201,6 +204,7 @@ def test_drives_that_are_being_formatted_are_waited_for(al2023: EksNode) -> None
     assert al2023.bound()["/var/lib/kubelet"].startswith("/opt/dlami/nvme/")
 
 
+@pytest.mark.long
 def test_a_node_without_a_disk_boots_without_waiting(al2023: EksNode) -> None:
     al2023.mounts({})
     al2023.run()
@@ -209,6 +213,7 @@ def test_a_node_without_a_disk_boots_without_waiting(al2023: EksNode) -> None:
     assert "sleep 5" not in al2023.stand_ins.calls
 
 
+@pytest.mark.long
 def test_a_reboot_mounts_what_was_there(al2023: EksNode) -> None:
     al2023.run()
     pulled = al2023.root / "opt/dlami/nvme/container-storage/containerd/pulled"
@@ -220,6 +225,7 @@ def test_a_reboot_mounts_what_was_there(al2023: EksNode) -> None:
     assert pulled.read_text() == "layer"
 
 
+@pytest.mark.long
 def test_a_disk_that_was_there_is_waited_for_after_a_reboot(al2023: EksNode) -> None:
     al2023.mounts({"/opt/sagemaker": EBS})
     al2023.run()
@@ -230,6 +236,7 @@ def test_a_disk_that_was_there_is_waited_for_after_a_reboot(al2023: EksNode) -> 
     assert al2023.bound()["/var/lib/kubelet"] == "/opt/sagemaker/container-storage/kubelet"
 
 
+@pytest.mark.long
 def test_a_disk_that_comes_up_empty_gets_the_images_own_files_again(al2023: EksNode) -> None:
     al2023.run()
     shutil.rmtree(al2023.root / "opt/dlami/nvme/container-storage")
@@ -238,6 +245,7 @@ def test_a_disk_that_comes_up_empty_gets_the_images_own_files_again(al2023: EksN
     assert list((al2023.root / "opt/dlami/nvme/container-storage/containerd").iterdir())
 
 
+@pytest.mark.long
 def test_what_another_root_volume_left_is_not_used(al2023: EksNode) -> None:
     """A patched node has a new root volume and may keep its disk."""
     old = al2023.root / "opt/dlami/nvme/container-storage/containerd/of-another-image"
@@ -254,18 +262,21 @@ def test_a_folder_that_containerd_was_told_to_use_is_the_one_that_moves(node: Ek
     assert "/data/containerd" in node.bound() and "/var/lib/containerd" not in node.bound()
 
 
+@pytest.mark.long
 def test_a_folder_on_a_disk_already_stays(al2023: EksNode) -> None:
     al2023.config.write_text('root = "/opt/sagemaker/containerd/data-root"\n')
     assert al2023.run().status == 0
     assert set(al2023.bound()) == {"/var/lib/kubelet"}
 
 
+@pytest.mark.long
 def test_a_node_without_any_configuration_of_containerd_has_the_default(al2023: EksNode) -> None:
     al2023.config.unlink()
     assert al2023.run().status == 0
     assert "/var/lib/containerd" in al2023.bound()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["mount", "cp"])
 def test_a_failure_ends_with_a_status_and_time_to_ship_the_log(al2023: EksNode, command: str) -> None:
     al2023.stand_ins.command(command, "echo 'No space left on device' >&2; exit 1")
@@ -284,6 +295,7 @@ def test_mounts_without_effect_fail(al2023: EksNode) -> None:
     assert "ERROR: container storage is still on the root volume" in result.output
 
 
+@pytest.mark.long
 def test_half_a_copy_is_not_taken_for_a_whole_one(al2023: EksNode) -> None:
     al2023.run()
     storage = al2023.root / "opt/dlami/nvme/container-storage"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from node_setup.failure import SetupError
 from node_setup.node import Node
 from node_setup.steps import users
 from tests.lifecycle.node import StandIns, node_of
+from tests.lifecycle.user_database import user_command
 
-DATABASE = Path(__file__).parent / "user_database.py"
 UID, GID = os.getuid(), os.getgid()
 """Homes are given to whoever runs the tests; the stand-in's own users are of other numbers."""
 RESEARCH = {"name": "research", "gid": GID}
@@ -43,7 +43,7 @@ class Machine:
             "busy": [],
         }
         for name in ("getent", "id", "groupadd", "useradd", "usermod"):
-            stand_ins.command(name, f'exec {sys.executable} -I -S {DATABASE} {folder}/database {name} "$@"')
+            stand_ins.function(name, partial(user_command, folder / "database", name))
         stand_ins.command("setpriv", AS_USER)
         stand_ins.command("visudo")
         self.home = folder / "root/fsx/home/ada"

@@ -1,4 +1,4 @@
-"""A stand-in for the commands that keep users: user_database.py DATABASE COMMAND ARGUMENT...
+"""A stand-in for the commands that keep users.
 
 The database is JSON: passwd, group and shadow, each a list of lines as lists of fields.
 """
@@ -44,8 +44,8 @@ def usermod(database: dict[str, Any], options: dict[str, str], name: str) -> Non
             group[3] = ",".join(members + [name] * (group[0] in options["--groups"].split(",")))
 
 
-def main() -> int:
-    path, command, words = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+def user_command(path: Path, command: str, words: list[str]) -> int:
+    """The part of ``command`` that the steps use, on the database at ``path``; its status."""
     database = json.loads(path.read_text())
     if command == "getent":
         return getent(database, *words)
@@ -67,7 +67,3 @@ def main() -> int:
         usermod(database, options, name)
     path.write_text(json.dumps(database))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -16,7 +17,10 @@ READ = ("app.py", "clusters", "lifecycle")
 def main() -> None:
     environment = {name: value for name, value in os.environ.items() if name.startswith("CDK_")}
     out = Path(environment.pop("CDK_OUTDIR"))
-    digest = hashlib.sha256(repr(sorted(environment.items())).encode())
+    context = json.loads(environment["CDK_CONTEXT_JSON"])
+    context.pop("aws:cdk:bundling-stacks", None)  # no asset is bundled; cdk destroy gives none
+    keys = environment | {"CDK_CONTEXT_JSON": json.dumps(context, sort_keys=True)}
+    digest = hashlib.sha256(repr(sorted(keys.items())).encode())
     for name in READ:
         for path in sorted([Path(name), *Path(name).rglob("*")]):
             if path.is_file() and "__pycache__" not in path.parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -35,6 +36,7 @@ COPIED = (
 )
 LINKED = (".venv", "node_modules")
 COMMAND_SECONDS = 480
+_SESSION: Any = boto3.Session("local", "local")
 
 
 def copy_checkout(destination: Path) -> Path:
@@ -52,6 +54,12 @@ def copy_checkout(destination: Path) -> Path:
     settings["app"] = f"{sys.executable} {Path(__file__).with_name('cached_app.py')}"
     (destination / "cdk.json").write_text(json.dumps(settings))
     return destination
+
+
+@functools.cache
+def _client(url: str, service: str, region: str) -> Any:
+    """Reading a service's model takes half a second of processor time."""
+    return _SESSION.client(service, region_name=region, endpoint_url=url)
 
 
 def put_chart(cache: Path) -> None:
@@ -86,8 +94,7 @@ class LocalAws:
 
     def client(self, service: str, region: str) -> Any:
         """A client of this AWS; ``Any`` because the types of boto3 know services by literals only."""
-        session: Any = boto3.Session("local", "local", region_name=region)
-        return session.client(service, endpoint_url=self.url)
+        return _client(self.url, service, region)
 
     def run(self, *command: str, cwd: Path, succeeds: bool = True) -> str:
         """What ``command`` prints, on both streams. Fails the test if its exit status is not as expected."""

@@ -28,8 +28,14 @@ SECRET_REFERENCE = re.compile(r"\{\{resolve:secretsmanager:(.+?):SecretString:(\
 
 @functools.cache
 def client(service: str, region: str) -> Client:
-    session: Any = boto3.Session(region_name=region)  # its own types know services by literals only
-    return session.client(service, endpoint_url=os.environ["AWS_ENDPOINT_URL"])
+    session: Any = _session()  # its own types know services by literals only
+    return session.client(service, region_name=region, endpoint_url=os.environ["AWS_ENDPOINT_URL"])
+
+
+@functools.cache
+def _session() -> boto3.Session:
+    """One for all clients: it keeps the models that it has read."""
+    return boto3.Session()
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import threading
 # Read when moto is imported: roles attach AWS's managed policies.
 os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
 
+from moto import backends
 from moto.cloudtrail.responses import CloudTrailResponse
 from moto.server import ThreadedMotoServer
 
@@ -23,6 +24,9 @@ def lookup_events(self: CloudTrailResponse) -> str:
 def main() -> None:
     for module in (cloudformation, file_systems, hyperpod_cluster, mlflow_servers, permissions):
         module.install()
+    # moto reads this folder at every request.
+    modules = frozenset(backends.list_of_moto_modules())
+    backends.list_of_moto_modules = lambda: modules
     CloudTrailResponse.lookup_events = lookup_events  # type: ignore[attr-defined]
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

@@ -37,6 +37,7 @@ NEIGHBOUR_DOCUMENT = yaml.safe_load((REPOSITORY / "clusters" / "slurm.yaml").rea
 """One more cluster of the region, with what the small one lacks, whose data may go."""
 LARGE = SlurmCluster.model_validate(NEIGHBOUR_DOCUMENT)
 NEIGHBOUR_FILE = "clusters/neighbour.yaml"
+MOVED_FILE = "clusters/moved.yaml"
 CHANGED_SCRIPT = "on_init_complete.sh"
 DEPLOY = ("deploy", "SlurmHyperPodStack", "--require-approval", "never", "--context")
 SMALL_FILE = "cluster=clusters/slurm.yaml"
@@ -46,9 +47,13 @@ LEFT_BY_DESTROY = ("FSx for Lustre", "NAT gateway", "S3 buckets")
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout with one more cluster file."""
+    """A checkout with two more cluster files: the neighbour's, and one that moves the small cluster."""
     folder = copy_checkout(tmp_path_factory.mktemp("deploy") / "checkout")
     (folder / NEIGHBOUR_FILE).write_text(yaml.safe_dump(NEIGHBOUR_DOCUMENT))
+    assert isinstance(SMALL.network, NewVpc)
+    (zone,) = SMALL.network.availability_zone_ids
+    text = (folder / "clusters" / "slurm.yaml").read_text()
+    (folder / MOVED_FILE).write_text(text.replace(zone, "usw2-az1"))
     return folder
 
 
@@ -82,11 +87,7 @@ def compared(aws: LocalAws, checkout: Path, changed: Seen) -> tuple[str, str]:
     """What `make diff` says of the file that is deployed, and of one that moves it to another zone."""
     diff = (sys.executable, "-m", "tools.template_diff", "--cluster")
     same = aws.run(*diff, "clusters/slurm.yaml", cwd=checkout)
-    assert isinstance(SMALL.network, NewVpc)
-    (zone,) = SMALL.network.availability_zone_ids
-    text = (checkout / "clusters" / "slurm.yaml").read_text()
-    (checkout / "clusters" / "moved.yaml").write_text(text.replace(zone, "usw2-az1"))
-    return same, aws.run(*diff, "clusters/moved.yaml", cwd=checkout, succeeds=False)
+    return same, aws.run(*diff, MOVED_FILE, cwd=checkout, succeeds=False)
 
 
 @pytest.fixture(scope="module")

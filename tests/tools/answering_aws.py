@@ -6,11 +6,15 @@ botocore itself, enumerations and ranges here. What nobody answered fails the te
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import boto3
 import botocore.session
+from botocore import xform_name
+from botocore.hooks import BaseEventHooks, HierarchicalEmitter
 from botocore.loaders import create_loader
 from botocore.model import OperationModel
 from botocore.stub import Stubber
@@ -34,18 +38,10 @@ class AnsweringAws:
     """A session's clients, stubbed. ``calls`` lists what was called, as ("ec2", "DescribeVpcs")."""
 
     def __init__(self, region: str) -> None:
-        core = botocore.session.get_session()
-        core.register_component("data_loader", MODELS)
-        self.session = boto3.Session(
-            aws_access_key_id="AKIAEXAMPLE",
-            aws_secret_access_key="example",
-            region_name=region,
-            botocore_session=core,
-        )
+        self.session = copy.copy(_session(region))
         self.answers: dict[tuple[str, str], Answer] = {}
         self.calls: list[tuple[str, str]] = []
         self._stubbers: list[Stubber] = []
-        self._make_client = self.session.client
         self.session.client = self._client  # type: ignore[method-assign,assignment]
 
     def answer(self, service: str, operation: str, answer: dict[str, Any] | Answer | Refusal) -> None:
@@ -58,7 +54,7 @@ class AnsweringAws:
             self.answers[service, operation] = lambda parameters: answer
 
     def _client(self, service: str, **options: Any) -> Any:
-        client = self._make_client(service, **options)  # type: ignore[call-overload]
+        client = _client_with_own_handlers(self.session.region_name, service, options)
         stubber = Stubber(client)
         stubber.activate()
         self._stubbers.append(stubber)
@@ -68,8 +64,7 @@ class AnsweringAws:
         def queue_answer(params: Parameters, model: OperationModel, **_: Any) -> None:
             _check_values(params, model.input_shape, model.name)
             self.calls.append((service, model.name))
-            method = client.meta.method_to_api_mapping
-            name = next(python for python, api in method.items() if api == model.name)
+            name = xform_name(model.name)
             assert (service, model.name) in self.answers, f"nobody answers {service} {model.name} {params}"
             try:
                 second = pages.pop(name, params)
@@ -85,6 +80,51 @@ class AnsweringAws:
         # The first event of a call; at the next one the Stubber looks at its queue.
         client.meta.events.register("provide-client-params.*.*", queue_answer)
         return client
+
+
+@cache
+def _session(region: str) -> boto3.Session:
+    core = botocore.session.get_session()
+    core.register_component("data_loader", MODELS)
+    return boto3.Session(
+        aws_access_key_id="AKIAEXAMPLE",
+        aws_secret_access_key="example",
+        region_name=region,
+        botocore_session=core,
+    )
+
+
+@cache
+def _shared_client(region: str, service: str, options: tuple[tuple[str, Any], ...]) -> Any:
+    """A client that is only copied, because creating one takes 10 ms."""
+    return _session(region).client(service, **dict(options))  # type: ignore[call-overload]
+
+
+def _client_with_own_handlers(region: str, service: str, options: dict[str, Any]) -> Any:
+    shared = _shared_client(region, service, tuple(sorted(options.items())))
+    client = object.__new__(type(shared))  # copy.copy does not work with its __getattr__
+    client.__dict__.update(shared.__dict__, meta=copy.copy(shared.meta))
+    client.meta.events = OwnEvents(shared.meta.events)
+    return client
+
+
+class OwnEvents(HierarchicalEmitter):
+    """Handlers of one client, called before those of the client that it is a copy of."""
+
+    def __init__(self, shared: BaseEventHooks) -> None:
+        super().__init__()
+        self._shared = shared
+
+    def emit(self, event_name: str, **arguments: Any) -> list[Any]:
+        return [*super().emit(event_name, **arguments), *self._shared.emit(event_name, **arguments)]
+
+    def emit_until_response(self, event_name: str, **arguments: Any) -> Any:
+        handler, response = super().emit_until_response(event_name, **arguments)
+        return (
+            (handler, response)
+            if response is not None
+            else self._shared.emit_until_response(event_name, **arguments)
+        )
 
 
 class SecondPages:

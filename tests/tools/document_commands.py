@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
+import runpy
 import shlex
-import subprocess
 import sys
+from contextlib import redirect_stderr, suppress
 from pathlib import Path
+from unittest.mock import patch
 
 import botocore.session
 from botocore import xform_name
@@ -51,13 +54,12 @@ def takes_its_arguments(command: str) -> bool:
     values = dict(variable.split("=", 1) for variable in variables)
     words = [values["NODE"]] if "NODE" in values else []
     words += ["--cluster", "/nonexistent.yaml", *shlex.split(values.get("ARGS", ""))]
-    done = subprocess.run(
-        [sys.executable, "-m", f"tools.{target.replace('-', '_')}", *words],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-    )
-    return "nonexistent.yaml" in done.stderr and "usage:" not in done.stderr
+    module = REPOSITORY / "tools" / target.replace("-", "_")
+    path = module / "__main__.py" if module.is_dir() else module.with_suffix(".py")
+    errors = io.StringIO()
+    with patch.object(sys, "argv", [target, *words]), redirect_stderr(errors), suppress(SystemExit):
+        runpy.run_path(str(path), run_name="__main__")
+    return "nonexistent.yaml" in errors.getvalue() and "usage:" not in errors.getvalue()
 
 
 def existing_targets() -> set[str]:

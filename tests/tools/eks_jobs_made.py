@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,15 @@ RUN = Path("workloads/esm2/configs/esm2_8m_sample.yaml")
 IMAGE = "123456789012.dkr.ecr.us-west-2.amazonaws.com/esm2-eks/training@sha256:" + "5a" * 32
 
 
+@cache
+def _document(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((CLUSTERS / f"{name}.yaml").read_text())
+    return found
+
+
 def shipped(name: str = "eks", **changes: Any) -> EksCluster:
     """``clusters/<name>.yaml`` with top-level fields replaced."""
-    return EksCluster.model_validate(yaml.safe_load((CLUSTERS / f"{name}.yaml").read_text()) | changes)
+    return EksCluster.model_validate(copy.deepcopy(_document(name)) | changes)
 
 
 def with_group(cluster: EksCluster, group_name: str, **changes: Any) -> EksCluster:

@@ -68,6 +68,9 @@ class Objects:
     deleted: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
 
+    def clear(self) -> None:
+        self.__dict__.update(Objects().__dict__)
+
     def add(self, resource: str, namespace: str, name: str, **content: Any) -> dict[str, Any]:
         version = next(version for version, kinds in KINDS.items() if resource in kinds)
         metadata = {"name": name, "namespace": namespace, "uid": str(uuid.uuid4())} | content.pop(
@@ -290,7 +293,7 @@ def api_server(folder: Path) -> Iterator[tuple[Objects, Path]]:
     handler = type("Handler", (_Handler,), {"objects": objects})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     path = folder / "kubeconfig"
     address = f"http://127.0.0.1:{server.server_port}"
     content = {

@@ -1,4 +1,4 @@
-"""The whole command in its own process: SageMaker over HTTP, and programs that say how they were called."""
+"""The whole command: SageMaker over HTTP, and programs that say how they were called."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ import pytest
 
 from tests.tools.accounts import cluster_description
 from tests.tools.slurm_nodes import group, node
+from tools import connect as connect_tool
+from tools.command_line import run_command
 
 REPOSITORY = Path(__file__).parents[2]
 GROUPS = [group("controller", "Controller", 1), group("workers", "Compute", 2)]
@@ -47,7 +49,7 @@ class SageMaker(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), SageMaker)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
@@ -76,17 +78,44 @@ def install(folder: Path, name: str, script: str) -> None:
     path.chmod(0o755)
 
 
-def connect(endpoint: str, programs: Path, *arguments: str) -> tuple[int, int, str, str]:
-    """Process id, exit status, output and errors of the command."""
-    environment = {
+Connect = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def environment(endpoint: str, programs: Path) -> dict[str, str]:
+    return {
         "PATH": str(programs),
         "HOME": str(programs.parent),
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
         "AWS_SECRET_ACCESS_KEY": "example",
     }
+
+
+@pytest.fixture
+def connect(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Connect:
+    """Exit status, output and errors of the command in this process; the output has what it would become."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "execvp", lambda program, command: print(*command, sep="\n"))
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["connect", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            run_command(connect_tool.main)
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out, printed.err
+
+    return run
+
+
+def test_the_command_becomes_a_session_with_the_head(environment: dict[str, str]) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tools.connect", *arguments],
+        [sys.executable, "-m", "tools.connect"],
         cwd=REPOSITORY,
         env=environment,
         stdout=subprocess.PIPE,
@@ -94,14 +123,9 @@ def connect(endpoint: str, programs: Path, *arguments: str) -> tuple[int, int, s
         text=True,
     )
     output, errors = process.communicate()
-    return process.pid, process.returncode, output, errors
-
-
-def test_the_command_becomes_a_session_with_the_head(endpoint: str, programs: Path) -> None:
-    pid, status, output, errors = connect(endpoint, programs)
     shown_pid, *arguments = output.splitlines()
-    assert shown_pid == f"pid {pid}"  # the same process: signals and the terminal are the session's
-    assert status == 7
+    assert shown_pid == f"pid {process.pid}"  # the same process: signals and the terminal are the session's
+    assert process.returncode == 7
     assert arguments == [
         "ssm",
         "start-session",
@@ -116,15 +140,15 @@ def test_the_command_becomes_a_session_with_the_head(endpoint: str, programs: Pa
     assert "controller-1" in errors
 
 
-def test_a_node_is_reached_by_name(endpoint: str, programs: Path) -> None:
-    _, _, output, _ = connect(endpoint, programs, "workers-2")
+def test_a_node_is_reached_by_name(connect: Connect) -> None:
+    _, output, _ = connect("workers-2")
     assert f"sagemaker-cluster:abc123def456_workers-{NODES[2]['InstanceId']}" in output.splitlines()
 
 
-def test_nodes_are_listed_without_any_program(endpoint: str, tmp_path: Path) -> None:
-    empty = tmp_path / "bin"
-    empty.mkdir()
-    _, status, output, _ = connect(endpoint, empty, "--list")
+def test_nodes_are_listed_without_any_program(connect: Connect, programs: Path) -> None:
+    for program in programs.iterdir():
+        program.unlink()
+    status, output, _ = connect("--list")
     assert status == 0
     assert [line.split()[0] for line in output.splitlines()] == [
         "node",
@@ -134,18 +158,18 @@ def test_nodes_are_listed_without_any_program(endpoint: str, tmp_path: Path) -> 
     ]
 
 
-def test_ssh_is_configured_and_stays_so(endpoint: str, programs: Path) -> None:
+def test_ssh_is_configured_and_stays_so(connect: Connect, programs: Path) -> None:
     config = programs.parent / ".ssh" / "config"
     for verb in ("wrote", "already had"):
-        _, status, output, _ = connect(endpoint, programs, "--ssh-config", "--user", "ada")
+        status, output, _ = connect("--ssh-config", "--user", "ada")
         assert status == 0
         assert f"{verb} Host esm2-slurm;" in output
     assert "    User ada\n" in config.read_text()
     assert f"--target {CONTROLLER_TARGET} " in config.read_text()
 
 
-def test_the_block_can_be_printed_for_any_node(endpoint: str, programs: Path) -> None:
-    _, status, output, _ = connect(endpoint, programs, "workers-1", "--ssh-config", "-")
+def test_the_block_can_be_printed_for_any_node(connect: Connect, programs: Path) -> None:
+    status, output, _ = connect("workers-1", "--ssh-config", "-")
     assert status == 0
     assert output.startswith("Host esm2-slurm-workers-1\n")
     assert not (programs.parent / ".ssh").exists()
@@ -159,16 +183,16 @@ def test_the_block_can_be_printed_for_any_node(endpoint: str, programs: Path) ->
         (lambda bin: install(bin, "aws", "echo aws-cli/1.45.11"), "the aws command is aws-cli/1.45.11"),
     ],
 )
-def test_missing_programs_are_named(change: Any, message: str, endpoint: str, programs: Path) -> None:
+def test_missing_programs_are_named(change: Any, message: str, connect: Connect, programs: Path) -> None:
     change(programs)
-    _, status, _, errors = connect(endpoint, programs)
+    status, _, errors = connect()
     assert status == 2
     assert f"error: {message}" in errors
     assert "Traceback" not in errors
 
 
-def test_a_wrong_node_is_an_error(endpoint: str, programs: Path) -> None:
-    _, status, _, errors = connect(endpoint, programs, "gpu")
+def test_a_wrong_node_is_an_error(connect: Connect) -> None:
+    status, _, errors = connect("gpu")
     assert status == 2
     assert errors == (
         "error: no node gpu in cluster esm2-slurm; there are controller-1, workers-1, workers-2\n"

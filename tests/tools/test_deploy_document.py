@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from functools import cache
 from typing import Any
 
 import botocore.session
@@ -38,11 +39,13 @@ TEXT = (REPOSITORY / "docs/deploy.md").read_text()
 MODELS = botocore.session.get_session()
 
 
+@cache
 def printed() -> list[str]:
     """Commands in the strings of the tools, to the end of the string, with its fields as they stand."""
     strings = []
     for path in (REPOSITORY / "tools").rglob("*.py"):
-        for found in ast.walk(ast.parse(path.read_text())):
+        source = path.read_text()
+        for found in ast.walk(ast.parse(source)) if "aws " in source else ():
             if isinstance(found, ast.JoinedStr | ast.Constant):
                 text = ast.unparse(found)
                 strings += re.findall(r"\baws [a-z0-9]+ [a-z-]+(?: --[a-z-]+(?: (?!--)[^\s`,;'\"]+)?)*", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ CASES = [
 ]
 
 
+@cache
 def of(name: str, operator: str, stage: str, overrides: tuple[str, ...]) -> PodJob:
     team = TEAM if name == "eks-p5" else None
     cluster = shipped(name, training_operator=operator)

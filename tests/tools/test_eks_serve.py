@@ -144,6 +144,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return eks_serve.main()
 
 
+@pytest.mark.long
 def test_it_is_made_changed_and_ended(
     cluster: tuple[Objects, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

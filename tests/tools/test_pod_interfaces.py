@@ -7,12 +7,12 @@ from typing import Any
 
 import boto3
 import pytest
-from moto import mock_aws
 
 from tools.stack_contents import StackContents, StackResource
 from tools.stack_deletion import delete_pod_interfaces
 
 CLUSTER = "esm2-eks"
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture
@@ -20,6 +20,8 @@ def ec2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "none")
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    from moto import mock_aws
+
     with mock_aws():
         yield boto3.client("ec2", region_name="us-west-2")
 

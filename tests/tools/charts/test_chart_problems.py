@@ -70,6 +70,7 @@ def test_a_tampered_object_of_the_commit_is_refused(
     assert not (cache / "main").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_an_interrupted_run_leaves_nothing_that_looks_whole_and_the_next_goes_on(
     make_charts: Run,

@@ -129,6 +129,7 @@ def test_parameters_are_the_models(size: str) -> None:
     assert parameters.trained == sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", [4, 16])
 def test_so_are_those_with_adapters(rank: int) -> None:
     lora, esm = LoraConfig(rank=rank), published_config("8M")
@@ -141,7 +142,7 @@ def test_so_are_those_with_adapters(rank: int) -> None:
     assert parameters.total == pytest.approx(sum(p.numel() for p in model.parameters()), rel=0.01)
 
 
-@pytest.mark.parametrize("number_bytes", [2, 4])
+@pytest.mark.parametrize("number_bytes", [pytest.param(2, marks=pytest.mark.long), 4])
 def test_what_autograd_keeps(number_bytes: int) -> None:
     """All but the last layer as a whole, and of that what comes before its feed-forward block."""
     esm, tokens = published_config("8M"), 1024
@@ -179,6 +180,12 @@ def test_what_it_keeps_with_adapters(targets: tuple[str, ...]) -> None:
     assert kept == pytest.approx(found.activations - spared, rel=0.05)
 
 
+@pytest.fixture
+def exact_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention's buffers come in steps, which are more than the tensors of small models."""
+    monkeypatch.setattr(attention, "_BUFFER_STEP_ELEMENTS", 1 << 12)
+
+
 def peak_of_step(model: nn.Module, pack: Pack, number_bytes: int) -> int:
     """The most that torch's allocator has given out at a time during a forward and backward pass."""
     attention._buffers._free.clear()
@@ -191,11 +198,14 @@ def peak_of_step(model: nn.Module, pack: Pack, number_bytes: int) -> int:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("number_bytes", "checkpointing"), [(4, False), (2, True)])
-def test_real_peaks_on_the_cpu(number_bytes: int, checkpointing: bool) -> None:
-    # With these lengths attention's buffers, which come in steps of 4 Mi numbers, are just filled.
-    esm, tokens, length = published_config("8M"), 2048, 512
-    esm.num_hidden_layers = 4
+@pytest.mark.usefixtures("exact_buffers")
+@pytest.mark.parametrize(
+    ("number_bytes", "checkpointing", "layers", "tokens"),
+    [(4, False, 4, 512), (2, False, 4, 512), (2, True, 2, 1024)],
+)
+def test_real_peaks_on_the_cpu(number_bytes: int, checkpointing: bool, layers: int, tokens: int) -> None:
+    esm, length = published_config("8M"), tokens // 2
+    esm.num_hidden_layers = layers
     model, device = PackedEsm(esm), torch.device("cpu")
     model.activation_checkpointing = checkpointing
     loss_of(model, masked_pack(256, device), number_bytes).backward()  # gradients are there from now on
@@ -206,21 +216,22 @@ def test_real_peaks_on_the_cpu(number_bytes: int, checkpointing: bool) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
-def test_copies_of_weights_in_a_wide_model(mode: Literal["ddp", "fsdp"]) -> None:
+@pytest.mark.usefixtures("exact_buffers")
+@pytest.mark.parametrize(("mode", "least"), [("ddp", 0.85), ("fsdp", 0.75)])
+def test_copies_of_weights_in_a_wide_model(mode: Literal["ddp", "fsdp"], least: float) -> None:
     """Few tokens and wide layers: copies are most of the peak. With FSDP the model is on the safe side."""
-    esm, tokens = published_config("650M"), LENGTH
+    esm, tokens = published_config("150M"), 64
     esm.num_hidden_layers = 2
     config = replace(run_config(tokens), parallel=ParallelConfig(mode=mode))
     with torch.device("meta"):
         empty = PackedEsm(esm)
     with processes() as here:
         model = parallelize(empty, PackedEsm(esm).state_dict(), config.parallel, here, torch.bfloat16)
-        loss_of(model, masked_pack(tokens, here.device), 2).backward()
-        peak = peak_of_step(model, masked_pack(tokens, here.device), 2)
-    found = memory(layout_of(config, esm, 2, "segments"))
+        loss_of(model, masked_pack(tokens, here.device, tokens), 2).backward()
+        peak = peak_of_step(model, masked_pack(tokens, here.device, tokens), 2)
+    found = memory(layout_of(config, esm, 2, "segments", tokens))
     assert found.weights_in_use > 3 * found.activations
-    assert 0.85 < peak / (found.activations + found.weights_in_use) < 1.1
+    assert least < peak / (found.activations + found.weights_in_use) < 1
 
 
 def test_a_run_that_does_not_fit_gets_changes_with_which_it_does() -> None:

@@ -61,7 +61,7 @@ def write_run_file(folder: Path, model: Path, table: Path) -> Path:
             "eval_every_steps": 1000,
             "save_every_steps": 1000,
         },
-        "tracking": {"mlflow_uri": (folder / "mlruns").as_uri()},
+        "tracking": {"mlflow": False},
     }
     path = folder / "run.yaml"
     path.write_text(yaml.safe_dump(settings))

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.workloads.causal_lm.question_runs import NUM_STEPS
-from tests.workloads.esm2.members import train_in_turn
+from tests.workloads.esm2.forked_processes import train_in_turn
 from tests.workloads.esm2.training_runs import changed_parameters, lines, losses, train_here
 from workloads.causal_lm.objective import CausalLM
 from workloads.causal_lm.rouge import MEASURES

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-from rouge_score.rouge_scorer import RougeScorer
 
 from workloads.causal_lm.rouge import MEASURES, mean_scores, rouge
 
@@ -18,6 +17,8 @@ def random_text(draw: random.Random) -> str:
 
 
 def test_scores_are_those_of_rouge_score() -> None:
+    from rouge_score.rouge_scorer import RougeScorer  # imports nltk, which takes seconds
+
     draw, scorer = random.Random(0), RougeScorer(list(MEASURES), use_stemmer=False)
     distinct = set()
     for _ in range(300):

@@ -43,7 +43,3 @@ def main(*arguments: str) -> None:
     pretraining.mask_pack = hindered_mask_pack
     sys.argv[1:] = arguments
     run_command(train.main)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

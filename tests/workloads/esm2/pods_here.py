@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ class Pods:
 
         paths = [str(REPOSITORY), str(AGENT_PACKAGES), os.environ.get("PYTHONPATH", "")]
         environment = {
-            "PATH": os.environ["PATH"],
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": ":".join(filter(None, paths)),
             "CUDA_VISIBLE_DEVICES": "",
             **{

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workloads.esm2.members import members
+from tests.workloads.esm2.forked_processes import forked
 from workloads.esm2.command_line import one_line_errors
 from workloads.esm2.network import bandwidth
 from workloads.esm2.network.all_reduce import Point, Sweep
@@ -123,7 +123,7 @@ def test_a_sweep_of_two_processes(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(expected.text())
     command = (f"--config={tmp_path}/config.yaml", f"--to={tmp_path}/run")
     message = {"ESM2_ERROR_FILE": str(tmp_path / "message")}
-    with members(2, measured, *command, log=tmp_path / "log", **message) as started:
+    with forked(2, measured, *command, log=tmp_path / "log", **message) as started:
         assert any(started.ends(180)), "slower than was asked for"
     found = json.loads((tmp_path / "run/bandwidth.json").read_text())
     assert found["network"] == "gloo" and len(found["points"]) >= 10

@@ -1,4 +1,4 @@
-"""Processes that stand still under the agents of two nodes: found, their stacks kept, and ended."""
+"""Processes that stand still: found, their stacks kept, and ended. tests/cluster has them under agents."""
 
 from __future__ import annotations
 
@@ -6,102 +6,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
 import pytest
 
 from tests.cluster.patience import wait_until
-from tests.workloads.esm2.slurm_stand_ins import REPOSITORY, Slurm
+from tests.workloads.esm2.slurm_stand_ins import REPOSITORY
 from workloads.esm2.heartbeat import BEATS_FOLDER
 from workloads.esm2.launch import hang_watch
-from workloads.esm2.launch.hang_report import blame
 from workloads.esm2.launch.hang_watch import HangWatch, flight_recorder
-from workloads.esm2.launch.job_file import CONFIG_FILE, Job
-from workloads.esm2.launch.slurm_attempts import hung_processes, stacks_folder
+from workloads.esm2.launch.slurm_attempts import hung_processes
 
 pytestmark = pytest.mark.long
-
-ATTEMPT = "0.1"
-# Two names of this computer.
-NODES = ("localhost", "127.0.0.1")
-
-
-@pytest.fixture
-def job(tmp_path: Path, run_file: Path) -> Job:
-    found = replace(
-        Slurm(tmp_path).job,
-        gpus_per_node=0,
-        processes_per_node=1,
-        overrides=("train.max_steps=1000000",),
-        run_dir=str(tmp_path / "runs/run"),
-        # Longer than a busy machine keeps a process that trains from its turn.
-        hang_seconds=12,
-    )
-    (tmp_path / "job" / CONFIG_FILE).write_bytes(run_file.read_bytes())
-    found.write(tmp_path / "job")
-    return found
-
-
-@contextmanager
-def agents(folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """Of two nodes, as srun would start them."""
-    arguments = [str(folder / "job.json"), ATTEMPT, "train", ",".join(NODES)]
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "workloads.esm2.launch.node_agent", *arguments],
-            cwd=REPOSITORY,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": node},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for node in NODES
-    ]
-    try:
-        yield started
-    finally:
-        for agent in started:
-            if agent.poll() is None:
-                for child in psutil.Process(agent.pid).children(recursive=True):
-                    child.kill()
-                agent.kill()
-            agent.communicate(timeout=30)
-
-
-def worker_of(agent: subprocess.Popen[str]) -> psutil.Process:
-    (worker,) = psutil.Process(agent.pid).children()
-    return worker
-
-
-def test_a_stopped_process_is_found_and_blamed(job: Job, tmp_path: Path) -> None:
-    folder, metrics = tmp_path / "job", Path(job.run_dir) / "metrics.jsonl"
-    with agents(folder) as (first, second):
-        wait_until(
-            lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 5, "steps", seconds=90
-        )
-        workers = [worker_of(first), worker_of(second)]
-        workers[1].send_signal(signal.SIGSTOP)
-        for agent in (first, second):
-            output, _ = agent.communicate(timeout=120)
-            assert agent.returncode == 1, output
-        assert not any(worker.is_running() for worker in workers)
-    found = {process.node: process for process in hung_processes(folder, ATTEMPT)}
-    assert found.keys() == set(NODES)
-    guilty = found[NODES[1]]
-    assert guilty.state == "T" and guilty.doing == "training" and guilty.place
-    assert blame(list(found.values()), NODES).processes == (guilty,)
-    waiting = found[NODES[0]]
-    assert waiting.waits and waiting.silent_seconds > 1, waiting
-    stacks = stacks_folder(folder, ATTEMPT)
-    for process in found.values():
-        text = (stacks / f"rank-{process.rank}.txt").read_text()
-        assert f"state: {process.state}\n" in text
-        assert "in _loop" in text.partition("\nStack ")[2].partition("\n\n")[0]
-
 
 BEATING = """
 import os, sys, threading, time

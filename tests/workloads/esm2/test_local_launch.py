@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +14,13 @@ import pytest
 import torch
 
 from workloads.esm2.alphabet import STANDARD_RESIDUES
+from workloads.esm2.command_line import ERROR_FILE
+from workloads.esm2.launch import local
 
 pytestmark = pytest.mark.long
 
 REPOSITORY = Path(__file__).parents[3]
+TAKEN = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 Launch = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -38,8 +41,8 @@ def launch(run_file: Path, tmp_path: Path) -> Launch:
     return start
 
 
-def test_graceful_stop_and_a_mistake_is_told_once(launch: Launch, tmp_path: Path) -> None:
-    """From FASTA, as ``make train-ddp`` starts it; the run to the end is the README's own command's."""
+def test_a_run_is_stopped_and_saved(launch: Launch, tmp_path: Path) -> None:
+    """From FASTA, as ``make train-ddp`` starts it. The run to the end is the README's own command's."""
     process = launch("train.max_steps=1000000")
     log = tmp_path / "runs" / "run" / "metrics.jsonl"
     deadline = time.monotonic() + 120
@@ -53,8 +56,23 @@ def test_graceful_stop_and_a_mistake_is_told_once(launch: Launch, tmp_path: Path
     assert "is saved in" in errors.splitlines()[-1] and "Traceback" not in errors
     assert list((tmp_path / "runs" / "run" / "checkpoints").glob("step-????????"))
 
-    _, errors = (process := launch("train.max_steps=1000000", "train.seed=5")).communicate(timeout=120)
-    assert process.returncode == 2
-    assert errors.count("train.seed: checkpoint 0, now 5") == 1
-    assert errors.rstrip().endswith("to start a new run"), "the message comes last"
-    assert "Traceback" not in errors
+
+@pytest.fixture
+def restored_signals() -> Iterator[None]:
+    """Undo what torchrun leaves: it ignores SIGTERM in the end, as the process that runs it then ends."""
+    before = {number: signal.getsignal(number) for number in TAKEN}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("restored_signals")
+def test_a_mistake_that_all_processes_find_is_told_once(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(ERROR_FILE, "")  # is set for the processes
+    monkeypatch.setattr(sys, "argv", ["train", "--config", str(run_file), "optim.lr=fast"])
+    assert local.on_every_device("workloads.esm2.launch.local", "training run") == 2
+    errors = capfd.readouterr().err
+    assert errors.count("optim.lr: got 'fast'") == 1 and "Traceback" not in errors
+    assert "optim.lr: got 'fast'" in errors.splitlines()[-1], "the message comes last"

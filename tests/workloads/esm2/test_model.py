@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def segments(pack: Pack) -> list[slice]:
 @pytest.fixture
 def reference(tiny_config: EsmConfig) -> EsmForMaskedLM:
     torch.manual_seed(0)
-    return EsmForMaskedLM(tiny_config).eval()
+    return EsmForMaskedLM(deepcopy(tiny_config)).eval()  # a test sets its kind of attention
 
 
 @pytest.fixture
@@ -94,6 +95,7 @@ def test_activation_checkpointing_changes_nothing(packed: PackedEsm, pack: Pack)
             assert torch.equal(p.grad, before[name]), name
 
 
+@pytest.mark.long
 def test_compiled_layers_do_not_recompile_after_the_first_pack(packed: PackedEsm, prepared: Path) -> None:
     split = ProteinSplit(prepared, "train")
     stream = PackStream(split, PackShape.of(split, 512, 126), seed=3)

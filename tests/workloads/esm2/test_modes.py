@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
-from tests.workloads.esm2.members import recorded_packs, train_and_record_all, train_in_turn
+from tests.workloads.esm2.forked_processes import recorded_packs, train_and_record_all, train_in_turn
 from tests.workloads.esm2.training_runs import (
     NUM_STEPS,
     PACKS_PER_STEP,
@@ -28,7 +28,6 @@ RUNS = {
     "ddp-1-adamw": (1, "parallel.mode=ddp"),
     "ddp-1-muon": (1, "parallel.mode=ddp"),
     "fsdp-1-adamw": (1, "parallel.mode=fsdp"),
-    "fsdp-1-muon": (1, "parallel.mode=fsdp"),
     "ddp-2-adamw": (2, "parallel.mode=ddp"),
     "ddp-2-muon": (2, "parallel.mode=ddp"),
     "fsdp-2-adamw": (2, "parallel.mode=fsdp"),
@@ -36,7 +35,6 @@ RUNS = {
     "fsdp-2-recomputing-adamw": (2, "parallel.mode=fsdp train.activation_checkpointing=true"),
     # One of three processes idles in the second round of a step.
     "ddp-3-adamw": (3, "parallel.mode=ddp"),
-    "ddp-3-muon": (3, "parallel.mode=ddp"),
     "hsdp-4-adamw": (4, "parallel.mode=fsdp parallel.shard_size=2"),
     "hsdp-4-muon": (4, "parallel.mode=fsdp parallel.shard_size=2"),
 }

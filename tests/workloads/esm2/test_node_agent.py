@@ -12,7 +12,13 @@ from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 from torch.distributed.launcher.api import LaunchConfig
 
 from tests.workloads.esm2.slurm_stand_ins import Slurm
-from workloads.esm2.launch.node_agent import find_group, launch_config, wait_for_first
+from workloads.esm2.launch.node_agent import (
+    CHECK,
+    CHECK_MEETING_VARIABLE,
+    find_group,
+    launch_config,
+    wait_for_first,
+)
 
 
 def test_a_node_meets_its_own_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,11 +42,15 @@ def test_a_node_without_a_group_is_told() -> None:
 def test_a_check_waits_longer_for_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     bare = Slurm(tmp_path).job
-    waits = [
-        launch_config(job, "0", "check", "node-1", ["node-1"]).rdzv_configs["join_timeout"]
-        for job in (bare, replace(bare, image="/fsx/esm2.sqsh"))
-    ]
-    assert waits == [60, 300]
+    jobs = (bare, replace(bare, image="/fsx/esm2.sqsh"))
+
+    def waits(stage: str = CHECK) -> list[int]:
+        configs = [launch_config(job, "0", stage, "node-1", ["node-1"]) for job in jobs]
+        return [config.rdzv_configs["join_timeout"] for config in configs]
+
+    assert waits() == [60, 300]
+    monkeypatch.setenv(CHECK_MEETING_VARIABLE, "5")
+    assert waits() == [5, 5] and waits("train") == [600, 600]
 
 
 def test_a_first_node_may_come_later_but_not_too_late() -> None:

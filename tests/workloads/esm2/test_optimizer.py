@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Muon, Optimizer
 
-from tests.workloads.esm2.members import members
+from tests.workloads.esm2.forked_processes import forked
 from workloads.esm2 import optimizer
 from workloads.esm2.config import OptimConfig
 from workloads.esm2.optimizer import BatchedMuon, build_optimizers
@@ -152,5 +152,5 @@ def test_shards_give_what_whole_matrices_give(tmp_path: Path) -> None:
     for seed in range(1, 4):
         step_with(muon, whole, matrices(seed))
     torch.save([x.detach() for x in whole], tmp_path / "whole")
-    with members(2, compare_sharded, tmp_path / "whole", log=tmp_path / "log") as started:
+    with forked(2, compare_sharded, tmp_path / "whole", log=tmp_path / "log") as started:
         assert started.ends() == [0, 0], started.output

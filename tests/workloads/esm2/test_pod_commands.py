@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-import json
 import os
 import re
 import shutil
@@ -22,8 +21,10 @@ from tests.tools.eks_jobs_made import made, shipped
 from tests.workloads.esm2.finetune.labelled_proteins import NUM_PROTEINS, write_table
 from tests.workloads.esm2.operator_stand_in import post, start, stop, wait_for
 from tests.workloads.esm2.pods_here import AGENT_PACKAGES, Pod, Pods
-from tests.workloads.esm2.training_runs import free_port, lines
+from tests.workloads.esm2.training_runs import free_port, lines, train_here
 from workloads.esm2.command_line import STOPPED_BY_SIGNAL
+from workloads.esm2.config import load_config
+from workloads.esm2.data.run_data import prepare_run
 from workloads.esm2.heartbeat import BEAT_LINES
 from workloads.esm2.launch.kubernetes_job import config_map, job_manifest
 from workloads.esm2.launch.pod_job import SAVE_SECONDS, PodJob
@@ -40,6 +41,7 @@ SMALL = (
     "train.save_every_steps=4",
     "train.precision=fp32",
     "train.log_every_steps=1",
+    "tracking.mlflow=false",
     # Scoring what is held out takes longer than these steps.
     "data.validation_fraction=0.01",
     "data.test_fraction=0.01",
@@ -111,9 +113,12 @@ def finish(pods: list[Pod]) -> None:
 
 
 def begin(pods: list[Pod], job: PodJob) -> None:
-    ports = [pod.port for pod in pods]
-    wait_for(ports, ["ready"], seconds=SECONDS, alive=lambda: all_alive(pods))
-    start(ports, free_port(), job_manifest(job))
+    wait_until_ready(pods)
+    start([pod.port for pod in pods], free_port(), job_manifest(job))
+
+
+def wait_until_ready(pods: list[Pod]) -> None:
+    wait_for([pod.port for pod in pods], ["ready"], seconds=SECONDS, alive=lambda: all_alive(pods))
 
 
 def all_alive(pods: list[Pod]) -> bool:
@@ -180,7 +185,8 @@ def test_hyperpods_operator_goes_on_with_fewer_pods(operator: str, shared: Path,
         until_saved(pods)
         ports = [pod.port for pod in pods]
         stop(ports, manifest["spec"]["elasticPolicy"]["gracefulShutdownTimeoutInSeconds"])
-        # Agents are ready again when their processes have ended.
+        # Agents are ready again when their processes have ended. Until then, one forgets that it shall end.
+        wait_until_ready(pods)
         begin(pods[:1], job)
         post(pods[1].port, "shutdown")
         assert pods[1].ends(SECONDS) == 0, pods[1].log
@@ -198,17 +204,9 @@ def matching_lines(job: PodJob, pod: Pod) -> list[str]:
     return [line for line in file.read_text().splitlines() if re.match(rule["logPattern"], line)]
 
 
-def test_data_and_evaluate(shared: Path, tmp_path: Path) -> None:
-    run(job_of("kubeflow", "data", *SMALL), shared, tmp_path / "data")
-    work_folder = shared / "hyperpod-training/esm2"
-    assert (work_folder / "data/sample/manifest.json").exists()
-    job = made(*SMALL, stage="evaluate", cluster=shipped(training_operator="kubeflow"), nodes="1")
-    run(job, shared, tmp_path / "evaluate")
-    [scores] = (work_folder / "runs/esm2_8m_sample").glob("evaluation-*.json")
-    assert json.loads(scores.read_text())["proteins"] > 0
-
-
-def test_a_fine_tuning_and_then_predictions_by_two_pods(shared: Path, tmp_path: Path) -> None:
+def test_predictions_of_a_fine_tuned_model_by_two_pods(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kubeflow's operator ends the other pods with the first one that is done."""
     write_table(shared / "table.csv")
     task = (
@@ -217,10 +215,14 @@ def test_a_fine_tuning_and_then_predictions_by_two_pods(shared: Path, tmp_path: 
         *("task.split.test=4", "lora.lr=1e-2"),
     )
     cluster = shipped(training_operator="kubeflow")
-    run(made(*SMALL, *task, cluster=cluster, nodes="1"), shared, tmp_path / "train")
     work_folder = shared / "hyperpod-training/esm2"
-    assert (work_folder / "data/table/labels.json").exists()
-    assert (work_folder / "runs/tuned/report.html").exists()
+    work_folder.mkdir(parents=True)
+    (tmp_path / "run.yaml").write_text(made(cluster=cluster).config)
+    overrides = [override.replace("/fsx", str(shared)) for override in (*SMALL, *task)]
+    with monkeypatch.context() as patched:
+        patched.chdir(work_folder)
+        prepare_run(load_config(tmp_path / "run.yaml", overrides))
+        train_here(tmp_path / "run.yaml", *overrides)
     asked = ("inference.input=/fsx/table.csv", "inference.part_residues=2000", "inference.long_proteins=crop")
     job = made(*SMALL, *task, *asked, stage="predict", cluster=cluster, nodes="2")
     pods = run(job, shared, tmp_path / "predict")

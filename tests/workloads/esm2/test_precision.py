@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.workloads.esm2.members import members
+from tests.workloads.esm2.forked_processes import forked
 from tests.workloads.esm2.training_runs import train_here
 from workloads.esm2 import precision
 from workloads.esm2.config import TrainConfig
@@ -164,7 +164,7 @@ def test_a_run_whose_file_is_damaged_selects_anew(measuring: Measure, tmp_path: 
 @pytest.mark.long
 def test_the_first_process_selects_for_all(tmp_path: Path) -> None:
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    with members(2, _member, tmp_path, log=tmp_path / "log", **cache) as started:
+    with forked(2, _member, tmp_path, log=tmp_path / "log", **cache) as started:
         assert started.ends() == [0, 0], started.output
     first, second = (json.loads((tmp_path / str(rank)).read_text()) for rank in range(2))
     assert first == ["fp32", "bf16 products are 0.50 times as fast as fp32 on this processor", 1]

@@ -201,6 +201,7 @@ def results_of(run_dir: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_results_state_the_rates_of_steady_steps(run_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "matmul_ceiling", lambda device, dtype: 1e9)
     monkeypatch.setattr(train, "peak_flops", lambda device: 4e9)

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections import Counter
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import yaml
 
+from tests.workloads.esm2.training_runs import figures_not_drawn
 from workloads.esm2 import report_figures
 from workloads.esm2.config import RunConfig, TrainConfig
 from workloads.esm2.data.manifest import LENGTH_BIN_RESIDUES
@@ -105,6 +107,12 @@ RESULTS = {
 
 
 @pytest.fixture
+def undrawn() -> Iterator[None]:
+    with figures_not_drawn():
+        yield
+
+
+@pytest.fixture
 def finished(tmp_path: Path) -> Path:
     """A run as the training loop leaves it, data folder included."""
     run_dir, data = tmp_path / "runs" / "r", tmp_path / "data"
@@ -119,9 +127,7 @@ def finished(tmp_path: Path) -> Path:
     (data / "manifest.json").write_text(json.dumps(manifest))
     config = RunConfig(name="r").to_dict()
     config["data"]["path"] = str(data)
-    log = RunLog(
-        run_dir, config=config, uri=(tmp_path / "m").as_uri(), experiment="e", max_steps=100, enabled=True
-    )
+    log = RunLog(run_dir, config=config, uri=None, experiment="e", max_steps=100, enabled=True, mlflow=False)
     for step in range(10, 101, 10):
         values = _line(step)
         log.train(step, **{name: values[name] for name in values.keys() - {"kind", "step"}})
@@ -150,6 +156,7 @@ def test_a_finished_run_is_told_whole(finished: Path) -> None:
     assert page.tags["svg"] == 6, "loss, throughput, learning rate, gradient norm, fill, lengths"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_results_of_an_earlier_version_are_shown_with_what_they_have(finished: Path) -> None:
     old = {name: value for name, value in RESULTS.items() if name in ("train_residues_per_second", "mfu")}
     write_results(finished, old)
@@ -158,6 +165,7 @@ def test_results_of_an_earlier_version_are_shown_with_what_they_have(finished: P
     assert "Executed MFU" not in text and "ceiling" not in text and "Mean length" not in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_cpu_has_a_ceiling_and_no_peak(finished: Path) -> None:
     write_results(finished, RESULTS | {"mfu": None, "model_mfu": None, "executed_mfu": None})
     text = _read(write_report(finished)).text
@@ -253,6 +261,7 @@ def test_perplexity_over_more_than_a_power_of_ten_has_ticks_at_these(tmp_path: P
     assert {"1", "10", "100", "1000"} <= set(shown)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_files_beside_the_record_may_be_damaged(tmp_path: Path) -> None:
     _write(tmp_path, [_line(1), _line(2)])
     (tmp_path / "config.yaml").write_text("{: ")
@@ -277,6 +286,7 @@ def test_a_folder_without_a_record_is_named(tmp_path: Path, capsys: pytest.Captu
     assert f"{tmp_path / 'none'} holds no metrics.jsonl" in captured.err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_command_prints_where_the_report_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _write(tmp_path, [_line(1)])
     main([str(tmp_path)])

@@ -136,7 +136,7 @@ def test_a_run_needs_no_other_packages_and_every_other_module_imports(
 ) -> None:
     fasta = tmp_path / "proteins.fasta"
     fasta.write_text(">P1\nMKVLAGGW\n>P2\nMSTNPKPQRK\n")
-    run = ["--config", str(run_file), "train.max_steps=2", "optim.warmup_steps=1"]
+    run = ["--config", str(run_file), "train.max_steps=2", "optim.warmup_steps=1", "tracking.mlflow=true"]
     inference = [f"inference.input=[{fasta}]", f"inference.model={tmp_path}/runs/run/model"]
     stages = [["train", *run], ["evaluate", *run], ["report", str(tmp_path / "runs/run")]]
     stages += [[f"inference.{stage}", *run, *inference] for stage in ("embed", "variants")]

@@ -24,6 +24,7 @@ def run_dir(run_file: Path) -> Path:
     return run_file.parent / "runs" / "run"
 
 
+@pytest.mark.long
 def test_damaged_checkpoint_falls_back(
     run_file: Path, run_dir: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_stager_that_serves_one_save_is_replaced(
     assert found[-2:] == ["step-00000006", "step-00000007"]
 
 
+@pytest.mark.long
 def test_a_signal_ends_an_evaluation(run_file: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who sends it does not wait for long, and all of a split may take hours. The first evaluation comes
     between two saves, the next one with a save, the last one at the end.
@@ -120,6 +122,7 @@ def test_a_lock_of_the_last_start_is_waited_for(
     assert len(losses(run_dir)) == 6
 
 
+@pytest.mark.long
 def test_longer_run_goes_on_and_a_finished_one_is_left_alone(run_file: Path, run_dir: Path) -> None:
     train_here(run_file, "train.max_steps=6")
     first = losses(run_dir)

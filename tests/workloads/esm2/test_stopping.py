@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,16 +11,15 @@ from pathlib import Path
 import pytest
 
 from tests.workloads.esm2 import hindered_training
-from tests.workloads.esm2.members import members, train_in_turn
+from tests.workloads.esm2.forked_processes import forked, train_in_turn
 from tests.workloads.esm2.training_runs import (
-    HINDERED,
     NUM_STEPS,
     events,
     largest_difference,
     losses,
-    start_training,
     train_here,
 )
+from workloads.esm2.command_line import STOPPED_BY_SIGNAL
 from workloads.esm2.tracking import read_metrics
 
 pytestmark = pytest.mark.long
@@ -42,11 +40,11 @@ def wait_for_step(run_dir: Path, step: int, running: Callable[[], bool], seconds
 def test_killed_runs_resume_bit_for_bit(run_file: Path) -> None:
     runs = run_file.parent / "runs"
     saving = "train.save_every_steps=4"
-    killed = {mode: random.randint(9, 22) for mode in ("ddp", "fsdp")}
+    killed = {mode: random.randint(9, 13) for mode in ("ddp", "fsdp")}
     for mode, step in killed.items():
         arguments = ("--config", str(run_file), f"name=killed-{mode}", f"parallel.mode={mode}", saving)
         log = run_file.with_name(mode)
-        with members(2, hindered_training.main, *arguments, log=log, HOLD_SECONDS="0.05") as killed_ones:
+        with forked(2, hindered_training.main, *arguments, log=log, HOLD_SECONDS="0.05") as killed_ones:
             wait_for_step(runs / f"killed-{mode}", step, killed_ones.are_running)
             killed_ones.kill()  # as when a machine dies
         shutil.copytree(runs / f"killed-{mode}", runs / f"shrunk-{mode}")
@@ -68,21 +66,22 @@ def test_sigterm_saves_and_the_same_command_goes_on(run_file: Path) -> None:
     """Meanwhile a second training of the same run is refused."""
     run_dir = run_file.parent / "runs" / "stopped"
     command = ("--config", str(run_file), "name=stopped")
-    process = start_training(*command, processes=2, module=HINDERED, HOLD_SECONDS="0.2")
-    wait_for_step(run_dir, 7, lambda: process.poll() is None)
-    with pytest.raises(ValueError, match="is being trained by another process"):
-        train_here(run_file, "name=stopped")
-    process.send_signal(signal.SIGTERM)  # torchrun hands it on to its workers
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert "is saved in" in output and "goes on from there" in output
+    log = run_file.with_name("signalled")
+    with forked(2, hindered_training.main, *command, log=log, HOLD_SECONDS="0.2") as signalled:
+        wait_for_step(run_dir, 7, signalled.are_running)
+        with pytest.raises(ValueError, match="is being trained by another process"):
+            train_here(run_file, "name=stopped")
+        for process in signalled.processes:
+            process.terminate()  # as torchrun does when it gets SIGTERM
+        assert signalled.ends(60) == [STOPPED_BY_SIGNAL] * 2
+    assert "is saved in" in signalled.output and "goes on from there" in signalled.output
     step = max(losses(run_dir))
     assert 7 <= step < NUM_STEPS
     assert [path.name for path in (run_dir / "checkpoints").iterdir()] == [f"step-{step:08d}"]
     assert not (run_dir / "all_results.json").exists()
     # Then one of both alone is asked to stop, in an evaluation.
     log, often = run_file.with_name("stopped"), "train.eval_every_steps=2"
-    with members(2, hindered_training.main, *command, often, log=log, STOP_RANK="1") as stopped:
+    with forked(2, hindered_training.main, *command, often, log=log, STOP_RANK="1") as stopped:
         assert 143 in stopped.ends()
     assert "is saved in" in stopped.output and step < max(losses(run_dir)) <= step + 2 < NUM_STEPS
     train_here(run_file, "name=stopped")
@@ -98,9 +97,9 @@ def test_one_failing_process_ends_the_run(run_file: Path) -> None:
     arguments = ("--config", str(run_file), "train.save_every_steps=5")
     message = run_file.parent / "message"
     failing = {"FAIL_RANK": "1", "FAIL_AFTER": "11", "ESM2_ERROR_FILE": str(message)}
-    process = start_training(*arguments, processes=2, module=HINDERED, **failing)
-    output, _ = process.communicate(timeout=90)
-    assert process.returncode != 0 and "only this process ran out of memory" in output
+    log = run_file.with_name("failing")
+    with forked(2, hindered_training.main, *arguments, log=log, **failing) as started:
+        assert any(started.ends(90)) and "only this process ran out of memory" in started.output
     assert message.read_text() == "error: MemoryError: only this process ran out of memory"
 
 
@@ -110,7 +109,7 @@ def test_checkpoint_that_cannot_be_written_says_so(run_file: Path) -> None:
     # Reached by the checkpoint, not by the log.
     environment = {"FILE_BYTES": "100_000", "ESM2_ERROR_FILE": str(message)}
     log = run_file.with_name("limited")
-    with members(2, hindered_training.main, *settings, log=log, **environment) as limited:
+    with forked(2, hindered_training.main, *settings, log=log, **environment) as limited:
         assert any(limited.ends())
     text = message.read_text()
     assert "could not be written" in text and "Earlier checkpoints are intact; free disk space" in text

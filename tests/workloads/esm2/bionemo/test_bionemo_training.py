@@ -133,6 +133,7 @@ def test_adapters_are_trained_from_a_converted_checkpoint(
     assert json.loads((config.run_dir / "all_results.json").read_text())["steps"] == 8
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("bionemo")
 def test_a_run_that_was_killed_after_its_last_save_is_ended(config: RunConfig) -> None:
     """BioNeMo has nothing left to draw, and would fail at every start."""

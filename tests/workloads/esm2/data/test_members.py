@@ -101,6 +101,7 @@ def test_split_follows_the_cluster_not_the_seed(tmp_path: Path, proteins, write_
     assert found[0] == found[1]
 
 
+@pytest.mark.long
 def test_idmapping_selected_gives_the_same_as_two_columns(
     tmp_path: Path, proteins, write_fasta, clusters
 ) -> None:

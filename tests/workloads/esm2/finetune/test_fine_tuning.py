@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
-from tests.workloads.esm2.members import train_in_turn
+from tests.workloads.esm2.forked_processes import train_in_turn
 from tests.workloads.esm2.training_runs import changed_parameters, lines, losses, train_here
 from workloads.esm2.alphabet import CLS, EOS
 from workloads.esm2.checkpoint_reader import Reader, weights_of

@@ -38,7 +38,7 @@ model: {{init_from: {model}, max_residues: 62}}
 data: {{path: {folder}/prepared}}
 optim: {{lr: 1e-3, warmup_steps: 2}}
 train: {{max_steps: 6, tokens_per_pack: 128, tokens_per_step: 512, precision: fp32}}
-tracking: {{mlflow_uri: {(folder / "mlruns").as_uri()}}}
+tracking: {{mlflow: false}}
 task:
   kind: binary
   table: [{table}]

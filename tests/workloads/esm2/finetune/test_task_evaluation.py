@@ -16,6 +16,7 @@ from workloads.esm2.pretrained import load_model
 LORA = "lora.lr=1e-2"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "settings"), [("regression", LORA), ("residue", "")])
 def test_model_and_checkpoint_score_as_at_the_end_of_the_run(
     kind: str, settings: str, tiny_model: Path, tmp_path: Path

@@ -76,6 +76,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[PackShape | None]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_embeddings_do_not_depend_on_the_batch(
     dtype: torch.dtype,
@@ -105,6 +106,7 @@ def test_embeddings_do_not_depend_on_the_batch(
                 assert np.linalg.norm(one - expected) < BF16_BOUND * np.linalg.norm(expected), name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("answer", [EMBEDDING, MASKED_LOGITS])
 def test_nothing_compiles_after_the_warm_up(
     answer: Answer, tiny_model: Path, monkeypatch: pytest.MonkeyPatch

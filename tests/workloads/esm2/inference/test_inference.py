@@ -7,8 +7,6 @@ import gzip
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,9 +21,10 @@ from transformers import (
     EsmModel,
 )
 
+from tests.workloads.esm2.forked_processes import forked
 from tests.workloads.esm2.inference.written import rows
 from workloads.esm2.alphabet import encode
-from workloads.esm2.config import RunConfig
+from workloads.esm2.config import RunConfig, load_config
 from workloads.esm2.data.transfer import BeingFetched
 from workloads.esm2.inference import output, records
 from workloads.esm2.inference.embed import embed
@@ -37,7 +36,7 @@ from workloads.esm2.inference.engine import (
 )
 from workloads.esm2.inference.output_file import output_file
 from workloads.esm2.pretrained import load_model
-from workloads.esm2.processes import Processes
+from workloads.esm2.processes import Processes, processes
 
 CPU = torch.device("cpu")
 
@@ -357,19 +356,17 @@ def test_one_process_downloads_and_the_others_wait(
 def test_two_processes_make_what_one_makes(
     configured: Callable[..., RunConfig], here: Processes, fasta: Path, tmp_path: Path
 ) -> None:
-    """As ``make embed`` on a machine of two cores, in real processes."""
+    """As ``make embed`` starts them on a machine of two cores."""
     config = configured(input=[str(fasta)], part_residues=100, output=str(tmp_path / "one.parquet"))
     embed(config, here)
     fields = config.to_dict()["inference"] | {"output": str(tmp_path / "two.parquet")}
     overrides = [f"inference.{name}={json.dumps(value)}" for name, value in fields.items()]
-    command = [sys.executable, "-m", "workloads.esm2.inference.embed", "--config", str(tmp_path / "run.yaml")]
-    done = subprocess.run(
-        [*command, *overrides],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=Path(__file__).parents[4],
-    )
-    assert done.returncode == 0, done.stderr
+    with forked(2, embed_the_run, tmp_path / "run.yaml", overrides, log=tmp_path / "log") as started:
+        assert started.ends() == [0, 0], started.output
     assert pq.read_table(tmp_path / "two.parquet").equals(pq.read_table(tmp_path / "one.parquet"))
-    assert f"14 proteins, 628 residues to {tmp_path / 'two.parquet'} (fp32)" in done.stdout
+    assert f"14 proteins, 628 residues to {tmp_path / 'two.parquet'} (fp32)" in started.output
+
+
+def embed_the_run(path: Path, overrides: list[str]) -> None:
+    with processes() as here:
+        embed(load_config(path, overrides), here)

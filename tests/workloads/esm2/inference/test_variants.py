@@ -83,6 +83,7 @@ def test_scores_are_masked_marginals(
     assert rows(tmp_path / "out.rejects.csv")[0]["where"] == f"{table}:8"
 
 
+@pytest.mark.long
 def test_every_single_mutant_and_its_picture(
     configured: Callable[..., RunConfig], here: Processes, tmp_path: Path
 ) -> None:

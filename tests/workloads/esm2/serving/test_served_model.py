@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -152,6 +153,8 @@ def test_a_model_that_diverged_is_not_served(
     model.save_pretrained(tmp_path)
     monkeypatch.setattr(sys, "argv", ["serve", "--model", str(tmp_path), "--port", str(free_port())])
     monkeypatch.setattr(signal, "signal", lambda *_: None)
+    # uvicorn closes all handlers of logging; absl's would close the standard error of pytest.
+    monkeypatch.setattr(logging, "shutdown", lambda *_: None)
     with pytest.raises(SystemExit, match="2"):
         main()
     told = capsys.readouterr().err

@@ -5,7 +5,6 @@ They are what torchrun would have started. Whatever is about torchrun itself sta
 
 from __future__ import annotations
 
-import contextlib
 import json
 import multiprocessing
 import os
@@ -22,21 +21,18 @@ from unittest import mock
 
 import torch
 
-from tests.workloads.esm2.training_runs import REPOSITORY, free_port
+from tests.workloads.esm2.training_runs import REPOSITORY, figures_not_drawn, free_port
 from workloads.esm2 import pretraining, train
 from workloads.esm2.config import RunConfig, load_config
 from workloads.esm2.masking import mask_pack
 from workloads.esm2.processes import Processes, processes
-
-with contextlib.suppress(ModuleNotFoundError):  # make test-oldest has none
-    import mlflow  # noqa: F401  (which each process else imports, in a thread of its own)
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([__name__])
 
 
 @dataclass(frozen=True)
-class Members:
+class Forked:
     """The processes of a run, and the file of what they print."""
 
     processes: Sequence[ForkServerProcess]
@@ -69,18 +65,18 @@ class Members:
 
 
 @contextmanager
-def members(
+def forked(
     number: int, target: Callable[..., None], *arguments: Any, log: Path, **environment: str
-) -> Iterator[Members]:
+) -> Iterator[Forked]:
     """Start processes that call ``target(*arguments)`` in torchrun's environment; end those that are left."""
     with mock.patch.dict(os.environ, PYTHONPATH=str(REPOSITORY)):  # whatever folder the first test is in
         forkserver.ensure_running()
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(number)}
     place = {**os.environ, **place, **environment}
-    started = Members(
+    started = Forked(
         [
             _CONTEXT.Process(
-                target=_member,
+                target=_run,
                 args=(log, place | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, target, arguments),
             )
             for rank in range(number)
@@ -95,7 +91,7 @@ def members(
         started.kill()
 
 
-def _member(
+def _run(
     log: Path, environment: dict[str, str], target: Callable[..., None], arguments: Sequence[Any]
 ) -> None:
     torch.set_num_threads(1)
@@ -110,8 +106,8 @@ def _member(
 def train_in_turn(run_file: Path, runs: dict[int, list[str]]) -> None:
     """Train several runs to their ends; each is given by its overrides, below its number of processes."""
     for number, its_runs in runs.items():
-        log = run_file.parent / f"members-{number}.log"
-        with members(number, train_and_record_all, run_file, its_runs, log=log) as started:
+        log = run_file.parent / f"processes-{number}.log"
+        with forked(number, train_and_record_all, run_file, its_runs, log=log) as started:
             assert started.ends(400) == [0] * number, started.output
 
 
@@ -132,7 +128,7 @@ def _train_and_record(config: RunConfig, here: Processes) -> None:
             file.write(json.dumps([pack.tokens.tolist(), pack.targets.tolist()]) + "\n")
             return pack
 
-        with mock.patch.object(pretraining, "mask_pack", recording_mask_pack):
+        with mock.patch.object(pretraining, "mask_pack", recording_mask_pack), figures_not_drawn():
             train.train(train.objective_of(config), here)
 
 

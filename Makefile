@@ -14,10 +14,10 @@ CONFIG ?= $(if $(filter finetune-llm,$(MAKECMDGOALS)),workloads/causal_lm/config
 ARGS ?=
 NAME = $(notdir $(basename $(CONFIG)))
 RUN ?= runs/$(NAME)
-STAGE = $(BIN)/python -m workloads.esm2
+STAGE = $(BIN)/python -m workloads
 CLUSTER ?= clusters/$(if $(filter eks,$(TARGET)),eks,slurm).yaml
-# On a cluster: TARGET=slurm or eks, and NODES= (2, or 2-3 to train), IMAGE=, or any option of tools.submit or
-# tools.eks_submit in SUBMIT="--time 2:00:00".
+# On a cluster: TARGET=slurm or eks, and NODES= (2, or 2-3 to train), IMAGE=, or any option of tools.jobs.slurm.submit or
+# tools.jobs.kubernetes.submit in SUBMIT="--time 2:00:00".
 TARGET ?= local
 NODES ?=
 IMAGE ?=
@@ -30,7 +30,7 @@ MODEL ?=
 ENDPOINT ?= endpoints/esm2.yaml
 # How long fuzz goes on.
 MINUTES ?= 10
-JOBS = $(BIN)/python -m tools.$(if $(filter eks,$(TARGET)),eks_jobs,jobs) --cluster $(CLUSTER)
+JOBS = $(BIN)/python -m tools.jobs.$(if $(filter eks,$(TARGET)),kubernetes,slurm).watch --cluster $(CLUSTER)
 CDK_READY := node_modules/.ready
 # An endpoint in place of a cluster, for cost, deploy and destroy; serve has a default.
 GIVEN_ENDPOINT = $(if $(findstring command line,$(origin ENDPOINT)),$(ENDPOINT))
@@ -47,7 +47,7 @@ OLDEST_READY := .venv-oldest/.ready
 # Node.js keeps what it has compiled of the CDK.
 NODE_HERE = PATH="$(CURDIR)/$(BIN):$$PATH" NODE_COMPILE_CACHE="$${NODE_COMPILE_CACHE:-$(CURDIR)/node_modules/.cache/compiled}"
 
-submit = $(BIN)/python -m tools.$(if $(filter eks,$(TARGET)),eks_submit,submit) $(1) --cluster $(CLUSTER) \
+submit = $(BIN)/python -m tools.jobs.$(if $(filter eks,$(TARGET)),kubernetes,slurm).submit $(1) --cluster $(CLUSTER) \
 	$(if $(NODES),--nodes $(NODES)) $(if $(IMAGE),--image $(IMAGE)) $(SUBMIT)
 
 # A stage: what it is called on a cluster, and the module that runs it here.
@@ -123,7 +123,7 @@ $(READY): requirements.lock
 	@touch $@
 
 data: $(READY) ## FASTA to shards: the run's data.source, prepared in its data.path
-	$(call stage,data,data) $(ARGS)
+	$(call stage,data,esm2.data) $(ARGS)
 
 train-ddp: $(READY) ## pre-train with a copy of the model on each device, and report
 	$(call stage,train,launch.local) parallel.mode=ddp $(ARGS)
@@ -142,7 +142,7 @@ finetune-llm: $(READY) ## a causal language model on questions: CONFIG=workloads
 	$(call stage,train,launch.local) $(ARGS)
 
 finetune-table: $(READY) ## minutes, scores and memory of each memory-saving method, run after run
-	$(STAGE).finetune.method_table --config $(CONFIG) $(ARGS)
+	$(STAGE).esm2.finetune.method_table --config $(CONFIG) $(ARGS)
 
 train-bionemo: $(READY) ## the same run file by NVIDIA BioNeMo, pre-training or a task (docs/bionemo.md)
 	$(call stage,train-bionemo,bionemo.start) $(ARGS)
@@ -153,30 +153,30 @@ convert-bionemo: $(READY) ## its checkpoints to and from transformers' format: A
 evaluate: $(READY) ## score RUN=runs/<name> by its config.yaml and model, or CONFIG=, or a hub id (ARGS="model.init_from=...")
 ifneq ($(filter-out file,$(origin RUN)),)
 	$(if $(filter-out local,$(TARGET)),$(error RUN: got $(RUN), a folder of this machine; name a run of the cluster with CONFIG=))
-	$(STAGE).evaluate --config $(RUN:/=)/config.yaml runs=$(dir $(RUN:/=)) name=$(notdir $(RUN:/=)) \
+	$(STAGE).esm2.evaluate --config $(RUN:/=)/config.yaml runs=$(dir $(RUN:/=)) name=$(notdir $(RUN:/=)) \
 		inference.model=$(RUN:/=)/model $(ARGS)
 else
-	$(call stage,evaluate,evaluate) $(ARGS)
+	$(call stage,evaluate,esm2.evaluate) $(ARGS)
 endif
 
 serve: $(READY) ## answer requests with MODEL=<folder> (RUN's) on port 8080; TARGET=eks: by pods, as ENDPOINT= says
 ifeq ($(TARGET),eks)
-	$(BIN)/python -m tools.eks_serve --cluster $(CLUSTER) --endpoint $(ENDPOINT) \
+	$(BIN)/python -m tools.jobs.kubernetes.serve --cluster $(CLUSTER) --endpoint $(ENDPOINT) \
 		$(if $(MODEL),--model $(MODEL)) $(if $(IMAGE),--image $(IMAGE)) $(SUBMIT) $(ARGS)
 else ifeq ($(TARGET),slurm)
 	$(error TARGET: got slurm; a model is served on this machine, by pods (TARGET=eks) or by SageMaker (docs/serving.md))
 else
-	$(STAGE).serving --model $(or $(MODEL),$(RUN)/model) $(ARGS)
+	$(STAGE).esm2.serving --model $(or $(MODEL),$(RUN)/model) $(ARGS)
 endif
 
 embed: $(READY) ## embeddings of proteins: ARGS="inference.input=[proteins.fasta] inference.model=<folder or hub id>"
-	$(call stage,embed,inference.embed) $(ARGS)
+	$(call stage,embed,esm2.inference.embed) $(ARGS)
 
 predict: $(READY) ## labels and probabilities by the fine-tuned model of CONFIG, or of inference.model
-	$(call stage,predict,inference.predict) $(ARGS)
+	$(call stage,predict,esm2.inference.predict) $(ARGS)
 
 variants: $(READY) ## masked marginals of inference.mutations=<csv>, or of all single mutants, with heat maps
-	$(call stage,variants,inference.variants) $(ARGS)
+	$(call stage,variants,esm2.inference.variants) $(ARGS)
 
 bandwidth: $(READY) ## all-reduces over nodes, against what their type should reach; here: over all GPUs, or cores
 ifneq ($(TARGET),local)
@@ -184,11 +184,11 @@ ifneq ($(TARGET),local)
 else
 	$(if $(ARGS),$(error ARGS: got $(ARGS); here all-reduces are measured and nothing is expected of them: TARGET=slurm))
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node=auto \
-		-m workloads.esm2.network.bandwidth --to runs/bandwidth
+		-m workloads.launch.network.bandwidth --to runs/bandwidth
 endif
 
 report: $(READY) ## draw the report of RUN=runs/<name> again, also of a run that is still going
-	$(STAGE).report $(RUN)
+	$(STAGE).training.report.run_report $(RUN)
 
 status: $(READY) ## jobs on the cluster, and how far they are
 	@$(JOBS) status $(ARGS)
@@ -263,7 +263,7 @@ deploy: $(CDK_READY) ## all stacks of the cluster file: the cluster, what it dep
 	$(CDK) deploy $(STACKS) $(ARGS)
 
 diff: $(CDK_READY) ## what a deployment would change; warns when data or the cluster would be replaced
-	$(NODE_HERE) $(BIN)/python -m tools.template_diff --cluster $(CLUSTER) $(ARGS)
+	$(NODE_HERE) $(BIN)/python -m tools.stacks.diff --cluster $(CLUSTER) $(ARGS)
 
 preflight: $(READY) ## live checks before money is spent: quotas, zones, training plan, names
 	$(NODE_HERE) $(BIN)/python -m tools.preflight --cluster $(CLUSTER) $(ARGS)
@@ -275,32 +275,32 @@ cost: $(READY) ## USD a month and an hour of CLUSTER=, or of ENDPOINT=<yaml>, by
 plan: $(READY) ## what CONFIG= needs on CLUSTER=: memory, days, USD, checkpoints; ARGS="--nodes 4 --co2 --mfu 0.4 ..."
 	@$(BIN)/python -m tools.plan --config $(CONFIG) --cluster $(CLUSTER) $(ARGS)
 
-prices: $(READY) ## fetch the prices of REGION=, or of the cluster's region, from AWS into config/prices
-	$(BIN)/python -m tools.prices --cluster $(CLUSTER) $(if $(REGION),--region $(REGION)) $(ARGS)
+prices: $(READY) ## fetch the prices of REGION=, or of the cluster's region, from AWS into config/facts/prices
+	$(BIN)/python -m tools.cost.prices --cluster $(CLUSTER) $(if $(REGION),--region $(REGION)) $(ARGS)
 
 mirror-downloads: $(READY) ## for a network without internet: copy what nodes fetch to the cluster's bucket
-	$(BIN)/python -m tools.mirror_downloads --cluster $(CLUSTER) $(ARGS)
+	$(BIN)/python -m tools.images.mirror_downloads --cluster $(CLUSTER) $(ARGS)
 
-charts: $(READY) ## for EKS: the Helm charts that config/charts.json pins, in .charts
-	@$(BIN)/python -m tools.charts $(ARGS)
+charts: $(READY) ## for EKS: the Helm charts that manifests/charts.json pins, in .charts
+	@$(BIN)/python -m tools.kubernetes.charts $(ARGS)
 
 connect: $(READY) ## a shell on the head node, or on NODE=<group>-<n>; on EKS without NODE= a kubeconfig
-	$(BIN)/python -m tools.connect --cluster $(CLUSTER) $(NODE) $(ARGS)
+	$(BIN)/python -m tools.nodes.connect --cluster $(CLUSTER) $(NODE) $(ARGS)
 
 logs: $(READY) ## what the set-up of nodes said: of all, or of NODE=<group>-<n>, or NODE=control-plane; ARGS=--follow
-	$(BIN)/python -m tools.logs --cluster $(CLUSTER) $(NODE) $(ARGS)
+	$(BIN)/python -m tools.nodes.logs --cluster $(CLUSTER) $(NODE) $(ARGS)
 
 apply-lifecycle: $(READY) ## run the deployed scripts again on the nodes that are there
-	$(BIN)/python -m tools.apply_lifecycle --cluster $(CLUSTER) $(ARGS)
+	$(BIN)/python -m tools.nodes.apply_lifecycle --cluster $(CLUSTER) $(ARGS)
 
 destroy: $(CDK_READY) ## stop compute; storage and network stay, and bill
 	$(CDK) destroy $(STACK) $(ARGS)
 
 teardown: $(CDK_READY) ## destroy everything in order, and name what is kept
-	$(NODE_HERE) $(BIN)/python -m tools.teardown --cluster $(CLUSTER) $(ARGS)
+	$(NODE_HERE) $(BIN)/python -m tools.stacks.teardown --cluster $(CLUSTER) $(ARGS)
 
 schema: $(READY) ## the cluster file's JSON schema, which editors complete from
-	$(BIN)/python -m config.schema
+	$(BIN)/python -m config.reading.schema
 
 golden: $(READY) ## write the expected templates again
 	$(NODE_HERE) $(BIN)/python -m tests.golden.write
@@ -310,13 +310,13 @@ lock: $(READY) ## the Python packages of requirements.txt and docker/requirement
 
 image: $(READY) ## build the image of the commit (FRAMEWORK=); TARGET=slurm: push it, and a file of it for jobs on /fsx
 ifeq ($(TARGET),slurm)
-	@$(BIN)/python -m tools.import_image --cluster $(CLUSTER) $(if $(FRAMEWORK),--framework $(FRAMEWORK)) $(ARGS)
+	@$(BIN)/python -m tools.images.import_image --cluster $(CLUSTER) $(if $(FRAMEWORK),--framework $(FRAMEWORK)) $(ARGS)
 else
-	$(BIN)/python -m tools.image $(if $(FRAMEWORK),--framework $(FRAMEWORK)) $(ARGS)
+	$(BIN)/python -m tools.images.build $(if $(FRAMEWORK),--framework $(FRAMEWORK)) $(ARGS)
 endif
 
 push: $(READY) ## push it to the cluster's repository and print its reference by digest
-	@$(BIN)/python -m tools.push --cluster $(CLUSTER) $(if $(FRAMEWORK),--framework $(FRAMEWORK)) $(ARGS)
+	@$(BIN)/python -m tools.images.push --cluster $(CLUSTER) $(if $(FRAMEWORK),--framework $(FRAMEWORK)) $(ARGS)
 
 PYTEST = $(NODE_HERE) $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 test: $(READY) $(CDK_READY) ## every module's tests, for each commit: five minutes on two cores (docs/testing.md)
@@ -341,17 +341,18 @@ test-image: $(READY) ## the Dockerfile built by buildah on a base that stands in
 	$(BIN)/python -m pytest tests/docker/image_build.py $(ARGS)
 
 test-xla: $(XLA_READY) ## training for Trainium on torch_xla's CPU device
-	OMP_NUM_THREADS=1 .venv-xla/bin/python -m pytest tests/workloads/esm2/test_xla.py tests/workloads/esm2/test_torchrun.py $(ARGS)
+	OMP_NUM_THREADS=1 .venv-xla/bin/python -m pytest tests/workloads/training/test_xla.py tests/workloads/launch/test_torchrun.py $(ARGS)
 
 test-oldest: $(OLDEST_READY) ## model, attention, packing, masks, trainer and checkpoints with the oldest versions (5.5 GB)
-	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest $(addprefix tests/workloads/esm2/test_,attention.py model.py \
-		packing.py modes.py parallel.py resuming.py pretrained.py) tests/workloads/causal_lm/test_grouped_attention.py $(ARGS)
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest $(addprefix tests/workloads/esm2/test_,attention.py model.py pretrained.py) \
+		$(addprefix tests/workloads/training/test_,packing.py modes.py parallel.py resuming.py) \
+		tests/workloads/causal_lm/test_grouped_attention.py $(ARGS)
 
 lint: $(READY) ## ruff, mypy, shellcheck, hadolint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/shellcheck .ci/run $$(find docker lifecycle tests tools -name '*.sh') workloads/esm2/launch/train.sbatch
+	$(BIN)/shellcheck .ci/run $$(find docker lifecycle tests tools -name '*.sh') workloads/launch/train.sbatch
 	$(BIN)/hadolint workloads/esm2/Dockerfile docker/*/Dockerfile
 
 format: $(READY) ## rewrite the code in the house's format

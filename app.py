@@ -10,8 +10,8 @@ from pathlib import Path
 
 from aws_cdk import App
 
-from config.endpoint_file import GIVEN, load_endpoint
-from config.loader import load_cluster
+from config.reading.endpoint_file import GIVEN, load_endpoint
+from config.reading.loader import load_cluster
 from stacks.cluster_stacks import add_checks, add_stacks, oversized
 from stacks.endpoint_stack import add_endpoint_stack
 from stacks.remaining_costs import remaining_costs

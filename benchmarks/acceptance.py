@@ -71,8 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if unknown := [name for name in stages if find_spec(f"benchmarks.stages.{name}") is None]:
         raise SystemExit(f"error: --stages: got {', '.join(unknown)}; allowed are {STAGES},data")
     if not options.data.exists():
-        from workloads.esm2.config import DataConfig, RunConfig
         from workloads.esm2.data.run_data import prepare_run
+        from workloads.training.config import DataConfig, RunConfig
 
         prepare_run(RunConfig(name="benchmark", data=DataConfig(path=str(options.data))))
     options.out.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _machine(device: torch.device) -> dict[str, Any]:
-    from workloads.esm2.hardware import environment  # brings transformers, which not every case needs
+    from workloads.training.hardware import environment  # brings transformers, which not every case needs
 
     found = environment(device)
     name, commit = found.pop("device"), found.pop("git_sha") or "unknown"

@@ -26,18 +26,18 @@ import torch
 
 from benchmarks.case import Line, read_lines
 from benchmarks.contestant import COUNTS, ContestantFailedError, ContestantProcess, Gate, Grant, Window
-from workloads.esm2.bionemo.command import SPECIAL_TOKENS, Data, Devices, arguments, row_tokens, step_proteins
-from workloads.esm2.bionemo.config import BionemoConfig
-from workloads.esm2.bionemo.export import export_run
-from workloads.esm2.bionemo.export_files import export_files
-from workloads.esm2.bionemo.installed import require, run_entry_point
-from workloads.esm2.bionemo.options import recorded_release
-from workloads.esm2.bionemo.recorder import TRAIN_LOSS, registered
-from workloads.esm2.command_line import RunError
-from workloads.esm2.config import DataConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
+from workloads.bionemo.command import SPECIAL_TOKENS, Data, Devices, arguments, row_tokens, step_proteins
+from workloads.bionemo.config import BionemoConfig
+from workloads.bionemo.export import export_run
+from workloads.bionemo.export_files import export_files
+from workloads.bionemo.installed import require, run_entry_point
+from workloads.bionemo.options import recorded_release
+from workloads.bionemo.recorder import TRAIN_LOSS, registered
 from workloads.esm2.data.run_data import prepare_run
-from workloads.esm2.proteins import ProteinSplit
 from workloads.esm2.shapes import SHAPES
+from workloads.training.command_line import RunError
+from workloads.training.config import DataConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
+from workloads.training.records import ProteinSplit
 
 MAX_STEPS = 1_000_000
 """The learning rate hardly falls while speed is measured."""

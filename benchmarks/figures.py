@@ -9,13 +9,13 @@ from typing import Any, Literal
 import torch
 
 from benchmarks.contestant import Window
-from workloads.esm2.config import ModelConfig
-from workloads.esm2.hardware import executed_flops, matmul_ceiling, num_flops, peak_flops
-from workloads.esm2.packing import SPECIAL_TOKENS
-from workloads.esm2.precision import has_bf16_instructions
 from workloads.esm2.pretrained import on_meta, starting_config
-from workloads.esm2.progress import Progress
 from workloads.esm2.shapes import num_rows
+from workloads.training.config import ModelConfig
+from workloads.training.hardware import executed_flops, matmul_ceiling, num_flops, peak_flops
+from workloads.training.packing import SPECIAL_TOKENS
+from workloads.training.precision import has_bf16_instructions
+from workloads.training.progress import Progress
 
 Precision = Literal["bf16", "fp32"]
 DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}

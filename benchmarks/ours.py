@@ -14,17 +14,17 @@ from transformers import EsmConfig, EsmForMaskedLM
 
 from benchmarks.case import Settings
 from benchmarks.contestant import Gate, training_state
-from workloads.esm2.checkpoint import Checkpointer
-from workloads.esm2.config import DataConfig, ModelConfig, ModelSize, OptimConfig, RunConfig, TrainConfig
-from workloads.esm2.loader import ReadAhead, StepPacks, step_packs
 from workloads.esm2.model import published_config
-from workloads.esm2.packing import Position
-from workloads.esm2.parallel import bare
 from workloads.esm2.pretrained import save_model
 from workloads.esm2.pretraining import Pretraining
-from workloads.esm2.processes import processes
-from workloads.esm2.progress import Progress
-from workloads.esm2.trainer import Trainer
+from workloads.training.checkpoint import Checkpointer
+from workloads.training.config import DataConfig, ModelConfig, ModelSize, OptimConfig, RunConfig, TrainConfig
+from workloads.training.loader import ReadAhead, StepPacks, step_packs
+from workloads.training.packing import Position
+from workloads.training.parallel import bare
+from workloads.training.processes import processes
+from workloads.training.progress import Progress
+from workloads.training.trainer import Trainer
 
 SEED = 0
 MAX_RESIDUES = 1022

@@ -45,10 +45,10 @@ from benchmarks.contestant import Gate, training_state
 from benchmarks.figures import Precision
 from benchmarks.ours import LEARNING_RATE, MAX_RESIDUES, SEED
 from workloads.esm2.alphabet import CLS, EOS, PAD
-from workloads.esm2.config import ModelConfig, TrainConfig
-from workloads.esm2.packing import SPECIAL_TOKENS
 from workloads.esm2.pretrained import starting_config, starting_weights, tokenizer
-from workloads.esm2.proteins import ProteinSplit
+from workloads.training.config import ModelConfig, TrainConfig
+from workloads.training.packing import SPECIAL_TOKENS
+from workloads.training.records import ProteinSplit
 
 GUIDANCE_TOKENS = 512
 GUIDANCE_BATCH_SIZE = 4

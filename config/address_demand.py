@@ -7,8 +7,8 @@ from math import ceil
 
 from config.cluster import Cluster, InstanceGroup, NewVpc
 from config.eks_cluster import EksCluster, EksInstanceGroup
-from config.endpoint_services import endpoint_services
-from config.instance_catalogue import INSTANCE_TYPES, InstanceType
+from config.facts.endpoint_services import endpoint_services
+from config.facts.instance_catalogue import INSTANCE_TYPES, InstanceType
 from config.slurm_cluster import SlurmCluster
 from config.storage import LustreFileSystem
 from config.zones import control_plane_zones, zone_ids, zone_of

@@ -86,7 +86,7 @@ class InstanceGroup(Section):
     name: GroupName
     """Fixed at creation."""
     instance_type: str
-    """A type that HyperPod offers, with its ml. prefix; config/instance_types.csv lists them."""
+    """A type that HyperPod offers, with its ml. prefix; config/facts/instance_types.csv lists them."""
     num_instances: Annotated[int, Field(ge=0, le=6758)]
     """Nodes to have; 0 keeps the group for later."""
     min_instances: Annotated[int, Field(ge=1, le=6758)] | None = None
@@ -139,7 +139,7 @@ class Cluster(Section):
     name: ClusterName
     """Every stack, bucket and repository carries it; fixed at creation."""
     region: str
-    """Where everything is, as us-west-2; config/regions.py lists the regions with HyperPod."""
+    """Where everything is, as us-west-2; config/facts/regions.py lists the regions with HyperPod."""
     tags: dict[str, str] = Field(default={})
     """On every resource, beside the project's own; 40 at most, with values of 1 to 255 characters. Keys that
     differ only in case are the same."""

@@ -66,3 +66,8 @@ class EksCluster(Cluster):
     writes to it. It bills by samples."""
     container_insights: bool = False
     """CloudWatch's own metrics and logs of pods and nodes; it bills for both."""
+
+
+def scaled_groups(cluster: EksCluster) -> list[EksInstanceGroup]:
+    """Groups whose nodes Karpenter adds and removes."""
+    return [group for group in cluster.instance_groups if group.max_instances is not None]

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from config.access import Access
-from config.instance_catalogue import instance_type
+from config.facts.instance_catalogue import instance_type
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
 
 HOME_MOUNT_PATH = "/home"

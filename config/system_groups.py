@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from config.eks_cluster import EksCluster, EksInstanceGroup
-from config.instance_catalogue import instance_type
+from config.facts.instance_catalogue import instance_type
 
 
 def lasting_groups(cluster: EksCluster) -> list[EksInstanceGroup]:

@@ -98,7 +98,7 @@ ROUTE_TABLE_ID = _form(
     "rtb-0123456789abcdef0",
     "rtb-0fedcba9876543210",
 )
-# ARNs are those of the partition aws: it has all the regions of config/regions.py.
+# ARNs are those of the partition aws: it has all the regions of config/facts/regions.py.
 KMS = _form(
     r"^(aws|create|arn:aws:kms:[a-z0-9-]+:\d{12}:key/(mrk-[0-9a-f]{32}|[0-9a-f-]{36}))$",
     "aws (service keys), create (a key of its own) or a key's ARN (not an alias's) is allowed",

@@ -1,21 +1,22 @@
 """Import every module of a package, to see that nothing it needs is missing, and then run the package:
-``import_all.py PACKAGE [ARGUMENT...]``.
+``import_all.py PACKAGE [ARGUMENT...]``. Folders below it need no ``__init__.py``.
 """
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import runpy
 import sys
+from pathlib import Path
 
 
 def main(name: str, *arguments: str) -> None:
     package = importlib.import_module(name)
-    modules = [module.name for module in pkgutil.walk_packages(package.__path__, f"{name}.")]
+    [folder] = package.__path__
+    files = sorted(file.relative_to(folder).with_suffix("") for file in Path(folder).rglob("*.py"))
+    modules = [".".join((name, *file.parts)) for file in files if file.name not in ("__main__", "__init__")]
     for module in modules:
-        if not module.endswith("__main__"):
-            importlib.import_module(module)
+        importlib.import_module(module)
     print(f"{name}: imported {len(modules)} modules")
     sys.argv = [name, *arguments]
     runpy.run_module(name, run_name="__main__")

@@ -13,7 +13,7 @@ from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster
 from config.resource_names import construct_ids, stack_names, tags_of
 from constructs import Construct
-from constructs.network import Network
+from constructs.vpc.network import Network
 from stacks.eks_hyperpod_stack import EksHyperPodStack
 from stacks.observability_stack import ObservabilityStack
 from stacks.slurm_hyperpod_stack import SlurmHyperPodStack

@@ -7,22 +7,22 @@ from typing import Any
 
 from aws_cdk import Annotations, CfnOutput, Stack
 
-from config.chart_cache import chart_folder
 from config.eks_cluster import EksCluster
 from constructs import Construct
-from constructs.cluster_services import ClusterServices
-from constructs.cost_budget import CostBudget
-from constructs.eks_hyperpod_cluster import EksHyperPodCluster
-from constructs.instance_role import InstanceRole, autoscaling_role
-from constructs.kubernetes_cluster import KubernetesCluster
-from constructs.log_group import log_group
-from constructs.network import Network
-from constructs.node_files import EksNodeFiles
-from constructs.node_statements import LIFECYCLE_PREFIX, NodeResources, eks_node_statements
-from constructs.node_waiter import NodeWaiter
-from constructs.pod_interfaces import PodInterfaces
-from constructs.studio_on_kubernetes import StudioOnKubernetes
-from constructs.without_nodes import HyperPodChart, WithoutNodes
+from constructs.eks.cluster_services import ClusterServices
+from constructs.eks.kubernetes_cluster import KubernetesCluster
+from constructs.eks.node_waiter import NodeWaiter
+from constructs.eks.pod_interfaces import PodInterfaces
+from constructs.eks.studio_on_kubernetes import StudioOnKubernetes
+from constructs.eks.without_nodes import HyperPodChart, WithoutNodes
+from constructs.monitoring.cost_budget import CostBudget
+from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster
+from constructs.nodes.instance_role import InstanceRole, autoscaling_role
+from constructs.nodes.node_files import EksNodeFiles
+from constructs.nodes.node_statements import LIFECYCLE_PREFIX, NodeResources, eks_node_statements
+from constructs.storage.log_group import log_group
+from constructs.vpc.network import Network
+from manifests.chart_cache import chart_folder
 from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
 from stacks.studio_stack import StudioStack

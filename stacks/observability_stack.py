@@ -8,14 +8,14 @@ from aws_cdk import CfnOutput, Stack
 from aws_cdk import aws_aps as aps
 
 from config.cluster import Cluster
-from config.metric_rules import rules_text
 from config.observability import Observability
 from constructs import Construct
-from constructs.grafana_contents import GrafanaContents
-from constructs.grafana_workspace import GrafanaWorkspace
-from constructs.log_group import log_group
-from constructs.node_events import NodeEvents
-from constructs.space_alarms import SpaceAlarms
+from constructs.monitoring.grafana_contents import GrafanaContents
+from constructs.monitoring.grafana_workspace import GrafanaWorkspace
+from constructs.monitoring.node_events import NodeEvents
+from constructs.monitoring.space_alarms import SpaceAlarms
+from constructs.storage.log_group import log_group
+from monitoring.alert_rules import rules_text
 from stacks.storage_stack import StorageStack
 
 FUNCTION_LOG_DAYS = 30

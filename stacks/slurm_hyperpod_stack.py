@@ -11,14 +11,14 @@ from aws_cdk import aws_iam as iam
 from config import resource_names
 from config.slurm_cluster import SlurmCluster as Settings
 from constructs import Construct, IDependable
-from constructs.cost_budget import CostBudget
-from constructs.instance_role import InstanceRole
-from constructs.log_group import log_group
-from constructs.network import Network
-from constructs.node_files import NodeFiles
-from constructs.node_statements import LIFECYCLE_PREFIX, MIRROR_PREFIX, WORKLOAD_PREFIX, NodeResources
-from constructs.slurm_cluster import Mounts, RunAsDocument, SlurmCluster
-from constructs.statement_role import statement_role
+from constructs.monitoring.cost_budget import CostBudget
+from constructs.nodes.instance_role import InstanceRole
+from constructs.nodes.node_files import NodeFiles
+from constructs.nodes.node_statements import LIFECYCLE_PREFIX, MIRROR_PREFIX, WORKLOAD_PREFIX, NodeResources
+from constructs.nodes.slurm_cluster import Mounts, RunAsDocument, SlurmCluster
+from constructs.policy.statement_role import statement_role
+from constructs.storage.log_group import log_group
+from constructs.vpc.network import Network
 from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
 from stacks.studio_stack import StudioStack

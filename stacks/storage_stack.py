@@ -13,17 +13,17 @@ from config.cluster import Cluster
 from config.slurm_cluster import SlurmCluster
 from config.storage import Removal
 from constructs import Construct
-from constructs.accounting_database import AccountingDatabase
-from constructs.alert_topic import AlertTopic
-from constructs.data_association import DataAssociation
-from constructs.encryption_key import encryption_key
-from constructs.home_file_system import HomeFileSystem
-from constructs.lustre_file_system import LustreFileSystem
-from constructs.managed_mlflow import ManagedMlflow
-from constructs.metrics_workspace import MetricsWorkspace
-from constructs.network import Network
-from constructs.private_bucket import access_log_bucket, private_bucket
-from constructs.removal import removal_policy
+from constructs.monitoring.alert_topic import AlertTopic
+from constructs.monitoring.managed_mlflow import ManagedMlflow
+from constructs.monitoring.metrics_workspace import MetricsWorkspace
+from constructs.storage.accounting_database import AccountingDatabase
+from constructs.storage.data_association import DataAssociation
+from constructs.storage.encryption_key import encryption_key
+from constructs.storage.home_file_system import HomeFileSystem
+from constructs.storage.lustre_file_system import LustreFileSystem
+from constructs.storage.private_bucket import access_log_bucket, private_bucket
+from constructs.storage.removal import removal_policy
+from constructs.vpc.network import Network
 
 ARTIFACT_NONCURRENT_DAYS = 30
 """Lifecycle scripts and code are overwritten under the same name only by hand: time to notice."""

@@ -17,22 +17,17 @@ from config.eks_cluster import EksCluster
 from config.kubernetes_names import job_namespaces
 from config.resource_names import CLUSTER_TAG
 from config.studio import SlurmStudioProfile, Studio, StudioProfile
-from config.studio_people import (
-    cluster_users,
-    partition_uids,
-    session_document,
-    session_document_name,
-)
+from config.studio_people import cluster_users, partition_uids, session_document, session_document_name
 from constructs import Construct
-from constructs.findings import acknowledge
-from constructs.log_group import log_group
-from constructs.network import Network
-from constructs.node_statements import Statement
-from constructs.studio_domain import StudioDomain
-from constructs.studio_files import CLIENT_PREFIX, PREFIX, StudioFiles, read_statements
-from constructs.studio_partitions import StudioPartitions
-from constructs.studio_role import studio_role
-from constructs.studio_security_group import studio_security_group
+from constructs.nodes.node_statements import Statement
+from constructs.policy.findings import acknowledge
+from constructs.storage.log_group import log_group
+from constructs.studio.studio_domain import StudioDomain
+from constructs.studio.studio_files import CLIENT_PREFIX, PREFIX, StudioFiles, read_statements
+from constructs.studio.studio_partitions import StudioPartitions
+from constructs.studio.studio_role import studio_role
+from constructs.studio.studio_security_group import studio_security_group
+from constructs.vpc.network import Network
 from stacks.storage_stack import StorageStack
 
 FUNCTION_LOG_DAYS = 30

@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from config.loader import load_cluster
+from config.reading.loader import load_cluster
 from tests.workloads.esm2.tiny_models import save_tiny_model
-from tests.workloads.esm2.training_runs import free_port
-from workloads.esm2.config import load_config
+from tests.workloads.training.training_runs import free_port
+from workloads.training.config import load_config
 
 REPOSITORY = Path(__file__).parents[1]
 README = REPOSITORY / "README.md"

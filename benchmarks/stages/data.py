@@ -28,8 +28,8 @@ from typing import Any
 
 from benchmarks.case import Case, Line, Settings
 from workloads.esm2.alphabet import TOKENS, decode, encode
-from workloads.esm2.data.limits import MAX_WORKERS, default_workers
-from workloads.esm2.proteins import ProteinSplit
+from workloads.training.data.limits import MAX_WORKERS, default_workers
+from workloads.training.records import ProteinSplit
 
 UNIREF50_RESIDUES = 20e9
 """69.5 million proteins of 288 residues on average."""

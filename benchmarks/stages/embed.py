@@ -35,7 +35,7 @@ from workloads.esm2.alphabet import decode
 from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
 from workloads.esm2.model import published_config
 from workloads.esm2.pretrained import load_model, save_model
-from workloads.esm2.proteins import ProteinSplit
+from workloads.training.records import ProteinSplit
 
 CPU_GOAL = 2.0
 """Mean embeddings at 8M over the fp32 pipeline at its best batch size."""

@@ -15,13 +15,13 @@ from typing import Any
 from benchmarks.case import Case, Settings
 from benchmarks.contestant import synchronize
 from benchmarks.stages.embed import model_folder
-from workloads.esm2.config import RunConfig, load_config
 from workloads.esm2.data.run_data import prepare_run
 from workloads.esm2.finetune.method_table import METHODS, Method, method_run
 from workloads.esm2.finetune.objective import FineTuning
-from workloads.esm2.hardware import peak_memory_bytes
-from workloads.esm2.processes import processes
-from workloads.esm2.trainer import Trainer
+from workloads.training.config import RunConfig, load_config
+from workloads.training.hardware import peak_memory_bytes
+from workloads.training.processes import processes
+from workloads.training.trainer import Trainer
 
 CONFIG = Path(__file__).parents[2] / "workloads/esm2/configs/finetune/membrane_sample.yaml"
 GOAL_GB = 3.3

@@ -25,12 +25,12 @@ from benchmarks.contestant import Contestant, Grant, Window, windows_of
 from benchmarks.figures import ceiling_of, seconds_are
 from benchmarks.ours import MAX_RESIDUES, SEED, Ours, model_of, run_config
 from benchmarks.trainers import GUIDANCE_BATCH_SIZE, GUIDANCE_TOKENS, Trainers
-from workloads.esm2.config import ModelConfig, OptimConfig, TrainConfig
 from workloads.esm2.evaluation import score, unigram_perplexity
-from workloads.esm2.packing import SPECIAL_TOKENS, PackShape
 from workloads.esm2.pretrained import starting_config, with_weights
-from workloads.esm2.processes import processes
-from workloads.esm2.proteins import ProteinSplit
+from workloads.training.config import ModelConfig, OptimConfig, TrainConfig
+from workloads.training.packing import SPECIAL_TOKENS, PackShape
+from workloads.training.processes import processes
+from workloads.training.records import ProteinSplit
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from config.cluster import Cluster
 from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster
+from config.reading.violation import Violation
 from config.rules import (
     access,
     access_entries,
@@ -34,7 +35,6 @@ from config.rules import (
     zones,
 )
 from config.slurm_cluster import SlurmCluster
-from config.violation import Violation
 
 RULES: tuple[Callable[[Cluster], Iterator[Violation]], ...] = (
     *region.RULES,

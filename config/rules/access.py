@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from config.access import FIRST_ID, LAST_ID, Access, Account, User, UserGroup
 from config.public_key import fault, is_private_key
+from config.reading.violation import Violation
 from config.rules.paths import repetitions
 from config.slurm_cluster import SlurmCluster
 from config.text_forms import LOWER_CASE_NAME
-from config.violation import Violation
 
 _NUM_SHOWN = 60
 """Characters of a line that is no key: enough to find it, and on one line."""

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 from config.eks_cluster import EksCluster
+from config.reading.violation import Violation
 from config.rules.paths import repetitions
 from config.task_governance import MAX_NAME, team_namespace
 from config.text_forms import TEAM_NAME
-from config.violation import Violation
 
 _OF_TEAMS = team_namespace("")
 

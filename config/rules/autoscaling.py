@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from config.eks_cluster import EksCluster
-from config.karpenter import scaled_groups
+from config.eks_cluster import EksCluster, scaled_groups
+from config.reading.violation import Violation
 from config.rules.paths import group_violation
-from config.violation import Violation
 
 MAX_GROUPS = 10
 """Of a NodeClass."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from ipaddress import IPv4Network
 
 from config.eks_cluster import EksCluster
+from config.reading.violation import Violation
 from config.rules.ranges import parsed
-from config.violation import Violation
 from config.zones import ZONES_WITHOUT_CONTROL_PLANE, control_plane_zones, zone_ids
 
 _PATH = "kubernetes.public_access_cidrs"

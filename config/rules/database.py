@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from config.reading.violation import Violation
 from config.slurm_cluster import SlurmCluster
-from config.violation import Violation
 from config.zones import zone_ids
 
 _GRAVITON = ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "16xlarge")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.cluster import Cluster
+from config.reading.violation import Violation
 from config.rules.paths import group_violation, repetitions
-from config.violation import Violation
 
 
 def names_are_distinct(cluster: Cluster) -> Iterator[Violation]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.cluster import Cluster, InstanceGroup
-from config.instance_catalogue import INSTANCE_TYPES, TRAINING_PLAN_TYPES, InstanceType, closest
+from config.facts.instance_catalogue import INSTANCE_TYPES, TRAINING_PLAN_TYPES, InstanceType, closest
+from config.reading.violation import Violation
 from config.rules.paths import group_path, group_violation
-from config.violation import Violation
 
 
 def types_are_offered(cluster: Cluster) -> Iterator[Violation]:
@@ -16,7 +16,7 @@ def types_are_offered(cluster: Cluster) -> Iterator[Violation]:
             yield group_violation(
                 group,
                 "instance_type",
-                f"HyperPod offers {len(INSTANCE_TYPES)} types, which config/instance_types.csv lists",
+                f"HyperPod offers {len(INSTANCE_TYPES)} types, which config/facts/instance_types.csv lists",
                 f"set {closest(group.instance_type) or 'one of them'}",
             )
 

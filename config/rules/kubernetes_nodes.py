@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from config.cluster import NewVpc
 from config.eks_cluster import EksCluster
-from config.regions import HEALTH_MONITORING_REGIONS, ZONE_ID_PREFIXES
+from config.facts.regions import HEALTH_MONITORING_REGIONS, ZONE_ID_PREFIXES
+from config.reading.violation import Violation, key_path
 from config.rules.paths import group_path, group_violation
 from config.system_groups import lasting_groups
 from config.text_forms import LABEL_KEY
-from config.violation import Violation, key_path
 
 _MAX_DOMAIN = 253
 """Characters of a DNS name, as before a key's slash (Kubernetes documentation, "Labels and Selectors")."""

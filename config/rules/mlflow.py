@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.cluster import Cluster, NewVpc
+from config.facts.regions import ZONE_ID_PREFIXES
 from config.mlflow import APP_REGIONS
-from config.regions import ZONE_ID_PREFIXES
-from config.violation import Violation
+from config.reading.violation import Violation
 
 
 def app_is_in_the_region(cluster: Cluster) -> Iterator[Violation]:

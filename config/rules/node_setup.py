@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.cluster import NewVpc
+from config.reading.violation import Violation
 from config.slurm_cluster import SlurmCluster
-from config.violation import Violation
 
 HOMES = "/home"
 """Of the Lustre file system: where homes are without ``storage.home``."""

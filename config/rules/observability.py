@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 from config.cluster import Cluster
+from config.facts.regions import ZONE_ID_PREFIXES
 from config.observability import Grafana
-from config.regions import ZONE_ID_PREFIXES
+from config.reading.violation import Violation
 from config.rules.paths import repetitions
-from config.violation import Violation
 
 REGIONS = frozenset(
     {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from config.cluster import InstanceGroup
-from config.violation import Violation
+from config.reading.violation import Violation
 
 
 def group_path(group: InstanceGroup, field: str) -> str:

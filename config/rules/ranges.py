@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ipaddress import IPv4Network
 
 from config.cluster import Cluster, ExistingVpc, NewVpc
-from config.violation import Violation
+from config.reading.violation import Violation
 
 # VPC user guide, "VPC CIDR blocks" and "Subnet CIDR blocks": /16 is the largest, /28 the smallest.
 LARGEST_PREFIX, SMALLEST_PREFIX = 16, 28

@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Iterator
 
 from config.cluster import Cluster, NewVpc
-from config.regions import ZONE_ID_PREFIXES
+from config.facts.regions import ZONE_ID_PREFIXES
+from config.reading.violation import Violation
 from config.rules.paths import group_path
-from config.violation import Violation
 
 
 def region_is_supported(cluster: Cluster) -> Iterator[Violation]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from config.instance_catalogue import INSTANCE_TYPES
+from config.facts.instance_catalogue import INSTANCE_TYPES
+from config.reading.violation import Violation
 from config.rules.paths import group_path, group_violation
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
-from config.violation import Violation
 
 
 def names_are_free(cluster: SlurmCluster) -> Iterator[Violation]:

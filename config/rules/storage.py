@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from config.address_demand import EFA_GIB_PER_SERVER, GIB_PER_SERVER
 from config.cluster import Cluster
-from config.instance_catalogue import INSTANCE_TYPES
-from config.violation import Violation
+from config.facts.instance_catalogue import INSTANCE_TYPES
+from config.reading.violation import Violation
 
 SMALLEST_GIB = 1200
 

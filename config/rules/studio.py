@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.cluster import Cluster
+from config.reading.violation import Violation
 from config.rules.paths import repetitions
 from config.slurm_cluster import SlurmCluster
 from config.studio import STUDIO_FOLDER, StudioProfile
-from config.violation import Violation
 
 
 def profiles_are_distinct(cluster: Cluster) -> Iterator[Violation]:

@@ -8,8 +8,8 @@ from itertools import combinations
 
 from config.address_demand import RESERVED_ADDRESSES, address_takers
 from config.cluster import Cluster, ExistingVpc, NewVpc
+from config.reading.violation import Violation
 from config.rules.ranges import LARGEST_PREFIX, parsed
-from config.violation import Violation
 from config.zones import zone_ids
 
 # What private_prefix_length can be.

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from config.cluster import Cluster
+from config.reading.violation import Violation, key_path
 from config.resource_names import CLUSTER_TAG, PROJECT_TAG
-from config.violation import Violation, key_path
 
 MAX_TAGS = 40
 """AWS takes 50 on a resource; the rest is for the tags that the stacks and the CDK add."""

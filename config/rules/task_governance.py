@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from config.eks_cluster import EksCluster
-from config.instance_catalogue import INSTANCE_TYPES
+from config.facts.instance_catalogue import INSTANCE_TYPES
+from config.reading.violation import Violation
 from config.rules.paths import repetitions
 from config.task_governance import Quota, Team
-from config.violation import Violation
 
 
 def names_are_distinct(cluster: EksCluster) -> Iterator[Violation]:

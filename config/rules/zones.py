@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.cluster import Cluster, NewVpc
-from config.instance_catalogue import INSTANCE_TYPES
+from config.facts.instance_catalogue import INSTANCE_TYPES
+from config.reading.violation import Violation
 from config.rules.paths import group_path, repetitions
-from config.violation import Violation
 from config.zones import zone_ids, zone_of
 
 

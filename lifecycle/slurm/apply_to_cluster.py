@@ -31,7 +31,7 @@ from workers.worker_run import Outcome, Source, run_on_worker
 
 LOCK = "/run/node-setup-apply.lock"
 WORKERS_UNDONE = 3
-"""Exit status; tools/apply_lifecycle.py goes on with login nodes then."""
+"""Exit status; tools/nodes/apply_lifecycle.py goes on with login nodes then."""
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import bionemo
 from benchmarks.contestant import COUNTS
-from tests.workloads.esm2.bionemo.stand_in_bionemo import make_packages
+from tests.workloads.bionemo.stand_in_bionemo import make_packages
 
 
 def test_it_needs_bionemo(tmp_path: Path) -> None:

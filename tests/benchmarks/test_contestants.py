@@ -22,12 +22,12 @@ from benchmarks.stages.speed import split_time
 from benchmarks.stages.versus import Entry, compared
 from benchmarks.trainers import Rows, _CountingCollator, _SpreadBatches, store_rows
 from workloads.esm2.alphabet import EOS
-from workloads.esm2.config import ModelConfig
-from workloads.esm2.loader import step_packs
 from workloads.esm2.model import published_config
-from workloads.esm2.packing import PackShape, PackStream, Position
 from workloads.esm2.pretrained import tokenizer
-from workloads.esm2.proteins import ProteinSplit
+from workloads.training.config import ModelConfig
+from workloads.training.loader import step_packs
+from workloads.training.packing import PackShape, PackStream, Position
+from workloads.training.records import ProteinSplit
 
 
 def window(seconds: float, steps: int, residues: int = 100, **other: int) -> Window:

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.case import Settings
 from benchmarks.stages.parity import outcomes
-from tests.workloads.esm2.forked_processes import forked
+from tests.workloads.training.forked_processes import forked
 
 pytestmark = pytest.mark.long
 

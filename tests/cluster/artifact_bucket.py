@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster import aws_services
-from tests.cluster.bundle import (
-    BUCKET,
-    REPOSITORY,
-    write_bundle,
-    write_downloads,
-    write_workloads,
-)
+from tests.cluster.bundle import BUCKET, REPOSITORY, write_bundle, write_downloads, write_workloads
 from tests.cluster.island import GATEWAY, Island
 from tests.cluster.metrics_workspace import REMOTE_WRITE_URL
 from tests.cluster.patience import wait_until

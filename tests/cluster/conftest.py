@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from config.loader import load_cluster
 from config.node_settings import node_settings
+from config.reading.loader import load_cluster
 from tests.cluster.artifact_bucket import ArtifactBucket
 from tests.cluster.cluster import Cluster
 from tests.cluster.island import Island
 from tests.cluster.lifecycle import Lifecycle
 from tests.cluster.metrics_workspace import MetricsWorkspace
 from tests.cluster.training import home, uninterrupted
-from tests.workloads.esm2.conftest import prepared, tiny_config, tiny_model
+from tests.workloads.conftest import prepared, tiny_config, tiny_model
 
 __all__ = ["home", "prepared", "tiny_config", "tiny_model", "uninterrupted"]
 NUM_WORKERS = 3

@@ -18,7 +18,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.lifecycle import Lifecycle
 from tests.cluster.patience import wait_until
 from tests.cluster.training import TRAINING, USER, job_of, log_of, nodes_of, submit, tool, wait_for_end
-from workloads.esm2.tracking import read_metrics
+from workloads.training.tracking.run_log import read_metrics
 
 INTERVALS = (5, 20, 80)
 """Steps between checkpoints."""
@@ -91,7 +91,7 @@ class Training:
         return time.monotonic()
 
     def end(self) -> None:
-        tool(self._cluster, "tools.jobs", "cancel", self._job)
+        tool(self._cluster, "tools.jobs.slurm.watch", "cancel", self._job)
         wait_for_end(self._cluster, self._job, self._log, "CANCELLED")
 
     def _signal_process(self, name: str) -> float:

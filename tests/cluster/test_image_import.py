@@ -61,7 +61,7 @@ def no_worker(cluster: Cluster) -> Iterator[None]:
 
 def image_of(cluster: Cluster, reference: str) -> str:
     """The path that the tool prints last."""
-    return tool(cluster, "tools.import_image", "--reference", reference).splitlines()[-1]
+    return tool(cluster, "tools.images.import_image", "--reference", reference).splitlines()[-1]
 
 
 def accounted(cluster: Cluster) -> list[str]:
@@ -79,10 +79,10 @@ def test_two_who_import_get_one_file_and_jobs_take_it(cluster: Cluster, referenc
     """At the same time, as when somebody asks again after a session has broken."""
     digest = reference.rpartition(":")[2]
     image = f"/fsx/images/{NAME.replace('/', '+')}+{digest}.sqsh"
-    submitted = ["tools.submit", "data", f"--config={SAMPLE_RUN}", f"--image={image}", "--user=ada"]
+    options = ["data", f"--config={SAMPLE_RUN}", f"--image={image}", "--user=ada"]
     with pytest.raises(CommandFailed, match=re.escape(f"{image} is not there")):
-        tool(cluster, *submitted)
-    command = ("tools.import_image", "--reference", reference)
+        tool(cluster, "tools.jobs.slurm.submit", *options)
+    command = ("tools.images.import_image", "--reference", reference)
     said = at_once(lambda _: tool(cluster, *command), [cluster.login] * 2)
     assert [text.splitlines()[-1] for text in said] == [image] * 2
     assert sum(f" imports {NAME}:{SHA}; free in /fsx/images: " in text for text in said) == 1
@@ -94,7 +94,7 @@ def test_two_who_import_get_one_file_and_jobs_take_it(cluster: Cluster, referenc
     assert all(
         line.startswith("root|") and "cpu=4" in line and "gpu" not in line for line in accounted(cluster)
     )
-    job = tool(cluster, *submitted).split()[1]
+    job = tool(cluster, "tools.jobs.slurm.submit", *options).split()[1]
     cluster.controller.run(["scancel", job])
     cluster.wait_for_slurm()
 

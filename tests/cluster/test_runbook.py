@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.cluster import Cluster
 from tests.cluster.machine import Machine
 from tests.cluster.patience import wait_until
-from tests.tools.document_commands import blocks
+from tests.tools.documents.document_commands import blocks
 
 RUNBOOK = (Path(__file__).parents[2] / "docs/runbook.md").read_text()
 DONE, WAITING, LATER = "before-the-patch", "waits-since-before", "after-the-patch"

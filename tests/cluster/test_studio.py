@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from config.loader import load_cluster
 from config.node_settings import node_settings
+from config.reading.loader import load_cluster
 from config.slurm_cluster import SlurmCluster
 from config.studio import STUDIO_GID, STUDIO_UID
 from config.studio_people import PARAMETER, cluster_users, partition_uids, session_document

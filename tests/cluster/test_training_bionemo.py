@@ -12,11 +12,11 @@ import pytest
 from tests.cluster.cluster import Cluster
 from tests.cluster.patience import wait_until
 from tests.cluster.training import GID, HOME, PYTHON, UID, USER, log_of, nodes_of, submit, wait_for_end
-from tests.workloads.esm2.bionemo.stand_in_bionemo import STEP_SECONDS, make_packages
-from tests.workloads.esm2.training_runs import lines
-from workloads.esm2.bionemo.checkpoints import checkpoint_step
+from tests.workloads.bionemo.stand_in_bionemo import STEP_SECONDS, make_packages
+from tests.workloads.training.training_runs import lines
+from workloads.bionemo.checkpoints import checkpoint_step
 
-PROCESS = "workloads.esm2.bionemo.train --config"
+PROCESS = "workloads.bionemo.train --config"
 NUM_STEPS, SAVE_EVERY = 80, 10
 RUN = (
     *("name=stand-in", "model.init_from=null", f"train.max_steps={NUM_STEPS}"),

@@ -12,7 +12,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.machine import Machine
 from tests.cluster.patience import wait_until
 from tests.cluster.training import HOME, PYTHON, Uninterrupted, log_of, submit, tool, wait_for_end
-from workloads.esm2.launch.node_agent import CHECK_MEETING_VARIABLE, FIRST_PORT, NUM_PORTS
+from workloads.launch.node_agent import CHECK_MEETING_VARIABLE, FIRST_PORT, NUM_PORTS
 
 MEETING_SECONDS = 20
 """Waited for three times: by all nodes, and by each pair with the bad one."""
@@ -69,14 +69,17 @@ def test_a_node_whose_network_fails_is_found_and_left_out(
 
 def test_the_bandwidth_job(cluster: Cluster, home: Path) -> None:
     options = ["bandwidth", "--nodes=2", "--gpus-per-node=0", f"--python={HOME}/python", "at_least=0.001"]
-    job = dict(re.findall(r"^(\w+) +(.+)$", tool(cluster, "tools.submit", *options), flags=re.MULTILINE))
+    job = dict(
+        re.findall(r"^(\w+) +(.+)$", tool(cluster, "tools.jobs.slurm.submit", *options), flags=re.MULTILINE)
+    )
     assert re.search(
-        r"16 MiB .*\n.*network gloo; .*report.html", tool(cluster, "tools.jobs", "tail", job["job"])
+        r"16 MiB .*\n.*network gloo; .*report.html",
+        tool(cluster, "tools.jobs.slurm.watch", "tail", job["job"]),
     )
     log = log_of(cluster, job)
     wait_for_end(cluster, job["job"], log)
     assert "all-reduce over 2 node(s), 2 processes: as expected: " in log.read_text()
-    printed = tool(cluster, "tools.jobs", "fetch", job["job"], f"--to={HOME}/fetched")
+    printed = tool(cluster, "tools.jobs.slurm.watch", "fetch", job["job"], f"--to={HOME}/fetched")
     (fetched,) = (home / "fetched").glob("bandwidth-*")
     assert f"{HOME}/fetched/{fetched.name}/bandwidth.json" in printed
     found = json.loads((fetched / "bandwidth.json").read_text())

@@ -34,8 +34,8 @@ from tests.cluster.training import (
     tool,
     wait_for_end,
 )
-from tests.workloads.esm2.training_runs import lines, losses
-from workloads.esm2.launch.slurm_attempts import newest_checkpoint
+from tests.workloads.training.training_runs import lines, losses
+from workloads.launch.slurm_attempts import newest_checkpoint
 
 TRAIN, AGENT = r"-m workloads\.esm2\.train ", r"-m workloads\.esm2\.launch\.node_agent "
 HANG_SECONDS = 15
@@ -131,7 +131,7 @@ def through_its_limit(
     wait_until(lambda: newest_checkpoint(run_dir) > reached, "steps after the requeue", seconds=240)
     made = f'last_over_time(esm2_training_step{{run="limited", job_id="{job}", job="training"}}[15m])'
     wait_until(lambda: workspace.query(made), "metrics of the training", seconds=SECONDS_TO_SCRAPE)
-    tool(cluster, "tools.jobs", "cancel", job)
+    tool(cluster, "tools.jobs.slurm.watch", "cancel", job)
     wait_for_end(cluster, job, log, "CANCELLED")
     return workspace.query(made)[0]
 
@@ -187,7 +187,7 @@ def test_a_hung_process_is_blamed_and_the_job_goes_on(jobs: Jobs) -> None:
     guilty = (stacks / f"rank-{told[1]}.txt").read_text()
     assert f"node: {machine.hostname}\n" in guilty and "state: T\n" in guilty
     for path in stacks.glob("rank-*"):
-        assert "workloads/esm2/train.py" in path.read_text()
+        assert "workloads/training/train.py" in path.read_text()
     jobs.wait_for("start 2, on ")
     assert jobs.restarts == 1
 

@@ -18,13 +18,13 @@ from tests.cluster.lifecycle import Lifecycle
 from tests.cluster.machine import Machine
 from tests.cluster.patience import wait_until
 from tests.cluster.test_users import as_user
-from tests.workloads.esm2.training_runs import Losses, losses, start_training
-from workloads.esm2.tracking import RESULTS_FILE
+from tests.workloads.training.training_runs import Losses, losses, start_training
+from workloads.training.tracking.run_log import RESULTS_FILE
 
 USER, UID, GID = "ada", 2001, 3000
 HOME = f"/fsx/home/{USER}/esm2"
 NUM_STEPS, SAVE_EVERY = 160, 20
-TRAINING = "workloads.esm2.train --config"
+TRAINING = "workloads.training.train --config"
 """In the command line of training processes alone."""
 # Several nodes share this computer's cores. MLflow, whose import takes seconds, is not there: see home.
 PYTHON = f"""#!/bin/sh
@@ -116,7 +116,7 @@ def tool(cluster: Cluster, *arguments: str) -> str:
 def submit(cluster: Cluster, *arguments: str, stage: str = "train", nodes: str = "2") -> dict[str, str]:
     """As ``make train-ddp TARGET=slurm`` does; what it prints, by name."""
     options = [f"--config={HOME}/run.yaml", "--gpus-per-node=0", f"--python={HOME}/python"]
-    said = tool(cluster, "tools.submit", stage, *options, f"--nodes={nodes}", *arguments)
+    said = tool(cluster, "tools.jobs.slurm.submit", stage, *options, f"--nodes={nodes}", *arguments)
     return dict(re.findall(r"^(\w+) +(.+)$", said, flags=re.MULTILINE))
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from config.address_demand import FREE_POD_ADDRESSES, POD_ADDRESSES, address_takers
-from config.loader import load_cluster
+from config.reading.loader import load_cluster
 from config.resource_names import tags_of
 from config.rules.tags import MAX_TAGS, OUR_TAGS
 from config.slurm_cluster import SlurmCluster

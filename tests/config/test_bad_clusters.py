@@ -14,7 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 from config.cluster_kinds import KINDS
-from config.loader import load_cluster
+from config.reading.loader import load_cluster
 from config.rules import EKS_RULES, RULES, SLURM_RULES
 from tests.config.cluster_documents import document
 

@@ -13,8 +13,8 @@ from botocore.model import ServiceModel, Shape
 from cfnlint.schema import PROVIDER_SCHEMA_MANAGER, ResourceNotFoundError
 
 from config.cluster_kinds import KINDS
+from config.facts.regions import ZONE_ID_PREFIXES
 from config.kubernetes import LogKind
-from config.regions import ZONE_ID_PREFIXES
 from config.rules.observability import REGIONS
 from config.task_governance import MAX_NAME
 from config.text_forms import FORMS

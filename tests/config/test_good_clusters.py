@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from config.eks_cluster import EksCluster
-from config.loader import load_cluster, load_slurm_cluster
+from config.facts.regions import ZONE_ID_PREFIXES
 from config.public_key import TYPES
-from config.regions import ZONE_ID_PREFIXES
+from config.reading.loader import load_cluster, load_slurm_cluster
 from config.slurm_cluster import SlurmCluster
 from tests.config.cluster_documents import DELETED, document
 

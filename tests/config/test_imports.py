@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ALLOWED = {"config", "cryptography", "pydantic", "pydantic_core", "yaml"}
-STRICT_YAML = "workloads.esm2.strict_yaml"
+STRICT_YAML = "workloads.training.strict_yaml"
 """The loader that run files have too; it is held to the same rule."""
 
 

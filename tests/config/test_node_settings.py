@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from config.loader import load_slurm_cluster
 from config.node_settings import node_settings, node_settings_text
+from config.reading.loader import load_slurm_cluster
 from config.slurm_cluster import SlurmCluster
 from node_setup.settings import read_settings
 from tests.config.cluster_documents import document

@@ -11,7 +11,7 @@ import pytest
 from config import resource_names
 from config.cluster_kinds import KINDS, AnyCluster, kind_meant
 from config.eks_cluster import EksCluster
-from config.loader import load_cluster, load_eks_cluster, load_slurm_cluster
+from config.reading.loader import load_cluster, load_eks_cluster, load_slurm_cluster
 from config.resource_names import stack_names
 from config.slurm_cluster import SlurmCluster
 from tests.config.cluster_documents import document

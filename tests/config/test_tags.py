@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from config.loader import load_cluster
+from config.reading.loader import load_cluster
 from tests.config.cluster_documents import document
 
 TAGS = {

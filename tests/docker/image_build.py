@@ -22,9 +22,9 @@ import pytest
 
 from tests.docker.stand_in_base import OLD_HUB, SITE, make_root, mounted_folders
 from tests.docker.stand_in_installer import make_installer
-from tools.container_engine import ContainerEngine
-from tools.image import build_image
-from tools.source_revision import IMAGE_PATHS, Revision, read_revision
+from tools.images.build import build_image
+from tools.images.container_engine import ContainerEngine
+from tools.images.source_revision import IMAGE_PATHS, Revision, read_revision
 
 pytestmark = pytest.mark.timeout(1800)
 """The build takes four minutes of processor time, on cores that other tests may hold."""
@@ -41,7 +41,7 @@ WORK_PLACES = [
     "root/.netrc",
     "var/lib/apt/lists/*",
 ]
-SAMPLE_RUN = "/opt/esm2/workloads/esm2/configs/esm2_8m_sample.yaml"
+SAMPLE_RUN = "/opt/esm2/workloads/configs/esm2_8m_sample.yaml"
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _base(torch_version: str) -> str:
 
 
 def test_stack_is_the_pinned_one(built: Built) -> None:
-    lines = built.run("python3", "-m", "workloads.esm2", "--version").splitlines()
+    lines = built.run("python3", "-m", "workloads", "--version").splitlines()
     printed = dict(line.split(maxsplit=1) for line in lines)
     pinned = built.versions["efa_installer"]
     assert printed["code"] == built.revision.sha
@@ -211,7 +211,7 @@ def test_code_is_the_last_layer(built: Built) -> None:
 
 def test_modules_are_compiled_by_contents(built: Built) -> None:
     """Times in layers are the commit's: modules compiled by time would be compiled again in every process."""
-    for folder in ("opt/esm2/workloads/esm2", f"{SITE[1:]}/transformers"):
+    for folder in ("opt/esm2/workloads", f"{SITE[1:]}/transformers"):
         compiled = list((built.root / folder / "__pycache__").glob("*.pyc"))
         assert compiled
         assert {path.read_bytes()[4] & 1 for path in compiled} == {1}  # PEP 552: flag 1 is by hash

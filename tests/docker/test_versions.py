@@ -54,7 +54,7 @@ def test_bionemos_image_is_made_by_the_same_scripts_and_checked() -> None:
     for command in (
         "/build/install_efa.sh /downloads/aws-efa-installer.tar.gz /build/versions.json",
         "/build/install_python_packages.sh /build/bionemo",
-        "python3 -m workloads.esm2.bionemo.installed",
+        "python3 -m workloads.bionemo.installed",
     ):
         assert command in text
     users = re.findall(r"^USER (\S+)$", text, re.MULTILINE)

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from config.loader import load_cluster
+from config.reading.loader import load_cluster
 
 CLUSTERS = sorted((Path(__file__).parents[2] / "clusters").glob("*.yaml"))
 Place = tuple[Any, ...]

@@ -10,9 +10,9 @@ import pyarrow as pa
 from tests.fuzz.mutation import mutated
 from workloads.esm2.alphabet import decode, encode
 from workloads.esm2.data.fasta import CONTROL_CHARACTER
-from workloads.esm2.data.manifest import Manifest
 from workloads.esm2.data.prepare import prepare
 from workloads.esm2.inference.records import Protein, Reject, read_proteins
+from workloads.training.data.manifest import Manifest
 
 SEEDS = (
     b">a one\nMKV\nLA\n>b\nGG\n",

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from tests.fuzz.mutation import ODD, mutated
-from workloads.esm2.config import RunConfig, load_config
+from workloads.training.config import RunConfig, load_config
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 CONFIGS = sorted(path.read_bytes() for path in WORKLOADS.glob("*/configs/**/*.yaml"))

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from transformers import EsmConfig, EsmForMaskedLM
 
 from workloads.esm2.alphabet import CLS, FIRST_RESIDUE, NUM_STANDARD_RESIDUES
-from workloads.esm2.config import ModelConfig, OptimConfig, RunConfig, TrainConfig
 from workloads.esm2.masking import mask_pack
 from workloads.esm2.model import Pack, PackedEsm, published_config
-from workloads.esm2.objective import Objective
-from workloads.esm2.packing import PackShape, PackStream
 from workloads.esm2.pretrained import with_weights
 from workloads.esm2.pretraining import Pretraining
-from workloads.esm2.proteins import ProteinSplit, Split
+from workloads.training.config import ModelConfig, OptimConfig, RunConfig, TrainConfig
+from workloads.training.objective import Objective
+from workloads.training.packing import PackShape, PackStream
+from workloads.training.records import ProteinSplit, Split
 
 HEAD_SIZES = (16, 24, 32, 64, 128)
 """Head sizes of ESM-2 from 8M to 15B."""

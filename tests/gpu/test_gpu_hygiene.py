@@ -16,11 +16,11 @@ from torch._dynamo.utils import counters
 
 from tests.gpu.conftest import Within
 from tests.gpu.drawn import DrawnPretraining, Scale
-from workloads.esm2.checkpoint import Checkpointer
-from workloads.esm2.parallel import bare
-from workloads.esm2.processes import Processes, processes
-from workloads.esm2.progress import Progress
-from workloads.esm2.trainer import NonFiniteLossError, Trainer
+from workloads.training.checkpoint import Checkpointer
+from workloads.training.parallel import bare
+from workloads.training.processes import Processes, processes
+from workloads.training.progress import Progress
+from workloads.training.trainer import NonFiniteLossError, Trainer
 
 SYNCS_PER_STEP = 1
 """The host reads the loss of a step, at whatever time. With four micro-batches a step, one wait in each would

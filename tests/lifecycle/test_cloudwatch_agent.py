@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from config.loader import load_cluster
+from config.reading.loader import load_cluster
 from config.resource_names import node_log_group
 from node_setup.node import Node
 from node_setup.steps import cloudwatch_agent

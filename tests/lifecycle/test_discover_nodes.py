@@ -12,7 +12,12 @@ import pytest
 from collectors import discover_nodes
 from node_setup.steps import gpu_exporter, managed_mlflow, metrics_collector, node_exporter
 from tests.lifecycle.node import StandIns, resource_config
-from workloads.esm2.metrics_port import FIRST_SLURM_PORT, NUM_SLURM_PORTS, SLURM_COMMENT, slurm_port
+from workloads.training.tracking.metrics_port import (
+    FIRST_SLURM_PORT,
+    NUM_SLURM_PORTS,
+    SLURM_COMMENT,
+    slurm_port,
+)
 
 GROUPS = {
     "controller": {"role": "controller", "num_gpus": 0},
@@ -207,7 +212,7 @@ def test_ports_of_trainings_are_nobody_else_s() -> None:
     services = (node_exporter.PORT, gpu_exporter.PORT, managed_mlflow.PORT, prometheus)
     assert not any(port in ports for port in services)
     # Read, since it imports torch.
-    agent = Path("workloads/esm2/launch/node_agent.py").read_text()
+    agent = Path("workloads/launch/node_agent.py").read_text()
     meeting = re.search(r"^FIRST_PORT, NUM_PORTS = ([\d_]+), ([\d_]+)$", agent, re.MULTILINE)
     assert meeting and ports.stop <= int(meeting[1]) and int(meeting[1]) + int(meeting[2]) <= 32768
     assert slurm_port(611) != slurm_port(611 + 500)

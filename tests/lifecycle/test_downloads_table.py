@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-from config.instance_catalogue import INSTANCE_TYPES
+from config.facts.instance_catalogue import INSTANCE_TYPES
 from tests.lifecycle.node import SCRIPTS
 
 TABLE = json.loads((SCRIPTS / "downloads.json").read_text())

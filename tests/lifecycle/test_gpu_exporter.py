@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from config.loader import load_cluster
+from config.reading.loader import load_cluster
 from config.resource_names import image_repository
 from node_setup.failure import SetupError
 from node_setup.node import Node

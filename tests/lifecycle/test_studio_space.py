@@ -17,7 +17,7 @@ import set_up_space
 import slurm_session
 from space import Space, SpaceError
 from tests.lifecycle.node import StandIns
-from tools.kubectl import CACHE, find_program
+from tools.kubernetes.kubectl import CACHE, find_program
 
 SCRIPTS = Path(__file__).parents[2] / "lifecycle" / "studio"
 FILE_SYSTEM = "fs-0123456789abcdef0"

@@ -216,7 +216,7 @@ def test_a_second_controller_leaves_it_to_the_first(deployed: Deployed) -> None:
 
 def test_the_hash_is_the_one_of_the_upload() -> None:
     """Nodes import nothing of the infrastructure, so both have it; here they meet on the real code."""
-    from constructs.hashed_upload import content_hash as hash_of_upload
+    from constructs.storage.hashed_upload import content_hash as hash_of_upload
 
     workloads = Path(__file__).parents[2] / "workloads"
     assert content_hash(workloads) == hash_of_upload(workloads, {})

@@ -15,11 +15,11 @@ from typing import Any
 import boto3
 import pytest
 
-from config.chart_cache import files_folder, files_of, lock_file, write_lock
-from config.charts import load_charts
+from manifests.chart_cache import files_folder, files_of, lock_file, write_lock
+from manifests.charts import load_charts
 
 REPOSITORY = Path(__file__).parents[2]
-CHARTS = REPOSITORY / "tests" / "charts" / "stand_ins"
+CHARTS = REPOSITORY / "tests" / "manifests" / "stand_ins"
 ACCOUNT = "123456789012"  # moto's
 # What the app reads. The environments are the repository's own.
 COPIED = (
@@ -27,6 +27,8 @@ COPIED = (
     "cdk.json",
     "config",
     "constructs",
+    "manifests",
+    "monitoring",
     "stacks",
     "functions",
     "lifecycle",

@@ -7,14 +7,7 @@ from typing import Any
 
 from tests.local_aws.bucket_deployment import BucketDeployment
 from tests.local_aws.network_types import EC2_TYPES
-from tests.local_aws.resource_model import (
-    ApiResource,
-    Client,
-    Context,
-    Properties,
-    ResourceType,
-    deleting,
-)
+from tests.local_aws.resource_model import ApiResource, Client, Context, Properties, ResourceType, deleting
 from tests.local_aws.storage_types import STORAGE_TYPES
 
 

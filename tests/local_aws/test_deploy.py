@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from config.cluster import NewVpc
-from config.loader import load_cluster
 from config.node_settings import node_settings_text
+from config.reading.loader import load_cluster
 from config.slurm_cluster import SlurmCluster
 from node_setup.settings import read_deployment
 from tests.local_aws.deployment import ACCOUNT, REPOSITORY, LocalAws, Seen, copy_checkout, objects_below, see
@@ -85,7 +85,7 @@ def changed(aws: LocalAws, checkout: Path, beside: Seen, scripts: dict[str, byte
 @pytest.fixture(scope="module")
 def compared(aws: LocalAws, checkout: Path, changed: Seen) -> tuple[str, str]:
     """What `make diff` says of the file that is deployed, and of one that moves it to another zone."""
-    diff = (sys.executable, "-m", "tools.template_diff", "--cluster")
+    diff = (sys.executable, "-m", "tools.stacks.diff", "--cluster")
     same = aws.run(*diff, "clusters/slurm.yaml", cwd=checkout)
     return same, aws.run(*diff, MOVED_FILE, cwd=checkout, succeeds=False)
 
@@ -97,7 +97,7 @@ def destroyed(aws: LocalAws, checkout: Path, changed: Seen, compared: tuple[str,
 
 
 def teardown(aws: LocalAws, checkout: Path, file: str, name: str) -> Seen:
-    command = (sys.executable, "-m", "tools.teardown", "--cluster", file, "--yes", name)
+    command = (sys.executable, "-m", "tools.stacks.teardown", "--cluster", file, "--yes", name)
     return see(aws, SMALL.region, aws.run(*command, cwd=checkout))
 
 
@@ -214,7 +214,7 @@ def test_accounting_database_is_where_the_cluster_says(aws: LocalAws, beside: Se
 
 
 def test_connect_lists_the_nodes(aws: LocalAws, checkout: Path, deployed: Seen) -> None:
-    command = (sys.executable, "-m", "tools.connect", "--cluster", "clusters/slurm.yaml", "--list")
+    command = (sys.executable, "-m", "tools.nodes.connect", "--cluster", "clusters/slurm.yaml", "--list")
     listed = aws.run(*command, cwd=checkout)
     assert [
         node["InstanceId"] for node in deployed.nodes[SMALL.name] if node["InstanceId"] not in listed

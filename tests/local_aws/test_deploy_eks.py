@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from config.loader import load_cluster
+from config.reading.loader import load_cluster
 from tests.local_aws.deployment import REPOSITORY, LocalAws, Seen, copy_checkout, put_chart, see
 
 pytestmark = pytest.mark.long
@@ -45,7 +45,7 @@ def refused(aws: LocalAws, checkout: Path, deployed: Seen) -> Seen:
 
 @pytest.fixture(scope="module")
 def torn_down(aws: LocalAws, checkout: Path, refused: Seen) -> Seen:
-    command = (sys.executable, "-m", "tools.teardown", "--cluster", FILE, "--yes", EKS.name)
+    command = (sys.executable, "-m", "tools.stacks.teardown", "--cluster", FILE, "--yes", EKS.name)
     return see(aws, EKS.region, aws.run(*command, cwd=checkout))
 
 

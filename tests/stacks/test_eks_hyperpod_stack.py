@@ -235,7 +235,7 @@ def test_what_goes_on_billing_is_told(file: str) -> None:
 
 
 def test_a_changed_script_changes_what_nodes_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    from constructs import node_files
+    from constructs.nodes import node_files
 
     for script in node_files.EKS_SCRIPTS.iterdir():
         if script.is_file():

@@ -7,10 +7,10 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from config.addons import ADDON_VERSIONS
-from config.chart_values import chart_values
+from config.facts.addons import ADDON_VERSIONS
 from config.kubernetes_names import job_namespaces
-from tests.charts.helm_runs import STAND_INS, render
+from manifests.chart_values import chart_values
+from tests.manifests.helm_runs import STAND_INS, render
 from tests.stacks.eks_cases import CASES, addons, governed, hyperpod, objects, settings, stacks
 from tests.stacks.intrinsics import Evaluator
 from tests.stacks.shapes import request_shape, violations

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.stacks.base_templates import (
-    EXISTING_KEY,
-    Template,
-    network_template,
-    storage_template,
-    strings_in,
-)
+from tests.stacks.base_templates import EXISTING_KEY, Template, network_template, storage_template, strings_in
 from tests.stacks.found_resources import bucket
 
 FILE_SYSTEM = "AWS::FSx::FileSystem"

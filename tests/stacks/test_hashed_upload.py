@@ -16,7 +16,7 @@ from aws_cdk.assertions import Template
 
 from config.content_hash import content_hash
 from config.node_settings import node_settings_text
-from constructs.hashed_upload import HashedUpload
+from constructs.storage.hashed_upload import HashedUpload
 from node_setup.settings import Deployment, read_deployment
 from tests.stacks.intrinsics import ACCOUNT, Evaluator
 from tests.stacks.synthesized import (

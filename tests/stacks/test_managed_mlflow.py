@@ -12,7 +12,7 @@ from config.kubernetes_names import JOB_ENVIRONMENT, JOB_SERVICE_ACCOUNT, job_na
 from stacks.remaining_costs import remaining_costs
 from tests.stacks.intrinsics import ACCOUNT, Evaluator
 from tests.stacks.synthesized import load, resources, templates
-from workloads.esm2.launch import pod_template
+from workloads.launch import pod_template
 
 SLURM, EKS = "clusters/slurm-p5.yaml", "clusters/eks-p5.yaml"
 LOG_RUNS = [

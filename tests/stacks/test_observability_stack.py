@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from config.cluster_kinds import AnyCluster
-from config.dashboards import dashboards
-from config.metric_rules import rules_text
 from config.observability import Observability
 from config.resource_names import construct_ids
+from monitoring.alert_rules import rules_text
+from monitoring.dashboards import dashboards
 from stacks.remaining_costs import remaining_costs
 from tests.stacks.intrinsics import ACCOUNT, Evaluator
 from tests.stacks.synthesized import (

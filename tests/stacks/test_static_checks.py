@@ -19,13 +19,7 @@ from stacks.cluster_stacks import add_checks, add_stacks
 from tests.stacks.base_templates import base_template_files
 from tests.stacks.eks_variants import EKS_EVERY_OPTION
 from tests.stacks.endpoints import ENDPOINT_FILES, endpoint_assembly
-from tests.stacks.synthesized import (
-    REPOSITORY,
-    assembly,
-    load,
-    new_app,
-    synthesize,
-)
+from tests.stacks.synthesized import REPOSITORY, assembly, load, new_app, synthesize
 from tests.stacks.variants import EVERY_OPTION, EXISTING_VPC
 
 BIN = Path(sys.executable).parent

@@ -12,7 +12,7 @@ import pytest
 from config import rules
 from config.kubernetes_names import job_namespaces
 from config.studio_people import cluster_users, session_document
-from constructs.studio_domain import MAX_CONTENT, START
+from constructs.studio.studio_domain import MAX_CONTENT, START
 from tests.golden.normalised import normalised, studio_golden_file
 from tests.golden.test_golden import difference
 from tests.stacks.eks_variants import EKS_EVERY_OPTION

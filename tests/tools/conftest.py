@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from tests.tools.preflight.eks_accounts import approved_template
-from tests.tools.teardown_account import Account
-from tools import preflight, stack_deletion, teardown
+from tests.tools.stacks.teardown_account import Account
+from tools import preflight
 from tools.preflight import observability, planned
+from tools.stacks import stack_deletion, teardown
 
 METADATA = (
     '<EntityDescriptor xmlns="urn:oasis:names:tc:SAML:2.0:metadata" entityID="https://idp.example.com"/>'

@@ -1,10 +1,62 @@
+"""A prepared data set, a tiny ESM-2 and a run of it."""
+
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
+from transformers import EsmConfig
+
+from tests.workloads.esm2 import tiny_models
+from tests.workloads.esm2.tiny_models import save_tiny_model
+from tests.workloads.training.training_runs import write_run_file
+from workloads.esm2.alphabet import STANDARD_RESIDUES
+from workloads.esm2.data.prepare import prepare
+from workloads.training import precision
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     """As in the processes that torchrun starts; test processes with more of them get in each other's way."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def auto_is_fp32_on_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No measurement decides in which type a test computes; servers have no setting for it."""
+    monkeypatch.setattr(precision, "has_bf16_instructions", lambda: False)
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 proteins of 5 to 400 residues; their skewed composition is what there is to learn."""
+    folder = tmp_path_factory.mktemp("prepared")
+    rng = np.random.default_rng(0)
+    composition = rng.dirichlet(np.full(len(STANDARD_RESIDUES), 0.5))
+    lengths = np.clip(rng.lognormal(4.5, 0.8, size=300), 5, 400).astype(int)
+    lines = []
+    for index, length in enumerate(lengths):
+        lines += [f">P{index}", "".join(rng.choice(list(STANDARD_RESIDUES), size=length, p=composition))]
+    fasta = folder / "proteins.fasta"
+    fasta.write_text("\n".join(lines) + "\n")
+    out = folder / "shards"
+    prepare([fasta], out, seed=0, validation_fraction=0.1, test_fraction=0.1, workers=1, progress=False)
+    return out
+
+
+@pytest.fixture(scope="session")
+def tiny_config() -> EsmConfig:
+    return tiny_models.tiny_config()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that ``model.init_from`` reads: ESM-2's architecture, 2 layers of 32."""
+    return save_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture
+def run_file(prepared: Path, tiny_model: Path, tmp_path: Path) -> Path:
+    return write_run_file(tmp_path, prepared, tiny_model)

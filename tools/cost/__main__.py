@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from config.loader import load_cluster
-from config.price_list import load_prices, sources
+from config.facts.price_list import load_prices, sources
+from config.reading.loader import load_cluster
 from tools.command_line import cluster_parser, run_command
 from tools.cost.bill import Bill, make_bill
 from tools.cost.cluster_items import cluster_items, endpoint_items, read_endpoint

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from config.price_list import HOURS_PER_MONTH, Price, PriceList
+from config.facts.price_list import HOURS_PER_MONTH, Price, PriceList
 
 Scope = Literal["nodes", "kept"]
 
@@ -55,7 +55,7 @@ class Item:
     """As the guidance's cost tables call it: Compute, Storage, Network, ..."""
     dimensions: str
     key: str
-    """Of its unit price in ``config/prices``."""
+    """Of its unit price in ``config/facts/prices``."""
     units: float
     """In a month, of the price's unit."""
     scope: Scope

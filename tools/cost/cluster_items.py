@@ -14,12 +14,12 @@ from config.cluster import Cluster, NewVpc
 from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster
 from config.endpoint import Endpoint
-from config.endpoint_file import load_endpoint
-from config.endpoint_services import endpoint_services
-from config.price_list import HOURS_PER_MONTH
+from config.facts.endpoint_services import endpoint_services
+from config.facts.price_list import HOURS_PER_MONTH
+from config.reading.endpoint_file import load_endpoint
+from config.reading.yaml_document import read_document
 from config.slurm_cluster import SlurmCluster
 from config.storage import HomeFileSystem, LustreFileSystem
-from config.yaml_document import read_document
 from tools.cost.bill import Item
 from tools.cost.usage import Usage
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.endpoint import Endpoint
-from config.price_list import HOURS_PER_MONTH, Price, PriceList
+from config.facts.price_list import HOURS_PER_MONTH, Price, PriceList
 from config.resource_names import CLUSTER_TAG
 from config.storage import EFA_NOT_CONFIGURED
 from tools.command_line import format_table

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from config.price_list import HOURS_PER_MONTH
+from config.facts.price_list import HOURS_PER_MONTH
 
 
 @dataclass(frozen=True)

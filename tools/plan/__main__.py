@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from config.cluster_kinds import AnyCluster
-from config.loader import load_cluster
+from config.reading.loader import load_cluster
 from tools.command_line import cluster_parser, run_command
-from tools.job_checks import listed
+from tools.jobs.checks import listed
 from tools.plan.checkpoints import plan_checkpoints
 from tools.plan.memory import Layout, memory
 from tools.plan.model_size import parameters_of, shape_of
@@ -25,8 +25,8 @@ from tools.plan.report import (
     usable_bytes,
 )
 from tools.plan.speed import read_measured, residues_of, speed
-from workloads.esm2.config import load_config
-from workloads.esm2.config_rules import xla_violations
+from workloads.training.config import load_config
+from workloads.training.config_rules import xla_violations
 
 DOES_NOT_FIT = 1
 """Exit status; 2 is that of wrong usage."""

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tools.plan.model_size import ModelShape, Parameters
-from workloads.esm2.config import LoraConfig, RunConfig
 from workloads.esm2.shapes import num_rows
+from workloads.training.config import LoraConfig, RunConfig
 
 FP32 = 4
 ADAM_STATE = 2 * FP32

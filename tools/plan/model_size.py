@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workloads.esm2.alphabet import VOCAB_SIZE
-from workloads.esm2.config import LoraConfig, RunConfig
 from workloads.esm2.shapes import SHAPES
+from workloads.training.config import LoraConfig, RunConfig
 
 PUBLISHED_NAME = re.compile(r"\besm2_t\d+_(\d+[MB])_UR50D")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from config.cluster import InstanceGroup
 from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksInstanceGroup
-from config.instance_catalogue import InstanceType, instance_type
+from config.facts.instance_catalogue import InstanceType, instance_type
 from tools.plan.speed import PEAKS
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from tools.plan.memory import Layout, memory
-from workloads.esm2.config import RunConfig
+from workloads.training.config import RunConfig
 
 
 def remedies(layout: Layout, usable_bytes: float) -> list[str]:

@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 from config.cluster_kinds import AnyCluster
-from config.price_list import load_prices
+from config.facts.price_list import load_prices
 from tools.command_line import format_table
 from tools.cost.bill import hourly_usd, make_bill
 from tools.cost.cluster_items import cluster_items

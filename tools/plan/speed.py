@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tools.plan.memory import Attention, window_keys
 from tools.plan.model_size import ModelShape, Parameters
-from workloads.esm2.config import RunConfig
 from workloads.esm2.shapes import NEURON_CORE_BF16_FLOPS, PEAK_BF16_FLOPS, SHAPES
+from workloads.training.config import RunConfig
 
 NEMO = "BioNeMo 2's documentation, chart of pre-training throughput"
 MEAN_LENGTH = 414.0
@@ -73,7 +73,7 @@ def read_measured(path: Path) -> Measured:
 
 
 def flops_per_residue(config: RunConfig, shape: ModelShape, parameters: Parameters) -> float:
-    """As ``workloads/esm2/hardware.py`` counts them: 4 for a frozen parameter, whose gradient falls away."""
+    """As the trainer counts them: 4 for a frozen parameter, whose gradient falls away."""
     counted_out = shape.embedding + shape.contact_head
     frozen = parameters.frozen + parameters.frozen_matrices
     if config.task is None or config.lora is None:

@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from dataclasses import asdict
 
-from config.loader import load_cluster
+from config.reading.loader import load_cluster
 from tools.aws_session import open_session
 from tools.command_line import cluster_parser, run_command
 from tools.preflight import run_checks

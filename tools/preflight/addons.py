@@ -12,13 +12,13 @@ from jsonschema import ValidationError, validators
 from jsonschema.exceptions import SchemaError
 
 from config.eks_cluster import EksCluster
-from config.instance_catalogue import instance_type
+from config.facts.instance_catalogue import instance_type
 from tools.aws_session import error_code, if_present, is_absent
 from tools.preflight.finding import Finding, fail, ok, unknown, warn
 from tools.preflight.planned import LATER, Addon, Planned
 from tools.preflight.read_only_aws import ReadOnlyAws
 
-TABLE = "config/addons.py"
+TABLE = "config/facts/addons.py"
 NUM_SHOWN = 5
 """Offered versions, or mistakes, in a message."""
 # EC2's names of architectures, by EKS's.

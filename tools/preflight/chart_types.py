@@ -13,11 +13,11 @@ from typing import Any
 
 import yaml
 
-from config.chart_cache import CACHE, chart_folder
-from config.chart_values import TYPE_LABEL, chart_values
 from config.eks_cluster import EksCluster
-from config.instance_catalogue import instance_type
-from tools.kubectl import find_helm, run_helm
+from config.facts.instance_catalogue import instance_type
+from manifests.chart_cache import CACHE, chart_folder
+from manifests.chart_values import TYPE_LABEL, chart_values
+from tools.kubernetes.kubectl import find_helm, run_helm
 from tools.preflight.finding import Finding, fail, ok, unknown, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 

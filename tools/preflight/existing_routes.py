@@ -7,7 +7,7 @@ from typing import Any
 
 from config.cluster import Cluster, ExistingVpc
 from config.eks_cluster import EksCluster
-from config.endpoint_services import endpoint_services, whole_name
+from config.facts.endpoint_services import endpoint_services, whole_name
 from config.resource_names import stack_names
 from config.slurm_cluster import SlurmCluster
 from tools.preflight.finding import Finding, fail, ok, warn

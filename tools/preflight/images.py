@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from botocore.exceptions import ClientError
 
 from config.cluster import Cluster
-from config.instance_catalogue import instance_type
+from config.facts.instance_catalogue import instance_type
 from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws

@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 from config.resource_names import artifact_bucket, image_repository, stack_names
 from config.slurm_cluster import SlurmCluster
 from tools.aws_session import error_code
-from tools.mirror_downloads import DEPLOY_STORAGE, PREFIX, file_name, image_digest, needed
+from tools.images.mirror_downloads import DEPLOY_STORAGE, PREFIX, file_name, image_digest, needed
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed

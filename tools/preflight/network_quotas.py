@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from config.address_demand import node_interfaces
 from config.cluster import Cluster, ExistingVpc, NewVpc
-from config.endpoint_services import endpoint_services
+from config.facts.endpoint_services import endpoint_services
 from config.resource_names import stack_names
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws

@@ -64,7 +64,8 @@ def check_grafana_version(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
             "Grafana",
             f"new workspaces have version {', '.join(versions)}; the dashboards are for {GRAFANA_VERSION}",
             "set GRAFANA_VERSION of config/observability.py to one of these; from 12 on the data source of "
-            "constructs/grafana_contents.py has to be that of Amazon Managed Service for Prometheus",
+            "constructs/monitoring/grafana_contents.py "
+            "has to be that of Amazon Managed Service for Prometheus",
         )
 
 

@@ -1,4 +1,4 @@
-"""The section ``chat:`` of a run file, and its rules: ``workloads/esm2/config.py`` reads it."""
+"""The section ``chat:`` of a run file, and its rules: ``workloads/training/config.py`` reads it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..esm2.strict_yaml import shown
+from workloads.training.strict_yaml import shown
 
 if TYPE_CHECKING:  # which reads the section
-    from ..esm2.config import RunConfig
+    from workloads.training.config import RunConfig
 
 FIELD = re.compile(r"\{(question|reasoning|answer)\}")
 """Of ``chat.prompt`` and ``chat.response``."""

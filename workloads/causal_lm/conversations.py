@@ -13,8 +13,8 @@ from torch import Tensor
 
 from workloads.esm2.attention import Segments
 from workloads.esm2.masking import to_device
-from workloads.esm2.packing import HostPack, PackShape, PackStream, PlannedPack
-from workloads.esm2.proteins import ProteinSplit, Split
+from workloads.training.packing import HostPack, PackShape, PackStream, PlannedPack
+from workloads.training.records import ProteinSplit, Split
 
 IGNORED = -100
 """torch's word for a target that is none."""

@@ -19,10 +19,10 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from workloads.esm2.finetune import adapters
-from workloads.esm2.finetune.adapters import Family
-from workloads.esm2.layered_model import LayeredModel
 from workloads.esm2.model import Prediction
+from workloads.training.adapters import adapters
+from workloads.training.adapters.adapters import Family
+from workloads.training.layered_model import LayeredModel
 
 from .attention import PACKED
 from .conversations import TokenPack

@@ -20,11 +20,11 @@ from huggingface_hub import hf_hub_download, snapshot_download
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from workloads.esm2.checksums import write_sums
-from workloads.esm2.config import RunConfig
-from workloads.esm2.data.remotes import FetchError
-from workloads.esm2.data.workspace import workspace
-from workloads.esm2.whole_file import write_whole
+from workloads.training.checksums import write_sums
+from workloads.training.config import RunConfig
+from workloads.training.data.remotes import FetchError
+from workloads.training.data.workspace import workspace
+from workloads.training.whole_file import write_whole
 
 from .table import SAMPLE, read_rows
 

@@ -12,20 +12,20 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from workloads.esm2.checksums import verified, write_sums
-from workloads.esm2.config import RunConfig
 from workloads.esm2.evaluation import EVALUATION_SEED, score_packs
-from workloads.esm2.finetune import adapters
-from workloads.esm2.finetune.adapted_objective import AdaptedObjective
-from workloads.esm2.heartbeat import beat
-from workloads.esm2.layered_model import LayeredModel
-from workloads.esm2.objective import Evaluation, Place, held_out_scores
-from workloads.esm2.packing import HostPack, PackShape, PackStream
-from workloads.esm2.precision import select_precision
 from workloads.esm2.pretrained import assigned, save_model
-from workloads.esm2.processes import Processes
-from workloads.esm2.proteins import ProteinSplit, Split
-from workloads.esm2.whole_file import write_whole
+from workloads.training.adapters import adapters
+from workloads.training.adapters.adapted_objective import AdaptedObjective
+from workloads.training.checksums import verified, write_sums
+from workloads.training.config import RunConfig
+from workloads.training.heartbeat import beat
+from workloads.training.layered_model import LayeredModel
+from workloads.training.objective import Evaluation, Place, held_out_scores
+from workloads.training.packing import HostPack, PackShape, PackStream
+from workloads.training.precision import select_precision
+from workloads.training.processes import Processes
+from workloads.training.records import ProteinSplit, Split
+from workloads.training.whole_file import write_whole
 
 from .conversations import IGNORED, ConversationSplit, ConversationStream, TokenPack, token_pack
 from .model import FAMILY, PackedCausalLM, on_meta, plain_class, read_config, shrink_frozen

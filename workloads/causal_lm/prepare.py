@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from workloads.esm2.config import RunConfig
-from workloads.esm2.data.limits import Limits
-from workloads.esm2.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings, Split
-from workloads.esm2.data.spill import SPLIT_SALT, hash_all
-from workloads.esm2.data.workspace import (
+from workloads.esm2.finetune.labelled import ranges, write_shards
+from workloads.training.config import RunConfig
+from workloads.training.data.limits import Limits
+from workloads.training.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings, Split
+from workloads.training.data.spill import SPLIT_SALT, hash_all
+from workloads.training.data.workspace import (
     check_same,
     differences_of,
     existing_manifest,
@@ -26,7 +27,6 @@ from workloads.esm2.data.workspace import (
     source_file,
     workspace,
 )
-from workloads.esm2.finetune.labelled import ranges, write_shards
 
 from .model_files import fetch_model, is_fetched, model_folder
 from .table import Conversation, read_conversations, table_files

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workloads.esm2.report_page import Card, details, section, table
+from workloads.training.report.page import Card, details, section, table
 
 MEASURES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "rougeLsum": "ROUGE-Lsum"}
 """Names in results, and for people."""

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from workloads.esm2.data.fasta import gzip_errors, gzip_problem, open_gzip, reading
-from workloads.esm2.data.limits import Limits
-from workloads.esm2.data.transfer import embedded, fetch
 from workloads.esm2.finetune import table as labelled
 from workloads.esm2.finetune.table import Problems
+from workloads.training.data.limits import Limits
+from workloads.training.data.transfer import embedded, fetch
 
 from .config import ChatConfig
 

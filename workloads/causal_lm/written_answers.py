@@ -14,12 +14,12 @@ import torch.distributed as dist
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
-from workloads.esm2.checksums import verified
-from workloads.esm2.heartbeat import beat
-from workloads.esm2.objective import Place
 from workloads.esm2.pretrained import ADAPTER_FILE
-from workloads.esm2.processes import Processes
-from workloads.esm2.whole_file import write_whole
+from workloads.training.checksums import verified
+from workloads.training.heartbeat import beat
+from workloads.training.objective import Place
+from workloads.training.processes import Processes
+from workloads.training.whole_file import write_whole
 
 from .config import ChatConfig
 from .conversations import ConversationSplit

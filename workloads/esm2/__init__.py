@@ -1,1 +1,1 @@
-"""Pre-training, fine-tuning and serving of the ESM-2 protein language model."""
+"""The ESM-2 protein language model: its data, masks, tasks, inference and server."""

@@ -13,18 +13,19 @@ import dataclasses
 import re
 from pathlib import Path
 
-from .checksums import verified
-from .command_line import run_command
-from .config import ModelConfig, RunConfig
+from workloads.training.checksums import verified
+from workloads.training.command_line import run_command
+from workloads.training.config import ModelConfig, RunConfig
+from workloads.training.hardware import environment
+from workloads.training.heartbeat import beat
+from workloads.training.packing import PackShape
+from workloads.training.precision import select_precision
+from workloads.training.processes import Processes, processes
+from workloads.training.records import ProteinSplit
+from workloads.training.tracking.run_log import write_results
+
 from .evaluation import pseudo_perplexity, score, unigram_perplexity
-from .hardware import environment
-from .heartbeat import beat
-from .packing import PackShape
-from .precision import select_precision
 from .pretrained import starting_config, starting_weights, with_weights
-from .processes import Processes, processes
-from .proteins import ProteinSplit
-from .tracking import write_results
 
 
 def evaluate(config: RunConfig, here: Processes) -> dict[str, object]:
@@ -88,13 +89,13 @@ def main(config: RunConfig) -> None:
     beat("starting", slow=True)
     with processes() as here:
         if config.chat is not None:
-            from ..causal_lm.objective import score_chat
+            from workloads.causal_lm.objective import score_chat
 
             scores = score_chat(config, here)
         elif config.task is None:
             scores = evaluate(config, here)
         else:
-            from .finetune.objective import score_task
+            from workloads.esm2.finetune.objective import score_task
 
             scores = score_task(config, here)
         if not here.is_first:

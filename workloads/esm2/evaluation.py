@@ -13,16 +13,17 @@ import numpy as np
 import torch
 from torch import nn
 
+from workloads.training.heartbeat import beat
+from workloads.training.objective import Evaluation
+from workloads.training.packing import SPECIAL_TOKENS, HostPack, PackShape, PackStream, PlannedPack
+from workloads.training.parallel import bare
+from workloads.training.processes import Processes
+from workloads.training.records import ProteinSplit
+
 from .alphabet import CLS, EOS, MASK
 from .attention import Segments
-from .heartbeat import beat
 from .masking import mask_pack, token_scale
 from .model import Pack, PackedEsm
-from .objective import Evaluation
-from .packing import SPECIAL_TOKENS, HostPack, PackShape, PackStream, PlannedPack
-from .parallel import bare
-from .processes import Processes
-from .proteins import ProteinSplit
 
 EVALUATION_SEED = 20_230_317
 """Masks, crops and drawn members of every evaluation; fixed for good, so that scores stay comparable."""

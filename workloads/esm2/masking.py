@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
+from workloads.training.hashing import GOLDEN, mix64_on_device
+from workloads.training.packing import HostPack
+
 from .alphabet import CLS, EOS, FIRST_RESIDUE, MASK, NUM_STANDARD_RESIDUES, PAD, UNK
 from .attention import Segments
-from .hashing import GOLDEN, mix64_on_device
 from .model import Pack
-from .packing import HostPack
 from .shapes import num_rows
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1

@@ -31,10 +31,11 @@ from transformers import (
 )
 from transformers.models.esm.modeling_esm import EsmLayer
 
-from . import xla
+from workloads.training import xla
+from workloads.training.layered_model import LayeredModel
+
 from .alphabet import MASK, PAD, VOCAB_SIZE
 from .attention import Segments, packed_attention
-from .layered_model import LayeredModel
 from .shapes import SHAPES
 
 

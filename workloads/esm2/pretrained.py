@@ -27,13 +27,14 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from workloads.training.checkpoint_reader import weights_of
+from workloads.training.checksums import CHECKPOINT_FILE, read_document, unreadable, verified, write_sums
+from workloads.training.config import ModelConfig
+from workloads.training.layered_model import LayeredModel
+from workloads.training.processes import Processes
+
 from .alphabet import TOKENS
-from .checkpoint_reader import weights_of
-from .checksums import CHECKPOINT_FILE, read_document, unreadable, verified, write_sums
-from .config import ModelConfig
-from .layered_model import LayeredModel
 from .model import PackedEsm, PackedModel, PackedSequenceClassifier, PackedTokenClassifier, published_config
-from .processes import Processes
 
 Model = TypeVar("Model", bound=LayeredModel)
 ADAPTER_FILE = "adapter_config.json"

@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .config import RunConfig
+from workloads.training.config import RunConfig
+from workloads.training.objective import Evaluation, Objective, Place, held_out_scores
+from workloads.training.packing import HostPack, PackShape, PackStream
+from workloads.training.records import ProteinSplit, Split
+
 from .evaluation import Score, score, unigram_perplexity
 from .masking import mask_pack
 from .model import Pack, PackedModel
-from .objective import Evaluation, Objective, Place, held_out_scores
-from .packing import HostPack, PackShape, PackStream
 from .pretrained import on_meta, save_model, starting_config, starting_weights
-from .proteins import ProteinSplit, Split
 
 
 class Pretraining(Objective):

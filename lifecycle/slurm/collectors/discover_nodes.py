@@ -24,7 +24,7 @@ from typing import Any
 SECONDS_PER_COMMAND = 25
 NODE_PORT, GPU_PORT = 9100, 9400
 JOB_COMMENT, FIRST_JOB_PORT, NUM_JOB_PORTS = "prometheus", 10_000, 10_000
-"""As ``workloads/esm2/metrics_port.py`` has them."""
+"""As ``workloads/training/tracking/metrics_port.py`` has them."""
 Nodes = dict[str, dict[str, str]]
 """Labels of each node, by its address."""
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from config.cluster_kinds import KINDS, AnyCluster
-from config.loader import load_cluster
-from config.price_list import COLUMNS, FOLDER, load_prices, sources
+from config.facts.price_list import COLUMNS, FOLDER, load_prices, sources
+from config.reading.loader import load_cluster
 from tests.config.cluster_documents import DELETED, document
 from tools.cost import __main__ as command
 from tools.cost.bill import Bill, make_bill

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from config.price_list import PriceList, load_prices
+from config.facts.price_list import PriceList, load_prices
 from tests.tools.answering_aws import AnsweringAws, Parameters
 from tools.aws_session import aws_client
 from tools.command_line import cluster_parser
-from tools.prices import refresh
+from tools.cost.prices import refresh
 
 REGION = "us-west-2"
 Tier = tuple[str, str]
@@ -231,7 +231,9 @@ def test_the_regions_own_price_comes_before_the_references(tmp_path: Path) -> No
     assert (other.prices["nat.gateway"].usd, other.prices["nat.gateway"].region) == (0.045, "us-east-1")
 
 
-@pytest.mark.parametrize(("module", "prog"), [("tools.cost.__main__", "tools.cost"), ("tools.prices",) * 2])
+@pytest.mark.parametrize(
+    ("module", "prog"), [("tools.cost.__main__", "tools.cost"), ("tools.cost.prices",) * 2]
+)
 def test_usage_names_the_module(module: str, prog: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of which argparse itself would say __main__.py."""
     run = SimpleNamespace(__spec__=SimpleNamespace(name=module))

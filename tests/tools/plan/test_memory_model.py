@@ -19,7 +19,11 @@ from tools.plan.model_size import ModelShape, parameters_of, shape_of
 from tools.plan.remedies import remedies
 from workloads.esm2 import attention
 from workloads.esm2.attention import Segments
-from workloads.esm2.config import (
+from workloads.esm2.finetune.tasks import packed_class
+from workloads.esm2.model import Pack, PackedEsm, PackedModel, published_config
+from workloads.esm2.shapes import SHAPES, num_rows
+from workloads.training.adapters.adapters import add_adapters, shrink_frozen
+from workloads.training.config import (
     LoraConfig,
     ParallelConfig,
     RunConfig,
@@ -27,12 +31,8 @@ from workloads.esm2.config import (
     TrainConfig,
     load_config,
 )
-from workloads.esm2.finetune.adapters import add_adapters, shrink_frozen
-from workloads.esm2.finetune.tasks import packed_class
-from workloads.esm2.model import Pack, PackedEsm, PackedModel, published_config
-from workloads.esm2.parallel import parallelize
-from workloads.esm2.processes import processes
-from workloads.esm2.shapes import SHAPES, num_rows
+from workloads.training.parallel import parallelize
+from workloads.training.processes import processes
 
 LENGTH = 128
 KINDS: dict[int, Attention] = {2: "segments", 4: "flash"}

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from config.eks_cluster import EksCluster
-from config.loader import load_cluster
-from config.price_list import load_prices
-from config.regions import ZONE_ID_PREFIXES
+from config.facts.price_list import load_prices
+from config.facts.regions import ZONE_ID_PREFIXES
+from config.reading.loader import load_cluster
 from tests.config.cluster_documents import document
 from tools.plan import __main__ as command
 from tools.plan.__main__ import lustre_bytes_per_second
@@ -34,10 +34,10 @@ from tools.plan.model_size import ModelShape, parameters_of, shape_of
 from tools.plan.place import find_place
 from tools.plan.report import BOARD_WATTS, GIB, GRID_FILE, energy_kwh, time_and_money, tonnes
 from tools.plan.speed import MEAN_LENGTH, PUBLISHED, flops_per_residue, read_measured, residues_of, speed
-from workloads.esm2.config import load_config
-from workloads.esm2.hardware import num_flops
 from workloads.esm2.model import PackedEsm, published_config
 from workloads.esm2.shapes import PEAK_BF16_FLOPS, SHAPES
+from workloads.training.config import load_config
+from workloads.training.hardware import num_flops
 
 CONFIGS = Path("workloads/esm2/configs")
 Plan = Callable[..., tuple[int, str]]

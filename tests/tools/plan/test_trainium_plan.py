@@ -13,9 +13,9 @@ from torch import Tensor
 from tools.plan import __main__ as command
 from tools.plan.memory import Layout, memory
 from tools.plan.model_size import ModelShape, parameters_of
-from workloads.esm2 import xla
-from workloads.esm2.config import ModelConfig, RunConfig, TrainConfig
 from workloads.esm2.window_attention import window_attention
+from workloads.training import xla
+from workloads.training.config import ModelConfig, RunConfig, TrainConfig
 
 CONFIGS = Path("workloads/esm2/configs")
 NUMBER_BYTES = 2

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from config.addons import ADDON_VERSIONS, OBSERVABILITY, VPC_CNI
 from config.eks_cluster import EksCluster
+from config.facts.addons import ADDON_VERSIONS, OBSERVABILITY, VPC_CNI
 from tests.tools.accounts import empty_account
 from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped_eks

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from config.addons import OBSERVABILITY, TRAINING_OPERATOR, VPC_CNI
+from config.facts.addons import OBSERVABILITY, TRAINING_OPERATOR, VPC_CNI
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
 from tests.tools.preflight.eks_accounts import (
     EKS,
@@ -65,7 +65,7 @@ def test_a_version_that_is_not_offered_names_those_that_are_and_the_table() -> N
         "v1.39.0-eksbuild.1, v1.38.0-eksbuild.1, v1.37.0-eksbuild.1, v1.36.0-eksbuild.1, v1.35.0-eksbuild.1 "
         "and 2 older"
     )
-    assert found.action == "put one of them in config/addons.py, as EKS's default v1.37.0-eksbuild.1"
+    assert found.action == "put one of them in config/facts/addons.py, as EKS's default v1.37.0-eksbuild.1"
 
 
 @pytest.mark.parametrize("answer", [[], Refusal("ResourceNotFoundException")])

@@ -11,7 +11,7 @@ from tests.tools.accounts import deployed_stacks, empty_account
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped, with_group
 from tests.tools.preflight.report import findings
-from tools.mirror_downloads import file_name, image_digest, needed
+from tools.images.mirror_downloads import file_name, image_digest, needed
 from tools.preflight.finding import Finding
 
 MIRRORED = shipped("slurm", node_setup=NodeSetup(downloads="artifact_bucket"))

@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.workloads.causal_lm.question_runs import NUM_STEPS
-from tests.workloads.esm2.forked_processes import train_in_turn
-from tests.workloads.esm2.training_runs import changed_parameters, lines, losses, train_here
+from tests.workloads.training.forked_processes import train_in_turn
+from tests.workloads.training.training_runs import changed_parameters, lines, losses, train_here
 from workloads.causal_lm.objective import CausalLM
 from workloads.causal_lm.rouge import MEASURES
-from workloads.esm2.config import load_config
 from workloads.esm2.evaluate import main as evaluate
+from workloads.training.config import load_config
 
 MODES = {
     "full": (1, "chat.questions=0"),

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.workloads.esm2.training_runs import train_here
+from tests.workloads.training.training_runs import train_here
 from workloads.causal_lm.objective import CausalLM
-from workloads.esm2 import trainer
-from workloads.esm2.config import load_config
 from workloads.esm2.evaluate import main as evaluate
-from workloads.esm2.processes import Processes, processes
+from workloads.training import trainer
+from workloads.training.config import load_config
+from workloads.training.processes import Processes, processes
 
 
 def test_a_model_that_is_scored_is_kept_in_the_type_of_the_arithmetic(

@@ -23,9 +23,9 @@ from workloads.causal_lm.model_files import LEFT_OUT_FILES, MODEL_FILES, fetch_m
 from workloads.causal_lm.prepare import is_prepared, prepare_chat
 from workloads.causal_lm.sample.cut import main as cut
 from workloads.causal_lm.table import SAMPLE, read_conversations
-from workloads.esm2.config import RunConfig, load_config
-from workloads.esm2.data.workspace import source_file
 from workloads.esm2.finetune.prepare import SAMPLE as LABELLED_SAMPLE
+from workloads.training.config import RunConfig, load_config
+from workloads.training.data.workspace import source_file
 
 CONFIGS = Path(__file__).parents[3] / "workloads/causal_lm/configs"
 

@@ -15,9 +15,9 @@ from transformers import AutoTokenizer
 
 from workloads.causal_lm.template import Template
 from workloads.causal_lm.written_answers import _answers, _ends
-from workloads.esm2.command_line import Stopped
-from workloads.esm2.config import load_config
-from workloads.esm2.processes import processes
+from workloads.training.command_line import Stopped
+from workloads.training.config import load_config
+from workloads.training.processes import processes
 
 
 def test_a_response_that_does_not_come_to_the_mark_is_no_answer(run_file: Path, tiny_qwen: Path) -> None:

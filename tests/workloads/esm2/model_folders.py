@@ -15,10 +15,10 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageIn
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex
 from transformers import EsmConfig, EsmForMaskedLM
 
-from workloads.esm2.checkpoint import Checkpointer
-from workloads.esm2.checksums import CHECKPOINT_FILE, crc32, seal
 from workloads.esm2.pretrained import with_weights
-from workloads.esm2.processes import processes
+from workloads.training.checkpoint import Checkpointer
+from workloads.training.checksums import CHECKPOINT_FILE, crc32, seal
+from workloads.training.processes import processes
 
 SHARD, METADATA = "__0_0.distcp", ".metadata"
 

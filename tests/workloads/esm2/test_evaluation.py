@@ -19,17 +19,17 @@ import torch
 import torch.distributed as dist
 from transformers import EsmForMaskedLM
 
-from tests.workloads.esm2.training_runs import REPOSITORY, train_here
+from tests.workloads.training.training_runs import REPOSITORY, train_here
 from workloads.esm2.alphabet import CLS, EOS, MASK
-from workloads.esm2.config import ModelConfig, load_config
 from workloads.esm2.data.prepare import prepare
 from workloads.esm2.evaluate import main
 from workloads.esm2.evaluation import EVALUATION_SEED, pseudo_perplexity, score, unigram_perplexity
 from workloads.esm2.masking import mask_pack
-from workloads.esm2.packing import PackShape, PackStream
 from workloads.esm2.pretrained import starting_config, starting_weights, with_weights
-from workloads.esm2.processes import processes
-from workloads.esm2.proteins import ProteinSplit
+from workloads.training.config import ModelConfig, load_config
+from workloads.training.packing import PackShape, PackStream
+from workloads.training.processes import processes
+from workloads.training.records import ProteinSplit
 
 CPU = torch.device("cpu")
 

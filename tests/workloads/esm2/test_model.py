@@ -13,9 +13,9 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, EsmConfig, EsmForM
 from workloads.esm2.alphabet import MASK
 from workloads.esm2.masking import mask_pack
 from workloads.esm2.model import SHAPES, Pack, PackedEsm, published_config
-from workloads.esm2.packing import PackShape, PackStream
 from workloads.esm2.pretrained import on_meta, save_model, with_weights
-from workloads.esm2.proteins import ProteinSplit
+from workloads.training.packing import PackShape, PackStream
+from workloads.training.records import ProteinSplit
 
 
 @pytest.fixture

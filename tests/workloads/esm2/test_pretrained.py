@@ -10,8 +10,8 @@ import huggingface_hub.constants
 import pytest
 from transformers import EsmConfig, EsmForSequenceClassification
 
-from workloads.esm2.config import ModelConfig
 from workloads.esm2.pretrained import save_model, starting_config, starting_weights
+from workloads.training.config import ModelConfig
 
 
 def test_a_hub_that_does_not_answer_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

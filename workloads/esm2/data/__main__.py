@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from workloads.esm2.command_line import run_command
-from workloads.esm2.config import RunConfig
-from workloads.esm2.data.run_data import prepare_run
+from workloads.training.command_line import run_command
+from workloads.training.config import RunConfig
+
+from .run_data import prepare_run
 
 
 def main(config: RunConfig) -> None:

@@ -23,11 +23,12 @@ from typing import TypeVar
 import pyarrow as pa
 from tqdm import tqdm
 
-from workloads.esm2.command_line import RunError, escaped
-from workloads.esm2.data.fasta import Block, SourceReader
-from workloads.esm2.data.limits import Limits
-from workloads.esm2.data.manifest import SourceFile
-from workloads.esm2.data.spill import Run, row_bytes
+from workloads.training.command_line import RunError, escaped
+from workloads.training.data.limits import Limits
+from workloads.training.data.manifest import SourceFile
+from workloads.training.data.spill import Run, row_bytes
+
+from .fasta import Block, SourceReader
 
 _M_MMAP_THRESHOLD = -3  # malloc.h of glibc
 

@@ -13,11 +13,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workloads.esm2.data.fasta import LINE_START, Block
-from workloads.esm2.data.job import Job, Spilled
-from workloads.esm2.data.scatter import raise_for_repeated
-from workloads.esm2.data.shards import load_runs, save_runs
-from workloads.esm2.data.spill import SPLIT_SALT, RowSlice, Run, SpillReader, cell_ranges, hash_all, write_run
+from workloads.training.data.spill import (
+    SPLIT_SALT,
+    RowSlice,
+    Run,
+    SpillReader,
+    cell_ranges,
+    hash_all,
+    write_run,
+)
+
+from .fasta import LINE_START, Block
+from .job import Job, Spilled
+from .scatter import raise_for_repeated
+from .shards import load_runs, save_runs
 
 # https://ftp.uniprot.org/pub/databases/uniprot/current_release/knowledgebase/idmapping/README:
 # columns 9 and 10 of idmapping_selected.tab, counted from 1, are UniRef90 and UniRef50.

@@ -14,15 +14,16 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from workloads.esm2.data.fasta import GZIP_MAGIC, reading
-from workloads.esm2.data.job import Job, Spilled, worker_pool
-from workloads.esm2.data.limits import MAX_WORKERS, Limits, default_workers
-from workloads.esm2.data.manifest import SPLITS, Manifest, Settings, Split
-from workloads.esm2.data.members import join_members, scatter_table
-from workloads.esm2.data.scatter import check_ids, scatter_fasta
-from workloads.esm2.data.shards import ShardResult, ShardTask, save_runs, write_shard
-from workloads.esm2.data.spill import cell_ranges
-from workloads.esm2.data.workspace import check_free_space, existing_manifest, size_text, workspace
+from workloads.training.data.limits import MAX_WORKERS, Limits, default_workers
+from workloads.training.data.manifest import SPLITS, Manifest, Settings, Split
+from workloads.training.data.spill import cell_ranges
+from workloads.training.data.workspace import check_free_space, existing_manifest, size_text, workspace
+
+from .fasta import GZIP_MAGIC, reading
+from .job import Job, Spilled, worker_pool
+from .members import join_members, scatter_table
+from .scatter import check_ids, scatter_fasta
+from .shards import ShardResult, ShardTask, save_runs, write_shard
 
 # Text over gzip bytes: UniRef50 has 2.2, files without its repetitive headers 1.7.
 GZIP_RATIO = 2.5

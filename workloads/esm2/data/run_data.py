@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from workloads.esm2.config import RunConfig
-from workloads.esm2.data.manifest import MANIFEST_FILE, Manifest
-from workloads.esm2.data.prepare import prepare
-from workloads.esm2.data.transfer import NAMED_ADDRESSES, fetch
-from workloads.esm2.data.workspace import check_place
 from workloads.esm2.finetune.prepare import NAMED_ADDRESSES as NAMED_TABLES
 from workloads.esm2.finetune.prepare import prepare_table
+from workloads.training.config import RunConfig
+from workloads.training.data.manifest import MANIFEST_FILE, Manifest
+from workloads.training.data.transfer import NAMED_ADDRESSES, fetch
+from workloads.training.data.workspace import check_place
+
+from .prepare import prepare
 
 
 def prepare_run(config: RunConfig) -> Manifest:

@@ -8,18 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workloads.esm2.data.fasta import (
-    RECORD_START,
-    Block,
-    SourceReader,
-    check_fasta_start,
-    parse_block,
-    record_lines,
-    split_block,
-)
-from workloads.esm2.data.job import Job, Spilled
-from workloads.esm2.data.shards import load_runs, save_runs
-from workloads.esm2.data.spill import (
+from workloads.training.data.spill import (
     SPLIT_SALT,
     Ints,
     SpillReader,
@@ -29,6 +18,18 @@ from workloads.esm2.data.spill import (
     without_duplicates,
     write_run,
 )
+
+from .fasta import (
+    RECORD_START,
+    Block,
+    SourceReader,
+    check_fasta_start,
+    parse_block,
+    record_lines,
+    split_block,
+)
+from .job import Job, Spilled
+from .shards import load_runs, save_runs
 
 _IDS_PER_TASK = 2_000_000
 

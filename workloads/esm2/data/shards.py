@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from workloads.esm2.data.manifest import LENGTH_BIN_RESIDUES, SPLITS, ShardFile
-from workloads.esm2.data.spill import (
+from workloads.training.data.manifest import LENGTH_BIN_RESIDUES, SPLITS, ShardFile
+from workloads.training.data.spill import (
     Ints,
     RowSlice,
     Run,

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from workloads.esm2 import proteins
-from workloads.esm2.data.limits import Limits
-from workloads.esm2.data.manifest import LENGTH_BIN_RESIDUES, ShardFile, Split
 from workloads.esm2.data.shards import SCHEMA
+from workloads.training import records as proteins
+from workloads.training.data.limits import Limits
+from workloads.training.data.manifest import LENGTH_BIN_RESIDUES, ShardFile, Split
 
 from .labels import Floats, Labels, class_counts, load_schema
 from .table import Record

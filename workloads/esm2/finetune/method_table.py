@@ -21,11 +21,11 @@ from typing import Any
 
 import yaml
 
-from workloads.esm2.command_line import RunError, run_command
-from workloads.esm2.config import LoraConfig, RunConfig
-from workloads.esm2.launch.local import processes_and_threads
-from workloads.esm2.tracking import RESULTS_FILE
-from workloads.esm2.whole_file import write_whole
+from workloads.launch.local import processes_and_threads
+from workloads.training.command_line import RunError, run_command
+from workloads.training.config import LoraConfig, RunConfig
+from workloads.training.tracking.run_log import RESULTS_FILE
+from workloads.training.whole_file import write_whole
 
 from .report import TITLES
 from .scores import HEADLINES
@@ -88,7 +88,7 @@ def check(config: RunConfig, num_devices: int) -> None:
 
 def launch(file: Path) -> int:
     """Run a configuration on this machine as ``make finetune-lora`` does; the exit status."""
-    command = [sys.executable, "-m", "workloads.esm2.launch.local", "--config", str(file)]
+    command = [sys.executable, "-m", "workloads.launch.local", "--config", str(file)]
     return subprocess.run(command, check=False).returncode
 
 

@@ -10,22 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workloads.esm2.checkpoint import check_identity
-from workloads.esm2.checkpoint_reader import saved_weights
-from workloads.esm2.checksums import CHECKPOINT_FILE, verified
-from workloads.esm2.command_line import require
-from workloads.esm2.config import RunConfig
-from workloads.esm2.heartbeat import beat
 from workloads.esm2.model import Pack, PackedModel
-from workloads.esm2.objective import Evaluation, Place
-from workloads.esm2.packing import HostPack, PackShape, PackStream
-from workloads.esm2.precision import select_precision
 from workloads.esm2.pretrained import assigned, save_model, starting_config, starting_weights, tokenizer
-from workloads.esm2.processes import Processes
-from workloads.esm2.proteins import ProteinSplit, Split
+from workloads.training.adapters import adapters
+from workloads.training.adapters.adapted_objective import AdaptedObjective
+from workloads.training.checkpoint import check_identity
+from workloads.training.checkpoint_reader import saved_weights
+from workloads.training.checksums import CHECKPOINT_FILE, verified
+from workloads.training.command_line import require
+from workloads.training.config import RunConfig
+from workloads.training.heartbeat import beat
+from workloads.training.objective import Evaluation, Place
+from workloads.training.packing import HostPack, PackShape, PackStream
+from workloads.training.precision import select_precision
+from workloads.training.processes import Processes
+from workloads.training.records import ProteinSplit, Split
 
-from . import adapters
-from .adapted_objective import AdaptedObjective
 from .labelled import LabelledSplit
 from .packs import LabelledStream, labelled_pack
 from .prediction_file import predictions_file, write_prediction_table

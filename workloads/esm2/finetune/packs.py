@@ -11,7 +11,7 @@ import torch
 
 from workloads.esm2.masking import plain_pack, to_device
 from workloads.esm2.model import Pack
-from workloads.esm2.packing import HostPack, PackShape, PackStream, PlannedPack
+from workloads.training.packing import HostPack, PackShape, PackStream, PlannedPack
 
 from .labelled import LabelledSplit
 from .labels import IGNORED

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import nn
 
 from workloads.esm2.evaluation import EVALUATION_SEED, rounds
-from workloads.esm2.heartbeat import beat
-from workloads.esm2.objective import Evaluation, Place
-from workloads.esm2.parallel import bare
+from workloads.training.heartbeat import beat
+from workloads.training.objective import Evaluation, Place
+from workloads.training.parallel import bare
 
 from .labelled import LabelledSplit
 from .labels import IGNORED, LabelSchema

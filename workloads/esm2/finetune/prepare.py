@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from workloads.esm2.config import RunConfig, TaskConfig
-from workloads.esm2.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings
-from workloads.esm2.data.spill import hash_all
-from workloads.esm2.data.transfer import embedded, fetch
-from workloads.esm2.data.workspace import (
+from workloads.training.config import RunConfig, TaskConfig
+from workloads.training.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings
+from workloads.training.data.spill import hash_all
+from workloads.training.data.transfer import embedded, fetch
+from workloads.training.data.workspace import (
     check_same,
     differences_of,
     existing_manifest,

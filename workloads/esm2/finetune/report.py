@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
-from workloads.esm2.proteins import Split
-from workloads.esm2.report_figures import BLUE, GREY, INK, STYLE, WIDE_INCHES, drawing, svg_text
-from workloads.esm2.report_page import Card, figure_block, section, table
+from workloads.training.records import Split
+from workloads.training.report.figures import BLUE, GREY, INK, STYLE, WIDE_INCHES, drawing, svg_text
+from workloads.training.report.page import Card, figure_block, section, table
 
 from .labels import Floats, LabelSchema, load_schema
 from .prediction_file import Predictions, predictions_file

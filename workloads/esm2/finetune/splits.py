@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from workloads.esm2.data.manifest import SPLITS
-from workloads.esm2.data.spill import SPLIT_SALT, hash_all
+from workloads.training.data.manifest import SPLITS
+from workloads.training.data.spill import SPLIT_SALT, hash_all
 
 from .table import Problems, Record, first_of
 
 if TYPE_CHECKING:
-    from workloads.esm2.config import SplitConfig
+    from workloads.training.config import SplitConfig
 
 SplitNumbers = npt.NDArray[np.int8]
 """Position in ``SPLITS`` of each record, shape (N,)."""

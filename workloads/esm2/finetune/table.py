@@ -31,9 +31,9 @@ from workloads.esm2.data.fasta import (
     reading,
     record_lines,
 )
-from workloads.esm2.data.limits import Limits
-from workloads.esm2.data.transfer import FASTA_SUFFIXES
-from workloads.esm2.strict_yaml import shown
+from workloads.training.data.limits import Limits
+from workloads.training.data.transfer import FASTA_SUFFIXES
+from workloads.training.strict_yaml import shown
 
 CSV_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PARQUET_SUFFIXES = (".parquet", ".pq")

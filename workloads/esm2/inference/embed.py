@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from ..config import RunConfig
-from ..processes import Processes
+from workloads.training.config import RunConfig
+from workloads.training.processes import Processes
+
 from .engine import EMBEDDING, RESIDUE_EMBEDDINGS, Array
 from .job import cropped, load, run_parts, settings_of, start
 from .output import Output

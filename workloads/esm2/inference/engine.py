@@ -19,13 +19,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from ..alphabet import CLS, EOS, MASK, PAD, encode
-from ..config import TrainConfig
-from ..hardware import compiles
-from ..heartbeat import beat
-from ..masking import plain_pack, to_device
-from ..model import Pack, PackedModel
-from ..packing import SPECIAL_TOKENS, HostPack, PackShape
+from workloads.esm2.alphabet import CLS, EOS, MASK, PAD, encode
+from workloads.esm2.masking import plain_pack, to_device
+from workloads.esm2.model import Pack, PackedModel
+from workloads.training.config import TrainConfig
+from workloads.training.hardware import compiles
+from workloads.training.heartbeat import beat
+from workloads.training.packing import SPECIAL_TOKENS, HostPack, PackShape
 
 TOKENS_PER_PACK = {"cpu": 2048, "cuda": 65_536}
 """On a CPU a pack's activations stay in the cache (docs/inference.md has the figures); on a GPU the matrix

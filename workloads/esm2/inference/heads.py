@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..model import PackedEsm, PackedModel, PackedSequenceClassifier, PackedTokenClassifier
+from workloads.esm2.model import PackedEsm, PackedModel, PackedSequenceClassifier, PackedTokenClassifier
+
 from .engine import PROTEIN_LOGITS, RESIDUE_LOGITS, Answer, Array
 
 THRESHOLD = 0.5

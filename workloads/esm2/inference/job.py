@@ -21,14 +21,15 @@ import pyarrow as pa
 import torch
 import torch.distributed as dist
 
-from ..command_line import run_command
-from ..config import InferenceConfig, RunConfig
-from ..hardware import environment
-from ..heartbeat import beat
-from ..launch.local import on_every_device, processes_and_threads
-from ..precision import select_precision
-from ..pretrained import fingerprint, load_model
-from ..processes import Processes, exclusive, processes
+from workloads.esm2.pretrained import fingerprint, load_model
+from workloads.launch.local import on_every_device, processes_and_threads
+from workloads.training.command_line import run_command
+from workloads.training.config import InferenceConfig, RunConfig
+from workloads.training.hardware import environment
+from workloads.training.heartbeat import beat
+from workloads.training.precision import select_precision
+from workloads.training.processes import Processes, exclusive, processes
+
 from .engine import Engine, compile_from
 from .output import Output
 from .records import Part, Protein, Reject, cut, key_of, planned, read_proteins

@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from ..config import RunConfig
-from ..heartbeat import beat
-from ..whole_file import write_whole
+from workloads.training.config import RunConfig
+from workloads.training.heartbeat import beat
+from workloads.training.whole_file import write_whole
+
 from .output_file import PARQUET, output_file, parts_folder
 from .records import Reject
 

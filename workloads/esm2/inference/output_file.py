@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..config import RunConfig
+    from workloads.training.config import RunConfig
 
 PARQUET, CSV = ".parquet", ".csv"
 FORMATS = {"embed": (PARQUET,), "predict": (CSV, PARQUET), "variants": (CSV, PARQUET)}

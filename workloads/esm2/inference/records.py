@@ -17,11 +17,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ..data.fasta import RECORD_START, Block, SourceReader, check_fasta_start, parse_block, single_records
-from ..data.limits import MIB
-from ..data.transfer import BeingFetched, fetch
-from ..finetune.table import CSV_DELIMITERS, PARQUET_SUFFIXES, Problems, read_rows, table_records
-from ..heartbeat import beat
+from workloads.esm2.data.fasta import (
+    RECORD_START,
+    Block,
+    SourceReader,
+    check_fasta_start,
+    parse_block,
+    single_records,
+)
+from workloads.esm2.finetune.table import CSV_DELIMITERS, PARQUET_SUFFIXES, Problems, read_rows, table_records
+from workloads.training.data.limits import MIB
+from workloads.training.data.transfer import BeingFetched, fetch
+from workloads.training.heartbeat import beat
 
 BLOCK_BYTES = 4 * MIB
 MAX_RECORD_BYTES = 32 * MIB

@@ -26,10 +26,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..alphabet import MASK, STANDARD_RESIDUES, TOKENS
-from ..config import RunConfig
-from ..model import PackedEsm
-from ..processes import Processes
+from workloads.esm2.alphabet import MASK, STANDARD_RESIDUES, TOKENS
+from workloads.esm2.model import PackedEsm
+from workloads.training.config import RunConfig
+from workloads.training.processes import Processes
+
 from .engine import MASKED_LOGITS, Array, Engine
 from .heat_map import draw_heat_maps
 from .job import load, records_of, run_parts, settings_of, start

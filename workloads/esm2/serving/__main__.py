@@ -11,7 +11,8 @@ import signal
 import sys
 from pathlib import Path
 
-from ..command_line import USAGE_ERROR, one_line_errors
+from workloads.training.command_line import USAGE_ERROR, one_line_errors
+
 from .settings import ServeSettings
 
 MODEL_FOLDER = Path("/opt/ml/model")

@@ -21,7 +21,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..alphabet import encode
+from workloads.esm2.alphabet import encode
+
 from .proteins import Answer, Problem
 
 SPECIAL_TOKENS = 2

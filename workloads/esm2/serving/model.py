@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..config import TrainConfig
-from ..hardware import compiles
-from ..inference.engine import EMBEDDING, Array, Engine
-from ..inference.heads import Head
-from ..model import PackedEsm
-from ..precision import select_precision
-from ..pretrained import load_model
+from workloads.esm2.inference.engine import EMBEDDING, Array, Engine
+from workloads.esm2.inference.heads import Head
+from workloads.esm2.model import PackedEsm
+from workloads.esm2.pretrained import load_model
+from workloads.training.config import TrainConfig
+from workloads.training.hardware import compiles
+from workloads.training.precision import select_precision
+
 from .batching import Tokens
 from .proteins import Answer
 from .settings import ServeSettings

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..alphabet import encode
+from workloads.esm2.alphabet import encode
+
 from .settings import ServeSettings
 
 JSON, CSV = "application/json", "text/csv"

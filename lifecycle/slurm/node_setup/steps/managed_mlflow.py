@@ -13,7 +13,7 @@ from node_setup.service import keep_running, remove_units
 UNIT = "job-credentials.service"
 PORT = 9911
 ENVIRONMENT = "/etc/node-setup/training_environment.json"
-"""Variables that the training code gives its processes (workloads/esm2/launch/slurm_step.py)."""
+"""Variables that the training code gives its processes (workloads/launch/slurm_step.py)."""
 SECONDS_TO_ANSWER = 60
 
 

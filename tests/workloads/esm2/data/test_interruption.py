@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from workloads.esm2.command_line import RunError
 from workloads.esm2.data.job import run_in_order, worker_pool
-from workloads.esm2.data.manifest import Manifest
 from workloads.esm2.data.prepare import prepare
-from workloads.esm2.data.workspace import check_free_space, size_text, workspace
+from workloads.training.command_line import RunError
+from workloads.training.data.manifest import Manifest
+from workloads.training.data.workspace import check_free_space, size_text, workspace
 
 ROOT = Path(__file__).parents[4]
 # Prepares a pipe: it reads what was sent so far and then waits, in the middle of its work, for more.
 SCRIPT = """
 import sys
 from pathlib import Path
-from workloads.esm2.command_line import one_line_errors
-from workloads.esm2.data.limits import Limits
+from workloads.training.command_line import one_line_errors
+from workloads.training.data.limits import Limits
 from workloads.esm2.data.prepare import prepare
 if __name__ == "__main__":
     limits = Limits(block_bytes=2000, piece_bytes=3000)

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from workloads.esm2.alphabet import decode
-from workloads.esm2.data.limits import Limits
-from workloads.esm2.data.manifest import SPLITS, Manifest
 from workloads.esm2.data.prepare import prepare
+from workloads.training.data.limits import Limits
+from workloads.training.data.manifest import SPLITS, Manifest
 
 SMALL = Limits(block_bytes=2000, piece_bytes=3000, shard_bytes=20_000, batch_residues=2500)
 

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pytest
 
 from workloads.esm2.alphabet import TOKENS, encode
-from workloads.esm2.data.limits import Limits
-from workloads.esm2.data.manifest import PACKAGE_VERSION, SPLITS, Manifest
 from workloads.esm2.data.prepare import prepare
-from workloads.esm2.data.transfer import SAMPLE
+from workloads.training.data.limits import Limits
+from workloads.training.data.manifest import PACKAGE_VERSION, SPLITS, Manifest
+from workloads.training.data.transfer import SAMPLE
 
 Records = dict[str, str]
 SMALL = Limits(block_bytes=2000, piece_bytes=3000, shard_bytes=20_000, batch_residues=2500)

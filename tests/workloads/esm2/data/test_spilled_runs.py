@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from workloads.esm2.data.shards import load_runs, save_runs
-from workloads.esm2.data.spill import Run
+from workloads.training.data.spill import Run
 
 
 def test_the_list_of_runs_is_json(tmp_path: Path) -> None:

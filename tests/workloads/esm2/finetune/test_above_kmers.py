@@ -21,10 +21,10 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import normalize
 
-from tests.workloads.esm2.training_runs import train_here
-from workloads.esm2.config import load_config
+from tests.workloads.training.training_runs import train_here
 from workloads.esm2.data.run_data import prepare_run
 from workloads.esm2.finetune.prepare import SAMPLE
+from workloads.training.config import load_config
 
 pytestmark = pytest.mark.long
 

@@ -17,14 +17,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
-from tests.workloads.esm2.forked_processes import train_in_turn
-from tests.workloads.esm2.training_runs import changed_parameters, lines, losses, train_here
+from tests.workloads.training.forked_processes import train_in_turn
+from tests.workloads.training.training_runs import changed_parameters, lines, losses, train_here
 from workloads.esm2.alphabet import CLS, EOS
-from workloads.esm2.checkpoint_reader import Reader, weights_of
-from workloads.esm2.config import load_config
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.esm2.finetune.objective import FineTuning
 from workloads.esm2.finetune.prediction_file import Predictions
+from workloads.training.checkpoint_reader import Reader, weights_of
+from workloads.training.config import load_config
 
 MAX_RESIDUES = 126
 MODES = {

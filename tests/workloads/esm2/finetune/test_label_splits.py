@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tests.workloads.esm2.finetune.test_labelled_table import run_of, write_csv
-from workloads.esm2.config import SplitConfig
-from workloads.esm2.data.manifest import SPLITS
 from workloads.esm2.data.prepare import prepare
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.esm2.finetune.prepare import prepare_table
+from workloads.training.config import SplitConfig
+from workloads.training.data.manifest import SPLITS
 
 HEADER = ("id", "sequence", "fold", "cluster", "membrane")
 LETTERS = "ACDEFGHIKL"

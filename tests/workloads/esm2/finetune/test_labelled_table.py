@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from workloads.esm2.alphabet import decode
-from workloads.esm2.config import DataConfig, RunConfig, SplitConfig, TaskConfig, load_config
-from workloads.esm2.data.manifest import SPLITS, Manifest
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.esm2.finetune.prepare import prepare_table
+from workloads.training.config import DataConfig, RunConfig, SplitConfig, TaskConfig, load_config
+from workloads.training.data.manifest import SPLITS, Manifest
 
 BY_COLUMN = SplitConfig(column="fold", validation=("1",), test=("2",))
 HEADER = ("id", "sequence", "fold", "group", "membrane", "place", "stability", "state")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.workloads.esm2.finetune.test_labelled_table import write_csv
-from workloads.esm2.config import RunConfig, load_config
 from workloads.esm2.data.run_data import prepare_run
 from workloads.esm2.finetune import method_table
 from workloads.esm2.finetune.method_table import METHODS, main, method_run
-from workloads.esm2.train import main as train
+from workloads.training.config import RunConfig, load_config
+from workloads.training.train import main as train
 
 
 def membrane_run(folder: Path, model: Path) -> RunConfig:

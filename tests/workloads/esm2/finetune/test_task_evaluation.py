@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
-from tests.workloads.esm2.training_runs import train_here
+from tests.workloads.training.training_runs import train_here
 from workloads.esm2.evaluate import main as evaluate
 from workloads.esm2.pretrained import load_model
 

@@ -14,13 +14,13 @@ from sklearn.utils.class_weight import compute_class_weight
 from transformers import EsmConfig
 
 from tests.workloads.esm2.finetune.labelled_proteins import TASKS, write_task_file
-from workloads.esm2.config import load_config
-from workloads.esm2.finetune.adapted_linear import AdaptedLinear
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.esm2.finetune.packs import LabelledPack, LabelledStream, labelled_pack
 from workloads.esm2.finetune.tasks import TaskLoss, new_head, packed_class, plain_class, task_config
-from workloads.esm2.packing import PackShape
 from workloads.esm2.pretrained import assigned
+from workloads.training.adapters.adapted_linear import AdaptedLinear
+from workloads.training.config import load_config
+from workloads.training.packing import PackShape
 
 CPU = torch.device("cpu")
 MAX_RESIDUES = 126

@@ -15,7 +15,7 @@ import yaml
 from workloads.esm2.finetune.labels import LabelSchema, save_schema
 from workloads.esm2.finetune.prediction_file import Predictions, predictions_file, write_prediction_table
 from workloads.esm2.finetune.scores import class_scores, confusion, scores
-from workloads.esm2.report import write_report
+from workloads.training.report.run_report import write_report
 
 NAN = math.nan
 BINARY = LabelSchema("binary", ("membrane",), ("not membrane", "membrane"))

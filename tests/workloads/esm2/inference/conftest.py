@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import yaml
 
-from workloads.esm2.config import RunConfig, load_config
-from workloads.esm2.processes import Processes, processes
+from workloads.training.config import RunConfig, load_config
+from workloads.training.processes import Processes, processes
 
 
 @pytest.fixture(scope="module")

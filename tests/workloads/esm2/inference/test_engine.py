@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import nn
 
-from workloads.esm2.config import ModelConfig, TrainConfig
 from workloads.esm2.inference import engine as engine_module
 from workloads.esm2.inference.engine import (
     COMPILE_FROM_RESIDUES,
@@ -27,8 +26,9 @@ from workloads.esm2.inference.engine import (
     compile_from,
 )
 from workloads.esm2.model import PackedEsmLayer
-from workloads.esm2.packing import PackShape
 from workloads.esm2.pretrained import load_model, save_model, starting_config, starting_weights
+from workloads.training.config import ModelConfig, TrainConfig
+from workloads.training.packing import PackShape
 
 CPU = torch.device("cpu")
 Tokens = npt.NDArray[np.uint8]

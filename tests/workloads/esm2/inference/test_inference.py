@@ -21,22 +21,17 @@ from transformers import (
     EsmModel,
 )
 
-from tests.workloads.esm2.forked_processes import forked
 from tests.workloads.esm2.inference.written import rows
+from tests.workloads.training.forked_processes import forked
 from workloads.esm2.alphabet import encode
-from workloads.esm2.config import RunConfig, load_config
-from workloads.esm2.data.transfer import BeingFetched
 from workloads.esm2.inference import output, records
 from workloads.esm2.inference.embed import embed
-from workloads.esm2.inference.engine import (
-    EMBEDDING,
-    RESIDUE_EMBEDDINGS,
-    Engine,
-    windows,
-)
+from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine, windows
 from workloads.esm2.inference.output_file import output_file
 from workloads.esm2.pretrained import load_model
-from workloads.esm2.processes import Processes, processes
+from workloads.training.config import RunConfig, load_config
+from workloads.training.data.transfer import BeingFetched
+from workloads.training.processes import Processes, processes
 
 CPU = torch.device("cpu")
 

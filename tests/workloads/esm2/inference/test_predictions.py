@@ -18,17 +18,12 @@ from transformers import (
 
 from tests.workloads.esm2.inference.written import rows
 from workloads.esm2.alphabet import MASK, encode
-from workloads.esm2.config import RunConfig
 from workloads.esm2.inference.embed import embed
-from workloads.esm2.inference.engine import (
-    MASKED_LOGITS,
-    PROTEIN_LOGITS,
-    RESIDUE_LOGITS,
-    Engine,
-)
+from workloads.esm2.inference.engine import MASKED_LOGITS, PROTEIN_LOGITS, RESIDUE_LOGITS, Engine
 from workloads.esm2.inference.predict import predict
 from workloads.esm2.pretrained import load_model, save_model
-from workloads.esm2.processes import Processes
+from workloads.training.config import RunConfig
+from workloads.training.processes import Processes
 
 CPU = torch.device("cpu")
 

@@ -13,10 +13,10 @@ from transformers import AutoTokenizer, EsmForMaskedLM
 
 from tests.workloads.esm2.inference.written import rows
 from workloads.esm2.alphabet import STANDARD_RESIDUES, TOKENS, encode
-from workloads.esm2.config import RunConfig
 from workloads.esm2.inference.records import Protein
 from workloads.esm2.inference.variants import parse_variant, variants
-from workloads.esm2.processes import Processes
+from workloads.training.config import RunConfig
+from workloads.training.processes import Processes
 
 WILD = "MKTAYIAKQRQISFVKSHFSRQ"
 LONG = "GAVLIMPFWYSTCNQDEHKR" * 5

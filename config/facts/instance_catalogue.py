@@ -1,0 +1,140 @@
+"""Hardware facts of every instance type that HyperPod offers, each in one place.
+
+``instance_types.csv`` has one row per type of SageMaker's ``ClusterInstanceType``. Its numbers are those of
+EC2's DescribeInstanceTypes (memory of an accelerator rounded down to GiB), with two exceptions: a Trainium2
+device has 96 GiB (EC2's documentation; the API gives its memory another meaning), and p6e-gb200, which the
+API does not describe, has what EC2's documentation says: 17 network cards, 8 of them EFA with 400 Gbps; and
+50 addresses per interface, as all types with several cards have.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Architecture = Literal["x86_64", "arm64"]
+
+# Types with EFA that cannot reach Lustre over it: Nitro before version 4, and trn2. FSx for Lustre user
+# guide, "Working with EFA-enabled file systems"; Nitro versions from the EC2 user guide, "Elastic Fabric
+# Adapter", supported instance types.
+_FAMILIES_WITHOUT_LUSTRE_EFA = frozenset({"c5n", "g4dn", "g5", "i3en", "p4d", "p4de", "trn2"})
+
+TRAINING_PLAN_TYPES = frozenset(
+    {
+        "ml.p4d.24xlarge",
+        "ml.p4de.24xlarge",
+        "ml.p5.4xlarge",
+        "ml.p5.48xlarge",
+        "ml.p5e.48xlarge",
+        "ml.p5en.48xlarge",
+        "ml.p6-b200.48xlarge",
+        "ml.p6-b300.48xlarge",
+        "ml.p6e-gb200.36xlarge",
+        "ml.trn1.32xlarge",
+        "ml.trn2.48xlarge",
+    }
+)
+"""What a training plan can reserve: SageMaker's ``ReservedCapacityInstanceType``."""
+
+NEURON_CORES: Mapping[str, int] = {"Trainium": 2, "Trainium2": 4}
+"""Logical NeuronCores of a device; a process has one. Of the eight cores of a Trainium2 device the runtime
+joins two each by default (AWS Neuron documentation, "Trainium Architecture" and "Logical NeuronCore
+configuration")."""
+
+
+@dataclass(frozen=True)
+class InstanceType:
+    name: str
+    """With its prefix, as ``ml.p5.48xlarge``."""
+    architecture: Architecture
+    vcpus: int
+    threads_per_core: int
+    """2 where hyper-threading can be on, and is unless turned off."""
+    memory_gib: float
+    accelerator: str | None
+    """``A10G``, ``H100``, ``Trainium2``, ...; None for a type without."""
+    num_accelerators: int
+    accelerator_memory_gib: int
+    """Of each accelerator."""
+    num_network_cards: int
+    addresses_per_interface: int
+    """Most IPv4 addresses that a network interface can have."""
+    num_efa: int
+    """Most EFA interfaces it can have; 0 without EFA."""
+    network_gbps: float
+    """Of all its cards in each direction, in 1e9 bits/s; without bursts, where a small type has such."""
+
+    @property
+    def is_neuron(self) -> bool:
+        """Whether its accelerators are AWS's own."""
+        return self.accelerator in NEURON_CORES
+
+    @property
+    def processes_per_accelerator(self) -> int:
+        """Of training: one a GPU, one a logical NeuronCore."""
+        return NEURON_CORES.get(self.accelerator or "", 1)
+
+    @property
+    def num_gpus(self) -> int:
+        """NVIDIA's."""
+        return 0 if self.is_neuron else self.num_accelerators
+
+    @property
+    def num_neuron_devices(self) -> int:
+        return self.num_accelerators if self.is_neuron else 0
+
+    @property
+    def lustre_efa(self) -> bool:
+        """Whether it can reach an FSx for Lustre file system over EFA."""
+        return self.num_efa > 0 and self.name.split(".")[1] not in _FAMILIES_WITHOUT_LUSTRE_EFA
+
+
+def _read(path: Path) -> dict[str, InstanceType]:
+    types = {}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            name = row["instance_type"]
+            types[name] = InstanceType(
+                name=name,
+                architecture="arm64" if row["architecture"] == "arm64" else "x86_64",
+                vcpus=int(row["vcpus"]),
+                threads_per_core=int(row["threads_per_core"]),
+                memory_gib=float(row["memory_gib"]),
+                accelerator=row["accelerator"] or None,
+                num_accelerators=int(row["num_accelerators"]),
+                accelerator_memory_gib=int(row["accelerator_memory_gib"]),
+                num_network_cards=int(row["num_network_cards"]),
+                addresses_per_interface=int(row["addresses_per_interface"]),
+                num_efa=int(row["num_efa"]),
+                network_gbps=float(row["network_gbps"]),
+            )
+    return types
+
+
+INSTANCE_TYPES: Mapping[str, InstanceType] = _read(Path(__file__).with_name("instance_types.csv"))
+
+
+def instance_type(name: str) -> InstanceType:
+    """Look a type up by its name, as ``ml.g5.8xlarge``.
+
+    Raises:
+        ValueError: if HyperPod does not offer it.
+    """
+    if name not in INSTANCE_TYPES:
+        raise ValueError(
+            f"instance type: got {name}; HyperPod offers {len(INSTANCE_TYPES)} types, which"
+            f" config/facts/instance_types.csv lists; set {closest(name) or 'one of them'}"
+        )
+    return INSTANCE_TYPES[name]
+
+
+def closest(name: str) -> str | None:
+    """The type that a mistyped name, or one without ``ml.``, probably means."""
+    prefixed = name if name.startswith("ml.") else f"ml.{name}"
+    if prefixed in INSTANCE_TYPES:
+        return prefixed
+    return next(iter(difflib.get_close_matches(prefixed, INSTANCE_TYPES, n=1, cutoff=0.85)), None)

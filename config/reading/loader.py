@@ -1,0 +1,146 @@
+"""From a cluster file to the typed cluster, or to everything that is wrong in it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from config.cluster_kinds import KINDS, AnyCluster, Kind, kind_meant
+from config.eks_cluster import EksCluster
+from config.reading.field_errors import field_violations
+from config.reading.places import Location, below, item_label
+from config.reading.stand_ins import StandIns, repaired, with_stand_ins
+from config.reading.violation import Violation
+from config.reading.yaml_document import read_document
+from config.rules import violations
+from config.section import Section
+from config.slurm_cluster import SlurmCluster
+
+Named = TypeVar("Named", bound=Section)
+Made = TypeVar("Made", bound=Section)
+Wanted = TypeVar("Wanted", SlurmCluster, EksCluster)
+
+# Lists whose items errors call by name.
+_NAMED: tuple[Location, ...] = (
+    ("instance_groups",),
+    ("access", "groups"),
+    ("access", "users"),
+    ("access", "accounts"),
+    ("task_governance", "teams"),
+    ("task_governance", "priority_classes"),
+)
+
+
+def load_cluster(path: Path) -> AnyCluster:
+    """Read and check a cluster file.
+
+    Raises:
+        ValueError: whose text has one line for each thing that is wrong, as ``file: place: got what it has;
+            what is allowed; what to do``.
+    """
+    document = read_document(path)
+    cluster, found = _checked(document, kind_meant(document))
+    if found:
+        raise ValueError("\n".join(f"{path}: {violation}" for violation in found))
+    return cluster
+
+
+def load_slurm_cluster(path: Path) -> SlurmCluster:
+    """The same, for what is made for Slurm alone.
+
+    Raises:
+        ValueError: also if the file is for another scheduler.
+    """
+    return _of_kind(load_cluster(path), SlurmCluster, path)
+
+
+def load_eks_cluster(path: Path) -> EksCluster:
+    """The same, for what is made for EKS alone.
+
+    Raises:
+        ValueError: also if the file is for another scheduler.
+    """
+    return _of_kind(load_cluster(path), EksCluster, path)
+
+
+def _of_kind(cluster: AnyCluster, kind: type[Wanted], path: Path) -> Wanted:
+    if isinstance(cluster, kind):
+        return cluster
+    wanted = next(scheduler for scheduler, other in KINDS.items() if other is kind)
+    raise ValueError(
+        f"{path}: scheduler: got {cluster.scheduler}; what you started is for scheduler: {wanted};"
+        f" give it a cluster file for that, as clusters/{wanted}.yaml"
+    )
+
+
+def _checked(document: dict[str, Any], kind: Kind) -> tuple[AnyCluster, list[Violation]]:
+    """The cluster, and everything that is wrong with it; a wrong one has stand-ins and is not to be used.
+
+    Each round brings to light what the one before put in its place: the values of mistyped keys, and the keys
+    of a network without its kind. Stand-ins are right, so there is an end.
+    """
+    found: list[Violation] = []
+    rest, stand_ins = document, StandIns()
+    while True:
+        try:
+            kind.model_validate(rest)
+        except ValidationError as error:
+            found += _news(found, field_violations(error, document, kind))
+            rest, more = repaired(error, rest, kind)
+            stand_ins |= more
+        else:
+            break
+    num_clusters = max(map(len, stand_ins.values()), default=1)
+    clusters = [
+        _with_names(kind.model_validate(with_stand_ins(rest, stand_ins, index)), document, stand_ins)
+        for index in range(num_clusters)
+    ]
+    first, *others = [violations(cluster) for cluster in clusters]
+    certain = [violation for violation in first if all(violation in other for other in others)]
+    return clusters[0], found + _news(found, certain)
+
+
+def _with_names(cluster: AnyCluster, document: dict[str, Any], stand_ins: StandIns) -> AnyCluster:
+    """With the file's own names, wrong as they are, since rules name places by them."""
+    for place in _NAMED:
+        items = _at(cluster, place)
+        if items:
+            cluster = _replaced(cluster, place, _named(items, place, document, stand_ins))
+    return cluster
+
+
+def _named(items: list[Named], place: Location, document: dict[str, Any], stand_ins: StandIns) -> list[Named]:
+    made = list(items)
+    for index, item in enumerate(made):
+        here: Location = (*place, index)
+        if here in stand_ins or (*here, "name") in stand_ins:
+            made[index] = item.model_copy(update={"name": item_label(below(document, here), index)})
+    return made
+
+
+def _at(section: Section, place: Location) -> Any:
+    """What a section has there; None if there is nothing, or no such field."""
+    value: Any = section
+    for part in place:
+        value = getattr(value, str(part), None)
+    return value
+
+
+def _replaced(section: Made, place: Location, value: object) -> Made:
+    """A copy with another value there."""
+    first, *rest = map(str, place)
+    inner = _replaced(getattr(section, first), tuple(rest), value) if rest else value
+    return section.model_copy(update={first: inner})
+
+
+def _news(found: list[Violation], more: list[Violation]) -> list[Violation]:
+    """Those of ``more`` about places of which ``found`` says nothing, nor of what they are in."""
+    places = [violation.path for violation in found]
+    return [
+        violation
+        for violation in more
+        if not any(re.match(rf"{re.escape(place)}([.[]|$)", violation.path) for place in places)
+    ]

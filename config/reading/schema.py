@@ -1,0 +1,52 @@
+"""The JSON schemas of cluster and endpoint files, which editors complete and check from:
+``python -m config.reading.schema``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from config.cluster_kinds import KINDS, AnyCluster
+from config.endpoint import Endpoint
+from config.facts.hosting_types import HOSTING_TYPES
+from config.facts.instance_catalogue import INSTANCE_TYPES
+from config.facts.regions import ZONE_ID_PREFIXES
+from config.reading.endpoint_file import GIVEN
+
+SCHEMA = Path("clusters/cluster.schema.json")
+ENDPOINT_SCHEMA = Path("endpoints/endpoint.schema.json")
+
+
+def schema_text() -> str:
+    """The models' schema; regions and instance types are rules to the models, and lists to an editor."""
+    schema = TypeAdapter(AnyCluster).json_schema()
+    for section in schema["$defs"].values():
+        if "instance_type" in section["properties"]:
+            section["properties"]["instance_type"]["enum"] = list(INSTANCE_TYPES)
+    for kind in KINDS.values():
+        schema["$defs"][kind.__name__]["properties"]["region"]["enum"] = list(ZONE_ID_PREFIXES)
+    return _text(schema)
+
+
+def endpoint_schema_text() -> str:
+    """Image and model may be missing: a deployment gives them."""
+    schema = Endpoint.model_json_schema()
+    schema["required"] = [name for name in schema["required"] if name not in GIVEN]
+    schema["properties"]["region"]["enum"] = list(ZONE_ID_PREFIXES)
+    schema["properties"]["instance_type"]["enum"] = list(HOSTING_TYPES)
+    return _text(schema)
+
+
+def _text(schema: dict[str, Any]) -> str:
+    """In the dialect that the YAML language server reads."""
+    return json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", **schema}, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    for path, text in ((SCHEMA, schema_text()), (ENDPOINT_SCHEMA, endpoint_schema_text())):
+        path.write_text(text)
+        print(path)

@@ -1,0 +1,42 @@
+"""Reading a cluster file's YAML, strictly."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from workloads.training.strict_yaml import StrictLoader, read_yaml_file
+
+_WANTED = "the path of a cluster file, as clusters/slurm.yaml, or of an endpoint's, as endpoints/esm2.yaml"
+
+
+class _ClusterLoader(StrictLoader):
+    """Loader that reads ``1e3`` as a number, as YAML 1.2 does; in a run file it is text."""
+
+
+_ClusterLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?$"),
+    list("-+.0123456789"),
+)
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Return the file's top-level mapping.
+
+    Raises:
+        ValueError: if there is no such file, or it is not a YAML mapping without repeated keys. The text
+            begins with the path, and names the line where there is one.
+    """
+    if not path.exists():
+        raise ValueError(f"{path}: no such file; set {_WANTED}")
+    if not path.is_file():
+        raise ValueError(f"{path}: not a file; set {_WANTED}")
+    document = read_yaml_file(path, _ClusterLoader)
+    if document is None:
+        raise ValueError(f"{path}: the file is empty; start from clusters/slurm.yaml")
+    if not isinstance(document, dict):
+        kind = "a list" if isinstance(document, list) else "a single value"
+        raise ValueError(f"{path}: got {kind}; a cluster file is a mapping; start from clusters/slurm.yaml")
+    return document

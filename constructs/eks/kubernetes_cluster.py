@@ -1,0 +1,198 @@
+"""EKS's control plane."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from aws_cdk import Annotations, RemovalPolicy, Stack
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_eks as eks_v1
+from aws_cdk import aws_eks_v2 as eks
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_logs as logs
+from aws_cdk.lambda_layer_kubectl_v34 import KubectlV34Layer
+
+from config.eks_cluster import EksCluster
+from config.facts.addons import ADDON_VERSIONS
+from config.kubernetes import AccessEntry, LogKind
+from config.resource_names import control_plane_log_group, kubernetes_cluster
+from constructs import Construct
+from constructs.policy.findings import acknowledge, acknowledge_kubectl
+from constructs.storage.log_group import log_group
+from constructs.vpc.network import Network
+from manifests.job_access import job_groups
+
+INSTALLER_LOG_DAYS = 30
+_LOG_TYPES: dict[LogKind, eks.ClusterLoggingTypes] = {
+    "api": eks.ClusterLoggingTypes.API,
+    "audit": eks.ClusterLoggingTypes.AUDIT,
+    "authenticator": eks.ClusterLoggingTypes.AUTHENTICATOR,
+    "controllerManager": eks.ClusterLoggingTypes.CONTROLLER_MANAGER,
+    "scheduler": eks.ClusterLoggingTypes.SCHEDULER,
+}
+_POLICIES = {
+    "cluster_admin": "AmazonEKSClusterAdminPolicy",
+    "admin": "AmazonEKSAdminPolicy",
+    "edit": "AmazonEKSEditPolicy",
+    "view": "AmazonEKSViewPolicy",
+}
+
+
+class KubernetesCluster(Construct):
+    """A control plane without nodes and add-ons, those who may use it, and what installs charts.
+
+    Nodes, control plane and installer share the cluster's one security group: HyperPod's nodes are not in the
+    one that EKS makes, and the interface endpoints admit no other.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        settings: EksCluster,
+        network: Network,
+        key: kms.IKey | None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self.settings, kubernetes = settings, settings.kubernetes
+        # Before EKS writes to it, which would make it without key and end.
+        log = log_group(
+            self,
+            "Log",
+            key=key,
+            retention_days=kubernetes.control_plane_log_days,
+            log_group_name=control_plane_log_group(settings),
+        )
+        cluster = eks.Cluster(
+            self,
+            "Cluster",
+            cluster_name=kubernetes_cluster(settings),
+            version=eks.KubernetesVersion.of(kubernetes.version),
+            vpc=network.vpc,
+            vpc_subnets=[ec2.SubnetSelection(subnets=network.control_plane_subnets)],
+            security_group=network.security_group,
+            endpoint_access=(
+                eks.EndpointAccess.PRIVATE
+                if kubernetes.endpoint == "private"
+                else eks.EndpointAccess.PUBLIC_AND_PRIVATE.only_from(*kubernetes.public_access_cidrs)
+            ),
+            secrets_encryption_key=key,
+            cluster_logging=[_LOG_TYPES[kind] for kind in kubernetes.control_plane_logs],
+            # Who deploys is not made an administrator by the way; the file says who is one.
+            bootstrap_cluster_creator_admin_permissions=False,
+            bootstrap_self_managed_addons=False,
+            default_capacity_type=eks.DefaultCapacityType.NODEGROUP,
+            default_capacity=0,
+            kubectl_provider_options=eks.KubectlProviderOptions(
+                # kubectl 1.34 talks to control planes of 1.33 to 1.35.
+                kubectl_layer=KubectlV34Layer(self, "KubectlLayer"),
+                security_groups=[network.security_group],
+            ),
+        )
+        resource = cluster.node.default_child
+        assert resource is not None
+        resource.node.add_dependency(log)
+        # There are no load balancers, for which the tags would be.
+        Annotations.of(cluster).acknowledge_warning("@aws-cdk/aws-eks:clusterMustManuallyTagSubnet")
+        self.name, self.arn = cluster.cluster_name, cluster.cluster_arn
+        # The library's types do not know that a cluster is one.
+        self.cluster = cast(eks.ICluster, cluster)
+        for index, entry in enumerate(kubernetes.access):
+            self._access(f"Access{index}", entry)
+        _end_logs(cluster, key)
+        _acknowledge(cluster, settings)
+        acknowledge_kubectl(cluster)
+
+    def _access(self, construct_id: str, entry: AccessEntry) -> None:
+        """Level 1, as the library's own access entries have no groups."""
+        everywhere = not entry.namespaces
+        properties = eks_v1.CfnAccessEntry
+        eks_v1.CfnAccessEntry(
+            self,
+            construct_id,
+            cluster_name=self.name,
+            principal_arn=entry.principal_arn,
+            kubernetes_groups=job_groups(entry) or None,
+            access_policies=[
+                properties.AccessPolicyProperty(
+                    policy_arn=(
+                        f"arn:{Stack.of(self).partition}:eks::aws:cluster-access-policy/"
+                        f"{_POLICIES[entry.level]}"
+                    ),
+                    access_scope=properties.AccessScopeProperty(
+                        type="cluster" if everywhere else "namespace",
+                        namespaces=None if everywhere else entry.namespaces,
+                    ),
+                )
+            ],
+        )
+
+    def addon(
+        self,
+        scope: Construct,
+        construct_id: str,
+        name: str,
+        configuration: Mapping[str, Any] | None = None,
+    ) -> eks_v1.CfnAddon:
+        """Install an EKS add-on, of the version that `config.facts.addons` has for this Kubernetes.
+
+        Level 1, because the library's own add-ons cannot resolve conflicts. They are always resolved for the
+        add-on: the stack is who says what is installed.
+        """
+        return eks_v1.CfnAddon(
+            scope,
+            construct_id,
+            cluster_name=self.name,
+            addon_name=name,
+            addon_version=ADDON_VERSIONS[self.settings.kubernetes.version][name],
+            resolve_conflicts="OVERWRITE",
+            configuration_values=(
+                # Tokens are texts without quotes or backslashes, and so go through.
+                json.dumps(configuration, sort_keys=True, separators=(",", ":")) if configuration else None
+            ),
+        )
+
+    def manifest(
+        self,
+        scope: Construct,
+        construct_id: str,
+        objects: Sequence[Mapping[str, Any]],
+        *,
+        removal: RemovalPolicy = RemovalPolicy.DESTROY,
+    ) -> eks.KubernetesManifest:
+        """Put objects into the cluster by one resource, in their order; what is there already is taken over.
+
+        Retained ones go with the EKS cluster.
+        """
+        return eks.KubernetesManifest(
+            scope,
+            construct_id,
+            cluster=self.cluster,
+            manifest=[*objects],
+            overwrite=True,
+            removal_policy=removal,
+        )
+
+
+def _end_logs(cluster: eks.Cluster, key: kms.IKey | None) -> None:
+    """The installer's logs: the library would keep them beyond their stack, under another key."""
+    for child in cluster.node.find_child("KubectlProvider").node.find_all():
+        if isinstance(child, logs.CfnLogGroup):
+            child.retention_in_days = INSTALLER_LOG_DAYS
+            child.kms_key_id = key.key_arn if key else None
+            child.apply_removal_policy(RemovalPolicy.DESTROY)
+
+
+def _acknowledge(cluster: eks.Cluster, settings: EksCluster) -> None:
+    policy = "arn:<AWS::Partition>:iam::aws:policy/AmazonEKSClusterPolicy"
+    findings = {
+        f"AwsSolutions-IAM4[Policy::{policy}]": "the policy that EKS wants its control plane to have",
+    }
+    if settings.kubernetes.endpoint == "public_and_private":
+        findings["AwsSolutions-EKS1"] = "reached from the ranges in the cluster file alone"
+    if len(settings.kubernetes.control_plane_logs) < len(_LOG_TYPES):
+        findings["AwsSolutions-EKS2"] = "the cluster file says which logs are worth their price"
+    acknowledge(cluster, findings)

@@ -1,0 +1,96 @@
+"""Metrics of pods, nodes and accelerators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_cdk import Stack
+
+from config.eks_cluster import EksCluster
+from config.facts import addons
+from config.facts.instance_catalogue import instance_type
+from constructs import Construct
+from constructs.eks.kubernetes_cluster import KubernetesCluster
+from constructs.eks.pod_role import PodRole
+from constructs.monitoring.metrics_workspace import MetricsWorkspace
+from constructs.nodes.node_statements import Statement
+
+# Names, levels and the place of logging are those of the console's own template (observability-template.yaml
+# of aws/sagemaker-hyperpod-cluster-setup); make preflight holds them against the add-on's schema.
+_LEVELS = {
+    **dict.fromkeys(
+        (
+            "trainingMetrics",
+            "inferenceMetrics",
+            "clusterMetrics",
+            "nodeMetrics",
+            "acceleratedComputeMetrics",
+        ),
+        "BASIC",
+    ),
+    # There is no basic level of these.
+    **dict.fromkeys(("taskGovernanceMetrics", "scalingMetrics", "networkMetrics"), "DISABLED"),
+}
+
+
+class Observability(Construct):
+    """HyperPod's observability add-on, which writes to the cluster's Prometheus workspace."""
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster, metrics: MetricsWorkspace
+    ) -> None:
+        super().__init__(scope, construct_id)
+        stack, settings = Stack.of(self), kubernetes.settings
+        workspace = metrics.workspace
+        logs = (
+            f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:"
+            f"/aws/sagemaker/Clusters/{settings.name}/*"
+        )
+        role = PodRole(
+            self,
+            "Role",
+            kubernetes=kubernetes,
+            namespace="hyperpod-observability",
+            service_account="hyperpod-observability-operator-otel-collector",
+            statements=[
+                Statement("WriteMetrics", ["aps:RemoteWrite"], [workspace.attr_arn]),
+                Statement(
+                    "WriteLogs",
+                    [
+                        "logs:CreateLogGroup",
+                        "logs:CreateLogStream",
+                        "logs:DescribeLogStreams",
+                        "logs:PutLogEvents",
+                    ],
+                    [logs],
+                    why_wildcard="the last part is the cluster's id, which the service makes up later",
+                ),
+            ],
+        )
+        levels = _LEVELS | dict.fromkeys(_watched(settings), "ADVANCED")
+        metrics_provider: dict[str, Any] = {name: {"level": level} for name, level in levels.items()}
+        operator = kubernetes.addon(
+            self,
+            "Addon",
+            addons.OBSERVABILITY,
+            {
+                "ampWorkspace": {
+                    "arn": workspace.attr_arn,
+                    # The workspace's own attribute ends with a slash.
+                    "prometheusEndpoint": (
+                        f"https://aps-workspaces.{stack.region}.amazonaws.com/workspaces/"
+                        f"{workspace.attr_workspace_id}"
+                    ),
+                },
+                "metricsProvider": {**metrics_provider, "logging": {"enabled": True}},
+            },
+        )
+        operator.node.add_dependency(role)
+
+
+def _watched(settings: EksCluster) -> list[str]:
+    """What dashboards show beyond the basic levels: Kueue's queues, and EFA where nodes have it."""
+    if settings.observability is None:
+        return []
+    has_efa = any(instance_type(group.instance_type).num_efa for group in settings.instance_groups)
+    return ["taskGovernanceMetrics"] * (settings.task_governance is not None) + ["networkMetrics"] * has_efa

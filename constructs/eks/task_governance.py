@@ -1,0 +1,186 @@
+"""Quotas of teams and priorities of jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from aws_cdk import CustomResource, Duration, Stack
+from aws_cdk import aws_eks_v2 as eks
+from aws_cdk import aws_logs as logs
+
+from config.eks_cluster import EksCluster
+from config.facts import addons
+from config.kubernetes_names import POD_SECURITY
+from config.resource_names import tags_of
+from config.task_governance import Quota, Team, team_namespace
+from config.task_governance import TaskGovernance as Settings
+from constructs import Construct
+from constructs.eks.kubernetes_cluster import KubernetesCluster
+from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster
+from constructs.nodes.node_statements import Statement
+from constructs.polled_resource import WAIT, PolledResource
+
+_SHARING = {"lend": "Lend", "dont_lend": "DontLend", "lend_and_borrow": "LendAndBorrow"}
+_PREEMPTION = {"lower_priority": "LowerPriority", "never": "Never"}
+BORROW_LIMIT_PERCENT = 50
+"""The service's own, which it wants to be told where a team borrows."""
+MAX_QUOTA_NAME = 63
+_POLICIES = "AmazonSage?akerHyper?od*"
+"""Of EKS's access policies; AWS writes the name in more than one way."""
+
+
+class TaskGovernance(Construct):
+    """HyperPod's Kueue, the cluster's one policy, and a quota for each team, which makes its namespace.
+
+    The add-on watches what pods are made: nothing that makes pods may be installed while it comes up. Policy
+    and quotas are made by a function, because CloudFormation has types for both in a few of the regions only.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        governance: Settings,
+        kubernetes: KubernetesCluster,
+        hyperpod: EksHyperPodCluster,
+        log: logs.CfnLogGroup,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        settings = kubernetes.settings
+        self._settings, self._hyperpod = settings, hyperpod
+        kueue = kubernetes.addon(self, "Addon", addons.TASK_GOVERNANCE)
+        self._function = PolledResource(
+            self,
+            "Function",
+            name="task_governance",
+            description="Makes policy and quotas of a HyperPod cluster",
+            statements=_statements(Stack.of(self), settings, kubernetes.arn, hyperpod.arn),
+            query_interval=Duration.seconds(10),
+            log=log,
+        )
+        policy = self._resource(
+            "Policy",
+            "ClusterSchedulerConfig",
+            {"Name": settings.name, "SchedulerConfig": _scheduler(governance)},
+        )
+        policy.node.add_dependency(kueue)
+        for team in governance.teams:
+            quota = self._resource(f"Quota{team.name}", "ComputeQuota", _quota(settings.name, team))
+            quota.node.add_dependency(policy)
+            # The quota makes the namespace, and says nothing of what its pods may do.
+            security = eks.KubernetesPatch(
+                self,
+                f"PodSecurity{team.name}",
+                cluster=kubernetes.cluster,
+                resource_name=f"namespace/{team_namespace(team.name)}",
+                apply_patch={"metadata": {"labels": POD_SECURITY}},
+                # For as long as there is a namespace.
+                restore_patch={"metadata": {}},
+            )
+            security.node.add_dependency(quota)
+
+    def _resource(self, construct_id: str, kind: str, request: Mapping[str, Any]) -> CustomResource:
+        tags = [{"Key": key, "Value": value} for key, value in tags_of(self._settings).items()]
+        return CustomResource(
+            self,
+            construct_id,
+            resource_type=f"Custom::HyperPod{kind}",
+            service_token=self._function.service_token,
+            properties={
+                "Kind": kind,
+                # As text: CloudFormation makes texts of the numbers that it hands on.
+                "Request": json.dumps(
+                    {**request, "ClusterArn": self._hyperpod.arn, "Tags": tags},
+                    sort_keys=True,
+                    separators=(",", ":"),
+                ),
+                "TimeoutSeconds": WAIT.to_seconds(),
+            },
+        )
+
+
+def _statements(stack: Stack, settings: EksCluster, eks_arn: str, hyperpod_arn: str) -> list[Statement]:
+    """SageMaker developer guide, "Dashboard setup" of task governance, narrowed to this cluster.
+
+    SageMaker lets its own controller into Kubernetes with the rights of who asks for a policy or a quota.
+    """
+    here = f"{stack.region}:{stack.account}"
+    governed = f"arn:{stack.partition}:sagemaker:{here}"
+    in_eks = f"arn:{stack.partition}:eks:{here}"
+    entries = f"{in_eks}:access-entry/{settings.name}/*"
+    policies = f"arn:{stack.partition}:eks::aws:cluster-access-policy/{_POLICIES}"
+    return [
+        Statement(
+            "GovernTasks",
+            [
+                f"sagemaker:{verb}{kind}"
+                for kind in ("ClusterSchedulerConfig", "ComputeQuota")
+                for verb in ("Create", "Delete", "Describe", "Update")
+            ]
+            + ["sagemaker:AddTags", "sagemaker:DeleteTags", "sagemaker:ListTags"],
+            [hyperpod_arn, f"{governed}:cluster-scheduler-config/*", f"{governed}:compute-quota/*"],
+            why_wildcard="the service makes up their ids",
+        ),
+        Statement("DescribeHyperPod", ["sagemaker:DescribeCluster"], [hyperpod_arn]),
+        Statement(
+            "FindKueue",
+            ["eks:DescribeAddon", "eks:DescribeCluster", "eks:ListAddons"],
+            [eks_arn, f"{in_eks}:addon/{settings.name}/*"],
+            why_wildcard="the last part is made up by the service",
+        ),
+        Statement(
+            "SeeWhomSageMakerLetsIn",
+            ["eks:DescribeAccessEntry", "eks:ListAssociatedAccessPolicies"],
+            [entries],
+            why_wildcard="the last part is made up by the service",
+        ),
+        Statement(
+            "LetSageMakerIn",
+            ["eks:AssociateAccessPolicy", "eks:DisassociateAccessPolicy"],
+            [entries],
+            # Policies of HyperPod's alone: not those that would make someone an administrator.
+            {"ArnLike": {"eks:policyArn": policies}},
+            "the last part is made up by the service",
+        ),
+    ]
+
+
+def _scheduler(governance: Settings) -> dict[str, Any]:
+    classes = [{"Name": found.name, "Weight": found.weight} for found in governance.priority_classes]
+    return {
+        **({"PriorityClasses": classes} if classes else {}),
+        "FairShare": "Enabled" if governance.fair_share else "Disabled",
+        "IdleResourceSharing": "Enabled" if governance.lend_unallocated else "Disabled",
+    }
+
+
+def _quota(cluster_name: str, team: Team) -> dict[str, Any]:
+    return {
+        "Name": f"{cluster_name}-{team.name}"[:MAX_QUOTA_NAME].rstrip("-"),
+        "ActivationState": "Enabled",
+        "ComputeQuotaTarget": {"TeamName": team.name, "FairShareWeight": team.fair_share_weight},
+        "ComputeQuotaConfig": _quota_config(team),
+    }
+
+
+def _quota_config(team: Team) -> dict[str, Any]:
+    sharing: dict[str, Any] = {"Strategy": _SHARING[team.sharing]}
+    if team.sharing == "lend_and_borrow":
+        sharing["BorrowLimit"] = team.borrow_limit_percent or BORROW_LIMIT_PERCENT
+    return {
+        **({"ComputeQuotaResources": [_resource(quota) for quota in team.quota]} if team.quota else {}),
+        "ResourceSharingConfig": sharing,
+        "PreemptTeamTasks": _PREEMPTION[team.preemption],
+    }
+
+
+def _resource(quota: Quota) -> dict[str, Any]:
+    amount = (
+        {"Count": quota.num_instances}
+        if quota.num_instances is not None
+        else {"Accelerators": quota.num_accelerators}
+    )
+    return {"InstanceType": quota.instance_type, **amount}

@@ -1,0 +1,105 @@
+"""What is installed before there are nodes, which it lets join."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from aws_cdk import aws_eks_v2 as eks
+from aws_cdk import aws_s3_assets as s3_assets
+
+from config.address_demand import FREE_POD_ADDRESSES, POD_ADDRESSES
+from config.facts import addons
+from constructs import Construct
+from constructs.eks.kubernetes_cluster import KubernetesCluster
+from manifests.chart_values import HEALTH_TOLERATION, chart_values
+
+METADATA_ADDRESS = "169.254.169.254/32"
+RELEASE = "hyperpod-dependencies"
+OPERATOR = f"{RELEASE}-training-operators"
+"""Kubeflow's, as the chart names it after the release."""
+NAMESPACE = "kube-system"
+"""Of the release (SageMaker developer guide, "Install packages using Helm"); most parts name their own."""
+
+
+class WithoutNodes(Construct):
+    """Add-ons that are active without pods, and the policy that holds from the first pod on."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster) -> None:
+        super().__init__(scope, construct_id)
+        cni = kubernetes.addon(
+            self,
+            "VpcCni",
+            addons.VPC_CNI,
+            {
+                "enableNetworkPolicy": "true",
+                "env": {"MINIMUM_IP_TARGET": str(POD_ADDRESSES), "WARM_IP_TARGET": str(FREE_POD_ADDRESSES)},
+            },
+        )
+        kubernetes.addon(self, "KubeProxy", addons.KUBE_PROXY)
+        kubernetes.addon(self, "PodIdentityAgent", addons.POD_IDENTITY_AGENT)
+        policy = kubernetes.manifest(self, "MetadataPolicy", [metadata_policy()])
+        # Which brings the kind of object.
+        policy.node.add_dependency(cni)
+
+
+class HyperPodChart(Construct):
+    """HyperPod's own Helm chart: health monitoring, device plugins, job restart.
+
+    Installed before there are nodes, as CreateCluster wants it, and so without waiting for its pods.
+    """
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster, folder: Path
+    ) -> None:
+        super().__init__(scope, construct_id)
+        chart = eks.HelmChart(
+            self,
+            "Chart",
+            cluster=kubernetes.cluster,
+            chart_asset=s3_assets.Asset(self, "Files", path=str(folder)),
+            release=RELEASE,
+            namespace=NAMESPACE,
+            create_namespace=False,
+            wait=False,
+            values=chart_values(kubernetes.settings),
+        )
+        if kubernetes.settings.training_operator == "kubeflow":
+            # The chart has no value for it (sagemaker-hyperpod-cli, pull request 449). Without it the
+            # operator waits while all nodes are in deep health checks. Helm's upgrades leave it in place.
+            tolerations = eks.KubernetesPatch(
+                self,
+                "OperatorTolerations",
+                cluster=kubernetes.cluster,
+                resource_name=f"deployment/{OPERATOR}",
+                resource_namespace="kubeflow",
+                apply_patch={"spec": {"template": {"spec": {"tolerations": [HEALTH_TOLERATION]}}}},
+                restore_patch={"spec": {"template": {"spec": {"tolerations": []}}}},
+            )
+            tolerations.node.add_dependency(chart)
+
+
+def metadata_policy() -> dict[str, Any]:
+    """A policy of the VPC CNI for all namespaces, which no policy of a namespace can lift.
+
+    HyperPod's API has no option for the hop limit of instance metadata. The credentials that EKS Pod Identity
+    gives pods come from another address, 169.254.170.23. Pods in the node's own network, as the CNI's, are
+    not subject to policies.
+    """
+    return {
+        "apiVersion": "networking.k8s.aws/v1alpha1",
+        "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": "deny-instance-metadata"},
+        "spec": {
+            "tier": "Admin",
+            "priority": 10,
+            "subject": {"namespaces": {"matchLabels": {}}},
+            "egress": [
+                {
+                    "name": "deny-instance-metadata",
+                    "action": "Deny",
+                    "to": [{"networks": [METADATA_ADDRESS]}],
+                }
+            ],
+        },
+    }

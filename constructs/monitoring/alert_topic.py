@@ -1,0 +1,91 @@
+"""Where everything goes that somebody should know of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aws_cdk import RemovalPolicy, Stack
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_sns as sns
+from aws_cdk import aws_sns_subscriptions as subscriptions
+
+from config import resource_names
+from config.cluster import Cluster
+from config.observability import Observability
+from constructs import Construct
+from constructs.storage.encryption_key import encryption_key
+
+_BUDGETS, _CLOUDWATCH, _EVENTS, _PROMETHEUS = "Budgets", "CloudWatch", "EventBridge", "Prometheus"
+_SERVICES = {
+    _BUDGETS: "budgets.amazonaws.com",
+    _CLOUDWATCH: "cloudwatch.amazonaws.com",
+    _EVENTS: "events.amazonaws.com",
+    _PROMETHEUS: "aps.amazonaws.com",
+}
+
+
+class AlertTopic(Construct):
+    """Encrypted topic to which alarms, budget, HyperPod's events and Prometheus may publish; mails are sent.
+
+    SNS's own key lets no service publish: without a key of the cluster's the topic has one of its own.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        cluster: Cluster,
+        settings: Observability,
+        key: kms.IKey | None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        own_key = key or encryption_key(
+            self,
+            "Key",
+            setting="create",
+            alias=resource_names.alert_key_name(cluster),
+            # What it encrypts is on its way for seconds.
+            removal=RemovalPolicy.DESTROY,
+        )
+        assert own_key is not None
+        for name, service in _SERVICES.items():
+            own_key.add_to_resource_policy(
+                iam.PolicyStatement(
+                    sid=f"{name}Alerts",
+                    principals=[iam.ServicePrincipal(service)],
+                    actions=["kms:Decrypt", "kms:GenerateDataKey*"],
+                    # Of a key's policy it is this key. Not all of them say for which account they ask.
+                    resources=["*"],
+                )
+            )
+        self.topic = sns.Topic(
+            self, "Topic", display_name=f"HyperPod {cluster.name}", enforce_ssl=True, master_key=own_key
+        )
+        for email in settings.emails:
+            self.topic.add_subscription(subscriptions.EmailSubscription(email))
+        for name in (_BUDGETS, _CLOUDWATCH, _EVENTS):
+            self._let(name, {"StringEquals": {"aws:SourceAccount": Stack.of(self).account}})
+
+    def let_prometheus(self, workspace_arn: str) -> None:
+        """Its alert manager, of one workspace (user guide of Amazon Managed Service for Prometheus)."""
+        self._let(
+            _PROMETHEUS,
+            {
+                "StringEquals": {"aws:SourceAccount": Stack.of(self).account},
+                "ArnEquals": {"aws:SourceArn": workspace_arn},
+            },
+            "sns:GetTopicAttributes",
+        )
+
+    def _let(self, name: str, conditions: Mapping[str, Mapping[str, str]], *more: str) -> None:
+        self.topic.add_to_resource_policy(
+            iam.PolicyStatement(
+                sid=name,
+                principals=[iam.ServicePrincipal(_SERVICES[name])],
+                actions=["sns:Publish", *more],
+                resources=[self.topic.topic_arn],
+                conditions=dict(conditions),
+            )
+        )

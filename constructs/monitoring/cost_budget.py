@@ -1,0 +1,58 @@
+"""A monthly limit for what a cluster costs."""
+
+from __future__ import annotations
+
+from aws_cdk import aws_budgets as budgets
+
+from config.cluster import Budget, Cluster
+from config.resource_names import CLUSTER_TAG
+from constructs import Construct
+from constructs.monitoring.alert_topic import AlertTopic
+
+
+class CostBudget(Construct):
+    """Mails when the costs tagged with the cluster's name pass the limit, or are forecast to.
+
+    The topic, if there is one, is told as well.
+
+    It sees only what carries the tag, and the tag only once it is activated as a cost allocation tag.
+    CloudFormation makes up its name: subscribers cannot be changed, only replaced together with the budget,
+    and names are unique in the account, over all regions.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        cluster: Cluster,
+        budget: Budget,
+        alerts: AlertTopic | None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        told = [budgets.CfnBudget.SubscriberProperty(subscription_type="EMAIL", address=budget.email)]
+        if alerts:
+            arn = alerts.topic.topic_arn
+            told.append(budgets.CfnBudget.SubscriberProperty(subscription_type="SNS", address=arn))
+        budgets.CfnBudget(
+            self,
+            "Budget",
+            budget=budgets.CfnBudget.BudgetDataProperty(
+                budget_type="COST",
+                time_unit="MONTHLY",
+                budget_limit=budgets.CfnBudget.SpendProperty(amount=budget.monthly_usd, unit="USD"),
+                cost_filters={"TagKeyValue": [f"user:{CLUSTER_TAG}${cluster.name}"]},
+            ),
+            notifications_with_subscribers=[
+                budgets.CfnBudget.NotificationWithSubscribersProperty(
+                    notification=budgets.CfnBudget.NotificationProperty(
+                        notification_type=kind,
+                        comparison_operator="GREATER_THAN",
+                        threshold=100,
+                        threshold_type="PERCENTAGE",
+                    ),
+                    subscribers=told,
+                )
+                for kind in ("ACTUAL", "FORECASTED")
+            ],
+        )

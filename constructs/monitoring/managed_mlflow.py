@@ -1,0 +1,123 @@
+"""Where runs on the cluster are shown."""
+
+from __future__ import annotations
+
+from aws_cdk import RemovalPolicy, Stack
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_sagemaker as sagemaker
+
+from config import resource_names
+from config.cluster import Cluster
+from config.mlflow import Mlflow
+from constructs import Construct
+from constructs.nodes.node_statements import Statement
+from constructs.policy.statement_role import sagemaker_principal, statement_role
+from constructs.storage.private_bucket import private_bucket
+
+NONCURRENT_DAYS = 30
+"""Time to notice that an artefact was overwritten or deleted."""
+_LOG_RUNS = [
+    f"sagemaker-mlflow:{action}"
+    for action in (
+        *("CreateExperiment", "CreateRun", "GetExperiment", "GetExperimentByName", "GetRun", "LogBatch"),
+        *("SearchExperiments", "SearchRuns", "UpdateRun"),
+    )
+]
+"""What the trainer's own client asks for; nothing is deleted, and no model is registered."""
+_LOOK_AT_RUNS = [
+    f"sagemaker-mlflow:{action}"
+    for action in (
+        *("AccessUI", "GetMetricHistory", "ListArtifacts", "SearchLoggedModels", "SearchModelVersions"),
+        *("SearchRegisteredModels", "SearchTraces"),
+    )
+]
+"""What its pages ask for besides."""
+
+
+class ManagedMlflow(Construct):
+    """SageMaker's MLflow, an app or a tracking server, named as the cluster, with a bucket for artefacts.
+
+    It goes with its stack, and what it knows of runs with it: their own record is ``metrics.jsonl``.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        cluster: Cluster,
+        settings: Mlflow,
+        key: kms.IKey | None,
+        access_logs: s3.Bucket,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        bucket = private_bucket(
+            self,
+            "MlflowArtifacts",
+            key=key,
+            access_logs=access_logs,
+            noncurrent_days=NONCURRENT_DAYS,
+            removal=RemovalPolicy.DESTROY,
+        )
+        role = self._role(cluster, bucket, key)
+        name, uri = resource_names.mlflow(cluster), bucket.s3_url_for_object()
+        made: sagemaker.CfnMlflowApp | sagemaker.CfnMlflowTrackingServer
+        if size := settings.server_size:
+            made = sagemaker.CfnMlflowTrackingServer(
+                self,
+                "Server",
+                tracking_server_name=name,
+                tracking_server_size=size.capitalize(),
+                artifact_store_uri=uri,
+                role_arn=role.role_arn,
+                automatic_model_registration=False,
+            )
+            self.arn, kind = made.attr_tracking_server_arn, "MlflowTrackingServer"
+            actions = _LOG_RUNS
+        else:
+            made = sagemaker.CfnMlflowApp(
+                self,
+                "App",
+                name=name,
+                artifact_store_uri=uri,
+                role_arn=role.role_arn,
+                model_registration_mode="AutoModelRegistrationDisabled",
+            )
+            self.arn, kind = made.attr_arn, "MlflowApp"
+            # The first is what the service asks of apps for every request; the others it documents.
+            actions = ["sagemaker:CallMlflowAppApi", *_LOG_RUNS]
+        self.to_log_runs = Statement("LogRuns", actions, [self.arn])
+        """For those whose jobs log to it."""
+        to_open = [f"sagemaker:CreatePresigned{kind}Url", f"sagemaker:Describe{kind}"]
+        self.to_look_at_runs = [
+            Statement("LookAtRuns", [*to_open, *_LOOK_AT_RUNS], [self.arn]),
+            Statement(
+                "FindMlflow", [f"sagemaker:List{kind}s"], ["*"], why_wildcard="the list has no resource"
+            ),
+        ]
+        """For people who open it from Studio, beside ``to_log_runs``."""
+        # Its role first, then the bucket's policy, are taken away only after it.
+        made.node.add_dependency(role, bucket)
+
+    def _role(self, cluster: Cluster, bucket: s3.Bucket, key: kms.IKey | None) -> iam.Role:
+        statements = [
+            Statement("ListArtifacts", ["s3:GetBucketLocation", "s3:ListBucket"], [bucket.bucket_arn]),
+            Statement(
+                "HandleArtifacts",
+                ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"],
+                [f"{bucket.bucket_arn}/*"],
+                why_wildcard="artefacts are named by the runs they belong to",
+            ),
+        ]
+        if key:
+            statements.append(Statement("UseKey", ["kms:Decrypt", "kms:GenerateDataKey"], [key.key_arn]))
+        return statement_role(
+            self,
+            "Role",
+            description=f"MLflow of HyperPod cluster {cluster.name}",
+            assumed_by=sagemaker_principal(Stack.of(self)),
+            policy_name="Artifacts",
+            statements=statements,
+        )

@@ -1,0 +1,98 @@
+"""The HyperPod cluster below which EKS places jobs."""
+
+from __future__ import annotations
+
+from aws_cdk import Tags
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_sagemaker as sagemaker
+
+from config.eks_cluster import EksCluster, EksInstanceGroup
+from constructs import Construct, IDependable
+from constructs.nodes.instance_group import Group, common_properties, volumes, vpc_config
+from constructs.nodes.instance_role import InstanceRole
+from constructs.policy.findings import acknowledge
+from constructs.vpc.network import Network
+
+ON_CREATE = "on_create.sh"
+"""Runs once on each new node before it joins."""
+OPERATOR_TAG = {"SageMaker": "true"}
+"""By which AWS's policy for the training operator tells whose nodes it may look at."""
+
+
+class EksHyperPodCluster(Construct):
+    """Nodes that HyperPod keeps healthy and EKS's control plane uses."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        settings: EksCluster,
+        network: Network,
+        eks_cluster_arn: str,
+        role: InstanceRole,
+        autoscaling_role: iam.IRole | None,
+        lifecycle_s3_uri: str,
+        key: kms.IKey | None,
+        depends_on: list[IDependable],
+    ) -> None:
+        super().__init__(scope, construct_id)
+        cluster = sagemaker.CfnCluster
+        self.resource = cluster(
+            self,
+            "Resource",
+            cluster_name=settings.name,
+            instance_groups=[
+                _group(group, network, role, lifecycle_s3_uri, key) for group in settings.instance_groups
+            ],
+            vpc_config=vpc_config(network, None),
+            node_recovery="Automatic" if settings.node_recovery == "automatic" else "None",
+            node_provisioning_mode="Continuous" if settings.continuous_provisioning else None,
+            orchestrator=cluster.OrchestratorProperty(
+                eks=cluster.ClusterOrchestratorEksConfigProperty(cluster_arn=eks_cluster_arn)
+            ),
+            cluster_role=autoscaling_role.role_arn if autoscaling_role else None,
+            auto_scaling=(
+                cluster.ClusterAutoScalingConfigProperty(mode="Enable", auto_scaler_type="Karpenter")
+                if autoscaling_role
+                else None
+            ),
+        )
+        for name, value in OPERATOR_TAG.items():
+            Tags.of(self.resource).add(name, value)
+        self.resource.node.add_dependency(role, *depends_on)
+        if any(group.image_release_version for group in settings.instance_groups):
+            newer = "ImageReleaseVersion is newer than the library's own schema; cfn-lint has it"
+            acknowledge(self.resource, {"CloudFormation-Validate::F3002": newer})
+
+    @property
+    def arn(self) -> str:
+        return self.resource.attr_cluster_arn
+
+
+def _group(
+    group: EksInstanceGroup,
+    network: Network,
+    role: InstanceRole,
+    lifecycle_s3_uri: str,
+    key: kms.IKey | None,
+) -> Group:
+    cluster = sagemaker.CfnCluster
+    taints = [
+        cluster.ClusterKubernetesTaintProperty(key=taint.key, value=taint.value, effect=taint.effect)
+        for taint in group.taints
+    ]
+    return Group(
+        **common_properties(group, network=network, role=role),
+        image_release_version=group.image_release_version,
+        life_cycle_config=cluster.ClusterLifeCycleConfigProperty(
+            source_s3_uri=lifecycle_s3_uri, on_create=ON_CREATE
+        ),
+        instance_storage_configs=volumes(group, key) or None,
+        kubernetes_config=(
+            cluster.ClusterKubernetesConfigProperty(labels=group.labels or None, taints=taints or None)
+            if group.labels or taints
+            else None
+        ),
+    )

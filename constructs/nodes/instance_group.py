@@ -1,0 +1,71 @@
+"""What an instance group is given, whatever places its jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_sagemaker as sagemaker
+
+from config.cluster import InstanceGroup
+from constructs.nodes.instance_role import InstanceRole
+from constructs.vpc.network import Network
+
+Group = sagemaker.CfnCluster.ClusterInstanceGroupProperty
+StorageConfig = sagemaker.CfnCluster.ClusterInstanceStorageConfigProperty
+
+_PATCHING = {"when_idle": "WhenIdle", "when_all_idle": "WhenAllIdle"}
+
+
+def common_properties(group: InstanceGroup, *, network: Network, role: InstanceRole) -> dict[str, Any]:
+    """Arguments of ``Group`` but for its storage, its scripts, and what is one scheduler's own."""
+    cluster = sagemaker.CfnCluster
+    return {
+        "instance_group_name": group.name,
+        "instance_type": group.instance_type,
+        "instance_count": group.num_instances,
+        "min_instance_count": group.min_instances,
+        "execution_role": role.role.role_arn,
+        "threads_per_core": group.threads_per_core,
+        "on_start_deep_health_checks": group.deep_health_checks or None,
+        "training_plan_arn": group.training_plan_arn,
+        "override_vpc_config": (
+            vpc_config(network, group.availability_zone_id) if group.availability_zone_id else None
+        ),
+        "image_id": group.image_id,
+        "auto_patch_config": (
+            cluster.AutoPatchConfigProperty(patching_strategy=_PATCHING[group.auto_patch])
+            if group.auto_patch != "none"
+            else None
+        ),
+        # On demand is what the service does without being told.
+        "capacity_requirements": (
+            cluster.ClusterCapacityRequirementsProperty(spot={}) if group.capacity == "spot" else None
+        ),
+        "network_interface": (
+            cluster.ClusterNetworkInterfaceProperty(interface_type="efa-only") if group.efa_only else None
+        ),
+    }
+
+
+def vpc_config(network: Network, zone_id: str | None) -> sagemaker.CfnCluster.VpcConfigProperty:
+    return sagemaker.CfnCluster.VpcConfigProperty(
+        security_group_ids=[network.security_group.security_group_id],
+        subnets=[network.subnet(zone_id).subnet_id],
+    )
+
+
+def volumes(group: InstanceGroup, key: kms.IKey | None) -> list[StorageConfig]:
+    """At most two of the four that the service takes: a volume, and the root volume's key."""
+    cluster = sagemaker.CfnCluster
+    configs = []
+    if group.ebs_gib is not None:
+        volume = cluster.ClusterEbsVolumeConfigProperty(
+            volume_size_in_gb=group.ebs_gib, volume_kms_key_id=key.key_arn if key else None
+        )
+        configs.append(StorageConfig(ebs_volume_config=volume))
+    if key is not None:
+        # The service sets the root volume's size itself and rejects one given here.
+        root = cluster.ClusterEbsVolumeConfigProperty(root_volume=True, volume_kms_key_id=key.key_arn)
+        configs.append(StorageConfig(ebs_volume_config=root))
+    return configs

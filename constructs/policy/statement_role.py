@@ -1,0 +1,70 @@
+"""A role that may do what its statements say."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from aws_cdk import Stack
+from aws_cdk import aws_iam as iam
+
+from constructs import Construct
+from constructs.nodes.node_statements import Statement
+from constructs.policy.findings import acknowledge, wildcard_finding
+
+
+def sagemaker_principal(stack: Stack, service: str = "sagemaker") -> iam.ServicePrincipal:
+    """Return a principal of SageMaker's, for a role that it may assume for this account alone.
+
+    IfExists: SageMaker documents the key for jobs and Studio, but not for clusters, hosting and MLflow. Where
+    it is sent, no other account can use the role; where it is not, the service still works.
+    """
+    return iam.ServicePrincipal(
+        f"{service}.amazonaws.com",
+        conditions={"StringEqualsIfExists": {"aws:SourceAccount": stack.account}},
+    )
+
+
+def statement_role(
+    scope: Construct,
+    construct_id: str,
+    *,
+    description: str,
+    assumed_by: iam.IPrincipal,
+    policy_name: str,
+    statements: Sequence[Statement],
+) -> iam.Role:
+    """The statements stand inside the role, so that what refers to the role also waits for them.
+
+    cdk-nag is given the reason of each resource with a star.
+    """
+    role = iam.Role(
+        scope,
+        construct_id,
+        description=description,
+        assumed_by=assumed_by,
+        inline_policies={
+            policy_name: iam.PolicyDocument(
+                minimize=False,
+                statements=[
+                    iam.PolicyStatement(
+                        sid=statement.sid,
+                        actions=statement.actions,
+                        resources=statement.resources,
+                        conditions=statement.conditions,
+                    )
+                    for statement in statements
+                ],
+            )
+        },
+    )
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for statement in statements:
+        for resource in statement.resources:
+            if "*" in resource:
+                assert statement.why_wildcard, f"{statement.sid}: no reason for {resource}"
+                reasons[resource].append(f"{statement.sid}: {statement.why_wildcard}")
+    stack = Stack.of(role)
+    findings = {wildcard_finding(stack, resource): "; ".join(why) for resource, why in reasons.items()}
+    acknowledge(role, findings)
+    return role

@@ -1,0 +1,124 @@
+"""The database behind Slurm's accounting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aws_cdk import Duration
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_rds as rds
+from aws_cdk import aws_secretsmanager as secretsmanager
+
+from config.slurm_cluster import AccountingDatabase as Settings
+from constructs import Construct
+from constructs.policy.findings import acknowledge, skip_check
+from constructs.storage.removal import KEEP, removal_policy
+
+PORT = 3306
+ENGINE = rds.DatabaseInstanceEngine.maria_db(version=rds.MariaDbEngineVersion.VER_11_4_10)
+"""A version with long-term support; slurmdbd works with MariaDB from 5.5 on.
+
+Not MySQL 8.4: its accounts log in by caching_sha2_password, which needs TLS or an exchange of RSA keys, and
+what HyperPod's slurmdbd does of either is not documented. MariaDB's accounts need neither.
+"""
+
+
+class AccountingDatabase(Construct):
+    """MariaDB on RDS, encrypted, that only the cluster's security group reaches, with a generated password.
+
+    HyperPod makes the schema. Its default name carries the cluster's id, so that a cluster that is made anew
+    gets a schema of its own in the same database and never reads a predecessor's state.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        settings: Settings,
+        vpc: ec2.IVpc,
+        subnets: Sequence[ec2.ISubnet],
+        cluster_security_group: ec2.ISecurityGroup,
+        key: kms.IKey | None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        is_kept = settings.removal == "retain"
+        removal = removal_policy(settings.removal)
+        selection = ec2.SubnetSelection(subnets=subnets)
+        security_group = ec2.SecurityGroup(
+            self,
+            "SecurityGroup",
+            vpc=vpc,
+            description="Slurm accounting database",
+            allow_all_outbound=False,
+        )
+        # One way only: what leaves the cluster's group is the network's own to say.
+        security_group.add_ingress_rule(
+            cluster_security_group, ec2.Port.tcp(PORT), "slurmdbd on the controller"
+        )
+        self.instance = rds.DatabaseInstance(
+            self,
+            "Instance",
+            engine=ENGINE,
+            instance_type=ec2.InstanceType(settings.instance_class.removeprefix("db.")),
+            credentials=rds.Credentials.from_generated_secret("slurm", encryption_key=key),
+            vpc=vpc,
+            subnet_group=rds.SubnetGroup(
+                self,
+                "Subnets",
+                description="Slurm accounting database",
+                vpc=vpc,
+                vpc_subnets=selection,
+                removal_policy=removal,
+            ),
+            security_groups=[security_group],
+            publicly_accessible=False,
+            port=PORT,
+            parameters={
+                # TLS is offered, not forced: HyperPod's API has no word for it, and a slurmdbd without it
+                # would be locked out. The way from the controller stays inside two security groups. Stated,
+                # for the default is the version's.
+                "require_secure_transport": "0",
+                # Slurm's accounting guide asks for it: purges hold rows longer than MariaDB's 50 s.
+                "innodb_lock_wait_timeout": "900",
+            },
+            allocated_storage=settings.storage_gib,
+            storage_type=rds.StorageType.GP3,
+            storage_encrypted=True,
+            storage_encryption_key=key,
+            multi_az=settings.multi_az,
+            backup_retention=Duration.days(settings.backup_days),
+            delete_automated_backups=not is_kept,
+            copy_tags_to_snapshot=True,
+            # What is kept is kept by the stack. Protected, it would stay, and bill, when its first creation
+            # is rolled back.
+            deletion_protection=False,
+            auto_minor_version_upgrade=True,
+            cloudwatch_logs_exports=["error", "slowquery"],
+            removal_policy=removal,
+        )
+        assert self.instance.secret is not None  # generated above
+        self.secret: secretsmanager.ISecret = self.instance.secret
+        if is_kept:
+            # A database that stays needs its group, its parameters and its password.
+            for child in self.node.find_all():
+                if isinstance(
+                    child, ec2.CfnSecurityGroup | rds.CfnDBParameterGroup | secretsmanager.CfnSecret
+                ):
+                    child.apply_removal_policy(KEEP)
+        self._acknowledge(settings)
+
+    def _acknowledge(self, settings: Settings) -> None:
+        findings = {
+            "AwsSolutions-RDS10": "its deletion policy and its backups outlive the stack; see above",
+            "AwsSolutions-RDS6": "slurmdbd logs in with a password; it cannot renew IAM tokens",
+            "AwsSolutions-RDS11": "no way leads to the port but from the cluster's security group",
+            "AwsSolutions-SMG4": "slurmdbd reads the password at its start; a rotated one ends accounting",
+        }
+        if not settings.multi_az:
+            findings["AwsSolutions-RDS3"] = "multi_az is the cluster file's choice; jobs go on without"
+        acknowledge(self, findings)
+        created = self.instance.node.default_child
+        assert isinstance(created, rds.CfnDBInstance)
+        skip_check(created, "CKV2_AWS_69", "Forcing TLS would lock out a slurmdbd without it; it is offered.")

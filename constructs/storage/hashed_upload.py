@@ -1,0 +1,101 @@
+"""Files uploaded to S3 under a prefix that names their contents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from aws_cdk import Stack, Token
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_s3_deployment as s3_deployment
+
+from config.content_hash import IGNORED, content_hash
+from constructs import Construct
+from constructs.policy.findings import acknowledge, assets_finding, wildcard_finding
+
+MEMORY_MIB = 512
+"""Of BucketDeployment's function, of which a stack has one for each size."""
+
+
+class HashedUpload(Construct):
+    """A folder's files, and small extra ones, below ``<prefix>/<hash of their contents>/``.
+
+    ``deployment_files`` have values in them that only the deployment knows. They lie beside the others, are
+    no part of the hash, and are overwritten when such a value changes.
+
+    A change makes a new prefix and leaves earlier ones where they are: a cluster that rolls back, and a node
+    that is replaced meanwhile, still find the files that they were given.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        bucket: s3.IBucket,
+        prefix: str,
+        folder: Path,
+        log_group: logs.ILogGroup,
+        extra_files: Mapping[str, str] | None = None,
+        deployment_files: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        # BucketDeployment tags the bucket it is given with the prefix: the storage stack would change with
+        # every change of a script. An imported bucket it leaves alone.
+        assert not isinstance(bucket, s3.Bucket), "give the bucket by its name"
+        extra = dict(extra_files or {})
+        # A token stands for another text in each synthesis.
+        assert not any(Token.is_unresolved(text) for text in extra.values())
+        key_prefix = f"{prefix}/{content_hash(folder, extra)}"
+        self.s3_uri = f"s3://{bucket.bucket_name}/{key_prefix}"
+        deployment = s3_deployment.BucketDeployment(
+            self,
+            "Files",
+            destination_bucket=bucket,
+            destination_key_prefix=key_prefix,
+            sources=[
+                s3_deployment.Source.asset(str(folder), exclude=[f"**/{name}" for name in IGNORED]),
+                *(s3_deployment.Source.data(name, text) for name, text in extra.items()),
+                *(s3_deployment.Source.data(name, text) for name, text in (deployment_files or {}).items()),
+            ],
+            prune=False,
+            retain_on_delete=True,
+            memory_limit=MEMORY_MIB,
+            log_group=log_group,
+        )
+        _acknowledge_handler(deployment, bucket)
+
+
+def _acknowledge_handler(deployment: s3_deployment.BucketDeployment, bucket: s3.IBucket) -> None:
+    """The function behind BucketDeployment is aws-cdk-lib's, and so are its role and its runtime."""
+    stack = Stack.of(deployment)
+    handler = deployment.handler_role.node.scope
+    assert handler is not None
+    library = "BucketDeployment's own function; aws-cdk-lib sets"
+    objects = f"arn:{stack.partition}:s3:::{bucket.bucket_name}/*"
+    actions = ["s3:GetBucket*", "s3:GetObject*", "s3:List*", "s3:Abort*", "s3:DeleteObject*"]
+    if bucket.encryption_key:
+        actions += ["kms:ReEncrypt*", "kms:GenerateDataKey*"]
+    basic = "arn:<AWS::Partition>:iam::aws:policy/service-role/AWSLambdaBasicExecutionRole"
+    findings = {
+        "AwsSolutions-L1": f"{library} the runtime that it is tested with",
+        f"AwsSolutions-IAM4[Policy::{basic}]": f"{library} the policy that lets it log",
+        **{f"AwsSolutions-IAM5[Action::{action}]": f"{library} the actions" for action in actions},
+        **dict.fromkeys(
+            (assets_finding(stack), wildcard_finding(stack, objects)),
+            "it copies all of a prefix, between these two buckets",
+        ),
+    }
+    acknowledge(handler, findings)
+
+
+def bucket_by_name(
+    scope: Construct, construct_id: str, bucket: s3.IBucket, key: kms.IKey | None
+) -> tuple[str, s3.IBucket]:
+    """Return a bucket's name, which is known, and the bucket by name, with no reference to its stack."""
+    resource = bucket.node.default_child
+    assert isinstance(resource, s3.CfnBucket) and resource.bucket_name
+    name = resource.bucket_name
+    return name, s3.Bucket.from_bucket_attributes(scope, construct_id, bucket_name=name, encryption_key=key)

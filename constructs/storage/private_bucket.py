@@ -1,0 +1,101 @@
+"""Buckets that nobody outside the account can reach, and whose use is on record."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_s3 as s3
+
+from constructs import Construct
+from constructs.policy.findings import skip_check
+from constructs.storage.removal import KEEP
+
+ACCESS_LOG_DAYS = 90
+UPLOAD_DAYS = 7
+"""Parts of an upload that nobody finished are invisible and billed; the longest real one takes hours."""
+
+
+def access_log_bucket(scope: Construct, construct_id: str) -> s3.Bucket:
+    """The bucket to which S3 writes who used the others.
+
+    S3 delivers to buckets under its own key only, so this one never has the cluster's. It outlives its
+    stack whatever the file says: a record of access is no use if it goes with what was accessed.
+    """
+    bucket = s3.Bucket(
+        scope,
+        construct_id,
+        encryption=s3.BucketEncryption.S3_MANAGED,
+        block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+        object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
+        enforce_ssl=True,
+        minimum_tls_version=1.2,
+        versioned=True,
+        lifecycle_rules=[
+            s3.LifecycleRule(
+                id="Expire",
+                expiration=Duration.days(ACCESS_LOG_DAYS),
+                # Time to notice that someone deleted a record.
+                noncurrent_version_expiration=Duration.days(30),
+            )
+        ],
+        removal_policy=KEEP,
+    )
+    _keep_policy(bucket, KEEP)
+    skip_check(
+        cast(s3.CfnBucket, bucket.node.default_child), "CKV_AWS_18", "A log of its own reading has no end."
+    )
+    return bucket
+
+
+def private_bucket(
+    scope: Construct,
+    construct_id: str,
+    *,
+    key: kms.IKey | None,
+    access_logs: s3.Bucket,
+    noncurrent_days: int,
+    removal: RemovalPolicy,
+    bucket_name: str | None = None,
+) -> s3.Bucket:
+    """A versioned, encrypted bucket that takes TLS only and logs its use under ``<construct_id>/``.
+
+    With ``removal`` DESTROY CloudFormation deletes the bucket if it is empty and fails loudly if it is not:
+    nothing here empties it in passing, which would take a function with the right to delete all data.
+    """
+    bucket = s3.Bucket(
+        scope,
+        construct_id,
+        bucket_name=bucket_name,
+        encryption=s3.BucketEncryption.KMS if key else s3.BucketEncryption.S3_MANAGED,
+        encryption_key=key,
+        # One data key per bucket and hour instead of one KMS request per object.
+        bucket_key_enabled=True if key else None,
+        block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+        object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
+        enforce_ssl=True,
+        minimum_tls_version=1.2,
+        versioned=True,
+        lifecycle_rules=[
+            s3.LifecycleRule(
+                id="ExpireOldVersions",
+                noncurrent_version_expiration=Duration.days(noncurrent_days),
+                expired_object_delete_marker=True,
+            ),
+            s3.LifecycleRule(
+                id="AbortUploads", abort_incomplete_multipart_upload_after=Duration.days(UPLOAD_DAYS)
+            ),
+        ],
+        server_access_logs_bucket=access_logs,
+        server_access_logs_prefix=f"{construct_id}/",
+        removal_policy=removal,
+    )
+    _keep_policy(bucket, removal)
+    return bucket
+
+
+def _keep_policy(bucket: s3.Bucket, removal: RemovalPolicy) -> None:
+    """A bucket that stays behind still takes TLS only."""
+    assert bucket.policy is not None  # enforce_ssl makes it
+    bucket.policy.apply_removal_policy(removal)

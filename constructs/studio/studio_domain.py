@@ -1,0 +1,156 @@
+"""SageMaker Studio's domain: where spaces are, what they see, what they run at their start."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aws_cdk import Fn, RemovalPolicy
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_sagemaker as sagemaker
+
+from config.cluster import Cluster
+from config.studio import SHARED_PARTITION, STUDIO_FOLDER, Studio
+from constructs import Construct
+
+APPS = ("JupyterLab", "CodeEditor")
+START = Path(__file__).parents[2] / "lifecycle" / "studio" / "start_space.sh"
+MAX_CONTENT = 16_384
+"""Characters of base64 (``StudioLifecycleConfigContent``)."""
+OTHER_APPS = ("JupyterServer", "RStudioServerPro", "Canvas")
+"""Not shown: they know neither spaces nor the file system."""
+
+
+class StudioDomain(Construct):
+    """A domain in one subnet of the cluster's network, without a way to the internet of its own.
+
+    ``current_s3_uri`` is a file that says what spaces fetch at their start. SageMaker cannot change a
+    lifecycle configuration, and a space remembers its own and does not start when that is deleted: so it is
+    the same as long as ``start_space.sh`` is.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        cluster: Cluster,
+        studio: Studio,
+        vpc_id: str,
+        subnet_id: str,
+        security_group_id: str,
+        file_system_id: str,
+        current_s3_uri: str,
+        role: iam.IRole,
+        key: kms.IKey | None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self._studio, self._security_group_id = studio, security_group_id
+        name = f"{cluster.name}-{cluster.scheduler}"
+        self._configs = {
+            app: self._lifecycle_config(app, f"{name}-{app.lower()}", cluster.region, current_s3_uri)
+            for app in APPS
+        }
+        shared = {
+            "fSxLustreFileSystemConfig": {
+                "fileSystemId": file_system_id,
+                "fileSystemPath": f"/{STUDIO_FOLDER}/{SHARED_PARTITION}",
+            }
+        }
+        self.resource = sagemaker.CfnDomain(
+            self,
+            "Domain",
+            domain_name=name,
+            auth_mode="IAM" if studio.sign_in == "iam" else "SSO",
+            vpc_id=vpc_id,
+            subnet_ids=[subnet_id],
+            app_network_access_type="VpcOnly",
+            kms_key_id=key.key_id if key else None,
+            # Homes are on the spaces' own disks: an EFS file system would be left behind by every domain.
+            home_efs_file_system_creation="Disabled",
+            tag_propagation="ENABLED",
+            default_user_settings=self._settings(
+                role, custom_file_systems=[shared] if studio.partitions == "shared" else []
+            ),
+            domain_settings=sagemaker.CfnDomain.DomainSettingsProperty(
+                # The person's name is in CloudTrail's record of what a space does.
+                execution_role_identity_config="USER_PROFILE_NAME",
+            ),
+        )
+        # Its people's spaces must be gone before it, and nothing of theirs is in it.
+        self.resource.apply_removal_policy(RemovalPolicy.DESTROY)
+        self.domain_id = self.resource.attr_domain_id
+
+    def profile(
+        self, construct_id: str, *, name: str, sign_in_name: str | None, role: iam.IRole
+    ) -> sagemaker.CfnUserProfile:
+        """A person's profile; its settings are the domain's but for the role."""
+        return sagemaker.CfnUserProfile(
+            self,
+            construct_id,
+            domain_id=self.domain_id,
+            user_profile_name=name,
+            single_sign_on_user_identifier="UserName" if sign_in_name else None,
+            single_sign_on_user_value=sign_in_name,
+            user_settings={"executionRole": role.role_arn},
+        )
+
+    def _settings(
+        self, role: iam.IRole, *, custom_file_systems: Sequence[Mapping[str, Any]]
+    ) -> sagemaker.CfnDomain.UserSettingsProperty:
+        studio = self._studio
+        idle = {
+            "idleSettings": {
+                "lifecycleManagement": "ENABLED",
+                "idleTimeoutInMinutes": studio.idle_minutes,
+                "minIdleTimeoutInMinutes": 60,
+                "maxIdleTimeoutInMinutes": max(studio.idle_minutes, 60),
+            }
+        }
+        jupyter, editor = (
+            {
+                "appLifecycleManagement": idle,
+                "lifecycleConfigArns": [self._configs[app].attr_studio_lifecycle_config_arn],
+                "defaultResourceSpec": {
+                    "instanceType": studio.instance_type,
+                    # Without it a person would have to choose it for each space.
+                    "lifecycleConfigArn": self._configs[app].attr_studio_lifecycle_config_arn,
+                },
+            }
+            for app in APPS
+        )
+        return sagemaker.CfnDomain.UserSettingsProperty(
+            execution_role=role.role_arn,
+            security_groups=[self._security_group_id],
+            auto_mount_home_efs="Disabled",
+            default_landing_uri="studio::",
+            studio_web_portal="ENABLED",
+            studio_web_portal_settings={"hiddenAppTypes": [*OTHER_APPS]},
+            jupyter_lab_app_settings=jupyter,
+            code_editor_app_settings=editor,
+            space_storage_settings={
+                "defaultEbsStorageSettings": {
+                    "defaultEbsVolumeSizeInGb": studio.space_gib,
+                    "maximumEbsVolumeSizeInGb": studio.max_space_gib,
+                }
+            },
+            custom_file_system_configs=[dict(found) for found in custom_file_systems] or None,
+        )
+
+    def _lifecycle_config(
+        self, app: str, name: str, region: str, current_s3_uri: str
+    ) -> sagemaker.CfnStudioLifecycleConfig:
+        script = START.read_text()
+        text = script.replace("@CURRENT@", current_s3_uri).replace("@REGION@", region)
+        assert len(base64.b64encode(text.encode())) < MAX_CONTENT
+        return sagemaker.CfnStudioLifecycleConfig(
+            self,
+            f"{app}Start",
+            studio_lifecycle_config_app_type=app,
+            studio_lifecycle_config_name=f"{name}-{hashlib.sha256(script.encode()).hexdigest()[:16]}",
+            studio_lifecycle_config_content=Fn.base64(text),
+        )

@@ -1,0 +1,212 @@
+"""How profiles of Studio come to folders of Lustre, which no function can mount."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from aws_cdk import Duration, RemovalPolicy, Stack
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_sqs as sqs
+
+from config.content_hash import IGNORED
+from config.storage import Removal
+from config.studio import PROFILE_PARTITIONS, STUDIO_FOLDER
+from constructs import Construct
+from constructs.nodes.node_statements import Statement
+from constructs.polled_resource import FUNCTIONS, function_role, python_function
+
+NAME = "studio_partitions"
+TRIES = 20
+"""Of a request or an acknowledgement, before it is set aside for people to see."""
+KEPT = Duration.days(14)
+"""SQS's longest: as long as a cluster may be away without a profile being forgotten by its queue."""
+VISIBILITY = Duration.minutes(5)
+LOOK_AGAIN = Duration.minutes(15)
+"""For profiles without a partition, which no event has told of."""
+
+
+class StudioPartitions(Construct):
+    """``requests``, which something on the cluster answers, and ``acknowledgements``, where it says so.
+
+    The functions between these queues and Studio: ``functions/studio_partitions``.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        domain_id: str,
+        file_system_id: str,
+        removal: Removal,
+        uids: Mapping[str, Sequence[int]],
+        key: kms.IKey | None,
+        log: logs.CfnLogGroup,
+        topic_arn: str | None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self._key, self._log, self._topic_arn = key, log, topic_arn
+        self.requests = self._queue("Requests", fifo=True)
+        self.acknowledgements = self._queue("Acknowledgements", fifo=False)
+        stack = Stack.of(self)
+        arn = f"arn:{stack.partition}:sagemaker:{stack.region}:{stack.account}"
+        profiles = f"{arn}:user-profile/{domain_id}/*"
+        any_profile = "profiles come and go; the domain is named"
+        environment = {
+            "DOMAIN_ID": domain_id,
+            "FILE_SYSTEM_ID": file_system_id,
+            "FOLDER": f"/{STUDIO_FOLDER}/{PROFILE_PARTITIONS}",
+        }
+        request = self._function(
+            "Request",
+            "Asks for partitions of profiles of SageMaker Studio",
+            [
+                Statement(
+                    "ListProfiles",
+                    ["sagemaker:ListUserProfiles"],
+                    ["*"],
+                    why_wildcard="SageMaker's lists have no resources",
+                ),
+                Statement(
+                    "SeeProfiles", ["sagemaker:DescribeUserProfile"], [profiles], why_wildcard=any_profile
+                ),
+                Statement("Ask", ["sqs:SendMessage"], [self.requests.queue_arn]),
+                *self._key_statements(["kms:Decrypt", "kms:GenerateDataKey"]),
+            ],
+            {
+                **environment,
+                "REQUESTS_URL": self.requests.queue_url,
+                "REMOVAL": removal,
+                "UIDS": json.dumps({name: list(found) for name, found in uids.items()}, sort_keys=True),
+            },
+        )
+        self._rules(domain_id, request)
+        attach = self._function(
+            "Attach",
+            "Shows partitions to profiles of SageMaker Studio",
+            [
+                Statement(
+                    "AttachPartitions",
+                    ["sagemaker:DescribeUserProfile", "sagemaker:UpdateUserProfile"],
+                    [profiles],
+                    why_wildcard=any_profile,
+                ),
+                Statement(
+                    "Hear",
+                    ["sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage"],
+                    [self.acknowledgements.queue_arn],
+                ),
+                *self._key_statements(["kms:Decrypt"]),
+            ],
+            environment,
+        )
+        lambda_.EventSourceMapping(
+            self,
+            "Heard",
+            target=attach,
+            event_source_arn=self.acknowledgements.queue_arn,
+            batch_size=10,
+            report_batch_item_failures=True,
+        )
+
+    def worker_statements(self) -> list[Statement]:
+        """What answers requests needs."""
+        return [
+            Statement(
+                "AnswerStudio",
+                ["sqs:DeleteMessage", "sqs:ReceiveMessage"],
+                [self.requests.queue_arn],
+            ),
+            Statement("AcknowledgeToStudio", ["sqs:SendMessage"], [self.acknowledgements.queue_arn]),
+            *self._key_statements(["kms:Decrypt", "kms:GenerateDataKey"]),
+        ]
+
+    def _key_statements(self, actions: list[str]) -> list[Statement]:
+        return [Statement("KeyOfQueues", actions, [self._key.key_arn])] if self._key else []
+
+    def _queue(self, construct_id: str, *, fifo: bool) -> sqs.Queue:
+        def queue(name: str, failed: sqs.DeadLetterQueue | None) -> sqs.Queue:
+            return sqs.Queue(
+                self,
+                name,
+                fifo=fifo or None,
+                encryption=sqs.QueueEncryption.KMS if self._key else sqs.QueueEncryption.SQS_MANAGED,
+                encryption_master_key=self._key,
+                enforce_ssl=True,
+                retention_period=KEPT,
+                visibility_timeout=VISIBILITY,
+                dead_letter_queue=failed,
+                removal_policy=RemovalPolicy.DESTROY,
+            )
+
+        failed = queue(f"Failed{construct_id}", None)
+        cloudwatch.CfnAlarm(
+            self,
+            f"{construct_id}Alarm",
+            alarm_description=f"{construct_id} of Studio's partitions that have failed {TRIES} times",
+            namespace="AWS/SQS",
+            metric_name="ApproximateNumberOfMessagesVisible",
+            dimensions=[cloudwatch.CfnAlarm.DimensionProperty(name="QueueName", value=failed.queue_name)],
+            statistic="Maximum",
+            period=300,
+            evaluation_periods=1,
+            threshold=0,
+            comparison_operator="GreaterThanThreshold",
+            treat_missing_data="notBreaching",
+            alarm_actions=[self._topic_arn] if self._topic_arn else None,
+        )
+        return queue(construct_id, sqs.DeadLetterQueue(queue=failed, max_receive_count=TRIES))
+
+    def _function(
+        self,
+        construct_id: str,
+        description: str,
+        statements: Sequence[Statement],
+        environment: Mapping[str, str],
+    ) -> lambda_.Function:
+        role = function_role(
+            self, f"{construct_id}Role", description=description, statements=statements, log=self._log
+        )
+        return python_function(
+            self,
+            construct_id,
+            description=description,
+            code=lambda_.Code.from_asset(str(FUNCTIONS / NAME), exclude=[*IGNORED]),
+            handler=construct_id.lower(),
+            environment=environment,
+            role=role,
+            log_group=logs.LogGroup.from_log_group_arn(self, f"{construct_id}Log", self._log.attr_arn),
+        )
+
+    def _rules(self, domain_id: str, request: lambda_.Function) -> None:
+        target = targets.LambdaFunction(request)
+        events.Rule(
+            self,
+            "Profiles",
+            description="Profiles of SageMaker Studio that are made and deleted",
+            event_pattern=events.EventPattern(
+                source=["aws.sagemaker"],
+                detail_type=["AWS API Call via CloudTrail"],
+                detail={
+                    "eventSource": ["sagemaker.amazonaws.com"],
+                    "eventName": ["CreateUserProfile", "DeleteUserProfile"],
+                    # Of calls that were refused there is nothing to be made.
+                    "errorCode": [{"exists": False}],
+                    "requestParameters": {"domainId": [domain_id]},
+                },
+            ),
+            targets=[target],
+        )
+        events.Rule(
+            self,
+            "Clock",
+            description="Looks for profiles of SageMaker Studio without a partition",
+            schedule=events.Schedule.rate(LOOK_AGAIN),
+            targets=[target],
+        )

@@ -1,0 +1,272 @@
+"""Where a cluster's nodes and file systems live: a VPC of its own, or places in one that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from aws_cdk import RemovalPolicy, Stack
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_iam as iam
+
+from config.cluster import Cluster, ExistingVpc, NewVpc
+from config.eks_cluster import EksCluster
+from config.facts.endpoint_services import endpoint_services, prefix_and_name
+from config.slurm_cluster import SlurmCluster
+from config.zones import control_plane_zones
+from constructs import Construct
+from constructs.storage.accounting_database import PORT as DATABASE_PORT
+from constructs.storage.encryption_key import encryption_key
+from constructs.vpc.cluster_vpc import ClusterVpc, FlowLog
+
+
+class Network(Construct):
+    """VPC, subnets, security group and endpoints of one cluster, new or existing."""
+
+    vpc: ec2.IVpc
+    security_group: ec2.ISecurityGroup
+    """Of every node and file system."""
+    database_subnets: list[ec2.ISubnet]
+    """In two zones; empty without an accounting database."""
+    control_plane_subnets: list[ec2.ISubnet]
+    """EKS's, in two zones; empty for Slurm."""
+    _subnets: dict[str, ec2.ISubnet]
+    """Private ones by the id of their zone, in the file's order."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, cluster: Cluster) -> None:
+        super().__init__(scope, construct_id)
+        network = cluster.network
+        if isinstance(network, NewVpc):
+            self._make(cluster, network)
+        else:
+            self._import(cluster, network)
+        closed = isinstance(network, NewVpc) and network.internet == "none"
+        self.security_group = cluster_security_group(
+            self,
+            "SecurityGroup",
+            vpc=self.vpc,
+            closed=closed,
+            database_cidrs=[subnet.ipv4_cidr_block for subnet in self.database_subnets],
+        )
+        if isinstance(network, NewVpc) or network.s3_gateway_endpoint:
+            s3_gateway_endpoint(
+                self,
+                "S3Endpoint",
+                vpc_id=self.vpc.vpc_id,
+                route_table_ids=[subnet.route_table.route_table_id for subnet in self.private_subnets],
+                closed=closed,
+            )
+        if network.interface_endpoints:
+            InterfaceEndpoints(
+                self,
+                "InterfaceEndpoints",
+                vpc=self.vpc,
+                subnet=self.subnet(None),
+                clients=[
+                    self.security_group,
+                    # Their private names are the whole VPC's from then on, also for what is there already.
+                    # And so are spaces of Studio, which are in a group that is made later.
+                    *(
+                        [ec2.Peer.ipv4(network.cidr)]
+                        if isinstance(network, ExistingVpc) or cluster.studio
+                        else []
+                    ),
+                ],
+                services=endpoint_services(cluster),
+            )
+
+    @property
+    def private_subnets(self) -> list[ec2.ISubnet]:
+        """One per zone, in the file's order."""
+        return list(self._subnets.values())
+
+    def subnet(self, zone_id: str | None) -> ec2.ISubnet:
+        """The private subnet of one of the network's zones; None is the first zone."""
+        return self._subnets[zone_id] if zone_id else next(iter(self._subnets.values()))
+
+    def _make(self, cluster: Cluster, network: NewVpc) -> None:
+        made = ClusterVpc(
+            self,
+            "ClusterVpc",
+            network=network,
+            name=cluster.name,
+            database=_has_database(cluster),
+            control_plane_zone_ids=_control_plane_zones(cluster),
+        )
+        self._subnets = dict(zip(network.availability_zone_ids, made.private_subnets, strict=True))
+        self.database_subnets = made.database_subnets
+        self.control_plane_subnets = made.control_plane_subnets
+        self.vpc = _imported_vpc(self, made.vpc_id, network.cidr, made.private_subnets)
+        key = encryption_key(
+            self,
+            "FlowLogKey",
+            setting=cluster.storage.kms,
+            alias=f"{cluster.name}-flow-log",
+            removal=RemovalPolicy.DESTROY,
+        )
+        FlowLog(self, "FlowLog", vpc_id=made.vpc_id, key=key, retention_days=network.flow_logs_days)
+
+    def _import(self, cluster: Cluster, network: ExistingVpc) -> None:
+        self._subnets = {
+            subnet.availability_zone_id: ec2.Subnet.from_subnet_attributes(
+                self,
+                f"PrivateSubnet{index}",
+                subnet_id=subnet.subnet_id,
+                # The library wants a name; only the id is known. No template of ours contains it.
+                availability_zone=subnet.availability_zone_id,
+                route_table_id=subnet.route_table_id,
+                ipv4_cidr_block=subnet.cidr,
+            )
+            for index, subnet in enumerate(network.private_subnets)
+        }
+        self.database_subnets = self.private_subnets[:2] if _has_database(cluster) else []
+        self.control_plane_subnets = [self._subnets[zone] for zone in _control_plane_zones(cluster)]
+        self.vpc = _imported_vpc(self, network.vpc_id, network.cidr, self.private_subnets)
+
+
+def _has_database(cluster: Cluster) -> bool:
+    return isinstance(cluster, SlurmCluster) and cluster.accounting_database is not None
+
+
+def _control_plane_zones(cluster: Cluster) -> list[str]:
+    return control_plane_zones(cluster) if isinstance(cluster, EksCluster) else []
+
+
+def _imported_vpc(scope: Construct, vpc_id: str, cidr: str, subnets: list[ec2.ISubnet]) -> ec2.IVpc:
+    return ec2.Vpc.from_vpc_attributes(
+        scope,
+        "Vpc",
+        vpc_id=vpc_id,
+        vpc_cidr_block=cidr,
+        # One entry per subnet: the library pairs the two lists by position.
+        availability_zones=[subnet.availability_zone for subnet in subnets],
+        private_subnet_ids=[subnet.subnet_id for subnet in subnets],
+        private_subnet_route_table_ids=[subnet.route_table.route_table_id for subnet in subnets],
+    )
+
+
+def cluster_security_group(
+    scope: Construct, construct_id: str, *, vpc: ec2.IVpc, closed: bool, database_cidrs: Sequence[str]
+) -> ec2.SecurityGroup:
+    """Everything between members, nothing else inwards.
+
+    EFA's health check and an EFA-enabled Lustre file system both want all protocols from and to the group
+    itself. The same rules carry Lustre (TCP 988 and 1018-1023), NFS to OpenZFS (TCP and UDP 111, 2049,
+    20001-20003), Slurm, MPI and NCCL.
+
+    Outwards, nodes of an open network may go anywhere. In a closed one they have three ways: HTTPS, which
+    the route tables take to S3 and the endpoints only, the database, and each other.
+    """
+    group = ec2.SecurityGroup(
+        scope,
+        construct_id,
+        vpc=vpc,
+        description="Nodes and file systems of the cluster: all traffic between members",
+        allow_all_outbound=not closed,
+    )
+    group.add_ingress_rule(
+        group, ec2.Port.all_traffic(), "All protocols from members: EFA, Lustre, NFS, Slurm"
+    )
+    # Beside "anywhere" this looks redundant, but the EFA health check looks for the rule itself.
+    ec2.CfnSecurityGroupEgress(
+        scope,
+        f"{construct_id}EgressToMembers",
+        group_id=group.security_group_id,
+        ip_protocol="-1",
+        destination_security_group_id=group.security_group_id,
+        description="All protocols to members: EFA, Lustre, NFS, Slurm",
+    )
+    if closed:
+        group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(443), "S3 and the interface endpoints")
+        for cidr in database_cidrs:
+            group.add_egress_rule(ec2.Peer.ipv4(cidr), ec2.Port.tcp(DATABASE_PORT), "Accounting database")
+    return group
+
+
+class InterfaceEndpoints(Construct):
+    """One endpoint per service, open to ``clients`` only; ``services`` by construct id.
+
+    They stand in one zone, the file systems': endpoints bill per zone, and without that zone there is no
+    cluster to serve. Their policies are the services' default, since agents on the nodes call with
+    credentials of other accounts; what a node may do is in its role.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        vpc: ec2.IVpc,
+        subnet: ec2.ISubnet,
+        clients: Sequence[ec2.IPeer],
+        services: Mapping[str, str],
+    ) -> None:
+        super().__init__(scope, construct_id)
+        group = ec2.SecurityGroup(
+            self,
+            "SecurityGroup",
+            vpc=vpc,
+            description="Interface endpoints of a HyperPod cluster",
+            allow_all_outbound=False,
+        )
+        for client in clients:
+            group.add_ingress_rule(client, ec2.Port.tcp(443), "HTTPS")
+        for service_id, service in services.items():
+            prefix, name = prefix_and_name(service)
+            ec2.InterfaceVpcEndpoint(
+                self,
+                service_id,
+                vpc=vpc,
+                service=ec2.InterfaceVpcEndpointAwsService(name, prefix),
+                subnets=ec2.SubnetSelection(subnets=[subnet]),
+                security_groups=[group],
+                open=False,
+                private_dns_enabled=True,
+            )
+
+
+def s3_gateway_endpoint(
+    scope: Construct, construct_id: str, *, vpc_id: str, route_table_ids: Sequence[str], closed: bool
+) -> ec2.CfnVPCEndpoint:
+    """A gateway endpoint on the route tables given; repeated ones are taken once.
+
+    Its policy is the service's default, as those of the interface endpoints are, unless the network is
+    ``closed``. Where there is a way to the internet, a policy here keeps nothing in; and in a VPC that others
+    use too, it would bind them.
+    """
+    return ec2.CfnVPCEndpoint(
+        scope,
+        construct_id,
+        vpc_id=vpc_id,
+        service_name=f"com.amazonaws.{Stack.of(scope).region}.s3",
+        vpc_endpoint_type="Gateway",
+        route_table_ids=list(dict.fromkeys(route_table_ids)),
+        policy_document=_no_foreign_writes(scope) if closed else None,
+    )
+
+
+def _no_foreign_writes(scope: Construct) -> iam.PolicyDocument:
+    """What passes out of a closed network.
+
+    This account's identities may do what their own policies allow. Everyone else may only read: ECR's layers,
+    package repositories and SageMaker's own files lie in buckets of other accounts, are fetched with other
+    credentials or none, and their names differ by region. What does not pass is a write with foreign
+    credentials, the simplest way to carry data out; uploads that an agent would make with its service's
+    credentials are refused with it. HyperPod documents none: its agents log to this account's CloudWatch.
+    """
+    return iam.PolicyDocument(
+        statements=[
+            iam.PolicyStatement(
+                sid="OwnIdentities",
+                principals=[iam.AnyPrincipal()],
+                actions=["s3:*"],
+                resources=["*"],
+                conditions={"StringEquals": {"aws:PrincipalAccount": Stack.of(scope).account}},
+            ),
+            iam.PolicyStatement(
+                sid="ReadForeign",
+                principals=[iam.AnyPrincipal()],
+                actions=["s3:GetBucketLocation", "s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket"],
+                resources=["*"],
+            ),
+        ]
+    )

@@ -1,0 +1,28 @@
+"""Grafana dashboards of a cluster, from code.
+
+What they ask for is what its exporters and trainings emit, which the tests hold against each other.
+"""
+
+from __future__ import annotations
+
+from monitoring.dashboards.efa import efa
+from monitoring.dashboards.file_systems import HOME_MARK, LUSTRE_MARK, file_systems
+from monitoring.dashboards.gpus import gpus
+from monitoring.dashboards.health import health
+from monitoring.dashboards.kueue_queue import kueue_queue
+from monitoring.dashboards.model import CLOUDWATCH_UID, PROMETHEUS_UID, Model
+from monitoring.dashboards.selection import Scheduler
+from monitoring.dashboards.slurm_queue import slurm_queue
+from monitoring.dashboards.training import training
+
+__all__ = ["CLOUDWATCH_UID", "HOME_MARK", "LUSTRE_MARK", "PROMETHEUS_UID", "dashboards"]
+
+
+def dashboards(scheduler: Scheduler) -> dict[str, Model]:
+    """Models by their uid, as Grafana's HTTP API takes them.
+
+    ``LUSTRE_MARK`` and ``HOME_MARK`` in them stand for the ids of the file systems, and are to be replaced.
+    """
+    queue = slurm_queue() if scheduler == "slurm" else kueue_queue()
+    made = [health(scheduler), training(scheduler), gpus(), efa(), file_systems(scheduler), queue]
+    return {model["uid"]: model for model in made}

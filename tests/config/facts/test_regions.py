@@ -1,0 +1,42 @@
+"""The regions are CloudFormation's, the zone prefixes EC2's."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import botocore.session
+from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
+
+from config.facts.regions import HEALTH_MONITORING_REGIONS, ZONE_ID_PREFIXES
+from config.mlflow import APP_REGIONS
+
+
+def regions_with(kind: str) -> set[str]:
+    """As cfn-lint records the registry; other partitions than ``aws`` are no part of this project."""
+    spec = find_spec("cfnlint")
+    assert spec is not None and spec.origin is not None
+    registry = Path(spec.origin).parent / "data" / "schemas" / "providers"
+    public = set(botocore.session.get_session().get_available_regions("ec2"))
+    return public & {path.stem for path in registry.glob("*.json") if kind in json.loads(path.read_text())}
+
+
+def test_regions_are_those_of_the_registry() -> None:
+    assert regions_with("AWS::SageMaker::Cluster") == set(ZONE_ID_PREFIXES)
+
+
+def test_zone_ids_begin_with_their_prefix() -> None:
+    for region, prefix in ZONE_ID_PREFIXES.items():
+        zones = RegionsAndZonesBackend.zones[region]
+        assert zones
+        assert all(zone.zone_id.startswith(f"{prefix}-az") for zone in zones)
+
+
+def test_health_is_monitored_in_regions_that_there_are() -> None:
+    assert set(ZONE_ID_PREFIXES) > HEALTH_MONITORING_REGIONS
+
+
+def test_mlflow_apps_are_made_where_the_registry_has_them() -> None:
+    assert regions_with("AWS::SageMaker::MlflowApp") & set(ZONE_ID_PREFIXES) == APP_REGIONS
+    assert regions_with("AWS::SageMaker::MlflowTrackingServer") >= set(ZONE_ID_PREFIXES)

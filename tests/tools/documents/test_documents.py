@@ -1,0 +1,43 @@
+"""What every document has in common: its links lead somewhere, and its make targets exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.tools.documents.document_commands import REPOSITORY, existing_targets, make_targets
+
+DOCUMENTS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+
+
+def anchors(document: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def links(document: Path) -> list[tuple[str, str]]:
+    """Path and anchor of each link within the repository."""
+    found = re.findall(r"\]\((?!https?://)([^)#\s]*)#?([^)\s]*)\)", document.read_text())
+    return [(path, anchor) for path, anchor in found]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for path, anchor in links(document):
+        target = document.parent / path if path else document
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+
+
+def test_there_are_links_within_and_between_documents() -> None:
+    found = [link for document in DOCUMENTS for link in links(document)]
+    assert any(not path and anchor for path, anchor in found)
+    assert any(path and anchor for path, anchor in found)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_make_targets_exist(document: Path) -> None:
+    assert make_targets(document.read_text()) <= existing_targets()

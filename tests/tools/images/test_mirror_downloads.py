@@ -1,0 +1,243 @@
+"""What is copied to the cluster is what the table says, once, and where nodes look for it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from node_setup import downloads as on_nodes
+from tests.lifecycle.https_server import body, served, write_certificate
+from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Parameters, Refusal
+from tests.tools.documents.test_deploy_document import policy
+from tools.images import mirror_downloads
+
+CONTENT = b"an archive"
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+CHECKSUM = base64.b64encode(bytes.fromhex(SHA256)).decode()
+DIGEST = f"sha256:{'1' * 64}"
+REFERENCE = f"registry.example/dcgm-exporter@{DIGEST}"
+REGISTRY = f"{ACCOUNT}.dkr.ecr.us-west-2.amazonaws.com"
+BUCKET = f"sagemaker-esm2-slurm-{ACCOUNT}-us-west-2"
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def aws() -> AnsweringAws:
+    """An account with the storage stack, and nothing copied yet."""
+    aws = AnsweringAws("us-west-2")
+    aws.answer(
+        "sts", "GetCallerIdentity", {"Account": ACCOUNT, "Arn": "arn:aws:iam::1:user/ada", "UserId": "A"}
+    )
+    aws.answer("s3", "HeadBucket", {})
+    aws.answer("s3", "HeadObject", Refusal("404", "Not Found", 404))
+    aws.answer("s3", "PutObject", {})
+    token = {"authorizationToken": "QVdTOnNlY3JldA==", "proxyEndpoint": f"https://{REGISTRY}"}
+    aws.answer("ecr", "GetAuthorizationToken", {"authorizationData": [token]})
+    aws.answer("ecr", "DescribeImages", Refusal("ImageNotFoundException"))
+    return aws
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """One file on a server of HTTPS, and one image."""
+    certificate = tmp_path / "certificate.pem"
+    write_certificate(certificate)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with served(body(CONTENT), certificate) as url:
+        yield {
+            "files": [{"url": f"{url}/tool-1.0.tar.gz", "sha256": SHA256}],
+            "images": [{"name": "dcgm-exporter", "version": "4.6.0", "reference": REFERENCE}],
+        }
+
+
+@pytest.fixture
+def run(
+    aws: AnsweringAws,
+    table: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Run:
+    """Run the command; its status and what it printed."""
+
+    def command(**changes: Any) -> tuple[int, str]:
+        cluster = yaml.safe_load(Path("clusters/slurm.yaml").read_text()) | changes
+        file = tmp_path / "slurm.yaml"
+        file.write_text(yaml.safe_dump(cluster))
+        path = tmp_path / "downloads.json"
+        path.write_text(json.dumps(table))
+        monkeypatch.setattr(mirror_downloads, "TABLE", path)
+        monkeypatch.setattr(mirror_downloads, "open_session", lambda region, profile: aws.session)
+        monkeypatch.setattr(sys, "argv", ["mirror_downloads", "--cluster", str(file)])
+        status = mirror_downloads.main()
+        return status, "".join(capsys.readouterr())
+
+    return command
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Have skopeo or docker on PATH, which write down how they were called; returns that file."""
+    folder, calls = tmp_path / "bin", tmp_path / "calls"
+    folder.mkdir()
+    # Nothing else: this machine may have the real ones.
+    (folder / "grep").symlink_to("/usr/bin/grep")
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def put(name: str, last: str = "exit 0") -> Path:
+        program = folder / name
+        program.write_text(f'#!/bin/bash\necho "{name} $*" >> "{calls}"\n{last}\n')
+        program.chmod(0o755)
+        return calls
+
+    return put
+
+
+def copied_at_once(aws: AnsweringAws) -> None:
+    """The image is there from the second look on."""
+    looks = iter([Refusal("ImageNotFoundException")])
+
+    def describe(parameters: Parameters) -> dict[str, Any]:
+        assert parameters == {"repositoryName": "esm2-slurm/training", "imageIds": [{"imageDigest": DIGEST}]}
+        refusal = next(looks, None)
+        if refusal:
+            raise refusal
+        return {"imageDetails": []}
+
+    aws.answer("ecr", "DescribeImages", describe)
+
+
+def test_files_and_images_go_where_nodes_look(
+    aws: AnsweringAws, run: Run, programs: Callable[..., Path]
+) -> None:
+    uploads: list[Parameters] = []
+
+    def put(parameters: Parameters) -> dict[str, Any]:
+        uploads.append({**parameters, "Body": parameters["Body"].read()})
+        parameters["Body"].seek(0)
+        return {}
+
+    aws.answer("s3", "PutObject", put)
+    copied_at_once(aws)
+    calls = programs("skopeo", 'grep --quiet QVdTOnNlY3JldA== "$5"')
+    status, output = run()
+    assert status == 0, output
+    key = f"{on_nodes.DOWNLOADS_PREFIX}/tool-1.0.tar.gz"
+    assert uploads == [{"Bucket": BUCKET, "Key": key, "Body": CONTENT, "ChecksumSHA256": CHECKSUM}]
+    target = f"{REGISTRY}/esm2-slurm/training:dcgm-exporter-4.6.0"
+    words = calls.read_text().split()
+    assert words[:5] == ["skopeo", "copy", "--all", "--preserve-digests", "--authfile"]
+    assert words[6:] == [f"docker://{REFERENCE}", f"docker://{target}"]
+    assert not Path(words[5]).exists()
+    assert f"tool-1.0.tar.gz: uploaded to s3://{BUCKET}/{key}" in output
+    assert f"dcgm-exporter-4.6.0: copied to {target}" in output
+    assert "secret" not in output and "QVdT" not in output
+
+
+def test_it_needs_no_more_permissions_than_are_listed(
+    aws: AnsweringAws, run: Run, programs: Callable[..., Path]
+) -> None:
+    copied_at_once(aws)
+    programs("skopeo")
+    assert run()[0] == 0
+    names = {"s3:HeadBucket": "s3:ListBucket", "s3:HeadObject": "s3:GetObject"}
+    used = {f"{service}:{operation}" for service, operation in aws.calls} - {"sts:GetCallerIdentity"}
+    assert len(used) == 5
+    assert {names.get(action, action) for action in used} <= policy("Preflight", "Downloads", "Images")
+
+
+def test_what_is_there_is_not_copied_again(aws: AnsweringAws, run: Run) -> None:
+    aws.answer("s3", "HeadObject", {"ChecksumSHA256": CHECKSUM})
+    aws.answer("ecr", "DescribeImages", {"imageDetails": []})
+    status, output = run()
+    assert status == 0 and output.count("there already") == 2
+    assert ("s3", "PutObject") not in aws.calls
+
+
+def test_a_copy_of_another_content_is_replaced(
+    aws: AnsweringAws, run: Run, programs: Callable[..., Path]
+) -> None:
+    aws.answer("s3", "HeadObject", {"ChecksumSHA256": base64.b64encode(b"x" * 32).decode()})
+    aws.answer("ecr", "DescribeImages", {"imageDetails": []})
+    assert "uploaded" in run()[1]
+
+
+def test_docker_copies_where_there_is_no_skopeo(
+    aws: AnsweringAws, run: Run, programs: Callable[..., Path]
+) -> None:
+    copied_at_once(aws)
+    calls = programs(
+        "docker", '[[ "$2" == version ]] || grep --quiet QVdTOnNlY3JldA== "$DOCKER_CONFIG/config.json"'
+    )
+    assert run()[0] == 0
+    target = f"{REGISTRY}/esm2-slurm/training:dcgm-exporter-4.6.0"
+    assert calls.read_text().splitlines()[1] == f"docker buildx imagetools create --tag {target} {REFERENCE}"
+
+
+def test_without_a_program_it_says_what_to_install(run: Run, programs: Callable[..., Path]) -> None:
+    programs("docker", "exit 1")
+    status, output = run()
+    assert status == 1
+    assert "neither skopeo nor docker with buildx" in output and "apt-get install skopeo" in output
+    assert "tool-1.0.tar.gz: uploaded" in output
+
+
+def test_a_copy_that_fails_says_why(run: Run, programs: Callable[..., Path]) -> None:
+    programs("skopeo", "echo 'toomanyrequests' >&2; exit 1")
+    with pytest.raises(ValueError, match=r"`skopeo copy .*` ended with 1: toomanyrequests"):
+        run()
+
+
+def test_a_copy_with_another_digest_is_no_copy(run: Run, programs: Callable[..., Path]) -> None:
+    programs("skopeo")
+    with pytest.raises(ValueError, match=f"was written, and is not {DIGEST}"):
+        run()
+
+
+def test_another_file_is_not_uploaded(aws: AnsweringAws, table: dict[str, Any], run: Run) -> None:
+    table["files"][0]["sha256"] = "0" * 64
+    with pytest.raises(ValueError, match=f"has SHA-256 {SHA256} .* it was not uploaded"):
+        run()
+    assert ("s3", "PutObject") not in aws.calls
+
+
+def test_a_machine_without_internet_says_so(table: dict[str, Any], run: Run) -> None:
+    table["files"][0]["url"] = "https://127.0.0.1:1/tool"
+    with pytest.raises(ValueError, match=r"Connection refused; run this where there is internet"):
+        run()
+
+
+@pytest.mark.parametrize(
+    ("service", "operation", "code", "message"),
+    [
+        ("s3", "HeadBucket", "404", "bucket .* does not exist; deploy the storage stack first"),
+        (
+            "ecr",
+            "DescribeImages",
+            "RepositoryNotFoundException",
+            "repository .* deploy the storage stack first",
+        ),
+    ],
+)
+def test_before_the_storage_stack_there_is_nowhere_to_copy_to(
+    aws: AnsweringAws, run: Run, service: str, operation: str, code: str, message: str
+) -> None:
+    aws.answer(service, operation, Refusal(code, "no", 404))
+    with pytest.raises(ValueError, match=message):
+        run()
+
+
+def test_without_metrics_there_is_nothing_to_copy(aws: AnsweringAws, run: Run) -> None:
+    assert "nothing to copy" in run(prometheus=False)[1]
+    assert aws.calls == []

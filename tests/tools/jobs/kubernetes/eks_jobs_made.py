@@ -1,0 +1,56 @@
+"""Jobs of Kubernetes as the tools make them, of the shipped cluster files and of changed ones."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from config.eks_cluster import EksCluster
+from tests.job_schemas.validation import pod_templates
+from tools.jobs.kubernetes.placement import EksWanted
+from tools.jobs.kubernetes.request import bandwidth_job, pod_job
+from workloads.launch.kubernetes_job import job_manifest
+from workloads.launch.pod_job import PodJob
+from workloads.training.config import load_config
+
+CLUSTERS = Path(__file__).parents[4] / "clusters"
+RUN = Path("workloads/esm2/configs/esm2_8m_sample.yaml")
+IMAGE = "123456789012.dkr.ecr.us-west-2.amazonaws.com/esm2-eks/training@sha256:" + "5a" * 32
+
+
+@cache
+def _document(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((CLUSTERS / f"{name}.yaml").read_text())
+    return found
+
+
+def shipped(name: str = "eks", **changes: Any) -> EksCluster:
+    """``clusters/<name>.yaml`` with top-level fields replaced."""
+    return EksCluster.model_validate(copy.deepcopy(_document(name)) | changes)
+
+
+def with_group(cluster: EksCluster, group_name: str, **changes: Any) -> EksCluster:
+    """The cluster with fields of one group replaced."""
+    groups = [
+        group.model_copy(update=changes) if group.name == group_name else group
+        for group in cluster.instance_groups
+    ]
+    return cluster.model_copy(update={"instance_groups": groups})
+
+
+def made(*overrides: str, stage: str = "train", cluster: EksCluster | None = None, **wanted: Any) -> PodJob:
+    cluster = cluster or shipped()
+    options = EksWanted(**{"stage": stage, "image": IMAGE, **wanted})
+    if stage == "bandwidth":
+        return bandwidth_job(cluster, overrides, options, version="abc")
+    config = load_config(RUN, overrides)
+    return pod_job(cluster, config, RUN.read_text(), list(overrides), options, version="abc")
+
+
+def pod(job: PodJob) -> dict[str, Any]:
+    """What its pods are made of."""
+    return dict(pod_templates(job_manifest(job))[0]["spec"])

@@ -1,0 +1,195 @@
+"""Status, tail, cancel and fetch with TARGET=eks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.tools.jobs.kubernetes.submissions import KINDS, SPACE, Run, add_pod, submitted
+from tests.tools.kubernetes_api import Objects
+from tools.jobs.kubernetes import watch as eks_jobs
+
+
+def test_status_lists_jobs_and_how_far_they_are(objects: Objects, run: Run, cluster: Path) -> None:
+    name = submitted(objects, run, cluster)
+    job = objects.kept[KINDS[cluster.stem], SPACE, name]
+    job["status"] = {
+        "conditions": [
+            {"type": "Created", "status": "True"},
+            {"type": "Running", "status": "True", "message": "all pods run"},
+        ]
+    }
+    add_pod(objects, name, "step 10/200: loss 2.900\nstep 20/200: loss 2.800\n")
+    status, said = run(eks_jobs, "status", cluster=cluster)
+    assert status == 0
+    header, row = said.splitlines()[:2]
+    assert header.split() == ["JOB", "STAGE", "RUN", "STATE", "AGE"]
+    assert row.split()[:4] == [name, "train", "esm2-8m-sample", "Running"]
+    assert "step 20/200: loss 2.800" in said and "hyperpod-i-0123" in said and "all pods run" in said
+
+
+def test_status_says_what_is_wrong_with_pods(objects: Objects, run: Run) -> None:
+    """In Kubernetes' own words, and in those of what has failed: also of a check that names its node."""
+    name = submitted(objects, run)
+    waits, fails, pulls = (add_pod(objects, name, "", number=number, phase="Pending") for number in range(3))
+    said_last = "Traceback\nerror: node hyperpod-i-0123: nvidia-smi shows 7"
+    ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": said_last}}
+    again = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}}
+    image = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image: not found"}}
+    no_node = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+    begun = {"name": "train", "state": {"waiting": {"reason": "PodInitializing"}}}
+    found = {
+        waits: {"conditions": [no_node]},
+        fails: {
+            "initContainerStatuses": [
+                {"name": "check", "restartCount": 3, "state": again, "lastState": ended}
+            ],
+            "containerStatuses": [begun],
+        },
+        pulls: {"initContainerStatuses": [{"name": "check", "state": image}]},
+    }
+    for pod, status in found.items():
+        objects.kept["pods", SPACE, pod]["status"] |= status
+    _, printed = run(eks_jobs, "status")
+    lines = [line.strip() for line in printed.splitlines()]
+    problems = [lines[lines.index(pod) + 1] for pod in lines if pod.startswith("pod ")]
+    assert problems == [
+        "no node: 0/3 nodes are available",
+        "check ended with 1, started again 3 time(s): error: node hyperpod-i-0123: nvidia-smi shows 7",
+        "check waits: Back-off pulling image: not found",
+    ]
+
+
+def test_tail_shows_logs_until_the_job_ends(objects: Objects, run: Run) -> None:
+    name = submitted(objects, run)
+    add_pod(objects, name, "step 10/200: loss 2.900\n")
+    add_pod(objects, name, "advances: training\n", number=1)
+    objects.kept["hyperpodpytorchjobs", SPACE, name]["status"] = {
+        "conditions": [{"type": "Completed", "status": "True"}]
+    }
+    status, said = run(eks_jobs, "tail")
+    assert status == 0 and "step 10/200: loss 2.900" in said and "advances: training" in said
+    assert said.endswith(f"job {name}: Completed\n")
+
+
+def test_tail_says_why_a_job_does_not_begin_and_shows_what_comes_before_training(
+    objects: Objects, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = submitted(objects, run)
+    pod = add_pod(objects, name, "preparing data/sample\n", phase="Pending")
+    status = objects.kept["pods", SPACE, pod]["status"]
+    status["conditions"] = [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}]
+
+    def pause(seconds: float) -> None:
+        if status.pop("conditions", None):
+            running = {"name": "data", "state": {"running": {}}}
+            status["initContainerStatuses"] = [running]
+            return
+        condition = {"type": "Completed", "status": "True"}
+        objects.kept["hyperpodpytorchjobs", SPACE, name]["status"] = {"conditions": [condition]}
+
+    monkeypatch.setattr(eks_jobs, "pause", pause)
+    _, said = run(eks_jobs, "tail", name)
+    first, why, *rest = said.splitlines()
+    assert first == "the job has not begun: Waiting"
+    assert why == f"  {pod}  no node: 0/3 nodes are available"
+    assert any(line.endswith("preparing data/sample") for line in rest)
+
+
+def test_tail_goes_on_when_pods_are_replaced(
+    objects: Objects, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = submitted(objects, run)
+    add_pod(objects, name, "step 10/200: loss 2.900\n")
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            condition = {"type": "Completed", "status": "True"}
+            objects.kept["hyperpodpytorchjobs", SPACE, name]["status"] = {"conditions": [condition]}
+
+    monkeypatch.setattr(eks_jobs, "pause", pause)
+    status, said = run(eks_jobs, "tail", name)
+    logs = [asked for asked in objects.asked if asked.startswith("log ")]
+    assert status == 0 and said.count("step 10/200") == 1
+    assert len(logs) == 3 and logs[0] == f"log {name}-pods-0"
+    assert all(asked.startswith(f"{logs[0]} 20") for asked in logs[1:])
+
+
+def test_cancel_deletes_the_job_and_lets_its_pods_end(objects: Objects, run: Run, cluster: Path) -> None:
+    name = submitted(objects, run, cluster)
+    status, said = run(eks_jobs, "cancel", name, cluster=cluster)
+    assert status == 0 and said.startswith(f"job {name} is asked to save and to end, within 180 s")
+    assert objects.deleted == [f"{KINDS[cluster.stem]}/{name}"]
+
+
+def test_cancel_wants_to_know_which(objects: Objects, run: Run) -> None:
+    with pytest.raises(ValueError, match="cancel: name the job"):
+        run(eks_jobs, "cancel")
+
+
+@pytest.mark.parametrize("what", ["tail", "cancel", "fetch"])
+def test_a_job_that_nobody_submitted(objects: Objects, run: Run, what: str) -> None:
+    with pytest.raises(ValueError, match=f"no job train-x is in namespace {SPACE}"):
+        run(eks_jobs, what, "train-x")
+
+
+def test_fetch_brings_results_through_a_pod(
+    objects: Objects, run: Run, tmp_path: Path, cluster: Path
+) -> None:
+    name = submitted(objects, run, cluster)
+    objects.shared = tmp_path / "fsx"
+    run_dir = objects.shared / SPACE / "esm2/runs/esm2_8m_sample"
+    (run_dir / "model").mkdir(parents=True)
+    (run_dir / "report.html").write_text("<svg>")
+    (run_dir / "model" / "model.safetensors").write_bytes(weights := os.urandom(300_000))
+    (run_dir / "checkpoints").mkdir()
+    status, said = run(eks_jobs, "fetch", name, "--to", str(tmp_path / "runs"), cluster=cluster)
+    fetched = tmp_path / "runs/esm2_8m_sample"
+    assert status == 0 and str(fetched / "report.html") in said
+    assert (fetched / "report.html").read_text() == "<svg>"
+    assert (fetched / "model/model.safetensors").read_bytes() == weights
+    assert not (fetched / "checkpoints").exists()
+    assert [made for made in objects.deleted if made.startswith("pods/fetch-")] and not objects.of("pods")
+
+
+def test_files_that_grow_meanwhile_are_fetched(
+    objects: Objects, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tar ends with status 1 then."""
+    submitted(objects, run)
+    objects.shared = tmp_path / "fsx"
+    run_dir = objects.shared / SPACE / "esm2/runs/esm2_8m_sample"
+    run_dir.mkdir(parents=True)
+    (run_dir / "metrics.jsonl").write_text("{}\n")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "tar").write_text(f'#!/bin/bash\n{shutil.which("tar")} "$@"\nexit 1\n')
+    (programs / "tar").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    assert run(eks_jobs, "fetch", "--to", str(tmp_path / "runs"))[0] == 0
+    assert (tmp_path / "runs/esm2_8m_sample/metrics.jsonl").read_text() == "{}\n"
+
+
+def test_a_run_without_results_says_so(objects: Objects, run: Run, tmp_path: Path) -> None:
+    submitted(objects, run)
+    objects.shared = tmp_path / "fsx"
+    with pytest.raises(ValueError, match="runs/esm2_8m_sample is not there yet; make tail"):
+        run(eks_jobs, "fetch")
+    assert not objects.of("pods")
+
+
+def test_a_server_that_is_not_reached(run: Run, server: tuple[Objects, Path], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = taken.getsockname()[1]
+    content = json.loads(server[1].read_text())
+    content["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{free}"
+    (path := tmp_path / "kubeconfig").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"does not answer \(.*refused.*reached from the VPC"):
+        run(eks_jobs, "status", kubeconfig=path)

@@ -1,0 +1,216 @@
+"""What a job takes and is told, from run file and cluster file; and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tools.cluster_files import shipped
+from tools.jobs.slurm.request import Wanted, default_folder, job_request, job_user
+from workloads.training.config import load_config
+
+RUN = Path("workloads/esm2/configs/esm2_8m_sample.yaml")
+CLUSTER, P5 = shipped("slurm"), shipped("slurm-p5")
+FOLDER, IMAGE = "/fsx/ubuntu/esm2", "/fsx/images/esm2.sqsh"
+
+
+def request(*overrides: str, cluster: Any = CLUSTER, **wanted: Any) -> dict[str, Any]:
+    return job_request(
+        cluster,
+        load_config(RUN, overrides),
+        RUN.read_text(),
+        list(overrides),
+        Wanted(**{"stage": "train", "folder": FOLDER, "image": IMAGE, **wanted}),
+        version="abc",
+    )
+
+
+def test_training_takes_all_nodes_and_their_gpus() -> None:
+    found = request("parallel.mode=fsdp")
+    assert found["sbatch"] == [
+        "--job-name=train-esm2_8m_sample",
+        "--partition=gpu",
+        "--nodes=2",
+        "--gpus-per-node=1",
+        "--exclusive",
+    ]
+    job = found["job"]
+    assert job["run_dir"] == f"{FOLDER}/runs/esm2_8m_sample"
+    assert job["data_manifest"] == f"{FOLDER}/data/sample/manifest.json"
+    # On the cluster the file has another name.
+    assert job["overrides"] == ("parallel.mode=fsdp", "name=esm2_8m_sample")
+    assert (job["gpus_per_node"], job["processes_per_node"], job["mounts"]) == (1, 1, ("/fsx",))
+    assert found["config"] == RUN.read_text()
+
+
+def test_p5_nodes_have_eight_processes_and_efa() -> None:
+    folder = default_folder(P5, "ubuntu")
+    job = request(cluster=P5, folder=folder)["job"]
+    assert (job["gpus_per_node"], job["processes_per_node"], job["efa"]) == (8, 8, True)
+    assert not request(cluster=P5, folder=folder, nodes="1")["job"]["efa"]
+
+
+def test_a_fine_tuning_reads_its_table_alone() -> None:
+    """The embedded one comes with the code, a named one is fetched."""
+    overrides = ["task.kind=binary", "task.table=[sample, deeploc2]", "data.source=[mine.fasta]"]
+    assert request(*overrides)["job"]["stage"] == "train"
+
+
+def test_inference_takes_a_node_and_reads_no_shards() -> None:
+    """Nor the sources of the run's data, which may be gone."""
+    found = request("data.source=[mine.fasta]", "inference.input=[sample, s3://b/p.fasta]", stage="predict")
+    assert {"--nodes=1", "--gpus-per-node=1", "--exclusive"} <= set(found["sbatch"])
+    job = found["job"]
+    assert job["data_manifest"] == ""
+    assert job["output"] == f"{FOLDER}/runs/esm2_8m_sample/predictions.csv"
+    # On the node its model is visible, and would decide.
+    assert job["overrides"][-1] == f"inference.output={job['output']}"
+    assert job["needed"] == (f"{FOLDER}/runs/esm2_8m_sample/model",)
+    elsewhere = request("inference.output=/fsx/data/e.parquet", stage="embed", nodes="2")
+    assert elsewhere["job"]["output"] == "/fsx/data/e.parquet" and "--nodes=2" in elsewhere["sbatch"]
+    found = request("inference.input=[/fsx/w.fasta]", "inference.mutations=/fsx/m.csv", stage="variants")
+    assert found["job"]["needed"][:2] == ("/fsx/w.fasta", "/fsx/m.csv")
+    assert request("inference.model=facebook/esm2_t6_8M_UR50D", stage="embed")["job"]["needed"] == ()
+    assert request("inference.input=[mine.fasta]")["job"]["output"] == ""
+
+
+def test_nodes_may_be_a_range() -> None:
+    """Whichever number it gets, network and options must fit."""
+    found = request(cluster=P5, folder=default_folder(P5, "ubuntu"), nodes="1-2")
+    assert "--nodes=1-2" in found["sbatch"] and found["job"]["efa"]
+
+
+def test_data_take_one_node_without_gpus() -> None:
+    options = request(stage="data")["sbatch"]
+    assert {"--nodes=1", "--cpus-per-task=8"} <= set(options)
+    assert not [option for option in options if option.startswith(("--gpus", "--exclusive"))]
+
+
+def test_training_on_cpus_is_one_process_a_node() -> None:
+    job = request(gpus_per_node=0)["job"]
+    assert (job["gpus_per_node"], job["processes_per_node"], job["efa"]) == (0, 1, False)
+
+
+def test_how_long_a_hang_may_last_is_handed_on() -> None:
+    assert request()["job"]["hang_seconds"] == 300
+    assert request(hang_seconds=540)["job"]["hang_seconds"] == 540
+    assert request(hang_seconds=10, gpus_per_node=0)["job"]["hang_seconds"] == 10
+
+
+@pytest.mark.parametrize("time", ["10", "10:30", "2:00:00", "1-0", "1-0:00", "2-00:00:00", "UNLIMITED"])
+def test_a_time_limit_is_handed_on(time: str) -> None:
+    assert f"--time={time}" in request(time=time)["sbatch"]
+
+
+@pytest.mark.parametrize("image", ["nvcr.io#nvidia/pytorch:26.07-py3", "docker://debian:12"])
+def test_an_image_may_be_a_reference(image: str) -> None:
+    assert request(image=image)["job"]["image"] == image
+
+
+@pytest.mark.parametrize(
+    ("overrides", "wanted", "problem"),
+    [
+        ([], {"image": None}, "image, python: give one of them"),
+        ([], {"hang_seconds": 120}, "--hang-seconds: got 120; give 150 to 540, and more than a step takes"),
+        ([], {"hang_seconds": 9, "gpus_per_node": 0}, "--hang-seconds: got 9; give 10 to 86400"),
+        ([], {"python": "/fsx/venv/bin/python"}, "image, python: give one of them"),
+        ([], {"image": "/images/esm2.sqsh"}, "IMAGE: got /images/esm2.sqsh; nodes share /fsx. make image"),
+        ([], {"image": "esm2.sqsh"}, "IMAGE: got esm2.sqsh; nodes share /fsx"),
+        ([], {"nodes": "3"}, "NODES: got 3; partition gpu has 2"),
+        ([], {"nodes": "2-3"}, "NODES: got 2-3; partition gpu has 2"),
+        ([], {"nodes": "0"}, "NODES: got 0; expected a number from 1, or a range such as 2-3"),
+        ([], {"nodes": "2-1"}, "NODES: got 2-1; expected"),
+        ([], {"nodes": "two"}, "NODES: got two; expected"),
+        ([], {"stage": "data", "nodes": "2"}, "NODES: got 2; data are prepared on 1 node"),
+        ([], {"time": "2:00"}, "--time: got 2:00, to Slurm 2 minute(s); give at least 10"),
+        ([], {"time": "0-00:09:30"}, "to Slurm 9.5 minute(s)"),
+        ([], {"stage": "evaluate", "time": "5"}, "jobs are stopped 5 minutes before the limit"),
+        ([], {"partition": "cpu"}, "partition: got cpu; the cluster file has gpu"),
+        ([], {"gpus_per_node": 2}, "--gpus-per-node: got 2; ml.g5.8xlarge has 1"),
+        ([], {"folder": "/home/ubuntu"}, "--folder: got /home/ubuntu; nodes share /fsx"),
+        ([], {"folder": "/fsx/../home"}, "--folder: got /fsx/../home"),
+        (["runs=/root/runs"], {}, "runs: got /root/runs; nodes share /fsx"),
+        (["data.path=/data"], {}, "data.path: got /data"),
+        (["data.downloads=/tmp"], {}, "data.downloads: got /tmp"),
+        (["data.source=[mine.fasta]"], {}, "data: mine.fasta is on this machine"),
+        (["model.init_from=/home/ada/qwen"], {}, "model.init_from: /home/ada/qwen is on this machine"),
+        (
+            ["inference.input=[sample, mine.fasta]"],
+            {"stage": "predict"},
+            "inference.input: mine.fasta is on this machine; nodes read below /fsx, https:// and s3://",
+        ),
+        (
+            ["inference.mutations=m.csv"],
+            {"stage": "variants"},
+            "inference.mutations: m.csv is on this machine; nodes read below /fsx",
+        ),
+        (
+            ["inference.model=/home/ada/model"],
+            {"stage": "embed"},
+            "inference.model: got /home/ada/model; nodes share /fsx",
+        ),
+        (
+            ["inference.output=/tmp/e.parquet"],
+            {"stage": "embed"},
+            "inference.output: got /tmp/e.parquet; nodes share /fsx",
+        ),
+        (["inference.output=e.csv"], {"stage": "embed"}, "got e.csv; its name must end in .parquet"),
+        (["task.kind=binary", "task.table=[mine.csv]"], {}, "data: mine.csv is on this machine"),
+        (
+            ["task.kind=binary", "task.split.clusters=mine.tsv"],
+            {},
+            "data: mine.tsv is on this machine",
+        ),
+        (
+            ["parallel.mode=fsdp", "parallel.shard_size=3"],
+            {},
+            "shard_size: got 3; it must divide the number of processes, which is 2",
+        ),
+        (
+            ["parallel.mode=fsdp", "parallel.shard_size=2"],
+            {"nodes": "1-2"},
+            "shard_size: got 2; it must divide the number of processes, which is 1 on 1 node(s)",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_told(overrides: list[str], wanted: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        request(*overrides, **wanted)
+    assert problem in str(raised.value)
+
+
+@pytest.mark.parametrize("source", ["sample", "uniref50", "s3://bucket/a.fasta", "/fsx/a.fasta"])
+def test_sources_that_nodes_can_read(source: str) -> None:
+    assert request(f"data.source=[{source}]")["job"]["stage"] == "train"
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(ValueError, match=r"3 problem\(s\)"):
+        request("runs=/root/runs", image=None, nodes="9")
+
+
+def test_whose_job_it_is() -> None:
+    assert job_user(CLUSTER, None) == "ubuntu"
+    names = [user.name for user in P5.access.users]
+    assert len(names) > 1
+    with pytest.raises(ValueError, match=f"--user: name one of {names[0]}"):
+        job_user(P5, None)
+    with pytest.raises(ValueError, match="--user: got nobody"):
+        job_user(P5, "nobody")
+    assert job_user(P5, names[1]) == names[1]
+
+
+def test_on_the_cluster_everybody_submits_for_themselves() -> None:
+    assert job_user(P5, None, "ada") == job_user(P5, "ada", "ada") == "ada"
+    with pytest.raises(ValueError, match="--user: got ben; on the cluster jobs are ada's"):
+        job_user(P5, "ben", "ada")
+
+
+def test_folders_are_on_lustre() -> None:
+    """Below the home where homes are there; ubuntu's is on each node's own disk."""
+    name = P5.access.users[0].name
+    expected = f"/fsx/{name}/esm2" if P5.storage.home else f"/fsx/home/{name}/esm2"
+    assert default_folder(P5, name) == expected
+    assert default_folder(P5, "ubuntu") == "/fsx/ubuntu/esm2"

@@ -1,0 +1,83 @@
+"""Jobs of BioNeMo's: what they take and are told on Slurm and on Kubernetes, and what is refused at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.job_schemas.validation import check, pod_templates
+from tests.tools.cluster_files import shipped as slurm_cluster
+from tests.tools.jobs.kubernetes.eks_jobs_made import IMAGE, shipped
+from tools.images.build import FRAMEWORK_OF, FRAMEWORKS
+from tools.jobs.kubernetes.placement import EksWanted
+from tools.jobs.kubernetes.request import pod_job
+from tools.jobs.slurm.request import Wanted, job_request
+from workloads.launch.job_file import DATA_MODULES, MODULES, RESUMED
+from workloads.launch.kubernetes_job import job_manifest
+from workloads.launch.pod_job import PodJob
+from workloads.training.config import load_config
+
+RUN = Path("workloads/esm2/configs/esm2_650m.yaml")
+
+
+def slurm(*overrides: str, stage: str = "train-bionemo") -> dict[str, Any]:
+    cluster = slurm_cluster("slurm-p5")
+    lustre = cluster.storage.lustre.mount_path
+    options = Wanted(stage=stage, folder=f"{lustre}/ubuntu/esm2", image=f"{lustre}/images/i.sqsh")
+    config = load_config(RUN, overrides)
+    return job_request(cluster, config, RUN.read_text(), list(overrides), options, version="abc")
+
+
+def pods(operator: str, *overrides: str, stage: str = "train-bionemo", nodes: str = "2") -> PodJob:
+    cluster = shipped("eks-p5", training_operator=operator)
+    wanted = EksWanted(stage=stage, image=IMAGE, nodes=nodes, team="proteins")
+    config = load_config(RUN, overrides)
+    return pod_job(cluster, config, RUN.read_text(), list(overrides), wanted, version="abc")
+
+
+def test_on_slurm_it_takes_all_gpus_of_all_nodes_and_its_own_data() -> None:
+    found = slurm()
+    job = found["job"]
+    assert (job["stage"], job["gpus_per_node"], job["processes_per_node"]) == ("train-bionemo", 8, 8)
+    assert "--nodes=8" in found["sbatch"] and job["efa"]
+    assert job["data_manifest"].endswith("/data/uniref50-bionemo/export.json")
+    assert "train-bionemo" in RESUMED and DATA_MODULES["train-bionemo"] == "workloads.bionemo.data"
+    assert slurm(stage="convert-bionemo")["job"]["data_manifest"] == ""
+
+
+@pytest.mark.parametrize("submit", [slurm, lambda *overrides: pods("kubeflow", *overrides)])
+def test_what_bionemo_cannot_do_is_told_before_anything_is_submitted(submit: Any) -> None:
+    with pytest.raises(ValueError) as refused:
+        submit("optim.name=muon", "bionemo.micro_batch_size=48")
+    assert "optim.name: got muon" in str(refused.value)
+    assert "bionemo.micro_batch_size: got 48 on" in str(refused.value)
+
+
+@pytest.mark.parametrize("operator", ["hyperpod", "kubeflow"])
+def test_in_pods_data_are_exported_first(operator: str) -> None:
+    job = pods(operator)
+    manifest = job_manifest(job)
+    check(manifest)
+    spec = pod_templates(manifest)[0]["spec"]
+    _, data = spec["initContainers"]
+    assert data["command"] == ["python3", "-m", "workloads.bionemo.data"]
+    (main,) = spec["containers"]
+    words = [*main["command"], *main["args"]]
+    assert MODULES["train-bionemo"] in words and "--nproc-per-node=8" in words
+    assert main["resources"]["limits"]["nvidia.com/gpu"] == "8"
+    assert job.max_retries == 10 and len(job.name) <= 40
+    if operator == "kubeflow":
+        # Its image's torchrun has no such option.
+        assert not [word for word in words if word.startswith("--shutdown-timeout")]
+
+
+def test_its_size_is_fixed() -> None:
+    with pytest.raises(ValueError, match="only training goes on with another number of nodes"):
+        pods("hyperpod", nodes="2-4")
+
+
+def test_stages_name_the_image_that_has_them() -> None:
+    assert {*FRAMEWORK_OF} <= {*MODULES} and {*FRAMEWORK_OF.values()} <= {*FRAMEWORKS}
+    assert FRAMEWORK_OF["train-bionemo"] == FRAMEWORK_OF["convert-bionemo"] == "bionemo"

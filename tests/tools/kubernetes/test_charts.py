@@ -1,0 +1,215 @@
+"""`make charts` on a real git and a real helm: what is pinned comes, whole, once, and nothing else counts."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from manifests.chart_cache import content_sha256, files_of
+from manifests.charts import load_charts
+from tests.manifests.helm_runs import helm
+from tests.tools.kubernetes.chart_upstream import (
+    FOLDER,
+    LEFT_OUT,
+    PLUGIN,
+    Run,
+    Server,
+    Upstream,
+    unfinished,
+    whole,
+)
+from tools.kubernetes import charts
+from tools.kubernetes.kubectl import run_helm
+
+REPOSITORY = Path(__file__).parents[3]
+WAIT_SECONDS = 60
+
+
+def test_the_pinned_commit_comes_and_helm_renders_it_without_a_network(
+    make_charts: Run, cache: Path, table: Path
+) -> None:
+    printed = make_charts()
+    rendered = run_helm(helm(), "template", "release", str(whole(cache, table)))
+    assert rendered.returncode == 0, rendered.stderr
+    texts = {
+        document["metadata"]["name"]: document["data"]["text"]
+        for document in yaml.safe_load_all(rendered.stdout)
+    }
+    assert texts == {"main": "first", "own": "own", PLUGIN: "of the plugin"}
+    assert f"without {LEFT_OUT}: comes by itself" in printed
+    assert "device-plugin 0.5.20 of the table; Chart.yaml asks for 0.5.10" in printed
+
+
+def test_a_switch_of_the_upstream_chart_still_holds(make_charts: Run, cache: Path, table: Path) -> None:
+    """helm installs a packaged chart of a version that was not asked for whatever its condition says."""
+    make_charts()
+    rendered = run_helm(
+        helm(), "template", "release", str(whole(cache, table)), "--set", "device-plugin.enabled=false"
+    )
+    assert {document["metadata"]["name"] for document in yaml.safe_load_all(rendered.stdout)} == {
+        "main",
+        "own",
+    }
+
+
+def test_nothing_else_of_the_repository_comes(make_charts: Run, cache: Path, table: Path) -> None:
+    make_charts()
+    assert files_of(whole(cache, table)).keys() == {
+        "Chart.yaml",
+        "values.yaml",
+        "templates/text.yaml",
+        "charts/own/Chart.yaml",
+        "charts/own/values.yaml",
+        "charts/own/templates/text.yaml",
+        "charts/device-plugin-0.5.20.tgz",
+    }
+
+
+def test_a_moved_branch_changes_nothing(
+    make_charts: Run, upstream: Upstream, cache: Path, table: Path
+) -> None:
+    upstream.move_branch()
+    make_charts()
+    assert yaml.safe_load((whole(cache, table) / "values.yaml").read_text()) == {"text": "first"}
+
+
+def test_a_branch_cannot_be_pinned(make_charts: Run, upstream: Upstream) -> None:
+    git = upstream.table()["main"]["git"]
+    with pytest.raises(ValueError, match=r"main\.git\.commit: got 'main'"):
+        make_charts(git={**git, "commit": "main"})
+
+
+def test_the_second_run_asks_nobody(make_charts: Run, upstream: Upstream, server: Server) -> None:
+    make_charts()
+    shutil.rmtree(upstream.repository)
+    assert make_charts() == "main: there already, unchanged\n"
+    assert server.requests == 1
+
+
+@pytest.mark.parametrize("change", ["changed", "removed", "added", "linked"])
+def test_a_change_in_the_cache_is_noticed_and_mended(
+    make_charts: Run, cache: Path, table: Path, change: str
+) -> None:
+    make_charts()
+    values = whole(cache, table) / "values.yaml"
+    match change:
+        case "changed":
+            values.write_text("text: another\n")
+        case "removed":
+            values.unlink()
+        case "added":
+            values.with_name("more.yaml").write_text("")
+        case "linked":
+            elsewhere = cache / "elsewhere.yaml"
+            values.rename(elsewhere)
+            values.symlink_to(elsewhere)
+    with pytest.raises(ValueError, match=r"(changed after it was fetched|not a plain file).*run make charts"):
+        whole(cache, table)
+    make_charts()
+    assert yaml.safe_load((whole(cache, table) / "values.yaml").read_text()) == {"text": "first"}
+
+
+def test_a_new_pin_replaces_what_was_there(
+    make_charts: Run, upstream: Upstream, cache: Path, table: Path
+) -> None:
+    make_charts()
+    upstream.write_chart("third")
+    newer = {**upstream.table()["main"]["git"], "commit": upstream.commit()}
+    upstream.write_table(table, git=newer)
+    with pytest.raises(ValueError, match="another one than the table asks for; run make charts"):
+        whole(cache, table)
+    make_charts(git=newer)
+    assert yaml.safe_load((whole(cache, table) / "values.yaml").read_text()) == {"text": "third"}
+    assert unfinished(cache) == []
+
+
+def test_the_noted_hash_of_all_files_must_hold(make_charts: Run, cache: Path, table: Path) -> None:
+    make_charts()
+    noted = content_sha256(files_of(whole(cache, table)))
+    assert make_charts(content_sha256=noted) == "main: there already, unchanged\n"
+    with pytest.raises(
+        ValueError, match=f"chart main has SHA-256 {noted}, the table has 0{{64}}; it was not kept"
+    ):
+        make_charts(content_sha256="0" * 64)
+
+
+def test_the_hash_of_all_files_is_that_of_sha256sum(make_charts: Run, cache: Path, table: Path) -> None:
+    make_charts()
+    command = "find . -type f -printf '%P\\n' | LC_ALL=C sort | xargs sha256sum | sha256sum"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=whole(cache, table), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split()[0] == content_sha256(files_of(whole(cache, table)))
+
+
+def test_hyperpods_chart_is_rendered_with_a_clusters_values_and_surprises_are_told(
+    make_charts: Run, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody of the chart's readers here has seen the pinned commit before it was first fetched."""
+    monkeypatch.setattr(charts, "HYPERPOD", "main")
+    monkeypatch.chdir(REPOSITORY)
+    template = upstream.repository / FOLDER / "templates" / "text.yaml"
+    needed = '{{ (index .Values "health-monitoring-agent").region | required "a region" }}'
+    template.write_text(template.read_text() + f"  region: {needed}\n")
+    git = {**upstream.table()["main"]["git"], "commit": upstream.commit()}
+    printed = make_charts(git=git)
+    assert "WARNING: it installs what belongs to none of its parts: main/templates/text.yaml\n" in printed
+    assert "WARNING: it installs own, which manifests/chart_values.py does not switch\n" in printed
+    assert "WARNING: it installs device-plugin, which config" in printed
+
+
+@pytest.mark.parametrize(
+    ("rendered", "values", "remarks"),
+    [
+        ("# Source: main/charts/part/templates/a.yaml", {"part": {"enabled": True}}, []),
+        ("", {"part": {"enabled": False}}, []),
+        ("", {}, []),
+        (
+            "# Source: main/charts/part/templates/a.yaml",
+            {"part": {"enabled": False}},
+            ["part is switched off, and that has no effect"],
+        ),
+        ("", {"part": {"enabled": True}}, ["part is switched on, and that has no effect"]),
+        (
+            "# Source: main/charts/part/charts/more/templates/a.yaml",
+            {},
+            ["it installs part, which manifests/chart_values.py does not switch"],
+        ),
+    ],
+)
+def test_switches_without_effect(
+    rendered: str, values: dict[str, Any], remarks: list[str], tmp_path: Path
+) -> None:
+    chart = {"name": "main", "dependencies": [{"name": "part", "condition": "part.enabled"}]}
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(chart))
+    assert charts.unexpected_parts(tmp_path / "Chart.yaml", values, rendered) == remarks
+
+
+def test_line_ends_are_the_commits_whatever_git_is_set_to(
+    make_charts: Run, cache: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tmp_path / "gitconfig"
+    settings.write_text("[core]\n\tautocrlf = true\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
+    make_charts()
+    assert b"\r" not in (whole(cache, table) / "values.yaml").read_bytes()
+
+
+def test_a_hook_of_another_repository_may_run_it(
+    make_charts: Run, cache: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_DIR", "/nonexistent")
+    monkeypatch.setenv("GIT_INDEX_FILE", "/nonexistent/index")
+    make_charts()
+    assert whole(cache, table)
+
+
+def test_our_table_is_good_and_asks_for_https() -> None:
+    for chart in load_charts().values():
+        assert chart.git.repository.startswith("https://")
+        assert all(archive.url.startswith("https://") for archive in chart.archives)

@@ -1,0 +1,253 @@
+"""make logs: what nodes said, by name, also of nodes and clusters that are gone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
+from tests.tools.nodes.sleeping import only_sleep
+from tests.tools.nodes.slurm_nodes import group, node, running_cluster
+from tools.nodes import logs
+
+CLUSTER = "esm2-slurm"
+LOG_GROUP = f"/aws/sagemaker/Clusters/{CLUSTER}/abc123def456"
+NOW_MS = 1_795_000_000_000
+HOUR_MS = 3_600_000
+GROUPS = [group("controller", "Controller", 1), group("workers", "Compute", 2)]
+CONTROLLER, FIRST, SECOND = node("controller", 1), node("workers", 1), node("workers", 2)
+GONE = "i-0fffffffffffffff0"
+IMAGE = "mounting /fsx"
+BEGUN = "2026-11-21T10:00:00Z bootstrap: esm2-slurm: worker ip-10-0-0-31 (10.0.0.31) of group workers"
+DONE = "2026-11-21T10:00:09Z bootstrap: done: 9 steps, 4 changes, 0 warnings"
+FAILED = "2026-11-21T10:00:09Z bootstrap: ERROR: step lustre-mount failed: it is no mount. What to do: look"
+LAST = "on_init_complete: failed; the lines above say which step, and what to do"
+
+
+class Logs:
+    """CloudWatch Logs of one log group: lines by stream, each at its time in milliseconds."""
+
+    def __init__(self, aws: AnsweringAws) -> None:
+        self.streams: dict[str, list[tuple[int, str]]] = {}
+        self.groups = {LOG_GROUP: 1}
+        self.asked: set[str] = set()
+        for operation, answer in {
+            "DescribeLogGroups": self._groups,
+            "DescribeLogStreams": self._streams,
+            "FilterLogEvents": self._events,
+        }.items():
+            aws.answer("logs", operation, answer)
+
+    def say(self, group_name: str, instance_id: str, *lines: str, hours_ago: float = 1) -> None:
+        start = NOW_MS - int(hours_ago * HOUR_MS)
+        stream = self.streams.setdefault(f"LifecycleConfig/{group_name}/{instance_id}", [])
+        stream += [(start + index, line) for index, line in enumerate(lines)]
+
+    def _groups(self, parameters: Parameters) -> dict[str, Any]:
+        prefix = parameters["logGroupNamePrefix"]
+        found = [name for name in self.groups if name.startswith(prefix)]
+        return {"logGroups": [{"logGroupName": name, "creationTime": self.groups[name]} for name in found]}
+
+    def _streams(self, parameters: Parameters) -> dict[str, Any]:
+        assert parameters["logGroupName"] in self.groups
+        self.asked.add(parameters["logGroupName"])
+        assert parameters["logStreamNamePrefix"] == "LifecycleConfig/"
+        found = [
+            {"logStreamName": name, "creationTime": events[0][0], "lastEventTimestamp": events[-1][0]}
+            for name, events in self.streams.items()
+        ]
+        return {"logStreams": found}
+
+    def _events(self, parameters: Parameters) -> dict[str, Any]:
+        found = [
+            {"logStreamName": name, "eventId": f"{name}{time}", "timestamp": time, "message": f"{text}\n"}
+            for name in parameters["logStreamNames"]
+            for time, text in self.streams[name]
+            if time >= parameters["startTime"]
+        ]
+        return {"events": sorted(found, key=lambda event: event["timestamp"])}
+
+
+@pytest.fixture
+def aws() -> AnsweringAws:
+    return running_cluster(CLUSTER, GROUPS, [CONTROLLER, FIRST, SECOND])
+
+
+@pytest.fixture
+def cloud(aws: AnsweringAws) -> Logs:
+    return Logs(aws)
+
+
+Show = Callable[..., str]
+
+
+@pytest.fixture
+def show(aws: AnsweringAws, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Show:
+    def command(*arguments: str) -> str:
+        monkeypatch.setattr(logs, "open_session", lambda region, profile: aws.session)
+        monkeypatch.setattr(logs, "_now_ms", lambda: NOW_MS)
+        monkeypatch.setattr(sys, "argv", ["logs", "--cluster", "clusters/slurm.yaml", *arguments])
+        assert logs.main() == 0
+        return capsys.readouterr().out
+
+    return command
+
+
+def test_all_nodes_by_name_the_last_one_at_the_end(cloud: Logs, show: Show) -> None:
+    cloud.say("workers", FIRST["InstanceId"], IMAGE, BEGUN, DONE, hours_ago=1)
+    cloud.say("controller", CONTROLLER["InstanceId"], IMAGE, BEGUN, DONE, hours_ago=2)
+    assert show() == (
+        f"=== controller-1 {CONTROLLER['InstanceId']}\n{IMAGE}\n{BEGUN}\n{DONE}\n"
+        "=== controller-1: done: 9 steps, 4 changes, 0 warnings\n\n"
+        f"=== workers-1 {FIRST['InstanceId']}\n{IMAGE}\n{BEGUN}\n{DONE}\n"
+        "=== workers-1: done: 9 steps, 4 changes, 0 warnings\n\n"
+    )
+
+
+def test_a_node_of_many(cloud: Logs, show: Show) -> None:
+    for each in (CONTROLLER, FIRST, SECOND):
+        cloud.say(each["InstanceGroupName"], each["InstanceId"], f"this is {each['InstanceId']}")
+    for wanted in ("workers-2", SECOND["InstanceId"], "ip-10-0-119-2"):
+        output = show(wanted)
+        assert f"this is {SECOND['InstanceId']}\n" in output
+        assert output.count("this is") == 1
+    assert show("workers").count("this is") == 2
+
+
+@pytest.mark.parametrize("last", [LAST, f"{LAST}\nlifecycle script ended with 1"])
+def test_of_several_runs_the_newest(cloud: Logs, show: Show, last: str) -> None:
+    cloud.say(
+        "workers", FIRST["InstanceId"], IMAGE, BEGUN, DONE, "said between", BEGUN, FAILED, *last.split("\n")
+    )
+    assert show() == (
+        f"=== workers-1 {FIRST['InstanceId']}\n{BEGUN}\n{FAILED}\n{last}\n"
+        "=== workers-1: ERROR: step lustre-mount failed: it is no mount. What to do: look\n\n"
+    )
+
+
+def test_a_run_that_goes_on_is_the_newest(cloud: Logs, show: Show) -> None:
+    cloud.say("workers", FIRST["InstanceId"], BEGUN, FAILED, LAST, BEGUN)
+    assert show().splitlines()[1:3] == [BEGUN, "=== workers-1: not at its end yet"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("ERROR: pip's dependency resolver does not take into account all packages", "shipping logs"),
+        (IMAGE, "2026-11-21T11:00:00Z apply: ip-10-0-0-31: NOT DONE: ERROR: step accounting failed"),
+    ],
+    ids=["the image's", "another node's"],
+)
+def test_errors_of_others_are_not_the_outcome(cloud: Logs, show: Show, before: str, after: str) -> None:
+    cloud.say("controller", CONTROLLER["InstanceId"], before, BEGUN, DONE, after)
+    assert show().splitlines()[-2] == "=== controller-1: done: 9 steps, 4 changes, 0 warnings"
+
+
+def test_a_run_that_fails_without_a_message_has_failed(cloud: Logs, show: Show) -> None:
+    cloud.say("workers", FIRST["InstanceId"], BEGUN, DONE, BEGUN, "Killed", LAST)
+    assert show().splitlines()[-2] == f"=== workers-1: {LAST}"
+    assert show("--since", "1d").splitlines()[-2] == f"=== workers-1: {LAST}"
+
+
+def test_since_shows_all_from_then(cloud: Logs, show: Show) -> None:
+    cloud.say("workers", FIRST["InstanceId"], "old", DONE, hours_ago=30)
+    cloud.say("workers", FIRST["InstanceId"], BEGUN, DONE, hours_ago=20)
+    cloud.say("workers", FIRST["InstanceId"], BEGUN, "the third", hours_ago=1)
+    output = show("--since", "1d")
+    assert "old" not in output and output.count(BEGUN) == 2
+    assert "the third" in show("--since", "90m") and show("--since", "90m").count(BEGUN) == 1
+
+
+def test_errors_stand_out_on_a_terminal_alone(
+    cloud: Logs, show: Show, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.say("workers", FIRST["InstanceId"], BEGUN, FAILED, LAST)
+    assert "\x1b" not in show()
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    output = show()
+    assert f"\x1b[1;31m{FAILED}\x1b[0m\n" in output
+    assert f"\n{BEGUN}\n" in output
+
+
+def test_nodes_that_failed_and_are_gone(aws: AnsweringAws, cloud: Logs, show: Show) -> None:
+    """A creation that fails leaves a cluster without nodes; those that are replaced are not listed either."""
+    cloud.say("workers", GONE, BEGUN, FAILED, LAST, hours_ago=3)
+    cloud.say("workers", "i-0eeeeeeeeeeeeeee0", "long ago", hours_ago=72)
+    for nodes in ([], [CONTROLLER, FIRST, SECOND]):
+        aws.answer("sagemaker", "ListClusterNodes", {"ClusterNodeSummaries": nodes})
+        output = show()
+        assert output.startswith(f"=== workers {GONE} (gone)\n{BEGUN}\n{FAILED}\n")
+        assert "long ago" not in output
+        assert FAILED in show(GONE) and FAILED in show("workers")
+    assert "long ago" in show("i-0eeeeeeeeeeeeeee0")
+
+
+def test_a_cluster_that_is_gone(aws: AnsweringAws, cloud: Logs, show: Show) -> None:
+    aws.answer("sagemaker", "DescribeCluster", Refusal("ResourceNotFound"))
+    aws.answer("sagemaker", "ListClusters", {"ClusterSummaries": []})
+    # The last one is where CloudWatch's agent writes.
+    times = {"b": 2, "a": 1, "nodes": 3}
+    cloud.groups = {f"/aws/sagemaker/Clusters/{CLUSTER}/{name}": time for name, time in times.items()}
+    cloud.say("workers", GONE, FAILED)
+    assert FAILED in show()
+    assert cloud.asked == {f"/aws/sagemaker/Clusters/{CLUSTER}/b"}
+
+
+def test_no_log_group_yet(cloud: Logs, show: Show) -> None:
+    cloud.groups = {f"/aws/sagemaker/Clusters/{CLUSTER}/earlier00000": 1}
+    with pytest.raises(
+        ValueError, match=f"there is no log group {LOG_GROUP} yet; it comes with the first node"
+    ):
+        show()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ("workers-2", "workers-2 has said nothing yet; what a node says arrives a minute or two later"),
+        ("gpu", f"no node gpu; there are logs of workers-1, {GONE} of workers, gone"),
+    ],
+)
+def test_a_node_without_a_log(cloud: Logs, show: Show, wanted: str, message: str) -> None:
+    cloud.say("workers", FIRST["InstanceId"], DONE)
+    cloud.say("workers", GONE, DONE)
+    with pytest.raises(ValueError, match=message):
+        show(wanted)
+
+
+@pytest.mark.parametrize("text", ["2", "2w", "h", "-1h", "1.5h"])
+def test_since_takes_a_number_and_a_unit(show: Show, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    with pytest.raises(SystemExit):
+        show(f"--since={text}")
+    assert "a number and m, h or d, such as 30m, 2h, 1d" in capsys.readouterr().err
+
+
+def test_following_tells_what_comes_once_and_of_new_nodes(
+    aws: AnsweringAws,
+    cloud: Logs,
+    show: Show,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cloud.say("workers", FIRST["InstanceId"], BEGUN, hours_ago=0.1)
+    rounds = iter(range(3))
+
+    def wait(seconds: float) -> None:
+        turn = next(rounds, None)
+        if turn == 0:
+            cloud.say("workers", FIRST["InstanceId"], FAILED, hours_ago=0.05)
+        elif turn == 1:
+            new = node("workers", 3)
+            aws.answer("sagemaker", "ListClusterNodes", {"ClusterNodeSummaries": [FIRST, SECOND, new]})
+            cloud.say("workers", new["InstanceId"], BEGUN, hours_ago=0.04)
+        elif turn is None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(logs, "time", only_sleep(wait))
+    with pytest.raises(KeyboardInterrupt):
+        show("--follow")
+    told = capsys.readouterr().out.partition("not at its end yet\n\n")[2]
+    assert told == f"workers-1: {FAILED}\nworkers-3: {BEGUN}\n"

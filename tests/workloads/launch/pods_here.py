@@ -1,0 +1,129 @@
+"""Pods of a rendered job as processes of this machine: the same commands, arguments and environment.
+
+Folders stand for the volumes, so paths in arguments and environment are replaced; pods have addresses of
+their own, which agents here have not, so their ports are; no devices are looked for. Nothing else differs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from tests.job_schemas.validation import pod_templates
+from tests.workloads.training.training_runs import free_port
+
+REPOSITORY = Path(__file__).parents[3]
+AGENT_PACKAGES = REPOSITORY / ".venv-hyperpod"
+"""HyperPod's agent, which make test-all installs apart: it pins an older torch."""
+SETUP_SECONDS = 120
+OF_POD = {"NODE_NAME": "node-1", "POD_IP": "127.0.0.1"}
+"""What Kubernetes tells a pod about itself."""
+
+
+@dataclass
+class Pod:
+    main: subprocess.Popen[bytes]
+    log_file: Path
+    port: int
+    folder: Path
+    """Its /tmp."""
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace")
+
+    def ends(self, seconds: float) -> int:
+        return self.main.wait(timeout=seconds)
+
+
+@dataclass
+class Pods:
+    manifest: Mapping[str, Any]
+    shared: Path
+    """Stands for /fsx."""
+    folder: Path
+
+    @contextmanager
+    def running(self, config: str, num_pods: int) -> Iterator[list[Pod]]:
+        """Start the pods: what comes before the main container, in each, and then that one."""
+        (self.folder / "run").mkdir(parents=True)
+        (self.folder / "run/config.yaml").write_text(config)
+        first_port = free_port()
+        pods: list[Pod] = []
+        try:
+            for rank in range(num_pods):
+                pods.append(self._start(rank, first_port))
+            yield pods
+        finally:
+            for pod in pods:
+                _end(pod.main)
+
+    def _start(self, rank: int, first_port: int) -> Pod:
+        spec = pod_templates(dict(self.manifest))[0]["spec"]
+        folder = self.folder / f"pod-{rank}"
+        folder.mkdir()
+        port = free_port()
+        added = {"PET_RDZV_ENDPOINT": f"127.0.0.1:{first_port}"}
+        log_file = folder / "log"
+        with log_file.open("wb") as log:
+            for container in spec["initContainers"]:
+                process = self._process(container, folder, {}, port, log)
+                assert process.wait(timeout=SETUP_SECONDS) == 0, log_file.read_text()
+            [container] = spec["containers"]
+            return Pod(self._process(container, folder, added, port, log), log_file, port, folder)
+
+    def _process(
+        self, container: Mapping[str, Any], folder: Path, added: Mapping[str, str], port: int, log: IO[bytes]
+    ) -> subprocess.Popen[bytes]:
+        places = {"/fsx": str(self.shared), "/etc/esm2": str(self.folder / "run"), "/tmp": str(folder)}
+
+        def here(text: str) -> str:
+            text = re.sub(r"\$\((\w+)\)", lambda found: (OF_POD | added)[found[1]], text)
+            # Once: folders of tests are below /tmp themselves.
+            text = re.sub(r"^(.*=)?(/fsx|/etc/esm2|/tmp)(?=/|$)", lambda m: (m[1] or "") + places[m[2]], text)
+            text = re.sub(r"^--server-port=\d+$", f"--server-port={port}", text)
+            return re.sub(r"^--(gpus|efa)=\d+$", r"--\1=0", text)
+
+        paths = [str(REPOSITORY), str(AGENT_PACKAGES), os.environ.get("PYTHONPATH", "")]
+        environment = {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": ":".join(filter(None, paths)),
+            "CUDA_VISIBLE_DEVICES": "",
+            **{
+                variable["name"]: here(variable["value"]) if "value" in variable else OF_POD[variable["name"]]
+                for variable in container["env"]
+            },
+            **added,
+            # Both pods have all of this machine's few cores.
+            "OMP_NUM_THREADS": "1",
+        }
+        return subprocess.Popen(
+            [here(word) for word in [*container["command"], *container["args"]]],
+            cwd=here(container["workingDir"]),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """With all that it has started, which are sessions of their own."""
+    started: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        started = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    for child in started:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
+    process.wait(timeout=30)

@@ -1,0 +1,62 @@
+"""torchrun as a library, asked to stop more than once."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.patience import wait_until
+from tests.workloads.launch.slurm_stand_ins import REPOSITORY
+
+AGENT = """
+import pathlib, sys
+from workloads.launch.torchrun import elastic_config, run_processes
+
+nodes = {"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 1, "max_restarts": 0}
+meeting = {"run_id": "1", "rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
+config = elastic_config(shutdown_timeout=60, **nodes, **meeting)
+status = run_processes(config, sys.argv[1:]).status
+(pathlib.Path(sys.argv[-1]) / "ended").touch()
+raise SystemExit(status)
+"""
+SAVING = """
+import pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+
+def save(number, frame):
+    (folder / "asked").touch()
+    while not (folder / "enough").exists():
+        time.sleep(0.05)
+    (folder / "saved").touch()
+    sys.exit(143)
+
+signal.signal(signal.SIGTERM, save)
+(folder / "begun").touch()
+time.sleep(600)
+"""
+
+
+@pytest.mark.long
+def test_who_asks_again_does_not_keep_processes_from_saving(tmp_path: Path) -> None:
+    """As the job's supervisor does, since a step that is only starting may miss a signal."""
+    agent = subprocess.Popen([sys.executable, "-c", AGENT, "-c", SAVING, str(tmp_path)], cwd=REPOSITORY)
+    try:
+        wait_until((tmp_path / "begun").exists, "the process", seconds=90)
+        agent.send_signal(signal.SIGTERM)
+        wait_until((tmp_path / "asked").exists, "the signal", seconds=30)
+        for _ in range(3):
+            agent.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
+        assert agent.poll() is None and not (tmp_path / "ended").exists()
+        (tmp_path / "enough").touch()
+        assert agent.wait(timeout=60) == 143
+        assert (tmp_path / "saved").exists()
+    finally:
+        (tmp_path / "enough").touch()
+        agent.kill()
+        agent.wait()

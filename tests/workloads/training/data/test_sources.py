@@ -1,0 +1,84 @@
+"""Every form of data.source becomes local files, or an error that says what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workloads.training.data import transfer
+from workloads.training.data.transfer import FetchError, fetch
+
+
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        (
+            "http://example.org/p.fa",
+            r"http://example.org/p.fa: unencrypted http://example.org/p.fa is refused.*use https://",
+        ),
+        ("https://example.org/", "the address names no file"),
+        ("https://example.org/a/..%2F..%2Fetc", "the address names no file"),
+        ("ftp://example.org/p.fa", r"ftp://... cannot be read; allowed are https:// and s3://"),
+        ("gs://bucket/p.fa", "cannot be read; allowed are"),
+        ("s3://", "not an S3 address; write s3://bucket/key"),
+        ("s3://bucket", "not an S3 address"),
+        ("no/such.fasta", r"no/such.fasta: no such file or folder, .* \(looked in /"),
+    ],
+)
+def test_a_location_that_cannot_be_used_says_what_can(location: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(FetchError, match=message):
+        fetch(location, tmp_path / "downloads", progress=False)
+    assert not (tmp_path / "downloads").exists()
+
+
+def test_the_names_stand_for_uniprots_addresses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = []
+
+    def remember(remote: Any, *_: object, **__: object) -> Path:
+        asked.append(remote.address)
+        return tmp_path
+
+    monkeypatch.setattr(transfer, "download", remember)
+    for name in ("uniref50", "uniref90", "idmapping"):
+        fetch(name, tmp_path)
+    release = "https://ftp.uniprot.org/pub/databases/uniprot/current_release"
+    assert asked == [
+        f"{release}/uniref/uniref50/uniref50.fasta.gz",
+        f"{release}/uniref/uniref90/uniref90.fasta.gz",
+        f"{release}/knowledgebase/idmapping/idmapping_selected.tab.gz",
+    ]
+
+
+def test_the_sample_is_the_embedded_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert transfer.SAMPLE.parts[-5:] == ("workloads", "esm2", "data", "sample", "proteins.fasta.gz")
+    monkeypatch.setattr(transfer, "SAMPLE", tmp_path / "proteins.fasta.gz")
+    with pytest.raises(FetchError, match=r"sample: .* is missing; restore it with: git checkout"):
+        fetch("sample", tmp_path)
+    transfer.SAMPLE.write_bytes(b"")
+    assert fetch("sample", tmp_path) == [transfer.SAMPLE]
+
+
+@pytest.mark.parametrize("name", ["a.fasta", "a.fa.gz", "idmapping.tab.gz", "members.tsv", "a.txt"])
+def test_a_file_that_is_named_passes_whatever_its_suffix(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("")
+    assert fetch(str(tmp_path / name), tmp_path) == [tmp_path / name]
+
+
+def test_a_folder_gives_its_fasta_sorted(tmp_path: Path) -> None:
+    for name in ("b.fa", "a.FASTA.gz", "c.faa", "._b.fa", "notes.txt", "d.tsv"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "sub.fasta").mkdir()
+    assert [p.name for p in fetch(str(tmp_path), tmp_path)] == ["a.FASTA.gz", "b.fa", "c.faa"]
+
+
+def test_a_folder_without_fasta_lists_the_suffixes(tmp_path: Path) -> None:
+    with pytest.raises(FetchError, match=r"no FASTA file in this folder; .* \.fasta, \.fasta\.gz, \.fa,"):
+        fetch(str(tmp_path), tmp_path)
+
+
+def test_a_link_to_nothing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.fa").symlink_to(tmp_path / "gone")
+    with pytest.raises(FetchError, match="a link to nothing"):
+        fetch(str(tmp_path / "x.fa"), tmp_path)

@@ -1,0 +1,46 @@
+"""``workloads.training.train`` for tests, slowed down or made to fail by environment variables.
+
+HOLD_SECONDS: time that a micro-batch takes at least, so that a signal meets the run halfway. FAIL_RANK,
+FAIL_AFTER: that process fails after as many micro-batches. STOP_RANK: that process gets SIGTERM in its first
+evaluation. FILE_BYTES: no file of a process may become larger.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import time
+from itertools import count
+from typing import Any
+
+from workloads.esm2 import evaluation, pretraining
+from workloads.esm2.masking import mask_pack
+from workloads.training import train
+from workloads.training.command_line import run_command
+
+calls, evaluated = count(1), count(1)
+
+
+def hindered_mask_pack(*arguments: Any) -> Any:
+    time.sleep(float(os.environ.get("HOLD_SECONDS", "0")))
+    if os.environ.get("FAIL_RANK") == os.environ["RANK"] and next(calls) > int(os.environ["FAIL_AFTER"]):
+        raise MemoryError("only this process ran out of memory")
+    return mask_pack(*arguments)
+
+
+def interrupted_mask_pack(*arguments: Any) -> Any:
+    if os.environ.get("STOP_RANK") == os.environ["RANK"] and next(evaluated) == 2:
+        signal.raise_signal(signal.SIGTERM)
+    return mask_pack(*arguments)
+
+
+def main(*arguments: str) -> None:
+    """Train with a command line's arguments."""
+    if limit := os.environ.get("FILE_BYTES"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
+    evaluation.mask_pack = interrupted_mask_pack
+    pretraining.mask_pack = hindered_mask_pack
+    sys.argv[1:] = arguments
+    run_command(train.main)

@@ -1,0 +1,73 @@
+"""The number of graphs that a training compiles does not depend on the number of layers."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from transformers import EsmConfig
+
+from workloads.esm2.attention import Segments
+from workloads.esm2.model import Pack, PackedModel, PackedSequenceClassifier
+from workloads.training.adapters.adapters import add_adapters, shrink_frozen, with_adapters
+from workloads.training.adapters.four_bit import quantize_layers
+from workloads.training.config import LoraConfig
+
+LENGTHS = (40, 60, 20, 8)
+CPU = torch.device("cpu")
+
+
+def random_pack(seed: int) -> Pack:
+    generator = torch.Generator().manual_seed(seed)
+    cumulative = torch.tensor((0, *LENGTHS), dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    return Pack(
+        tokens=torch.randint(4, 24, (sum(LENGTHS),), generator=generator),
+        token_scale=torch.ones(sum(LENGTHS)),
+        positions=torch.cat([torch.arange(length) for length in LENGTHS]),
+        segments=Segments(cumulative, 64),
+        rows=cumulative[:-1].long(),
+        targets=torch.zeros(len(LENGTHS)),
+    )
+
+
+def model_of(config: EsmConfig, kind: str) -> PackedModel:
+    """All weights trained, or adapters beside frozen ones in bf16 or in 4 bits."""
+    weights = PackedSequenceClassifier(config).state_dict()
+    with torch.device("meta"):
+        model = PackedSequenceClassifier(config)
+    if kind != "all":
+        add_adapters(model, LoraConfig())
+        weights = with_adapters(model, weights, seed=0)
+    if kind == "nf4":
+        quantize_layers(model, weights, torch.bfloat16, CPU)
+    model.load_state_dict(weights, assign=True)
+    if kind != "all":
+        shrink_frozen(model, torch.bfloat16)
+    return model
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kind", "recomputing", "graphs"),
+    [("all", False, 8), ("all", True, 8), ("lora", False, 10), ("nf4", True, 10)],
+)
+def test_layers_share_graphs(tiny_config: EsmConfig, kind: str, recomputing: bool, graphs: int) -> None:
+    """With and without gradients, the last layer differs from the others; so does the first with adapters, to
+    whose input no gradient goes. Each is two graphs on a CPU, around attention, and one on CUDA.
+    """
+    config = copy.deepcopy(tiny_config)
+    config.num_hidden_layers = 5
+    model = model_of(config, kind)
+    model.activation_checkpointing = recomputing
+    torch._dynamo.reset()
+    counters.clear()
+    for layer in model.layers:
+        layer.compile(dynamic=False, backend="aot_eager")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for step in range(3):
+            model(random_pack(step)).sum().backward()
+        with torch.no_grad():
+            model(random_pack(4))
+    assert counters["stats"]["unique_graphs"] == graphs

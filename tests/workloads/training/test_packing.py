@@ -1,0 +1,202 @@
+"""The plan of an epoch and the masks: pure functions, the same everywhere."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from workloads.esm2.alphabet import CLS, EOS, FIRST_RESIDUE, MASK, NUM_STANDARD_RESIDUES, PAD
+from workloads.esm2.masking import mask_pack
+from workloads.esm2.model import Pack
+from workloads.esm2.shapes import num_rows
+from workloads.training.hashing import hash64, mix64, mix64_on_device
+from workloads.training.loader import ReadAhead, step_packs
+from workloads.training.packing import PackShape, PackStream, Position, pack_lengths
+from workloads.training.records import ProteinSplit
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def split(prepared: Path) -> ProteinSplit:
+    return ProteinSplit(prepared, "train")
+
+
+def stream_of(
+    split: ProteinSplit, seed: int = 0, num_tokens: int = 512, max_residues: int = 126
+) -> PackStream:
+    return PackStream(split, PackShape.of(split, num_tokens, max_residues), seed)
+
+
+def test_every_protein_once_an_epoch(split: ProteinSplit) -> None:
+    packs = list(stream_of(split).epoch(0))
+    units = np.concatenate([pack.units for pack in packs])
+    assert sorted(units.tolist()) == list(range(split.num_units))
+
+
+def test_epochs_differ_and_repeat_by_seed(split: ProteinSplit) -> None:
+    def order(seed: int, epoch: int) -> list[int]:
+        return [unit for pack in stream_of(split, seed).epoch(epoch) for unit in pack.units.tolist()]
+
+    assert order(0, 0) == order(0, 0)
+    assert order(0, 0) != order(0, 1)
+    assert order(0, 0) != order(1, 0)
+
+
+def test_packs_hold_whole_crops_with_cls_and_eos(split: ProteinSplit) -> None:
+    stream = stream_of(split)
+    cropped = 0
+    for pack in stream.epoch(0):
+        host = stream.load(pack)
+        assert len(host.tokens) == 512
+        for index, place in enumerate(pack.places):
+            a, b = host.cumulative[index], host.cumulative[index + 1]
+            full = split.residues(place)
+            start, length = pack.starts[index], pack.residues[index]
+            assert length == min(len(full), 126)
+            assert host.tokens[a] == CLS and host.tokens[b - 1] == EOS
+            assert np.array_equal(host.tokens[a + 1 : b - 1], full[start : start + length])
+            cropped += len(full) > 126
+        end = host.cumulative[len(pack.places)]
+        assert (host.tokens[end:] == PAD).all()
+        assert np.diff(host.cumulative).max() <= 128
+    assert cropped > 10
+
+
+def test_crops_move_from_epoch_to_epoch(split: ProteinSplit) -> None:
+    def starts(epoch: int) -> dict[int, int]:
+        return {
+            int(unit): int(start)
+            for pack in stream_of(split).epoch(epoch)
+            for unit, start in zip(pack.units, pack.starts, strict=True)
+        }
+
+    first, second = starts(0), starts(1)
+    moved = sum(first[unit] != second[unit] for unit in first)
+    assert moved > 10
+
+
+def test_fill_of_protein_lengths() -> None:
+    # UniRef50-like lengths: log-normal, median 200, sigma 0.75, cropped at 1022.
+    lengths = np.clip(np.random.default_rng(0).lognormal(np.log(200), 0.75, 16_384), 20, 1022).astype(int) + 2
+    for capacity in (4096, 16_384, 65_536):
+        packs = pack_lengths(lengths, capacity, max_items=capacity)
+        assert sorted(np.concatenate(packs).tolist()) == list(range(len(lengths)))
+        used = [int(lengths[pack].sum()) for pack in packs]
+        assert max(used) <= capacity
+        assert lengths.sum() / (len(packs) * capacity) >= 0.985
+    assert max(len(pack) for pack in pack_lengths(lengths, 4096, max_items=5)) == 5
+
+
+def test_resume_continues_the_same_packs(split: ProteinSplit) -> None:
+    stream = stream_of(split)
+    whole = list(islice(stream.packs(), 150))
+    assert whole[-1][1].epoch >= 1, "the test must cross an epoch"
+    for cut in (1, 37, 100):
+        rest = list(islice(stream.packs(whole[cut - 1][1]), 150 - cut))
+        for (a, position_a), (b, position_b) in zip(whole[cut:], rest, strict=True):
+            assert np.array_equal(a.units, b.units) and position_a == position_b
+
+
+def test_position_beyond_the_epoch_is_refused(split: ProteinSplit) -> None:
+    with pytest.raises(ValueError, match=r"epoch 0 has \d+ packs, fewer than the 99999 already consumed"):
+        next(stream_of(split).packs(Position(0, 99_999)))
+
+
+def all_packs_of_step(split: ProteinSplit, world_size: int, num_steps: int) -> list[list[Pack]]:
+    """Masked packs of each step in the plan's order, put together from what the processes get."""
+    stream = stream_of(split)
+    per_rank = [
+        list(islice(step_packs(stream, Position(), 5, rank, world_size), num_steps))
+        for rank in range(world_size)
+    ]
+    steps = []
+    for step in range(num_steps):
+        dealt = [[mask_pack(p, 128, 0.15, CPU) for p in ranks[step].packs] for ranks in per_rank]
+        assert len({len(packs) for packs in dealt}) == 1, "every process runs as many micro-batches"
+        steps.append([pack for together in zip(*dealt, strict=True) for pack in together][:5])
+    return steps
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5, 8])
+def test_ids_and_masks_do_not_depend_on_the_world_size(split: ProteinSplit, world_size: int) -> None:
+    for alone, shared in zip(
+        all_packs_of_step(split, 1, 20), all_packs_of_step(split, world_size, 20), strict=True
+    ):
+        for a, b in zip(alone, shared, strict=True):
+            assert torch.equal(a.tokens, b.tokens) and torch.equal(a.targets, b.targets)
+
+
+def test_masks_do_not_depend_on_the_packing(split: ProteinSplit) -> None:
+    """The same residue of the same protein in the same epoch, in packs of 256 and of 1024."""
+
+    def masked_proteins(num_tokens: int) -> dict[int, list[int]]:
+        stream = stream_of(split, num_tokens=num_tokens)
+        found = {}
+        for planned in stream.epoch(2):
+            host = stream.load(planned)
+            pack = mask_pack(host, 128, 0.15, CPU)
+            for index, unit in enumerate(planned.units.tolist()):
+                found[unit] = pack.tokens[host.cumulative[index] : host.cumulative[index + 1]].tolist()
+        return found
+
+    assert masked_proteins(256) == masked_proteins(1024)
+
+
+def test_mask_statistics(split: ProteinSplit) -> None:
+    stream = stream_of(split, num_tokens=2048)
+    kinds = np.zeros(4)  # residues, masked, replaced or kept, actually changed to another residue
+    for epoch in range(20):
+        for planned in stream.epoch(epoch):
+            host = stream.load(planned)
+            pack = mask_pack(host, 128, 0.15, CPU)
+            known = pack.targets != -100
+            before = torch.from_numpy(host.tokens).long()
+            now = pack.tokens[pack.rows[known]]
+            assert torch.equal(before[pack.rows[known]], pack.targets[known])
+            untouched = torch.ones(len(before), dtype=torch.bool)
+            untouched[pack.rows[known]] = False
+            assert torch.equal(before[untouched], pack.tokens[untouched])
+            other = now[now != MASK]
+            assert ((other >= FIRST_RESIDUE) & (other < FIRST_RESIDUE + NUM_STANDARD_RESIDUES)).all()
+            changed = (now != MASK) & (now != pack.targets[known])
+            kinds += [planned.num_residues, (now == MASK).sum(), (now != MASK).sum(), changed.sum()]
+    residues, masked, others, changed = kinds
+    assert (masked + others) / residues == pytest.approx(0.15, abs=0.005)
+    assert masked / (masked + others) == pytest.approx(0.8, abs=0.01)
+    # Half of the rest is drawn anew among 20 residues, of which some equal the old one.
+    assert 0.38 < changed / others < 0.5
+
+
+def test_empty_pack_predicts_nothing(split: ProteinSplit) -> None:
+    pack = mask_pack(stream_of(split).load(None), 128, 0.15, CPU)
+    assert (pack.targets == -100).all() and (pack.token_scale == 0).all()
+    assert pack.segments.cumulative.diff().max() <= 128
+    assert len(pack.rows) == num_rows(512, 0.15)
+
+
+def test_hash_is_the_same_on_host_and_device() -> None:
+    words = np.random.default_rng(0).integers(0, 2**64, size=1000, dtype=np.uint64)
+    on_device = mix64_on_device(torch.from_numpy(words.view(np.int64)))
+    assert np.array_equal(mix64(words), on_device.numpy().view(np.uint64))
+    # SplitMix64 seeded with 0 gives this first output (Vigna's reference implementation).
+    assert int(mix64(np.array([0x9E3779B97F4A7C15], dtype=np.uint64))[0]) == 0xE220A8397B1DCDAF
+    assert len(set(hash64(1, np.arange(10_000)).tolist())) == 10_000
+    assert hash64(1, 2)[0] != hash64(2, 1)[0]
+
+
+def test_read_ahead_raises_the_readers_error() -> None:
+    def failing() -> object:
+        yield "first"
+        raise OSError("disk gone")
+
+    steps = ReadAhead(failing())  # type: ignore[arg-type]
+    received = iter(steps)
+    assert next(received) == "first"
+    with pytest.raises(OSError, match="disk gone"):
+        next(received)
+    steps.close()

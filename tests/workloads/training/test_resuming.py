@@ -1,0 +1,145 @@
+"""A run that is started again: it goes on where it may, and is told why where it may not."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed.checkpoint.staging import DefaultStager
+
+from tests.workloads.training.training_runs import events, lines, losses, train_here
+from workloads.esm2 import evaluation
+from workloads.esm2.masking import mask_pack
+from workloads.training import checkpoint
+from workloads.training.processes import PATIENCE
+from workloads.training.trainer import NonFiniteLossError
+
+
+@pytest.fixture
+def run_dir(run_file: Path) -> Path:
+    return run_file.parent / "runs" / "run"
+
+
+@pytest.mark.long
+def test_damaged_checkpoint_falls_back(
+    run_file: Path, run_dir: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train_here(run_file, "name=whole", "train.max_steps=31")
+    train_here(run_file, "train.save_every_steps=10", "train.max_steps=31")
+    newest, older = sorted((run_dir / "checkpoints").iterdir(), reverse=True)
+    assert (newest.name, older.name) == ("step-00000031", "step-00000030")
+    data = newest / "__0_0.distcp"
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+    train_here(run_file, "train.save_every_steps=10", "train.max_steps=31")
+    said = capfd.readouterr().out
+    assert "__0_0.distcp is damaged: its checksum is wrong; falling back to the checkpoint before it" in said
+    assert newest.with_name(newest.name + ".damaged").exists(), "nothing is deleted"
+    assert losses(run_dir) == losses(run_dir.parent / "whole")
+    for path in (run_dir / "checkpoints").glob("step-????????"):
+        (path / ".metadata").unlink()
+    with pytest.raises(ValueError, match="every checkpoint of this run is damaged"):
+        train_here(run_file, "train.save_every_steps=10", "train.max_steps=32")
+
+
+@pytest.mark.long
+def test_a_stager_that_serves_one_save_is_replaced(
+    run_file: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in torch 2.11, which closes a stager as soon as it has staged once."""
+    stage = DefaultStager.stage
+
+    def stage_and_close(stager: DefaultStager, *arguments: Any, **settings: Any) -> Any:
+        staged = stage(stager, *arguments, **settings)
+        stager.close()
+        return staged
+
+    monkeypatch.setattr(DefaultStager, "stage", stage_and_close)
+    monkeypatch.setattr(checkpoint, "_STAGES_AGAIN", False)
+    train_here(run_file, "train.save_every_steps=3", "train.max_steps=7")
+    found = sorted(path.name for path in (run_dir / "checkpoints").iterdir())
+    assert found[-2:] == ["step-00000006", "step-00000007"]
+
+
+@pytest.mark.long
+def test_a_signal_ends_an_evaluation(run_file: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sends it does not wait for long, and all of a split may take hours. The first evaluation comes
+    between two saves, the next one with a save, the last one at the end.
+    """
+    settings = ("train.eval_every_steps=3", "train.save_every_steps=6", "train.max_steps=8")
+    for step in (3, 6, 8):
+        scored: list[Any] = []
+
+        def interrupted(*arguments: Any, scored: list[Any] = scored) -> Any:
+            scored.append(arguments)
+            if len(scored) == 2:
+                signal.raise_signal(signal.SIGTERM)
+            return mask_pack(*arguments)
+
+        with monkeypatch.context() as patched, pytest.raises(SystemExit) as ended:
+            patched.setattr(evaluation, "mask_pack", interrupted)
+            train_here(run_file, *settings)
+        assert ended.value.code == 143 and len(scored) == 2
+        assert events(run_dir)[-1] == "stopped by SIGTERM" and lines(run_dir, "eval") == []
+        assert max(path.name for path in (run_dir / "checkpoints").iterdir()) == f"step-{step:08d}"
+        assert not (run_dir / "all_results.json").exists()
+    train_here(run_file, *settings)
+    resumed = [line for line in lines(run_dir, "event") if line["event"] == "resumed"]
+    assert [(line["step"], line["lost_steps"]) for line in resumed] == [(3, 0), (6, 0), (8, 0)]
+    assert list(losses(run_dir)) == list(range(1, 9)) and (run_dir / "all_results.json").exists()
+
+
+def test_changed_run_is_refused(run_file: Path, run_dir: Path) -> None:
+    train_here(run_file, "train.max_steps=6")
+    for change, message in (
+        ("train.seed=1", "train.seed: checkpoint 0, now 1"),
+        ("model.max_residues=100", "model.max_residues: checkpoint 126, now 100"),
+        ("train.tokens_per_step=512", "train.tokens_per_step: checkpoint 1024, now 512"),
+    ):
+        with pytest.raises(
+            ValueError, match=f"belongs to another run:\n  {message}\n.*choose another 'name'"
+        ):
+            train_here(run_file, "train.max_steps=8", change)
+        assert len(losses(run_dir)) == 6, "the record of the run is untouched"
+
+
+@pytest.mark.long
+def test_a_lock_of_the_last_start_is_waited_for(
+    run_file: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose processes are ending, or whose node was lost."""
+    run_dir.mkdir(parents=True)
+    monkeypatch.setenv(PATIENCE, "60")
+    with (run_dir / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        threading.Timer(1, held.close).start()
+        train_here(run_file, "train.max_steps=6")
+    assert len(losses(run_dir)) == 6
+
+
+@pytest.mark.long
+def test_longer_run_goes_on_and_a_finished_one_is_left_alone(run_file: Path, run_dir: Path) -> None:
+    train_here(run_file, "train.max_steps=6")
+    first = losses(run_dir)
+    (run_dir / "report.html").unlink()
+    train_here(run_file, "train.max_steps=6")
+    assert losses(run_dir) == first
+    assert (run_dir / "report.html").exists(), "killed before it was written"
+    with pytest.raises(ValueError, match=r"train\.max_steps: got 5, but .* has come to step 6"):
+        train_here(run_file, "train.max_steps=5", "optim.warmup_steps=4")
+    train_here(run_file, "train.max_steps=9", "optim.schedule=constant")
+    longer = losses(run_dir)
+    assert len(longer) == 9 and {step: longer[step] for step in first} == first
+
+
+def test_non_finite_loss_stops_before_the_weights_change(run_file: Path, run_dir: Path) -> None:
+    with pytest.raises(NonFiniteLossError, match=r"the weights were not touched\. Lower optim\.lr"):
+        train_here(run_file, "optim.lr=0.9", "optim.clip_norm=0", "optim.weight_decay=1e30")
+    assert all(math.isfinite(loss) for loss in losses(run_dir).values())
+    assert not (run_dir / "model").exists()

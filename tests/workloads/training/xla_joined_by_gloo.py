@@ -1,0 +1,51 @@
+"""Training by several processes on torch_xla's CPU device, with the trainer's command line.
+
+That device exchanges nothing between processes. So what are parts of the graph on Trainium, the sums over
+processes, go through gloo on the host here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from unittest import mock
+
+import torch.distributed as dist
+import torch_xla
+from torch import Tensor
+from torch.optim import Optimizer
+
+from workloads.training import xla
+from workloads.training.command_line import run_command
+from workloads.training.processes import Processes
+from workloads.training.train import main
+
+
+@cache
+def _gloo() -> dist.ProcessGroup:
+    return dist.new_group(backend="gloo")
+
+
+def add_up(here: Processes, values: Tensor) -> None:
+    on_host = values.cpu()
+    dist.all_reduce(on_host, group=here.control)
+    values.copy_(on_host)
+
+
+def average_gradients(optimizers: Iterable[Optimizer]) -> None:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                on_host = parameter.grad.cpu()
+                dist.all_reduce(on_host, group=_gloo())
+                parameter.grad.copy_(on_host / dist.get_world_size())
+
+
+if __name__ == "__main__":
+    with (
+        mock.patch.object(xla, "RENDEZVOUS", "env://"),
+        mock.patch.object(xla, "connected_device", torch_xla.device),
+        mock.patch.object(xla, "average_gradients", average_gradients),
+        mock.patch.object(Processes, "add_up", add_up),
+    ):
+        run_command(main)

@@ -1,0 +1,239 @@
+"""``python -m tools.cost.prices [--region REGION]``: prices of AWS's list into config/facts/prices.
+
+What the list has replaces what was there; the rest of the file stays, with its older sources.
+
+Products are told by their usage type, as bills name them, behind the region's name (USE1-, us-east-1-, or
+nothing). Other projects that read the list name these; MLflow's nobody names, so it is not asked for.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from config.facts.price_list import COLUMNS, FOLDER
+from config.facts.regions import ZONE_ID_PREFIXES
+from config.reading.loader import load_cluster
+from tools.aws_session import aws_client, open_session
+from tools.command_line import cluster_parser, run_command
+
+REGION = r"(?:[A-Z]{2,4}\d?-|[a-z]{2}-[a-z]+-\d-)?"
+"""And nothing more: local zones, S3's tables and vectors have usage types that end alike."""
+INSTANCE_TYPE = r"(?P<type>ml\.[\w-]+\.\w+)"
+"""Without what is reserved, ``ml.p5.48xlarge-Reserved``, which has on-demand terms too."""
+API_REGION = "us-east-1"
+"""One of the few that have the API; it knows the prices of all."""
+SOURCE = "price-list-api"
+Row = dict[str, str]
+
+
+def main() -> int:
+    parser = cluster_parser("Fetch a region's prices from AWS.")
+    parser.add_argument("--region", help="as us-west-2; that of the cluster file if not given")
+    options = parser.parse_args()
+    region = options.region or load_cluster(options.cluster).region
+    if region not in ZONE_ID_PREFIXES:
+        raise ValueError(f"--region: got {region}; allowed are {', '.join(ZONE_ID_PREFIXES)}")
+    pricing = aws_client(open_session(region=API_REGION, profile=options.profile), "pricing")
+    for line in refresh(pricing, region, FOLDER):
+        print(line)
+    return 0
+
+
+def refresh(pricing: Any, region: str, folder: Path) -> list[str]:
+    """Write the region's file; returns what there is to say about it.
+
+    Raises:
+        ValueError: if the list has nothing of all that for the region; the file stays as it is.
+    """
+    found: dict[str, list[Found]] = defaultdict(list)
+    for service in dict.fromkeys((query.service, tuple(query.filters.items())) for query in QUERIES):
+        queries = [query for query in QUERIES if (query.service, tuple(query.filters.items())) == service]
+        products = _products(pricing, queries[0], region)
+        for query in queries:
+            for price in matching(query, iter(products)):
+                found[price.key].append(price)
+    doubtful = {key: prices for key, prices in found.items() if len({price.usd for price in prices}) > 1}
+    certain = {key: prices[0] for key, prices in found.items() if key not in doubtful}
+    if not certain:
+        raise ValueError(
+            f"{region}: the AWS Price List has none of the prices asked for; nothing was written. Compare"
+            " tools/cost/prices.py with `aws pricing get-products --service-code AmazonSageMaker`"
+        )
+    path = folder / f"{region}.csv"
+    before = _rows(path)
+    kept = {key: row for key, row in before.items() if key not in certain}
+    _write(path, {**kept, **{key: _row(price) for key, price in certain.items()}})
+    return [
+        f"{path}: {len(certain)} prices of the AWS Price List",
+        *_changes(before, certain),
+        *(f"not taken, the list has several: {key} {_several(prices)}" for key, prices in doubtful.items()),
+        *([f"as they were, the list has none: {', '.join(sorted(kept))}"] if kept else []),
+    ]
+
+
+def _products(pricing: Any, query: Query, region: str) -> list[str]:
+    pages = pricing.get_paginator("get_products").paginate(
+        ServiceCode=query.service, Filters=filters(query, region), FormatVersion="aws_v1"
+    )
+    return [product for page in pages for product in page["PriceList"]]
+
+
+def _rows(path: Path) -> dict[str, Row]:
+    if not path.exists():
+        return {}
+    with path.open(newline="") as file:
+        return {row["key"]: dict(row) for row in csv.DictReader(file)}
+
+
+def _row(price: Found) -> Row:
+    usd = f"{price.usd:.10f}".rstrip("0").rstrip(".")
+    values = (price.key, usd, price.unit, price.published, SOURCE, "")
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def _write(path: Path, rows: Mapping[str, Row]) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows[key] for key in sorted(rows))
+    unfinished = path.with_suffix(".csv.tmp")
+    unfinished.write_text(text.getvalue())
+    unfinished.replace(path)
+
+
+def _changes(before: Mapping[str, Row], now: Mapping[str, Found]) -> list[str]:
+    changes = []
+    for key in sorted(now):
+        old = float(before[key]["usd"]) if key in before else None
+        if old is not None and old != now[key].usd:
+            changes.append(f"{key}: {old:g} -> {now[key].usd:g} USD per {now[key].unit}")
+    return changes
+
+
+def _several(prices: Sequence[Found]) -> str:
+    return ", ".join(f"{price.usd:g} ({price.sku})" for price in prices)
+
+
+@dataclass(frozen=True)
+class Query:
+    service: str
+    """ServiceCode."""
+    attributes: Mapping[str, str]
+    """Regular expressions that the product's attributes match as a whole."""
+    key: str
+    """Of the price, with the expressions' groups."""
+    unit: str
+    filters: Mapping[str, str] = field(default_factory=dict)
+    """What AWS already leaves out the rest by, beside the region."""
+    multiple: float = 1.0
+    """Units of the list in one of ours."""
+
+
+@dataclass(frozen=True)
+class Found:
+    key: str
+    usd: float
+    unit: str
+    sku: str
+    published: str
+    """Day of the service's price list."""
+
+
+def _usage(pattern: str) -> dict[str, str]:
+    return {"usagetype": REGION + pattern}
+
+
+MARIADB = {"databaseEngine": "MariaDB", "deploymentOption": "Single-AZ"}
+NAT = {"productFamily": "NAT Gateway"}
+LUSTRE = {"fileSystemType": "Lustre", "storageType": "SSD", "throughputCapacity": r"(?P<tier>\d{3,4})\b.*"}
+# Ours has a standby in its zone, which the list words otherwise than "Single-AZ" alone.
+OPENZFS = {"fileSystemType": "OpenZFS", "deploymentOption": r"Single-AZ.+"}
+QUERIES = (
+    Query("AmazonSageMaker", _usage(f"Cluster:{INSTANCE_TYPE}"), "hyperpod.{type}", "hour"),
+    Query("AmazonSageMaker", _usage(r"Cluster:VolumeUsage\.gp[23]"), "hyperpod.volume", "GB-month"),
+    Query("AmazonSageMaker", _usage(f"Host:{INSTANCE_TYPE}"), "hosting.{type}", "hour"),
+    Query("AmazonSageMaker", _usage(f"Studio:JupyterLab-{INSTANCE_TYPE}"), "studio.{type}", "hour"),
+    Query("AmazonFSx", LUSTRE, "lustre.{tier}", "GB-month"),
+    Query("AmazonFSx", {**OPENZFS, "storageType": "SSD"}, "openzfs.ssd", "GB-month"),
+    Query(
+        "AmazonFSx",
+        OPENZFS,
+        "openzfs.throughput",
+        "MBps-month",
+        {"productFamily": "Provisioned Throughput"},
+    ),
+    Query(
+        "AmazonS3", _usage("TimedStorage-ByteHrs"), "s3.standard", "GB-month", {"productFamily": "Storage"}
+    ),
+    Query("AmazonECR", _usage("TimedStorage-ByteHrs"), "ecr.storage", "GB-month"),
+    Query("AmazonEKS", _usage("AmazonEKS-Hours:perCluster"), "eks.control_plane", "hour"),
+    Query("AmazonEC2", _usage("NatGateway-Hours"), "nat.gateway", "hour", NAT),
+    Query("AmazonEC2", _usage("NatGateway-Bytes"), "nat.traffic", "GB", NAT),
+    Query("AmazonVPC", _usage("PublicIPv4:InUseAddress"), "address.public", "hour"),
+    Query("AmazonVPC", _usage("VpcEndpoint-Hours"), "endpoint.interface", "hour"),
+    Query("AmazonVPC", _usage("VpcEndpoint-Bytes"), "endpoint.traffic", "GB"),
+    Query("awskms", _usage("KMS-Keys"), "kms.key", "month"),
+    Query("AmazonCloudWatch", _usage("DataProcessing-Bytes"), "logs.ingestion", "GB"),
+    Query("AmazonRDS", _usage(r"InstanceUsage:(?P<class_>db\..+)"), "rds.{class_}", "hour", MARIADB),
+    Query("AmazonRDS", _usage("RDS:GP3-Storage"), "rds.storage", "GB-month", MARIADB),
+    Query(
+        "AmazonPrometheus",
+        _usage("AMP:MetricSampleCount"),
+        "prometheus.samples",
+        "million samples",
+        multiple=1e6,
+    ),
+    Query("AmazonGrafana", _usage("Grafana:EditorUser"), "grafana.editor", "user-month"),
+)
+
+
+def filters(query: Query, region: str) -> list[dict[str, str]]:
+    """What GetProducts is asked for."""
+    wanted = {"regionCode": region, **query.filters}
+    return [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()]
+
+
+def matching(query: Query, products: Iterator[str | dict[str, Any]]) -> Iterator[Found]:
+    """Prices on demand of the products that a query means; JSON texts, as boto3 hands them on."""
+    for text in products:
+        product = json.loads(text) if isinstance(text, str) else text
+        attributes = product["product"]["attributes"]
+        groups: dict[str, str] = {}
+        for name, pattern in query.attributes.items():
+            match = re.fullmatch(pattern, attributes.get(name, ""))
+            if match is None:
+                break
+            groups |= match.groupdict()
+        else:
+            usd = _on_demand_usd(product)
+            if usd:
+                yield Found(
+                    key=query.key.format(**groups),
+                    usd=round(usd * query.multiple, 10),
+                    unit=query.unit,
+                    sku=product["product"]["sku"],
+                    published=product["publicationDate"][:10],
+                )
+
+
+def _on_demand_usd(product: Mapping[str, Any]) -> float | None:
+    """Of the first tier that is not free; None for what is not sold on demand, or not in dollars."""
+    tiers = [
+        (float(dimension.get("beginRange", 0)), float(dimension["pricePerUnit"]["USD"]))
+        for term in product.get("terms", {}).get("OnDemand", {}).values()
+        for dimension in term["priceDimensions"].values()
+        if "USD" in dimension["pricePerUnit"]
+    ]
+    return next((usd for _, usd in sorted(tiers) if usd > 0), None)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,213 @@
+"""The training image of the commit as a file for Slurm's containers: ``python -m tools.images.import_image``.
+
+Builds and pushes it, unless the cluster's repository has it, and has a worker make a squashfs file of it on
+the shared file system. Standard output is the file's path alone, which runs name as ``IMAGE=``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from config.facts.instance_catalogue import instance_type
+from config.reading.loader import load_slurm_cluster
+from config.resource_names import image_repository
+from config.slurm_cluster import SlurmCluster
+from tools.aws_session import aws_client, open_session
+from tools.command_line import DEFAULT_CLUSTER_FILE, cluster_parser, run_command
+from tools.images.build import (
+    FRAMEWORKS,
+    REPOSITORY,
+    Framework,
+    add_framework,
+    build_image,
+    local_tag,
+    registry_tag,
+)
+from tools.images.container_engine import ENGINES, find_engine
+from tools.images.image_registry import Repository, digest_of, find_repository, scan_summary
+from tools.images.push import NOT_COMMITTED, push_image
+from tools.images.source_revision import Revision, read_revision, require_clean
+from tools.jobs.slurm.request import folder_problems, worker_groups
+from tools.nodes.head_node import HeadNode, Say, find_head_node
+from tools.nodes.node_session import BrokenSession
+
+ON_CLUSTER = Path(__file__).with_name("import_on_cluster.sh")
+ENROOT_IMPORT = REPOSITORY / "docker" / "enroot_import.sh"
+FOLDER = "images"
+"""Below the mount point of Lustre."""
+MOST_CPUS = 4
+"""Of the worker: layers are unpacked and packed by as many processes, and training waits for the rest."""
+REFERENCE = re.compile(r"[^/@\s]+/(?P<repository>[a-z0-9._/-]+):[\w.-]+@sha256:(?P<digest>[0-9a-f]{64})")
+
+
+@dataclass(frozen=True)
+class ImportJob:
+    """What the worker is to do."""
+
+    partition: str
+    num_cpus: int
+    reference: str
+    """``<registry>/<repository>:<tag>@sha256:<digest>``; older releases of enroot take tags alone."""
+    file: str
+    """The squashfs file, named by digest: it never comes to mean another image."""
+
+
+def main() -> int:
+    options = _options()
+    framework = FRAMEWORKS[options.framework]
+    cluster = load_slurm_cluster(options.cluster)
+    folder = shared_folder(cluster, options.folder)
+    partition, num_cpus = place(cluster, options.partition)
+    if options.reference:
+        job = ImportJob(partition, num_cpus, options.reference, image_file(folder, options.reference))
+        _import(find_head_node(cluster, options.profile), job, options.cluster)
+        return 0
+    revision = read_revision(REPOSITORY)
+    require_clean(revision, instead=NOT_COMMITTED)
+    # Building takes long: what comes after it is looked for first.
+    head = find_head_node(cluster, options.profile)
+    ecr = aws_client(open_session(region=cluster.region, profile=options.profile), "ecr")
+    repository = find_repository(ecr, image_repository(cluster))
+    digest = _digest_in_registry(ecr, repository, revision, framework, options.engine, options.engine_options)
+    reference = f"{repository.uri}:{registry_tag(revision, framework)}@{digest}"
+    _import(head, ImportJob(partition, num_cpus, reference, image_file(folder, reference)), options.cluster)
+    # Last: meanwhile the scan has had its time.
+    print(scan_summary(ecr, repository, digest), file=sys.stderr)
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = cluster_parser("Put the training image on the shared file system, for pyxis.")
+    add_framework(parser)
+    parser.add_argument("--engine", choices=ENGINES, help="to build with; the first one that works")
+    parser.add_argument("--folder", help="on the shared file system (images/ on Lustre)")
+    parser.add_argument("--partition", help="of the worker that does it; the first one with GPUs")
+    parser.add_argument(
+        "--reference",
+        metavar="REGISTRY/REPOSITORY:TAG@sha256:DIGEST",
+        help="an image that was pushed before, instead of this commit's; the registry is not asked from here",
+    )
+    parser.add_argument("engine_options", nargs="*", help="after --: options of the engine's build command")
+    return parser.parse_args()
+
+
+def shared_folder(cluster: SlurmCluster, wanted: str | None) -> str:
+    """Where image files go.
+
+    Raises:
+        ValueError: if the nodes do not share it, or make could not be given it.
+    """
+    folder = str(PurePosixPath(wanted or f"{cluster.storage.lustre.mount_path}/{FOLDER}"))
+    if problems := folder_problems(cluster, folder):
+        raise ValueError(problems[0])
+    if not re.fullmatch(r"[\w./+-]+", folder):
+        raise ValueError(f"--folder: got {folder}; allowed are letters, digits and . _ + - /")
+    return folder
+
+
+def place(cluster: SlurmCluster, wanted: str | None) -> tuple[str, int]:
+    """The partition whose worker does it, and how many of its CPUs.
+
+    Raises:
+        ValueError: if there is no such partition.
+    """
+    workers = worker_groups(cluster)
+    groups = [group for group in workers if wanted in (None, group.partition)]
+    if not groups:
+        names = sorted({str(group.partition) for group in workers})
+        raise ValueError(f"--partition: got {wanted}; the cluster file has {', '.join(names) or 'none'}")
+    partition = str(groups[0].partition)
+    vcpus = [instance_type(group.instance_type).vcpus for group in groups if group.partition == partition]
+    return partition, min(MOST_CPUS, *vcpus)
+
+
+def image_file(folder: str, reference: str) -> str:
+    """Raises ValueError if the reference has not both a tag and a digest."""
+    parts = REFERENCE.fullmatch(reference)
+    if not parts:
+        raise ValueError(
+            f"--reference: got {reference}; it must be <registry>/<repository>:<tag>@sha256:<64 hex digits>"
+        )
+    return f"{folder}/{parts['repository'].replace('/', '+')}+{parts['digest']}.sqsh"
+
+
+def _digest_in_registry(
+    ecr: Any,
+    repository: Repository,
+    revision: Revision,
+    framework: Framework,
+    engine_name: str | None,
+    options: Sequence[str],
+) -> str:
+    """Of the commit's image; built and pushed if it is not there."""
+    tag = registry_tag(revision, framework)
+    name = f"{repository.uri}:{tag}"
+    digest = digest_of(ecr, repository, tag)
+    if digest:
+        print(f"{name} is there already: not built again", file=sys.stderr)
+        return digest
+    try:
+        engine = find_engine(engine_name)
+    except ValueError as error:
+        raise ValueError(
+            f"{name} is not in the registry yet, and cannot be built here: {error}. Or run `make image push` "
+            "on another machine, and this again"
+        ) from None
+    if options or not engine.has_image(local_tag(revision, framework)):
+        build_image(engine, REPOSITORY, revision, options, framework)
+    return push_image(ecr, repository, revision, framework, engine)
+
+
+def _import(head: HeadNode, job: ImportJob, cluster_file: Path) -> None:
+    """Have it done, and say where the file is and what to do with it."""
+    print(f"importing {job.reference} on a worker of partition {job.partition} ...", file=sys.stderr)
+    try:
+        run_import(head, job, lambda line: print(line, file=sys.stderr, flush=True))
+    except KeyboardInterrupt:
+        print(
+            "\nno longer watching; the import goes on, and the same command waits for it. To end it, on the "
+            "head node: sudo scancel --name=import-image",
+            file=sys.stderr,
+        )
+        raise
+    other = f" CLUSTER={cluster_file}" if cluster_file != DEFAULT_CLUSTER_FILE else ""
+    print(f"next: make train-ddp TARGET=slurm{other} IMAGE={job.file}", file=sys.stderr)
+    print(job.file, flush=True)
+
+
+def run_import(head: HeadNode, job: ImportJob, say: Say) -> None:
+    """Run the job to its end, as root.
+
+    Raises:
+        NoSession: if there is no session with the head node.
+        ValueError: if the file is not there afterwards, with what goes on and what to do.
+    """
+    arguments = [job.partition, str(job.num_cpus), job.reference, job.file, ENROOT_IMPORT.read_text()]
+    try:
+        if head.is_here:
+            become_root = [] if os.geteuid() == 0 else ["sudo"]
+            command = [*become_root, "bash", "-c", ON_CLUSTER.read_text(), ON_CLUSTER.name, *arguments]
+            status = head.run(getpass.getuser(), command, say)
+        else:
+            status = head.run_as_root(ON_CLUSTER.read_text(), arguments, say)
+    except BrokenSession as error:
+        raise ValueError(
+            f"{error}. Run the same command again: it waits for an import that goes on, and takes its file"
+        ) from None
+    if status:
+        raise ValueError(
+            f"{head.name}: {job.file} was not made (status {status}); the lines above say why. The image is "
+            "in the registry: the same command goes on from there"
+        )
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,171 @@
+"""Copies what nodes would fetch from the internet to this cluster's bucket and image repository.
+
+For networks without a way out (``node_setup.downloads: artifact_bucket``). Run where there is one, after the
+storage stack is deployed and before the cluster is. Nothing goes in whose checksum is not the table's.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, cast
+
+from config.facts.instance_catalogue import instance_type
+from config.reading.loader import load_slurm_cluster
+from config.resource_names import artifact_bucket, image_repository
+from config.slurm_cluster import SlurmCluster
+from tools.aws_session import aws_client, if_present, open_session
+from tools.command_line import cluster_parser, run_command
+from tools.images.image_registry import copy_image
+
+TABLE = Path(__file__).parents[2] / "lifecycle" / "slurm" / "downloads.json"
+PREFIX = "downloads"
+"""Of the artifact bucket, where nodes look (node_setup/downloads.py)."""
+CHUNK_BYTES = 1 << 20
+SECONDS_WITHOUT_DATA = 60
+SOME_LEFT = 1
+"""Exit status if an image could not be copied from this machine."""
+DEPLOY_STORAGE = "`make deploy STACKS=SlurmStorageStack` (with `CLUSTER=<file>` for another file)"
+DEPLOY_FIRST = f"deploy the storage stack first: {DEPLOY_STORAGE}"
+
+
+def main() -> int:
+    parser = cluster_parser("Copy what nodes fetch to the cluster's bucket, for a network without internet.")
+    options = parser.parse_args()
+    cluster = load_slurm_cluster(options.cluster)
+    if not cluster.prometheus:
+        print("nothing to copy: nodes fetch files for metrics alone, and prometheus is false")
+        return 0
+    table = needed(cluster)
+    session = open_session(region=cluster.region, profile=options.profile)
+    account = aws_client(session, "sts").get_caller_identity()["Account"]
+    _mirror_files(aws_client(session, "s3"), artifact_bucket(cluster, account), table["files"])
+    if not table["images"]:
+        return 0
+    ecr = aws_client(session, "ecr")
+    copied = [_mirror_image(ecr, image_repository(cluster), image) for image in table["images"]]
+    return 0 if all(copied) else SOME_LEFT
+
+
+def needed(cluster: SlurmCluster) -> dict[str, list[dict[str, Any]]]:
+    """``files`` and ``images`` of the table; images are for clusters with GPUs."""
+    table: dict[str, list[dict[str, Any]]] = json.loads(TABLE.read_text())
+    return table if _has_gpus(cluster) else {**table, "images": []}
+
+
+def _has_gpus(cluster: SlurmCluster) -> bool:
+    return any(instance_type(group.instance_type).num_gpus for group in cluster.instance_groups)
+
+
+def file_name(entry: dict[str, Any]) -> str:
+    return str(entry["url"].rpartition("/")[2])
+
+
+def image_digest(image: dict[str, Any]) -> str:
+    return str(image["reference"].rpartition("@")[2])
+
+
+def _mirror_files(s3: Any, bucket: str, files: list[dict[str, str]]) -> None:
+    """Upload each file that is not there yet with its checksum, which S3 checks and keeps.
+
+    Raises:
+        ValueError: if a file cannot be had, or is another one than the table says.
+    """
+    if if_present(s3.head_bucket, Bucket=bucket) is None:
+        raise ValueError(f"bucket {bucket} does not exist; {DEPLOY_FIRST}")
+    for entry in files:
+        name = file_name(entry)
+        key = f"{PREFIX}/{name}"
+        checksum = base64.b64encode(bytes.fromhex(entry["sha256"])).decode()
+        if _checksum_there(s3, bucket, key) == checksum:
+            print(f"{name}: there already")
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / name
+            _download(entry, path)
+            with path.open("rb") as body:
+                s3.put_object(Bucket=bucket, Key=key, Body=body, ChecksumSHA256=checksum)
+        print(f"{name}: uploaded to s3://{bucket}/{key}")
+
+
+def _checksum_there(s3: Any, bucket: str, key: str) -> str | None:
+    head = if_present(s3.head_object, Bucket=bucket, Key=key, ChecksumMode="ENABLED")
+    return cast(str | None, head and head.get("ChecksumSHA256"))
+
+
+def _download(entry: dict[str, str], path: Path) -> None:
+    """Fetch a file and compare its checksum, or raise ValueError."""
+    url, digest, received = entry["url"], hashlib.sha256(), 0
+    try:
+        with urllib.request.urlopen(url, timeout=SECONDS_WITHOUT_DATA) as response, path.open("wb") as file:
+            total = int(response.headers.get("Content-Length") or 0)
+            while chunk := response.read(CHUNK_BYTES):
+                file.write(chunk)
+                digest.update(chunk)
+                received += len(chunk)
+                _show(path.name, received, total)
+    except urllib.error.HTTPError as error:
+        raise ValueError(f"{url} answers {error.code} {error.reason}") from None
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        raise ValueError(f"{url} could not be fetched: {reason}; run this where there is internet") from None
+    if digest.hexdigest() != entry["sha256"]:
+        raise ValueError(
+            f"{url} has SHA-256 {digest.hexdigest()} ({received} bytes), not {entry['sha256']} as in "
+            f"{TABLE.name}; it was not uploaded. The transfer was cut, or a proxy "
+            "changes files"
+        )
+
+
+def _show(name: str, received: int, total: int) -> None:
+    if sys.stderr.isatty():
+        of = f" of {total / 1e6:.0f}" if total else ""
+        print(
+            f"\r{name}: {received / 1e6:.0f}{of} MB", end="\n" if received == total else "", file=sys.stderr
+        )
+
+
+def _mirror_image(ecr: Any, repository: str, image: dict[str, Any]) -> bool:
+    """Copy an image to the repository under its digest; False if no program here can, with what to do."""
+    digest = image_digest(image)
+    tag = f"{image['name']}-{image['version']}"
+    if _is_there(ecr, repository, digest):
+        print(f"{tag}: there already")
+        return True
+    token = ecr.get_authorization_token()["authorizationData"][0]
+    registry = token["proxyEndpoint"].removeprefix("https://")
+    target = f"{registry}/{repository}:{tag}"
+    if not copy_image(image["reference"], target, registry=registry, token=token["authorizationToken"]):
+        print(
+            f"{tag}: neither skopeo nor docker with buildx is on this machine; install one of them (Debian, "
+            "Ubuntu: apt-get install skopeo; macOS: brew install skopeo) and run this again",
+            file=sys.stderr,
+        )
+        return False
+    if not _is_there(ecr, repository, digest):
+        raise ValueError(
+            f"{target} was written, and is not {digest}: the program that copied it has changed the image; "
+            "copy it with skopeo"
+        )
+    print(f"{tag}: copied to {target}")
+    return True
+
+
+def _is_there(ecr: Any, repository: str, digest: str) -> bool:
+    try:
+        ecr.describe_images(repositoryName=repository, imageIds=[{"imageDigest": digest}])
+    except ecr.exceptions.ImageNotFoundException:
+        return False
+    except ecr.exceptions.RepositoryNotFoundException:
+        raise ValueError(f"image repository {repository} does not exist; {DEPLOY_FIRST}") from None
+    return True
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,72 @@
+"""The image that a job of Kubernetes names: the one of this commit, or what is known of another."""
+
+from __future__ import annotations
+
+import re
+
+from botocore.exceptions import ClientError
+
+from config.eks_cluster import EksCluster
+from config.resource_names import image_repository
+from tools.aws_session import aws_client, is_denied, open_session
+from tools.images.build import DEFAULT_FRAMEWORK, FRAMEWORKS, REPOSITORY, registry_tag
+from tools.images.image_registry import digest_of, find_repository, tags_of
+from tools.images.source_revision import read_revision
+
+
+def commit_image(cluster: EksCluster, profile: str | None, framework: str = DEFAULT_FRAMEWORK) -> str:
+    """The image of the commit that is checked out, by digest.
+
+    Args:
+        cluster: has the repository.
+        profile: of the caller's credentials.
+        framework: key of ``FRAMEWORKS``.
+
+    Raises:
+        ValueError: if the cluster's repository has none.
+    """
+    revision = read_revision(REPOSITORY)
+    if revision.changes:
+        raise ValueError(
+            "IMAGE: the code here is not committed, so no image has it; commit it, then make image push, "
+            "or name an image with IMAGE="
+        )
+    ecr = aws_client(open_session(region=cluster.region, profile=profile), "ecr")
+    repository = find_repository(ecr, image_repository(cluster))
+    digest = digest_of(ecr, repository, registry_tag(revision, FRAMEWORKS[framework]))
+    if digest is None:
+        wanted = "" if framework == DEFAULT_FRAMEWORK else f" FRAMEWORK={framework}"
+        raise ValueError(
+            f"IMAGE: {repository.uri} has no{wanted} image of commit {revision.sha[:12]}; make image "
+            f"push{wanted}, or name another one with IMAGE="
+        )
+    return f"{repository.uri}@{digest}"
+
+
+def image_note(cluster: EksCluster, image: str, profile: str | None) -> str | None:
+    """What whoever submits should know of an image; None if it is this commit's.
+
+    Raises:
+        ValueError: if it is of the cluster's own repository, which has no such digest.
+    """
+    name, _, digest = image.partition("@")
+    uri = re.sub(r":[\w.-]+$", "", name)
+    ecr = aws_client(open_session(region=cluster.region, profile=profile), "ecr")
+    try:
+        repository = find_repository(ecr, image_repository(cluster))
+        if uri != repository.uri:
+            return f"{uri} is not the cluster's repository; whether it has the image, the nodes will see"
+        tags = tags_of(ecr, repository, digest)
+    except ClientError as error:
+        if not is_denied(error):
+            raise
+        return "the repository may not be asked (ecr:Describe*); whether it has the image, the nodes will see"
+    if tags is None:
+        raise ValueError(f"IMAGE: {uri} has no image {digest}; make push prints the one of a commit")
+    here = read_revision(REPOSITORY)
+    if here.tag in {tag.partition("-")[0] for tag in tags}:
+        return None
+    return (
+        f"the image has the code of commit {', '.join(tag[:12] for tag in tags) or 'unknown'}, this checkout "
+        f"is {here.sha[:12]}{' with changes' if here.changes else ''}; what runs is the image's"
+    )

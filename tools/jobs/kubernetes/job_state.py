@@ -1,0 +1,138 @@
+"""State of training jobs of either kind, of their pods and of their place in Kueue's queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tools.kubernetes.kubectl import Kubectl, Refused
+from workloads.launch.pod_job import QUEUE_LABEL, STAGE_LABEL, Operator
+
+WORKLOAD_KIND = "workloads.kueue.x-k8s.io"
+IN_ORDER = ("ContainerCreating", "PodInitializing")
+"""Reasons to wait that pass."""
+STARTS_AGAIN = "CrashLoopBackOff"
+"""Says less than what the container said when it ended."""
+KINDS: Mapping[Operator, str] = {
+    "hyperpod": "hyperpodpytorchjobs.sagemaker.amazonaws.com",
+    "kubeflow": "pytorchjobs.kubeflow.org",
+}
+OPERATORS: Mapping[Operator, str] = {
+    "hyperpod": "HyperPod's training operator",
+    "kubeflow": "Kubeflow's training operator",
+}
+ENDED = ("Completed", "Complete", "Succeeded", "Failed")
+"""Conditions after which a job does nothing more; operators call success differently."""
+
+
+def kind_of(operator: Operator) -> str:
+    """As kubectl takes it."""
+    return KINDS[operator]
+
+
+def list_jobs(kubectl: Kubectl, operator: Operator, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The newest first.
+
+    Raises:
+        ValueError: if the cluster does not know the kind.
+    """
+    try:
+        found = kubectl.matching(kind_of(operator), {"app.kubernetes.io/name": "esm2", **labels})
+    except ValueError as error:
+        if "doesn't have a resource type" not in str(error):
+            raise
+        raise ValueError(
+            f"{kubectl.where} does not know {kind_of(operator)}: {OPERATORS[operator]} is not installed "
+            "(the cluster file's training_operator; make deploy)"
+        ) from None
+    return sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp", "")), reverse=True)
+
+
+def state(job: Mapping[str, Any]) -> str:
+    """The condition that a job is in, by its operator; Waiting if it has not been seen yet."""
+    conditions = job.get("status", {}).get("conditions") or []
+    true = [found["type"] for found in conditions if found.get("status") == "True"]
+    ended = [name for name in true if name in ENDED]
+    return str((ended or true or ["Waiting"])[-1])
+
+
+def has_ended(job: Mapping[str, Any]) -> bool:
+    return state(job) in ENDED
+
+
+def active_jobs(
+    kubectl: Kubectl, operator: Operator, labels: Mapping[str, str], *, stages: Sequence[str]
+) -> list[str]:
+    """Names of jobs of these stages that have not ended."""
+    return [
+        job["metadata"]["name"]
+        for job in list_jobs(kubectl, operator, labels)
+        if job["metadata"]["labels"].get(STAGE_LABEL) in stages and not has_ended(job)
+    ]
+
+
+def pod_problems(pod: Mapping[str, Any]) -> list[str]:
+    """One line each; none if all is in order."""
+    status = pod.get("status", {})
+    found = [
+        f"no node: {condition['message']}"
+        for condition in status.get("conditions", [])
+        if condition["type"] == "PodScheduled" and condition["status"] == "False" and condition.get("message")
+    ]
+    for container in _containers(status):
+        found += waiting_problems(container)
+        found += _endings(container)
+    return found
+
+
+def has_begun(pod: Mapping[str, Any]) -> bool:
+    """Whether one of its containers has a log, which those before the main one may have, too."""
+    status = pod.get("status", {})
+    states = [{**found.get("lastState", {}), **found.get("state", {})} for found in _containers(status)]
+    return status.get("phase", "Pending") != "Pending" or any(
+        "running" in state or "terminated" in state for state in states
+    )
+
+
+def waiting_problems(container: Mapping[str, Any]) -> list[str]:
+    """Why a container does not begin, for its status."""
+    waiting = container.get("state", {}).get("waiting", {})
+    reason = waiting.get("reason", IN_ORDER[0])
+    if reason in (*IN_ORDER, STARTS_AGAIN):
+        return []
+    return [f"{container['name']} waits: {waiting.get('message', reason)}"]
+
+
+def _containers(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield from status.get("initContainerStatuses", [])
+    yield from status.get("containerStatuses", [])
+
+
+def _endings(container: Mapping[str, Any]) -> list[str]:
+    """What it said last when it failed, now or the last time."""
+    for when in ("state", "lastState"):
+        ended = container.get(when, {}).get("terminated")
+        if ended and ended["exitCode"]:
+            said = (ended.get("message", "").strip().splitlines() or [ended.get("reason", "")])[-1]
+            times = container.get("restartCount", 0)
+            again = f", started again {times} time(s)" if times else ""
+            return [f"{container['name']} ended with {ended['exitCode']}{again}: {said}"]
+    return []
+
+
+def queue_problems(kubectl: Kubectl, job: Mapping[str, Any]) -> list[str]:
+    """One line each; none if the job is in no queue, has its quota, or Kueue may not be asked."""
+    metadata = job["metadata"]
+    if QUEUE_LABEL not in metadata.get("labels", {}):
+        return []
+    try:
+        workloads = kubectl.matching(WORKLOAD_KIND, {})
+    except Refused:
+        return []
+    return [
+        f"no quota: {condition['message']}"
+        for workload in workloads
+        if any(owner["uid"] == metadata["uid"] for owner in workload["metadata"].get("ownerReferences", []))
+        for condition in workload.get("status", {}).get("conditions", [])
+        if (condition["type"], condition["status"]) == ("QuotaReserved", "False") and condition.get("message")
+    ]

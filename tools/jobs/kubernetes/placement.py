@@ -1,0 +1,304 @@
+"""Where a job of Kubernetes runs, by the cluster file: whose it is, on which nodes, how much of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from config.eks_cluster import EksCluster, EksInstanceGroup
+from config.facts.instance_catalogue import InstanceType, instance_type
+from config.kubernetes_names import COMMON_NAMESPACE, job_folder
+from config.task_governance import team_namespace
+from tools.jobs.checks import Share, accelerators_of, listed, sizes_of
+from workloads.launch.job_file import RESUMED, TRAINING
+from workloads.launch.pod_job import DEEP_HEALTH_LABEL, GROUP_LABEL, INSTANCE_TYPE_LABEL, PodJob
+
+IMAGE = re.compile(r"[\w.-]+(:\d+)?(/[a-z0-9._-]+)+(:[\w.-]+)?@sha256:[0-9a-f]{64}")
+RESUMED_NAMESPACE = re.compile(r"kubeflow$|hyperpod")
+"""SageMaker developer guide, "Automatic node recovery and auto-resume"."""
+MIN_HANG_SECONDS = 60
+"""The operator's agent looks once a second; a process writes five lines in this time at most."""
+DATA_CPUS, DATA_MEMORY_GIB = 8, 16
+MOST_RETRIES = 1000
+RETRIES = {
+    **dict.fromkeys(RESUMED, PodJob.max_retries),
+    **{"data": 3, "evaluate": 3, "bandwidth": 1, "convert-bionemo": 3},
+}
+"""By default: what does not go on where it was has little to lose, and mostly fails with its result."""
+BORROW_LIMIT_PERCENT = 50
+"""SageMaker's, where the cluster file gives none (``config/task_governance.py``)."""
+TOPOLOGIES = (
+    *(f"topology.k8s.aws/network-node-layer-{layer}" for layer in (1, 2, 3)),
+    "topology.k8s.aws/ultraserver-id",
+)
+"""Labels of HyperPod's nodes by which Kueue may put pods near each other; layer 3 is the nearest (SageMaker
+developer guide, "Topology-aware scheduling")."""
+
+
+@dataclass(frozen=True)
+class EksWanted:
+    """Options of ``make ... TARGET=eks``."""
+
+    stage: str
+    image: str | None
+    nodes: str | None = None
+    """How many, or a range: ``2-3`` starts with 2 and goes on with what there is, up to 3."""
+    team: str | None = None
+    namespace: str | None = None
+    priority: str | None = None
+    preferred_topology: str | None = None
+    required_topology: str | None = None
+    group: str | None = None
+    gpus_per_node: int | None = None
+    folder: str | None = None
+    service_account: str | None = None
+    hang_seconds: int = PodJob.hang_seconds
+    max_retries: int | None = None
+    """By stage, if it is None."""
+
+    @property
+    def num_retries(self) -> int:
+        return RETRIES[self.stage] if self.max_retries is None else self.max_retries
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement(Share):
+    """Whose job it is, and which nodes its pods take."""
+
+    team: str | None
+    namespace: str
+    folder: str
+    groups: Sequence[EksInstanceGroup]
+    priority: str | None
+
+    @property
+    def num_efa(self) -> int:
+        """All of the node with all accelerators, else a share; none where there is nobody to talk to."""
+        hardware = self.hardware
+        if not self.accelerators or self.sizes[-1] == 1 or not hardware.num_efa:
+            return 0
+        return max(1, hardware.num_efa * self.accelerators // hardware.num_accelerators)
+
+    def share(self, stage: str) -> tuple[int, int]:
+        """CPUs and GiB of memory: what Kubernetes and its daemons leave of a node, by the accelerators'
+        share.
+
+        A tenth of the CPUs and 15 % of the memory, one CPU and 1 GiB at least, are more than kubelet, the
+        health monitoring agent and device plugins take.
+        """
+        hardware, per_core = self.hardware, self.hardware.threads_per_core
+        cpus = min(hardware.vcpus * (group.threads_per_core or per_core) // per_core for group in self.groups)
+        cpus, memory = max(1, cpus * 9 // 10 - 1), max(1, int(hardware.memory_gib * 0.85) - 1)
+        if stage == "data":
+            return min(DATA_CPUS, cpus), min(DATA_MEMORY_GIB, memory)
+        part = self.accelerators / hardware.num_accelerators if self.accelerators else 1.0
+        return max(1, int(cpus * part)), max(1, int(memory * part))
+
+
+def placement(cluster: EksCluster, wanted: EksWanted, problems: list[str]) -> Placement:
+    """Find the nodes, and add to the problems what does not fit.
+
+    Raises:
+        ValueError: listing all problems, if there is no such group.
+    """
+    team = chosen_team(cluster, wanted.team, problems)
+    namespace = wanted.namespace or (team_namespace(team) if team else COMMON_NAMESPACE)
+    folder, mount = wanted.folder or default_folder(cluster, namespace), cluster.storage.lustre.mount_path
+    if not is_shared(cluster, folder):
+        problems.append(f"--folder: got {folder}; pods share {mount}")
+    if cluster.training_operator == "kubeflow" and not RESUMED_NAMESPACE.match(namespace):
+        problems.append(
+            f"--namespace: got {namespace}; HyperPod resumes Kubeflow's jobs in kubeflow and in namespaces "
+            "whose name begins with hyperpod"
+        )
+    if not IMAGE.fullmatch(wanted.image or ""):
+        problems.append(
+            f"IMAGE: got {wanted.image or 'none'}; a job names its image by digest, "
+            "<registry>/<repository>@sha256:<64 digits>, as make push prints it"
+        )
+    if wanted.hang_seconds < MIN_HANG_SECONDS:
+        problems.append(
+            f"--hang-seconds: got {wanted.hang_seconds}; give at least {MIN_HANG_SECONDS}, "
+            "and more than a step takes"
+        )
+    if not 0 <= wanted.num_retries <= MOST_RETRIES:
+        problems.append(f"--max-retries: got {wanted.max_retries}; allowed are 0 to {MOST_RETRIES}")
+    problems += _topology_problems(wanted, team)
+    groups = groups_of_type(cluster, wanted.group, problems)
+    if not groups:
+        raise ValueError(listed(problems))
+    hardware = instance_type(groups[0].instance_type)
+    return Placement(
+        team=team,
+        namespace=namespace,
+        folder=folder,
+        groups=groups,
+        hardware=hardware,
+        accelerators=accelerators_of(
+            hardware, wanted.stage, wanted.gpus_per_node, problems, option="--group"
+        ),
+        sizes=_sizes(cluster, groups, wanted, _quota(cluster, team, hardware), problems),
+        priority=chosen_priority(cluster, wanted.priority, team, problems),
+    )
+
+
+def is_shared(cluster: EksCluster, path: str) -> bool:
+    """Whether pods share the file system that the path is on."""
+    mount = cluster.storage.lustre.mount_path
+    return ".." not in Path(path).parts and PurePosixPath(path).is_relative_to(mount)
+
+
+def default_folder(cluster: EksCluster, namespace: str) -> str:
+    """Where runs, data and downloads of a namespace are."""
+    return f"{cluster.storage.lustre.mount_path}/{job_folder(namespace)}/esm2"
+
+
+def chosen_team(cluster: EksCluster, team: str | None, problems: list[str]) -> str | None:
+    """Whose job it is; None where the cluster file has no teams."""
+    names = [found.name for found in cluster.task_governance.teams] if cluster.task_governance else []
+    if team is None and len(names) > 1:
+        problems.append(f"--team: name one of {', '.join(names)}: whose job is it?")
+    elif team is not None and team not in names:
+        has = f"the cluster file has {', '.join(names)}" if names else "the cluster file has no teams"
+        problems.append(f"--team: got {team}; {has}")
+    return team or next(iter(names), None)
+
+
+def chosen_priority(
+    cluster: EksCluster, priority: str | None, team: str | None, problems: list[str]
+) -> str | None:
+    """A priority class of the cluster file, for a team's pods; None for the lowest."""
+    classes = cluster.task_governance.priority_classes if cluster.task_governance else []
+    names = [found.name for found in classes]
+    if priority is None:
+        return None
+    if priority not in names or team is None:
+        problems.append(f"--priority: got {priority}; the cluster file has {', '.join(names) or 'none'}")
+    return priority
+
+
+def queue_names(team: str | None, priority: str | None) -> tuple[str | None, str | None]:
+    """A team's queue and the priority class as SageMaker calls them (developer guide, "Task governance")."""
+    return (
+        f"{team_namespace(team)}-localqueue" if team else None,
+        f"{priority}-priority" if priority else None,
+    )
+
+
+def _topology_problems(wanted: EksWanted, team: str | None) -> list[str]:
+    asked = {
+        "--preferred-topology": wanted.preferred_topology,
+        "--required-topology": wanted.required_topology,
+    }
+    given = {option: label for option, label in asked.items() if label is not None}
+    problems = [
+        f"{option}: got {label}; allowed are {', '.join(TOPOLOGIES)}"
+        for option, label in given.items()
+        if label not in TOPOLOGIES
+    ]
+    if len(given) > 1:
+        problems.append("--preferred-topology, --required-topology: give one of them")
+    if given and team is None:
+        problems.append(
+            f"{', '.join(given)}: Kueue looks for such nodes, for jobs of a team; the cluster file has no "
+            "teams"
+        )
+    return problems
+
+
+def groups_of_type(cluster: EksCluster, wanted: str | None, problems: list[str]) -> list[EksInstanceGroup]:
+    """Groups of one type: that of the named one, or the first with accelerators."""
+    ordered = sorted(
+        cluster.instance_groups, key=lambda group: instance_type(group.instance_type).num_accelerators == 0
+    )
+    names = [group.name for group in cluster.instance_groups]
+    if wanted is not None and wanted not in names:
+        problems.append(f"--group: got {wanted}; the cluster file has {', '.join(names)}")
+        return []
+    if wanted is not None:
+        return [group for group in ordered if group.name == wanted]
+    return [group for group in ordered if group.instance_type == ordered[0].instance_type]
+
+
+def node_labels(groups: Sequence[EksInstanceGroup], *, by_name: bool) -> dict[str, str]:
+    """Of nodes of these groups, which have one type; ``by_name`` are those of the one group alone."""
+    labels = {INSTANCE_TYPE_LABEL: groups[0].instance_type}
+    if by_name:
+        labels[GROUP_LABEL] = groups[0].name
+    if all(group.deep_health_checks for group in groups):
+        labels[DEEP_HEALTH_LABEL] = "Passed"
+    return labels
+
+
+def tolerations(groups: Sequence[EksInstanceGroup]) -> tuple[dict[str, str], ...]:
+    """Of the groups' own taints. That of nodes found unhealthy is not among them: jobs stay away."""
+    found = {
+        (taint.key, taint.value, taint.effect): {
+            "key": taint.key,
+            "operator": "Exists" if taint.value is None else "Equal",
+            **({} if taint.value is None else {"value": taint.value}),
+            "effect": taint.effect,
+        }
+        for group in groups
+        for taint in group.taints
+    }
+    return tuple(found.values())
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """Of one instance type, for one team."""
+
+    own: int
+    with_borrowed: int
+
+
+def _quota(cluster: EksCluster, team_name: str | None, hardware: InstanceType) -> _Nodes | None:
+    """Whole nodes that a team may use; None where nothing bounds it."""
+    teams = cluster.task_governance.teams if cluster.task_governance else []
+    for team in teams:
+        if team.name != team_name:
+            continue
+        own = 0
+        for part in team.quota:
+            if part.instance_type == hardware.name:
+                own += part.num_instances or 0
+                own += (part.num_accelerators or 0) // max(1, hardware.num_accelerators)
+        if not own:
+            return None  # lives on what is lent, which only Kueue knows
+        percent = team.borrow_limit_percent or BORROW_LIMIT_PERCENT
+        lent = own * percent // 100 if team.sharing == "lend_and_borrow" else 0
+        return _Nodes(own, own + lent)
+    return None
+
+
+def _sizes(
+    cluster: EksCluster,
+    groups: Sequence[EksInstanceGroup],
+    wanted: EksWanted,
+    quota: _Nodes | None,
+    problems: list[str],
+) -> range:
+    there = sum(group.max_instances or group.num_instances for group in groups)
+    most = min(there, quota.own) if quota else there
+    asked = wanted.nodes or str(most if wanted.stage in (*TRAINING, "bandwidth") else 1)
+    names = ", ".join(group.name for group in groups)
+    sizes = sizes_of(asked, wanted.stage, there, problems, who=names)
+    if sizes and quota and sizes[-1] > quota.with_borrowed:
+        problems.append(
+            f"NODES: got {asked}; the team's quota of {groups[0].instance_type} is {quota.own} node(s), "
+            f"{quota.with_borrowed} with all that it may borrow"
+        )
+    if len(sizes) > 1 and wanted.stage != "train":
+        problems.append(f"NODES: got {asked}; only training goes on with another number of nodes")
+    if len(sizes) > 1 and cluster.training_operator == "hyperpod":
+        # SageMaker developer guide, "Using elastic training in Amazon SageMaker HyperPod".
+        spot = [group.name for group in groups if group.capacity == "spot"]
+        problems += [
+            f"NODES: got {asked}; HyperPod's operator does not change the number of spot nodes, "
+            f"which {name} has"
+            for name in spot
+        ]
+    return sizes

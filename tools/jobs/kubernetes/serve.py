@@ -1,0 +1,176 @@
+"""Serve a model by pods: ``python -m tools.jobs.kubernetes.serve --endpoint FILE --model /fsx/...``.
+
+The same command again brings what runs to what the file says. ``--to FOLDER`` writes the manifests instead,
+``--delete`` takes the pods and their name away.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from config.eks_cluster import EksCluster
+from config.endpoint import Endpoint
+from config.kubernetes_names import COMMON_NAMESPACE, LUSTRE_CLAIM, TRAINING_UID
+from config.reading.endpoint_file import load_endpoint
+from config.reading.loader import load_eks_cluster
+from config.task_governance import team_namespace
+from tools.command_line import cluster_parser, run_command
+from tools.jobs.checks import listed
+from tools.jobs.command import code_revision
+from tools.jobs.kubernetes.files import to_yaml
+from tools.jobs.kubernetes.image import commit_image
+from tools.jobs.kubernetes.placement import (
+    chosen_priority,
+    chosen_team,
+    groups_of_type,
+    is_shared,
+    node_labels,
+    queue_names,
+    tolerations,
+)
+from tools.kubernetes.kubectl import Kubectl, Manifest, Refused, open_kubectl
+from workloads.esm2.serving.settings import ServeSettings
+from workloads.launch.kubernetes_service import SERVICE_PORT, PodService, manifests
+
+
+def main() -> int:
+    options = _options()
+    cluster = load_eks_cluster(options.cluster)
+    image = options.image or commit_image(cluster, options.profile)
+    endpoint = load_endpoint(options.endpoint, {"image": image, "model": options.model}, "eks")
+    service = pod_service(
+        cluster,
+        endpoint,
+        team=options.team,
+        priority=options.priority,
+        namespace=options.namespace,
+        group=options.group,
+        version=code_revision(),
+    )
+    objects = manifests(service)
+    if options.to:
+        options.to.mkdir(parents=True, exist_ok=True)
+        path = options.to / f"{service.name}.yaml"
+        path.write_text("---\n".join(map(to_yaml, objects)))
+        print(f"written  {path}\nnext     kubectl apply --server-side -f {path}")
+        return 0
+    with open_kubectl(
+        cluster, service.namespace, profile=options.profile, kubeconfig=options.kubeconfig
+    ) as kubectl:
+        if options.delete:
+            for kind in delete(kubectl, objects):
+                print(f"deleted  {kind} {service.name}")
+            return 0
+        check_place(kubectl, service)
+        apply(kubectl, objects)
+    print(f"pods     {service.replicas} in {service.namespace}, each with {service.num_gpus} GPU(s)")
+    print(f"address  http://{service.name}.{service.namespace}:{SERVICE_PORT}/invocations, for pods there")
+    print(f"next     kubectl --namespace {service.namespace} rollout status deployment/{service.name}")
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = cluster_parser("Serve a model by pods of the cluster.")
+    parser.add_argument("--endpoint", type=Path, required=True, help="endpoint file")
+    parser.add_argument("--model", help="folder of the model on the cluster's file system; else the file's")
+    parser.add_argument("--image", help="by digest; the one of this commit in the cluster's repository")
+    parser.add_argument("--team", help="whose namespace and quota")
+    parser.add_argument("--priority", help="class of the cluster file, for a team's pods")
+    parser.add_argument("--namespace", help="another one than the team's")
+    parser.add_argument("--group", help="instance group; the first one with GPUs")
+    parser.add_argument("--kubeconfig", type=Path, help="instead of the caller's AWS credentials")
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help="write the manifests there instead")
+    parser.add_argument("--delete", action="store_true", help="end it")
+    return parser.parse_args()
+
+
+def pod_service(
+    cluster: EksCluster,
+    endpoint: Endpoint,
+    *,
+    team: str | None,
+    priority: str | None,
+    namespace: str | None,
+    group: str | None,
+    version: str,
+) -> PodService:
+    """What the endpoint file says, on nodes of the cluster.
+
+    Raises:
+        ValueError: listing all that does not fit together.
+    """
+    asked = endpoint.kubernetes
+    assert asked is not None  # load_endpoint has seen to it
+    problems: list[str] = []
+    whose = chosen_team(cluster, team, problems) if namespace is None else None
+    queue, priority_class = queue_names(whose, chosen_priority(cluster, priority, whose, problems))
+    mount = cluster.storage.lustre.mount_path
+    if not is_shared(cluster, endpoint.model) or PurePosixPath(endpoint.model) == PurePosixPath(mount):
+        problems.append(f"MODEL: got {endpoint.model}; pods read folders below {mount}")
+    groups = groups_of_type(cluster, group, problems)
+    if problems:
+        raise ValueError(listed(problems))
+    limits = ServeSettings.of(endpoint.limits.environment)
+    return PodService(
+        name=endpoint.name,
+        namespace=namespace or (team_namespace(whose) if whose else COMMON_NAMESPACE),
+        image=endpoint.image,
+        version=version,
+        model=str(PurePosixPath(endpoint.model).relative_to(mount)),
+        claim=LUSTRE_CLAIM,
+        environment=endpoint.limits.environment,
+        replicas=asked.replicas,
+        num_gpus=asked.gpus,
+        num_cpus=asked.cpus,
+        memory_gib=asked.memory_gib,
+        node_labels=node_labels(groups, by_name=group is not None),
+        tolerations=tolerations(groups),
+        user=TRAINING_UID,
+        startup_seconds=endpoint.startup_seconds,
+        drain_seconds=limits.drain_seconds,
+        timeout_seconds=limits.timeout_seconds,
+        queue=queue,
+        priority=priority_class,
+    )
+
+
+def check_place(kubectl: Kubectl, service: PodService) -> None:
+    """Whether the namespace is there, and the file system in it.
+
+    Raises:
+        ValueError: saying what is missing.
+    """
+    if kubectl.find("namespace", service.namespace) is None:
+        raise ValueError(f"namespace {service.namespace} is not there; make deploy makes it, or name another")
+    claim = kubectl.find("persistentvolumeclaim", service.claim)
+    phase = claim.get("status", {}).get("phase") if claim else None
+    if phase != "Bound":
+        raise ValueError(f"claim {service.claim}: {phase or 'not there'}; the model comes by it: make deploy")
+
+
+def apply(kubectl: Kubectl, objects: Sequence[Manifest]) -> None:
+    """Make the objects, or change them to what they should be.
+
+    Raises:
+        ValueError: naming the one that the cluster refuses; those before it are made.
+    """
+    for manifest in objects:
+        try:
+            kubectl.apply(manifest)
+        except Refused as error:
+            raise ValueError(f"Kubernetes refuses the {manifest['kind']}: {error}") from None
+
+
+def delete(kubectl: Kubectl, objects: Sequence[Manifest]) -> list[str]:
+    """Last made, first gone; kinds of those that were there."""
+    return [
+        manifest["kind"]
+        for manifest in reversed(objects)
+        if kubectl.delete(manifest["kind"].lower(), manifest["metadata"]["name"])
+    ]
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,173 @@
+"""Submit a stage to Kubernetes: ``python -m tools.jobs.kubernetes.submit STAGE --config RUN [key=value]``.
+
+Prints the job and where its metrics and report are, as on Slurm. ``--to FOLDER`` writes the manifests
+instead, for kubectl and for HyperPod's own command line (hyp).
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from config.eks_cluster import EksCluster
+from config.facts.instance_catalogue import instance_type
+from config.reading.loader import load_eks_cluster
+from tools.command_line import run_command
+from tools.images.build import DEFAULT_FRAMEWORK, FRAMEWORK_OF, NEURON
+from tools.jobs.command import code_revision, named_run, print_found, stage_parser
+from tools.jobs.kubernetes.files import write_files
+from tools.jobs.kubernetes.image import commit_image, image_note
+from tools.jobs.kubernetes.job_state import active_jobs, kind_of
+from tools.jobs.kubernetes.placement import EksWanted, groups_of_type
+from tools.jobs.kubernetes.request import bandwidth_job, pod_job
+from tools.kubernetes.kubectl import Kubectl, Refused, open_kubectl
+from workloads.launch.job_file import TRAINING, results
+from workloads.launch.kubernetes_job import config_map, job_manifest
+from workloads.launch.pod_job import RUN_LABEL, PodJob
+
+QUEUE_KIND = "localqueues.kueue.x-k8s.io"
+
+
+def main() -> int:
+    options = _options()
+    cluster = load_eks_cluster(options.cluster)
+    framework = framework_of(cluster, options.stage, options.group)
+    image = options.image or commit_image(cluster, options.profile, framework)
+    given = vars(options) | {"image": image}
+    wanted = EksWanted(**{field.name: given[field.name] for field in fields(EksWanted)})
+    run, version = named_run(options), code_revision()
+    if run is None:
+        job = bandwidth_job(cluster, options.overrides, wanted, version=version)
+    else:
+        job = pod_job(cluster, *run, options.overrides, wanted, version=version)
+    if options.to:
+        for line in write_files(job, options.to):
+            print(line)
+        return 0
+    if options.kubeconfig is None and (note := image_note(cluster, image, options.profile)):
+        print(f"note: {note}")
+    with open_kubectl(
+        cluster, job.namespace, profile=options.profile, kubeconfig=options.kubeconfig
+    ) as kubectl:
+        check_place(kubectl, job)
+        create(kubectl, job)
+    size = f"{job.min_pods} to {job.num_pods}" if job.is_elastic else str(job.num_pods)
+    target = f"TARGET=eks JOB={job.name}"
+    print_found(
+        {
+            "job": job.name,
+            "pods": f"{size} in {job.namespace}, of {job.operator}'s operator",
+            **results(job.stage, job.run_dir, job.output),
+        },
+        follow=f"make tail {target}, make status TARGET=eks, make fetch {target}",
+    )
+    return 0
+
+
+def framework_of(cluster: EksCluster, stage: str, group: str | None) -> str:
+    """Key of ``FRAMEWORKS``: whose image a stage takes, by the nodes that it runs on."""
+    groups = groups_of_type(cluster, group, [])
+    is_neuron = bool(groups) and instance_type(groups[0].instance_type).is_neuron
+    return FRAMEWORK_OF.get(stage, NEURON if is_neuron else DEFAULT_FRAMEWORK)
+
+
+def _options() -> argparse.Namespace:
+    parser = stage_parser(
+        "Submit a stage of a run to the cluster's Kubernetes.",
+        nodes="a number or a range (2-3); else the team's quota, or all of the group, to train; else 1",
+        image="by digest; the one of this commit in the cluster's repository",
+        hang_seconds=EksWanted.hang_seconds,
+    )
+    parser.add_argument("--team", help="whose quota, queue and namespace")
+    parser.add_argument("--namespace", help="another one than the team's")
+    parser.add_argument("--priority", help="one of the cluster file's priority_classes")
+    parser.add_argument(
+        "--preferred-topology", metavar="LABEL", help="of nodes near each other, if there are: as hyp has it"
+    )
+    parser.add_argument("--required-topology", metavar="LABEL", help="the same; without them the job waits")
+    parser.add_argument("--group", help="instance group; the first one with GPUs")
+    parser.add_argument("--service-account", help="whose rights to AWS the pods have (pod identity)")
+    parser.add_argument("--max-retries", type=int, help="by the operator; 10 of what goes on where it was")
+    parser.add_argument("--kubeconfig", type=Path, help="instead of the caller's AWS credentials")
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help="write the manifests there instead")
+    return parser.parse_intermixed_args()
+
+
+def check_place(kubectl: Kubectl, job: PodJob) -> None:
+    """Whether the cluster has what the job needs, and nothing that is in its way.
+
+    Raises:
+        ValueError: listing what is missing.
+    """
+    if kubectl.find("namespace", job.namespace) is None:
+        comes = "with the team's quota (make deploy)" if job.queue else "with the cluster (make deploy)"
+        raise ValueError(f"namespace {job.namespace} is not there; it comes {comes}, or name another one")
+    problems = []
+    claim = kubectl.find("persistentvolumeclaim", job.claim)
+    phase = claim.get("status", {}).get("phase") if claim else None
+    if phase != "Bound":
+        problems.append(
+            f"claim {job.claim}: {phase or 'not there'}; pods get the Lustre file system by it. make deploy "
+            "makes it, kubectl describe pvc says why it is not bound"
+        )
+    if job.queue and kubectl.find(QUEUE_KIND, job.queue) is None:
+        problems.append(f"queue {job.queue} is not there; it comes with the team's quota (make deploy)")
+    if job.service_account and kubectl.find("serviceaccount", job.service_account) is None:
+        problems.append(
+            f"service account {job.service_account} is not in {job.namespace}; make deploy makes the one of "
+            "jobs, --service-account names another"
+        )
+    if job.stage in TRAINING:
+        problems += [
+            f"run {job.run} is being trained by job {name}; make cancel TARGET=eks JOB={name}, or give "
+            "another name="
+            for name in active_jobs(kubectl, job.operator, {RUN_LABEL: job.run}, stages=TRAINING)
+        ]
+    if problems:
+        raise ValueError("\n".join(problems))
+
+
+def create(kubectl: Kubectl, job: PodJob) -> None:
+    """Make the job and its run file, which goes when the job goes.
+
+    Raises:
+        ValueError: if the cluster refuses one of them; then neither is there.
+    """
+    manifest, kind = job_manifest(job), kind_of(job.operator)
+    try:
+        if unknown := dropped(manifest["spec"], kubectl.create(manifest, dry_run=True)["spec"], "spec"):
+            raise Refused(
+                f"{manifest['kind']} has no {', '.join(unknown)} there; the training operator is of another "
+                "version than the one that make deploy brings"
+            )
+        uid = kubectl.create(manifest)["metadata"]["uid"]
+    except Refused as error:
+        raise ValueError(f"Kubernetes refuses the job: {error}") from None
+    owner = {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "name": job.name, "uid": uid}
+    run_file = config_map(job)
+    run_file["metadata"]["ownerReferences"] = [owner]
+    try:
+        kubectl.create(run_file)
+    except Refused as error:
+        kubectl.delete(kind, job.name)
+        raise ValueError(f"Kubernetes refuses the run file, and the job is gone again: {error}") from None
+
+
+def dropped(sent: Any, kept: Any, path: str) -> list[str]:
+    """Fields that Kubernetes has left out without a word, as it does those that a kind has not."""
+    if isinstance(sent, list) and isinstance(kept, list) and len(sent) == len(kept):
+        pairs = [(f"{path}[{n}]", *pair) for n, pair in enumerate(zip(sent, kept, strict=True))]
+    elif isinstance(sent, dict) and isinstance(kept, dict):
+        # What is empty is as good as not there.
+        if lost := [f"{path}.{name}" for name, value in sent.items() if value and name not in kept]:
+            return lost
+        pairs = [(f"{path}.{name}", value, kept.get(name)) for name, value in sent.items()]
+    else:
+        return []
+    return [name for inner, one, other in pairs for name in dropped(one, other, inner)]
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,326 @@
+"""Jobs of Kubernetes: ``python -m tools.jobs.kubernetes.watch status|tail|cancel|fetch [JOB]``.
+
+Without a job the last one is meant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryFile
+from time import sleep as pause
+from typing import Any
+
+from config.eks_cluster import EksCluster
+from config.kubernetes_names import COMMON_NAMESPACE
+from config.reading.loader import load_eks_cluster
+from config.task_governance import team_namespace
+from tools.command_line import cluster_parser, format_table, run_command
+from tools.jobs.delivery import Delivery
+from tools.jobs.kubernetes.job_state import (
+    has_begun,
+    has_ended,
+    kind_of,
+    list_jobs,
+    pod_problems,
+    queue_problems,
+    state,
+    waiting_problems,
+)
+from tools.jobs.kubernetes.placement import chosen_team
+from tools.jobs.slurm.watch import FETCH
+from tools.kubernetes.kubectl import Kubectl, Manifest, Refused, open_kubectl
+from workloads.launch.pod_job import (
+    JOB_LABEL,
+    RUN_DIR_ANNOTATION,
+    RUN_LABEL,
+    SAVE_SECONDS,
+    STAGE_LABEL,
+    Operator,
+)
+
+POD_SECONDS = 3600
+"""Then Kubernetes ends a pod that nobody has removed."""
+START_SECONDS = 600
+"""An image of this size takes minutes to a node that has not had it."""
+FETCH_POLL_SECONDS = 2.0
+LARGEST_MIB = 16 << 10
+"""Of a model or a table: ESM-2 3B has 11 GiB. It comes through the API server, at tens of MB/s."""
+STAYS = "it stays on the shared file system, where pods with the claim fsx read it (docs/training-on-eks.md)"
+NUM_SHOWN = 5
+"""Jobs of which status shows the log's last line."""
+POLL_SECONDS = 5.0
+MOST_LOGS = 768
+"""Containers that kubectl follows at once: a pod has three."""
+YET_TO_START = "is waiting to start"
+"""What kubectl says of a container whose turn has not come."""
+FIRST_LINES = 50
+
+
+def main() -> int:
+    options = _options()
+    cluster = load_eks_cluster(options.cluster)
+    if options.what == "cancel" and not options.job:
+        raise ValueError("cancel: name the job, make cancel TARGET=eks JOB=<name>; make status lists them")
+    operator = cluster.training_operator
+    with open_kubectl(
+        cluster,
+        options.namespace or _namespace(cluster, options.team),
+        profile=options.profile,
+        kubeconfig=options.kubeconfig,
+    ) as kubectl:
+        if options.what == "status":
+            return status(kubectl, operator)
+        if options.what == "tail":
+            return tail(kubectl, operator, options.job)
+        job = find_job(kubectl, operator, options.job)
+        return cancel(kubectl, operator, job) if options.what == "cancel" else fetch(kubectl, job, options.to)
+
+
+def _options() -> argparse.Namespace:
+    parser = cluster_parser("Look after jobs that make ... TARGET=eks has submitted.")
+    parser.add_argument("what", choices=("status", "tail", "cancel", "fetch"))
+    parser.add_argument("job", nargs="?", default="", help="its name; the last one submitted, if not given")
+    parser.add_argument("--team", help="whose jobs")
+    parser.add_argument("--namespace", help="another one than the team's")
+    parser.add_argument("--kubeconfig", type=Path, help="instead of the caller's AWS credentials")
+    parser.add_argument(
+        "--to", type=Path, default=Path("runs"), help="folder for what is fetched (%(default)s)"
+    )
+    return parser.parse_args()
+
+
+def _namespace(cluster: EksCluster, wanted: str | None) -> str:
+    problems: list[str] = []
+    team = chosen_team(cluster, wanted, problems)
+    if problems:
+        raise ValueError(problems[0])
+    return team_namespace(team) if team else COMMON_NAMESPACE
+
+
+def find_job(kubectl: Kubectl, operator: Operator, name: str) -> dict[str, Any]:
+    """The job of that name, or the last one.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    jobs = list_jobs(kubectl, operator, {JOB_LABEL: name} if name else {})
+    if not jobs:
+        which = f"no job {name} is" if name else "no job is"
+        raise ValueError(f"{which} in namespace {kubectl.namespace}; make status TARGET=eks lists them")
+    return jobs[0]
+
+
+def status(kubectl: Kubectl, operator: Operator) -> int:
+    """Jobs, and how far the newest ones are."""
+    jobs = list_jobs(kubectl, operator, {})
+    rows = [
+        [
+            job["metadata"]["name"],
+            job["metadata"]["labels"][STAGE_LABEL],
+            job["metadata"]["labels"][RUN_LABEL],
+            state(job),
+            _age(job["metadata"].get("creationTimestamp")),
+        ]
+        for job in jobs
+    ]
+    print(format_table(["JOB", "STAGE", "RUN", "STATE", "AGE"], rows))
+    for job in jobs[:NUM_SHOWN]:
+        name = job["metadata"]["name"]
+        print(f"\njob {name}  run {job['metadata']['labels'][RUN_LABEL]}  {state(job)}")
+        waits = [] if has_ended(job) else queue_problems(kubectl, job)
+        for message in [*_messages(job), *waits]:
+            print(f"  {'why':8} {message}")
+        for pod in _pods(kubectl, name):
+            where = pod["spec"].get("nodeName", "no node yet")
+            print(f"  {'pod':8} {pod['metadata']['name']}  {pod['status'].get('phase', '')}  {where}")
+            for problem in pod_problems(pod):
+                print(f"  {'':8} {problem}")
+        if line := _last_line(kubectl, name):
+            print(f"  {'log':8} {line}")
+    return 0
+
+
+def _messages(job: Mapping[str, Any]) -> list[str]:
+    """Of the condition that the job is in."""
+    conditions = job.get("status", {}).get("conditions") or []
+    return [found["message"] for found in conditions if found["type"] == state(job) and found.get("message")]
+
+
+def _age(created: str | None) -> str:
+    if not created:
+        return ""
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()
+    minutes, hours = int(seconds // 60), int(seconds // 3600)
+    return (
+        f"{hours // 24}d{hours % 24}h"
+        if hours >= 48
+        else f"{hours}h{minutes % 60}m"
+        if hours
+        else f"{minutes}m"
+    )
+
+
+def _pods(kubectl: Kubectl, name: str) -> list[dict[str, Any]]:
+    return sorted(kubectl.matching("pod", {JOB_LABEL: name}), key=lambda pod: str(pod["metadata"]["name"]))
+
+
+def _last_line(kubectl: Kubectl, name: str) -> str:
+    """Of the first pod that has one."""
+    for pod in _pods(kubectl, name):
+        try:
+            lines = kubectl.run("logs", pod["metadata"]["name"], "--tail=1").strip().splitlines()
+        except Refused:  # its container has not begun
+            continue
+        if lines:
+            return lines[-1]
+    return ""
+
+
+def tail(kubectl: Kubectl, operator: Operator, name: str) -> int:
+    """The logs of a job's pods, until it ends; pods that come in place of others are followed as well."""
+    name = name or find_job(kubectl, operator, "")["metadata"]["name"]
+    begun, waiting, seen = False, "", ""
+    while True:
+        jobs = list_jobs(kubectl, operator, {JOB_LABEL: name})
+        pods = _pods(kubectl, name)
+        if not jobs and not pods:
+            if begun:
+                print(f"job {name} is gone")
+                return 0
+            find_job(kubectl, operator, name)
+        if any(has_begun(pod) for pod in pods):
+            # What pods said before they were followed is not lost, and nothing comes twice.
+            lines = ["--tail=-1", f"--since-time={seen}"] if begun else [f"--tail={FIRST_LINES}"]
+            begun = True
+            kubectl.stream(
+                "logs",
+                f"--selector={JOB_LABEL}={name}",
+                "--follow",
+                "--prefix",
+                "--all-containers",
+                "--ignore-errors",
+                f"--max-log-requests={MOST_LOGS}",
+                *lines,
+                say=_tell,
+            )
+            seen = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        elif jobs and waiting != (now := _why_not_begun(kubectl, jobs[0], pods)):
+            waiting = now
+            print(now, flush=True)
+        if jobs and has_ended(jobs[0]):
+            print(f"job {name}: {state(jobs[0])}")
+            return 0
+        pause(POLL_SECONDS)
+
+
+def _tell(line: str) -> None:
+    if YET_TO_START not in line:
+        print(line, flush=True)
+
+
+def _why_not_begun(kubectl: Kubectl, job: Mapping[str, Any], pods: list[dict[str, Any]]) -> str:
+    problems = [f"  {why}" for why in queue_problems(kubectl, job)]
+    problems += [f"  {pod['metadata']['name']}  {why}" for pod in pods for why in pod_problems(pod)]
+    return "\n".join([f"the job has not begun: {state(job)}", *problems])
+
+
+def cancel(kubectl: Kubectl, operator: Operator, job: Mapping[str, Any]) -> int:
+    """Have its processes save and end: Kubernetes sends SIGTERM, and waits for them."""
+    name = job["metadata"]["name"]
+    was_over = has_ended(job)
+    kubectl.delete(kind_of(operator), name)
+    if was_over:
+        print(f"job {name} had ended ({state(job)}) and is removed, with its pods' logs")
+        return 0
+    print(f"job {name} is asked to save and to end, within {SAVE_SECONDS} s: make tail TARGET=eks JOB={name}")
+    print(
+        f"at once, without saving: kubectl delete pod --selector={JOB_LABEL}={name} --grace-period=0 --force"
+    )
+    return 0
+
+
+def fetch(kubectl: Kubectl, job: Mapping[str, Any], to: Path) -> int:
+    """Bring report, results and metrics, and of models and tables those that are not too large.
+
+    Raises:
+        ValueError: if there is nothing to bring, it came damaged, or the pod does not start.
+    """
+    run_dir = job["metadata"]["annotations"][RUN_DIR_ANNOTATION]
+    pod = fetch_pod(job)
+    name = pod["metadata"]["name"]
+    kubectl.create(pod)
+    try:
+        _wait(kubectl, name)
+        program = ["bash", "-c", f'{FETCH.read_text()}fetch_run "$@"', FETCH.name, run_dir, str(LARGEST_MIB)]
+        with TemporaryFile() as archive:
+            delivery = Delivery(archive)
+            status = kubectl.stream("exec", name, "--", *program, say=delivery.take)
+            return delivery.unpack(to, status=status, instead=STAYS)
+    finally:
+        kubectl.delete("pod", name)
+
+
+def fetch_pod(job: Mapping[str, Any]) -> Manifest:
+    """With the job's own image and nodes, which have it already, and next to nothing of them."""
+    spec = job["spec"]
+    replicas = spec.get("replicaSpecs") or list(spec["pytorchReplicaSpecs"].values())
+    template = replicas[0]["template"]["spec"]
+    [container] = template["containers"]
+    sizes = {"cpu": "250m", "memory": "512Mi"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"fetch-{secrets.token_hex(4)}",
+            "namespace": job["metadata"]["namespace"],
+            "labels": {"app.kubernetes.io/name": "esm2-fetch"},
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": POD_SECONDS,
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": template["securityContext"],
+            "nodeSelector": template["nodeSelector"],
+            "tolerations": template["tolerations"],
+            "containers": [
+                {
+                    "name": "fetch",
+                    "image": container["image"],
+                    "command": ["sleep", str(POD_SECONDS)],
+                    "securityContext": container["securityContext"],
+                    "resources": {"requests": sizes, "limits": sizes},
+                    "volumeMounts": [m for m in container["volumeMounts"] if m["name"] == "shared"],
+                }
+            ],
+            "volumes": [volume for volume in template["volumes"] if volume["name"] == "shared"],
+        },
+    }
+
+
+def _wait(kubectl: Kubectl, name: str) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        status = (kubectl.find("pod", name) or {}).get("status", {})
+        if status.get("phase") == "Running":
+            return
+        bad = [why for found in status.get("containerStatuses", []) for why in waiting_problems(found)]
+        if status.get("phase") in ("Failed", "Succeeded"):
+            bad.append(status.get("message", status["phase"]))
+        if bad:
+            raise ValueError(f"the pod that fetches does not start: {bad[0]}")
+        time.sleep(FETCH_POLL_SECONDS)
+    raise ValueError(
+        f"the pod that fetches has not started in {START_SECONDS} s: no node has room for it, or the image "
+        "is long in coming; try again, kubectl describe pod says more"
+    )
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,88 @@
+"""The training code of this checkout, brought to the cluster: one folder for each version of its contents.
+
+Jobs read theirs for as long as they run, whatever is submitted or deployed meanwhile.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from config.content_hash import IGNORED, content_hash
+from config.resource_names import artifact_bucket
+from config.slurm_cluster import SlurmCluster
+from tools.aws_session import aws_client, open_session
+from tools.nodes.head_node import HeadNode
+
+WORKLOADS = Path(__file__).parents[3] / "workloads"
+BRING_CODE = Path(__file__).with_name("bring_code.sh")
+PREFIX = "workloads"
+"""Of the artifact bucket; deployments upload there under the same names."""
+
+
+def code_hash() -> str:
+    return content_hash(WORKLOADS, {})
+
+
+def deployed_folder(cluster: SlurmCluster) -> Path:
+    """Where node set-up puts this version, if it is the one that was deployed."""
+    return Path(cluster.storage.lustre.mount_path) / "workloads" / code_hash()
+
+
+def copy_here(cluster: SlurmCluster, folder: str) -> str:
+    """On a machine of the cluster: the deployed version, or else a copy of the user's own; where it is.
+
+    Raises:
+        ValueError: if it cannot be written.
+    """
+    deployed = deployed_folder(cluster)
+    if deployed.is_dir():
+        return str(deployed)
+    target = Path(folder) / "copies" / code_hash()
+    if target.is_dir():
+        return str(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".partial-", dir=target.parent) as partial:
+            copy = Path(partial, target.name)
+            shutil.copytree(WORKLOADS, copy, ignore=shutil.ignore_patterns(*IGNORED))
+            copy.rename(target)
+    except OSError as error:
+        if target.is_dir():
+            return str(target)  # that of another submission, which was first
+        raise ValueError(
+            f"the code cannot be copied to {target}: {error.strerror or error}; free space (df -h), or name "
+            "a folder of yours on the shared file system with --folder"
+        ) from None
+    return str(target)
+
+
+def bring(cluster: SlurmCluster, head: HeadNode, profile: str | None) -> str:
+    """By the artifact bucket, which the cluster's nodes read; where it is there.
+
+    Raises:
+        ValueError: if the head node cannot copy it.
+    """
+    session = open_session(region=cluster.region, profile=profile)
+    account = aws_client(session, "sts").get_caller_identity()["Account"]
+    bucket, version = artifact_bucket(cluster, account), code_hash()
+    _upload(aws_client(session, "s3"), bucket, f"{PREFIX}/{version}")
+    folder = str(deployed_folder(cluster))
+    said: list[str] = []
+    arguments = [cluster.region, f"s3://{bucket}/{PREFIX}/{version}", folder]
+    if head.run_as_root(BRING_CODE.read_text(), arguments, said.append):
+        raise ValueError(f"{head.name}: " + "\n".join(said))
+    return folder
+
+
+def _upload(s3: Any, bucket: str, prefix: str) -> None:
+    """What is not there yet: names say what is in it, so nothing is ever overwritten with another content."""
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/")
+    there = {item["Key"] for page in pages for item in page.get("Contents", [])}
+    ignored = shutil.ignore_patterns(*IGNORED)
+    for path in sorted(WORKLOADS.rglob("*")):
+        key = f"{prefix}/{path.relative_to(WORKLOADS).as_posix()}"
+        if path.is_file() and key not in there and not ignored("", list(path.parts)):
+            s3.upload_file(str(path), bucket, key)

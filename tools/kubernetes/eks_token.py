@@ -1,0 +1,78 @@
+"""A token for an EKS cluster, for kubectl: ``python -m tools.kubernetes.eks_token --name N --region R``.
+
+What the aws command's get-token prints: a presigned call of STS, which EKS's control plane makes to learn who
+asks (kubernetes-sigs/aws-iam-authenticator, "API Authorization from Outside a Cluster").
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+from datetime import UTC, datetime, timedelta
+
+import boto3
+from botocore.exceptions import NoCredentialsError
+from botocore.signers import RequestSigner
+
+from tools.aws_session import open_session
+from tools.command_line import run_command
+
+PREFIX = "k8s-aws-v1."
+CLUSTER_HEADER = "x-k8s-aws-id"
+PRESIGNED_SECONDS = 60
+LIFETIME = timedelta(minutes=14)
+"""EKS takes a token for 15 minutes from its signature."""
+API_VERSION = "client.authentication.k8s.io/v1"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Print a token for kubectl, as ExecCredential.")
+    parser.add_argument("--name", required=True, help="of the EKS cluster")
+    parser.add_argument("--region", required=True)
+    parser.add_argument("--profile")
+    options = parser.parse_args()
+    session = open_session(region=options.region, profile=options.profile)
+    ends = datetime.now(UTC) + LIFETIME
+    status = {
+        "token": token(session, options.name),
+        "expirationTimestamp": ends.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    print(json.dumps({"apiVersion": API_VERSION, "kind": "ExecCredential", "spec": {}, "status": status}))
+    return 0
+
+
+def token(session: boto3.Session, cluster_name: str) -> str:
+    """Good for 15 minutes, for this cluster alone.
+
+    Raises:
+        NoCredentialsError: if there are none to sign with.
+    """
+    if (credentials := session.get_credentials()) is None:
+        raise NoCredentialsError
+    sts = session.client("sts", region_name=session.region_name)
+    signer = RequestSigner(
+        sts.meta.service_model.service_id,
+        session.region_name,
+        "sts",
+        "v4",
+        credentials,
+        session.events,
+    )
+    url = signer.generate_presigned_url(
+        {
+            "method": "GET",
+            "url": f"{sts.meta.endpoint_url}/?Action=GetCallerIdentity&Version=2011-06-15",
+            "body": {},
+            "headers": {CLUSTER_HEADER: cluster_name},
+            "context": {},
+        },
+        region_name=session.region_name,
+        expires_in=PRESIGNED_SECONDS,
+        operation_name="",
+    )
+    return PREFIX + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
+
+
+if __name__ == "__main__":
+    run_command(main)

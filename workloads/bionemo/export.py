@@ -1,0 +1,164 @@
+"""Prepared data in the form that BioNeMo reads: ids, sequences and splits as they are.
+
+Pre-training (``bionemo.esm2.data.dataset``): Parquet with the ids of each cluster's members, SQLite with
+their sequences. Fine-tuning (``bionemo.esm2.model.finetune.dataset``): a CSV a split, labels as numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from workloads.training.config import RunConfig
+from workloads.training.data.manifest import MANIFEST_FILE, Manifest
+from workloads.training.data.workspace import check_free_space, workspace
+from workloads.training.records import Split
+
+from .export_files import ExportFiles, export_files
+from .export_table import write_tables
+from .records import Batch, read_batches
+
+FORMAT = 1
+_BYTES_A_RECORD = 120
+"""Of ids, which stand in the table, its index and the clusters, and of what SQLite has around a row."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    format: int
+    made_of: str
+    """SHA-256 of the manifest of the prepared data."""
+    num_train: int
+    """Clusters; each protein is one where the data have none, as in the others."""
+    num_validation: int
+    train_residues: int
+    """Of all members."""
+    train_records: int
+    classes: tuple[str, ...] = ()
+    """Of a task, in the order of their numbers."""
+
+
+def export_run(config: RunConfig) -> Facts:
+    """Make the export of a run's prepared data, unless it is there.
+
+    Raises:
+        BeingPrepared: if another process is making it.
+        ValueError: if there are no prepared data, or BioNeMo could not read what they hold.
+    """
+    folder, files = Path(config.data.path), export_files(config.data.path)
+    manifest = Manifest.load(folder)
+    facts = read_facts(files)
+    if facts is not None:
+        if facts.format == FORMAT and facts.made_of == _fingerprint(folder):
+            return facts
+        raise ValueError(
+            f"{files.folder} is an export of other data than {folder} has now; delete it to export again, or "
+            "choose another data.path"
+        )
+    with workspace(files.folder) as partial:
+        made = ExportFiles(partial)
+        if config.task is None:
+            _check_splits(folder, manifest)
+            check_free_space(files.folder, manifest.residues + _BYTES_A_RECORD * manifest.records)
+            classes: tuple[str, ...] = ()
+            num_train = _write_split(folder, manifest, "train", made.train_proteins, made.train_clusters)
+            num_validation = _write_split(
+                folder, manifest, "validation", made.validation_proteins, made.validation_clusters
+            )
+        else:
+            classes = write_tables(folder, made)
+            num_train, num_validation = (manifest.splits[name].records for name in ("train", "validation"))
+        train = manifest.splits["train"]
+        facts = Facts(
+            FORMAT, _fingerprint(folder), num_train, num_validation, train.residues, train.records, classes
+        )
+        for path in sorted(partial.iterdir()):
+            _sync(path)
+        # Last, so that an export with facts is a whole one wherever the folder is copied to.
+        made.facts.write_text(json.dumps(asdict(facts), indent=1) + "\n")
+        _sync(made.facts)
+    print(f"{files.folder} is exported: train {num_train:,}, validation {num_validation:,}", file=sys.stderr)
+    return facts
+
+
+def read_facts(files: ExportFiles) -> Facts | None:
+    """None if there is no export."""
+    try:
+        found = json.loads(files.facts.read_text())
+    except FileNotFoundError:
+        return None
+    return Facts(**{**found, "classes": tuple(found["classes"])})
+
+
+def is_exported(config: RunConfig) -> bool:
+    """Whether the export is there and of the data that are there."""
+    folder = Path(config.data.path)
+    facts = read_facts(export_files(folder))
+    if facts is None or not (folder / MANIFEST_FILE).exists():
+        return False
+    return (facts.format, facts.made_of) == (FORMAT, _fingerprint(folder))
+
+
+def _fingerprint(folder: Path) -> str:
+    return hashlib.sha256((folder / MANIFEST_FILE).read_bytes()).hexdigest()
+
+
+def _check_splits(folder: Path, manifest: Manifest) -> None:
+    for name in ("train", "validation"):
+        if not manifest.splits[name].records:
+            raise ValueError(f"{folder} has no proteins in its {name} split, which BioNeMo reads")
+
+
+def _write_split(folder: Path, manifest: Manifest, split: Split, database: Path, clusters: Path) -> int:
+    """Write sequences and clusters of a split; returns the number of clusters."""
+    is_train = split == "train"
+    name, kind = ("ur90_id", pa.list_(pa.string())) if is_train else ("ur50_id", pa.string())
+    schema, count = pa.schema([(name, kind)]), 0
+    with (
+        closing(sqlite3.connect(database, isolation_level=None)) as connection,
+        pq.ParquetWriter(clusters, schema) as writer,
+    ):
+        # What is interrupted is thrown away, so nothing is to be kept safe on the way.
+        connection.execute("PRAGMA journal_mode = OFF")
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("CREATE TABLE protein (id TEXT NOT NULL, sequence TEXT NOT NULL)")
+        connection.execute("BEGIN")
+        for batch in read_batches(folder, manifest, split):
+            connection.executemany("INSERT INTO protein VALUES (?, ?)", _rows(batch, is_train))
+            members = [ids if is_train else ids[0] for ids in batch.clusters()]
+            writer.write_table(pa.table({name: pa.array(members, type=kind)}))
+            count += len(members)
+        connection.execute("COMMIT")
+        try:
+            # At the end: sorted once, instead of a place looked for with every row.
+            connection.execute("CREATE UNIQUE INDEX protein_id ON protein (id)")
+        except sqlite3.IntegrityError:
+            (repeated,) = connection.execute(
+                "SELECT id FROM protein GROUP BY id HAVING count(*) > 1 LIMIT 1"
+            ).fetchone()
+            raise ValueError(
+                f"{folder}: id {repeated} stands for several proteins of the {split} split, and BioNeMo "
+                "finds them by id; give each its own, and prepare the data again"
+            ) from None
+    return count
+
+
+def _rows(batch: Batch, is_train: bool) -> Iterator[tuple[str, str]]:
+    """Of training all members, of validation the one that stands for its cluster."""
+    rows = range(len(batch.ids)) if is_train else batch.first_rows
+    return ((batch.ids[row], batch.sequences[row]) for row in rows)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,168 @@
+"""Train a run by BioNeMo: ``torchrun -m workloads.bionemo.train --config RUN.yaml [...]``.
+
+The same command started again goes on from BioNeMo's newest checkpoint. SIGTERM has NeMo save first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from workloads.training.command_line import STOPPED_BY_SIGNAL, RunError, run_command, tell
+from workloads.training.config import RunConfig
+from workloads.training.heartbeat import beat
+from workloads.training.processes import take
+from workloads.training.tracking.mlflow_mirror import RunStatus
+from workloads.training.tracking.run_log import (
+    METRICS_FILE,
+    REPORT_FILE,
+    RESULTS_FILE,
+    read_metrics,
+    write_results,
+)
+
+from .checkpoints import CONTEXT, checkpoint_step, make_resumable
+from .command import Data, Devices, arguments, entry_point_of, step_proteins
+from .export import Facts, is_exported, read_facts
+from .export_files import export_files
+from .installed import require, run_entry_point
+from .options import recorded_release
+from .recorder import EVALUATED, Recorder, registered
+
+
+def main(config: RunConfig) -> None:
+    """Train to ``train.max_steps``.
+
+    Raises:
+        SystemExit: with status 143 after a signal, once NeMo has saved.
+        ValueError: for what BioNeMo cannot do, or not on these devices.
+        RunError: if BioNeMo is not installed, or another process trains the run.
+    """
+    beat("starting", slow=True)
+    require()
+    devices, is_first = devices_here(), os.environ.get("RANK", "0") == "0"
+    data, facts = exported(config)
+    words = arguments(config, devices, data)
+    check_start(config)
+    if is_finished(config):
+        if is_first:
+            print(f"{config.run_dir} has come to step {config.train.max_steps} already")
+        return
+    lock = _lock(config) if is_first else None
+    recorder = Recorder(config, is_first=is_first)
+    started = time.monotonic()
+    status: RunStatus = "FAILED"
+    try:
+        _train(config, words, recorder, is_first)
+        status = "FINISHED" if recorder.step >= config.train.max_steps else "KILLED"
+    finally:
+        recorder.close(status)
+        if lock is not None:
+            lock.close()
+    if status == "KILLED":
+        if is_first:
+            tell(
+                f"stopped at step {recorder.step} of {config.train.max_steps}; the same command goes on from "
+                f"the newest checkpoint in {config.run_dir}"
+            )
+        raise SystemExit(STOPPED_BY_SIGNAL)
+    if is_first:
+        _finish(config, recorder.step, devices, facts, time.monotonic() - started)
+
+
+def _train(config: RunConfig, words: list[str], recorder: Recorder, is_first: bool) -> None:
+    """To the end, or until NeMo has saved after a signal."""
+    done = checkpoint_step(config.run_dir)
+    if done >= config.train.max_steps:
+        # Killed after its last save. BioNeMo refuses to start without proteins left to draw.
+        recorder.begin(done)
+        return
+    if is_first:
+        make_resumable(config.run_dir, config.model.init_from if config.lora else None)
+        print(f"{entry_point_of(config)} {shlex.join(words)}", flush=True)
+    with registered(recorder):
+        run_entry_point(entry_point_of(config), words)
+
+
+def devices_here() -> Devices:
+    """Of all processes, as torchrun's environment tells; one process alone is one device."""
+    world_size, here = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    return Devices(num_nodes=world_size // here, gpus_per_node=here)
+
+
+def exported(config: RunConfig) -> tuple[Data, Facts]:
+    """What BioNeMo reads of the run's data.
+
+    Raises:
+        ValueError: if it has not been made.
+    """
+    files = export_files(config.data.path)
+    facts = read_facts(files) if is_exported(config) else None
+    if facts is None:
+        raise ValueError(
+            f"{files.folder} is not there, or of other data than {config.data.path}; python -m "
+            "workloads.bionemo.data, with the same arguments, makes it"
+        )
+    return Data(files, facts.num_validation, len(facts.classes)), facts
+
+
+def check_start(config: RunConfig) -> None:
+    """Raises ValueError if the run starts from what is no checkpoint of BioNeMo's format."""
+    start = config.model.init_from
+    if start is not None and not (Path(start) / CONTEXT).is_dir():
+        raise ValueError(
+            f"model.init_from: got {start}, no checkpoint of BioNeMo's format (no {start}/{CONTEXT}); "
+            f'make convert-bionemo ARGS="bionemo.convert=from_transformers model.init_from={start}" makes one'
+        )
+
+
+def is_finished(config: RunConfig) -> bool:
+    """Whether an earlier start has come to the end that is asked for now."""
+    try:
+        results = json.loads((config.run_dir / RESULTS_FILE).read_text())
+    except FileNotFoundError:
+        return False
+    return int(results.get("steps", 0)) >= config.train.max_steps
+
+
+def _lock(config: RunConfig) -> IO[str]:
+    lock = take(config.run_dir / "lock")
+    if lock is None:
+        raise RunError(
+            f"{config.run_dir} is being trained by another process; wait for it, stop it (its workers too), "
+            "or choose another 'name'"
+        )
+    return lock
+
+
+def _finish(config: RunConfig, steps: int, devices: Devices, facts: Facts, seconds: float) -> None:
+    run_dir, proteins = config.run_dir, steps * step_proteins(config)
+    last = {line["kind"]: line for line in read_metrics(run_dir / METRICS_FILE)}
+    results: dict[str, Any] = {
+        "framework": f"BioNeMo {recorded_release()}",
+        "steps": steps,
+        "train_loss": last.get("train", {}).get("loss"),
+        "train_samples": proteins,
+        "epoch": proteins / facts.num_train,
+        "last_start_runtime": seconds,
+        "newest_checkpoint_step": checkpoint_step(run_dir),
+        "world_size": devices.world_size,
+        **{name: value for name, value in last.get("eval", {}).items() if name in EVALUATED.values()},
+    }
+    write_results(run_dir, results)
+    # Imported here: matplotlib takes a second, which no start and no other process should wait for.
+    from workloads.training.report.run_report import write_report
+
+    write_report(run_dir)
+    print(f"{config.name}: {steps} steps by BioNeMo\nreport  {run_dir / REPORT_FILE}")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a text stream, by torchrun
+    run_command(main)

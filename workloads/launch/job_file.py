@@ -1,0 +1,110 @@
+"""What a job of Slurm must know of its run: ``job.json``, in the folder of the submission.
+
+Standard library alone: the node's own Python reads it, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+SHUTDOWN_TIMEOUT_SECONDS = 120
+"""Between SIGTERM and SIGKILL for processes, which end their step and save. torchrun's default is 30."""
+JOB_FILE = "job.json"
+CONFIG_FILE = "config.yaml"
+MODULES: Mapping[str, str] = {
+    "data": "workloads.esm2.data",
+    "train": "workloads.training.train",
+    "evaluate": "workloads.esm2.evaluate",
+    "embed": "workloads.esm2.inference.embed",
+    "predict": "workloads.esm2.inference.predict",
+    "variants": "workloads.esm2.inference.variants",
+    "bandwidth": "workloads.launch.network.bandwidth",
+    "train-bionemo": "workloads.bionemo.train",
+    "convert-bionemo": "workloads.bionemo.convert",
+}
+"""Of the stages."""
+DATA_MODULES: Mapping[str, str] = {"train-bionemo": "workloads.bionemo.data"}
+"""What prepares the data of a stage, where it is not the module of ``data``."""
+INFERENCE = ("embed", "predict", "variants")
+"""Stages that write a table, part by part."""
+TRAINING = ("train", "train-bionemo")
+"""Stages that train: on all nodes if no number is asked for, and with their data prepared before."""
+RESUMED = (*TRAINING, *INFERENCE)
+"""Stages that go on where an earlier start has come to."""
+
+
+def results(stage: str, run_dir: str, output: str) -> dict[str, str]:
+    """Where a stage leaves what came of it, by name."""
+    if output:
+        return {"results": output}
+    found = "results" if stage == "bandwidth" else "metrics"
+    file = "bandwidth.json" if stage == "bandwidth" else "metrics.jsonl"
+    return {found: f"{run_dir}/{file}", "report": f"{run_dir}/report.html"}
+
+
+@dataclass(frozen=True)
+class Job:
+    stage: str
+    """One of ``MODULES``; data is prepared by one process, the others run one a GPU."""
+    code: str
+    """Folder with ``workloads/``."""
+    version: str
+    """Of the code: a commit, or the hash of its contents."""
+    work_folder: str
+    """What relative paths of the run file are relative to."""
+    overrides: tuple[str, ...]
+    run_dir: str
+    data_manifest: str
+    """There if the run's data has been prepared; empty where none is needed."""
+    python: str
+    image: str | None
+    """Squashfs file or image reference, for pyxis; None runs ``python`` of the node."""
+    mounts: tuple[str, ...]
+    """Shared file systems, which containers get, too."""
+    gpus_per_node: int
+    """NVIDIA's."""
+    processes_per_node: int
+    efa: bool
+    """Whether the nodes' instance type has EFA."""
+    neuron_devices: int = 0
+    """Of each node, which a job has for itself; 0 without Trainium."""
+    min_nodes: int = 1
+    """Fewer are too few to run on."""
+    max_crashes: int = 3
+    """Without progress in between; then the job stops."""
+    hang_seconds: int = 300
+    """Without an advance of a process, after which it has hung. torch's own bound with NCCL is 600, and
+    leaves no stacks."""
+    output: str = ""
+    """Table that a stage of inference writes; empty for other stages."""
+    needed: tuple[str, ...] = ()
+    """Files and folders that must be there for the job to be submitted."""
+
+    def write(self, folder: Path) -> Path:
+        path = folder / JOB_FILE
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        return path
+
+
+def read_job(path: Path) -> Job:
+    """Read what ``Job.write`` has written.
+
+    Raises:
+        ValueError: if the file is of another version of the code.
+    """
+    try:
+        return job_of(json.loads(path.read_text()))
+    except TypeError as error:
+        raise ValueError(f"{path} is of another version of the code ({error}); submit again") from None
+
+
+def job_of(values: Mapping[str, Any]) -> Job:
+    """From JSON's types."""
+    plain: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+    }
+    return Job(**plain)

@@ -1,0 +1,85 @@
+"""Train on the machine in front of you: prepare the data if need be, then one process a device.
+
+``python -m workloads.launch.local --config RUN.yaml [section.field=value ...]``
+
+Every GPU gets a process. Without one, two processes share the cores, so that a laptop runs the same
+distributed code as a cluster. The processes are torchrun's; it is called as a library, so that a run that
+ends early ends with its own message. A wrong run file is refused before torch and
+transformers, which take seconds, are imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+
+from workloads.esm2.data.run_data import prepare_run
+from workloads.training.command_line import ERROR_FILE, run_command
+from workloads.training.config import RunConfig
+from workloads.training.tracking.run_log import RESULTS_FILE
+
+from .job_file import SHUTDOWN_TIMEOUT_SECONDS
+
+CPU_PROCESSES = 2
+
+
+def processes_and_threads() -> tuple[int, int]:
+    """How many processes this machine gets, and threads for each."""
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processes = torch.cuda.device_count() or min(CPU_PROCESSES, cores)
+    return processes, max(1, cores // processes)
+
+
+def main(config: RunConfig) -> None:
+    """Prepare, then train; the exit status is that of the processes.
+
+    Raises:
+        ValueError: for what can be known to be wrong before processes start.
+    """
+    if config.chat is None and config.model.init_from is not None:
+        from workloads.esm2.pretrained import starting_config
+
+        starting_config(config.model)
+    prepare_run(config)
+    if (config.run_dir / RESULTS_FILE).exists():
+        print(
+            f"{config.run_dir} holds a finished run; it goes on if train.max_steps has grown. "
+            "Choose another name= to start anew",
+            file=sys.stderr,
+        )
+    raise SystemExit(on_every_device("workloads.training.train", f"training {config.name}"))
+
+
+def on_every_device(module: str, title: str) -> int:
+    """Run a module on every device with this process's arguments; the status of the first that failed."""
+    from .torchrun import elastic_config, run_processes
+
+    processes, threads = processes_and_threads()
+    print(f"{title}: processes {processes}, threads each {threads}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="esm2-") as folder:
+        message = Path(folder) / "message"
+        os.environ[ERROR_FILE] = str(message)
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+        config = elastic_config(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=processes,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            max_restarts=0,
+            shutdown_timeout=SHUTDOWN_TIMEOUT_SECONDS,
+        )
+        status = run_processes(config, ["-m", module, *sys.argv[1:]]).status
+        if message.exists():
+            print(message.read_text(), file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,154 @@
+"""``torchrun ... -m workloads.launch.network.bandwidth [--config FILE] --to FOLDER``: all-reduces.
+
+Prints a table, and leaves ``bandwidth.json`` and ``report.html`` in the folder. Ends with 2 if it is slower
+than expected. A job on a cluster has a file of what is expected; without one nothing is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from workloads.training.command_line import USAGE_ERROR, one_line_errors, tell
+from workloads.training.heartbeat import beat
+from workloads.training.processes import Processes, processes
+from workloads.training.report.page import size_text
+from workloads.training.whole_file import write_whole
+
+from .all_reduce import Point, Sweep, measure, new_buffer, verified_all_reduce
+from .expectation import Expectation, Verdict, judge, read_expectation
+from .nccl_log import NcclLog
+
+RESULTS_FILE, REPORT_FILE = "bandwidth.json", "report.html"
+SMALLEST_BYTES = 1 << 10
+LARGEST_BYTES = {"cuda": 4 << 30, "cpu": 16 << 20}
+MEMORY_SHARE = 0.25
+"""Of what a GPU has free, for the buffer: checking its contents takes some, and NCCL does."""
+LONGEST_ROUND_SECONDS = 5.0
+"""A larger buffer would tell nothing new of a network that is this slow."""
+
+
+def sizes(largest_bytes: int) -> Iterator[int]:
+    size = SMALLEST_BYTES
+    while size <= largest_bytes:
+        yield size
+        size *= 2
+
+
+def largest_that_fits(wanted_bytes: int, here: Processes) -> int:
+    """In the memory of every process."""
+    if here.device.type != "cuda":
+        return wanted_bytes
+    free = torch.tensor(float(torch.cuda.mem_get_info()[0]))
+    dist.all_reduce(free, op=dist.ReduceOp.MIN, group=here.control)
+    return min(wanted_bytes, int(float(free) * MEMORY_SHARE))
+
+
+def sweep(largest_bytes: int, here: Processes) -> Iterator[Point]:
+    """Measure all sizes, each after it has been seen to add up rightly.
+
+    Raises:
+        WrongSum: if it does not.
+    """
+    for size in sizes(largest_that_fits(largest_bytes, here)):
+        beat(f"all-reduce of {size_text(size)}")
+        buffer = new_buffer(size, here)
+        verified_all_reduce(buffer, here)
+        point = measure(buffer, here)
+        yield point
+        if point.seconds > LONGEST_ROUND_SECONDS:
+            return
+
+
+TITLES = ("size", "time, us", "algorithm, GB/s", "bus, GB/s", "rounds")
+
+
+def row(point: Point) -> tuple[str, ...]:
+    return (
+        size_text(point.size_bytes),
+        f"{point.seconds * 1e6:,.1f}",
+        f"{point.algorithm_gb_s:.3g}",
+        f"{point.bus_gb_s:.3g}",
+        str(point.num_rounds),
+    )
+
+
+def line(cells: Sequence[str]) -> str:
+    """Of the table in the log."""
+    return "".join(f"{cell:>{max(10, len(title) + 2)}}" for cell, title in zip(cells, TITLES, strict=True))
+
+
+def run(here: Processes, log: NcclLog) -> Sweep:
+    """Measure, and tell each size as soon as it is known."""
+    say = print if here.is_first else _nothing
+    say(line(TITLES), flush=True)
+    points = []
+    for point in sweep(LARGEST_BYTES[here.device.type], here):
+        points.append(point)
+        say(line(row(point)), flush=True)
+    num_nodes = here.world_size // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return Sweep(num_nodes, here.world_size, log.network or "gloo", tuple(points))
+
+
+def _nothing(*_: object, **__: object) -> None: ...
+
+
+def write_results(folder: Path, found: Sweep, expected: Expectation | None, verdict: Verdict | None) -> None:
+    # Imported here: matplotlib takes a second, and one process alone writes.
+    from .bandwidth_report import report
+
+    folder.mkdir(parents=True, exist_ok=True)
+    points = [{**asdict(p), "algorithm_gb_s": p.algorithm_gb_s, "bus_gb_s": p.bus_gb_s} for p in found.points]
+    result = asdict(found) | {
+        "points": points,
+        "expected": asdict(expected) if expected else None,
+        "verdict": asdict(verdict) if verdict else None,
+    }
+    texts = {
+        RESULTS_FILE: json.dumps(result, indent=2) + "\n",
+        REPORT_FILE: report(found, expected, verdict, TITLES, [row(point) for point in found.points]),
+    }
+    for name, text in texts.items():
+        write_whole(folder / name, text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, help="what is expected, from tools.jobs.slurm.submit")
+    parser.add_argument("--to", type=Path, required=True, help="folder for the results")
+    options = parser.parse_args()
+    expected = read_expectation(options.config) if options.config else None
+    log = NcclLog()
+    beat("starting", slow=True)
+    try:
+        with processes() as here:
+            found = run(here, log)
+    except RuntimeError as error:
+        log.fail(error)
+    if not here.is_first:
+        return 0
+    verdict = judge(expected, found) if expected else None
+    write_results(options.to, found, expected, verdict)
+    print(f"network {found.network}; {options.to / REPORT_FILE}", flush=True)
+    if verdict is None:
+        return 0
+    told = f"all-reduce over {found.num_nodes} node(s), {found.num_processes} processes: {verdict.state}: "
+    told += verdict.text
+    if verdict.state == "low":
+        tell(f"error: {told}")
+        return USAGE_ERROR
+    print(told, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        sys.exit(main())

@@ -1,0 +1,145 @@
+"""What a job remembers between its attempts, on this allocation or after a requeue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workloads.bionemo.checkpoints import checkpoint_step
+from workloads.esm2.inference.output_file import num_parts
+from workloads.training.whole_file import write_whole
+
+from .hang_report import Observed
+from .job_file import Job
+
+STATE_FILE = "state.json"
+CANCELLED_FILE = "cancelled"
+"""Made by ``make cancel`` (tools/jobs/slurm/jobs_on_cluster.sh): the job does not start again."""
+SIGNALLED = 128
+"""Added to the signal's number in the status of a process that one has ended."""
+USAGE_ERROR = 2
+"""Status of a process whose message says what the user has to change."""
+ENDED_BY_SLURM = 143
+"""128 + SIGTERM: of a torchrun that was asked to stop, or that Slurm ends because another node's failed."""
+
+
+@dataclass
+class State:
+    step: int = 0
+    """How far the job had come (``progress``) when an attempt last began."""
+    crashes: int = 0
+    """Since then."""
+    requeues: int = 0
+    """By the job itself, since then."""
+    first_error: str = ""
+    """Of these crashes."""
+    kept: dict[str, str] = field(default_factory=dict)
+    """Nodes that may be bad, each with the one that was left out in its place (``network_check.blame``)."""
+    excluded: tuple[str, ...] = ()
+    """Nodes that failed a check, or were to blame for two hangs."""
+    suspects: tuple[str, ...] = ()
+    """Nodes to blame for a hang since then."""
+
+    def progress_to(self, step: int) -> None:
+        """Start counting again where the run has come further."""
+        if step > self.step:
+            self.step, self.crashes, self.requeues, self.first_error, self.suspects = step, 0, 0, "", ()
+
+    def clear(self, nodes: Sequence[str]) -> None:
+        """They have passed all checks together: none of them is doubted or excluded any more."""
+        self.kept = {node: other for node, other in self.kept.items() if node not in nodes}
+        self.excluded = tuple(node for node in self.excluded if node not in nodes)
+
+    def write(self, folder: Path) -> None:
+        write_whole(folder / STATE_FILE, json.dumps(asdict(self), indent=2) + "\n")
+
+
+def read_state(folder: Path) -> State:
+    try:
+        values = json.loads((folder / STATE_FILE).read_text())
+    except FileNotFoundError:
+        return State()
+    nodes = {name: tuple(values.get(name, ())) for name in ("excluded", "suspects")}
+    return State(**{**values, **nodes})
+
+
+def progress(job: Job) -> int:
+    """Step of the last whole checkpoint; of inference, how many parts of the table are there."""
+    if job.stage == "train-bionemo":
+        return checkpoint_step(Path(job.run_dir))
+    return num_parts(Path(job.output)) if job.output else newest_checkpoint(Path(job.run_dir))
+
+
+def newest_checkpoint(run_dir: Path) -> int:
+    """Step of the last whole checkpoint; 0 without."""
+    found = (run_dir / "checkpoints").glob("step-" + "[0-9]" * 8)
+    return max((int(path.name.removeprefix("step-")) for path in found), default=0)
+
+
+def endings_folder(folder: Path, attempt: str) -> Path:
+    return folder / "endings" / attempt
+
+
+def stacks_folder(folder: Path, attempt: str) -> Path:
+    """There if the attempt hung."""
+    return folder / "stacks" / attempt
+
+
+def write_ending(folder: Path, node: str, **record: Any) -> None:
+    """Keep what the processes of a node ended with; others look for it meanwhile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / f"{node}.json", json.dumps({"node": node, **record}) + "\n")
+
+
+@dataclass(frozen=True)
+class Failure:
+    status: int
+    text: str
+    """Node, process and its message, as far as they are known."""
+
+
+def stopped(folder: Path, attempt: str) -> list[str]:
+    """What the nodes have said that ended because they were asked to.
+
+    Only who has saved has something to say: torchrun's status is the same when it had to kill its processes.
+    """
+    records = endings(folder, attempt)
+    return [record["message"] for record in records if record.get("status") == ENDED_BY_SLURM]
+
+
+def hung_processes(folder: Path, attempt: str) -> list[Observed]:
+    """What the processes were found in, on all nodes that have answered; none unless the attempt hung."""
+    return [Observed(**found) for record in endings(folder, attempt) for found in record.get("hung", [])]
+
+
+def first_failure(folder: Path, attempt: str, status: int, nodes: Sequence[str]) -> Failure:
+    """What failed first on any of the nodes. Processes that were ended because of it come later."""
+    found = endings(folder, attempt)
+    silent = ", ".join(sorted(set(nodes) - {record["node"] for record in found}))
+    unheard = f"no word from torchrun of {silent}" if found and silent else ""
+    records = [record for record in found if record.get("status", 0) not in (0, ENDED_BY_SLURM)]
+    if not records:
+        return Failure(status, _lines(f"the step ended with {status}", unheard))
+
+    def order(record: Mapping[str, Any]) -> tuple[bool, bool, float]:
+        """A message that a user can act on, then a process ended by a signal, count before what they bring
+        about elsewhere: connections that break, which another node's clock may have seen earlier.
+        """
+        is_signal = record["rank"] is not None and record["status"] > SIGNALLED
+        return record["status"] != USAGE_ERROR, not is_signal, record["seconds"]
+
+    first = min(records, key=order)
+    who = f"{first['node']}, process {first['rank']}" if first["rank"] is not None else first["node"]
+    return Failure(first["status"], _lines(f"{who}: status {first['status']}", first["message"], unheard))
+
+
+def _lines(*texts: str) -> str:
+    return "\n".join(filter(None, texts))
+
+
+def endings(folder: Path, attempt: str) -> list[dict[str, Any]]:
+    """What the nodes have left of an attempt."""
+    return [json.loads(path.read_text()) for path in sorted(endings_folder(folder, attempt).glob("*.json"))]

@@ -1,0 +1,203 @@
+"""Low-rank adapters by peft, beside frozen weights of 32, 16 or 4 bits.
+
+A model with adapters is the packed model itself, in which peft puts its layers in the places of the matrices:
+what it names ``x.base_layer.weight`` is ``x.weight`` of the model without.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import re
+import shutil
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from workloads.esm2.pretrained import replace_folder, save_model
+from workloads.training.command_line import require
+from workloads.training.config import LoraConfig, LoraTarget
+from workloads.training.layered_model import LayeredModel
+
+from . import four_bit
+
+_TASKS = {"CausalLM": "CAUSAL_LM", "Token": "TOKEN_CLS", "Sequence": "SEQ_CLS"}
+"""peft's words, by what transformers' classes are called."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Where models that are built alike have what adapters go beside."""
+
+    layers: str
+    """Name of the list of layers."""
+    modules: Mapping[LoraTarget, tuple[str, ...]]
+    """Of a layer, by their names in ``lora.targets``."""
+    head: str | None = None
+    """Module that is trained as a whole."""
+
+
+ESM = Family(
+    layers="esm.encoder.layer",
+    modules={
+        "query": ("attention.self.query",),
+        "key": ("attention.self.key",),
+        "value": ("attention.self.value",),
+        "attention_output": ("attention.output.dense",),
+        "intermediate": ("intermediate.dense",),
+        "output": ("output.dense",),
+    },
+    head="classifier",
+)
+
+
+def check_packages(lora: LoraConfig) -> None:
+    """Raise an error if peft is missing, or bitsandbytes and 4-bit weights are asked for."""
+    require("peft")
+    if lora.quantize != "none" and importlib.util.find_spec("bitsandbytes") is None:
+        raise ValueError(
+            f"lora.quantize: got {lora.quantize}, which needs bitsandbytes, and that is not installed; "
+            "install requirements.txt anew (make env), or set lora.quantize=none"
+        )
+
+
+def add_adapters(model: LayeredModel, lora: LoraConfig, family: Family = ESM) -> None:
+    """Put adapters into a model on the meta device; they and the head are what is trained."""
+    import peft
+
+    from .adapted_linear import AdaptedLinear
+
+    peft.inject_adapter_in_model(_peft_config(lora, family, "", None), model, low_cpu_mem_usage=True)
+    for module in model.modules():
+        if type(module) is peft.tuners.lora.Linear:
+            module.__class__ = AdaptedLinear
+    if family.head is not None:
+        model.get_submodule(family.head).requires_grad_(True)
+
+
+def with_adapters(model: LayeredModel, weights: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+    """State to start from: the weights by peft's names, and new adapters.
+
+    Args:
+        model: with adapters.
+        weights: of the model without.
+        seed: of the adapters' first matrices; the second ones are 0, so that they change nothing yet.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    state = {}
+    for name, value in model.state_dict().items():
+        if ".lora_A." in name:
+            state[name] = torch.empty(value.shape)
+            # As peft does it: uniform within 1 / sqrt(inputs).
+            nn.init.kaiming_uniform_(state[name], a=math.sqrt(5), generator=generator)
+        elif ".lora_B." in name:
+            state[name] = torch.zeros(value.shape)
+        else:
+            state[name] = weights[name.replace(".base_layer.", ".")]
+    return state
+
+
+def shrink_frozen(model: LayeredModel, dtype: torch.dtype) -> None:
+    """Keep the layers' frozen matrices in the type of the arithmetic, 4-bit ones as they are.
+
+    Autocast would round them to the same 16 bits in every pass.
+    """
+    for module in model.layers.modules():
+        if type(module) is nn.Linear and not module.weight.requires_grad:
+            module.to(dtype)
+
+
+def dequantized(
+    weights: dict[str, Tensor], lora: LoraConfig, device: torch.device, family: Family = ESM
+) -> dict[str, Tensor]:
+    """The weights as the model sees them that is trained: 4-bit ones after their rounding.
+
+    In the places of what they were, since two copies of a model may not fit.
+    """
+    if lora.quantize == "none":
+        return weights
+    for name, value in list(weights.items()):
+        if name.startswith(f"{family.layers}.") and name.endswith(".weight") and value.ndim == 2:
+            row = four_bit.rounded(value.to(device), torch.float32)
+            weights[name] = four_bit.exact(row, value.shape).cpu()
+    return weights
+
+
+def write_adapters(
+    run_dir: Path,
+    lora: LoraConfig,
+    family: Family,
+    config: PretrainedConfig,
+    kind: type[PreTrainedModel],
+    *,
+    trained: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor],
+    base: str | None,
+    revision: str | None = None,
+    tokens: PreTrainedTokenizerBase,
+) -> None:
+    """Write ``adapter`` in peft's format and, with ``lora.merge``, ``model`` in that of transformers.
+
+    Args:
+        run_dir: of the run; the folders appear whole or not at all.
+        lora: of the run.
+        family: of the model.
+        config: of the model with its head.
+        kind: transformers' class of it.
+        trained: adapters by peft's names.
+        weights: of the model without adapters, the trained head among them.
+        base: what peft is to load the adapter onto.
+        revision: of that on the hub.
+        tokens: the model's tokenizer.
+    """
+    import peft
+
+    with torch.device("meta"):
+        plain = kind(config)
+    task = next(task for part, task in _TASKS.items() if part in kind.__name__)
+    plain.name_or_path = base or ""
+    with warnings.catch_warnings():  # peft asks for a property by its old name
+        warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
+        settings = _peft_config(lora, family, base, task, revision)
+        model: Any = peft.get_peft_model(plain, settings, low_cpu_mem_usage=True)
+    state = {}
+    for name in model.state_dict():
+        inner = name.removeprefix("base_model.model.")
+        for part in (".base_layer", ".modules_to_save.default", ".original_module"):
+            inner = inner.replace(part, "")
+        state[name] = trained[inner] if ".lora_" in inner else weights[inner]
+    model.load_state_dict(state, assign=True)
+    folder = run_dir / "adapter"
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    # Otherwise peft asks the hub whether the vocabulary has grown.
+    model.save_pretrained(partial, save_embedding_layers=False)
+    config.save_pretrained(partial)
+    tokens.save_pretrained(partial)
+    replace_folder(partial, folder)
+    if lora.merge:
+        save_model(run_dir / "model", config, dict(model.merge_and_unload().state_dict()), kind, tokens)
+
+
+def _peft_config(
+    lora: LoraConfig, family: Family, base: str | None, task: str | None, revision: str | None = None
+) -> Any:
+    import peft
+
+    modules = "|".join(re.escape(module) for name in lora.targets for module in family.modules[name])
+    return peft.LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=rf"(.*\.)?{re.escape(family.layers)}\.\d+\.({modules})",
+        bias="none",
+        task_type=task,
+        base_model_name_or_path=base,
+        revision=revision,
+        inference_mode=False,
+    )

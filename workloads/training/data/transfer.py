@@ -1,0 +1,329 @@
+"""Turn one entry of ``data.source`` into files on this machine.
+
+An entry is ``sample`` (the proteins in this repository), ``uniref50``, ``uniref90`` or
+``idmapping`` (UniProt's current release), a file, a folder, or an https:// or s3:// address.
+A file called like one of the words is given as ``./sample``.
+
+A remote file is resumed after a break, verified, and put in place atomically. During the transfer it is
+``<name>.partial``. The note ``<name>.partial.json`` beside it records the state of the remote at the
+beginning; a complete file keeps it as ``<name>.source.json``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+import sys
+import time
+import zlib
+from pathlib import Path
+from typing import BinaryIO
+
+from tqdm import tqdm
+
+from workloads.training.command_line import escaped
+from workloads.training.heartbeat import beat
+from workloads.training.whole_file import write_whole
+
+from .remotes import (
+    CHUNK_BYTES,
+    ChangedError,
+    FetchError,
+    HttpRemote,
+    RemoteState,
+    S3Remote,
+    TransientError,
+    s3_remotes,
+)
+
+log = logging.getLogger(__name__)
+
+SAMPLE = Path(__file__).parents[2] / "esm2/data/sample/proteins.fasta.gz"
+_CURRENT_RELEASE = "https://ftp.uniprot.org/pub/databases/uniprot/current_release"
+NAMED_ADDRESSES = {
+    "uniref50": f"{_CURRENT_RELEASE}/uniref/uniref50/uniref50.fasta.gz",
+    "uniref90": f"{_CURRENT_RELEASE}/uniref/uniref90/uniref90.fasta.gz",
+    "idmapping": f"{_CURRENT_RELEASE}/knowledgebase/idmapping/idmapping_selected.tab.gz",
+}
+FASTA_SUFFIXES = (".fasta", ".fasta.gz", ".fa", ".fa.gz", ".faa", ".faa.gz")
+"""What counts as FASTA in a folder. A file that is named itself may have any suffix: its reader checks it."""
+MAX_ATTEMPTS = 8
+"""Tries in a row that bring no new byte; with the waits below that is about two minutes of outage."""
+FIRST_BACKOFF_SECONDS = 1.0
+
+Remote = HttpRemote | S3Remote
+
+
+class BeingFetched(FetchError):
+    """Another process downloads the same file right now."""
+
+
+def fetch(location: str, downloads: Path, *, progress: bool = True) -> list[Path]:
+    """Local files of ``location``, downloaded into ``downloads`` where they are not on this machine.
+
+    Raises:
+        FetchError: (a ValueError) naming the location, what is wrong with it and what to do.
+    """
+    if location == "sample":
+        return [embedded(SAMPLE)]
+    address = NAMED_ADDRESSES.get(location, location)
+    scheme, separator, _ = address.partition("://")
+    if not separator:
+        return _local_files(address)
+    match scheme.lower():
+        case "https" | "http":
+            return [download(HttpRemote(address), downloads, progress=progress)]
+        case "s3":
+            return _s3_files(address, downloads, progress=progress)
+        case _:
+            raise FetchError(
+                f"{scheme}://... cannot be read; allowed are https:// and s3:// addresses, paths of files "
+                f"and folders, sample, {', '.join(NAMED_ADDRESSES)}"
+            )
+
+
+def _local_files(location: str) -> list[Path]:
+    path = Path(location).expanduser()
+    if path.is_dir():
+        found = sorted(file for file in path.iterdir() if is_fasta_name(file.name) and file.is_file())
+        if not found:
+            raise FetchError(
+                f"{path}: no FASTA file in this folder; their names end in {', '.join(FASTA_SUFFIXES)} "
+                "(folders inside it are not searched)"
+            )
+        return found
+    if path.is_file():
+        return [path]
+    raise FetchError(
+        f"{location}: no such file or folder, or it is a pipe or a link to nothing (looked in {Path.cwd()}); "
+        f"give a path, an https:// or s3:// address, sample, {', '.join(NAMED_ADDRESSES)}"
+    )
+
+
+def _s3_files(address: str, downloads: Path, *, progress: bool) -> list[Path]:
+    remotes = s3_remotes(address)
+    if address.endswith("/"):
+        remotes = [remote for remote in remotes if is_fasta_name(remote.name)]
+    if not remotes:
+        raise FetchError(
+            f"{address}: no FASTA object under this prefix; their names end in {', '.join(FASTA_SUFFIXES)}"
+        )
+    return [download(remote, downloads, progress=progress) for remote in remotes]
+
+
+def is_fasta_name(name: str) -> bool:
+    """Whether a folder's file counts as FASTA. Hidden ones do not: macOS leaves ``._x.fasta`` behind."""
+    return name.lower().endswith(FASTA_SUFFIXES) and not name.startswith(".")
+
+
+def embedded(sample: Path) -> Path:
+    """Return a file of this repository.
+
+    Raises:
+        FetchError: if it is missing.
+    """
+    if not sample.is_file():
+        raise FetchError(f"sample: {sample} is missing; restore it with: git checkout -- {sample}")
+    return sample
+
+
+def download(remote: Remote, downloads: Path, *, progress: bool) -> Path:
+    """Return ``remote`` as a complete file in ``downloads``; bytes that are there are not sent again.
+
+    Raises:
+        FetchError: if the file cannot be fetched whole.
+    """
+    try:
+        downloads.mkdir(parents=True, exist_ok=True)
+        target = _place_for(remote, downloads)
+        if target.exists() and _is_current(remote, target):
+            return target
+        partial = target.with_name(target.name + ".partial")
+        with partial.open("ab") as stream:
+            _lock(stream, partial)
+            state = _transfer(remote, stream, partial, progress=progress)
+            _verify(remote, state, partial)
+            # The note comes second: a kill in between costs a new download, never a wrong belief about
+            # the file.
+            os.replace(partial, target)
+            note = _as_note(remote, state) | {"bytes_on_disk": target.stat().st_size}
+            write_whole(_note_path(target, ".source"), json.dumps(note, indent=1))
+            _note_path(partial).unlink(missing_ok=True)
+    except OSError as error:
+        raise FetchError(
+            f"{remote.address}: cannot write to {downloads}: {error.strerror or error}; free space or set "
+            "data.downloads to another folder, and run again: bytes that have arrived are kept"
+        ) from None
+    return target
+
+
+def _place_for(remote: Remote, downloads: Path) -> Path:
+    """Choose the path: the remote's own name, or one marked with its address if that name is taken."""
+    target = downloads / remote.name
+    note = _read_note(target, ".source") or _read_note(target, ".partial")
+    if note is None and target.exists():
+        raise FetchError(
+            f"{remote.address}: {target} is in the way and was not downloaded by this program; to use that "
+            f"file give {target} as the source, otherwise move it away"
+        )
+    if note is None or note["address"] == remote.address:
+        return target
+    return downloads / f"{hashlib.sha256(remote.address.encode()).hexdigest()[:8]}-{remote.name}"
+
+
+def _is_current(remote: Remote, target: Path) -> bool:
+    """Whether the file at ``target`` is still what the remote offers, or the remote cannot be reached."""
+    note = _read_note(target, ".source")
+    if note is not None and target.stat().st_size == note["bytes_on_disk"]:
+        try:
+            state = remote.head()
+        except FetchError as error:
+            log.warning("%s; using the complete copy at %s unchecked", error, target)
+            return True
+        if state.validator is not None and _as_note(remote, state).items() <= note.items():
+            log.info("%s is already at %s", remote.address, target)
+            return True
+    log.warning("%s or %s has changed since the download; downloading it again", remote.address, target)
+    return False
+
+
+def _transfer(remote: Remote, stream: BinaryIO, partial: Path, *, progress: bool) -> RemoteState:
+    """Append to ``partial`` until it is complete."""
+    furthest_bytes = failures = 0
+    while True:
+        try:
+            state = remote.head()
+            offset_bytes = _resume_offset(remote, state, stream, partial)
+            _append(remote, state, stream, offset_bytes, progress=progress)
+            return state
+        except TransientError as error:
+            have_bytes = stream.seek(0, os.SEEK_END)
+            failures = 1 if have_bytes > furthest_bytes else failures + 1
+            if failures == MAX_ATTEMPTS:
+                raise FetchError(
+                    f"{error}, {failures} times in a row; check the network and run again, bytes that have "
+                    "arrived are kept"
+                ) from None
+            furthest_bytes = max(furthest_bytes, have_bytes)
+            if isinstance(error, ChangedError):
+                stream.truncate(0)
+            seconds = FIRST_BACKOFF_SECONDS * 2 ** (failures - 1)
+            log.warning("%s; trying again in %g s", error, seconds)
+            time.sleep(seconds)
+
+
+def _resume_offset(remote: Remote, state: RemoteState, stream: BinaryIO, partial: Path) -> int:
+    """Count the bytes of ``partial`` that begin the remote; drop others, and bring its note up to date."""
+    have_bytes = stream.seek(0, os.SEEK_END)
+    note = _as_note(remote, state)
+    resumable = state.validator is not None and _read_note(partial) == note
+    length_bytes = have_bytes if state.length_bytes is None else state.length_bytes
+    if have_bytes and (not resumable or have_bytes > length_bytes):
+        log.warning(
+            "%s has changed since %s was begun, or cannot be resumed; starting again", remote.address, partial
+        )
+        stream.truncate(0)
+        have_bytes = 0
+    write_whole(_note_path(partial), json.dumps(note, indent=1))
+    if have_bytes:
+        log.info("%s: continuing after %d bytes", remote.address, have_bytes)
+    needed_bytes, free_bytes = length_bytes - have_bytes, shutil.disk_usage(partial.parent).free
+    if needed_bytes > free_bytes:
+        raise FetchError(
+            f"{remote.address}: {needed_bytes} bytes to download but {free_bytes} free on the disk of "
+            f"{partial.parent}; free space or set data.downloads to another disk"
+        )
+    return have_bytes
+
+
+def _append(
+    remote: Remote, state: RemoteState, stream: BinaryIO, offset_bytes: int, *, progress: bool
+) -> None:
+    if state.length_bytes == offset_bytes and offset_bytes:
+        return
+    with tqdm(
+        total=state.length_bytes,
+        initial=offset_bytes,
+        desc=escaped(remote.name),
+        unit="B",
+        unit_scale=True,
+        unit_divisor=1024,
+        disable=not progress,
+        # A log file wants a line now and then, not ten a second.
+        mininterval=0.1 if sys.stderr.isatty() else 30,
+    ) as bar:
+        for chunk in remote.read(offset_bytes, state):
+            beat("downloading", slow=True)
+            stream.write(chunk)
+            bar.update(len(chunk))
+    stream.flush()
+    os.fsync(stream.fileno())
+
+
+def _verify(remote: Remote, state: RemoteState, partial: Path) -> None:
+    """Compare size and checksum with the published ones; a wrong file is removed."""
+    checksum, got_bytes = state.checksum, partial.stat().st_size
+    problem = ""
+    if state.length_bytes not in (None, got_bytes):
+        problem = f"the server announced {state.length_bytes} bytes and sent {got_bytes}"
+    elif checksum and (got := digest_of(partial, checksum.algorithm)) != checksum.hex_digest:
+        problem = f"{checksum.algorithm} is {got}, but {checksum.published_by} says {checksum.hex_digest}"
+    if problem:
+        partial.unlink()
+        _note_path(partial).unlink(missing_ok=True)
+        raise FetchError(
+            f"{remote.address}: {problem}; the file was not kept, run again to download it anew, and report "
+            "it to the server's owner if that happens again"
+        )
+    if checksum is None:
+        log.warning("%s: no checksum of it is published, so only its length was verified", remote.address)
+    else:
+        log.info("%s: %s agrees with %s", remote.address, checksum.algorithm, checksum.published_by)
+
+
+def digest_of(path: Path, algorithm: str) -> str:
+    with path.open("rb") as stream:
+        if algorithm != "crc32":
+            return hashlib.file_digest(
+                stream, lambda: hashlib.new(algorithm, usedforsecurity=False)
+            ).hexdigest()
+        value = 0
+        while chunk := stream.read(CHUNK_BYTES):
+            value = zlib.crc32(chunk, value)
+        return f"{value:08x}"
+
+
+def _lock(stream: BinaryIO, partial: Path) -> None:
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Who was just finishing may have given the file its name between open and lock.
+        if not partial.exists() or not os.path.samestat(partial.stat(), os.fstat(stream.fileno())):
+            raise BlockingIOError
+    except BlockingIOError:
+        raise BeingFetched(
+            f"{partial} is being written by another process; wait for it, or set data.downloads to another "
+            "folder"
+        ) from None
+    except OSError as error:
+        # Network file systems may be mounted without locks; then two runs at once are the user's care.
+        log.info("%s: no file lock on this file system (%s)", partial, error.strerror)
+
+
+def _note_path(file: Path, kind: str = "") -> Path:
+    return file.with_name(f"{file.name}{kind}.json")
+
+
+def _as_note(remote: Remote, state: RemoteState) -> dict[str, object]:
+    return {"address": remote.address, "validator": state.validator, "length_bytes": state.length_bytes}
+
+
+def _read_note(file: Path, kind: str = "") -> dict[str, object] | None:
+    try:
+        note = json.loads(_note_path(file, kind).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return note if isinstance(note, dict) and "address" in note else None

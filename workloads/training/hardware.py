@@ -1,0 +1,193 @@
+"""Properties of a run's hardware and software: FLOPs, peak and measured rates, memory, versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import nn
+
+from workloads.esm2.shapes import PEAK_BF16_FLOPS
+from workloads.training.adapters.four_bit import FourBitLinear
+
+from . import xla
+from .config import TrainConfig
+from .layered_model import LayeredModel
+
+TIMEOUT_SECONDS = 10
+"""For a command that tells a version."""
+
+
+def compiles(train: TrainConfig, device: torch.device) -> bool:
+    """Whether layers are compiled: ``auto`` is on for CUDA where Triton finds the C compiler it needs."""
+    if train.compile != "auto":
+        return train.compile == "on"
+    if device.type != "cuda":
+        return False
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    if shutil.which(os.environ.get("CC", "cc")) and headers.exists():
+        return True
+    print(
+        "warning: torch.compile is off: it needs a C compiler and Python's headers "
+        "(Debian/Ubuntu: apt-get install gcc python3.11-dev)",
+        file=sys.stderr,
+    )
+    return False
+
+
+def num_flops(model: LayeredModel, num_residues: int, num_attended_pairs: int) -> float:
+    """Model FLOPs of forward and backward pass over real residues: 6 N per residue, and those of each pair.
+
+    N counts parameters without the embedding; a pair is two positions of one protein, so attention enters
+    with the sum of squared lengths (Chowdhery et al. 2022, appendix B: 12 L h for full attention). Of a
+    frozen parameter the product for its gradient falls away, which leaves 4. Padding is not counted, nor is
+    anything recomputed; that the last layer skips tokens nobody predicts is not deducted.
+    """
+    per_residue = 0
+    quantized = {
+        f"{name}.weight": module.in_features * module.out_features
+        for name, module in model.named_modules()
+        if isinstance(module, FourBitLinear)
+    }
+    for name, parameter in model.named_parameters():
+        if not any(part in name for part in model.uncounted):
+            count = quantized.get(name, parameter.numel())
+            per_residue += count * (6 if parameter.requires_grad else 4)
+    return float(per_residue) * num_residues + model.flops_per_pair * num_attended_pairs
+
+
+def executed_flops(
+    model: LayeredModel, num_tokens: int, num_rows: int, num_attended_pairs: int, *, recomputed: bool
+) -> float:
+    """FLOPs of the products that are made over ``num_tokens`` of packs, padding included.
+
+    Chowdhery et al. 2022, appendix B (hardware FLOPs utilization): unlike ``num_flops``, they include what is
+    ``recomputed`` (the forward pass of the layers) and leave out what is skipped: parts that run on
+    ``num_rows`` predicted tokens alone. I inputs and O outputs take 2 I O a token for the output, for the
+    gradient of the input and, unless frozen, for that of the matrix. Attention is counted alike in both.
+    """
+    flops = model.flops_per_pair * num_attended_pairs * (4 / 3 if recomputed else 1)
+    in_layers = {id(module) for module in model.layers.modules()}
+    for name, module in model.named_modules():
+        is_on_rows = any(part in name for part in model.on_rows)
+        is_counted = is_on_rows or not any(part in name for part in model.uncounted)
+        if is_counted and isinstance(module, (nn.Linear, FourBitLinear)):
+            passes = 2 + module.weight.requires_grad + (recomputed and id(module) in in_layers)
+            tokens = num_rows if is_on_rows else num_tokens
+            flops += 2.0 * passes * module.in_features * module.out_features * tokens
+    return flops
+
+
+def peak_flops(device: torch.device) -> float | None:
+    """bf16 FLOP/s of one device, None where it is not known (and on CPUs)."""
+    if device.type == "xla":
+        return xla.peak_flops(device)
+    if device.type != "cuda":
+        return None
+    return peak_of(torch.cuda.get_device_name(device))
+
+
+def peak_of(name: str) -> float | None:
+    """Peak of a GPU by its name, such as ``NVIDIA A100-SXM4-80GB``; None for one that is not listed."""
+    if re.search(r"PCIe|NVL", name):
+        return None  # lower clocks than the SXM boards of the table
+    return next((peak for part, peak in PEAK_BF16_FLOPS.items() if re.search(rf"\b{part}\b", name)), None)
+
+
+def matmul_ceiling(device: torch.device, dtype: torch.dtype) -> float:
+    """Measure the FLOP/s of a large square product, the most that products reach on a device.
+
+    The best of three: of 8192 rows on CUDA, on a CPU of as many as take 20 ms.
+    """
+    # Ten in a row hide the time of a launch behind products of 1.4 ms.
+    side, times = (8192, 10) if device.type == "cuda" else (256, 1)
+    while True:
+        # Random numbers: on zeros and ones a GPU draws less power, and its clock is higher.
+        random = torch.Generator(device).manual_seed(0)
+        a, b = (torch.randn(side, side, device=device, generator=random).to(dtype) for _ in range(2))
+        out, rounds = torch.empty_like(a), []
+        for _ in range(4):  # the first makes the kernel
+            _wait_for(device)
+            started = time.perf_counter()
+            for _ in range(times):
+                torch.mm(a, b, out=out)
+            _wait_for(device)
+            rounds.append((time.perf_counter() - started) / times)
+        if min(rounds) > 0.02 or side == 8192:
+            return 2 * side**3 / min(rounds)
+        side *= 2
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Most memory in use so far: allocated by torch on CUDA, resident in this process elsewhere."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Hardware and versions, for reports and benchmark results."""
+    is_cuda = device.type == "cuda"
+    return {
+        "device": _name(device),
+        "cpu_cores": os.cpu_count(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torch_xla": xla.version(device),
+        "transformers": transformers.__version__,
+        "numpy": np.__version__,
+        "cuda": torch.version.cuda if is_cuda else None,
+        "git_sha": git_sha(),
+    }
+
+
+def git_sha() -> str | None:
+    """Commit of the code: GIT_SHA where an image sets it, else that of the checkout."""
+    if "GIT_SHA" in os.environ:
+        return os.environ["GIT_SHA"]
+    return printed(["git", "rev-parse", "HEAD"], Path(__file__).parent)
+
+
+def printed(command: list[str], folder: Path | None = None) -> str | None:
+    """Return what a command prints, None if it is missing or fails."""
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=True, timeout=TIMEOUT_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
+
+
+def _name(device: torch.device) -> str:
+    if device.type == "xla":
+        return xla.device_name()
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
+
+
+def cpu_name() -> str:
+    """Name of the processor, as its maker gives it on Linux."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")

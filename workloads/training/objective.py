@@ -1,0 +1,183 @@
+"""What a run trains for: the one place where pre-training and fine-tuning differ."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig
+
+from .config import OptimConfig, RunConfig
+from .layered_model import LayeredModel
+from .packing import HostPack, PackShape, PackStream
+from .processes import Processes
+from .records import ProteinSplit, Split
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Of a model on a split."""
+
+    values: dict[str, float]
+    """What the run's log gets."""
+    num_proteins: int
+    seconds: float
+
+
+def held_out_scores(test: Evaluation | None) -> dict[str, Any]:
+    """Scores of a language model on the test split by their names in the results; None without the split."""
+    return {
+        "test_loss": test and test.values["eval_loss"],
+        "test_accuracy": test and test.values["eval_accuracy"],
+        "test_perplexity": test and test.values["perplexity"],
+    }
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and how a model is evaluated."""
+
+    here: Processes
+    shape: PackShape
+    """Of the training's packs: layers compiled for it serve here too."""
+    dtype: torch.dtype
+    """Of matrix products."""
+
+
+class Objective(ABC):
+    """Model, loss and scores of a run; the loop around them is the same for all.
+
+    Args:
+        config: of the run.
+        split: what is trained on.
+        model_config: shape of the model.
+    """
+
+    def __init__(self, config: RunConfig, split: ProteinSplit, model_config: PretrainedConfig) -> None:
+        self.config, self.split, self.model_config = config, split, model_config
+
+    @property
+    def start(self) -> str | Path | None:
+        """Model that ``weights`` reads: a folder or a hub id. None if weights start at random."""
+        return self.config.model.init_from
+
+    @property
+    def optim(self) -> OptimConfig:
+        return self.config.optim
+
+    @property
+    def lr_field(self) -> str:
+        """Of the run file."""
+        return "optim.lr"
+
+    @property
+    def trains_all(self) -> bool:
+        """Whether checkpoints hold the whole model; else what is trained of it."""
+        return True
+
+    @abstractmethod
+    def on_meta(self) -> LayeredModel:
+        """The model without weights."""
+
+    @abstractmethod
+    def weights(self) -> dict[str, Tensor]:
+        """The full fp32 state to start from.
+
+        Raises:
+            ValueError: if ``model.init_from`` cannot be read.
+        """
+
+    def quantize(
+        self, model: LayeredModel, weights: dict[str, Tensor], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """Change what a model on the meta device is made of, and the weights that it is to get, if here.
+
+        ``dtype`` is that of matrix products, ``device`` where the model will be.
+        """
+        return
+
+    def loaded(self, model: LayeredModel, dtype: torch.dtype) -> None:
+        """Change a model with weights before it moves to its device; not with FSDP.
+
+        ``dtype`` is that of matrix products.
+        """
+        return
+
+    @abstractmethod
+    def open(self, split: Split) -> ProteinSplit: ...
+
+    def pack_shape(self, split: ProteinSplit) -> PackShape:
+        """Of the packs of a split."""
+        return PackShape.of(split, self.config.train.tokens_per_pack, self.config.model.max_residues)
+
+    @abstractmethod
+    def stream(self, split: ProteinSplit, shape: PackShape, seed: int) -> PackStream: ...
+
+    @abstractmethod
+    def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> Any:
+        """What the model reads."""
+
+    @abstractmethod
+    def num_targets(self, pack: Any) -> Tensor:
+        """() int64, over which the loss is a mean."""
+
+    @abstractmethod
+    def loss_sum(self, model: nn.Module, pack: Any) -> Tensor:
+        """() fp32, with the gradient."""
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
+        """Score on the first packs of a split; 0: all. Every process calls it."""
+
+    @abstractmethod
+    def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
+        """Write the trained model for others to load.
+
+        Args:
+            run_dir: of the run.
+            weights: what checkpoints hold of the model, whole and on the CPU.
+            device: on which it was trained.
+        """
+
+    @abstractmethod
+    def results(self, validation: Evaluation, test: Evaluation | None) -> dict[str, Any]:
+        """Of the finished run, besides what every run has."""
+
+    def record(self, run_dir: Path, validation: Evaluation, test: Evaluation | None) -> None:
+        """Write what the report needs besides the results."""
+        return
+
+    def score_written(self, run_dir: Path, place: Place) -> Mapping[str, float]:
+        """Scores of the model that was written, by their names in the log; none if there are no such.
+
+        Every process calls it, once nothing of the training is in its device's memory any more.
+        """
+        return {}
+
+    @abstractmethod
+    def summary(self, results: Mapping[str, Any]) -> str:
+        """The results in a line."""
+
+    def identity(self, here: Processes) -> dict[str, Any]:
+        """What a checkpoint must agree on to be resumed; everything else may change between starts."""
+        config = self.config
+        shards = self.split.manifest.splits["train"].shards
+        return {
+            **{f"model.{name}": value for name, value in asdict(config.model).items()},
+            "train.seed": config.train.seed,
+            "train.tokens_per_pack": config.train.tokens_per_pack,
+            "train.tokens_per_step": config.train.tokens_per_step,
+            "optim.name": config.optim.name,
+            "optim.betas": list(config.optim.betas),
+            "optim.eps": config.optim.eps,
+            "optim.weight_decay": config.optim.weight_decay,
+            "data (sha256 of the training shards)": hashlib.sha256(
+                "".join(shard.sha256 for shard in shards).encode()
+            ).hexdigest(),
+        }

@@ -1,0 +1,375 @@
+"""Make ``report.html`` from what a run wrote: one file that opens anywhere and asks no server for anything.
+
+A run that is still going, or was killed, has one too: ``python -m workloads.training.report.run_report RUN``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workloads.causal_lm.rouge import ANSWERS_FILE, answer_section, rouge_cards
+from workloads.esm2.finetune.report import (
+    TITLES,
+    PredictedSplit,
+    read_predictions,
+    score_cards,
+    score_section,
+)
+from workloads.training.command_line import one_line_errors
+from workloads.training.strict_yaml import read_yaml
+from workloads.training.tracking.run_log import (
+    CONFIG_FILE,
+    METRICS_FILE,
+    REPORT_FILE,
+    RESULTS_FILE,
+    read_metrics,
+)
+from workloads.training.whole_file import write_whole
+
+from .figures import History, curve_figure, length_figure, loss_figure
+from .page import (
+    Card,
+    as_number,
+    as_text,
+    binary_bytes,
+    definition_table,
+    details,
+    figure_block,
+    formatted,
+    or_nan,
+    page,
+    section,
+    si,
+    table,
+)
+
+RECENT_LINES = 20
+"""Of a run without results, the speed shown is the median of this many last training lines."""
+MAX_EVENTS_SHOWN = 200
+COLUMN_FORMATS = {
+    "eval_loss": "{:.4f}",
+    "perplexity": "{:.2f}",
+    "eval_accuracy": "{:.2%}",
+    "eval_runtime": "{:.1f}",
+    **{f"eval_{name}": "{:.4f}" for name in TITLES if name != "accuracy"},
+}
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write ``report.html`` into ``run_dir`` from the files there.
+
+    Raises:
+        ValueError: if the folder holds no record of a run, or a damaged one.
+    """
+    try:
+        lines = read_metrics(run_dir / METRICS_FILE)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(
+            f"{run_dir} holds no {METRICS_FILE}, so no run has written there yet; "
+            "give the folder of a run, <runs>/<name>"
+        ) from None
+    config = _mapping(run_dir / CONFIG_FILE)
+    results = _mapping(run_dir / RESULTS_FILE)
+    predictions = None
+    if config.get("task"):
+        predictions = read_predictions(run_dir, Path(str(_get(config, "data", "path"))))
+    answers = _mapping(run_dir / ANSWERS_FILE).get("answers", []) if config.get("chat") else []
+    text = _report(run_dir.resolve().name, lines, config, results, predictions, answers)
+    path = run_dir / REPORT_FILE
+    write_whole(path, text)
+    return path
+
+
+def _report(
+    folder_name: str,
+    lines: Sequence[Mapping[str, Any]],
+    config: Mapping[str, Any],
+    results: Mapping[str, Any],
+    predictions: PredictedSplit | None,
+    answers: Sequence[Mapping[str, Any]],
+) -> str:
+    task = _get(config, "task", "kind")
+    chat = bool(config.get("chat"))
+    unit = "tokens" if chat else "residues"
+    train = [line for line in lines if line["kind"] == "train"]
+    evaluations = [line for line in lines if line["kind"] == "eval"]
+    events = [(line["step"], _event_text(line)) for line in lines if line["kind"] == "event"]
+    history = _history(train, events, unit)
+    manifest = _mapping(Path(str(_get(config, "data", "path"))) / "manifest.json")
+    body = [
+        _cards(
+            task,
+            score_cards(task, predictions, evaluations)
+            if task
+            else [*rouge_cards(results), *_prediction_cards(evaluations, results, unit)],
+            unit,
+            train,
+            results,
+            _get(config, "train", "max_steps"),
+        ),
+        figure_block(
+            f"Training loss and evaluations over real {unit}",
+            loss_figure(
+                history,
+                evaluations,
+                as_number(results.get("unigram_perplexity")),
+                predicted=None if task else "response token" if chat else "masked residue",
+            ),
+            wide=True,
+        ),
+        answer_section(answers, results),
+        score_section(predictions),
+        "<h2>Training</h2>" if predictions or answers else "",
+        '<div class="grid">',
+        figure_block(
+            "Training speed",
+            curve_figure(history, "residues_per_second", "Throughput", f"real {unit} per second"),
+        ),
+        figure_block(
+            "Learning rate", curve_figure(history, "learning_rate", "Learning rate", "peak of the groups")
+        ),
+        figure_block(
+            "Gradient norm",
+            curve_figure(
+                history, "grad_norm", "Gradient norm", "before clipping", smooth=True, logarithmic=True
+            ),
+        ),
+        figure_block("Share of tokens that are real", curve_figure(history, "fill", "Fill", "share")),
+        "</div>",
+        _evaluation_table(evaluations),
+        _data_section(
+            manifest,
+            None if chat else _get(config, "model", "max_residues"),
+            unit,
+            "conversations" if chat else "proteins",
+        ),
+        _event_table(events),
+        section("Environment", definition_table(_flat(results.get("environment") or {}))),
+        section("Configuration", definition_table(_flat(config))),
+    ]
+    plain = {name: value for name, value in results.items() if name != "environment"}
+    if plain:
+        body.append(details("All results", definition_table(_flat(plain))))
+    return page(
+        str(config.get("name") or folder_name), _subtitle(config), _state(lines, config, results), body
+    )
+
+
+def _history(train: Sequence[Mapping[str, Any]], events: Sequence[tuple[int, str]], unit: str) -> History:
+    names = {name for line in train for name, value in line.items() if as_number(value) is not None}
+    columns = {
+        name: np.array([or_nan(line.get(name)) for line in train], dtype=np.float64) for name in sorted(names)
+    }
+    steps = np.array([line["step"] for line in train], dtype=np.float64)
+    # A record without residues is drawn over steps rather than not at all.
+    return History(
+        steps=steps, residues=columns.get("residues", steps), columns=columns, events=events, unit=unit
+    )
+
+
+def _prediction_cards(
+    evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any], unit: str
+) -> list[Card]:
+    """How well masked residues are predicted, or the tokens of responses."""
+    validation: Mapping[str, Any] = next(
+        (line for line in reversed(evaluations) if line.get("split") == "validation"), {}
+    )
+    test_perplexity = _first(results.get("test_perplexity"))
+    unigram = _first(results.get("unigram_perplexity"))
+    notes = [f"test {test_perplexity:.2f}"] if test_perplexity is not None else []
+    notes += [f"unigram {unigram:.2f}"] if unigram is not None else []
+    test_accuracy = _first(results.get("test_accuracy"))
+    predicted = "masked residues" if unit == "residues" else "tokens of responses"
+    return [
+        Card(
+            "Validation perplexity",
+            formatted(_first(results.get("perplexity"), validation.get("perplexity")), "{:.2f}"),
+            ", ".join(notes),
+        ),
+        Card(
+            "Validation accuracy",
+            formatted(_first(results.get("eval_accuracy"), validation.get("eval_accuracy")), "{:.1%}"),
+            f"test {test_accuracy:.1%}" if test_accuracy is not None else f"of {predicted}",
+        ),
+    ]
+
+
+def _cards(
+    task: str | None,
+    quality: Sequence[Card],
+    unit: str,
+    train: Sequence[Mapping[str, Any]],
+    results: Mapping[str, Any],
+    max_steps: object,
+) -> str:
+    last = train[-1] if train else {}
+    recent = [or_nan(line.get("residues_per_second")) for line in train[-RECENT_LINES:]]
+    finite = [value for value in recent if math.isfinite(value)]
+
+    def find(*names: str) -> float | None:
+        return _first(*(found.get(name) for found in (results, last) for name in names))
+
+    def share(*names: str) -> str | None:
+        return formatted(find(*names), "{:.1%}")
+
+    steady, ceiling = find("steady_residues_per_second"), si(find("ceiling_flops_per_second"))
+    rate = _first(steady, find("train_residues_per_second"), float(np.median(finite)) if finite else None)
+    mean_length = formatted(find("length_weighted_mean_length"), "{:,.0f}")
+    seconds = _first(last.get("seconds"), results.get("train_runtime"))
+    time = None if seconds is None else str(timedelta(seconds=round(seconds)))
+    done = f"step {last.get('step', 0):,} of {max_steps:,}" if isinstance(max_steps, int) else ""
+    cards = [
+        *quality,
+        Card("Training loss", formatted(find("loss"), "{:.3f}"), "last logged"),
+        Card(f"{unit.capitalize()} per second", si(rate), "all devices" + ", steady steps" * bool(steady)),
+        Card("Fill", share("fill"), "real tokens of all"),
+        Card("Model MFU", share("model_mfu", "mfu"), f"real {unit}, nominal peak"),
+        Card("Executed MFU", share("executed_mfu"), "all products, nominal peak"),
+        Card("Share of the ceiling", share("share_of_ceiling"), f"executed, of {ceiling}FLOP/s"),
+        Card("Mean length", mean_length, f"{unit}, length-weighted"),
+        Card(f"{unit.capitalize()} trained", si(find("train_residues", "residues")), done),
+        Card("Wall time", time, "over all attempts"),
+        Card("Peak memory", binary_bytes(find("peak_memory_bytes")), "per device"),
+        Card("Trained parameters", si(find("parameters")), "head included" if task else ""),
+    ]
+    # What was not measured (MFU on a CPU) has no card.
+    return '<div class="cards">' + "".join(c.html() for c in cards if c.value is not None) + "</div>"
+
+
+def _first(*values: object) -> float | None:
+    return next((number for value in values if (number := as_number(value)) is not None), None)
+
+
+def _state(lines: Sequence[Mapping[str, Any]], config: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+    if results:
+        return "finished"
+    last_step = max((line["step"] for line in lines), default=0)
+    total = _get(config, "train", "max_steps")
+    where = f"step {last_step:,}" + (f" of {total:,}" if isinstance(total, int) else "")
+    return f"unfinished: the record ends at {where}"
+
+
+def _subtitle(config: Mapping[str, Any]) -> str:
+    adapters = _get(config, "lora", "rank")
+    parts = [
+        str(_get(config, "task", "kind")),
+        "questions and answers" if config.get("chat") else "",
+        f"ESM-2 {_get(config, 'model', 'size')}" if not _get(config, "model", "init_from") else "",
+        f"from {_get(config, 'model', 'init_from')}",
+        str(_get(config, "parallel", "mode")).upper(),
+        str(_get(config, "optim", "name")),
+        f"LoRA of rank {adapters}",
+    ]
+    return ", ".join(part for part in parts if part and "None" not in part and "NONE" not in part)
+
+
+def _evaluation_table(evaluations: Sequence[Mapping[str, Any]]) -> str:
+    leading = ["split", "step", "eval_loss", "perplexity", "eval_accuracy"]
+    others = dict.fromkeys(name for line in evaluations for name in line if name not in {*leading, "kind"})
+    names = [name for name in leading if any(name in line for line in evaluations)] + list(others)
+    titles = {f"eval_{name}": name.replace("_", " ") for name in ("loss", *TITLES)}
+    rows = [
+        [
+            formatted(as_number(line.get(name)), COLUMN_FORMATS.get(name, "")) or as_text(line.get(name))
+            for name in names
+        ]
+        for line in evaluations
+    ]
+    return section("Evaluations", table([titles.get(n, n.replace("_", " ")) for n in names], rows))
+
+
+def _event_text(line: Mapping[str, Any]) -> str:
+    lost = line.get("lost_steps")
+    return f"{line.get('event', '')}, lost steps {lost}" if lost else str(line.get("event", ""))
+
+
+def _event_table(events: Sequence[tuple[int, str]]) -> str:
+    shown = events[-MAX_EVENTS_SHOWN:]
+    content = table(["step", "event"], [[f"{step:,}", text] for step, text in shown])
+    if len(events) > len(shown):
+        content += f'<p class="note">The last {len(shown)} of {len(events):,}.</p>'
+    return details(f"Events ({len(events):,})", content) if events else ""
+
+
+def _data_section(manifest: Mapping[str, Any], crop_residues: object, unit: str, records: str) -> str:
+    splits = manifest.get("splits")
+    if not isinstance(splits, Mapping):
+        return ""
+    rows, histogram = [], dict[int, int]()
+    for name, split in splits.items():
+        if not isinstance(split, Mapping):
+            continue
+        rows.append([str(name), *(as_text(split.get(key)) for key in ("records", "clusters", "residues"))])
+        for start, count in (split.get("length_histogram") or {}).items():
+            histogram[int(start)] = histogram.get(int(start), 0) + int(count)
+    sources = [
+        [str(s.get("name")), binary_bytes(as_number(s.get("bytes"))) or "", str(s.get("sha256", ""))[:16]]
+        for s in manifest.get("sources", [])
+        if isinstance(s, Mapping)
+    ]
+    facts = {
+        name.replace("_", " "): as_text(manifest.get(name))
+        for name in ("duplicates_dropped", "members", "seed", "validation_fraction", "test_fraction")
+        if name in manifest
+    }
+    crop = crop_residues if isinstance(crop_residues, int) else None
+    return section(
+        "Data",
+        '<div class="grid"><div>'
+        + table(["split", records, "questions" if unit == "tokens" else "clusters", unit], rows)
+        + table(["source", "size", "sha256 begins"], sources)
+        + definition_table(facts.items())
+        + "</div>"
+        + figure_block(
+            f"Histogram of the lengths of {records}, all splits",
+            length_figure(histogram, crop, unit, records),
+        )
+        + "</div>",
+    )
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    """Read a JSON or YAML object; empty if missing or unreadable, since a report shows what there is."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        loaded = json.loads(text) if path.suffix == ".json" else read_yaml(text)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return loaded if isinstance(loaded, dict) else {}
+
+
+def _get(config: Mapping[str, Any], *names: str) -> Any:
+    value: Any = config
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", as_text(value)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m workloads.training.report.run_report", description=__doc__
+    )
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run: <runs>/<name>")
+    run_dir: Path = parser.parse_args(arguments).run_dir
+    with one_line_errors():
+        print(write_report(run_dir))
+
+
+if __name__ == "__main__":
+    main()

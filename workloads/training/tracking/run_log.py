@@ -1,0 +1,235 @@
+"""What a run writes about itself: ``metrics.jsonl``, ``all_results.json``, a progress bar, MLflow.
+
+``metrics.jsonl`` is the record; everything else can be made from it again. One JSON object a line,
+``kind`` is ``train``, ``eval`` or ``event``, and ``step`` counts optimizer steps from 1.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+import yaml
+from tqdm import tqdm
+
+from workloads.training.report.page import si
+from workloads.training.whole_file import write_whole
+
+from .mlflow_mirror import MlflowMirror, RunStatus
+
+METRICS_FILE = "metrics.jsonl"
+RESULTS_FILE = "all_results.json"
+CONFIG_FILE = "config.yaml"
+REPORT_FILE = "report.html"
+PLAIN_LINE_EVERY_SECONDS = 30.0
+"""Where stderr is a file; a terminal gets a bar."""
+
+
+class RunLog:
+    """The record of one run, kept by rank 0; with ``enabled=False`` (all other ranks) it does nothing.
+
+    An existing record is continued. Call ``truncate_after`` with the step resumed from before the
+    first ``train``. ``tokens`` is what people call them; metrics have one name for all.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        config: Mapping[str, Any],
+        uri: str | None,
+        experiment: str,
+        max_steps: int,
+        enabled: bool,
+        mlflow: bool = True,
+        tokens: str = "residues",
+    ) -> None:
+        self._enabled = enabled
+        if not enabled:
+            return
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_whole(run_dir / CONFIG_FILE, yaml.safe_dump(dict(config), sort_keys=False))
+        self._path = run_dir / METRICS_FILE
+        _drop_torn_line(self._path)
+        self._stream: TextIO | None = self._path.open("a", encoding="utf-8")
+        self._progress = _Progress(max_steps, tokens)
+        self._mlflow = (
+            MlflowMirror(run_dir, uri=uri, experiment=experiment, params=config) if mlflow else None
+        )
+
+    def train(self, step: int, **values: float | None) -> None:
+        """Record training metrics; names as in the module's reader, ``report.py``."""
+        if not self._enabled:
+            return
+        self._write({"kind": "train", "step": step, **values})
+        self._mirror(step, "train", values)
+        self._progress.train(step, values)
+
+    def evaluation(self, step: int, split: Literal["validation", "test"], **values: float | None) -> None:
+        if not self._enabled:
+            return
+        self._write({"kind": "eval", "split": split, "step": step, **values})
+        self._mirror(step, split, values)
+        shown = [f"{name} {value:.4g}" for name, value in values.items() if value is not None]
+        self._progress.say(f"step {step}: {split} {', '.join(shown)}")
+
+    def event(self, step: int, text: str, **values: int) -> None:
+        if not self._enabled:
+            return
+        self._write({"kind": "event", "step": step, "event": text, **values})
+        shown = [f", {name.replace('_', ' ')} {value}" for name, value in values.items()]
+        self._progress.say(f"step {step}: {text}{''.join(shown)}")
+
+    def truncate_after(self, step: int) -> int:
+        """Drop what a crashed attempt wrote beyond ``step``, so that the record has each step once.
+
+        MLflow cannot forget: it keeps both values of a repeated step.
+
+        Returns:
+            Optimizer steps that have to be taken again, up to the last one in the record.
+        """
+        if not self._enabled:
+            return 0
+        assert self._stream is not None, "truncate_after comes before close"
+        self._stream.close()
+        lines = read_metrics(self._path)
+        kept = [line for line in lines if line["step"] <= step]
+        write_whole(self._path, "".join(_json_line(line) for line in kept))
+        self._stream = self._path.open("a", encoding="utf-8")
+        self._progress.start_at(step)
+        return max([0, *(line["step"] - step for line in lines)])
+
+    def close(self, status: RunStatus = "FINISHED") -> None:
+        """End the record; MLflow marks the run FINISHED, FAILED or KILLED. A second call does nothing."""
+        if not self._enabled or self._stream is None:
+            return
+        self._stream.close()
+        self._stream = None
+        self._progress.close()
+        if self._mlflow is not None:
+            self._mlflow.close(status)
+
+    def _mirror(self, step: int, kind: str, values: Mapping[str, float | None]) -> None:
+        if self._mlflow is not None:
+            self._mlflow.metrics(step, _numbers(kind, values))
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        assert self._stream is not None, "the record is closed"
+        self._stream.write(_json_line(line))
+        # A kill must not cost the lines before it.
+        self._stream.flush()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Every whole line of ``metrics.jsonl``; a last line cut short by a kill is left out.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if another line is damaged.
+    """
+    text_lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    lines = []
+    for number, text in enumerate(text_lines, start=1):
+        if not text.strip():
+            continue
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError:
+            line = None
+        if isinstance(line, dict) and isinstance(line.get("step"), int) and "kind" in line:
+            lines.append(line)
+        elif number < len(text_lines):
+            raise ValueError(
+                f"{path}:{number}: got {text[:80]!r}; expected a JSON object with kind and step; "
+                "delete that line to go on without it"
+            )
+    return lines
+
+
+def write_results(run_dir: Path, results: Mapping[str, Any], file: str = RESULTS_FILE) -> None:
+    """Write a JSON file, whole or not at all. Numbers that are not finite become null."""
+    write_whole(run_dir / file, json.dumps(_finite(results), indent=2, allow_nan=False) + "\n")
+
+
+class _Progress:
+    """A bar on a terminal, else a line now and then."""
+
+    def __init__(self, max_steps: int, tokens: str) -> None:
+        self._max_steps, self._tokens = max_steps, tokens
+        self._is_terminal = sys.stderr.isatty()
+        self._bar = tqdm(
+            total=max_steps,
+            desc="train",
+            unit="step",
+            file=sys.stderr,
+            dynamic_ncols=True,
+            disable=not self._is_terminal,
+            bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]",
+        )
+        self._last_line_seconds = -math.inf
+        self.start_at(0)
+
+    def start_at(self, step: int) -> None:
+        self._first_step, self._start_seconds = step, time.monotonic()
+        if self._is_terminal:
+            self._bar.initial = step
+            self._bar.reset(self._max_steps)
+            self._bar.n = step
+            self._bar.refresh()
+
+    def train(self, step: int, values: Mapping[str, float | None]) -> None:
+        loss, speed = values.get("loss"), values.get("residues_per_second")
+        shown = []
+        if loss is not None:
+            shown.append(f"loss {loss:.3f}")
+        if speed is not None:
+            shown.append(f"{si(speed)} {self._tokens}/s")
+        if self._is_terminal:
+            self._bar.set_postfix_str(", ".join(shown), refresh=False)
+            self._bar.update(step - self._bar.n)
+            return
+        now = time.monotonic()
+        if now - self._last_line_seconds >= PLAIN_LINE_EVERY_SECONDS or step >= self._max_steps:
+            self._last_line_seconds = now
+            done = step - self._first_step
+            if done > 0:
+                left = (now - self._start_seconds) / done * (self._max_steps - step)
+                shown.append(f"ETA {timedelta(seconds=round(left))}")
+            self.say(f"step {step}/{self._max_steps}: {', '.join(shown)}")
+
+    def say(self, text: str) -> None:
+        tqdm.write(text, file=sys.stderr)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def _numbers(group: str, values: Mapping[str, float | None]) -> dict[str, float]:
+    return {f"{group}/{name}": float(value) for name, value in values.items() if value is not None}
+
+
+def _json_line(line: Mapping[str, Any]) -> str:
+    return json.dumps(_finite(line), allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """Replace NaN and infinities by None: JSON has no words for them, and other readers choke on Python's."""
+    if isinstance(value, Mapping):
+        return {str(name): _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut ``path`` behind its last newline, or the next line would be appended to half a one."""
+    if not path.exists():
+        return
+    with path.open("rb+") as stream:
+        stream.truncate(stream.read().rfind(b"\n") + 1)

@@ -1,0 +1,346 @@
+"""Training of ESM-2: ``torchrun -m workloads.training.train --config RUN.yaml [section.field=value ...]``.
+
+A run file with a task fine-tunes, one with ``chat:`` a causal language model, any other pre-trains.
+
+The same command started again goes on from the newest checkpoint. SIGTERM and Ctrl-C save first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from workloads.esm2.pretrained import full_weights
+from workloads.esm2.pretraining import Pretraining
+from workloads.training.tracking.metrics_port import PORT
+from workloads.training.tracking.mlflow_mirror import RunStatus
+from workloads.training.tracking.run_log import REPORT_FILE, RESULTS_FILE, RunLog, write_results
+from workloads.training.tracking.training_metrics import TrainingMetrics
+
+from .checkpoint import Checkpointer
+from .command_line import Stopped, run_command, signals_to, tell
+from .config import RunConfig
+from .hardware import environment, executed_flops, matmul_ceiling, peak_flops, peak_memory_bytes
+from .heartbeat import beat
+from .loader import ReadAhead, StepPacks
+from .objective import Evaluation, Objective, Place
+from .parallel import bare
+from .processes import Processes, exclusive, processes
+from .progress import Progress, Window
+from .records import ProteinSplit
+from .trainer import Trainer
+from .xla import CACHE
+
+
+def objective_of(config: RunConfig) -> Objective:
+    """Pre-training, or fine-tuning where the run file has a task or conversations.
+
+    Raises:
+        ValueError: for data or weights that do not fit the configuration.
+    """
+    if config.chat is not None:
+        from workloads.causal_lm.objective import CausalLM
+
+        return CausalLM(config)
+    if config.task is None:
+        return Pretraining(config)
+    from workloads.esm2.finetune.objective import FineTuning
+
+    return FineTuning(config)
+
+
+def train(objective: Objective, here: Processes) -> dict[str, Any]:
+    """Train to ``train.max_steps``, evaluate, write model, results and report; returns the results.
+
+    Raises:
+        Stopped: after a signal, once the state is saved.
+        ValueError: for data, weights or checkpoints that do not fit the configuration.
+        RunError: if the loss is not finite or a checkpoint cannot be written.
+    """
+    config = objective.config
+    run_dir = config.run_dir
+    validation = objective.open("validation")
+    trainer = Trainer(objective, here)
+    progress = trainer.progress
+    folder, keep = run_dir / "checkpoints", config.train.keep_checkpoints
+    identity = objective.identity(here)
+    checkpoints = Checkpointer(folder, here, identity, keep, trains_all=objective.trains_all)
+    with checkpoints as checkpointer, signals_to(here.stop):
+        saved = checkpointer.restore(trainer.model, trainer.optimizers)
+        if saved is not None:
+            trainer.progress = progress = Progress(**saved["progress"])
+        if progress.step > config.train.max_steps:
+            raise ValueError(
+                f"train.max_steps: got {config.train.max_steps}, but {run_dir} has come to step "
+                f"{progress.step}; give at least that, or another name"
+            )
+        if progress.step == config.train.max_steps and (run_dir / RESULTS_FILE).exists():
+            if here.is_first and not (run_dir / REPORT_FILE).exists():  # interrupted before its last line
+                _write_report(run_dir)
+            return dict(json.loads((run_dir / RESULTS_FILE).read_text()))
+        log = RunLog(
+            run_dir,
+            config=config.to_dict(),
+            uri=config.tracking.mlflow_uri,
+            experiment=config.tracking.experiment,
+            mlflow=config.tracking.mlflow,
+            max_steps=config.train.max_steps,
+            enabled=here.is_first,
+            tokens=objective.split.tokens,
+        )
+        lost = log.truncate_after(progress.step)
+        if saved is not None or lost:
+            log.event(progress.step, "resumed", lost_steps=lost)
+        metrics = _metrics(trainer)
+        metrics.started_at(progress.step, lost)
+        status: RunStatus = "FAILED"
+        try:
+            with metrics.served(os.environ.get(PORT) if here.is_first else None):
+                with closing(ReadAhead(trainer.steps())) as steps:
+                    _loop(trainer, iter(steps), validation, checkpointer, log, metrics)
+                results = _finish(trainer, validation, log, metrics)
+            status = "FINISHED"
+        except Stopped:
+            status = "KILLED"
+            log.event(progress.step, f"stopped by {here.stop.name}")
+            if here.is_first:
+                tell(
+                    f"stopped by {here.stop.name}: step {progress.step} is saved in {run_dir}; "
+                    "the same command goes on from there"
+                )
+            raise
+        finally:
+            beat("ending", slow=True)
+            log.close(status)
+    if here.is_first:
+        write_results(run_dir, results)
+        _write_report(run_dir)
+    return results
+
+
+def _metrics(trainer: Trainer) -> TrainingMetrics:
+    config, here = trainer.config, trainer.here
+    peak = peak_flops(here.device)
+    return TrainingMetrics(
+        run=config.name,
+        max_steps=config.train.max_steps,
+        processes=here.world_size,
+        peak_flops=peak * here.world_size if peak else None,
+        num_flops=trainer.num_flops,
+    )
+
+
+def _write_report(run_dir: Path) -> None:
+    # Imported here: matplotlib takes a second, which no start and no other process should wait for.
+    from workloads.training.report.run_report import write_report
+
+    write_report(run_dir)
+
+
+def _loop(
+    trainer: Trainer,
+    steps: Iterator[StepPacks],
+    validation: ProteinSplit,
+    checkpointer: Checkpointer,
+    log: RunLog,
+    metrics: TrainingMetrics,
+) -> None:
+    """Train to the last step.
+
+    Raises:
+        Stopped: after a signal, once the state is saved.
+    """
+    config, here, progress = trainer.config.train, trainer.here, trainer.progress
+    earlier, started = progress.seconds, time.monotonic()
+    save_began, last_saved = started, -1
+    window = Window(progress, trainer.num_flops, here.device, here.world_size)
+    versions = environment(here.device) | trainer.precision.record()
+
+    def save() -> None:
+        nonlocal save_began, last_saved
+        trainer.settle()
+        progress.seconds = earlier + time.monotonic() - started
+        with metrics.stalling():
+            checkpointer.save(
+                progress.step,
+                trainer.model,
+                trainer.optimizers,
+                {
+                    "progress": asdict(progress),
+                    "config": trainer.config.to_dict(),
+                    "model_config": trainer.objective.model_config.to_dict(),
+                    "environment": versions,
+                },
+            )
+        save_began, last_saved = time.monotonic(), progress.step
+        window.begin()
+
+    def finish() -> int | None:
+        with metrics.stalling():
+            saved = checkpointer.finish()
+        window.begin()
+        if saved is not None:
+            metrics.saved(saved, time.monotonic() - save_began)
+        return saved
+
+    def evaluate() -> None:
+        with metrics.evaluating():
+            found = trainer.evaluate(validation, config.eval_packs)
+        log.evaluation(step, "validation", **found.values)
+        metrics.evaluated(found.values)
+        window.begin()
+
+    try:
+        while progress.step < config.max_steps:
+            window.next_step()
+            trainer.beat()  # what was slow, a checkpoint or an evaluation, is over
+            with metrics.waiting_for_data():
+                packs = next(steps)
+            with metrics.stepping():
+                trainer.step(packs)
+                step = progress.step
+                is_last = step == config.max_steps
+                logs = step % config.log_every_steps == 0 or is_last or step == 1
+                if logs or 0 in (step % config.save_every_steps, step % config.eval_every_steps):
+                    result = trainer.settle()
+            metrics.made_step(step, packs)
+            if logs:
+                assert result is not None
+                progress.seconds = earlier + time.monotonic() - started
+                values = {**asdict(result), **window.measure()}
+                log.train(step, **values)
+                metrics.logged(values)
+            stopping, written = here.sum_on_host(here.stop.received, checkpointer.is_written)
+            if written == here.world_size:
+                log.event(finish() or step, "checkpoint")
+            if stopping:
+                raise Stopped
+            if is_last or step % config.save_every_steps == 0:
+                save()
+            if step % config.eval_every_steps == 0 and not is_last:
+                evaluate()
+    except Stopped:
+        if last_saved != progress.step:
+            save()
+        finish()
+        raise
+    if (saved := finish()) is not None:
+        log.event(saved, "checkpoint")
+    progress.seconds = earlier + time.monotonic() - started
+
+
+def _finish(
+    trainer: Trainer, validation: ProteinSplit, log: RunLog, metrics: TrainingMetrics
+) -> dict[str, Any]:
+    """Final scores, and the model for others to load."""
+    config, here, progress, objective = trainer.config, trainer.here, trainer.progress, trainer.objective
+    beat("writing the model", slow=True)
+    weights = full_weights(trainer.model, trained_only=not objective.trains_all)
+    if here.is_first:
+        objective.write_model(config.run_dir, weights, here.device)
+    here.sum_on_host(0.0)  # the others wait here, where waiting may take long
+    with metrics.evaluating():
+        valid = trainer.evaluate(validation)
+    log.evaluation(progress.step, "validation", **valid.values)
+    metrics.evaluated(valid.values)
+    test: Evaluation | None = None
+    if objective.split.manifest.splits["test"].records:
+        test = trainer.evaluate(objective.open("test"))
+        log.evaluation(progress.step, "test", **test.values)
+    if here.is_first:
+        objective.record(config.run_dir, valid, test)
+    flops = trainer.num_flops(progress.residues, progress.attended_pairs)
+    slots, pairs = progress.steady_slots, progress.steady_attended_pairs
+    steady_flops = trainer.num_flops(progress.steady_residues, pairs)
+    empty = objective.stream(objective.split, trainer.shape, 0).load(None)
+    rows = len(objective.pack(empty, trainer.shape, here.packs_on).rows) * (slots // trainer.shape.num_tokens)
+    recomputed = config.train.activation_checkpointing
+    executed = executed_flops(bare(trainer.model), slots, rows, pairs, recomputed=recomputed)
+    parameters = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
+    place = Place(here, trainer.shape, trainer.dtype)
+    trainer.release()
+    with metrics.evaluating():
+        written = objective.score_written(config.run_dir, place)
+    if written:
+        log.evaluation(progress.step, "validation" if test is None else "test", **written)
+    peak, seconds = peak_flops(here.device), max(progress.seconds, 1e-9)
+    memory = peak_memory_bytes(here.device)
+    ceiling = None if trainer.on_xla else matmul_ceiling(here.device, trainer.dtype)
+    steady = progress.steady_seconds
+
+    def share(flops: float, of: float | None) -> float | None:
+        """Share of a device's rate that the steady steps reached."""
+        return flops / steady / here.world_size / of if steady and of else None
+
+    return {
+        "epoch": progress.epoch,
+        "train_loss": progress.loss_sum / max(1, progress.step),
+        "train_runtime": seconds,
+        "train_samples": progress.proteins,
+        "train_samples_per_second": progress.proteins / seconds,
+        "train_steps_per_second": progress.step / seconds,
+        "train_residues": progress.residues,
+        "train_residues_per_second": progress.residues / seconds,
+        "total_flos": flops,
+        "fill": progress.residues / max(1, progress.slots),
+        "mfu": flops / seconds / here.world_size / peak if peak else None,
+        "steady_seconds": steady,
+        "steady_residues_per_second": progress.steady_residues / steady if steady else None,
+        "model_mfu": share(steady_flops, peak),
+        "executed_mfu": share(executed, peak),
+        "ceiling_flops_per_second": ceiling,
+        "share_of_ceiling": share(executed, ceiling),
+        "length_weighted_mean_length": progress.length_weighted_mean(trainer.shape.special_tokens),
+        "peak_memory_bytes": memory,
+        **valid.values,
+        "eval_samples": valid.num_proteins,
+        "eval_runtime": valid.seconds,
+        "eval_samples_per_second": valid.num_proteins / valid.seconds,
+        **objective.results(valid, test),
+        **written,
+        "init_from_sha256": trainer.start_sha256,
+        "parameters": parameters,
+        "world_size": here.world_size,
+        "environment": environment(here.device) | trainer.precision.record(),
+    }
+
+
+def main(config: RunConfig) -> None:
+    beat("starting", slow=True)
+    transformers.utils.logging.disable_progress_bar()  # of no use once a process
+    run_dir = config.run_dir
+    when_held = (
+        f"{run_dir} is being trained by another process; wait for it, stop it (its workers too), or choose "
+        "another 'name'"
+    )
+    with processes(xla_cache=run_dir / CACHE) as here, exclusive(run_dir / "lock", here, when_held):
+        if here.is_first and config.packs_per_step % here.world_size:
+            print(
+                f"warning: a step has {config.packs_per_step} packs for {here.world_size} processes, so some "
+                "idle in its last round; choose train.tokens_per_pack or train.tokens_per_step so that it "
+                "divides evenly",
+                file=sys.stderr,
+            )
+        objective = objective_of(config)
+        results = train(objective, here)
+        if here.is_first:
+            rate = results["steady_residues_per_second"] or results["train_residues_per_second"]
+            print(
+                f"{config.name}: {objective.summary(results)}, "
+                f"{rate:.0f} {objective.split.tokens}/s\n"
+                f"model   {run_dir / 'model'}\nreport  {run_dir / REPORT_FILE}"
+            )
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    run_command(main)

@@ -1,0 +1,210 @@
+"""The step of a run: its packs forward and backward, one update of the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from . import xla
+from .checksums import verified
+from .command_line import RunError
+from .config import RunConfig
+from .hardware import compiles, num_flops
+from .heartbeat import beat
+from .loader import StepPacks, step_packs
+from .objective import Evaluation, Objective, Place
+from .optimizer import build_optimizers, learning_rate, set_learning_rate
+from .packing import Position
+from .parallel import accumulating, bare, clip_gradients, parallelize
+from .precision import select_precision
+from .processes import Processes
+from .progress import Progress
+from .records import ProteinSplit
+
+
+class NonFiniteLossError(RunError):
+    """Loss or gradient is NaN or infinite. Weights and optimizer state are those before the step."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    loss: float
+    """Mean over all targets of the step; in nats where it is a cross-entropy."""
+    grad_norm: float
+    learning_rate: float
+
+
+class _Launched:
+    """A step that the device may still be computing.
+
+    ``figures`` are loss, gradient norm and, except on XLA, 1 if this or an earlier step was not finite.
+    """
+
+    def __init__(self, number: int, learning_rate: float, figures: Tensor) -> None:
+        self.number, self.learning_rate, self._figures, self._copied = number, learning_rate, figures, None
+        if figures.is_cuda:
+            self._figures = figures.to("cpu", non_blocking=True)  # into pinned memory
+            self._copied = torch.cuda.Event()
+            self._copied.record()
+
+    def figures(self, here: Processes) -> list[float]:
+        """Wait for the figures, but not for what was launched after them."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        return here.to_host(self._figures)
+
+
+class Trainer:
+    """One run: model, optimizers, data and the steps over them.
+
+    Except on XLA, the host launches a step before it waits for the one before.
+    """
+
+    def __init__(self, objective: Objective, here: Processes) -> None:
+        self.objective, self.here = objective, here
+        self.config: RunConfig = objective.config
+        config, train = self.config, self.config.train
+        self.on_xla = here.device.type == "xla"
+        if self.on_xla:
+            xla.check(config)
+        self.shape = objective.pack_shape(objective.split)
+        self.precision = select_precision(train, here.device, here, config.run_dir)
+        self.dtype = self.precision.dtype
+        # With FSDP the first process alone holds a whole model, on the host, and sends out the shares.
+        has_weights = config.parallel.mode == "ddp" or here.is_first
+        with verified(objective.start, here) as source:
+            weights = objective.weights() if has_weights else {}
+        self.start_sha256 = source.sha256
+        model = objective.on_meta()
+        objective.quantize(model, weights, self.dtype, here.device)
+        here.sum_on_host(0.0)  # the others wait for the first here: NCCL gives up after ten minutes
+        if train.activation_checkpointing:
+            model.recompute_layers()
+        self.model: nn.Module = parallelize(
+            model, weights, config.parallel, here, self.dtype, objective.loaded
+        )
+        if compiles(train, here.device):
+            # Layers are graphs of their own; inside DDP, Dynamo would cut each into buckets once more.
+            torch._dynamo.config.optimize_ddp = False
+            for layer in bare(self.model).layers:
+                layer.compile(dynamic=False)
+        self.optimizers: list[Optimizer] = build_optimizers(self.model, objective.optim, self.dtype)
+        self.progress = Progress()
+        self._launched: _Launched | None = None
+        self._result: StepResult | None = None
+        if self.on_xla:
+            xla.begin(self.model, self.optimizers)
+        else:
+            # 1 from the first step that is not finite, on all processes. Optimizers then change nothing.
+            self._failed = torch.zeros((), device=here.device)
+            for optimizer in self.optimizers:
+                optimizer.found_inf = self._failed  # type: ignore[attr-defined]
+        self.has_stepped = False
+
+    def step(self, step: StepPacks) -> None:
+        """Launch one optimizer step over this process's share of the step's packs.
+
+        ``progress`` counts the step at once, but its loss when it is read: after the launch of the next step,
+        or in ``settle``.
+
+        Raises:
+            NonFiniteLossError: if the step before was not finite; on XLA, if this one is not.
+        """
+        here, objective = self.here, self.objective
+        lr = learning_rate(self.progress.step + 1, self.config.train.max_steps, objective.optim)
+        set_learning_rate(self.optimizers, lr)
+        packs = [objective.pack(host, self.shape, here.packs_on) for host in step.packs]
+        # The loss is a mean over all targets of the step, on any process and in any micro-batch. DDP and
+        # FSDP average gradients over processes, hence the factor world_size.
+        num_targets = torch.stack([objective.num_targets(pack) for pack in packs]).sum()
+        here.add_up(num_targets)
+        num_targets = num_targets.clamp(min=1).to(here.device)  # a step of a few short proteins may have none
+        loss = torch.zeros((), device=here.device)
+        here.cut_graph()  # or the first micro-batch would have a constant where others have this tensor
+        for index, pack in enumerate(packs):
+            with accumulating(self.model, is_last=index == len(packs) - 1):
+                with torch.autocast(
+                    here.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16
+                ):
+                    loss_sum = objective.loss_sum(self.model, here.placed(pack))
+                (loss_sum * (here.world_size / num_targets)).backward()
+            loss += loss_sum.detach() / num_targets
+            here.cut_graph()  # all micro-batches are the same graph
+            self.beat()
+        if self.on_xla:
+            xla.average_gradients(self.optimizers)
+        here.add_up(loss)
+        figures = torch.stack([loss, clip_gradients(self.model, objective.optim.clip_norm)])
+        if not self.on_xla:
+            self._failed += ~figures.isfinite().all()
+            here.add_up(self._failed)
+            self._failed.clamp_(max=1)
+            figures = torch.cat([figures, self._failed[None]])
+        here.cut_graph()
+        before, self._launched = self._launched, _Launched(self.progress.step + 1, lr, figures)
+        if self.on_xla:
+            self.settle()  # no optimizer there takes a flag
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=not self.on_xla)
+        here.cut_graph()
+        self.progress.add(step)
+        self.has_stepped = True
+        if before is not None:
+            self._read(before)
+
+    def settle(self) -> StepResult | None:
+        """Wait for the last step. Its weights must not be saved or scored before.
+
+        Returns:
+            Result of the last step; None if this process has made none.
+
+        Raises:
+            NonFiniteLossError: if it or an earlier one was not finite, at every call.
+        """
+        if self._launched is not None:
+            self._read(self._launched)
+            self._launched = None
+        return self._result
+
+    def _read(self, launched: _Launched) -> None:
+        loss, norm, *failed = launched.figures(self.here)
+        if any(failed) or not (math.isfinite(loss) and math.isfinite(norm)):
+            raise NonFiniteLossError(
+                f"step {launched.number}: loss {loss}, gradient norm {norm} at learning rate "
+                f"{launched.learning_rate:.3g}; the weights were not touched. Lower "
+                f"{self.objective.lr_field} or lengthen optim.warmup_steps, then start the same command again"
+            )
+        self._result = StepResult(loss, norm, launched.learning_rate)
+        self.progress.loss_sum += loss
+
+    def release(self) -> None:
+        """Free what was trained; nothing but the progress can be asked afterwards."""
+        self.optimizers.clear()
+        del self.model
+        if self.here.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def beat(self) -> None:
+        """The first step of this process compiles and connects."""
+        beat("training", slow=not self.has_stepped)
+
+    def num_flops(self, residues: int, attended_pairs: int) -> float:
+        return num_flops(bare(self.model), residues, attended_pairs)
+
+    def steps(self) -> Iterator[StepPacks]:
+        """Packs of every step from where the run stands."""
+        stream = self.objective.stream(self.objective.split, self.shape, self.config.train.seed)
+        position = Position(self.progress.epoch, self.progress.pack)
+        here = self.here
+        return step_packs(stream, position, self.config.packs_per_step, here.rank, here.world_size)
+
+    def evaluate(self, split: ProteinSplit, num_packs: int = 0) -> Evaluation:
+        self.settle()
+        place = Place(self.here, self.shape, self.dtype)
+        return self.objective.evaluate(self.model, split, place, num_packs)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import threading
+from typing import Any
 
 # Read when moto is imported: roles attach AWS's managed policies.
 os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
 
+import yaml
 from moto import backends
 from moto.cloudtrail.responses import CloudTrailResponse
 from moto.server import ThreadedMotoServer
@@ -21,7 +23,19 @@ def lookup_events(self: CloudTrailResponse) -> str:
     return json.dumps({"Events": []})
 
 
+_load_yaml = yaml.load
+
+
+def load_template(text: str, Loader: Any) -> Any:
+    """Read a template as JSON if it is: PyYAML takes half a minute for the templates of a cluster."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return _load_yaml(text, Loader=Loader)
+
+
 def main() -> None:
+    yaml.load = load_template
     for module in (cloudformation, file_systems, hyperpod_cluster, mlflow_servers, permissions):
         module.install()
     # moto reads this folder at every request.

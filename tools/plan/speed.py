@@ -13,8 +13,9 @@ from pathlib import Path
 
 from tools.plan.memory import Attention, window_keys
 from tools.plan.model_size import ModelShape, Parameters
-from workloads.esm2.shapes import NEURON_CORE_BF16_FLOPS, PEAK_BF16_FLOPS, SHAPES
+from workloads.esm2.shapes import SHAPES
 from workloads.training.config import RunConfig
+from workloads.training.peak_rates import NEURON_CORE_BF16_FLOPS, PEAK_BF16_FLOPS
 
 NEMO = "BioNeMo 2's documentation, chart of pre-training throughput"
 MEAN_LENGTH = 414.0
@@ -102,7 +103,7 @@ def speed(
     """
     if gpu not in PEAKS:
         raise ValueError(
-            f"{gpu}: its bf16 peak is not listed in workloads/esm2/shapes.py; listed are {', '.join(PEAKS)}"
+            f"{gpu}: its bf16 peak is not in workloads/training/peak_rates.py; listed are {', '.join(PEAKS)}"
         )
     if measured and measured.gpu != gpu:
         raise ValueError(f"--measured: the run was on {measured.gpu}, and the cluster has {gpu}; give --mfu")

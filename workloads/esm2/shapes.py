@@ -1,4 +1,4 @@
-"""Sizes that need no tensors: the published shapes of ESM-2, shapes of packs, and peak rates of devices."""
+"""Sizes that need no tensors: the published shapes of ESM-2, and shapes of packs."""
 
 from __future__ import annotations
 
@@ -12,22 +12,6 @@ SHAPES = {
     "650M": (33, 1280, 20),
     "3B": (36, 2560, 40),
     "15B": (48, 5120, 40),
-}
-PEAK_BF16_FLOPS = {
-    # Dense bf16 tensor-core rates in FLOP/s, from NVIDIA's data sheets (half of the sparse figures).
-    "A10G": 70e12,
-    "A100": 312e12,
-    "L4": 121e12,
-    "L40S": 362e12,
-    "H100": 989e12,
-    "H200": 989e12,
-    "B200": 2250e12,
-}
-NEURON_CORE_BF16_FLOPS = {
-    # Of one logical NeuronCore, dense: half of a Trainium (190 TFLOP/s), a quarter of a Trainium2 (667
-    # TFLOP/s). AWS Neuron documentation, "Trainium Architecture" and "Trainium2 Architecture".
-    "Trainium": 95e12,
-    "Trainium2": 166.75e12,
 }
 
 

@@ -19,12 +19,12 @@ import torch
 import transformers
 from torch import nn
 
-from workloads.esm2.shapes import PEAK_BF16_FLOPS
 from workloads.training.adapters.four_bit import FourBitLinear
 
 from . import xla
 from .config import TrainConfig
 from .layered_model import LayeredModel
+from .peak_rates import PEAK_BF16_FLOPS
 
 TIMEOUT_SECONDS = 10
 """For a command that tells a version."""

@@ -22,10 +22,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from workloads.esm2.shapes import NEURON_CORE_BF16_FLOPS
-
 from .config import RunConfig
 from .config_rules import xla_violations
+from .peak_rates import NEURON_CORE_BF16_FLOPS
 
 T = TypeVar("T")
 

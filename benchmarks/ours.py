@@ -15,7 +15,7 @@ from transformers import EsmConfig, EsmForMaskedLM
 from benchmarks.case import Settings
 from benchmarks.contestant import Gate, training_state
 from workloads.esm2.model import published_config
-from workloads.esm2.pretrained import save_model
+from workloads.esm2.pretrained import save_esm
 from workloads.esm2.pretraining import Pretraining
 from workloads.training.checkpoint import Checkpointer
 from workloads.training.config import DataConfig, ModelConfig, ModelSize, OptimConfig, RunConfig, TrainConfig
@@ -40,7 +40,7 @@ def model_of(size: str, settings: Settings, folder: Path) -> ModelConfig:
         return ModelConfig(size=published, max_residues=MAX_RESIDUES)
     config = tiny_config()
     torch.manual_seed(SEED)
-    save_model(folder / "tiny", config, EsmForMaskedLM(config).state_dict())
+    save_esm(folder / "tiny", config, EsmForMaskedLM(config).state_dict())
     return ModelConfig(init_from=str(folder / "tiny"), max_residues=MAX_RESIDUES)
 
 

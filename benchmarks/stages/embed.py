@@ -34,7 +34,7 @@ from benchmarks.ours import MAX_RESIDUES, SEED, tiny_config
 from workloads.esm2.alphabet import decode
 from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
 from workloads.esm2.model import published_config
-from workloads.esm2.pretrained import load_model, save_model
+from workloads.esm2.pretrained import load_model, save_esm
 from workloads.training.records import ProteinSplit
 
 CPU_GOAL = 2.0
@@ -159,7 +159,7 @@ def model_folder(size: str, settings: Settings, folder: Path) -> Path:
     """Write a published size with random weights, in a rehearsal a tiny model, in transformers' format."""
     config = tiny_config() if settings.rehearsal else published_config(size)
     torch.manual_seed(SEED)
-    save_model(folder / "model", config, EsmForMaskedLM(config).state_dict())
+    save_esm(folder / "model", config, EsmForMaskedLM(config).state_dict())
     return folder / "model"
 
 

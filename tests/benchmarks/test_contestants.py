@@ -24,9 +24,10 @@ from benchmarks.trainers import Rows, _CountingCollator, _SpreadBatches, store_r
 from workloads.esm2.alphabet import EOS
 from workloads.esm2.model import published_config
 from workloads.esm2.pretrained import tokenizer
+from workloads.esm2.protein_packs import ProteinStream
 from workloads.training.config import ModelConfig
 from workloads.training.loader import step_packs
-from workloads.training.packing import PackShape, PackStream, Position
+from workloads.training.packing import PackShape, Position
 from workloads.training.records import ProteinSplit
 
 
@@ -56,7 +57,7 @@ def test_counts_of_a_batch(data: Path, tmp_path: Path) -> None:
 
 def test_counts_of_a_pack_agree_with_its_tokens(data: Path) -> None:
     split = ProteinSplit(data, "train")
-    steps = step_packs(PackStream(split, PackShape.of(split, 2048, 1022), 0), Position(), 2, 0, 1)
+    steps = step_packs(ProteinStream(split, PackShape.of(split, 2048, 1022), 0), Position(), 2, 0, 1)
     for _ in range(5):
         step = next(steps)
         residues = sum(int(np.count_nonzero(pack.tokens > EOS)) for pack in step.packs)

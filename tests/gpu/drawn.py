@@ -22,9 +22,10 @@ from workloads.esm2.masking import mask_pack
 from workloads.esm2.model import Pack, PackedEsm, published_config
 from workloads.esm2.pretrained import with_weights
 from workloads.esm2.pretraining import Pretraining
+from workloads.esm2.protein_packs import ProteinStream
 from workloads.training.config import ModelConfig, OptimConfig, RunConfig, TrainConfig
 from workloads.training.objective import Objective
-from workloads.training.packing import PackShape, PackStream
+from workloads.training.packing import PackShape
 from workloads.training.records import ProteinSplit, Split
 
 HEAD_SIZES = (16, 24, 32, 64, 128)
@@ -150,7 +151,7 @@ def packed_model(config: EsmConfig, device: torch.device) -> PackedEsm:
 
 def masked_packs(scale: Scale, device: torch.device, number: int) -> list[Pack]:
     split = DrawnSplit(longest=scale.max_residues + 100)
-    stream = PackStream(split, PackShape.of(split, scale.tokens, scale.max_residues), seed=3)
+    stream = ProteinStream(split, PackShape.of(split, scale.tokens, scale.max_residues), seed=3)
     planned = [pack for pack, _ in zip(stream.epoch(0), range(number), strict=False)]
     return [mask_pack(stream.load(pack), stream.shape.max_length, 0.15, device) for pack in planned]
 
@@ -158,7 +159,7 @@ def masked_packs(scale: Scale, device: torch.device, number: int) -> list[Pack]:
 def empty_pack(scale: Scale, device: torch.device) -> Pack:
     """A pack of padding alone, which a process gets that has nothing else to do."""
     split = DrawnSplit(longest=scale.max_residues + 100)
-    stream = PackStream(split, PackShape.of(split, scale.tokens, scale.max_residues), seed=3)
+    stream = ProteinStream(split, PackShape.of(split, scale.tokens, scale.max_residues), seed=3)
     return mask_pack(stream.load(None), stream.shape.max_length, 0.15, device)
 
 

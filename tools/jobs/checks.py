@@ -11,6 +11,7 @@ from config.facts.instance_catalogue import InstanceType
 from workloads.bionemo.command import batch_problems, unsupported
 from workloads.bionemo.export_files import export_files
 from workloads.esm2.data.run_data import local_files, paths_read
+from workloads.esm2.data.sources import PROTEINS
 from workloads.esm2.inference.output_file import output_file
 from workloads.launch.job_file import INFERENCE
 from workloads.launch.neuron import STAGES as NEURON_STAGES
@@ -76,7 +77,7 @@ def path_problems(
         if path is not None and not is_shared(str(PurePosixPath(folder) / path))
     ]
     if is_inference:
-        name, read = "inference.input", local_files(config.inference.input)
+        name, read = "inference.input", local_files(config.inference.input, PROTEINS)
     else:
         name, read = "data", paths_read(config)
     start = config.model.init_from or ""
@@ -122,7 +123,7 @@ def files_needed(config: RunConfig, stage: str, folder: str) -> tuple[str, ...]:
     model = inference.model or str(PurePosixPath(folder) / config.run_dir / "model")
     mutations = [inference.mutations] if stage == "variants" and inference.mutations else []
     models = [model] if PurePosixPath(model).is_absolute() else []
-    return (*local_files(inference.input), *mutations, *models)
+    return (*local_files(inference.input, PROTEINS), *mutations, *models)
 
 
 def accelerators_of(

@@ -21,7 +21,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from workloads.esm2.model import Prediction
 from workloads.training.adapters import adapters
-from workloads.training.adapters.adapters import Family
+from workloads.training.adapters.adapters import AdaptedModules
 from workloads.training.layered_model import LayeredModel
 
 from .attention import PACKED
@@ -29,7 +29,7 @@ from .conversations import TokenPack
 
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 """As their configurations say; alike in the names of their modules and in what their layers take."""
-FAMILY = Family(
+FAMILY = AdaptedModules(
     layers="model.layers",
     modules={
         "query": ("self_attn.q_proj",),

@@ -26,7 +26,7 @@ from workloads.training.data.remotes import FetchError
 from workloads.training.data.workspace import workspace
 from workloads.training.whole_file import write_whole
 
-from .table import SAMPLE, read_rows
+from .table import QUESTIONS, read_rows
 
 T = TypeVar("T")
 
@@ -172,7 +172,7 @@ def _from_hub(what: str, download: Callable[[], T]) -> T:
 def make_sample_model(folder: Path) -> None:
     """Write the model and its tokenizer; the same bytes every time."""
     columns = ("question", "reasoning", "answer")
-    texts = [text for _, cells in read_rows(SAMPLE, columns) for text in cells.values() if text]
+    texts = [text for _, cells in read_rows(QUESTIONS.sample, columns) for text in cells.values() if text]
     write_model(folder, texts, VOCABULARY)
 
 

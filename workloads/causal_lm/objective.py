@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from workloads.esm2.evaluation import EVALUATION_SEED, score_packs
-from workloads.esm2.pretrained import assigned, save_model
 from workloads.training.adapters import adapters
 from workloads.training.adapters.adapted_objective import AdaptedObjective
 from workloads.training.checksums import verified, write_sums
@@ -25,6 +24,7 @@ from workloads.training.packing import HostPack, PackShape, PackStream
 from workloads.training.precision import select_precision
 from workloads.training.processes import Processes
 from workloads.training.records import ProteinSplit, Split
+from workloads.training.saved_model import assigned, save_model
 from workloads.training.whole_file import write_whole
 
 from .conversations import IGNORED, ConversationSplit, ConversationStream, TokenPack, token_pack

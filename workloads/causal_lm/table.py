@@ -10,17 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from workloads.esm2.data.fasta import gzip_errors, gzip_problem, open_gzip, reading
 from workloads.esm2.finetune import table as labelled
 from workloads.esm2.finetune.table import Problems
 from workloads.training.data.limits import Limits
-from workloads.training.data.transfer import embedded, fetch
+from workloads.training.data.source_file import gzip_errors, gzip_problem, open_gzip, reading
+from workloads.training.data.transfer import SourceKind, fetch
 
 from .config import ChatConfig
 
-SAMPLE = Path(__file__).parent / "sample" / "questions.jsonl.gz"
 _JSON_SUFFIXES = (".json", ".json.gz")
 _LINES_SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson")
+QUESTIONS = SourceKind(
+    name="table",
+    suffixes=(*_JSON_SUFFIXES, *_LINES_SUFFIXES, *labelled.CSV_DELIMITERS, *labelled.PARQUET_SUFFIXES),
+    sample=Path(__file__).parent / "sample" / "questions.jsonl.gz",
+    addresses={},
+)
 MAX_ARRAY_CHARS = 1 << 30
 """Of a JSON file, which is in memory as a whole; JSON Lines are read line by line."""
 
@@ -42,13 +47,11 @@ def table_files(location: str, downloads: Path) -> list[Path]:
     Raises:
         FetchError: (a ValueError) if it cannot be had.
     """
-    if location == "sample":
-        return [embedded(SAMPLE)]
     if location.startswith("hf://"):
         from .model_files import fetch_table  # which makes the model of the sample from this table
 
         return [fetch_table(location, downloads)]
-    return fetch(location, downloads)
+    return fetch(location, downloads, QUESTIONS)
 
 
 def read_conversations(files: Sequence[Path], chat: ChatConfig) -> list[Conversation]:

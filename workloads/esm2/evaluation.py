@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from workloads.esm2.protein_packs import ProteinStream
 from workloads.training.heartbeat import beat
 from workloads.training.objective import Evaluation
 from workloads.training.packing import SPECIAL_TOKENS, HostPack, PackShape, PackStream, PlannedPack
@@ -67,7 +68,7 @@ def score(
     def masked(host: HostPack) -> Pack:
         return mask_pack(host, shape.max_length, mask_fraction, here.packs_on)
 
-    stream = PackStream(split, shape, EVALUATION_SEED)
+    stream = ProteinStream(split, shape, EVALUATION_SEED)
     return score_packs(model, stream, masked, dtype=dtype, here=here, num_packs=num_packs)
 
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch import Tensor
 from transformers import (
     EsmConfig,
     EsmForMaskedLM,
@@ -23,20 +18,18 @@ from transformers import (
     EsmTokenizer,
     PretrainedConfig,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
 )
 from transformers.utils.logging import disable_progress_bar
 
 from workloads.training.checkpoint_reader import weights_of
-from workloads.training.checksums import CHECKPOINT_FILE, read_document, unreadable, verified, write_sums
+from workloads.training.checksums import CHECKPOINT_FILE, read_document, unreadable, verified
 from workloads.training.config import ModelConfig
-from workloads.training.layered_model import LayeredModel
 from workloads.training.processes import Processes
+from workloads.training.saved_model import assigned, save_model
 
 from .alphabet import TOKENS
 from .model import PackedEsm, PackedModel, PackedSequenceClassifier, PackedTokenClassifier, published_config
 
-Model = TypeVar("Model", bound=LayeredModel)
 ADAPTER_FILE = "adapter_config.json"
 """Of a folder in peft's format."""
 _HEADS: dict[str, tuple[type[EsmPreTrainedModel], type[PackedModel]]] = {
@@ -157,13 +150,6 @@ def with_weights(config: EsmConfig, weights: dict[str, Tensor]) -> PackedEsm:
     return assigned(on_meta(config), weights)
 
 
-def assigned(model: Model, weights: dict[str, Tensor]) -> Model:
-    """Give a model made on the meta device its weights."""
-    model.load_state_dict(weights, assign=True)
-    model.tie_weights()
-    return model
-
-
 def load_model(name: str, here: Processes | None = None) -> PackedModel:
     """A model on the CPU, in fp32, that computes no gradients; its head stays in fp32.
 
@@ -193,58 +179,14 @@ def load_model(name: str, here: Processes | None = None) -> PackedModel:
         return assigned(empty, weights).requires_grad_(False).eval()
 
 
-def full_weights(model: nn.Module, *, trained_only: bool = False) -> dict[str, Tensor]:
-    """Unsharded weights on the CPU of the first process, empty elsewhere. Every process calls this."""
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=trained_only)
-    state = get_model_state_dict(model, options=options)
-    return {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}
-
-
-def save_model(
+def save_esm(
     folder: Path,
     config: PretrainedConfig,
     weights: dict[str, Tensor],
     kind: type[PreTrainedModel] = EsmForMaskedLM,
-    tokens: PreTrainedTokenizerBase | None = None,
 ) -> None:
-    """Write safetensors, configuration and tokenizer so that transformers loads them without a network.
-
-    Without ``tokens`` the tokenizer is that of ESM-2.
-
-    The folder appears whole or not at all; one that is there is replaced. It holds checksums of its files.
-    """
-    with torch.device("meta"):
-        plain = kind(config)
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    plain.save_pretrained(partial, state_dict=weights)
-    (tokens or tokenizer(config)).save_pretrained(partial)
-    replace_folder(partial, folder)
-
-
-def fingerprint(weights: Mapping[str, Tensor], settings: str = "") -> str:
-    """Return a hash of settings and weights: the same numbers give the same results.
-
-    SHA-256 hashes about 1 GB/s on a core of a Zen 3. It releases the interpreter's lock, hence the threads.
-    """
-
-    def of_tensor(name: str) -> bytes:
-        flat = weights[name].detach().cpu().contiguous().view(-1).view(torch.uint8)
-        return name.encode() + hashlib.sha256(flat.numpy().data).digest()
-
-    with ThreadPoolExecutor() as threads:
-        parts = [settings.encode(), *threads.map(of_tensor, sorted(weights))]
-    return hashlib.sha256(b"".join(parts)).hexdigest()
-
-
-def replace_folder(partial: Path, folder: Path) -> None:
-    """Give a finished folder its name; one that is there is replaced."""
-    for file in partial.iterdir():
-        # safetensors makes files for their owner alone, whatever the umask says.
-        shutil.copymode(partial / "config.json", file)
-    write_sums(partial)
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    """Write a model with ESM-2's tokenizer; the folder appears whole or not at all."""
+    save_model(folder, config, weights, kind, tokenizer(config))
 
 
 def tokenizer(config: PretrainedConfig) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from workloads.esm2.protein_packs import ProteinStream
 from workloads.training.config import RunConfig
 from workloads.training.objective import Evaluation, Objective, Place, held_out_scores
 from workloads.training.packing import HostPack, PackShape, PackStream
@@ -17,7 +18,7 @@ from workloads.training.records import ProteinSplit, Split
 from .evaluation import Score, score, unigram_perplexity
 from .masking import mask_pack
 from .model import Pack, PackedModel
-from .pretrained import on_meta, save_model, starting_config, starting_weights
+from .pretrained import on_meta, save_esm, starting_config, starting_weights
 
 
 class Pretraining(Objective):
@@ -37,7 +38,7 @@ class Pretraining(Objective):
         return ProteinSplit(self.config.data.path, split)
 
     def stream(self, split: ProteinSplit, shape: PackShape, seed: int) -> PackStream:
-        return PackStream(split, shape, seed)
+        return ProteinStream(split, shape, seed)
 
     def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> Pack:
         return mask_pack(host, shape.max_length, self.config.model.mask_fraction, device)
@@ -65,7 +66,7 @@ class Pretraining(Objective):
         return self.score(model, split, place, num_packs).evaluation()
 
     def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
-        save_model(run_dir / "model", self.esm_config, dict(weights))
+        save_esm(run_dir / "model", self.esm_config, dict(weights))
 
     def results(self, validation: Evaluation, test: Evaluation | None) -> dict[str, Any]:
         return {

@@ -8,24 +8,24 @@ number of processes. Nothing but lengths is needed to plan, and nothing but (epo
 from __future__ import annotations
 
 import bisect
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from workloads.esm2.alphabet import CLS, EOS, PAD
-
 from .hashing import below, hash64
 from .records import ProteinSplit
 
-SPECIAL_TOKENS = 2  # CLS and EOS around every protein
+SPECIAL_TOKENS = 2
+"""Tokens before and after a unit's own, as <cls> and <eos> around a protein."""
 BLOCK_UNITS = 16_384
 """Units shuffled and packed together: about 5 MB of residues, read in one sweep."""
 FILLER_SHARE = 4
 """One unit in this many is held back to fill the ends of packs."""
 
-_BLOCK_SALT, _ORDER_SALT, _CROP_SALT, _PACK_SALT, _MASK_SALT = range(1, 6)
+_BLOCK_SALT, _ORDER_SALT, _CROP_SALT, _PACK_SALT, MASK_SALT = range(1, 6)
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,11 @@ class Position:
     """Packs of this epoch that are consumed."""
 
 
-class PackStream:
+class PackStream(ABC):
     """The endless sequence of packs of a split."""
 
     def __init__(self, split: ProteinSplit, shape: PackShape, seed: int) -> None:
-        self._split = split
-        self.shape = shape
-        self._seed = seed
+        self.split, self.shape, self.seed = split, shape, seed
 
     def packs(self, position: Position = Position()) -> Iterator[tuple[PlannedPack, Position]]:
         """Packs from ``position`` on, each with the position after it. Never ends."""
@@ -126,18 +124,18 @@ class PackStream:
 
     def epoch(self, epoch: int) -> Iterator[PlannedPack]:
         """The packs of one epoch, each unit in exactly one of them."""
-        num_blocks = -(-self._split.num_units // BLOCK_UNITS)
-        order = np.argsort(hash64(_BLOCK_SALT, self._seed, epoch, np.arange(num_blocks)), kind="stable")
+        num_blocks = -(-self.split.num_units // BLOCK_UNITS)
+        order = np.argsort(hash64(_BLOCK_SALT, self.seed, epoch, np.arange(num_blocks)), kind="stable")
         for block in order.tolist():
             yield from self._block(block, epoch)
 
     def _block(self, block: int, epoch: int) -> Iterator[PlannedPack]:
         first = block * BLOCK_UNITS
-        units = np.arange(first, min(first + BLOCK_UNITS, self._split.num_units), dtype=np.int64)
-        places, full = self._split.draw(first, len(units), self._seed, epoch)
+        units = np.arange(first, min(first + BLOCK_UNITS, self.split.num_units), dtype=np.int64)
+        places, full = self.split.draw(first, len(units), self.seed, epoch)
         residues = np.minimum(full, self.shape.max_residues)
         starts = self.crop_starts(epoch, units, full - residues)
-        order = np.argsort(hash64(_ORDER_SALT, self._seed, epoch, units), kind="stable")
+        order = np.argsort(hash64(_ORDER_SALT, self.seed, epoch, units), kind="stable")
         padding_segments = -(-self.shape.num_tokens // self.shape.max_length)
         packs = pack_lengths(
             residues[order] + self.shape.special_tokens,
@@ -146,7 +144,7 @@ class PackStream:
         )
         # The last packs hold what would not fit elsewhere; shuffled, no step is made of them alone.
         shuffled = np.argsort(
-            hash64(_PACK_SALT, self._seed, epoch, block, np.arange(len(packs))), kind="stable"
+            hash64(_PACK_SALT, self.seed, epoch, block, np.arange(len(packs))), kind="stable"
         )
         for index in shuffled.tolist():
             chosen = order[packs[index]]
@@ -163,30 +161,11 @@ class PackStream:
         self, epoch: int, units: npt.NDArray[np.int64], spare: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int64]:
         """First residue of each protein's crop, (units,), of which ``spare`` residues do not fit."""
-        return below(hash64(_CROP_SALT, self._seed, epoch, units), spare + 1)
+        return below(hash64(_CROP_SALT, self.seed, epoch, units), spare + 1)
 
+    @abstractmethod
     def load(self, pack: PlannedPack | None) -> HostPack:
-        """Read a planned pack's residues; None gives a pack of padding, for a rank with nothing to do."""
-        shape = self.shape
-        tokens = np.full(shape.num_tokens, PAD, dtype=np.uint8)
-        cumulative = np.full(shape.max_segments + 1, shape.num_tokens, dtype=np.int32)
-        keys = np.zeros(shape.max_segments, dtype=np.int64)
-        starts = np.zeros(shape.max_segments, dtype=np.int64)
-        end = count = 0
-        if pack is not None:
-            count = len(pack.units)
-            keys[:count] = hash64(_MASK_SALT, self._seed, pack.epoch, pack.units).view(np.int64)
-            starts[:count] = pack.starts
-            for index, place in enumerate(pack.places):
-                cumulative[index] = end
-                start, length = int(pack.starts[index]), int(pack.residues[index])
-                tokens[end] = CLS
-                tokens[end + 1 : end + 1 + length] = self._split.residues(place)[start : start + length]
-                tokens[end + 1 + length] = EOS
-                end += length + SPECIAL_TOKENS
-        padding = np.arange(end, shape.num_tokens, shape.max_length)
-        cumulative[count : count + len(padding)] = padding
-        return HostPack(tokens, cumulative, keys, starts)
+        """Read a planned pack's units; None gives a pack of padding, for a rank with nothing to do."""
 
 
 def pack_lengths(

@@ -19,7 +19,6 @@ from typing import Any
 
 import transformers
 
-from workloads.esm2.pretrained import full_weights
 from workloads.esm2.pretraining import Pretraining
 from workloads.training.tracking.metrics_port import PORT
 from workloads.training.tracking.mlflow_mirror import RunStatus
@@ -37,6 +36,7 @@ from .parallel import bare
 from .processes import Processes, exclusive, processes
 from .progress import Progress, Window
 from .records import ProteinSplit
+from .saved_model import full_weights
 from .trainer import Trainer
 from .xla import CACHE
 

@@ -19,6 +19,7 @@ from tools.plan.model_size import ModelShape, parameters_of, shape_of
 from tools.plan.remedies import remedies
 from workloads.esm2 import attention
 from workloads.esm2.attention import Segments
+from workloads.esm2.finetune.objective import ADAPTED
 from workloads.esm2.finetune.tasks import packed_class
 from workloads.esm2.model import Pack, PackedEsm, PackedModel, published_config
 from workloads.esm2.shapes import SHAPES, num_rows
@@ -111,7 +112,7 @@ def kept_bytes(model: nn.Module, pack: Pack, number_bytes: int) -> int:
 def adapted(esm: EsmConfig, lora: LoraConfig) -> PackedModel:
     with torch.device("meta"):
         model = packed_class("binary")(esm)
-    add_adapters(model, lora)
+    add_adapters(model, lora, ADAPTED)
     model.to_empty(device="cpu")
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.02)

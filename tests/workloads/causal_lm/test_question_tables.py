@@ -22,8 +22,8 @@ from workloads.causal_lm.model import read_config
 from workloads.causal_lm.model_files import LEFT_OUT_FILES, MODEL_FILES, fetch_model, published_as
 from workloads.causal_lm.prepare import is_prepared, prepare_chat
 from workloads.causal_lm.sample.cut import main as cut
-from workloads.causal_lm.table import SAMPLE, read_conversations
-from workloads.esm2.finetune.prepare import SAMPLE as LABELLED_SAMPLE
+from workloads.causal_lm.table import QUESTIONS, read_conversations
+from workloads.esm2.finetune.prepare import TABLES
 from workloads.training.config import RunConfig, load_config
 from workloads.training.data.workspace import source_file
 
@@ -256,8 +256,10 @@ def test_shipped_run_files_are_right_and_the_sample_is_what_its_rule_makes(tmp_p
     for path in CONFIGS.glob("*.yaml"):
         assert load_config(path).chat is not None
         assert yaml.safe_load(path.read_text())["chat"]["max_tokens"]
-    cut(LABELLED_SAMPLE, tmp_path / "again.jsonl.gz")
-    assert gzip.decompress((tmp_path / "again.jsonl.gz").read_bytes()) == gzip.decompress(SAMPLE.read_bytes())
+    cut(TABLES.sample, tmp_path / "again.jsonl.gz")
+    assert gzip.decompress((tmp_path / "again.jsonl.gz").read_bytes()) == gzip.decompress(
+        QUESTIONS.sample.read_bytes()
+    )
 
 
 def test_a_plan_is_of_esm2_alone(run_file: Path) -> None:

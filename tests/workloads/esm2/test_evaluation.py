@@ -26,8 +26,9 @@ from workloads.esm2.evaluate import main
 from workloads.esm2.evaluation import EVALUATION_SEED, pseudo_perplexity, score, unigram_perplexity
 from workloads.esm2.masking import mask_pack
 from workloads.esm2.pretrained import starting_config, starting_weights, with_weights
+from workloads.esm2.protein_packs import ProteinStream
 from workloads.training.config import ModelConfig, load_config
-from workloads.training.packing import PackShape, PackStream
+from workloads.training.packing import PackShape
 from workloads.training.processes import processes
 from workloads.training.records import ProteinSplit
 
@@ -60,7 +61,7 @@ def test_score_is_that_of_transformers_on_the_same_masks(prepared: Path, referen
             dtype=torch.float32,
             here=here,
         )
-    stream = PackStream(split, PackShape.of(split, 256, 126), EVALUATION_SEED)
+    stream = ProteinStream(split, PackShape.of(split, 256, 126), EVALUATION_SEED)
     loss, correct, predicted = 0.0, 0, 0
     for planned in stream.epoch(0):
         host = stream.load(planned)

@@ -13,15 +13,16 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, EsmConfig, EsmForM
 from workloads.esm2.alphabet import MASK
 from workloads.esm2.masking import mask_pack
 from workloads.esm2.model import SHAPES, Pack, PackedEsm, published_config
-from workloads.esm2.pretrained import on_meta, save_model, with_weights
-from workloads.training.packing import PackShape, PackStream
+from workloads.esm2.pretrained import on_meta, save_esm, with_weights
+from workloads.esm2.protein_packs import ProteinStream
+from workloads.training.packing import PackShape
 from workloads.training.records import ProteinSplit
 
 
 @pytest.fixture
 def pack(prepared: Path) -> Pack:
     split = ProteinSplit(prepared, "train")
-    stream = PackStream(split, PackShape.of(split, 512, 126), seed=3)
+    stream = ProteinStream(split, PackShape.of(split, 512, 126), seed=3)
     planned = next(iter(stream.epoch(0)))
     assert len(planned.units) > 3
     return mask_pack(stream.load(planned), 128, 0.15, torch.device("cpu"))
@@ -98,7 +99,7 @@ def test_activation_checkpointing_changes_nothing(packed: PackedEsm, pack: Pack)
 @pytest.mark.long
 def test_compiled_layers_do_not_recompile_after_the_first_pack(packed: PackedEsm, prepared: Path) -> None:
     split = ProteinSplit(prepared, "train")
-    stream = PackStream(split, PackShape.of(split, 512, 126), seed=3)
+    stream = ProteinStream(split, PackShape.of(split, 512, 126), seed=3)
     packs = [
         mask_pack(stream.load(planned), 128, 0.15, torch.device("cpu"))
         for planned, _ in zip(stream.epoch(0), range(6), strict=False)
@@ -157,7 +158,7 @@ def test_saved_model_loads_offline(
     packed: PackedEsm, reference: EsmForMaskedLM, pack: Pack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    save_model(tmp_path / "model", packed.config, dict(packed.state_dict()))
+    save_esm(tmp_path / "model", packed.config, dict(packed.state_dict()))
     loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "model")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     ids = tokenizer("MKLVXA", return_tensors="pt")

@@ -10,7 +10,7 @@ import huggingface_hub.constants
 import pytest
 from transformers import EsmConfig, EsmForSequenceClassification
 
-from workloads.esm2.pretrained import save_model, starting_config, starting_weights
+from workloads.esm2.pretrained import save_esm, starting_config, starting_weights
 from workloads.training.config import ModelConfig
 
 
@@ -42,7 +42,7 @@ def test_another_head_serves_where_the_encoder_alone_is_asked_for(
     tmp_path: Path, tiny_config: EsmConfig
 ) -> None:
     classifier = EsmForSequenceClassification(tiny_config)
-    save_model(tmp_path / "model", tiny_config, classifier.state_dict(), EsmForSequenceClassification)
+    save_esm(tmp_path / "model", tiny_config, classifier.state_dict(), EsmForSequenceClassification)
     model = ModelConfig(init_from=str(tmp_path / "model"))
     found = starting_weights(model, 0, encoder_only=True)
     name = "esm.encoder.layer.1.output.dense.weight"

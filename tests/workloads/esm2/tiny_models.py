@@ -24,9 +24,9 @@ def save_tiny_model(folder: Path, config: EsmConfig | None = None) -> Path:
     import torch
     from transformers import EsmForMaskedLM
 
-    from workloads.esm2.pretrained import save_model
+    from workloads.esm2.pretrained import save_esm
 
     config = config or tiny_config()
     torch.manual_seed(0)
-    save_model(folder, config, EsmForMaskedLM(config).state_dict())
+    save_esm(folder, config, EsmForMaskedLM(config).state_dict())
     return folder

@@ -7,7 +7,8 @@ import pytest
 
 from workloads.esm2.alphabet import STANDARD_RESIDUES, encode
 from workloads.esm2.data.prepare import prepare
-from workloads.training.packing import PackShape, PackStream
+from workloads.esm2.protein_packs import ProteinStream
+from workloads.training.packing import PackShape
 from workloads.training.records import ProteinSplit
 
 NUM_CLUSTERS, MEMBERS = 60, 4
@@ -47,7 +48,7 @@ def split(sequences: dict[str, tuple[str, bytes]], tmp_path_factory: pytest.Temp
 
 def drawn(split: ProteinSplit, epoch: int) -> dict[int, bytes]:
     """Tokens of the member that stands for each cluster in an epoch."""
-    stream = PackStream(split, PackShape.of(split, 256, 126), seed=0)
+    stream = ProteinStream(split, PackShape.of(split, 256, 126), seed=0)
     return {
         unit: split.residues(place).tobytes()
         for pack in stream.epoch(epoch)

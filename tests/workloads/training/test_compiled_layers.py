@@ -10,6 +10,7 @@ from torch._dynamo.utils import counters
 from transformers import EsmConfig
 
 from workloads.esm2.attention import Segments
+from workloads.esm2.finetune.objective import ADAPTED
 from workloads.esm2.model import Pack, PackedModel, PackedSequenceClassifier
 from workloads.training.adapters.adapters import add_adapters, shrink_frozen, with_adapters
 from workloads.training.adapters.four_bit import quantize_layers
@@ -38,7 +39,7 @@ def model_of(config: EsmConfig, kind: str) -> PackedModel:
     with torch.device("meta"):
         model = PackedSequenceClassifier(config)
     if kind != "all":
-        add_adapters(model, LoraConfig())
+        add_adapters(model, LoraConfig(), ADAPTED)
         weights = with_adapters(model, weights, seed=0)
     if kind == "nf4":
         quantize_layers(model, weights, torch.bfloat16, CPU)

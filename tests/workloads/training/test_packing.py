@@ -12,10 +12,11 @@ import torch
 from workloads.esm2.alphabet import CLS, EOS, FIRST_RESIDUE, MASK, NUM_STANDARD_RESIDUES, PAD
 from workloads.esm2.masking import mask_pack
 from workloads.esm2.model import Pack
+from workloads.esm2.protein_packs import ProteinStream
 from workloads.esm2.shapes import num_rows
 from workloads.training.hashing import hash64, mix64, mix64_on_device
 from workloads.training.loader import ReadAhead, step_packs
-from workloads.training.packing import PackShape, PackStream, Position, pack_lengths
+from workloads.training.packing import PackShape, Position, pack_lengths
 from workloads.training.records import ProteinSplit
 
 CPU = torch.device("cpu")
@@ -28,8 +29,8 @@ def split(prepared: Path) -> ProteinSplit:
 
 def stream_of(
     split: ProteinSplit, seed: int = 0, num_tokens: int = 512, max_residues: int = 126
-) -> PackStream:
-    return PackStream(split, PackShape.of(split, num_tokens, max_residues), seed)
+) -> ProteinStream:
+    return ProteinStream(split, PackShape.of(split, num_tokens, max_residues), seed)
 
 
 def test_every_protein_once_an_epoch(split: ProteinSplit) -> None:

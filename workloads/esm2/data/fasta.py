@@ -7,25 +7,20 @@ wrong with a block is detected on the whole and located (file, line, record) onl
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import itertools
 import re
-import sys
-import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from gzip import BadGzipFile
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO
 
 import numpy as np
 
 from workloads.esm2.alphabet import NOT_A_RESIDUE, RESIDUE_TABLE
+from workloads.training.data.source_file import GZIP_MAGIC, gzip_errors, gzip_problem, open_gzip, reading
 
-GZIP_MAGIC = b"\x1f\x8b"
 RECORD_START = b"\n>"
 LINE_START = b"\n"
 
@@ -49,50 +44,6 @@ class Block:
     first_line: int
     """Line number of the first byte, from 1."""
     data: bytes
-
-
-def open_gzip(file: Any) -> IO[bytes]:
-    """Open a gzip file (path or stream) for reading, by isal if it is there: it is faster than gzip."""
-    try:
-        from isal import igzip
-    except ModuleNotFoundError:
-        return gzip.open(file, "rb")
-    return cast("IO[bytes]", igzip.open(file, "rb"))
-
-
-def gzip_errors() -> tuple[type[Exception], ...]:
-    """Return what reading a damaged gzip file raises. isal has an error of its own for some damages."""
-    isal = sys.modules.get("isal.igzip_lib")
-    return (EOFError, BadGzipFile, zlib.error, *([isal.IsalError] if isal else []))
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Name the file in a system error of the block: the error of a failing disk has no name."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is not None and error.filename is None:
-            error.filename = str(path)
-        raise
-
-
-def gzip_problem(path: Path) -> ValueError:
-    """Return what is wrong with a gzip file. Python's module says so: isal mistakes bytes behind the end."""
-    with path.open("rb") as file:
-        if file.read(2) != GZIP_MAGIC:
-            return ValueError(f"{path} is not gzip; rename it if it is plain text")
-    try:
-        with gzip.open(path, "rb") as stream:
-            while stream.read(_READ_BYTES):
-                pass
-    except EOFError:
-        return ValueError(f"{path} is a truncated gzip file; fetch it again")
-    except (BadGzipFile, zlib.error) as error:
-        if str(error).startswith("Not a gzipped file"):
-            return ValueError(f"{path} has other bytes behind its gzip data; remove them or fetch it again")
-        return ValueError(f"{path} is a damaged gzip file ({error}); fetch it again")
-    return ValueError(f"{path} changed while it was read; fetch it again")
 
 
 class _HashingFile(io.RawIOBase):

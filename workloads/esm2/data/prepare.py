@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from workloads.esm2.alphabet import TOKENS
 from workloads.training.data.limits import MAX_WORKERS, Limits, default_workers
 from workloads.training.data.manifest import SPLITS, Manifest, Settings, Split
+from workloads.training.data.source_file import GZIP_MAGIC, reading
 from workloads.training.data.spill import cell_ranges
 from workloads.training.data.workspace import check_free_space, existing_manifest, size_text, workspace
 
-from .fasta import GZIP_MAGIC, reading
 from .job import Job, Spilled, worker_pool
 from .members import join_members, scatter_table
 from .scatter import check_ids, scatter_fasta
@@ -106,6 +107,7 @@ def prepare(
             settings=settings,
             duplicates_dropped=spilled.duplicates_dropped + sum(r.duplicates_dropped for r in results),
             splits={name: _split(name, results) for name in SPLITS},
+            vocabulary=TOKENS,
         )
         manifest.save(folder)
     _say(f"{out} is prepared: {_summary(manifest)}", progress)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
-from workloads.esm2.finetune.prepare import NAMED_ADDRESSES as NAMED_TABLES
-from workloads.esm2.finetune.prepare import prepare_table
+from workloads.esm2.finetune.prepare import TABLES, prepare_table
 from workloads.training.config import RunConfig
 from workloads.training.data.manifest import MANIFEST_FILE, Manifest
-from workloads.training.data.transfer import NAMED_ADDRESSES, fetch
+from workloads.training.data.transfer import SourceKind, fetch
 from workloads.training.data.workspace import check_place
 
 from .prepare import prepare
+from .sources import PROTEINS
 
 
 def prepare_run(config: RunConfig) -> Manifest:
@@ -51,18 +51,18 @@ def paths_read(config: RunConfig) -> list[str]:
     """Files and folders that preparing a run's data reads, besides what it fetches or the code brings."""
     data, task = config.data, config.task
     if config.chat is not None:
-        return local_files(config.chat.table)
+        return local_files(config.chat.table, PROTEINS)
     if task is None:
-        return local_files([*(data.members or data.source), data.membership])
-    return local_files([*task.table, task.labels, task.split.clusters], NAMED_TABLES)
+        return local_files([*(data.members or data.source), data.membership], PROTEINS)
+    return local_files([*task.table, task.labels, task.split.clusters], TABLES)
 
 
-def local_files(locations: Iterable[str | None], named: Collection[str] = NAMED_ADDRESSES) -> list[str]:
-    """Of locations that ``fetch`` takes those that are neither an address nor a word for one."""
+def local_files(locations: Iterable[str | None], kind: SourceKind) -> list[str]:
+    """Select the locations that are neither an address nor a word for one."""
     return [
         location
         for location in locations
-        if location and location != "sample" and location not in named and "://" not in location
+        if location and location != "sample" and location not in kind.addresses and "://" not in location
     ]
 
 
@@ -70,7 +70,7 @@ def _fetched(locations: Iterable[str], downloads: Path) -> tuple[list[Path], lis
     """Local files, and for each its name in the manifest: as configured, with the file's own in a folder."""
     files, names = [], []
     for location in locations:
-        found = fetch(location, downloads)
+        found = fetch(location, downloads, PROTEINS)
         files += found
         names += [location] if len(found) == 1 else [f"{location}/{path.name}" for path in found]
     return files, names

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from workloads.esm2.model import Pack, PackedModel
-from workloads.esm2.pretrained import assigned, save_model, starting_config, starting_weights, tokenizer
+from workloads.esm2.pretrained import save_esm, starting_config, starting_weights, tokenizer
 from workloads.training.adapters import adapters
 from workloads.training.adapters.adapted_objective import AdaptedObjective
 from workloads.training.checkpoint import check_identity
@@ -25,6 +25,7 @@ from workloads.training.packing import HostPack, PackShape, PackStream
 from workloads.training.precision import select_precision
 from workloads.training.processes import Processes
 from workloads.training.records import ProteinSplit, Split
+from workloads.training.saved_model import assigned
 
 from .labelled import LabelledSplit
 from .packs import LabelledStream, labelled_pack
@@ -32,6 +33,20 @@ from .prediction_file import predictions_file, write_prediction_table
 from .predictions import TaskEvaluation, evaluate
 from .scores import HEADLINES
 from .tasks import TaskLoss, new_head, packed_class, plain_class, task_config
+
+ADAPTED = adapters.AdaptedModules(
+    layers="esm.encoder.layer",
+    modules={
+        "query": ("attention.self.query",),
+        "key": ("attention.self.key",),
+        "value": ("attention.self.value",),
+        "attention_output": ("attention.output.dense",),
+        "intermediate": ("intermediate.dense",),
+        "output": ("output.dense",),
+    },
+    head="classifier",
+)
+"""Of transformers' ESM-2 with a head."""
 
 
 class FineTuning(AdaptedObjective):
@@ -54,7 +69,7 @@ class FineTuning(AdaptedObjective):
             )
         self.base_config = starting_config(config.model)
         self.esm_config = task_config(self.base_config, self.schema)
-        super().__init__(config, self.labelled, self.esm_config, adapters.ESM)
+        super().__init__(config, self.labelled, self.esm_config, ADAPTED)
         self.loss = TaskLoss(self.labelled, balanced=self.task.class_weights == "balanced")
 
     def plain_on_meta(self) -> PackedModel:
@@ -108,13 +123,13 @@ class FineTuning(AdaptedObjective):
     def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
         kind = plain_class(self.schema.kind)
         if self.lora is None:
-            save_model(run_dir / "model", self.esm_config, self.loss.head_in_units(dict(weights)), kind)
+            save_esm(run_dir / "model", self.esm_config, self.loss.head_in_units(dict(weights)), kind)
             return
         head = {name: value for name, value in weights.items() if name.startswith("classifier.")}
         adapters.write_adapters(
             run_dir,
             self.lora,
-            adapters.ESM,
+            ADAPTED,
             self.esm_config,
             kind,
             trained=weights,

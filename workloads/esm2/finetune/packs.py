@@ -11,7 +11,8 @@ import torch
 
 from workloads.esm2.masking import plain_pack, to_device
 from workloads.esm2.model import Pack
-from workloads.training.packing import HostPack, PackShape, PackStream, PlannedPack
+from workloads.esm2.protein_packs import ProteinStream
+from workloads.training.packing import HostPack, PackShape, PlannedPack
 
 from .labelled import LabelledSplit
 from .labels import IGNORED
@@ -25,7 +26,7 @@ class LabelledPack(HostPack):
     """(S, L) float32, NaN where there is no label; of a residue task (T,) int64, ``IGNORED`` there."""
 
 
-class LabelledStream(PackStream):
+class LabelledStream(ProteinStream):
     """Packs with labels. Long proteins keep their first residues, as by transformers' tokenizers."""
 
     def __init__(self, split: LabelledSplit, shape: PackShape, seed: int) -> None:

@@ -7,16 +7,18 @@ The table is held in memory, which a set of labelled proteins fits; what pre-tra
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from workloads.esm2.alphabet import TOKENS
+from workloads.esm2.data.sources import PROTEINS
 from workloads.training.config import RunConfig, TaskConfig
 from workloads.training.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings
 from workloads.training.data.spill import hash_all
-from workloads.training.data.transfer import embedded, fetch
+from workloads.training.data.transfer import fetch
 from workloads.training.data.workspace import (
     check_same,
     differences_of,
@@ -31,12 +33,15 @@ from .labels import LABELS_FILE, Labels, class_counts, load_schema, read_labels,
 from .splits import TRAIN, SplitNumbers, check_rule, record_clusters, split_records
 from .table import Record, first_of, read_records
 
-SAMPLE = Path(__file__).parent / "sample" / "localization.csv.gz"
-NAMED_ADDRESSES = {
-    "deeploc2": "https://services.healthtech.dtu.dk/services/DeepLoc-2.0/data/"
-    "Swissprot_Train_Validation_dataset.csv",
-}
-"""Tables that ``task.table`` knows by a word."""
+TABLES = replace(
+    PROTEINS,
+    sample=Path(__file__).parent / "sample" / "localization.csv.gz",
+    addresses={
+        "deeploc2": "https://services.healthtech.dtu.dk/services/DeepLoc-2.0/data/"
+        "Swissprot_Train_Validation_dataset.csv",
+    },
+)
+"""``task.table``: of a folder, its FASTA files."""
 
 
 def prepare_table(config: RunConfig) -> Manifest:
@@ -50,7 +55,7 @@ def prepare_table(config: RunConfig) -> Manifest:
     assert task is not None, "a run without task: has no table"
     check_rule(task.split)
     downloads = Path(config.data.downloads)
-    files = {path: name for name in task.table for path in _table_files(name, downloads)}
+    files = {path: name for name in task.table for path in fetch(name, downloads, TABLES)}
     (labels_file, clusters_file) = (
         _one_file(field, name, downloads)
         for field, name in (("task.labels", task.labels), ("task.split.clusters", task.split.clusters))
@@ -101,6 +106,7 @@ def prepare_table(config: RunConfig) -> Manifest:
             settings=settings,
             duplicates_dropped=len(labelled) - len(kept),
             splits=splits,
+            vocabulary=TOKENS,
         )
         manifest.save(folder)
         facts = {
@@ -147,16 +153,10 @@ def _settings(config: RunConfig) -> Settings:
     )
 
 
-def _table_files(name: str, downloads: Path) -> list[Path]:
-    if name == "sample":
-        return [embedded(SAMPLE)]
-    return fetch(NAMED_ADDRESSES.get(name, name), downloads)
-
-
 def _one_file(field: str, name: str | None, downloads: Path) -> Path | None:
     if name is None:
         return None
-    path, *others = fetch(name, downloads)
+    path, *others = fetch(name, downloads, TABLES)
     if others:
         raise ValueError(f"{field}: {name} is {len(others) + 1} files; give one table")
     return path

@@ -20,19 +20,15 @@ import pyarrow.parquet as pq
 from workloads.esm2.alphabet import encode
 from workloads.esm2.data.fasta import (
     CONTROL_CHARACTER,
-    GZIP_MAGIC,
     RECORD_START,
     SourceReader,
     check_fasta_start,
-    gzip_errors,
-    gzip_problem,
-    open_gzip,
     parse_block,
-    reading,
     record_lines,
 )
+from workloads.esm2.data.sources import PROTEINS
 from workloads.training.data.limits import Limits
-from workloads.training.data.transfer import FASTA_SUFFIXES
+from workloads.training.data.source_file import GZIP_MAGIC, gzip_errors, gzip_problem, open_gzip, reading
 from workloads.training.strict_yaml import shown
 
 CSV_DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -79,7 +75,7 @@ class Problems:
 
 
 def is_fasta(path: Path) -> bool:
-    return path.name.lower().endswith(FASTA_SUFFIXES)
+    return path.name.lower().endswith(PROTEINS.suffixes)
 
 
 def read_records(
@@ -139,7 +135,7 @@ def read_rows(path: Path, columns: Sequence[str], problems: Problems) -> Iterato
     raise ValueError(
         f"{path}: what kind of table this is cannot be told from its name; allowed are "
         f"{', '.join([*CSV_DELIMITERS, *PARQUET_SUFFIXES])} (the first two also with .gz) and, for proteins, "
-        f"{', '.join(FASTA_SUFFIXES)}"
+        f"{', '.join(PROTEINS.suffixes)}"
     )
 
 

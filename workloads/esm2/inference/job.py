@@ -21,7 +21,7 @@ import pyarrow as pa
 import torch
 import torch.distributed as dist
 
-from workloads.esm2.pretrained import fingerprint, load_model
+from workloads.esm2.pretrained import load_model
 from workloads.launch.local import on_every_device, processes_and_threads
 from workloads.training.command_line import run_command
 from workloads.training.config import InferenceConfig, RunConfig
@@ -29,6 +29,7 @@ from workloads.training.hardware import environment
 from workloads.training.heartbeat import beat
 from workloads.training.precision import select_precision
 from workloads.training.processes import Processes, exclusive, processes
+from workloads.training.saved_model import fingerprint
 
 from .engine import Engine, compile_from
 from .output import Output

@@ -25,6 +25,7 @@ from workloads.esm2.data.fasta import (
     parse_block,
     single_records,
 )
+from workloads.esm2.data.sources import PROTEINS
 from workloads.esm2.finetune.table import CSV_DELIMITERS, PARQUET_SUFFIXES, Problems, read_rows, table_records
 from workloads.training.data.limits import MIB
 from workloads.training.data.transfer import BeingFetched, fetch
@@ -78,7 +79,7 @@ def _fetched(location: str, downloads: Path) -> list[Path]:
     """Local files; one process of a command downloads, and the others wait for it."""
     while True:
         try:
-            return fetch(location, downloads)
+            return fetch(location, downloads, PROTEINS)
         except BeingFetched:
             beat("waiting for a download")
             time.sleep(POLL_SECONDS)

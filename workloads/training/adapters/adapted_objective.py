@@ -11,12 +11,12 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from workloads.esm2 import pretrained
 from workloads.training.config import OptimConfig, RunConfig
 from workloads.training.layered_model import LayeredModel
 from workloads.training.objective import Objective
 from workloads.training.processes import Processes
 from workloads.training.records import ProteinSplit
+from workloads.training.saved_model import fingerprint as fingerprint_of
 
 from . import adapters
 from .four_bit import quantize_layers
@@ -40,7 +40,7 @@ class AdaptedObjective(Objective):
         config: RunConfig,
         split: ProteinSplit,
         model_config: PretrainedConfig,
-        family: adapters.Family,
+        family: adapters.AdaptedModules,
     ) -> None:
         super().__init__(config, split, model_config)
         self.lora, self.family = config.lora, family
@@ -84,7 +84,7 @@ class AdaptedObjective(Objective):
         weights = self.plain_weights()
         if self.lora is None:
             return weights
-        self._fingerprint = pretrained.fingerprint(weights)
+        self._fingerprint = fingerprint_of(weights)
         return adapters.with_adapters(self.on_meta(), weights, self.config.train.seed)
 
     def quantize(
@@ -105,7 +105,7 @@ class AdaptedObjective(Objective):
         """
         assert self.lora is not None
         start = self.plain_weights()
-        if pretrained.fingerprint(start) != self._fingerprint:
+        if fingerprint_of(start) != self._fingerprint:
             raise ValueError(
                 f"model.init_from: {self.config.model.init_from} has changed since this run started from it, "
                 "and the adapters fit what it was; put it back and start the same command again"

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from workloads.esm2.pretrained import replace_folder, save_model
 from workloads.training.command_line import require
 from workloads.training.config import LoraConfig, LoraTarget
 from workloads.training.layered_model import LayeredModel
+from workloads.training.saved_model import replace_folder, save_model
 
 from . import four_bit
 
@@ -32,8 +32,8 @@ _TASKS = {"CausalLM": "CAUSAL_LM", "Token": "TOKEN_CLS", "Sequence": "SEQ_CLS"}
 
 
 @dataclass(frozen=True)
-class Family:
-    """Where models that are built alike have what adapters go beside."""
+class AdaptedModules:
+    """Modules of an architecture that adapters go beside."""
 
     layers: str
     """Name of the list of layers."""
@@ -41,20 +41,6 @@ class Family:
     """Of a layer, by their names in ``lora.targets``."""
     head: str | None = None
     """Module that is trained as a whole."""
-
-
-ESM = Family(
-    layers="esm.encoder.layer",
-    modules={
-        "query": ("attention.self.query",),
-        "key": ("attention.self.key",),
-        "value": ("attention.self.value",),
-        "attention_output": ("attention.output.dense",),
-        "intermediate": ("intermediate.dense",),
-        "output": ("output.dense",),
-    },
-    head="classifier",
-)
 
 
 def check_packages(lora: LoraConfig) -> None:
@@ -67,7 +53,7 @@ def check_packages(lora: LoraConfig) -> None:
         )
 
 
-def add_adapters(model: LayeredModel, lora: LoraConfig, family: Family = ESM) -> None:
+def add_adapters(model: LayeredModel, lora: LoraConfig, family: AdaptedModules) -> None:
     """Put adapters into a model on the meta device; they and the head are what is trained."""
     import peft
 
@@ -114,7 +100,7 @@ def shrink_frozen(model: LayeredModel, dtype: torch.dtype) -> None:
 
 
 def dequantized(
-    weights: dict[str, Tensor], lora: LoraConfig, device: torch.device, family: Family = ESM
+    weights: dict[str, Tensor], lora: LoraConfig, device: torch.device, family: AdaptedModules
 ) -> dict[str, Tensor]:
     """The weights as the model sees them that is trained: 4-bit ones after their rounding.
 
@@ -132,7 +118,7 @@ def dequantized(
 def write_adapters(
     run_dir: Path,
     lora: LoraConfig,
-    family: Family,
+    family: AdaptedModules,
     config: PretrainedConfig,
     kind: type[PreTrainedModel],
     *,
@@ -186,7 +172,7 @@ def write_adapters(
 
 
 def _peft_config(
-    lora: LoraConfig, family: Family, base: str | None, task: str | None, revision: str | None = None
+    lora: LoraConfig, family: AdaptedModules, base: str | None, task: str | None, revision: str | None = None
 ) -> Any:
     import peft
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workloads.esm2.alphabet import TOKENS
-
 FORMAT_VERSION = 1
 PACKAGE_VERSION = "0.1.0"
 MANIFEST_FILE = "manifest.json"
@@ -62,7 +60,8 @@ class Manifest:
     settings: Settings
     duplicates_dropped: int
     splits: dict[str, Split]
-    vocabulary: tuple[str, ...] = TOKENS
+    vocabulary: tuple[str, ...]
+    """Tokens by their ids; empty if the model folder has the tokenizer."""
     format_version: int = FORMAT_VERSION
     package_version: str = PACKAGE_VERSION
 

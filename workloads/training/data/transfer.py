@@ -1,8 +1,7 @@
-"""Turn one entry of ``data.source`` into files on this machine.
+"""Turn one entry of a list of sources, as ``data.source``, into files on this machine.
 
-An entry is ``sample`` (the proteins in this repository), ``uniref50``, ``uniref90`` or
-``idmapping`` (UniProt's current release), a file, a folder, or an https:// or s3:// address.
-A file called like one of the words is given as ``./sample``.
+An entry is ``sample`` (a file of this repository), a word for a public data set, a file, a folder, or an
+https:// or s3:// address. A file called like one of the words is given as ``./sample``.
 
 A remote file is resumed after a break, verified, and put in place atomically. During the transfer it is
 ``<name>.partial``. The note ``<name>.partial.json`` beside it records the state of the remote at the
@@ -20,6 +19,8 @@ import shutil
 import sys
 import time
 import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -42,15 +43,6 @@ from .remotes import (
 
 log = logging.getLogger(__name__)
 
-SAMPLE = Path(__file__).parents[2] / "esm2/data/sample/proteins.fasta.gz"
-_CURRENT_RELEASE = "https://ftp.uniprot.org/pub/databases/uniprot/current_release"
-NAMED_ADDRESSES = {
-    "uniref50": f"{_CURRENT_RELEASE}/uniref/uniref50/uniref50.fasta.gz",
-    "uniref90": f"{_CURRENT_RELEASE}/uniref/uniref90/uniref90.fasta.gz",
-    "idmapping": f"{_CURRENT_RELEASE}/knowledgebase/idmapping/idmapping_selected.tab.gz",
-}
-FASTA_SUFFIXES = (".fasta", ".fasta.gz", ".fa", ".fa.gz", ".faa", ".faa.gz")
-"""What counts as FASTA in a folder. A file that is named itself may have any suffix: its reader checks it."""
 MAX_ATTEMPTS = 8
 """Tries in a row that bring no new byte; with the waits below that is about two minutes of outage."""
 FIRST_BACKOFF_SECONDS = 1.0
@@ -58,41 +50,63 @@ FIRST_BACKOFF_SECONDS = 1.0
 Remote = HttpRemote | S3Remote
 
 
+@dataclass(frozen=True)
+class SourceKind:
+    """Files that a list of sources is made of."""
+
+    name: str
+    """In messages, as in "no FASTA file in this folder"."""
+    suffixes: tuple[str, ...]
+    """Of files in a folder. A file that is named itself may have any suffix: its reader checks it."""
+    sample: Path
+    """File of this repository, which the word ``sample`` stands for."""
+    addresses: Mapping[str, str]
+    """Public data sets by the words for them."""
+
+    @property
+    def words(self) -> str:
+        return ", ".join(("sample", *self.addresses))
+
+    def has(self, name: str) -> bool:
+        """Tell whether a folder's file is of this kind. Hidden ones are not: macOS leaves ``._x.fasta``."""
+        return name.lower().endswith(self.suffixes) and not name.startswith(".")
+
+
 class BeingFetched(FetchError):
     """Another process downloads the same file right now."""
 
 
-def fetch(location: str, downloads: Path, *, progress: bool = True) -> list[Path]:
-    """Local files of ``location``, downloaded into ``downloads`` where they are not on this machine.
+def fetch(location: str, downloads: Path, kind: SourceKind, *, progress: bool = True) -> list[Path]:
+    """Return the local files of ``location``; what is not on this machine is downloaded into ``downloads``.
 
     Raises:
         FetchError: (a ValueError) naming the location, what is wrong with it and what to do.
     """
     if location == "sample":
-        return [embedded(SAMPLE)]
-    address = NAMED_ADDRESSES.get(location, location)
+        return [embedded(kind.sample)]
+    address = kind.addresses.get(location, location)
     scheme, separator, _ = address.partition("://")
     if not separator:
-        return _local_files(address)
+        return _local_files(address, kind)
     match scheme.lower():
         case "https" | "http":
             return [download(HttpRemote(address), downloads, progress=progress)]
         case "s3":
-            return _s3_files(address, downloads, progress=progress)
+            return _s3_files(address, downloads, kind, progress=progress)
         case _:
             raise FetchError(
                 f"{scheme}://... cannot be read; allowed are https:// and s3:// addresses, paths of files "
-                f"and folders, sample, {', '.join(NAMED_ADDRESSES)}"
+                f"and folders, {kind.words}"
             )
 
 
-def _local_files(location: str) -> list[Path]:
+def _local_files(location: str, kind: SourceKind) -> list[Path]:
     path = Path(location).expanduser()
     if path.is_dir():
-        found = sorted(file for file in path.iterdir() if is_fasta_name(file.name) and file.is_file())
+        found = sorted(file for file in path.iterdir() if kind.has(file.name) and file.is_file())
         if not found:
             raise FetchError(
-                f"{path}: no FASTA file in this folder; their names end in {', '.join(FASTA_SUFFIXES)} "
+                f"{path}: no {kind.name} file in this folder; their names end in {', '.join(kind.suffixes)} "
                 "(folders inside it are not searched)"
             )
         return found
@@ -100,24 +114,20 @@ def _local_files(location: str) -> list[Path]:
         return [path]
     raise FetchError(
         f"{location}: no such file or folder, or it is a pipe or a link to nothing (looked in {Path.cwd()}); "
-        f"give a path, an https:// or s3:// address, sample, {', '.join(NAMED_ADDRESSES)}"
+        f"give a path, an https:// or s3:// address, {kind.words}"
     )
 
 
-def _s3_files(address: str, downloads: Path, *, progress: bool) -> list[Path]:
+def _s3_files(address: str, downloads: Path, kind: SourceKind, *, progress: bool) -> list[Path]:
     remotes = s3_remotes(address)
     if address.endswith("/"):
-        remotes = [remote for remote in remotes if is_fasta_name(remote.name)]
+        remotes = [remote for remote in remotes if kind.has(remote.name)]
     if not remotes:
         raise FetchError(
-            f"{address}: no FASTA object under this prefix; their names end in {', '.join(FASTA_SUFFIXES)}"
+            f"{address}: no {kind.name} object under this prefix; "
+            f"their names end in {', '.join(kind.suffixes)}"
         )
     return [download(remote, downloads, progress=progress) for remote in remotes]
-
-
-def is_fasta_name(name: str) -> bool:
-    """Whether a folder's file counts as FASTA. Hidden ones do not: macOS leaves ``._x.fasta`` behind."""
-    return name.lower().endswith(FASTA_SUFFIXES) and not name.startswith(".")
 
 
 def embedded(sample: Path) -> Path:

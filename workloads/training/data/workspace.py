@@ -20,9 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from workloads.esm2.data.fasta import reading
-
 from .manifest import MANIFEST_FILE, Manifest, Settings, SourceFile
+from .source_file import reading
 
 
 class BeingPrepared(ValueError):

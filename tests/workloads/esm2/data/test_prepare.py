@@ -19,9 +19,9 @@ import pytest
 
 from workloads.esm2.alphabet import TOKENS, encode
 from workloads.esm2.data.prepare import prepare
+from workloads.esm2.data.sources import PROTEINS
 from workloads.training.data.limits import Limits
 from workloads.training.data.manifest import PACKAGE_VERSION, SPLITS, Manifest
-from workloads.training.data.transfer import SAMPLE
 
 Records = dict[str, str]
 SMALL = Limits(block_bytes=2000, piece_bytes=3000, shard_bytes=20_000, batch_residues=2500)
@@ -345,11 +345,16 @@ def test_all_into_train(tmp_path: Path, proteins, write_fasta) -> None:
 
 
 def test_embedded_sample_prepares(tmp_path: Path) -> None:
-    assert SAMPLE.stat().st_size <= 2_000_000
+    assert PROTEINS.sample.stat().st_size <= 2_000_000
     manifest = prepare(
-        [SAMPLE], tmp_path / "out", seed=0, validation_fraction=0.05, test_fraction=0.05, progress=False
+        [PROTEINS.sample],
+        tmp_path / "out",
+        seed=0,
+        validation_fraction=0.05,
+        test_fraction=0.05,
+        progress=False,
     )
     assert (manifest.records, manifest.residues) == (5941, 2_120_041)
     assert manifest.duplicates_dropped == 0
-    readme = (SAMPLE.parent / "README.md").read_text()
+    readme = (PROTEINS.sample.parent / "README.md").read_text()
     assert manifest.sources[0].sha256 in readme

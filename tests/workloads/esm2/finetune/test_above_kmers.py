@@ -23,7 +23,7 @@ from sklearn.preprocessing import normalize
 
 from tests.workloads.training.training_runs import train_here
 from workloads.esm2.data.run_data import prepare_run
-from workloads.esm2.finetune.prepare import SAMPLE
+from workloads.esm2.finetune.prepare import TABLES
 from workloads.training.config import load_config
 
 pytestmark = pytest.mark.long
@@ -46,7 +46,7 @@ class Protein:
 
 @pytest.fixture(scope="module")
 def proteins() -> list[Protein]:
-    with gzip.open(SAMPLE, "rt", newline="") as file:
+    with gzip.open(TABLES.sample, "rt", newline="") as file:
         rows = list(csv.DictReader(file))
     return [
         Protein(row["ACC"], row["Partition"], row["Sequence"][:FIRST_RESIDUES], sent)

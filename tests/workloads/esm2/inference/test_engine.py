@@ -26,7 +26,7 @@ from workloads.esm2.inference.engine import (
     compile_from,
 )
 from workloads.esm2.model import PackedEsmLayer
-from workloads.esm2.pretrained import load_model, save_model, starting_config, starting_weights
+from workloads.esm2.pretrained import load_model, save_esm, starting_config, starting_weights
 from workloads.training.config import ModelConfig, TrainConfig
 from workloads.training.packing import PackShape
 
@@ -45,7 +45,7 @@ def real_shape(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if name.endswith(("query.weight", "key.weight")):
             tensor.mul_(6)
     folder = tmp_path_factory.mktemp("8M")
-    save_model(folder, starting_config(config), weights)
+    save_esm(folder, starting_config(config), weights)
     return folder
 
 

@@ -21,7 +21,7 @@ from workloads.esm2.alphabet import MASK, encode
 from workloads.esm2.inference.embed import embed
 from workloads.esm2.inference.engine import MASKED_LOGITS, PROTEIN_LOGITS, RESIDUE_LOGITS, Engine
 from workloads.esm2.inference.predict import predict
-from workloads.esm2.pretrained import load_model, save_model
+from workloads.esm2.pretrained import load_model, save_esm
 from workloads.training.config import RunConfig
 from workloads.training.processes import Processes
 
@@ -32,7 +32,7 @@ def save_head(folder: Path, config: EsmConfig, kind: type, **changes: Any) -> Pa
     fields = {**config.to_dict(), "architectures": [kind.__name__], **changes}
     made = EsmConfig.from_dict(fields)
     torch.manual_seed(1)
-    save_model(folder, made, kind(made).state_dict(), kind)
+    save_esm(folder, made, kind(made).state_dict(), kind)
     return folder
 
 

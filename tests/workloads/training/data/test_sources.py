@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from workloads.esm2.data.sources import PROTEINS
 from workloads.training.data import transfer
 from workloads.training.data.transfer import FetchError, fetch
 
@@ -29,7 +31,7 @@ from workloads.training.data.transfer import FetchError, fetch
 )
 def test_a_location_that_cannot_be_used_says_what_can(location: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(FetchError, match=message):
-        fetch(location, tmp_path / "downloads", progress=False)
+        fetch(location, tmp_path / "downloads", PROTEINS, progress=False)
     assert not (tmp_path / "downloads").exists()
 
 
@@ -42,7 +44,7 @@ def test_the_names_stand_for_uniprots_addresses(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(transfer, "download", remember)
     for name in ("uniref50", "uniref90", "idmapping"):
-        fetch(name, tmp_path)
+        fetch(name, tmp_path, PROTEINS)
     release = "https://ftp.uniprot.org/pub/databases/uniprot/current_release"
     assert asked == [
         f"{release}/uniref/uniref50/uniref50.fasta.gz",
@@ -51,34 +53,34 @@ def test_the_names_stand_for_uniprots_addresses(monkeypatch: pytest.MonkeyPatch,
     ]
 
 
-def test_the_sample_is_the_embedded_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert transfer.SAMPLE.parts[-5:] == ("workloads", "esm2", "data", "sample", "proteins.fasta.gz")
-    monkeypatch.setattr(transfer, "SAMPLE", tmp_path / "proteins.fasta.gz")
+def test_the_sample_is_the_embedded_one(tmp_path: Path) -> None:
+    assert PROTEINS.sample.parts[-5:] == ("workloads", "esm2", "data", "sample", "proteins.fasta.gz")
+    moved = replace(PROTEINS, sample=tmp_path / "proteins.fasta.gz")
     with pytest.raises(FetchError, match=r"sample: .* is missing; restore it with: git checkout"):
-        fetch("sample", tmp_path)
-    transfer.SAMPLE.write_bytes(b"")
-    assert fetch("sample", tmp_path) == [transfer.SAMPLE]
+        fetch("sample", tmp_path, moved)
+    moved.sample.write_bytes(b"")
+    assert fetch("sample", tmp_path, moved) == [moved.sample]
 
 
 @pytest.mark.parametrize("name", ["a.fasta", "a.fa.gz", "idmapping.tab.gz", "members.tsv", "a.txt"])
 def test_a_file_that_is_named_passes_whatever_its_suffix(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("")
-    assert fetch(str(tmp_path / name), tmp_path) == [tmp_path / name]
+    assert fetch(str(tmp_path / name), tmp_path, PROTEINS) == [tmp_path / name]
 
 
 def test_a_folder_gives_its_fasta_sorted(tmp_path: Path) -> None:
     for name in ("b.fa", "a.FASTA.gz", "c.faa", "._b.fa", "notes.txt", "d.tsv"):
         (tmp_path / name).write_text("")
     (tmp_path / "sub.fasta").mkdir()
-    assert [p.name for p in fetch(str(tmp_path), tmp_path)] == ["a.FASTA.gz", "b.fa", "c.faa"]
+    assert [p.name for p in fetch(str(tmp_path), tmp_path, PROTEINS)] == ["a.FASTA.gz", "b.fa", "c.faa"]
 
 
 def test_a_folder_without_fasta_lists_the_suffixes(tmp_path: Path) -> None:
     with pytest.raises(FetchError, match=r"no FASTA file in this folder; .* \.fasta, \.fasta\.gz, \.fa,"):
-        fetch(str(tmp_path), tmp_path)
+        fetch(str(tmp_path), tmp_path, PROTEINS)
 
 
 def test_a_link_to_nothing_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.fa").symlink_to(tmp_path / "gone")
     with pytest.raises(FetchError, match="a link to nothing"):
-        fetch(str(tmp_path / "x.fa"), tmp_path)
+        fetch(str(tmp_path / "x.fa"), tmp_path, PROTEINS)

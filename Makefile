@@ -123,23 +123,23 @@ $(READY): requirements.lock
 	@touch $@
 
 data: $(READY) ## FASTA to shards: the run's data.source, prepared in its data.path
-	$(call stage,data,esm2.data) $(ARGS)
+	$(call stage,data,prepare) $(ARGS)
 
 train-ddp: $(READY) ## pre-train with a copy of the model on each device, and report
-	$(call stage,train,launch.local) parallel.mode=ddp $(ARGS)
+	$(call stage,train,train) parallel.mode=ddp $(ARGS)
 
 train-fsdp: $(READY) ## the same with the model sharded (FSDP2), as a run named <run>_fsdp
-	$(call stage,train,launch.local) parallel.mode=fsdp name=$(NAME)_fsdp $(ARGS)
+	$(call stage,train,train) parallel.mode=fsdp name=$(NAME)_fsdp $(ARGS)
 
 finetune-lora: $(READY) ## train for the task of CONFIG=workloads/esm2/configs/finetune/<task>.yaml, and report
 	@test ! -r $(CONFIG) || grep -q '^task:' $(CONFIG) || \
 		{ echo "CONFIG: $(CONFIG) has no task: to fine-tune for; $(CONFIGS)/finetune has examples" >&2; exit 2; }
-	$(call stage,train,launch.local) $(ARGS)
+	$(call stage,train,train) $(ARGS)
 
 finetune-llm: $(READY) ## a causal language model on questions: CONFIG=workloads/causal_lm/configs/<run>.yaml
 	@test ! -r $(CONFIG) || grep -q '^chat:' $(CONFIG) || \
 		{ echo "CONFIG: $(CONFIG) has no chat: to fine-tune on; workloads/causal_lm/configs has examples" >&2; exit 2; }
-	$(call stage,train,launch.local) $(ARGS)
+	$(call stage,train,train) $(ARGS)
 
 finetune-table: $(READY) ## minutes, scores and memory of each memory-saving method, run after run
 	$(STAGE).esm2.finetune.method_table --config $(CONFIG) $(ARGS)
@@ -153,10 +153,10 @@ convert-bionemo: $(READY) ## its checkpoints to and from transformers' format: A
 evaluate: $(READY) ## score RUN=runs/<name> by its config.yaml and model, or CONFIG=, or a hub id (ARGS="model.init_from=...")
 ifneq ($(filter-out file,$(origin RUN)),)
 	$(if $(filter-out local,$(TARGET)),$(error RUN: got $(RUN), a folder of this machine; name a run of the cluster with CONFIG=))
-	$(STAGE).esm2.evaluate --config $(RUN:/=)/config.yaml runs=$(dir $(RUN:/=)) name=$(notdir $(RUN:/=)) \
+	$(STAGE).evaluate --config $(RUN:/=)/config.yaml runs=$(dir $(RUN:/=)) name=$(notdir $(RUN:/=)) \
 		inference.model=$(RUN:/=)/model $(ARGS)
 else
-	$(call stage,evaluate,esm2.evaluate) $(ARGS)
+	$(call stage,evaluate,evaluate) $(ARGS)
 endif
 
 serve: $(READY) ## answer requests with MODEL=<folder> (RUN's) on port 8080; TARGET=eks: by pods, as ENDPOINT= says
@@ -188,7 +188,7 @@ else
 endif
 
 report: $(READY) ## draw the report of RUN=runs/<name> again, also of a run that is still going
-	$(STAGE).training.report.run_report $(RUN)
+	$(STAGE).report $(RUN)
 
 status: $(READY) ## jobs on the cluster, and how far they are
 	@$(JOBS) status $(ARGS)

@@ -71,10 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if unknown := [name for name in stages if find_spec(f"benchmarks.stages.{name}") is None]:
         raise SystemExit(f"error: --stages: got {', '.join(unknown)}; allowed are {STAGES},data")
     if not options.data.exists():
-        from workloads.esm2.data.run_data import prepare_run
-        from workloads.training.config import DataConfig, RunConfig
+        from workloads.families import prepare
+        from workloads.run_file import RunFile
+        from workloads.training.config import DataConfig
 
-        prepare_run(RunConfig(name="benchmark", data=DataConfig(path=str(options.data))))
+        prepare(RunFile(name="benchmark", data=DataConfig(path=str(options.data))))
     options.out.mkdir(parents=True, exist_ok=True)
     machine = {**_machine(device), "data": str(options.data), "rehearsal": options.rehearsal}
     verdicts: list[str] = []

@@ -33,10 +33,11 @@ from workloads.bionemo.export_files import export_files
 from workloads.bionemo.installed import require, run_entry_point
 from workloads.bionemo.options import recorded_release
 from workloads.bionemo.recorder import TRAIN_LOSS, registered
-from workloads.esm2.data.run_data import prepare_run
 from workloads.esm2.shapes import SHAPES
+from workloads.families import prepare as prepare_run
+from workloads.run_file import ModelConfig, RunFile
 from workloads.training.command_line import RunError
-from workloads.training.config import DataConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
+from workloads.training.config import DataConfig, OptimConfig, TrainConfig
 from workloads.training.records import ProteinSplit
 
 MAX_STEPS = 1_000_000
@@ -48,7 +49,7 @@ MICRO_BATCHES = (8, 16, 32, 64)
 class BionemoArm:
     """``train_esm2`` on one device, held between windows by a callback of Lightning's."""
 
-    config: RunConfig
+    config: RunFile
     data: Data
     counts: tuple[float, ...]
     """``COUNTS`` of a step."""
@@ -92,7 +93,7 @@ def main(given: Sequence[str] | None = None) -> None:
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The windows of each micro batch size; one that does not fit into memory is left out."""
     if not options.data.exists():
-        prepare_run(RunConfig(name="benchmark", data=DataConfig(path=str(options.data))))
+        prepare_run(RunFile(name="benchmark", data=DataConfig(path=str(options.data))))
     found: dict[str, Any] = {}
     for size in options.micro_batch:
         arm = arm_of(options.model, options.data, size, folder / str(size))
@@ -122,7 +123,7 @@ def arm_of(model: str, data: Path, micro_batch: int, folder: Path) -> BionemoArm
     """A step of one micro batch."""
     max_residues = ModelConfig.max_residues
     tokens = micro_batch * (max_residues + SPECIAL_TOKENS)
-    config = RunConfig(
+    config = RunFile(
         name="benchmark",
         runs=str(folder),
         model=ModelConfig(size=model),  # type: ignore[arg-type]  # one of SHAPES

@@ -11,7 +11,7 @@ import torch
 from benchmarks.contestant import Window
 from workloads.esm2.pretrained import on_meta, starting_config
 from workloads.esm2.shapes import num_rows
-from workloads.training.config import ModelConfig
+from workloads.run_file import ModelConfig
 from workloads.training.hardware import executed_flops, matmul_ceiling, num_flops, peak_flops
 from workloads.training.packing import SPECIAL_TOKENS
 from workloads.training.precision import has_bf16_instructions

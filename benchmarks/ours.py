@@ -17,8 +17,9 @@ from benchmarks.contestant import Gate, training_state
 from workloads.esm2.model import published_config
 from workloads.esm2.pretrained import save_esm
 from workloads.esm2.pretraining import Pretraining
+from workloads.run_file import ModelConfig, ModelSize, RunFile
 from workloads.training.checkpoint import Checkpointer
-from workloads.training.config import DataConfig, ModelConfig, ModelSize, OptimConfig, RunConfig, TrainConfig
+from workloads.training.config import DataConfig, OptimConfig, TrainConfig
 from workloads.training.loader import ReadAhead, StepPacks, step_packs
 from workloads.training.packing import Position
 from workloads.training.parallel import bare
@@ -54,14 +55,14 @@ def tiny_config() -> EsmConfig:
 
 def run_config(
     model: ModelConfig, data: Path, train: TrainConfig, optim: OptimConfig | None = None
-) -> RunConfig:
+) -> RunFile:
     """Return a run's configuration. ``train`` sets the precision, so that no run selects its own."""
     optim = optim or OptimConfig(lr=LEARNING_RATE, warmup_steps=0)
-    return RunConfig(name="benchmark", model=model, data=DataConfig(path=str(data)), optim=optim, train=train)
+    return RunFile(name="benchmark", model=model, data=DataConfig(path=str(data)), optim=optim, train=train)
 
 
 @contextmanager
-def trainer_of(config: RunConfig) -> Iterator[Trainer]:
+def trainer_of(config: RunFile) -> Iterator[Trainer]:
     """Trainer of this process alone."""
     with processes() as here:
         yield Trainer(_OnDevice(config, here.device), here)
@@ -70,7 +71,7 @@ def trainer_of(config: RunConfig) -> Iterator[Trainer]:
 class _OnDevice(Pretraining):
     """Pre-training whose random weights are drawn on the device: on the host, 3B would take minutes."""
 
-    def __init__(self, config: RunConfig, device: torch.device) -> None:
+    def __init__(self, config: RunFile, device: torch.device) -> None:
         super().__init__(config)
         self._device = device
 
@@ -89,7 +90,7 @@ class _OnDevice(Pretraining):
 class Ours:
     """Our loop in one process."""
 
-    config: RunConfig
+    config: RunFile
     checkpoints: Path | None = None
     """Folder to save in, and to resume from if it has a checkpoint."""
 

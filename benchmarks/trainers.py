@@ -46,7 +46,8 @@ from benchmarks.figures import Precision
 from benchmarks.ours import LEARNING_RATE, MAX_RESIDUES, SEED
 from workloads.esm2.alphabet import CLS, EOS, PAD
 from workloads.esm2.pretrained import starting_config, starting_weights, tokenizer
-from workloads.training.config import ModelConfig, TrainConfig
+from workloads.run_file import ModelConfig
+from workloads.training.config import TrainConfig
 from workloads.training.packing import SPECIAL_TOKENS
 from workloads.training.records import ProteinSplit
 

@@ -20,7 +20,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from config.reading.loader import load_cluster
 from tests.workloads.esm2.tiny_models import save_tiny_model
 from tests.workloads.training.training_runs import free_port
-from workloads.training.config import load_config
+from workloads.run_file import load_config
 
 REPOSITORY = Path(__file__).parents[1]
 README = REPOSITORY / "README.md"

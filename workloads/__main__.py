@@ -20,7 +20,7 @@ from workloads.training.hardware import git_sha, printed
 AMAZON = Path("/opt/amazon")
 """Where the EFA installer puts what it installs."""
 PACKAGES = ("transformers", "tokenizers", "numpy", "pyarrow")
-STAGES = "esm2.data, launch.local, training.train, esm2.evaluate, training.report.run_report"
+STAGES = "prepare, train, evaluate, report"
 
 
 def software_stack(amazon: Path = AMAZON) -> dict[str, str | None]:

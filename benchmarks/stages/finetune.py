@@ -15,10 +15,10 @@ from typing import Any
 from benchmarks.case import Case, Settings
 from benchmarks.contestant import synchronize
 from benchmarks.stages.embed import model_folder
-from workloads.esm2.data.run_data import prepare_run
 from workloads.esm2.finetune.method_table import METHODS, Method, method_run
 from workloads.esm2.finetune.objective import FineTuning
-from workloads.training.config import RunConfig, load_config
+from workloads.families import prepare as prepare_run
+from workloads.run_file import RunFile, load_config
 from workloads.training.hardware import peak_memory_bytes
 from workloads.training.processes import processes
 from workloads.training.trainer import Trainer
@@ -53,7 +53,7 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
     return {**figures, "verdict": ("passed" if is_reached else "missed") if has_goal else "measured"}
 
 
-def _config(size: str, folder: Path, settings: Settings) -> RunConfig:
+def _config(size: str, folder: Path, settings: Settings) -> RunFile:
     """The run of which each method changes a part."""
     tokens = 512 if settings.rehearsal else TOKENS
     changes = {
@@ -69,7 +69,7 @@ def _config(size: str, folder: Path, settings: Settings) -> RunConfig:
     return load_config(CONFIG, [f"{name}={value}" for name, value in changes.items()])
 
 
-def measure(config: RunConfig, settings: Settings) -> dict[str, Any]:
+def measure(config: RunFile, settings: Settings) -> dict[str, Any]:
     """Peak memory of a run, and its rate over a window from idle device to idle device."""
     seconds, packs = (0.0, 1) if settings.rehearsal else (STEADY_SECONDS, STEADY_PACKS)
     with processes() as here:

@@ -27,7 +27,8 @@ from benchmarks.ours import MAX_RESIDUES, SEED, Ours, model_of, run_config
 from benchmarks.trainers import GUIDANCE_BATCH_SIZE, GUIDANCE_TOKENS, Trainers
 from workloads.esm2.evaluation import score, unigram_perplexity
 from workloads.esm2.pretrained import starting_config, with_weights
-from workloads.training.config import ModelConfig, OptimConfig, TrainConfig
+from workloads.run_file import ModelConfig
+from workloads.training.config import OptimConfig, TrainConfig
 from workloads.training.packing import SPECIAL_TOKENS, PackShape
 from workloads.training.processes import processes
 from workloads.training.records import ProteinSplit

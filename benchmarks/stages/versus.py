@@ -29,7 +29,8 @@ from benchmarks.contestant import (
 from benchmarks.figures import Precision, ceiling_of, figures_of, precisions_of, shown
 from benchmarks.ours import Ours, model_of, run_config
 from benchmarks.trainers import GUIDANCE_BATCH_SIZE, Trainers
-from workloads.training.config import ModelConfig, TrainConfig
+from workloads.run_file import ModelConfig
+from workloads.training.config import TrainConfig
 
 SHAPES = (("8M", 256, 65536, 230), ("650M", 32, 16384, 290), ("8M", 64, 65536, 230))
 """Size, batch size of ``tuned``, tokens per pack of ours, expected seconds."""

@@ -25,7 +25,7 @@ from workloads.esm2.alphabet import EOS
 from workloads.esm2.model import published_config
 from workloads.esm2.pretrained import tokenizer
 from workloads.esm2.protein_packs import ProteinStream
-from workloads.training.config import ModelConfig
+from workloads.run_file import ModelConfig
 from workloads.training.loader import step_packs
 from workloads.training.packing import PackShape, Position
 from workloads.training.records import ProteinSplit

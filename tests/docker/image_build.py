@@ -177,7 +177,7 @@ def test_user_is_nobody_special_and_code_is_not_theirs(built: Built) -> None:
 def test_stages_work_as_that_user(built: Built) -> None:
     """Real data preparation, from the embedded sample, with the packages that the build installed."""
     arguments = ["--config", SAMPLE_RUN, "data.path=/workspace/sample"]
-    assert "proteins" in built.run("python3", "-m", "workloads.esm2.data", *arguments)
+    assert "proteins" in built.run("python3", "-m", "workloads.prepare", *arguments)
 
 
 def test_serve_is_a_command(built: Built) -> None:

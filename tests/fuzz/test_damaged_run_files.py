@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from tests.fuzz.mutation import ODD, mutated
-from workloads.training.config import RunConfig, load_config
+from workloads.run_file import RunFile, load_config
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 CONFIGS = sorted(path.read_bytes() for path in WORKLOADS.glob("*/configs/**/*.yaml"))
@@ -25,8 +25,8 @@ SEEDS = (
 )
 FIELDS = [
     f"{section.name}.{field.name}" if dataclasses.is_dataclass(kind) else section.name
-    for section in dataclasses.fields(RunConfig)
-    for kind in [getattr(RunConfig(name="a"), section.name)]
+    for section in dataclasses.fields(RunFile)
+    for kind in [getattr(RunFile(name="a"), section.name)]
     for field in (dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else [section])
 ]
 VALUES = (

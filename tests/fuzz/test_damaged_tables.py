@@ -17,7 +17,7 @@ from workloads.causal_lm.table import read_conversations
 from workloads.esm2.data.fasta import CONTROL_CHARACTER
 from workloads.esm2.finetune.prepare import prepare_table
 from workloads.esm2.inference.records import Protein, Reject, read_proteins
-from workloads.training.config import load_config
+from workloads.run_file import load_config
 from workloads.training.data.manifest import Manifest
 
 ROWS = [(f"p{n}", "MKVLAGILFW"[: 3 + n % 7] + "AG" * n, n % 3, n % 2) for n in range(12)]

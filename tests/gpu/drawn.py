@@ -23,7 +23,8 @@ from workloads.esm2.model import Pack, PackedEsm, published_config
 from workloads.esm2.pretrained import with_weights
 from workloads.esm2.pretraining import Pretraining
 from workloads.esm2.protein_packs import ProteinStream
-from workloads.training.config import ModelConfig, OptimConfig, RunConfig, TrainConfig
+from workloads.run_file import ModelConfig, RunFile
+from workloads.training.config import OptimConfig, TrainConfig
 from workloads.training.objective import Objective
 from workloads.training.packing import PackShape
 from workloads.training.records import ProteinSplit, Split
@@ -90,7 +91,7 @@ class DrawnPretraining(Pretraining):
             precision="bf16",
             compile="on" if compile else "off",
         )
-        config = RunConfig(
+        config = RunFile(
             name="gpu-tests",
             model=ModelConfig(max_residues=scale.max_residues),
             optim=OptimConfig(warmup_steps=1),

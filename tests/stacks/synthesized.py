@@ -19,7 +19,7 @@ from stacks.cluster_stacks import add_checks, add_stacks
 from tests.shared_folder import shared_folder
 
 REPOSITORY = Path(__file__).parents[2]
-CHARTS = REPOSITORY / "tests" / "charts" / "stand_ins"
+CHARTS = REPOSITORY / "tests" / "manifests" / "stand_ins"
 _FILES = {
     path.relative_to(REPOSITORY).as_posix(): yaml.safe_load(path.read_text())["scheduler"]
     for path in sorted((REPOSITORY / "clusters").glob("*.yaml"))

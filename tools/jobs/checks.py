@@ -10,13 +10,14 @@ from pathlib import PurePosixPath
 from config.facts.instance_catalogue import InstanceType
 from workloads.bionemo.command import batch_problems, unsupported
 from workloads.bionemo.export_files import export_files
-from workloads.esm2.data.run_data import local_files, paths_read
 from workloads.esm2.data.sources import PROTEINS
 from workloads.esm2.inference.output_file import output_file
-from workloads.launch.job_file import INFERENCE
+from workloads.families import paths_read
 from workloads.launch.neuron import STAGES as NEURON_STAGES
-from workloads.training.config import RunConfig
+from workloads.run_file import RunFile
+from workloads.stages import STAGES
 from workloads.training.data.manifest import MANIFEST_FILE
+from workloads.training.data.transfer import local_files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ def listed(problems: list[str]) -> str:
 
 
 def path_problems(
-    config: RunConfig, stage: str, folder: str, is_shared: Callable[[str], bool], *, who: str, where: str
+    config: RunFile, stage: str, folder: str, is_shared: Callable[[str], bool], *, who: str, where: str
 ) -> list[str]:
     """What those who run the job could not read or write.
 
@@ -62,7 +63,7 @@ def path_problems(
         who: they, for messages.
         where: these file systems, for messages.
     """
-    is_inference = stage in INFERENCE
+    is_inference = STAGES[stage].writes_table
     # A hub id looks like a relative path, and is taken for one below the folder.
     below: list[tuple[str, str | None]] = [
         ("runs", config.runs),
@@ -94,7 +95,7 @@ def path_problems(
     return problems
 
 
-def output_of(config: RunConfig, stage: str, folder: str, problems: list[str]) -> str:
+def output_of(config: RunFile, stage: str, folder: str, problems: list[str]) -> str:
     """The table that a stage of inference writes, by its whole path; empty for other stages.
 
     Args:
@@ -103,7 +104,7 @@ def output_of(config: RunConfig, stage: str, folder: str, problems: list[str]) -
         folder: what its relative paths are relative to.
         problems: what is wrong is added to them.
     """
-    if stage not in INFERENCE:
+    if not STAGES[stage].writes_table:
         return ""
     try:
         return str(PurePosixPath(folder) / output_file(config, stage))
@@ -112,12 +113,12 @@ def output_of(config: RunConfig, stage: str, folder: str, problems: list[str]) -
         return ""
 
 
-def files_needed(config: RunConfig, stage: str, folder: str) -> tuple[str, ...]:
+def files_needed(config: RunFile, stage: str, folder: str) -> tuple[str, ...]:
     """What a stage of inference reads that nothing fetches, by whole paths: input, mutations and model.
 
     A relative ``inference.model`` is left out: it may be a hub id.
     """
-    if stage not in INFERENCE:
+    if not STAGES[stage].writes_table:
         return ()
     inference = config.inference
     model = inference.model or str(PurePosixPath(folder) / config.run_dir / "model")
@@ -172,7 +173,7 @@ def sizes_of(asked: str, stage: str, there: int, problems: list[str], *, who: st
     return range(0)
 
 
-def shard_problems(config: RunConfig, sizes: Iterable[int], num_processes: int) -> list[str]:
+def shard_problems(config: RunFile, sizes: Iterable[int], num_processes: int) -> list[str]:
     """Numbers of nodes, with this many processes each, over which a model cannot be sharded as asked."""
     shard_size = config.parallel.shard_size
     return [
@@ -183,7 +184,7 @@ def shard_problems(config: RunConfig, sizes: Iterable[int], num_processes: int) 
     ]
 
 
-def bionemo_problems(config: RunConfig, stage: str, sizes: Iterable[int], num_processes: int) -> list[str]:
+def bionemo_problems(config: RunFile, stage: str, sizes: Iterable[int], num_processes: int) -> list[str]:
     """What BioNeMo cannot do of a run, or not on these numbers of nodes with so many processes each."""
     if stage != "train-bionemo":
         return []
@@ -192,7 +193,7 @@ def bionemo_problems(config: RunConfig, stage: str, sizes: Iterable[int], num_pr
     ]
 
 
-def data_manifest(config: RunConfig, stage: str, folder: str) -> str:
+def data_manifest(config: RunFile, stage: str, folder: str) -> str:
     """The file below ``folder`` that is there once the data of a stage are; empty where it reads none."""
     if stage == "convert-bionemo":
         return ""

@@ -9,8 +9,8 @@ from pathlib import Path
 from tools.command_line import cluster_parser
 from tools.images.source_revision import read_revision
 from tools.jobs.slurm import code_version
-from workloads.launch.job_file import MODULES
-from workloads.training.config import RunConfig, load_config
+from workloads.run_file import RunFile, load_config
+from workloads.stages import STAGES
 
 
 def stage_parser(description: str, *, nodes: str, image: str, hang_seconds: int) -> argparse.ArgumentParser:
@@ -25,7 +25,7 @@ def stage_parser(description: str, *, nodes: str, image: str, hang_seconds: int)
         hang_seconds: without an advance, by default.
     """
     parser = cluster_parser(description)
-    parser.add_argument("stage", choices=MODULES)
+    parser.add_argument("stage", choices=STAGES)
     parser.add_argument("--config", type=Path, help="YAML file of the run; bandwidth has none")
     parser.add_argument("--nodes", help=nodes)
     parser.add_argument("--image", help=image)
@@ -38,7 +38,7 @@ def stage_parser(description: str, *, nodes: str, image: str, hang_seconds: int)
     return parser
 
 
-def named_run(options: argparse.Namespace) -> tuple[RunConfig, str] | None:
+def named_run(options: argparse.Namespace) -> tuple[RunFile, str] | None:
     """The run with its overrides, and the text of its file; None for a bandwidth job, which has none.
 
     Raises:

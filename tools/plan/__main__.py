@@ -25,8 +25,7 @@ from tools.plan.report import (
     usable_bytes,
 )
 from tools.plan.speed import read_measured, residues_of, speed
-from workloads.training.config import load_config
-from workloads.training.config_rules import xla_violations
+from workloads.run_file import load_config, xla_violations
 
 DOES_NOT_FIT = 1
 """Exit status; 2 is that of wrong usage."""

@@ -26,7 +26,8 @@ from typing import Literal
 
 from tools.plan.model_size import ModelShape, Parameters
 from workloads.esm2.shapes import num_rows
-from workloads.training.config import LoraConfig, RunConfig
+from workloads.run_file import RunFile
+from workloads.training.config import LoraConfig
 
 FP32 = 4
 ADAM_STATE = 2 * FP32
@@ -62,7 +63,7 @@ class Memory:
 class Layout:
     """How a run lies on devices."""
 
-    config: RunConfig
+    config: RunFile
     shape: ModelShape
     parameters: Parameters
     world_size: int
@@ -164,7 +165,7 @@ def layer_numbers(size: int, attention: Attention, lora: LoraConfig | None = Non
     return 2 * FP32 + (kept + ("intermediate" in targets) + 4 * ("output" in targets)) * size
 
 
-def window_keys(config: RunConfig) -> int:
+def window_keys(config: RunFile) -> int:
     """How many a token's query meets in ``workloads/esm2/window_attention.py``."""
     return min(config.train.tokens_per_pack, 3 * (config.model.max_residues + 2))
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from workloads.esm2.alphabet import VOCAB_SIZE
 from workloads.esm2.shapes import SHAPES
-from workloads.training.config import LoraConfig, RunConfig
+from workloads.run_file import RunFile
+from workloads.training.config import LoraConfig
 
 PUBLISHED_NAME = re.compile(r"\besm2_t\d+_(\d+[MB])_UR50D")
 
@@ -62,7 +63,7 @@ class Parameters:
         return self.trained + self.frozen + self.frozen_matrices
 
 
-def shape_of(config: RunConfig) -> ModelShape:
+def shape_of(config: RunFile) -> ModelShape:
     """From ``model.size``, or from what ``model.init_from`` names: a folder here, or one of Meta's models, by
     its hub id or in the name of a folder that is to be.
 
@@ -89,7 +90,7 @@ def shape_of(config: RunConfig) -> ModelShape:
     return ModelShape(settings["num_hidden_layers"], settings["hidden_size"], settings["num_attention_heads"])
 
 
-def parameters_of(config: RunConfig, shape: ModelShape) -> Parameters:
+def parameters_of(config: RunFile, shape: ModelShape) -> Parameters:
     """Of pre-training, of fine-tuning as a whole, or with adapters."""
     hidden, layers = shape.hidden, shape.layers
     encoder = shape.embedding + layers * shape.layer_parameters + 2 * hidden  # the last layer norm

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from tools.plan.memory import Layout, memory
-from workloads.training.config import RunConfig
+from workloads.run_file import RunFile
 
 
 def remedies(layout: Layout, usable_bytes: float) -> list[str]:
@@ -43,7 +43,7 @@ def _settings(layout: Layout) -> list[dict[str, str]]:
     return settings
 
 
-def _smaller_packs(config: RunConfig) -> list[int]:
+def _smaller_packs(config: RunFile) -> list[int]:
     """Halves, quarters, ... that still hold the longest protein; steps stay as large as they are."""
     least, sizes = config.model.max_residues + 2, []
     tokens = config.train.tokens_per_pack
@@ -53,7 +53,7 @@ def _smaller_packs(config: RunConfig) -> list[int]:
     return sizes
 
 
-def _changed(config: RunConfig, changes: dict[str, str]) -> RunConfig:
+def _changed(config: RunFile, changes: dict[str, str]) -> RunFile:
     train, parallel = config.train, config.parallel
     if "train.tokens_per_pack" in changes:
         train = dataclasses.replace(train, tokens_per_pack=int(changes["train.tokens_per_pack"]))

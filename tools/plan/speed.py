@@ -14,7 +14,7 @@ from pathlib import Path
 from tools.plan.memory import Attention, window_keys
 from tools.plan.model_size import ModelShape, Parameters
 from workloads.esm2.shapes import SHAPES
-from workloads.training.config import RunConfig
+from workloads.run_file import RunFile
 from workloads.training.peak_rates import NEURON_CORE_BF16_FLOPS, PEAK_BF16_FLOPS
 
 NEMO = "BioNeMo 2's documentation, chart of pre-training throughput"
@@ -73,7 +73,7 @@ def read_measured(path: Path) -> Measured:
     return Measured(gpu, mfu)
 
 
-def flops_per_residue(config: RunConfig, shape: ModelShape, parameters: Parameters) -> float:
+def flops_per_residue(config: RunFile, shape: ModelShape, parameters: Parameters) -> float:
     """As the trainer counts them: 4 for a frozen parameter, whose gradient falls away."""
     counted_out = shape.embedding + shape.contact_head
     frozen = parameters.frozen + parameters.frozen_matrices
@@ -86,7 +86,7 @@ def flops_per_residue(config: RunConfig, shape: ModelShape, parameters: Paramete
 
 
 def speed(
-    config: RunConfig,
+    config: RunFile,
     shape: ModelShape,
     parameters: Parameters,
     *,
@@ -136,7 +136,7 @@ def speed(
     return Speed(low, high, source, low * peak, high * peak, busy)
 
 
-def residues_of(config: RunConfig) -> float:
+def residues_of(config: RunFile) -> float:
     """Of the whole run."""
     return config.train.max_steps * config.train.tokens_per_step * FILL
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from workloads.esm2.shapes import SHAPES
-from workloads.training.config import RunConfig
+from workloads.run_file import RunFile
 
 from .checkpoints import EXPERIMENT
 from .config import BionemoConfig
@@ -46,15 +46,15 @@ class Data:
     """0 for pre-training and regression."""
 
 
-def settings(config: RunConfig) -> BionemoConfig:
+def settings(config: RunFile) -> BionemoConfig:
     return config.bionemo or BionemoConfig()
 
 
-def entry_point_of(config: RunConfig) -> EntryPointName:
+def entry_point_of(config: RunFile) -> EntryPointName:
     return "train_esm2" if config.task is None else "finetune_esm2"
 
 
-def unsupported(config: RunConfig) -> list[str]:
+def unsupported(config: RunFile) -> list[str]:
     """Fields whose values BioNeMo cannot follow, each with the value that it can."""
     optim, model = config.optim, config.model
     fixed: list[tuple[str, Any, Any]] = [
@@ -95,7 +95,7 @@ def unsupported(config: RunConfig) -> list[str]:
     return found + _task_problems(config) + _checkpoint_problems(config)
 
 
-def _task_problems(config: RunConfig) -> list[str]:
+def _task_problems(config: RunFile) -> list[str]:
     task = config.task
     if task is None:
         return []
@@ -106,7 +106,7 @@ def _task_problems(config: RunConfig) -> list[str]:
     return []
 
 
-def _checkpoint_problems(config: RunConfig) -> list[str]:
+def _checkpoint_problems(config: RunFile) -> list[str]:
     if config.task is None or config.model.init_from is not None:
         return []
     return [
@@ -115,7 +115,7 @@ def _checkpoint_problems(config: RunConfig) -> list[str]:
     ]
 
 
-def batch_problems(config: RunConfig, world_size: int) -> list[str]:
+def batch_problems(config: RunFile, world_size: int) -> list[str]:
     """Why steps of the run's size cannot be made of micro batches on so many devices."""
     shared = settings(config).tensor_parallel_size
     if world_size % shared:
@@ -132,22 +132,22 @@ def batch_problems(config: RunConfig, world_size: int) -> list[str]:
     ]
 
 
-def micro_batch_size(config: RunConfig) -> int:
+def micro_batch_size(config: RunFile) -> int:
     """Proteins that a device reads at once."""
     given = settings(config).micro_batch_size
     return given if given is not None else config.train.tokens_per_pack // row_tokens(config)
 
 
-def step_proteins(config: RunConfig) -> int:
+def step_proteins(config: RunFile) -> int:
     """Of an optimizer step, on all devices together."""
     return config.train.tokens_per_step // row_tokens(config)
 
 
-def row_tokens(config: RunConfig) -> int:
+def row_tokens(config: RunFile) -> int:
     return config.model.max_residues + SPECIAL_TOKENS
 
 
-def arguments(config: RunConfig, devices: Devices, data: Data) -> list[str]:
+def arguments(config: RunFile, devices: Devices, data: Data) -> list[str]:
     """Of the entry point ``entry_point_of`` names; whoever started torchrun has told the devices.
 
     Raises:
@@ -189,7 +189,7 @@ def arguments(config: RunConfig, devices: Devices, data: Data) -> list[str]:
     return [*(f"--{name}={value}" for name, value in given.items()), *words]
 
 
-def _evaluation_steps(config: RunConfig, num_validation: int) -> int:
+def _evaluation_steps(config: RunFile, num_validation: int) -> int:
     """Batches as large as a step that an evaluation reads; BioNeMo takes no part of one."""
     step, packs = step_proteins(config), config.train.eval_packs
     there = max(1, num_validation // step)
@@ -198,7 +198,7 @@ def _evaluation_steps(config: RunConfig, num_validation: int) -> int:
     return min(there, math.ceil(packs * config.train.tokens_per_pack / config.train.tokens_per_step))
 
 
-def _pretraining(config: RunConfig, files: ExportFiles) -> dict[str, Any]:
+def _pretraining(config: RunFile, files: ExportFiles) -> dict[str, Any]:
     layers, hidden_size, heads = SHAPES[config.model.size]
     return {
         "train-cluster-path": files.train_clusters,
@@ -216,7 +216,7 @@ def _pretraining(config: RunConfig, files: ExportFiles) -> dict[str, Any]:
     }
 
 
-def _fine_tuning(config: RunConfig, data: Data) -> dict[str, Any]:
+def _fine_tuning(config: RunFile, data: Data) -> dict[str, Any]:
     assert config.task is not None
     given: dict[str, Any] = {
         "train-data-path": data.files.train_table,

@@ -10,9 +10,8 @@ import re
 import shutil
 from pathlib import Path
 
+from workloads.run_file import RunFile, run_stage
 from workloads.training.checksums import verified, write_sums
-from workloads.training.command_line import run_command
-from workloads.training.config import RunConfig
 from workloads.training.heartbeat import beat
 
 from .checkpoints import CONTEXT, newest_checkpoint
@@ -25,7 +24,7 @@ _OF_TORCHRUN = (
 )
 
 
-def main(config: RunConfig) -> None:
+def main(config: RunFile) -> None:
     """Convert, in one of the processes; what is there already stays.
 
     Raises:
@@ -60,7 +59,7 @@ def main(config: RunConfig) -> None:
     print(f"next: model.init_from={target}" if is_start else f"model   {target}")
 
 
-def plan(config: RunConfig) -> tuple[list[str], Path]:
+def plan(config: RunFile) -> tuple[list[str], Path]:
     """The converter's command line, and what it makes.
 
     Raises:
@@ -85,4 +84,4 @@ def plan(config: RunConfig) -> tuple[list[str], Path]:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    run_stage(main)

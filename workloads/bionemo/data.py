@@ -6,24 +6,22 @@ others wait.
 
 from __future__ import annotations
 
-from workloads.launch import pod_data
-from workloads.training.command_line import run_command
-from workloads.training.config import RunConfig
+from workloads import prepare_in_pod
+from workloads.launch.pod_data import once
+from workloads.run_file import RunFile, run_stage
 
 from .export import export_run, is_exported
 
 
-def main(config: RunConfig) -> None:
+def main(config: RunFile) -> None:
     """Return when the export is there.
 
     Raises:
         ValueError: if the data cannot be had, or BioNeMo could not read them.
     """
-    pod_data.main(config)
-    pod_data.once(
-        lambda: is_exported(config), lambda: export_run(config), f"another pod exports {config.data.path}"
-    )
+    prepare_in_pod.main(config)
+    once(lambda: is_exported(config), lambda: export_run(config), f"another pod exports {config.data.path}")
 
 
 if __name__ == "__main__":
-    run_command(main)
+    run_stage(main)

@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workloads.training.config import RunConfig
+from workloads.run_file import RunFile
 from workloads.training.data.manifest import MANIFEST_FILE, Manifest
 from workloads.training.data.workspace import check_free_space, workspace
 from workloads.training.records import Split
@@ -48,7 +48,7 @@ class Facts:
     """Of a task, in the order of their numbers."""
 
 
-def export_run(config: RunConfig) -> Facts:
+def export_run(config: RunFile) -> Facts:
     """Make the export of a run's prepared data, unless it is there.
 
     Raises:
@@ -100,7 +100,7 @@ def read_facts(files: ExportFiles) -> Facts | None:
     return Facts(**{**found, "classes": tuple(found["classes"])})
 
 
-def is_exported(config: RunConfig) -> bool:
+def is_exported(config: RunFile) -> bool:
     """Whether the export is there and of the data that are there."""
     folder = Path(config.data.path)
     facts = read_facts(export_files(folder))

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from workloads.run_file import load_config
 from workloads.training.command_line import RunError
-from workloads.training.config import load_config
 
 from .command import Data, Devices, arguments, conversion, entry_point_of
 from .export_files import ExportFiles

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from workloads.training.config import RunConfig
+from workloads.run_file import RunFile
 from workloads.training.heartbeat import beat
 from workloads.training.tracking.mlflow_mirror import RunStatus
 from workloads.training.tracking.run_log import RunLog
@@ -44,7 +44,7 @@ class Recorder:
         is_first: whether this process keeps the record; the others only say that they advance.
     """
 
-    def __init__(self, config: RunConfig, *, is_first: bool) -> None:
+    def __init__(self, config: RunFile, *, is_first: bool) -> None:
         self._config, self._is_first = config, is_first
         self._log: RunLog | None = None
         self._window = (time.monotonic(), 0)

@@ -6,15 +6,14 @@ Needs BioNeMo's image; a process for each GPU.
 from __future__ import annotations
 
 from workloads.launch.local import on_every_device
-from workloads.training.command_line import run_command
-from workloads.training.config import RunConfig
+from workloads.run_file import RunFile, run_stage
 
 from . import data
 from .command import unsupported
 from .installed import require
 
 
-def main(config: RunConfig) -> None:
+def main(config: RunFile) -> None:
     """Prepare, export, then train; the exit status is that of the processes.
 
     Raises:
@@ -29,4 +28,4 @@ def main(config: RunConfig) -> None:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    run_stage(main)

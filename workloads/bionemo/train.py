@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from workloads.training.command_line import STOPPED_BY_SIGNAL, RunError, run_command, tell
-from workloads.training.config import RunConfig
+from workloads.run_file import RunFile, run_stage
+from workloads.training.command_line import STOPPED_BY_SIGNAL, RunError, tell
 from workloads.training.heartbeat import beat
 from workloads.training.processes import take
 from workloads.training.tracking.mlflow_mirror import RunStatus
@@ -35,7 +35,7 @@ from .options import recorded_release
 from .recorder import EVALUATED, Recorder, registered
 
 
-def main(config: RunConfig) -> None:
+def main(config: RunFile) -> None:
     """Train to ``train.max_steps``.
 
     Raises:
@@ -75,7 +75,7 @@ def main(config: RunConfig) -> None:
         _finish(config, recorder.step, devices, facts, time.monotonic() - started)
 
 
-def _train(config: RunConfig, words: list[str], recorder: Recorder, is_first: bool) -> None:
+def _train(config: RunFile, words: list[str], recorder: Recorder, is_first: bool) -> None:
     """To the end, or until NeMo has saved after a signal."""
     done = checkpoint_step(config.run_dir)
     if done >= config.train.max_steps:
@@ -95,7 +95,7 @@ def devices_here() -> Devices:
     return Devices(num_nodes=world_size // here, gpus_per_node=here)
 
 
-def exported(config: RunConfig) -> tuple[Data, Facts]:
+def exported(config: RunFile) -> tuple[Data, Facts]:
     """What BioNeMo reads of the run's data.
 
     Raises:
@@ -111,7 +111,7 @@ def exported(config: RunConfig) -> tuple[Data, Facts]:
     return Data(files, facts.num_validation, len(facts.classes)), facts
 
 
-def check_start(config: RunConfig) -> None:
+def check_start(config: RunFile) -> None:
     """Raises ValueError if the run starts from what is no checkpoint of BioNeMo's format."""
     start = config.model.init_from
     if start is not None and not (Path(start) / CONTEXT).is_dir():
@@ -121,7 +121,7 @@ def check_start(config: RunConfig) -> None:
         )
 
 
-def is_finished(config: RunConfig) -> bool:
+def is_finished(config: RunFile) -> bool:
     """Whether an earlier start has come to the end that is asked for now."""
     try:
         results = json.loads((config.run_dir / RESULTS_FILE).read_text())
@@ -130,7 +130,7 @@ def is_finished(config: RunConfig) -> bool:
     return int(results.get("steps", 0)) >= config.train.max_steps
 
 
-def _lock(config: RunConfig) -> IO[str]:
+def _lock(config: RunFile) -> IO[str]:
     lock = take(config.run_dir / "lock")
     if lock is None:
         raise RunError(
@@ -140,7 +140,7 @@ def _lock(config: RunConfig) -> IO[str]:
     return lock
 
 
-def _finish(config: RunConfig, steps: int, devices: Devices, facts: Facts, seconds: float) -> None:
+def _finish(config: RunFile, steps: int, devices: Devices, facts: Facts, seconds: float) -> None:
     run_dir, proteins = config.run_dir, steps * step_proteins(config)
     last = {line["kind"]: line for line in read_metrics(run_dir / METRICS_FILE)}
     results: dict[str, Any] = {
@@ -156,13 +156,13 @@ def _finish(config: RunConfig, steps: int, devices: Devices, facts: Facts, secon
     }
     write_results(run_dir, results)
     # Imported here: matplotlib takes a second, which no start and no other process should wait for.
-    from workloads.training.report.run_report import write_report
+    from workloads.report import report
 
-    write_report(run_dir)
+    report(run_dir)
     print(f"{config.name}: {steps} steps by BioNeMo\nreport  {run_dir / REPORT_FILE}")
 
 
 if __name__ == "__main__":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a text stream, by torchrun
-    run_command(main)
+    run_stage(main)

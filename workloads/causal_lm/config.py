@@ -1,15 +1,13 @@
-"""The section ``chat:`` of a run file, and its rules: ``workloads/training/config.py`` reads it."""
+"""The section ``chat:`` of a run file, and its rules: ``workloads/run_file.py`` reads it."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from workloads.training.config import RunConfig
+from workloads.training.config_rules import Rule
 from workloads.training.strict_yaml import shown
-
-if TYPE_CHECKING:  # which reads the section
-    from workloads.training.config import RunConfig
 
 FIELD = re.compile(r"\{(question|reasoning|answer)\}")
 """Of ``chat.prompt`` and ``chat.response``."""
@@ -47,18 +45,13 @@ class ChatConfig:
     """Answered in one batch on each device."""
 
 
-def chat_rules(config: RunConfig) -> list[tuple[bool, str]]:
-    """Return for each rule of a run with ``chat:`` whether it holds, and what to say if it does not."""
-    chat, train = config.chat, config.train
-    assert chat is not None
+def chat_rules(chat: ChatConfig, config: RunConfig) -> list[Rule]:
+    """Rules of a run with ``chat:``."""
+    train = config.train
     mark = chat.answer_follows
     in_prompt = set(FIELD.findall(chat.prompt)) if chat.prompt is not None else {"question"}
     in_response = set(FIELD.findall(chat.response))
     return [
-        (
-            config.task is None,
-            "chat, task: a run trains for one of them; leave the other section out",
-        ),
         (
             config.model.init_from is not None,
             "model.init_from: got null with chat:, which starts from a model; give a folder, a hub id such "

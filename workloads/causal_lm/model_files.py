@@ -11,24 +11,21 @@ weights are random, so it knows nothing; a run from it shows that everything wor
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import torch
-from huggingface_hub import hf_hub_download, snapshot_download
+from huggingface_hub import snapshot_download
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from workloads.run_file import RunFile
 from workloads.training.checksums import write_sums
-from workloads.training.config import RunConfig
 from workloads.training.data.remotes import FetchError
 from workloads.training.data.workspace import workspace
 from workloads.training.whole_file import write_whole
 
+from .hub import from_hub, hub_folder
 from .table import QUESTIONS, read_rows
-
-T = TypeVar("T")
 
 WHOLE_FILE = "fetched.txt"
 """In a folder from the hub: all of its files have arrived."""
@@ -36,7 +33,6 @@ MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "LICENS
 LEFT_OUT_FILES = ("*/*", "consolidated*")
 """The same weights once more, as other programs read them."""
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
-_HUB_FILE = re.compile(r"hf://datasets/(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?/(?P<file>.+)")
 VOCABULARY = 1024
 END, PAD = "<|end|>", "<|pad|>"
 CHAT_TEMPLATE = (
@@ -46,7 +42,7 @@ CHAT_TEMPLATE = (
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 
 
-def model_folder(config: RunConfig) -> Path:
+def model_folder(config: RunFile) -> Path:
     """Where the model is.
 
     Raises:
@@ -61,7 +57,7 @@ def model_folder(config: RunConfig) -> Path:
     )
 
 
-def published_as(config: RunConfig) -> tuple[str, str | None]:
+def published_as(config: RunFile) -> tuple[str, str | None]:
     """What others load the model by: a hub id and its revision, or the folder."""
     name, folder = str(config.model.init_from), _folder(config)
     if name == "sample" or folder == Path(name):
@@ -70,11 +66,11 @@ def published_as(config: RunConfig) -> tuple[str, str | None]:
     return repository, revision or None
 
 
-def is_fetched(config: RunConfig) -> bool:
+def is_fetched(config: RunFile) -> bool:
     return _is_there(config, _folder(config))
 
 
-def fetch_model(config: RunConfig) -> Path:
+def fetch_model(config: RunFile) -> Path:
     """Bring the model if need be; its folder. What has arrived of it is not asked for again.
 
     Raises:
@@ -92,7 +88,7 @@ def fetch_model(config: RunConfig) -> Path:
             "or owner/name@revision; give one of them, or sample"
         )
     repository, _, revision = name.partition("@")
-    _from_hub(
+    from_hub(
         f"model.init_from: {name}",
         lambda: snapshot_download(
             repository,
@@ -111,62 +107,21 @@ def fetch_model(config: RunConfig) -> Path:
     return folder
 
 
-def is_hub_file(location: str) -> bool:
-    return location.startswith("hf://")
-
-
-def fetch_table(location: str, downloads: Path) -> Path:
-    """Bring a file of a data set from the hub: ``hf://datasets/<owner>/<name>@<revision>/<file>``.
-
-    Raises:
-        FetchError: (a ValueError) if it cannot be had.
-    """
-    found = _HUB_FILE.fullmatch(location)
-    if found is None:
-        raise FetchError(
-            f"chat.table: got {location}; a file of the hub is hf://datasets/<owner>/<name>@<revision>/<file>"
-        )
-    repository, revision, file = found["id"], found["revision"], found["file"]
-    folder = _hub_folder(downloads, f"datasets/{repository}", revision)
-    path = _from_hub(
-        f"chat.table: {location}",
-        lambda: hf_hub_download(repository, file, repo_type="dataset", revision=revision, local_dir=folder),
-    )
-    return Path(path)
-
-
-def _folder(config: RunConfig) -> Path:
+def _folder(config: RunFile) -> Path:
     name, downloads = str(config.model.init_from), Path(config.data.downloads)
     if name == "sample":
         return downloads / "models" / "sample"
     if Path(name).is_dir() or not _HUB_ID.fullmatch(name):
         return Path(name)
     repository, _, revision = name.partition("@")
-    return _hub_folder(downloads, f"models/{repository}", revision or None)
+    return hub_folder(downloads, f"models/{repository}", revision or None)
 
 
-def _hub_folder(downloads: Path, repository: str, revision: str | None) -> Path:
-    """A folder for each revision: another one is not laid over what there is."""
-    return downloads / "hub" / f"{repository.replace('/', '--')}@{revision or 'main'}"
-
-
-def _is_there(config: RunConfig, folder: Path) -> bool:
+def _is_there(config: RunFile, folder: Path) -> bool:
     if not (folder / "config.json").exists():
         return False
     name = str(config.model.init_from)
     return name == "sample" or folder == Path(name) or (folder / WHOLE_FILE).exists()
-
-
-def _from_hub(what: str, download: Callable[[], T]) -> T:
-    try:
-        return download()
-    except Exception as error:  # of whichever library the hub's client speaks HTTP by
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise FetchError(
-            f"{what} could not be had from the hub: {reason}. Check the name, the network and, for a model "
-            "with a licence to accept, HF_TOKEN (on a cluster the file huggingface/token: docs/causal-lm.md);"
-            " then start the same command again, which goes on where this one stopped"
-        ) from error
 
 
 def make_sample_model(folder: Path) -> None:

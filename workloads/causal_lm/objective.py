@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,11 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from workloads.esm2.evaluation import EVALUATION_SEED, score_packs
+from workloads.run_file import RunFile
 from workloads.training.adapters import adapters
 from workloads.training.adapters.adapted_objective import AdaptedObjective
 from workloads.training.checksums import verified, write_sums
-from workloads.training.config import RunConfig
+from workloads.training.config_rules import fine_tuning_on_xla
 from workloads.training.heartbeat import beat
 from workloads.training.layered_model import LayeredModel
 from workloads.training.objective import Evaluation, Place, held_out_scores
@@ -34,6 +35,9 @@ from .rouge import ANSWERS_FILE, MEASURES
 from .template import Template
 from .written_answers import compare_models
 
+if TYPE_CHECKING:
+    from workloads.training.report.contents import ReportContents
+
 
 class CausalLM(AdaptedObjective):
     """Of the run's conversations.
@@ -42,7 +46,10 @@ class CausalLM(AdaptedObjective):
         ValueError: if model or data are not there, or do not fit.
     """
 
-    def __init__(self, config: RunConfig) -> None:
+    config: RunFile
+    xla_problems = (fine_tuning_on_xla("chat"),)
+
+    def __init__(self, config: RunFile) -> None:
         assert config.chat is not None, "a run without chat: has no conversations"
         self.chat = config.chat
         self.folder = model_folder(config)
@@ -150,6 +157,11 @@ class CausalLM(AdaptedObjective):
     def results(self, validation: Evaluation, test: Evaluation | None) -> dict[str, Any]:
         return held_out_scores(test)
 
+    def report_contents(self) -> ReportContents:
+        from .report import AnswerContents  # brings matplotlib
+
+        return AnswerContents()
+
     def summary(self, results: Mapping[str, Any]) -> str:
         found = f"validation perplexity {results['perplexity']:.2f}, accuracy {results['eval_accuracy']:.3f}"
         scores = [
@@ -163,7 +175,7 @@ class CausalLM(AdaptedObjective):
         return super().identity(here) | {"chat.max_tokens": self.chat.max_tokens}
 
 
-def score_chat(config: RunConfig, here: Processes) -> dict[str, Any]:
+def score_chat(config: RunFile, here: Processes) -> dict[str, Any]:
     """Loss and ROUGE of the run's model, or of the folder that ``inference.model`` names.
 
     Every process calls it, and gets the same.

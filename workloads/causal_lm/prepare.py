@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from workloads.esm2.finetune.labelled import ranges, write_shards
-from workloads.training.config import RunConfig
+from workloads.run_file import RunFile
 from workloads.training.data.limits import Limits
 from workloads.training.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings, Split
 from workloads.training.data.spill import SPLIT_SALT, hash_all
@@ -50,7 +50,7 @@ class Prepared:
     response: str
 
 
-def prepare_chat(config: RunConfig) -> Manifest:
+def prepare_chat(config: RunFile) -> Manifest:
     """Bring the model and the tables of a run and prepare them; return at once if that has been done.
 
     Raises:
@@ -95,7 +95,7 @@ def prepare_chat(config: RunConfig) -> Manifest:
     return manifest
 
 
-def is_prepared(config: RunConfig) -> bool:
+def is_prepared(config: RunFile) -> bool:
     """Whether a run's model and conversations are there, told without their sources, which may be gone since.
 
     Raises:
@@ -115,12 +115,12 @@ def is_prepared(config: RunConfig) -> bool:
     )
 
 
-def _settings(config: RunConfig) -> Settings:
+def _settings(config: RunFile) -> Settings:
     data = config.data
     return Settings(data.seed, data.validation_fraction, data.test_fraction, members=False)
 
 
-def _facts(config: RunConfig, template: Template) -> dict[str, Any]:
+def _facts(config: RunFile, template: Template) -> dict[str, Any]:
     chat = config.chat
     assert chat is not None
     names = ("question_column", "reasoning_column", "answer_column", "prompt", "response", "max_tokens")

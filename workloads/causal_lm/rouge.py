@@ -13,18 +13,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from workloads.training.report.page import Card, details, section, table
-
 MEASURES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "rougeLsum": "ROUGE-Lsum"}
 """Names in results, and for people."""
 ANSWERS_FILE = "answers.json"
-ROWS = {**MEASURES, "answered": "questions answered"}
-SHOWN_ANSWERS = 5
 
 Words = list[str]
 
@@ -110,43 +105,3 @@ def _summary_score(reference: list[Words], written: list[Words]) -> float:
                 for counts in left:
                     counts[word] -= 1
     return _f_measure(hits, sum(map(len, reference)), sum(map(len, written)))
-
-
-def rouge_cards(results: Mapping[str, Any]) -> list[Card]:
-    """Of a finished run; none of any other."""
-    return [
-        Card(MEASURES[name], f"{results[name]:.3f}", f"before {results[f'base_{name}']:.3f}")
-        for name in ("rouge1", "rougeLsum")
-        if isinstance(results.get(name), float)
-    ]
-
-
-def answer_section(answers: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> str:
-    """Scores of both models, and the first questions with what they wrote."""
-    if not answers:
-        return ""
-    rows = [
-        [title, *(f"{results.get(prefix + name, 0.0):.3f}" for prefix in ("base_", ""))]
-        for name, title in ROWS.items()
-        if name in results
-    ]
-    scores = table(["mean over held-out questions", "before", "tuned"], rows)
-    shown = "".join(
-        details(
-            str(answer["question"]),
-            table(
-                ["", "ROUGE-L", "answer"],
-                [
-                    ["reference", "", str(answer["reference"])],
-                    ["before", _score(answer, "base"), str(answer["base"])],
-                    ["tuned", _score(answer, "tuned"), str(answer["tuned"])],
-                ],
-            ),
-        )
-        for answer in answers[:SHOWN_ANSWERS]
-    )
-    return section(f"Answers to {len(answers)} held-out questions", scores + shown)
-
-
-def _score(answer: Mapping[str, Any], model: str) -> str:
-    return f"{answer[f'{model}_scores']['rougeL']:.3f}"

@@ -12,9 +12,10 @@ from typing import IO, Any
 
 from workloads.esm2.finetune import table as labelled
 from workloads.esm2.finetune.table import Problems
+from workloads.run_file import RunFile
 from workloads.training.data.limits import Limits
 from workloads.training.data.source_file import gzip_errors, gzip_problem, open_gzip, reading
-from workloads.training.data.transfer import SourceKind, fetch
+from workloads.training.data.transfer import SourceKind, fetch, local_files
 
 from .config import ChatConfig
 
@@ -48,10 +49,16 @@ def table_files(location: str, downloads: Path) -> list[Path]:
         FetchError: (a ValueError) if it cannot be had.
     """
     if location.startswith("hf://"):
-        from .model_files import fetch_table  # which makes the model of the sample from this table
+        from .hub import fetch_table  # takes a second to import
 
         return [fetch_table(location, downloads)]
     return fetch(location, downloads, QUESTIONS)
+
+
+def paths_read(config: RunFile) -> list[str]:
+    """Files and folders that preparing the questions reads, besides what is fetched or the code brings."""
+    assert config.chat is not None, "a run without chat: has no questions"
+    return local_files(config.chat.table, QUESTIONS)
 
 
 def read_conversations(files: Sequence[Path], chat: ChatConfig) -> list[Conversation]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,13 @@ import torch
 from torch import nn
 
 from workloads.esm2.protein_packs import ProteinStream
+from workloads.run_file import ModelConfig, RunFile
+from workloads.training.checksums import verified
 from workloads.training.heartbeat import beat
 from workloads.training.objective import Evaluation
 from workloads.training.packing import SPECIAL_TOKENS, HostPack, PackShape, PackStream, PlannedPack
 from workloads.training.parallel import bare
+from workloads.training.precision import select_precision
 from workloads.training.processes import Processes
 from workloads.training.records import ProteinSplit
 
@@ -25,6 +30,7 @@ from .alphabet import CLS, EOS, MASK
 from .attention import Segments
 from .masking import mask_pack, token_scale
 from .model import Pack, PackedEsm
+from .pretrained import starting_config, starting_weights, with_weights
 
 EVALUATION_SEED = 20_230_317
 """Masks, crops and drawn members of every evaluation; fixed for good, so that scores stay comparable."""
@@ -185,3 +191,60 @@ def _one_mask_each(protein: np.ndarray, masked: np.ndarray, device: torch.device
         rows=rows.to(device),
         targets=targets.to(device),
     )
+
+
+def score_model(config: RunFile, here: Processes) -> dict[str, object]:
+    """Score one masked language model on one split.
+
+    Raises:
+        ValueError: if there is no such model, or no such split in the prepared data.
+    """
+    model_config = _model_to_score(config)
+    split = ProteinSplit(config.data.path, config.evaluate.split)
+    with verified(str(model_config.init_from), here) as source:
+        model = with_weights(starting_config(model_config), starting_weights(model_config, seed=0))
+    model.to(here.device)  # type: ignore[arg-type]  # transformers wraps it
+    dtype = select_precision(config.train, here.device, here).dtype
+    result = score(
+        model,
+        split,
+        shape=PackShape.of(split, config.train.tokens_per_pack, config.model.max_residues),
+        mask_fraction=config.model.mask_fraction,
+        dtype=dtype,
+        here=here,
+    )
+    scores: dict[str, object] = {
+        "model": model_config.init_from,
+        "model_sha256": source.sha256,
+        "data": config.data.path,
+        "split": config.evaluate.split,
+        "eval_loss": result.loss,
+        "perplexity": result.perplexity,
+        "eval_accuracy": result.accuracy,
+        "predicted_residues": result.num_predicted,
+        "proteins": result.num_proteins,
+        "eval_runtime": result.seconds,
+        "unigram_perplexity": unigram_perplexity(split),
+    }
+    if config.evaluate.pseudo_perplexity_proteins:
+        scores["pseudo_perplexity"] = pseudo_perplexity(
+            model,
+            split,
+            num_proteins=config.evaluate.pseudo_perplexity_proteins,
+            tokens_per_pack=config.train.tokens_per_pack,
+            max_residues=config.model.max_residues,
+            dtype=dtype,
+            device=here.device,
+        )
+    return scores
+
+
+def _model_to_score(config: RunFile) -> ModelConfig:
+    trained = config.run_dir / "model"
+    name = config.inference.model or config.model.init_from or str(trained)
+    if Path(name) == trained and not trained.is_dir():
+        raise ValueError(
+            f"{trained} does not exist: the run {config.name} has not finished. Train it first, or name a "
+            "model with model.init_from=<folder or hub id>"
+        )
+    return dataclasses.replace(config.model, init_from=name)

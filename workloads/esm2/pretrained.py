@@ -21,9 +21,9 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from workloads.run_file import ModelConfig, RunFile
 from workloads.training.checkpoint_reader import weights_of
 from workloads.training.checksums import CHECKPOINT_FILE, read_document, unreadable, verified
-from workloads.training.config import ModelConfig
 from workloads.training.processes import Processes
 from workloads.training.saved_model import assigned, save_model
 
@@ -68,6 +68,12 @@ def starting_config(model: ModelConfig) -> EsmConfig:
             "or a hub id such as facebook/esm2_t6_8M_UR50D"
         )
     return _read_config(model.init_from)
+
+
+def check_start(config: RunFile) -> None:
+    """Raise ValueError if the model to start from cannot be read."""
+    if config.model.init_from is not None:
+        starting_config(config.model)
 
 
 def starting_weights(

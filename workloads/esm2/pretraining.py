@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from workloads.esm2.protein_packs import ProteinStream
-from workloads.training.config import RunConfig
+from workloads.run_file import RunFile
 from workloads.training.objective import Evaluation, Objective, Place, held_out_scores
 from workloads.training.packing import HostPack, PackShape, PackStream
 from workloads.training.records import ProteinSplit, Split
@@ -24,7 +24,9 @@ from .pretrained import on_meta, save_esm, starting_config, starting_weights
 class Pretraining(Objective):
     """Of all weights, on proteins without labels."""
 
-    def __init__(self, config: RunConfig) -> None:
+    config: RunFile
+
+    def __init__(self, config: RunFile) -> None:
         self.esm_config = starting_config(config.model)
         super().__init__(config, ProteinSplit(config.data.path, "train"), self.esm_config)
 

@@ -15,26 +15,6 @@ SHUTDOWN_TIMEOUT_SECONDS = 120
 """Between SIGTERM and SIGKILL for processes, which end their step and save. torchrun's default is 30."""
 JOB_FILE = "job.json"
 CONFIG_FILE = "config.yaml"
-MODULES: Mapping[str, str] = {
-    "data": "workloads.esm2.data",
-    "train": "workloads.training.train",
-    "evaluate": "workloads.esm2.evaluate",
-    "embed": "workloads.esm2.inference.embed",
-    "predict": "workloads.esm2.inference.predict",
-    "variants": "workloads.esm2.inference.variants",
-    "bandwidth": "workloads.launch.network.bandwidth",
-    "train-bionemo": "workloads.bionemo.train",
-    "convert-bionemo": "workloads.bionemo.convert",
-}
-"""Of the stages."""
-DATA_MODULES: Mapping[str, str] = {"train-bionemo": "workloads.bionemo.data"}
-"""What prepares the data of a stage, where it is not the module of ``data``."""
-INFERENCE = ("embed", "predict", "variants")
-"""Stages that write a table, part by part."""
-TRAINING = ("train", "train-bionemo")
-"""Stages that train: on all nodes if no number is asked for, and with their data prepared before."""
-RESUMED = (*TRAINING, *INFERENCE)
-"""Stages that go on where an earlier start has come to."""
 
 
 def results(stage: str, run_dir: str, output: str) -> dict[str, str]:
@@ -49,7 +29,7 @@ def results(stage: str, run_dir: str, output: str) -> dict[str, str]:
 @dataclass(frozen=True)
 class Job:
     stage: str
-    """One of ``MODULES``; data is prepared by one process, the others run one a GPU."""
+    """One of ``STAGES``; data is prepared by one process, the others run one a GPU."""
     code: str
     """Folder with ``workloads/``."""
     version: str

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from workloads.stages import STAGES
 from workloads.training.heartbeat import LINE, SLOW_SECONDS
 
-from .job_file import MODULES, RESUMED, SHUTDOWN_TIMEOUT_SECONDS
+from .job_file import SHUTDOWN_TIMEOUT_SECONDS
 from .neuron import COMPILING_SECONDS
 from .pod_job import RUN_DIR_ANNOTATION, VERSION_ANNOTATION, Manifest, PodJob
 from .pod_template import AGENT_PORT, CONFIG_FILE, POD_IP, TEMPORARY_FOLDER, pod_template, run_arguments
@@ -147,11 +148,11 @@ def _metadata(job: PodJob, annotations: Mapping[str, str]) -> Manifest:
 
 
 def _restarts_in_place(job: PodJob) -> int:
-    return RESTARTS_IN_PLACE if job.stage in RESUMED else 0
+    return RESTARTS_IN_PLACE if STAGES[job.stage].resumes else 0
 
 
 def _stage(job: PodJob) -> list[str]:
-    return ["-m", MODULES[job.stage], *run_arguments(job)]
+    return ["-m", STAGES[job.stage].module, *run_arguments(job)]
 
 
 def _agent_command(job: PodJob) -> list[str]:

@@ -1,11 +1,7 @@
-"""Train on the machine in front of you: prepare the data if need be, then one process a device.
+"""Processes of a stage on this machine: one for each GPU.
 
-``python -m workloads.launch.local --config RUN.yaml [section.field=value ...]``
-
-Every GPU gets a process. Without one, two processes share the cores, so that a laptop runs the same
-distributed code as a cluster. The processes are torchrun's; it is called as a library, so that a run that
-ends early ends with its own message. A wrong run file is refused before torch and
-transformers, which take seconds, are imported.
+Without a GPU two processes share the cores, so that a laptop runs the same distributed code as a cluster. The
+processes are torchrun's; it is called as a library, so that a run that ends early ends with its own message.
 """
 
 from __future__ import annotations
@@ -16,10 +12,7 @@ import tempfile
 import uuid
 from pathlib import Path
 
-from workloads.esm2.data.run_data import prepare_run
-from workloads.training.command_line import ERROR_FILE, run_command
-from workloads.training.config import RunConfig
-from workloads.training.tracking.run_log import RESULTS_FILE
+from workloads.training.command_line import ERROR_FILE
 
 from .job_file import SHUTDOWN_TIMEOUT_SECONDS
 
@@ -33,26 +26,6 @@ def processes_and_threads() -> tuple[int, int]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     processes = torch.cuda.device_count() or min(CPU_PROCESSES, cores)
     return processes, max(1, cores // processes)
-
-
-def main(config: RunConfig) -> None:
-    """Prepare, then train; the exit status is that of the processes.
-
-    Raises:
-        ValueError: for what can be known to be wrong before processes start.
-    """
-    if config.chat is None and config.model.init_from is not None:
-        from workloads.esm2.pretrained import starting_config
-
-        starting_config(config.model)
-    prepare_run(config)
-    if (config.run_dir / RESULTS_FILE).exists():
-        print(
-            f"{config.run_dir} holds a finished run; it goes on if train.max_steps has grown. "
-            "Choose another name= to start anew",
-            file=sys.stderr,
-        )
-    raise SystemExit(on_every_device("workloads.training.train", f"training {config.name}"))
 
 
 def on_every_device(module: str, title: str) -> int:
@@ -79,7 +52,3 @@ def on_every_device(module: str, title: str) -> int:
         if message.exists():
             print(message.read_text(), file=sys.stderr)
     return status
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -19,11 +19,12 @@ from pathlib import Path
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError
 from torch.distributed.launcher.api import LaunchConfig
 
+from workloads.stages import STAGES
 from workloads.training.command_line import ERROR_FILE, STOPPED_BY_SIGNAL
 from workloads.training.heartbeat import slow_seconds
 
 from .hang_watch import HangWatch, flight_recorder
-from .job_file import MODULES, SHUTDOWN_TIMEOUT_SECONDS, Job, read_job
+from .job_file import SHUTDOWN_TIMEOUT_SECONDS, Job, read_job
 from .slurm_attempts import endings_folder, stacks_folder, write_ending
 from .slurm_step import stage_arguments
 from .torchrun import Ending, elastic_config, run_processes
@@ -51,7 +52,7 @@ def main() -> None:
         os.environ[ERROR_FILE] = str(message)
         arguments = ["-m", CHECK_MODULE]
         if stage != CHECK:
-            arguments = ["-m", MODULES[stage], *stage_arguments(job, job_file.parent)]
+            arguments = ["-m", STAGES[stage].module, *stage_arguments(job, job_file.parent)]
         if job.gpus_per_node:
             os.environ |= flight_recorder(Path(folder), stacks)
         watch = HangWatch(

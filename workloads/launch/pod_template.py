@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from workloads.stages import STAGES
 from workloads.training.heartbeat import BEAT_LINES
 from workloads.training.processes import PATIENCE
 from workloads.training.tracking.metrics_port import JOB_ID, POD_PORT, PORT
 
 from . import neuron
-from .job_file import DATA_MODULES, TRAINING
 from .pod_check import NODE_NAME
 from .pod_job import HEALTH_LABEL, SAVE_SECONDS, Manifest, PodJob
 from .slurm_step import LOCK_SECONDS
@@ -78,9 +78,8 @@ def pod_template(job: PodJob, command: list[str], container_name: str, *, agent:
     # It sees the devices that the main container gets, and makes the working folder, which would be root's if
     # Kubernetes made it.
     before = [made("check", _check(job), all_sizes, "/")]
-    if job.stage in TRAINING:
-        module = DATA_MODULES.get(job.stage, "workloads.launch.pod_data")
-        prepare = ["python3", "-m", module, *run_arguments(job)]
+    if (stage := STAGES[job.stage]).trains:
+        prepare = ["python3", "-m", stage.pod_data_module, *run_arguments(job)]
         before.append(made("data", prepare, sizes, job.work_folder))
     annotations = job.topology_annotations()
     return {

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from workloads.bionemo.checkpoints import checkpoint_step
-from workloads.esm2.inference.output_file import num_parts
+from workloads.stages import STAGES
 from workloads.training.whole_file import write_whole
 
 from .hang_report import Observed
@@ -67,16 +66,8 @@ def read_state(folder: Path) -> State:
 
 
 def progress(job: Job) -> int:
-    """Step of the last whole checkpoint; of inference, how many parts of the table are there."""
-    if job.stage == "train-bionemo":
-        return checkpoint_step(Path(job.run_dir))
-    return num_parts(Path(job.output)) if job.output else newest_checkpoint(Path(job.run_dir))
-
-
-def newest_checkpoint(run_dir: Path) -> int:
-    """Step of the last whole checkpoint; 0 without."""
-    found = (run_dir / "checkpoints").glob("step-" + "[0-9]" * 8)
-    return max((int(path.name.removeprefix("step-")) for path in found), default=0)
+    """How far the job has come: step of the last whole checkpoint, or parts of a table that are there."""
+    return STAGES[job.stage].progress(job.run_dir, job.output)
 
 
 def endings_folder(folder: Path, attempt: str) -> Path:

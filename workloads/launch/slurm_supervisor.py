@@ -20,8 +20,10 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from workloads.stages import STAGES
+
 from .hang_report import Observed, blame, report
-from .job_file import DATA_MODULES, MODULES, Job, read_job
+from .job_file import Job, read_job
 from .network_check import AGENT, NetworkCheck, Verdict, check_nodes
 from .slurm_attempts import (
     CANCELLED_FILE,
@@ -124,7 +126,7 @@ class Supervisor:
         arguments = stage_arguments(self.job, self.folder)
         lacks_data = bool(self.job.data_manifest) and not Path(self.job.data_manifest).exists()
         if self.job.stage == "data" or lacks_data:
-            prepare = DATA_MODULES.get(self.job.stage, MODULES["data"])
+            prepare = STAGES[self.job.stage].data_module
             command = step_command(self.job, options, num_nodes=1, arguments=["-m", prepare, *arguments])
             status = self._run(command)
             if self.job.stage == "data" or status:

@@ -16,10 +16,9 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
-from .config import RunConfig, load_config
-
+Config = TypeVar("Config")
 USAGE_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT
 STOPPED_BY_SIGNAL = 143
@@ -51,25 +50,27 @@ class RunError(RuntimeError):
     """
 
 
-def parse_config(arguments: Sequence[str] | None = None) -> RunConfig:
-    """Read the configuration that the command line names.
+def parse_config(
+    load: Callable[[str, Sequence[str]], Config], arguments: Sequence[str] | None = None
+) -> Config:
+    """Read the configuration that the command line names, by ``load`` (file, overrides).
 
     Raises:
         ValueError: if the file or an override is wrong, listing every problem.
     """
-    parser = argparse.ArgumentParser(description="One stage of an ESM-2 run.")
+    parser = argparse.ArgumentParser(description="One stage of a run.")
     parser.add_argument("--config", required=True, help="YAML file of the run")
     parser.add_argument(
         "overrides", nargs="*", metavar="section.field=value", help="changes to single fields"
     )
     parsed = parser.parse_args(arguments)
-    return load_config(parsed.config, parsed.overrides)
+    return load(parsed.config, parsed.overrides)
 
 
-def run_command(main: Callable[[RunConfig], None]) -> None:
+def run_command(main: Callable[[Config], None], load: Callable[[str, Sequence[str]], Config]) -> None:
     """Run a stage with the configuration that the command line names, in ``one_line_errors``."""
     with one_line_errors():
-        main(parse_config())
+        main(parse_config(load))
 
 
 @contextlib.contextmanager

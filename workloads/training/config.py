@@ -1,6 +1,7 @@
-"""A run is one YAML file of differences over the defaults below; ``key=value`` changes single fields.
+"""What the trainer reads of a run, and how a run file becomes typed sections.
 
-The file holds sections (``model:``, ``data:``, ...) with the field names of the dataclasses here.
+A run is one YAML file of differences over the defaults; ``key=value`` changes single fields. It holds
+sections (``model:``, ``data:``, ...) with the fields of dataclasses; ``workloads/run_file.py`` has the rest.
 Everything wrong with a configuration is reported at once, each line naming the field, the value
 it got and the values allowed.
 """
@@ -13,35 +14,29 @@ import math
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from workloads.bionemo.config import BionemoConfig
-from workloads.causal_lm.config import ChatConfig
-
-from .config_rules import rule_violations
 from .strict_yaml import read_yaml, read_yaml_file, shown
 
 T = TypeVar("T")
+Run = TypeVar("Run", bound="RunConfig")
 _NUMBER = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
-ModelSize = Literal["8M", "35M", "150M", "650M", "3B", "15B"]
 LoraTarget = Literal["query", "key", "value", "attention_output", "intermediate", "output"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    size: ModelSize = "8M"
-    """One of the six published shapes; ignored when ``init_from`` is given."""
+class StartConfig:
+    """What of the section ``model`` is the same for every family."""
+
     init_from: str | None = None
     """Checkpoint folder or hub id to start from; null trains from random weights. With ``chat:`` a folder, a
     hub id such as ``owner/name@revision``, or ``sample``, a tiny model that is made on the spot."""
     max_residues: int = 1022
     """Longer proteins are cropped to this many residues, freshly each epoch (ESM-2: 1022)."""
-    mask_fraction: float = 0.15
-    """Share of residues that are predicted; of these 80 % become <mask>, 10 % a random residue, 10 % stay."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,86 +112,12 @@ class ParallelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateConfig:
-    split: Literal["validation", "test", "train"] = "validation"
-    pseudo_perplexity_proteins: int = 0
-    """Proteins whose pseudo-perplexity is computed, each residue masked in turn; 0 leaves it out."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class InferenceConfig:
-    """``make embed``, ``make predict`` and ``make variants``: proteins in, one table out."""
-
-    model: str | None = None
-    """Model folder, checkpoint folder or hub id; null is the ``model`` folder of this run."""
-    input: tuple[str, ...] = ("sample",)
-    """FASTA, CSV, TSV or Parquet files, folders of FASTA, https:// or s3:// addresses, or ``sample``."""
-    output: str | None = None
-    """.parquet or (``predict``, ``variants``) .csv; null is a file next to the model folder, or in the folder
-    of this run if the model is a hub id or that place is read-only."""
-    overwrite: bool = False
-    """Replace an output that is from other proteins, another model or other settings."""
-    id_column: str = "id"
-    sequence_column: str = "sequence"
-    embedding: Literal["mean", "residue"] = "mean"
-    """One vector a protein, the mean over its residues; or one a residue."""
-    stored_as: Literal["float32", "float16"] = "float32"
-    """Type of the embeddings in the file."""
-    long_proteins: Literal["window", "crop", "reject"] = "window"
-    """Proteins above ``model.max_residues``: read in overlapping windows that each answer for the residues
-    around their middle; the first ``model.max_residues`` residues alone; or a line in the rejects."""
-    tokens_per_pack: int = 0
-    """Tokens that the model reads at once; 0 is 2,048 on a CPU, 65,536 on a GPU."""
-    part_residues: int = 500_000
-    """Residues of a part, of which a killed command loses at most one a process."""
-    mutations: str | None = None
-    """``variants``: CSV with the columns ``mutation`` (A42G, or A42G:K50R) and, for more than one protein,
-    ``id``; null scores every single mutation of each protein."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
     mlflow: bool = True
     """Copy metrics to MLflow. False saves its import, which takes seconds; ``metrics.jsonl`` has them all."""
     mlflow_uri: str | None = None
     """MLflow tracking URI; null is MLFLOW_TRACKING_URI or else a local store in ``mlruns``."""
     experiment: str = "esm2"
-
-
-@dataclass(frozen=True, kw_only=True)
-class SplitConfig:
-    """By a column, or by cluster with ``data.validation_fraction`` and ``data.test_fraction``."""
-
-    column: str | None = None
-    """Column that says which split a protein belongs to."""
-    validation: tuple[str, ...] = ()
-    """Values of ``column`` that are held out for validation; what neither list names is trained on."""
-    test: tuple[str, ...] = ()
-    cluster_column: str | None = None
-    """Column with the cluster of similar proteins, which goes to one split as a whole."""
-    clusters: str | None = None
-    """The same as a file of two columns: cluster, protein."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskConfig:
-    """What a model is fine-tuned for; a run without it pre-trains."""
-
-    kind: Literal["binary", "multiclass", "multilabel", "regression", "residue"]
-    """``residue`` gives each residue a class; the others predict for a protein as a whole."""
-    table: tuple[str, ...] = ("sample",)
-    """CSV, TSV, Parquet or FASTA files, https:// or s3:// addresses, or ``sample`` (embedded)."""
-    labels: str | None = None
-    """Table with the labels of a FASTA file, by id."""
-    id_column: str = "id"
-    sequence_column: str = "sequence"
-    label_columns: tuple[str, ...] = ()
-    """One column of 0 and 1 or of class names; several for ``multilabel`` and ``regression``."""
-    classes: tuple[str, ...] = ()
-    """Names of the classes in the order of the model's outputs; empty takes those of the table, sorted."""
-    class_weights: Literal["balanced", "none"] = "none"
-    """``balanced`` weights the loss of each class by the inverse of its frequency in the training split."""
-    split: SplitConfig = field(default_factory=SplitConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,24 +139,19 @@ class LoraConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
+    """Sections that the trainer reads; a run file has more of them."""
+
     name: str
     """Name of the run; its folder is ``<runs>/<name>``."""
     runs: str = "runs"
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: StartConfig = field(default_factory=StartConfig)
     data: DataConfig = field(default_factory=DataConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
-    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
-    inference: InferenceConfig = field(default_factory=InferenceConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
-    task: TaskConfig | None = None
     lora: LoraConfig | None = None
     """``{}`` is LoRA with these defaults; null trains all weights."""
-    bionemo: BionemoConfig | None = None
-    """Of ``make train-bionemo`` alone; null is its defaults."""
-    chat: ChatConfig | None = None
-    """Fine-tunes a causal language model on questions and answers."""
 
     @property
     def run_dir(self) -> Path:
@@ -253,8 +169,21 @@ class RunConfig:
         return plain
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+def read_run(
+    cls: type[Run],
+    path: str | Path,
+    overrides: Sequence[str],
+    rules: Callable[[Run], list[str]],
+    shipped: Path,
+) -> Run:
     """Read a run YAML, apply ``section.field=value`` overrides and check every rule.
+
+    Args:
+        cls: of the run, with its sections.
+        path: of the YAML file.
+        overrides: of single fields.
+        rules: return what is wrong with a run whose fields have the right types.
+        shipped: folder of run files, which are named if ``path`` is none.
 
     Raises:
         ValueError: listing everything that is wrong with the file and the overrides.
@@ -263,7 +192,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     try:
         raw = read_yaml_file(path)
     except FileNotFoundError:
-        known = sorted(str(p) for p in (Path(__file__).parents[1] / "esm2/configs").rglob("*.yaml"))
+        known = sorted(str(p) for p in shipped.rglob("*.yaml"))
         raise ValueError(f"no run configuration at {path}; the shipped ones are {', '.join(known)}") from None
     if not isinstance(raw, dict):
         raise ValueError(f"{path} must hold sections such as 'model:' and 'train:', got {shown(raw)}")
@@ -278,9 +207,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
             _set_dotted(raw, key.strip(), read_yaml(text), problems)
         except ValueError as error:
             problems.append(f"{shown(override)}: {error}")
-    config = _build(RunConfig, raw, "", problems)
+    config = _build(cls, raw, "", problems)
     if config is not None:
-        problems += rule_violations(config)
+        problems += rules(config)
     if problems or config is None:
         lines = "\n".join(f"  {problem}" for problem in problems)
         raise ValueError(f"{path}: {len(problems)} problem(s)\n{lines}")

@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import re
 import typing
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from workloads.causal_lm.config import chat_rules
-
+from .config import LoraTarget, RunConfig
 from .strict_yaml import shown
 
-if TYPE_CHECKING:  # which reads the rules
-    from .config import RunConfig
+Rule = tuple[bool, str]
+"""Whether it holds, and what to say if it does not: ``section.field: got X; allowed; what to do``."""
 
 _LEAST = {
-    0: "optim.weight_decay optim.clip_norm parallel.shard_size evaluate.pseudo_perplexity_proteins "
-    "inference.tokens_per_pack train.eval_packs chat.questions",
+    0: "optim.weight_decay optim.clip_norm parallel.shard_size train.eval_packs",
     1: "train.max_steps train.log_every_steps train.eval_every_steps train.save_every_steps "
-    "train.keep_checkpoints inference.part_residues lora.rank lora.alpha bionemo.micro_batch_size "
-    "bionemo.tensor_parallel_size bionemo.check_every_steps bionemo.dataset_workers chat.max_new_tokens "
-    "chat.questions_at_once",
+    "train.keep_checkpoints lora.rank lora.alpha",
 }
-"""Fields by the smallest value that each may have. Sections and fields may be null."""
 
 
-def rule_violations(config: RunConfig) -> list[str]:
-    """Every broken rule that spans a field's type, as ``section.field: got X; allowed; what to do``."""
+def least_rules(config: RunConfig, least: Mapping[int, str]) -> list[Rule]:
+    """Rules for fields by the smallest value that each may have. Sections and fields may be null."""
+    rules = []
+    for smallest, names in least.items():
+        for name in names.split():
+            section, field = name.split(".")
+            value = getattr(holder, field) if (holder := getattr(config, section)) else None
+            allowed = f"must be at least {smallest}" if smallest else "must not be negative"
+            rules.append((value is None or value >= smallest, f"{name}: got {value}; {allowed}"))
+    return rules
+
+
+def training_rules(config: RunConfig) -> list[Rule]:
+    """Rules beyond the type of each field."""
     train, optim, data, model = config.train, config.optim, config.data, config.model
     fractions = data.validation_fraction + data.test_fraction
-    rules: list[tuple[bool, str]] = [
+    rules: list[Rule] = [
         (
             bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*", config.name)),
             f"name: got {shown(config.name)}; use letters, digits, '.', '_' and '-'",
@@ -40,15 +47,6 @@ def rule_violations(config: RunConfig) -> list[str]:
         (
             1 <= model.max_residues <= 65_534,
             f"model.max_residues: got {model.max_residues}; allowed 1 to 65534",
-        ),
-        (
-            0 < model.mask_fraction < 1,
-            f"model.mask_fraction: got {model.mask_fraction}; allowed above 0, below 1",
-        ),
-        (
-            config.chat is not None or train.tokens_per_pack >= model.max_residues + 2,
-            f"train.tokens_per_pack: got {train.tokens_per_pack}; a pack must hold the longest protein, "
-            f"so at least model.max_residues + 2 = {model.max_residues + 2}",
         ),
         (
             train.tokens_per_pack > 0
@@ -88,29 +86,11 @@ def rule_violations(config: RunConfig) -> list[str]:
             f"parallel.shard_size: got {config.parallel.shard_size} with parallel.mode=ddp; only fsdp shards",
         ),
     ]
-    rules.append((bool(config.inference.input), "inference.input: got an empty list; name at least one file"))
-    for least, names in _LEAST.items():
-        for name in names.split():
-            section, field = name.split(".")
-            value = getattr(holder, field) if (holder := getattr(config, section)) else None
-            allowed = f"must be at least {least}" if least else "must not be negative"
-            rules.append((value is None or value >= least, f"{name}: got {value}; {allowed}"))
-    if config.task is not None:
-        kind, weights = config.task.kind, config.task.class_weights
-        rules.append(
-            (
-                kind != "regression" or weights == "none",
-                f"task.class_weights: got {weights} with kind regression, which has no classes; leave it out",
-            )
-        )
-    if config.chat is not None:
-        rules += chat_rules(config)
-    rules += _lora_rules(config)
-    return [message for holds, message in rules if not holds]
+    return [*rules, *least_rules(config, _LEAST), *_lora_rules(config)]
 
 
 def xla_violations(config: RunConfig) -> list[str]:
-    """What a run asks for that XLA devices, as NeuronCores, do not do; each as in ``rule_violations``."""
+    """What a run asks for that XLA devices, as NeuronCores, do not do; each as a rule's message."""
     problems = []
     if config.parallel.mode != "ddp":
         problems.append(
@@ -122,25 +102,19 @@ def xla_violations(config: RunConfig) -> list[str]:
         problems.append(
             f"optim.name: got {config.optim.name}, parts of which torch_xla computes on the host; set adamw"
         )
-    return problems + [
-        f"{name}: fine-tuning is not made for XLA; run it on NVIDIA GPUs or CPUs"
-        for name, section in (("task", config.task), ("chat", config.chat))
-        if section is not None
-    ]
+    return problems
 
 
-def _lora_rules(config: RunConfig) -> list[tuple[bool, str]]:
-    from .config import LoraTarget  # here, since that module reads this one
+def fine_tuning_on_xla(section: str) -> str:
+    """Message for a run with this section on an XLA device."""
+    return f"{section}: fine-tuning is not made for XLA; run it on NVIDIA GPUs or CPUs"
 
+
+def _lora_rules(config: RunConfig) -> list[Rule]:
     lora = config.lora
     if lora is None:
         return []
     return [
-        (
-            config.task is not None or config.chat is not None,
-            "lora: adapters are for fine-tuning; add a section task: or chat:, or leave lora out to "
-            "pre-train",
-        ),
         (0 < lora.lr < 1, f"lora.lr: got {lora.lr}; allowed above 0, below 1"),
         (
             bool(lora.targets),

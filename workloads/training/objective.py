@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from .layered_model import LayeredModel
 from .packing import HostPack, PackShape, PackStream
 from .processes import Processes
 from .records import ProteinSplit, Split
+
+if TYPE_CHECKING:  # which brings matplotlib
+    from .report.contents import ReportContents
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,9 @@ class Objective(ABC):
         split: what is trained on.
         model_config: shape of the model.
     """
+
+    xla_problems: Sequence[str] = ()
+    """What of it XLA devices do not do."""
 
     def __init__(self, config: RunConfig, split: ProteinSplit, model_config: PretrainedConfig) -> None:
         self.config, self.split, self.model_config = config, split, model_config
@@ -159,6 +165,12 @@ class Objective(ABC):
         Every process calls it, once nothing of the training is in its device's memory any more.
         """
         return {}
+
+    def report_contents(self) -> ReportContents:
+        """What the run's report shows besides what all show."""
+        from .report.contents import ReportContents
+
+        return ReportContents()
 
     @abstractmethod
     def summary(self, results: Mapping[str, Any]) -> str:

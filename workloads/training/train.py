@@ -1,9 +1,4 @@
-"""Training of ESM-2: ``torchrun -m workloads.training.train --config RUN.yaml [section.field=value ...]``.
-
-A run file with a task fine-tunes, one with ``chat:`` a causal language model, any other pre-trains.
-
-The same command started again goes on from the newest checkpoint. SIGTERM and Ctrl-C save first.
-"""
+"""The loop of a training: steps, evaluations, checkpoints, and the results at its end."""
 
 from __future__ import annotations
 
@@ -11,22 +6,20 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import transformers
 
-from workloads.esm2.pretraining import Pretraining
 from workloads.training.tracking.metrics_port import PORT
 from workloads.training.tracking.mlflow_mirror import RunStatus
 from workloads.training.tracking.run_log import REPORT_FILE, RESULTS_FILE, RunLog, write_results
 from workloads.training.tracking.training_metrics import TrainingMetrics
 
 from .checkpoint import Checkpointer
-from .command_line import Stopped, run_command, signals_to, tell
+from .command_line import Stopped, signals_to, tell
 from .config import RunConfig
 from .hardware import environment, executed_flops, matmul_ceiling, peak_flops, peak_memory_bytes
 from .heartbeat import beat
@@ -39,23 +32,6 @@ from .records import ProteinSplit
 from .saved_model import full_weights
 from .trainer import Trainer
 from .xla import CACHE
-
-
-def objective_of(config: RunConfig) -> Objective:
-    """Pre-training, or fine-tuning where the run file has a task or conversations.
-
-    Raises:
-        ValueError: for data or weights that do not fit the configuration.
-    """
-    if config.chat is not None:
-        from workloads.causal_lm.objective import CausalLM
-
-        return CausalLM(config)
-    if config.task is None:
-        return Pretraining(config)
-    from workloads.esm2.finetune.objective import FineTuning
-
-    return FineTuning(config)
 
 
 def train(objective: Objective, here: Processes) -> dict[str, Any]:
@@ -85,7 +61,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
             )
         if progress.step == config.train.max_steps and (run_dir / RESULTS_FILE).exists():
             if here.is_first and not (run_dir / REPORT_FILE).exists():  # interrupted before its last line
-                _write_report(run_dir)
+                _write_report(objective)
             return dict(json.loads((run_dir / RESULTS_FILE).read_text()))
         log = RunLog(
             run_dir,
@@ -123,7 +99,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
             log.close(status)
     if here.is_first:
         write_results(run_dir, results)
-        _write_report(run_dir)
+        _write_report(objective)
     return results
 
 
@@ -139,11 +115,11 @@ def _metrics(trainer: Trainer) -> TrainingMetrics:
     )
 
 
-def _write_report(run_dir: Path) -> None:
+def _write_report(objective: Objective) -> None:
     # Imported here: matplotlib takes a second, which no start and no other process should wait for.
     from workloads.training.report.run_report import write_report
 
-    write_report(run_dir)
+    write_report(objective.config.run_dir, objective.report_contents())
 
 
 def _loop(
@@ -314,7 +290,13 @@ def _finish(
     }
 
 
-def main(config: RunConfig) -> None:
+def train_run(config: RunConfig, make_objective: Callable[[], Objective]) -> None:
+    """Train in this process, one of the run's, and say where the results are.
+
+    Args:
+        config: of the run.
+        make_objective: what the run trains for; called when the run is locked.
+    """
     beat("starting", slow=True)
     transformers.utils.logging.disable_progress_bar()  # of no use once a process
     run_dir = config.run_dir
@@ -330,7 +312,7 @@ def main(config: RunConfig) -> None:
                 "divides evenly",
                 file=sys.stderr,
             )
-        objective = objective_of(config)
+        objective = make_objective()
         results = train(objective, here)
         if here.is_first:
             rate = results["steady_residues_per_second"] or results["train_residues_per_second"]
@@ -339,8 +321,3 @@ def main(config: RunConfig) -> None:
                 f"{rate:.0f} {objective.split.tokens}/s\n"
                 f"model   {run_dir / 'model'}\nreport  {run_dir / REPORT_FILE}"
             )
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    run_command(main)

@@ -71,7 +71,7 @@ class Trainer:
         config, train = self.config, self.config.train
         self.on_xla = here.device.type == "xla"
         if self.on_xla:
-            xla.check(config)
+            xla.check(config, objective.xla_problems)
         self.shape = objective.pack_shape(objective.split)
         self.precision = select_precision(train, here.device, here, config.run_dir)
         self.dtype = self.precision.dtype

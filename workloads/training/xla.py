@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -101,9 +101,12 @@ def is_neuron(device: torch.device) -> bool:
     return device.type == "xla" and os.environ.get(PJRT_DEVICE) == "NEURON"
 
 
-def check(config: RunConfig) -> None:
-    """Raise ValueError, naming each field, if a run asks for what is not done on XLA devices."""
-    if problems := xla_violations(config):
+def check(config: RunConfig, others: Sequence[str] = ()) -> None:
+    """Raise ValueError, naming each field, if a run asks for what is not done on XLA devices.
+
+    ``others`` are problems besides those of the trainer's own sections.
+    """
+    if problems := [*xla_violations(config), *others]:
         raise ValueError(f"{PJRT_DEVICE}={os.environ.get(PJRT_DEVICE)}:\n  " + "\n  ".join(problems))
 
 

@@ -95,9 +95,9 @@ def start_training(folder: Path, port: int) -> subprocess.Popen[bytes]:
 
     variables = {PORT: str(port), JOB_ID: exporters.JOB_ID, "OMP_NUM_THREADS": "1"}
     with (folder / "training.log").open("wb") as log:
-        subprocess.run(stage("esm2.data"), cwd=REPOSITORY, stdout=log, stderr=log, check=True, timeout=300)
+        subprocess.run(stage("prepare"), cwd=REPOSITORY, stdout=log, stderr=log, check=True, timeout=300)
         return subprocess.Popen(
-            stage("training.train", *RUN),
+            stage("train", *RUN),
             cwd=REPOSITORY,
             env={**os.environ, **variables},
             stdout=log,

@@ -15,6 +15,7 @@ import botocore.session
 from botocore import xform_name
 
 REPOSITORY = Path(__file__).parents[3]
+MAKEFILE = REPOSITORY / "Makefile"
 MODELS = botocore.session.get_session()
 HIGH_LEVEL = {"s3", "configure", "sso"}
 """Commands of the aws command line that are no operations of a service."""
@@ -54,7 +55,9 @@ def takes_its_arguments(command: str) -> bool:
     values = dict(variable.split("=", 1) for variable in variables)
     words = [values["NODE"]] if "NODE" in values else []
     words += ["--cluster", "/nonexistent.yaml", *shlex.split(values.get("ARGS", ""))]
-    module = REPOSITORY / "tools" / target.replace("-", "_")
+    recipe = re.search(rf"^{target}:.*?-m (tools[\w.]+)", MAKEFILE.read_text(), re.MULTILINE | re.DOTALL)
+    assert recipe is not None, f"make {target} starts no tool"
+    module = REPOSITORY.joinpath(*recipe[1].split("."))
     path = module / "__main__.py" if module.is_dir() else module.with_suffix(".py")
     errors = io.StringIO()
     with patch.object(sys, "argv", [target, *words]), redirect_stderr(errors), suppress(SystemExit):
@@ -63,7 +66,7 @@ def takes_its_arguments(command: str) -> bool:
 
 
 def existing_targets() -> set[str]:
-    return set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    return set(re.findall(r"^([a-z-]+):", MAKEFILE.read_text(), re.MULTILINE))
 
 
 def unknown_options(command: str) -> set[str]:

@@ -335,8 +335,8 @@ def test_small_workers_give_what_they_have() -> None:
 @pytest.mark.parametrize(
     ("target", "command"),
     [
-        ("slurm", r"^\S+ -m tools\.import_image --cluster clusters/slurm\.yaml +--folder /fsx/x$"),
-        ("local", r"^\S+ -m tools\.image +--folder /fsx/x$"),
+        ("slurm", r"^\S+ -m tools\.images\.import_image --cluster clusters/slurm\.yaml +--folder /fsx/x$"),
+        ("local", r"^\S+ -m tools\.images\.build +--folder /fsx/x$"),
         ("slurm FRAMEWORK=bionemo", r"import_image --cluster \S+ --framework bionemo --folder /fsx/x$"),
     ],
 )

@@ -14,10 +14,10 @@ from tools.images.build import FRAMEWORK_OF, FRAMEWORKS
 from tools.jobs.kubernetes.placement import EksWanted
 from tools.jobs.kubernetes.request import pod_job
 from tools.jobs.slurm.request import Wanted, job_request
-from workloads.launch.job_file import DATA_MODULES, MODULES, RESUMED
 from workloads.launch.kubernetes_job import job_manifest
 from workloads.launch.pod_job import PodJob
-from workloads.training.config import load_config
+from workloads.run_file import load_config
+from workloads.stages import STAGES
 
 RUN = Path("workloads/esm2/configs/esm2_650m.yaml")
 
@@ -43,7 +43,8 @@ def test_on_slurm_it_takes_all_gpus_of_all_nodes_and_its_own_data() -> None:
     assert (job["stage"], job["gpus_per_node"], job["processes_per_node"]) == ("train-bionemo", 8, 8)
     assert "--nodes=8" in found["sbatch"] and job["efa"]
     assert job["data_manifest"].endswith("/data/uniref50-bionemo/export.json")
-    assert "train-bionemo" in RESUMED and DATA_MODULES["train-bionemo"] == "workloads.bionemo.data"
+    stage = STAGES["train-bionemo"]
+    assert stage.resumes and stage.data_module == "workloads.bionemo.data"
     assert slurm(stage="convert-bionemo")["job"]["data_manifest"] == ""
 
 
@@ -65,7 +66,7 @@ def test_in_pods_data_are_exported_first(operator: str) -> None:
     assert data["command"] == ["python3", "-m", "workloads.bionemo.data"]
     (main,) = spec["containers"]
     words = [*main["command"], *main["args"]]
-    assert MODULES["train-bionemo"] in words and "--nproc-per-node=8" in words
+    assert STAGES["train-bionemo"].module in words and "--nproc-per-node=8" in words
     assert main["resources"]["limits"]["nvidia.com/gpu"] == "8"
     assert job.max_retries == 10 and len(job.name) <= 40
     if operator == "kubeflow":
@@ -79,5 +80,5 @@ def test_its_size_is_fixed() -> None:
 
 
 def test_stages_name_the_image_that_has_them() -> None:
-    assert {*FRAMEWORK_OF} <= {*MODULES} and {*FRAMEWORK_OF.values()} <= {*FRAMEWORKS}
+    assert {*FRAMEWORK_OF} <= {*STAGES} and {*FRAMEWORK_OF.values()} <= {*FRAMEWORKS}
     assert FRAMEWORK_OF["train-bionemo"] == FRAMEWORK_OF["convert-bionemo"] == "bionemo"

@@ -19,8 +19,7 @@ from tools.jobs.kubernetes.submit import framework_of
 from tools.jobs.slurm.request import Wanted, job_request
 from workloads.causal_lm.config import ChatConfig
 from workloads.launch.kubernetes_job import job_manifest
-from workloads.training.config import load_config
-from workloads.training.config_rules import xla_violations
+from workloads.run_file import load_config, xla_violations
 
 RUN = Path("workloads/esm2/configs/esm2_8m_sample.yaml")
 TRN1, TRN2 = shipped("slurm-trn1"), shipped_eks("eks-trn2")

@@ -160,7 +160,7 @@ def test_hyperpods_chart_is_rendered_with_a_clusters_values_and_surprises_are_to
     printed = make_charts(git=git)
     assert "WARNING: it installs what belongs to none of its parts: main/templates/text.yaml\n" in printed
     assert "WARNING: it installs own, which manifests/chart_values.py does not switch\n" in printed
-    assert "WARNING: it installs device-plugin, which config" in printed
+    assert "WARNING: it installs device-plugin, which manifests" in printed
 
 
 @pytest.mark.parametrize(

@@ -23,15 +23,9 @@ from workloads.esm2.finetune.objective import ADAPTED
 from workloads.esm2.finetune.tasks import packed_class
 from workloads.esm2.model import Pack, PackedEsm, PackedModel, published_config
 from workloads.esm2.shapes import SHAPES, num_rows
+from workloads.run_file import RunFile, TaskConfig, load_config
 from workloads.training.adapters.adapters import add_adapters, shrink_frozen
-from workloads.training.config import (
-    LoraConfig,
-    ParallelConfig,
-    RunConfig,
-    TaskConfig,
-    TrainConfig,
-    load_config,
-)
+from workloads.training.config import LoraConfig, ParallelConfig, TrainConfig
 from workloads.training.parallel import parallelize
 from workloads.training.processes import processes
 
@@ -49,8 +43,8 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def run_config(tokens: int, *, checkpointing: bool = False, lora: LoraConfig | None = None) -> RunConfig:
-    return RunConfig(
+def run_config(tokens: int, *, checkpointing: bool = False, lora: LoraConfig | None = None) -> RunFile:
+    return RunFile(
         name="memory",
         train=TrainConfig(
             tokens_per_pack=tokens, tokens_per_step=tokens, activation_checkpointing=checkpointing
@@ -61,7 +55,7 @@ def run_config(tokens: int, *, checkpointing: bool = False, lora: LoraConfig | N
 
 
 def layout_of(
-    config: RunConfig, esm: EsmConfig, number_bytes: int, kind: Attention, length: int = LENGTH
+    config: RunFile, esm: EsmConfig, number_bytes: int, kind: Attention, length: int = LENGTH
 ) -> Layout:
     shape = ModelShape(esm.num_hidden_layers, esm.hidden_size, esm.num_attention_heads)
     tokens = config.train.tokens_per_pack

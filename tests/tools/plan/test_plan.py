@@ -36,7 +36,7 @@ from tools.plan.report import BOARD_WATTS, GIB, GRID_FILE, energy_kwh, time_and_
 from tools.plan.speed import MEAN_LENGTH, PUBLISHED, flops_per_residue, read_measured, residues_of, speed
 from workloads.esm2.model import PackedEsm, published_config
 from workloads.esm2.shapes import SHAPES
-from workloads.training.config import load_config
+from workloads.run_file import load_config
 from workloads.training.hardware import num_flops
 from workloads.training.peak_rates import PEAK_BF16_FLOPS
 

@@ -14,8 +14,9 @@ from tools.plan import __main__ as command
 from tools.plan.memory import Layout, memory
 from tools.plan.model_size import ModelShape, parameters_of
 from workloads.esm2.window_attention import window_attention
+from workloads.run_file import ModelConfig, RunFile
 from workloads.training import xla
-from workloads.training.config import ModelConfig, RunConfig, TrainConfig
+from workloads.training.config import TrainConfig
 
 CONFIGS = Path("workloads/esm2/configs")
 NUMBER_BYTES = 2
@@ -105,7 +106,7 @@ def test_what_it_cannot_say(
 
 def test_what_attention_keeps_of_a_layer() -> None:
     heads, size, longest, tokens = 4, 16, 128, 1024
-    config = RunConfig(
+    config = RunFile(
         name="memory",
         model=ModelConfig(max_residues=longest - 2),
         train=TrainConfig(tokens_per_pack=tokens, tokens_per_step=tokens),

@@ -201,7 +201,7 @@ def test_types_that_the_chart_knows(
     instance_type: str, found: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the stand-in, which has some of the types that HyperPod's chart has."""
-    stand_ins = REPOSITORY / "tests" / "charts" / "stand_ins"
+    stand_ins = REPOSITORY / "tests" / "manifests" / "stand_ins"
     monkeypatch.setattr(chart_types, "chart_folder", partial(chart_folder, stand_ins=stand_ins))
     cluster = with_group(EKS, "workers", instance_type=instance_type)
     aws = ReadOnlyAws(AnsweringAws("us-west-2").session)

@@ -14,7 +14,7 @@ from workloads.bionemo.export_files import ExportFiles
 from workloads.bionemo.options import entry_point
 from workloads.causal_lm.config import ChatConfig
 from workloads.esm2.shapes import SHAPES
-from workloads.training.config import RunConfig, load_config
+from workloads.run_file import RunFile, load_config
 
 CONFIGS = Path(__file__).parents[3] / "workloads/esm2/configs"
 SIZES = ("8M", "35M", "150M", "650M", "3B")
@@ -23,11 +23,11 @@ DATA = Data(ExportFiles(Path("/fsx/data/uniref50-bionemo")), num_validation=300_
 LORA = str(CONFIGS / "bionemo/membrane_lora.yaml")
 
 
-def published(size: str, *overrides: str) -> RunConfig:
+def published(size: str, *overrides: str) -> RunFile:
     return load_config(CONFIGS / f"esm2_{size.lower()}.yaml", overrides)
 
 
-def parsed(config: RunConfig, devices: Devices = DEVICES[1]) -> argparse.Namespace:
+def parsed(config: RunFile, devices: Devices = DEVICES[1]) -> argparse.Namespace:
     """By an entry point that takes nothing but what is recorded."""
     words = arguments(config, devices, DATA)
     name = "train_esm2" if config.task is None else "finetune_esm2"

@@ -19,14 +19,14 @@ from workloads.bionemo.export_table import class_order
 from workloads.bionemo.installed import DATA_MODULE
 from workloads.esm2.alphabet import TOKENS
 from workloads.esm2.data.prepare import prepare
-from workloads.esm2.data.run_data import prepare_run
 from workloads.esm2.finetune.labelled import LabelledSplit
-from workloads.training.config import RunConfig, load_config
+from workloads.families import prepare as prepare_run
+from workloads.run_file import RunFile, load_config
 from workloads.training.data.manifest import Manifest
 from workloads.training.records import ProteinSplit, Split
 
 
-def of_data(folder: Path) -> RunConfig:
+def of_data(folder: Path) -> RunFile:
     file = folder.parent / "run.yaml"
     file.write_text(f"data: {{path: {folder}}}\n")
     return load_config(file)
@@ -52,7 +52,7 @@ def prepared_sequences(folder: Path, split: Split) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Facts, ExportFiles]:
+def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFile, Facts, ExportFiles]:
     """The embedded real proteins."""
     config = of_data(tmp_path_factory.mktemp("sample") / "data")
     prepare_run(config)
@@ -60,7 +60,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Facts, 
 
 
 def test_splits_ids_and_sequences_are_those_of_the_data(
-    sample: tuple[RunConfig, Facts, ExportFiles],
+    sample: tuple[RunFile, Facts, ExportFiles],
 ) -> None:
     config, facts, files = sample
     manifest = Manifest.load(config.data.path)
@@ -77,7 +77,7 @@ def test_splits_ids_and_sequences_are_those_of_the_data(
 
 
 def test_an_export_is_made_once(
-    sample: tuple[RunConfig, Facts, ExportFiles], monkeypatch: pytest.MonkeyPatch
+    sample: tuple[RunFile, Facts, ExportFiles], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, facts, _ = sample
     monkeypatch.setattr(export, "workspace", lambda _: pytest.fail("made again"))
@@ -191,7 +191,7 @@ def test_residues_without_a_class_are_refused(tiny_model: Path, tmp_path: Path) 
     assert not export_files(config.data.path).folder.exists()
 
 
-def residues(folder: Path, model: Path, structure: Callable[[int, str], str], classes: str) -> RunConfig:
+def residues(folder: Path, model: Path, structure: Callable[[int, str], str], classes: str) -> RunFile:
     """A residue task with other labels, made of the fold and the labels that there were."""
     write_task_file(folder, model, "residue")
     header, *lines = [line.split(",") for line in (folder / "table.csv").read_text().splitlines()]

@@ -18,9 +18,9 @@ from tests.workloads.training.training_runs import write_run_file
 from workloads.bionemo import convert, data, start, train
 from workloads.bionemo.checkpoints import checkpoint_step, checkpoints_folder, newest_checkpoint
 from workloads.bionemo.installed import main as check_installed
+from workloads.run_file import RunFile, load_config
 from workloads.training.checksums import DamagedError, write_sums
 from workloads.training.command_line import RunError
-from workloads.training.config import RunConfig, load_config
 from workloads.training.heartbeat import BEATS_FOLDER
 from workloads.training.tracking.run_log import read_metrics
 
@@ -47,7 +47,7 @@ def bionemo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def config(prepared: Path, tiny_model: Path, tmp_path: Path) -> RunConfig:
+def config(prepared: Path, tiny_model: Path, tmp_path: Path) -> RunFile:
     (tmp_path / "data").symlink_to(prepared)
     path = write_run_file(tmp_path, tmp_path / "data", tiny_model)
     settings = yaml.safe_load(path.read_text()) | CHANGES
@@ -58,7 +58,7 @@ def config(prepared: Path, tiny_model: Path, tmp_path: Path) -> RunConfig:
 
 @pytest.mark.usefixtures("bionemo")
 def test_a_run_goes_on_where_it_was_stopped(
-    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    config: RunFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data.export_run(config)
     beats = tmp_path / "beats"
@@ -91,7 +91,7 @@ def test_a_run_goes_on_where_it_was_stopped(
 
 
 @pytest.mark.usefixtures("bionemo")
-def test_what_was_made_again_is_recorded_once(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_made_again_is_recorded_once(config: RunFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed process leaves lines beyond its last checkpoint."""
     data.export_run(config)
     monkeypatch.setenv(KILLED_AT, "10")
@@ -135,7 +135,7 @@ def test_adapters_are_trained_from_a_converted_checkpoint(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("bionemo")
-def test_a_run_that_was_killed_after_its_last_save_is_ended(config: RunConfig) -> None:
+def test_a_run_that_was_killed_after_its_last_save_is_ended(config: RunFile) -> None:
     """BioNeMo has nothing left to draw, and would fail at every start."""
     data.export_run(config)
     train.main(config)
@@ -148,7 +148,7 @@ def test_a_run_that_was_killed_after_its_last_save_is_ended(config: RunConfig) -
 
 
 @pytest.mark.usefixtures("bionemo")
-def test_a_run_that_was_killed_in_its_first_save_starts(config: RunConfig) -> None:
+def test_a_run_that_was_killed_in_its_first_save_starts(config: RunFile) -> None:
     """NeMo wants such a checkpoint removed by hand."""
     data.export_run(config)
     torn = checkpoints_folder(config.run_dir) / "epoch=0-step=9-consumed_samples=80.0-last"
@@ -159,21 +159,21 @@ def test_a_run_that_was_killed_in_its_first_save_starts(config: RunConfig) -> No
 
 
 @pytest.mark.usefixtures("bionemo")
-def test_what_an_entry_point_refuses_is_an_error(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_entry_point_refuses_is_an_error(config: RunFile, monkeypatch: pytest.MonkeyPatch) -> None:
     data.export_run(config)
     monkeypatch.setattr(train, "arguments", lambda *_: ["--no-such-option"])
     with pytest.raises(RunError, match="train_esm2 ended with 2"):
         train.main(config)
 
 
-def test_without_bionemo_it_says_where_it_is(config: RunConfig) -> None:
+def test_without_bionemo_it_says_where_it_is(config: RunFile) -> None:
     for main in (start.main, train.main):
         with pytest.raises(RunError, match="make image FRAMEWORK=bionemo builds"):
             main(config)
 
 
 @pytest.mark.usefixtures("bionemo")
-def test_a_run_is_trained_once_at_a_time(config: RunConfig) -> None:
+def test_a_run_is_trained_once_at_a_time(config: RunFile) -> None:
     data.export_run(config)
     lock = train.take(config.run_dir / "lock")
     with pytest.raises(RunError, match="is being trained by another process"):
@@ -183,7 +183,7 @@ def test_a_run_is_trained_once_at_a_time(config: RunConfig) -> None:
 
 
 @pytest.mark.usefixtures("bionemo")
-def test_data_must_have_been_exported(config: RunConfig) -> None:
+def test_data_must_have_been_exported(config: RunFile) -> None:
     with pytest.raises(
         ValueError, match=r"data-bionemo is not there, or of other data .* python -m workloads"
     ):
@@ -199,7 +199,7 @@ def test_unfinished_checkpoints_do_not_count(tmp_path: Path) -> None:
     assert checkpoint_step(tmp_path) == 100 and checkpoint_step(tmp_path / "other") == 0
 
 
-def test_conversions_name_what_they_make(config: RunConfig, tmp_path: Path) -> None:
+def test_conversions_name_what_they_make(config: RunFile, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no checkpoint of BioNeMo"):
         convert.plan(config)
     made = checkpoints_folder(config.run_dir) / "epoch=0-step=9-consumed_samples=80.0-last"
@@ -215,7 +215,7 @@ def test_conversions_name_what_they_make(config: RunConfig, tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("bionemo")
 def test_a_conversion_is_there_whole_or_not_at_all(
-    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    config: RunFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     overrides = [
         "bionemo.convert=from_transformers",
@@ -239,7 +239,7 @@ def test_a_conversion_is_there_whole_or_not_at_all(
 
 @pytest.mark.usefixtures("bionemo")
 def test_a_conversion_reads_verified_files_and_writes_checksums(
-    config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: RunFile, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (checkpoints_folder(config.run_dir) / "epoch=0-step=9-consumed_samples=80.0-last").mkdir(parents=True)
     convert.main(config)
@@ -260,7 +260,7 @@ def test_a_conversion_reads_verified_files_and_writes_checksums(
 
 @pytest.mark.usefixtures("bionemo")
 def test_signs_of_life_come_with_each_step(
-    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: RunFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, bool]] = []
     monkeypatch.setattr(

@@ -9,7 +9,7 @@ import pytest
 from tests.workloads.causal_lm.question_runs import rows, write_run_file, write_table
 from workloads.causal_lm.model_files import write_model
 from workloads.causal_lm.prepare import prepare_chat
-from workloads.training.config import load_config
+from workloads.run_file import load_config
 
 
 @pytest.fixture(scope="session")

@@ -17,8 +17,8 @@ from tests.workloads.training.forked_processes import train_in_turn
 from tests.workloads.training.training_runs import changed_parameters, lines, losses, train_here
 from workloads.causal_lm.objective import CausalLM
 from workloads.causal_lm.rouge import MEASURES
-from workloads.esm2.evaluate import main as evaluate
-from workloads.training.config import load_config
+from workloads.evaluate import main as evaluate
+from workloads.run_file import load_config
 
 MODES = {
     "full": (1, "chat.questions=0"),

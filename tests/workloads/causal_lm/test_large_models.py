@@ -10,9 +10,9 @@ import torch
 
 from tests.workloads.training.training_runs import train_here
 from workloads.causal_lm.objective import CausalLM
-from workloads.esm2.evaluate import main as evaluate
+from workloads.evaluate import main as evaluate
+from workloads.run_file import load_config
 from workloads.training import trainer
-from workloads.training.config import load_config
 from workloads.training.processes import Processes, processes
 
 

@@ -24,13 +24,13 @@ from workloads.causal_lm.prepare import is_prepared, prepare_chat
 from workloads.causal_lm.sample.cut import main as cut
 from workloads.causal_lm.table import QUESTIONS, read_conversations
 from workloads.esm2.finetune.prepare import TABLES
-from workloads.training.config import RunConfig, load_config
+from workloads.run_file import RunFile, load_config
 from workloads.training.data.workspace import source_file
 
 CONFIGS = Path(__file__).parents[3] / "workloads/causal_lm/configs"
 
 
-def prepared_texts(config: RunConfig) -> dict[str, list[tuple[str, str]]]:
+def prepared_texts(config: RunFile) -> dict[str, list[tuple[str, str]]]:
     prepare_chat(config)
     return {
         name: ConversationSplit(config.data.path, name).texts(1000)

@@ -14,7 +14,7 @@ from tests.workloads.causal_lm.question_runs import write_run_file, write_table
 from workloads.causal_lm.config import ChatConfig
 from workloads.causal_lm.prepare import prepare_chat
 from workloads.causal_lm.template import Template
-from workloads.training.config import load_config
+from workloads.run_file import load_config
 
 BAR = "\N{FULLWIDTH VERTICAL LINE}"
 START, END = (f"<{BAR}{word}▁of▁sentence{BAR}>" for word in ("begin", "end"))

@@ -15,8 +15,8 @@ from transformers import AutoTokenizer
 
 from workloads.causal_lm.template import Template
 from workloads.causal_lm.written_answers import _answers, _ends
+from workloads.run_file import load_config
 from workloads.training.command_line import Stopped
-from workloads.training.config import load_config
 from workloads.training.processes import processes
 
 

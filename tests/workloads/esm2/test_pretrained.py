@@ -11,7 +11,7 @@ import pytest
 from transformers import EsmConfig, EsmForSequenceClassification
 
 from workloads.esm2.pretrained import save_esm, starting_config, starting_weights
-from workloads.training.config import ModelConfig
+from workloads.run_file import ModelConfig
 
 
 def test_a_hub_that_does_not_answer_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

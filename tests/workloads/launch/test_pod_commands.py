@@ -22,12 +22,12 @@ from tests.workloads.esm2.finetune.labelled_proteins import NUM_PROTEINS, write_
 from tests.workloads.launch.operator_stand_in import post, start, stop, wait_for
 from tests.workloads.launch.pods_here import AGENT_PACKAGES, Pod, Pods
 from tests.workloads.training.training_runs import free_port, lines, train_here
-from workloads.esm2.data.run_data import prepare_run
+from workloads.families import prepare as prepare_run
 from workloads.launch.kubernetes_job import config_map, job_manifest
 from workloads.launch.pod_job import SAVE_SECONDS, PodJob
 from workloads.launch.pod_template import AGENT_FOLDER
+from workloads.run_file import load_config
 from workloads.training.command_line import STOPPED_BY_SIGNAL
-from workloads.training.config import load_config
 from workloads.training.heartbeat import BEAT_LINES
 
 SECONDS = 240
@@ -273,8 +273,4 @@ def test_a_process_that_stands_still_is_a_fault_to_the_agents(
 def children(pid: int) -> list[int]:
     """Processes that it has started and that train."""
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [
-        int(child)
-        for child in found
-        if "workloads.training.train" in Path(f"/proc/{child}/cmdline").read_text()
-    ]
+    return [int(child) for child in found if "workloads.train" in Path(f"/proc/{child}/cmdline").read_text()]

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
-from workloads.esm2.data.run_data import prepare_run
+from workloads import families, prepare_in_pod
+from workloads.families import prepare
 from workloads.launch import pod_data
-from workloads.training.config import RunConfig, load_config
+from workloads.run_file import RunFile, load_config
 from workloads.training.data.transfer import BeingFetched
 from workloads.training.data.workspace import BeingPrepared
 
@@ -27,7 +28,7 @@ def fasta(tmp_path: Path) -> Path:
     return folder
 
 
-def run_of(source: Path, *overrides: str) -> RunConfig:
+def run_of(source: Path, *overrides: str) -> RunFile:
     path = source.parents[source.is_file()] / "shards"
     return load_config(RUN, [f"data.source=[{source}]", f"data.path={path}", *overrides])
 
@@ -37,29 +38,29 @@ def test_data_that_are_there_need_no_source(fasta: Path, name: str) -> None:
     """A job that starts again on another node does not depend on who had the files once."""
     source = fasta / name
     config = run_of(source)
-    prepare_run(config)
+    prepare(config)
     source.rename(fasta.parent / "moved")
-    pod_data.main(config)
+    prepare_in_pod.main(config)
     with pytest.raises(ValueError, match="no such file or folder"):
-        prepare_run(config)
+        prepare(config)
 
 
 def test_a_table_that_is_there_needs_no_source(tiny_model: Path, tmp_path: Path) -> None:
     run_file = write_task_file(tmp_path, tiny_model, "binary")
     (tmp_path / "table.csv").rename(tmp_path / "moved.csv")
-    pod_data.main(load_config(run_file))
+    prepare_in_pod.main(load_config(run_file))
     with pytest.raises(ValueError, match="no such file or folder"):
-        pod_data.main(load_config(run_file, ["task.split.test=[2]"]))
+        prepare_in_pod.main(load_config(run_file, ["task.split.test=[2]"]))
     (tmp_path / "moved.csv").rename(tmp_path / "table.csv")
     with pytest.raises(ValueError, match=r"holds data prepared differently: task\.split\.test"):
-        pod_data.main(load_config(run_file, ["task.split.test=[2]"]))
+        prepare_in_pod.main(load_config(run_file, ["task.split.test=[2]"]))
 
 
 @pytest.mark.parametrize("override", ["data.seed=5", "data.test_fraction=0.2", "data.source=[sample]"])
 def test_other_data_in_their_place_are_told(fasta: Path, override: str) -> None:
-    prepare_run(run_of(fasta))
+    prepare(run_of(fasta))
     with pytest.raises(ValueError, match="holds data prepared differently"):
-        pod_data.main(run_of(fasta, override))
+        prepare_in_pod.main(run_of(fasta, override))
 
 
 @pytest.mark.parametrize("busy", [BeingPrepared, BeingFetched])
@@ -72,14 +73,14 @@ def test_other_pods_wait_for_the_first_one(
     """Whether it prepares or still downloads."""
     config, asked = run_of(fasta), []
 
-    def prepare_later(wanted: RunConfig) -> None:
+    def prepare_later(wanted: RunFile) -> None:
         asked.append(wanted)
         if len(asked) == 3:
-            prepare_run(config)
+            prepare(config)
         raise busy("another process does")
 
-    monkeypatch.setattr(pod_data, "prepare_run", prepare_later)
+    monkeypatch.setattr(families, "prepare", prepare_later)
     monkeypatch.setattr(pod_data, "POLL_SECONDS", 0.0)
-    pod_data.main(config)
+    prepare_in_pod.main(config)
     assert len(asked) == 3
     assert capsys.readouterr().out == f"another pod prepares {config.data.path}\n"

@@ -22,10 +22,11 @@ from unittest import mock
 import torch
 
 from tests.workloads.training.training_runs import REPOSITORY, figures_not_drawn, free_port
+from workloads import families
 from workloads.esm2 import pretraining
 from workloads.esm2.masking import mask_pack
+from workloads.run_file import RunFile, load_config
 from workloads.training import train
-from workloads.training.config import RunConfig, load_config
 from workloads.training.processes import Processes, processes
 
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -119,7 +120,7 @@ def train_and_record_all(path: Path, runs: Sequence[str]) -> None:
             _train_and_record(load_config(path, overrides.split()), here)
 
 
-def _train_and_record(config: RunConfig, here: Processes) -> None:
+def _train_and_record(config: RunFile, here: Processes) -> None:
     """Train; ids and targets of every micro-batch go to ``<run>/packs-<rank>.jsonl``."""
     config.run_dir.mkdir(parents=True, exist_ok=True)
     with (config.run_dir / f"packs-{here.rank}.jsonl").open("a") as file:
@@ -130,7 +131,7 @@ def _train_and_record(config: RunConfig, here: Processes) -> None:
             return pack
 
         with mock.patch.object(pretraining, "mask_pack", recording_mask_pack), figures_not_drawn():
-            train.train(train.objective_of(config), here)
+            train.train(families.objective(config), here)
 
 
 def recorded_packs(run_dir: Path, processes: int, *, packs_per_step: int, num_steps: int) -> list[Any]:

@@ -1,4 +1,4 @@
-"""``workloads.training.train`` for tests, slowed down or made to fail by environment variables.
+"""``workloads.train`` for tests, slowed down or made to fail by environment variables.
 
 HOLD_SECONDS: time that a micro-batch takes at least, so that a signal meets the run halfway. FAIL_RANK,
 FAIL_AFTER: that process fails after as many micro-batches. STOP_RANK: that process gets SIGTERM in its first
@@ -17,8 +17,8 @@ from typing import Any
 
 from workloads.esm2 import evaluation, pretraining
 from workloads.esm2.masking import mask_pack
-from workloads.training import train
-from workloads.training.command_line import run_command
+from workloads.run_file import run_stage
+from workloads.train import train
 
 calls, evaluated = count(1), count(1)
 
@@ -43,4 +43,4 @@ def main(*arguments: str) -> None:
     evaluation.mask_pack = interrupted_mask_pack
     pretraining.mask_pack = hindered_mask_pack
     sys.argv[1:] = arguments
-    run_command(train.main)
+    run_stage(train)

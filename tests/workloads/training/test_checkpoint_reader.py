@@ -29,10 +29,10 @@ from tests.workloads.esm2.model_folders import (
     write_checkpoint,
 )
 from tests.workloads.training.training_runs import losses, train_here, write_run_file
-from workloads.esm2.evaluate import main as evaluate
 from workloads.esm2.inference.embed import embed
 from workloads.esm2.serving.model import open_model
 from workloads.esm2.serving.settings import ServeSettings
+from workloads.evaluate import main as evaluate
 from workloads.training import checkpoint as checkpoint_module
 from workloads.training.checkpoint_reader import ALLOWED, Reader, Record, _Unpickler, weights_of
 from workloads.training.processes import processes

@@ -19,13 +19,13 @@ from transformers import AutoTokenizer, EsmConfig, EsmForMaskedLM
 
 from tests.workloads.esm2.model_folders import write_checkpoint
 from tests.workloads.training.training_runs import train_here
-from workloads.esm2.evaluate import main as evaluate
 from workloads.esm2.pretrained import load_model, starting_config
 from workloads.esm2.serving.model import open_model
 from workloads.esm2.serving.settings import ServeSettings
+from workloads.evaluate import main as evaluate
+from workloads.run_file import ModelConfig
 from workloads.training import checksums
 from workloads.training.checksums import DamagedError, verified
-from workloads.training.config import ModelConfig
 from workloads.training.processes import Processes
 
 WEIGHTS = "model.safetensors"

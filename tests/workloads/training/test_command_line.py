@@ -18,8 +18,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch.distributed.checkpoint.api import CheckpointException
 
-from workloads.esm2.data.__main__ import main as prepare_data
-from workloads.training.command_line import ERROR_FILE, one_line_errors, run_command, tell
+from workloads.prepare import main as prepare_data
+from workloads.run_file import run_stage
+from workloads.training.command_line import ERROR_FILE, one_line_errors, tell
 
 REPOSITORY = Path(__file__).parents[3]
 PACKAGE = REPOSITORY / "workloads"
@@ -52,7 +53,7 @@ def ending_of(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
             overrides = ("data.source=a.fasta", *overrides)
         monkeypatch.setattr("sys.argv", ["data", "--config", "run.yaml", *overrides])
         with pytest.raises(SystemExit) as ended:
-            run_command(prepare_data)
+            run_stage(prepare_data)
         return ended.value.code, capfd.readouterr().err
 
     return run
@@ -221,12 +222,12 @@ def test_prepared_data_are_read_through_links_and_mounts(
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setattr("sys.argv", ["data", "--config", "run.yaml", "data.source=a.fasta", "data.path=out"])
-    run_command(prepare_data)
+    run_stage(prepare_data)
     (folder / "link").symlink_to("out")
     mounted(folder / "volume", "--bind", str(folder / "out"))
     for place in ("link", "volume"):
         monkeypatch.setattr("sys.argv", [*sys.argv[:-1], f"data.path={place}"])
-        run_command(prepare_data)
+        run_stage(prepare_data)
 
 
 def test_the_error_follows_the_progress_bar(folder: Path, ending_of) -> None:
@@ -351,15 +352,15 @@ def test_faults_of_the_project_keep_their_traceback(
 
 
 UNMAPPED = {
-    "esm2/__main__.py": "prints versions, reads no file",
-    "esm2/bionemo/installed.py": "a check while an image is built",
-    "esm2/launch/hyperpod_agent.py": "starts NVIDIA's or HyperPod's agent, which reports by itself",
-    "esm2/launch/node_agent.py": "reports for the processes that it starts",
-    "esm2/launch/node_check.py": "reports what it finds as JSON",
-    "esm2/launch/pod_check.py": "reports what it finds by its own lines",
-    "esm2/launch/slurm_submit.py": "runs on nodes without our packages and has lines of its own",
-    "esm2/launch/slurm_supervisor.py": "runs on nodes without our packages and has lines of its own",
-    "esm2/network/check.py": "reports through the log of NCCL",
+    "__main__.py": "prints versions, reads no file",
+    "bionemo/installed.py": "a check while an image is built",
+    "launch/hyperpod_agent.py": "starts NVIDIA's or HyperPod's agent, which reports by itself",
+    "launch/node_agent.py": "reports for the processes that it starts",
+    "launch/node_check.py": "reports what it finds as JSON",
+    "launch/pod_check.py": "reports what it finds by its own lines",
+    "launch/slurm_submit.py": "runs on nodes without our packages and has lines of its own",
+    "launch/slurm_supervisor.py": "runs on nodes without our packages and has lines of its own",
+    "launch/network/check.py": "reports through the log of NCCL",
 }
 
 
@@ -372,6 +373,6 @@ def test_every_program_maps_its_errors() -> None:
     unmapped = {
         name
         for name, text in programs.items()
-        if not re.search(r'one_line_errors\(|__main__":\n(    .*\n)*    (run_command|start)\(', text)
+        if not re.search(r'one_line_errors\(|__main__":\n(    .*\n)*    (run_stage|start)\(', text)
     }
     assert len(programs) > 20 and unmapped == set(UNMAPPED)

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from workloads.esm2.model import SHAPES
-from workloads.training.config import LoraConfig, load_config
+from workloads.run_file import load_config
+from workloads.training.config import LoraConfig
 from workloads.training.strict_yaml import shown
 
 FOLDER = Path(__file__).parents[3] / "workloads/esm2/configs"

@@ -138,8 +138,8 @@ def test_a_run_needs_no_other_packages_and_every_other_module_imports(
     fasta.write_text(">P1\nMKVLAGGW\n>P2\nMSTNPKPQRK\n")
     run = ["--config", str(run_file), "train.max_steps=2", "optim.warmup_steps=1", "tracking.mlflow=true"]
     inference = [f"inference.input=[{fasta}]", f"inference.model={tmp_path}/runs/run/model"]
-    stages = [["training.train", *run], ["esm2.evaluate", *run]]
-    stages += [["training.report.run_report", str(tmp_path / "runs/run")]]
+    stages = [["train", *run], ["evaluate", *run]]
+    stages += [["report", str(tmp_path / "runs/run")]]
     stages += [[f"esm2.inference.{stage}", *run, *inference] for stage in ("embed", "variants")]
     for name, value in ONE_PROCESS.items():
         monkeypatch.setenv(name, value)

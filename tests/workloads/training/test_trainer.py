@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from tests.workloads.training.training_runs import lines, losses, train_here
 from workloads.esm2.pretraining import Pretraining
+from workloads.run_file import load_config
 from workloads.training.checkpoint import Checkpointer
-from workloads.training.config import load_config
 from workloads.training.processes import processes
 from workloads.training.trainer import NonFiniteLossError, Trainer
 

@@ -11,9 +11,10 @@ import torch
 
 from tests.workloads.training.training_runs import train_here
 from workloads.esm2.attention import Segments, packed_attention, rotate
+from workloads.esm2.finetune.objective import FineTuning
 from workloads.esm2.window_attention import window_attention
+from workloads.run_file import load_config
 from workloads.training import xla
-from workloads.training.config import load_config
 
 
 @pytest.mark.parametrize("max_length", [97, 64, 33])
@@ -46,8 +47,9 @@ def test_what_is_not_done_on_xla_is_named(run_file: Path) -> None:
     with pytest.raises(ValueError, match=r"parallel\.mode: got fsdp") as raised:
         xla.check(refused)
     assert "train.compile: got on" in str(raised.value) and "optim.name: got muon" in str(raised.value)
+    assert FineTuning.xla_problems[0].startswith("task: fine-tuning")
     with pytest.raises(ValueError, match="task: fine-tuning"):
-        xla.check(load_config(run_file, ["task.kind=residue"]))
+        xla.check(load_config(run_file), FineTuning.xla_problems)
     xla.check(load_config(run_file))
 
 

@@ -17,11 +17,11 @@ import torch.distributed as dist
 import yaml
 from matplotlib.figure import Figure
 
-from workloads.training.config import RunConfig, load_config
+from workloads.run_file import RunFile, load_config
+from workloads.train import train as main
 from workloads.training.objective import Objective
 from workloads.training.processes import processes
 from workloads.training.tracking.run_log import read_metrics
-from workloads.training.train import main
 from workloads.training.trainer import Trainer
 
 REPOSITORY = Path(__file__).parents[3]
@@ -54,7 +54,7 @@ def write_run_file(folder: Path, data: Path, model: Path) -> Path:
     return path
 
 
-def train_here(run_file: Path, *overrides: str, stage: Callable[[RunConfig], None] = main) -> None:
+def train_here(run_file: Path, *overrides: str, stage: Callable[[RunFile], None] = main) -> None:
     """Train as a run of one process, this one: a fresh interpreter takes seconds to start."""
     try:
         with figures_not_drawn():
@@ -91,10 +91,10 @@ def changed_parameters(objective: Objective) -> set[str]:
 def start_training(
     *arguments: str,
     processes: int,
-    module: str = "workloads.training.train",
+    module: str = "workloads.train",
     **environment: str,
 ) -> subprocess.Popen[str]:
-    """Start ``torchrun -m workloads.training.train`` (or another module) as a user's shell would.
+    """Start ``torchrun -m workloads.train`` (or another module) as a user's shell would.
 
     Args:
         arguments: of the module.

@@ -15,10 +15,10 @@ import torch_xla
 from torch import Tensor
 from torch.optim import Optimizer
 
+from workloads.run_file import run_stage
+from workloads.train import train as main
 from workloads.training import xla
-from workloads.training.command_line import run_command
 from workloads.training.processes import Processes
-from workloads.training.train import main
 
 
 @cache
@@ -48,4 +48,4 @@ if __name__ == "__main__":
         mock.patch.object(xla, "average_gradients", average_gradients),
         mock.patch.object(Processes, "add_up", add_up),
     ):
-        run_command(main)
+        run_stage(main)

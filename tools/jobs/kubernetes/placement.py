@@ -12,8 +12,8 @@ from config.facts.instance_catalogue import InstanceType, instance_type
 from config.kubernetes_names import COMMON_NAMESPACE, job_folder
 from config.task_governance import team_namespace
 from tools.jobs.checks import Share, accelerators_of, listed, sizes_of
-from workloads.launch.job_file import RESUMED, TRAINING
 from workloads.launch.pod_job import DEEP_HEALTH_LABEL, GROUP_LABEL, INSTANCE_TYPE_LABEL, PodJob
+from workloads.stages import STAGES
 
 IMAGE = re.compile(r"[\w.-]+(:\d+)?(/[a-z0-9._-]+)+(:[\w.-]+)?@sha256:[0-9a-f]{64}")
 RESUMED_NAMESPACE = re.compile(r"kubeflow$|hyperpod")
@@ -23,7 +23,7 @@ MIN_HANG_SECONDS = 60
 DATA_CPUS, DATA_MEMORY_GIB = 8, 16
 MOST_RETRIES = 1000
 RETRIES = {
-    **dict.fromkeys(RESUMED, PodJob.max_retries),
+    **{name: PodJob.max_retries for name, stage in STAGES.items() if stage.resumes},
     **{"data": 3, "evaluate": 3, "bandwidth": 1, "convert-bionemo": 3},
 }
 """By default: what does not go on where it was has little to lose, and mostly fails with its result."""
@@ -283,7 +283,7 @@ def _sizes(
 ) -> range:
     there = sum(group.max_instances or group.num_instances for group in groups)
     most = min(there, quota.own) if quota else there
-    asked = wanted.nodes or str(most if wanted.stage in (*TRAINING, "bandwidth") else 1)
+    asked = wanted.nodes or str(most if STAGES[wanted.stage].trains or wanted.stage == "bandwidth" else 1)
     names = ", ".join(group.name for group in groups)
     sizes = sizes_of(asked, wanted.stage, there, problems, who=names)
     if sizes and quota and sizes[-1] > quota.with_borrowed:

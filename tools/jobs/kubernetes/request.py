@@ -24,20 +24,19 @@ from tools.jobs.kubernetes.placement import (
     queue_names,
     tolerations,
 )
-from workloads.launch.job_file import MODULES
 from workloads.launch.pod_job import PodJob
-from workloads.training.config import RunConfig
-from workloads.training.config_rules import xla_violations
+from workloads.run_file import RunFile, xla_violations
+from workloads.stages import STAGES
 
 MAX_NAME = 40
 """Operators append to a job's name, and the result is a label with 63 characters at most."""
 MAX_LABEL = 63
-LONGEST_STAGE = max(map(len, MODULES))
+LONGEST_STAGE = max(map(len, STAGES))
 
 
 def pod_job(
     cluster: EksCluster,
-    config: RunConfig,
+    config: RunFile,
     config_text: str,
     overrides: Sequence[str],
     wanted: EksWanted,

@@ -23,9 +23,10 @@ from tools.jobs.kubernetes.job_state import active_jobs, kind_of
 from tools.jobs.kubernetes.placement import EksWanted, groups_of_type
 from tools.jobs.kubernetes.request import bandwidth_job, pod_job
 from tools.kubernetes.kubectl import Kubectl, Refused, open_kubectl
-from workloads.launch.job_file import TRAINING, results
+from workloads.launch.job_file import results
 from workloads.launch.kubernetes_job import config_map, job_manifest
 from workloads.launch.pod_job import RUN_LABEL, PodJob
+from workloads.stages import STAGES
 
 QUEUE_KIND = "localqueues.kueue.x-k8s.io"
 
@@ -119,11 +120,12 @@ def check_place(kubectl: Kubectl, job: PodJob) -> None:
             f"service account {job.service_account} is not in {job.namespace}; make deploy makes the one of "
             "jobs, --service-account names another"
         )
-    if job.stage in TRAINING:
+    training = [name for name, stage in STAGES.items() if stage.trains]
+    if job.stage in training:
         problems += [
             f"run {job.run} is being trained by job {name}; make cancel TARGET=eks JOB={name}, or give "
             "another name="
-            for name in active_jobs(kubectl, job.operator, {RUN_LABEL: job.run}, stages=TRAINING)
+            for name in active_jobs(kubectl, job.operator, {RUN_LABEL: job.run}, stages=training)
         ]
     if problems:
         raise ValueError("\n".join(problems))

@@ -25,9 +25,9 @@ from tools.jobs.checks import (
     shard_problems,
     sizes_of,
 )
-from workloads.launch.job_file import TRAINING, Job
-from workloads.training.config import RunConfig
-from workloads.training.config_rules import xla_violations
+from workloads.launch.job_file import Job
+from workloads.run_file import RunFile, xla_violations
+from workloads.stages import STAGES
 
 WITHOUT_USERS = "ubuntu"
 """The image's own user, who is there when the cluster file names none."""
@@ -89,7 +89,7 @@ def default_folder(cluster: SlurmCluster, user: str) -> str:
 
 def job_request(
     cluster: SlurmCluster,
-    config: RunConfig,
+    config: RunFile,
     config_text: str,
     overrides: list[str],
     wanted: Wanted,
@@ -252,7 +252,7 @@ def _groups(cluster: SlurmCluster, partition: str | None, problems: list[str]) -
 
 def _sizes(groups: list[SlurmInstanceGroup], wanted: Wanted, problems: list[str]) -> range:
     there = sum(group.num_instances for group in groups)
-    asked = wanted.nodes or str(there if wanted.stage in (*TRAINING, "bandwidth") else 1)
+    asked = wanted.nodes or str(there if STAGES[wanted.stage].trains or wanted.stage == "bandwidth" else 1)
     return sizes_of(asked, wanted.stage, there, problems, who=f"partition {groups[0].partition}")
 
 

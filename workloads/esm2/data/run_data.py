@@ -1,31 +1,20 @@
-"""The data of a run: what its configuration names is fetched and prepared."""
+"""The proteins of a pre-training run: what its configuration names is fetched and prepared."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from workloads.esm2.finetune.prepare import TABLES, prepare_table
-from workloads.training.config import RunConfig
-from workloads.training.data.manifest import MANIFEST_FILE, Manifest
-from workloads.training.data.transfer import SourceKind, fetch
-from workloads.training.data.workspace import check_place
+from workloads.run_file import RunFile
+from workloads.training.data.manifest import MANIFEST_FILE, Manifest, Settings
+from workloads.training.data.transfer import fetch, local_files
 
 from .prepare import prepare
 from .sources import PROTEINS
 
 
-def prepare_run(config: RunConfig) -> Manifest:
-    """Fetch and prepare the data that a run's configuration names."""
-    out = Path(config.data.path)
-    if not (out / MANIFEST_FILE).exists():
-        check_place(out)  # before a download of hours
-    if config.chat is not None:
-        from workloads.causal_lm.prepare import prepare_chat  # brings torch
-
-        return prepare_chat(config)
-    if config.task is not None:
-        return prepare_table(config)
+def prepare_proteins(config: RunFile) -> Manifest:
+    """Fetch and prepare the proteins of a pre-training run."""
     data = config.data
     downloads = Path(data.downloads)
     files, names = _fetched(data.members or data.source, downloads)
@@ -37,7 +26,7 @@ def prepare_run(config: RunConfig) -> Manifest:
         names += table_names
     return prepare(
         [] if data.members else files,
-        out,
+        Path(data.path),
         seed=data.seed,
         validation_fraction=data.validation_fraction,
         test_fraction=data.test_fraction,
@@ -47,23 +36,33 @@ def prepare_run(config: RunConfig) -> Manifest:
     )
 
 
-def paths_read(config: RunConfig) -> list[str]:
-    """Files and folders that preparing a run's data reads, besides what it fetches or the code brings."""
-    data, task = config.data, config.task
-    if config.chat is not None:
-        return local_files(config.chat.table, PROTEINS)
-    if task is None:
-        return local_files([*(data.members or data.source), data.membership], PROTEINS)
-    return local_files([*task.table, task.labels, task.split.clusters], TABLES)
+def is_prepared(config: RunFile) -> bool:
+    """Tell whether data are there that were made of what the run file names, in the way it says."""
+    data, folder = config.data, Path(config.data.path)
+    if not (folder / MANIFEST_FILE).exists():
+        return False
+    manifest = Manifest.load(folder)
+    wanted = Settings(
+        seed=data.seed,
+        validation_fraction=data.validation_fraction,
+        test_fraction=data.test_fraction,
+        members=bool(data.members),
+    )
+    locations = {*(data.members or data.source)}
+    if data.members and data.membership:
+        locations.add(data.membership)
+    # A file of a folder is called <folder>/<file> there.
+    made_of = {
+        source.name if source.name in locations else source.name.rpartition("/")[0]
+        for source in manifest.sources
+    }
+    return manifest.settings == wanted and made_of == locations
 
 
-def local_files(locations: Iterable[str | None], kind: SourceKind) -> list[str]:
-    """Select the locations that are neither an address nor a word for one."""
-    return [
-        location
-        for location in locations
-        if location and location != "sample" and location not in kind.addresses and "://" not in location
-    ]
+def paths_read(config: RunFile) -> list[str]:
+    """Files and folders that preparing the proteins reads, besides what is fetched or the code brings."""
+    data = config.data
+    return local_files([*(data.members or data.source), data.membership], PROTEINS)
 
 
 def _fetched(locations: Iterable[str], downloads: Path) -> tuple[list[Path], list[str]]:

@@ -22,8 +22,9 @@ from typing import Any
 import yaml
 
 from workloads.launch.local import processes_and_threads
-from workloads.training.command_line import RunError, run_command
-from workloads.training.config import LoraConfig, RunConfig
+from workloads.run_file import RunFile, run_stage
+from workloads.training.command_line import RunError
+from workloads.training.config import LoraConfig
 from workloads.training.tracking.run_log import RESULTS_FILE
 from workloads.training.whole_file import write_whole
 
@@ -59,7 +60,7 @@ TITLE_OF = {
 }
 
 
-def method_run(config: RunConfig, method: Method, num_devices: int) -> RunConfig:
+def method_run(config: RunFile, method: Method, num_devices: int) -> RunFile:
     """The run of a method: the configuration with what the method changes."""
     whole = config.train.tokens_per_step // num_devices
     train = replace(
@@ -71,7 +72,7 @@ def method_run(config: RunConfig, method: Method, num_devices: int) -> RunConfig
     return replace(config, name=f"{config.name}-{method.name}", train=train, lora=lora)
 
 
-def check(config: RunConfig, num_devices: int) -> None:
+def check(config: RunFile, num_devices: int) -> None:
     """Raise a ValueError for a configuration of which the rows would not differ."""
     if config.task is None:
         raise ValueError(
@@ -88,7 +89,7 @@ def check(config: RunConfig, num_devices: int) -> None:
 
 def launch(file: Path) -> int:
     """Run a configuration on this machine as ``make finetune-lora`` does; the exit status."""
-    command = [sys.executable, "-m", "workloads.launch.local", "--config", str(file)]
+    command = [sys.executable, "-m", "workloads.train", "--config", str(file)]
     return subprocess.run(command, check=False).returncode
 
 
@@ -132,7 +133,7 @@ def markdown(rows: Sequence[Mapping[str, Any]], environment: Mapping[str, Any]) 
     return f"{table}\n\n{where}\n"
 
 
-def main(config: RunConfig) -> None:
+def main(config: RunFile) -> None:
     num_devices, _ = processes_and_threads()
     check(config, num_devices)
     assert config.task is not None
@@ -161,4 +162,4 @@ def main(config: RunConfig) -> None:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    run_stage(main)

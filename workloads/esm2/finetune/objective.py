@@ -5,20 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from workloads.esm2.model import Pack, PackedModel
 from workloads.esm2.pretrained import save_esm, starting_config, starting_weights, tokenizer
+from workloads.run_file import RunFile
 from workloads.training.adapters import adapters
 from workloads.training.adapters.adapted_objective import AdaptedObjective
 from workloads.training.checkpoint import check_identity
 from workloads.training.checkpoint_reader import saved_weights
 from workloads.training.checksums import CHECKPOINT_FILE, verified
 from workloads.training.command_line import require
-from workloads.training.config import RunConfig
+from workloads.training.config_rules import fine_tuning_on_xla
 from workloads.training.heartbeat import beat
 from workloads.training.objective import Evaluation, Place
 from workloads.training.packing import HostPack, PackShape, PackStream
@@ -33,6 +34,9 @@ from .prediction_file import predictions_file, write_prediction_table
 from .predictions import TaskEvaluation, evaluate
 from .scores import HEADLINES
 from .tasks import TaskLoss, new_head, packed_class, plain_class, task_config
+
+if TYPE_CHECKING:
+    from workloads.training.report.contents import ReportContents
 
 ADAPTED = adapters.AdaptedModules(
     layers="esm.encoder.layer",
@@ -56,7 +60,10 @@ class FineTuning(AdaptedObjective):
         ValueError: if the data is of another kind of task, or 4 bits are asked for that nobody can do.
     """
 
-    def __init__(self, config: RunConfig) -> None:
+    config: RunFile
+    xla_problems = (fine_tuning_on_xla("task"),)
+
+    def __init__(self, config: RunFile) -> None:
         assert config.task is not None, "a run without a task pre-trains"
         require("sklearn")  # for the scores
         self.task = config.task
@@ -154,6 +161,11 @@ class FineTuning(AdaptedObjective):
                 evaluation.predictions.save(file)
                 write_prediction_table(file.with_suffix(".csv"), self.schema, evaluation.predictions)
 
+    def report_contents(self) -> ReportContents:
+        from .report import TaskContents  # brings matplotlib
+
+        return TaskContents()
+
     def summary(self, results: Mapping[str, Any]) -> str:
         parts = []
         for split, prefix in (("validation", "eval_"), ("test", "test_")):
@@ -169,7 +181,7 @@ class FineTuning(AdaptedObjective):
         }
 
 
-def score_task(config: RunConfig, here: Processes) -> dict[str, Any]:
+def score_task(config: RunFile, here: Processes) -> dict[str, Any]:
     """Scores of the run's model, or of the folder or checkpoint that ``inference.model`` names.
 
     Every process calls it, and gets the same.
@@ -213,7 +225,7 @@ def score_task(config: RunConfig, here: Processes) -> dict[str, Any]:
     }
 
 
-def _of_model(config: RunConfig, name: str) -> FineTuning:
+def _of_model(config: RunFile, name: str) -> FineTuning:
     """Objective of a run that starts from the model and keeps its head."""
     if Path(name) == config.run_dir / "model" and not Path(name).is_dir():
         raise ValueError(

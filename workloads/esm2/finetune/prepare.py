@@ -15,10 +15,10 @@ import numpy as np
 
 from workloads.esm2.alphabet import TOKENS
 from workloads.esm2.data.sources import PROTEINS
-from workloads.training.config import RunConfig, TaskConfig
+from workloads.run_file import RunFile, TaskConfig
 from workloads.training.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings
 from workloads.training.data.spill import hash_all
-from workloads.training.data.transfer import fetch
+from workloads.training.data.transfer import fetch, local_files
 from workloads.training.data.workspace import (
     check_same,
     differences_of,
@@ -44,7 +44,7 @@ TABLES = replace(
 """``task.table``: of a folder, its FASTA files."""
 
 
-def prepare_table(config: RunConfig) -> Manifest:
+def prepare_table(config: RunFile) -> Manifest:
     """Prepare the table of a fine-tuning run, or return at once if ``data.path`` holds the result.
 
     Raises:
@@ -123,7 +123,14 @@ def prepare_table(config: RunConfig) -> Manifest:
     return manifest
 
 
-def is_prepared(config: RunConfig) -> bool:
+def paths_read(config: RunFile) -> list[str]:
+    """Files and folders that preparing the table reads, besides what is fetched or the code brings."""
+    task = config.task
+    assert task is not None, "a run without task: has no table"
+    return local_files([*task.table, task.labels, task.split.clusters], TABLES)
+
+
+def is_prepared(config: RunFile) -> bool:
     """Whether ``data.path`` holds a run's table, told without the table, which may be gone since.
 
     Raises:
@@ -142,7 +149,7 @@ def is_prepared(config: RunConfig) -> bool:
     )
 
 
-def _settings(config: RunConfig) -> Settings:
+def _settings(config: RunFile) -> Settings:
     assert config.task is not None
     by_cluster = config.task.split.column is None
     return Settings(

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 
 from workloads.training.records import Split
+from workloads.training.report.contents import ReportContents, last_validation
 from workloads.training.report.figures import BLUE, GREY, INK, STYLE, WIDE_INCHES, drawing, svg_text
 from workloads.training.report.page import Card, figure_block, section, table
 
@@ -75,22 +76,40 @@ def read_predictions(run_dir: Path, data: Path) -> PredictedSplit | None:
     return None
 
 
-def score_cards(
-    kind: str, predictions: PredictedSplit | None, evaluations: Sequence[Mapping[str, Any]]
-) -> list[Card]:
-    """Headline scores: of the final predictions, or of the last evaluation of a run that is still going."""
-    validation: Mapping[str, Any] = next(
-        (line for line in reversed(evaluations) if line.get("split") == "validation"), {}
-    )
-    validation = {name.removeprefix("eval_"): value for name, value in validation.items()}
-    values: Mapping[str, Any] = validation
-    notes = dict.fromkeys(TITLES, "validation")
-    if predictions is not None:
-        values = scores(predictions.schema, predictions.labels, predictions.outputs)
-        notes = {name: _note(name, predictions, validation) for name in TITLES}
-    return [
-        Card(TITLES[name], _text(name, values.get(name)), notes[name]) for name in HEADLINES.get(kind, ())
-    ]
+class TaskContents(ReportContents):
+    """What the report of a fine-tuning run shows: its scores, and figures of its predictions."""
+
+    predicted = None
+    parameters_note = "head included"
+    score_titles = TITLES
+
+    def __init__(self) -> None:
+        self._kind = ""
+        self._predictions: PredictedSplit | None = None
+
+    def read(self, run_dir: Path, config: Mapping[str, Any]) -> None:
+        self._kind = str(config["task"].get("kind"))
+        data = config.get("data")
+        self._predictions = read_predictions(run_dir, Path(str(data and data.get("path"))))
+
+    def cards(self, evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> list[Card]:
+        """Of the final predictions, or of the last evaluation of a run that is still going."""
+        validation = {
+            name.removeprefix("eval_"): value for name, value in last_validation(evaluations).items()
+        }
+        values: Mapping[str, Any] = validation
+        notes = dict.fromkeys(TITLES, "validation")
+        if (found := self._predictions) is not None:
+            values = scores(found.schema, found.labels, found.outputs)
+            notes = {name: _note(name, found, validation) for name in TITLES}
+        headlines = HEADLINES.get(self._kind, ())
+        return [Card(TITLES[name], _text(name, values.get(name)), notes[name]) for name in headlines]
+
+    def section(self, results: Mapping[str, Any]) -> str:
+        return score_section(self._predictions)
+
+    def subtitle(self, config: Mapping[str, Any]) -> str:
+        return ", ".join(filter(None, (self._kind, super().subtitle(config))))
 
 
 def score_section(predictions: PredictedSplit | None) -> str:

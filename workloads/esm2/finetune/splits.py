@@ -20,7 +20,7 @@ from workloads.training.data.spill import SPLIT_SALT, hash_all
 from .table import Problems, Record, first_of
 
 if TYPE_CHECKING:
-    from workloads.training.config import SplitConfig
+    from workloads.run_file import SplitConfig
 
 SplitNumbers = npt.NDArray[np.int8]
 """Position in ``SPLITS`` of each record, shape (N,)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from workloads.training.config import RunConfig
+from workloads.run_file import RunFile
 from workloads.training.processes import Processes
 
 from .engine import EMBEDDING, RESIDUE_EMBEDDINGS, Array
@@ -22,7 +22,7 @@ MAX_PART_BYTES = 256 << 20
 """Of embeddings a residue: they are in memory until their part is written."""
 
 
-def embed(config: RunConfig, here: Processes) -> None:
+def embed(config: RunFile, here: Processes) -> None:
     """Embeddings of every protein of the input.
 
     Raises:

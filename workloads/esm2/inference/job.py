@@ -23,8 +23,7 @@ import torch.distributed as dist
 
 from workloads.esm2.pretrained import load_model
 from workloads.launch.local import on_every_device, processes_and_threads
-from workloads.training.command_line import run_command
-from workloads.training.config import InferenceConfig, RunConfig
+from workloads.run_file import InferenceConfig, RunFile, run_stage
 from workloads.training.hardware import environment
 from workloads.training.heartbeat import beat
 from workloads.training.precision import select_precision
@@ -48,23 +47,23 @@ class Loaded:
     engine: Engine
 
 
-def start(name: str, command: Callable[[RunConfig, Processes], None]) -> None:
+def start(name: str, command: Callable[[RunFile, Processes], None]) -> None:
     """Run the module ``workloads.esm2.inference.<name>``, which calls this when it is run as a program.
 
     Without torchrun it starts one process for each device of this machine, and none besides this for one.
     """
 
-    def main(config: RunConfig) -> None:
+    def main(config: RunFile) -> None:
         if "RANK" not in os.environ and processes_and_threads()[0] > 1:
             raise SystemExit(on_every_device(f"workloads.esm2.inference.{name}", f"{name} {config.name}"))
         beat("starting", slow=True)
         with processes() as here:
             command(config, here)
 
-    run_command(main)
+    run_stage(main)
 
 
-def load(config: RunConfig, here: Processes) -> Loaded:
+def load(config: RunFile, here: Processes) -> Loaded:
     """The model that ``inference.model`` names, or that the run has left.
 
     Raises:
@@ -90,14 +89,14 @@ def load(config: RunConfig, here: Processes) -> Loaded:
     return Loaded(name, identity, engine)
 
 
-def cropped(config: RunConfig, proteins: list[Protein]) -> list[npt.NDArray[np.uint8]]:
+def cropped(config: RunFile, proteins: list[Protein]) -> list[npt.NDArray[np.uint8]]:
     """What the engine gets of the proteins."""
     if config.inference.long_proteins != "crop":
         return [protein.tokens for protein in proteins]
     return [protein.tokens[: config.model.max_residues] for protein in proteins]
 
 
-def settings_of(config: RunConfig, loaded: Loaded, command: str) -> dict[str, object]:
+def settings_of(config: RunFile, loaded: Loaded, command: str) -> dict[str, object]:
     """What a result depends on besides the proteins."""
     inference = config.inference
     return {
@@ -111,7 +110,7 @@ def settings_of(config: RunConfig, loaded: Loaded, command: str) -> dict[str, ob
 
 
 def run_parts(
-    config: RunConfig,
+    config: RunFile,
     here: Processes,
     *,
     output: Output,
@@ -211,7 +210,7 @@ def _run_parts(
         _say(here, f"{totals['rejected']:,} records rejected, each with its reason in {output.rejects}")
 
 
-def records_of(config: RunConfig) -> Iterator[Protein | Reject]:
+def records_of(config: RunFile) -> Iterator[Protein | Reject]:
     """What ``inference.input`` names."""
     inference = config.inference
     records = read_proteins(

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from workloads.training.config import RunConfig
+from workloads.run_file import RunFile
 from workloads.training.heartbeat import beat
 from workloads.training.whole_file import write_whole
 
@@ -30,7 +30,7 @@ _ROW_GROUP_ROWS = 4096
 class Output:
     """One file, ``<name>.json`` about it, maybe ``<name>.rejects.csv``, and heat maps of variants."""
 
-    def __init__(self, config: RunConfig, command: str) -> None:
+    def __init__(self, config: RunFile, command: str) -> None:
         self.path = path = output_file(config, command)
         self._overwrites, self._has_pictures = config.inference.overwrite, command == "variants"
         self.folder = parts_folder(path)

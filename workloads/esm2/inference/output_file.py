@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from workloads.training.config import RunConfig
+    from workloads.run_file import RunFile
 
 PARQUET, CSV = ".parquet", ".csv"
 FORMATS = {"embed": (PARQUET,), "predict": (CSV, PARQUET), "variants": (CSV, PARQUET)}
@@ -20,7 +20,7 @@ DEFAULT_NAMES = {
 """Name of each command's file, unless ``inference.output`` gives one."""
 
 
-def output_file(config: RunConfig, command: str) -> Path:
+def output_file(config: RunFile, command: str) -> Path:
     """The file that ``inference.output`` names, or the command's default.
 
     Raises:
@@ -34,7 +34,7 @@ def output_file(config: RunConfig, command: str) -> Path:
     return path
 
 
-def default_folder(config: RunConfig) -> Path:
+def default_folder(config: RunFile) -> Path:
     """The folder that holds the model that was given, or its run's; else the folder of this run.
 
     The latter is for hub ids, and for folders that this user cannot write to.

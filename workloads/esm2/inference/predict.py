@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from workloads.training.config import RunConfig
+from workloads.run_file import RunFile
 from workloads.training.processes import Processes
 
 from .engine import Array
@@ -23,7 +23,7 @@ from .output import Output
 from .records import Protein
 
 
-def predict(config: RunConfig, here: Processes) -> None:
+def predict(config: RunFile, here: Processes) -> None:
     """Predictions for every protein of the input.
 
     Raises:

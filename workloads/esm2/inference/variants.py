@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from workloads.esm2.alphabet import MASK, STANDARD_RESIDUES, TOKENS
 from workloads.esm2.model import PackedEsm
-from workloads.training.config import RunConfig
+from workloads.run_file import RunFile
 from workloads.training.processes import Processes
 
 from .engine import MASKED_LOGITS, Array, Engine
@@ -45,7 +45,7 @@ MASKED_RESIDUES_PER_PART = 50
 smaller than those of embeddings."""
 
 
-def variants(config: RunConfig, here: Processes) -> None:
+def variants(config: RunFile, here: Processes) -> None:
     """Scores of the variants asked for.
 
     Raises:

@@ -19,7 +19,7 @@ import shutil
 import sys
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -128,6 +128,15 @@ def _s3_files(address: str, downloads: Path, kind: SourceKind, *, progress: bool
             f"their names end in {', '.join(kind.suffixes)}"
         )
     return [download(remote, downloads, progress=progress) for remote in remotes]
+
+
+def local_files(locations: Iterable[str | None], kind: SourceKind) -> list[str]:
+    """Select the locations that are neither an address nor a word for one."""
+    return [
+        location
+        for location in locations
+        if location and location != "sample" and location not in kind.addresses and "://" not in location
+    ]
 
 
 def embedded(sample: Path) -> Path:

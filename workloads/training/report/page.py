@@ -142,6 +142,11 @@ def or_nan(value: object) -> float:
     return math.nan if found is None else found
 
 
+def first_number(*values: object) -> float | None:
+    """The first of the values that is a number; None if none is."""
+    return next((number for value in values if (number := as_number(value)) is not None), None)
+
+
 def formatted(value: float | None, pattern: str) -> str | None:
     return None if value is None else pattern.format(value)
 

@@ -1,11 +1,10 @@
 """Make ``report.html`` from what a run wrote: one file that opens anywhere and asks no server for anything.
 
-A run that is still going, or was killed, has one too: ``python -m workloads.training.report.run_report RUN``.
+A run that is still going, or was killed, has one too.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,15 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from workloads.causal_lm.rouge import ANSWERS_FILE, answer_section, rouge_cards
-from workloads.esm2.finetune.report import (
-    TITLES,
-    PredictedSplit,
-    read_predictions,
-    score_cards,
-    score_section,
-)
-from workloads.training.command_line import one_line_errors
 from workloads.training.strict_yaml import read_yaml
 from workloads.training.tracking.run_log import (
     CONFIG_FILE,
@@ -34,6 +24,7 @@ from workloads.training.tracking.run_log import (
 )
 from workloads.training.whole_file import write_whole
 
+from .contents import ReportContents
 from .figures import History, curve_figure, length_figure, loss_figure
 from .page import (
     Card,
@@ -43,6 +34,7 @@ from .page import (
     definition_table,
     details,
     figure_block,
+    first_number,
     formatted,
     or_nan,
     page,
@@ -59,12 +51,16 @@ COLUMN_FORMATS = {
     "perplexity": "{:.2f}",
     "eval_accuracy": "{:.2%}",
     "eval_runtime": "{:.1f}",
-    **{f"eval_{name}": "{:.4f}" for name in TITLES if name != "accuracy"},
 }
+SCORE_FORMAT = "{:.4f}"
 
 
-def write_report(run_dir: Path) -> Path:
+def write_report(run_dir: Path, contents: ReportContents) -> Path:
     """Write ``report.html`` into ``run_dir`` from the files there.
+
+    Args:
+        run_dir: of the run.
+        contents: what is shown besides what all reports show.
 
     Raises:
         ValueError: if the folder holds no record of a run, or a damaged one.
@@ -76,13 +72,9 @@ def write_report(run_dir: Path) -> Path:
             f"{run_dir} holds no {METRICS_FILE}, so no run has written there yet; "
             "give the folder of a run, <runs>/<name>"
         ) from None
-    config = _mapping(run_dir / CONFIG_FILE)
-    results = _mapping(run_dir / RESULTS_FILE)
-    predictions = None
-    if config.get("task"):
-        predictions = read_predictions(run_dir, Path(str(_get(config, "data", "path"))))
-    answers = _mapping(run_dir / ANSWERS_FILE).get("answers", []) if config.get("chat") else []
-    text = _report(run_dir.resolve().name, lines, config, results, predictions, answers)
+    config, results = read_mapping(run_dir / CONFIG_FILE), read_mapping(run_dir / RESULTS_FILE)
+    contents.read(run_dir, config)
+    text = _report(run_dir.resolve().name, lines, config, results, contents)
     path = run_dir / REPORT_FILE
     write_whole(path, text)
     return path
@@ -93,24 +85,18 @@ def _report(
     lines: Sequence[Mapping[str, Any]],
     config: Mapping[str, Any],
     results: Mapping[str, Any],
-    predictions: PredictedSplit | None,
-    answers: Sequence[Mapping[str, Any]],
+    contents: ReportContents,
 ) -> str:
-    task = _get(config, "task", "kind")
-    chat = bool(config.get("chat"))
-    unit = "tokens" if chat else "residues"
+    unit = contents.unit
     train = [line for line in lines if line["kind"] == "train"]
     evaluations = [line for line in lines if line["kind"] == "eval"]
     events = [(line["step"], _event_text(line)) for line in lines if line["kind"] == "event"]
     history = _history(train, events, unit)
-    manifest = _mapping(Path(str(_get(config, "data", "path"))) / "manifest.json")
+    manifest = read_mapping(Path(str(_get(config, "data", "path"))) / "manifest.json")
     body = [
         _cards(
-            task,
-            score_cards(task, predictions, evaluations)
-            if task
-            else [*rouge_cards(results), *_prediction_cards(evaluations, results, unit)],
-            unit,
+            contents,
+            contents.cards(evaluations, results),
             train,
             results,
             _get(config, "train", "max_steps"),
@@ -121,13 +107,12 @@ def _report(
                 history,
                 evaluations,
                 as_number(results.get("unigram_perplexity")),
-                predicted=None if task else "response token" if chat else "masked residue",
+                predicted=contents.predicted,
             ),
             wide=True,
         ),
-        answer_section(answers, results),
-        score_section(predictions),
-        "<h2>Training</h2>" if predictions or answers else "",
+        (scores := contents.section(results)),
+        "<h2>Training</h2>" if scores else "",
         '<div class="grid">',
         figure_block(
             "Training speed",
@@ -144,13 +129,8 @@ def _report(
         ),
         figure_block("Share of tokens that are real", curve_figure(history, "fill", "Fill", "share")),
         "</div>",
-        _evaluation_table(evaluations),
-        _data_section(
-            manifest,
-            None if chat else _get(config, "model", "max_residues"),
-            unit,
-            "conversations" if chat else "proteins",
-        ),
+        _evaluation_table(evaluations, contents),
+        _data_section(manifest, _get(config, "model", "max_residues"), contents),
         _event_table(events),
         section("Environment", definition_table(_flat(results.get("environment") or {}))),
         section("Configuration", definition_table(_flat(config))),
@@ -159,7 +139,10 @@ def _report(
     if plain:
         body.append(details("All results", definition_table(_flat(plain))))
     return page(
-        str(config.get("name") or folder_name), _subtitle(config), _state(lines, config, results), body
+        str(config.get("name") or folder_name),
+        _subtitle(config, contents),
+        _state(lines, config, results),
+        body,
     )
 
 
@@ -175,55 +158,29 @@ def _history(train: Sequence[Mapping[str, Any]], events: Sequence[tuple[int, str
     )
 
 
-def _prediction_cards(
-    evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any], unit: str
-) -> list[Card]:
-    """How well masked residues are predicted, or the tokens of responses."""
-    validation: Mapping[str, Any] = next(
-        (line for line in reversed(evaluations) if line.get("split") == "validation"), {}
-    )
-    test_perplexity = _first(results.get("test_perplexity"))
-    unigram = _first(results.get("unigram_perplexity"))
-    notes = [f"test {test_perplexity:.2f}"] if test_perplexity is not None else []
-    notes += [f"unigram {unigram:.2f}"] if unigram is not None else []
-    test_accuracy = _first(results.get("test_accuracy"))
-    predicted = "masked residues" if unit == "residues" else "tokens of responses"
-    return [
-        Card(
-            "Validation perplexity",
-            formatted(_first(results.get("perplexity"), validation.get("perplexity")), "{:.2f}"),
-            ", ".join(notes),
-        ),
-        Card(
-            "Validation accuracy",
-            formatted(_first(results.get("eval_accuracy"), validation.get("eval_accuracy")), "{:.1%}"),
-            f"test {test_accuracy:.1%}" if test_accuracy is not None else f"of {predicted}",
-        ),
-    ]
-
-
 def _cards(
-    task: str | None,
+    contents: ReportContents,
     quality: Sequence[Card],
-    unit: str,
     train: Sequence[Mapping[str, Any]],
     results: Mapping[str, Any],
     max_steps: object,
 ) -> str:
-    last = train[-1] if train else {}
+    unit, last = contents.unit, train[-1] if train else {}
     recent = [or_nan(line.get("residues_per_second")) for line in train[-RECENT_LINES:]]
     finite = [value for value in recent if math.isfinite(value)]
 
     def find(*names: str) -> float | None:
-        return _first(*(found.get(name) for found in (results, last) for name in names))
+        return first_number(*(found.get(name) for found in (results, last) for name in names))
 
     def share(*names: str) -> str | None:
         return formatted(find(*names), "{:.1%}")
 
     steady, ceiling = find("steady_residues_per_second"), si(find("ceiling_flops_per_second"))
-    rate = _first(steady, find("train_residues_per_second"), float(np.median(finite)) if finite else None)
+    rate = first_number(
+        steady, find("train_residues_per_second"), float(np.median(finite)) if finite else None
+    )
     mean_length = formatted(find("length_weighted_mean_length"), "{:,.0f}")
-    seconds = _first(last.get("seconds"), results.get("train_runtime"))
+    seconds = first_number(last.get("seconds"), results.get("train_runtime"))
     time = None if seconds is None else str(timedelta(seconds=round(seconds)))
     done = f"step {last.get('step', 0):,} of {max_steps:,}" if isinstance(max_steps, int) else ""
     cards = [
@@ -238,14 +195,10 @@ def _cards(
         Card(f"{unit.capitalize()} trained", si(find("train_residues", "residues")), done),
         Card("Wall time", time, "over all attempts"),
         Card("Peak memory", binary_bytes(find("peak_memory_bytes")), "per device"),
-        Card("Trained parameters", si(find("parameters")), "head included" if task else ""),
+        Card("Trained parameters", si(find("parameters")), contents.parameters_note),
     ]
     # What was not measured (MFU on a CPU) has no card.
     return '<div class="cards">' + "".join(c.html() for c in cards if c.value is not None) + "</div>"
-
-
-def _first(*values: object) -> float | None:
-    return next((number for value in values if (number := as_number(value)) is not None), None)
 
 
 def _state(lines: Sequence[Mapping[str, Any]], config: Mapping[str, Any], results: Mapping[str, Any]) -> str:
@@ -257,12 +210,10 @@ def _state(lines: Sequence[Mapping[str, Any]], config: Mapping[str, Any], result
     return f"unfinished: the record ends at {where}"
 
 
-def _subtitle(config: Mapping[str, Any]) -> str:
+def _subtitle(config: Mapping[str, Any], contents: ReportContents) -> str:
     adapters = _get(config, "lora", "rank")
     parts = [
-        str(_get(config, "task", "kind")),
-        "questions and answers" if config.get("chat") else "",
-        f"ESM-2 {_get(config, 'model', 'size')}" if not _get(config, "model", "init_from") else "",
+        contents.subtitle(config),
         f"from {_get(config, 'model', 'init_from')}",
         str(_get(config, "parallel", "mode")).upper(),
         str(_get(config, "optim", "name")),
@@ -271,14 +222,16 @@ def _subtitle(config: Mapping[str, Any]) -> str:
     return ", ".join(part for part in parts if part and "None" not in part and "NONE" not in part)
 
 
-def _evaluation_table(evaluations: Sequence[Mapping[str, Any]]) -> str:
+def _evaluation_table(evaluations: Sequence[Mapping[str, Any]], contents: ReportContents) -> str:
     leading = ["split", "step", "eval_loss", "perplexity", "eval_accuracy"]
     others = dict.fromkeys(name for line in evaluations for name in line if name not in {*leading, "kind"})
     names = [name for name in leading if any(name in line for line in evaluations)] + list(others)
-    titles = {f"eval_{name}": name.replace("_", " ") for name in ("loss", *TITLES)}
+    scores = [f"eval_{name}" for name in contents.score_titles]
+    titles = {name: name.removeprefix("eval_").replace("_", " ") for name in ("eval_loss", *scores)}
+    formats = dict.fromkeys(scores, SCORE_FORMAT) | COLUMN_FORMATS
     rows = [
         [
-            formatted(as_number(line.get(name)), COLUMN_FORMATS.get(name, "")) or as_text(line.get(name))
+            formatted(as_number(line.get(name)), formats.get(name, "")) or as_text(line.get(name))
             for name in names
         ]
         for line in evaluations
@@ -299,7 +252,8 @@ def _event_table(events: Sequence[tuple[int, str]]) -> str:
     return details(f"Events ({len(events):,})", content) if events else ""
 
 
-def _data_section(manifest: Mapping[str, Any], crop_residues: object, unit: str, records: str) -> str:
+def _data_section(manifest: Mapping[str, Any], crop_residues: object, contents: ReportContents) -> str:
+    unit, records = contents.unit, contents.records
     splits = manifest.get("splits")
     if not isinstance(splits, Mapping):
         return ""
@@ -320,11 +274,11 @@ def _data_section(manifest: Mapping[str, Any], crop_residues: object, unit: str,
         for name in ("duplicates_dropped", "members", "seed", "validation_fraction", "test_fraction")
         if name in manifest
     }
-    crop = crop_residues if isinstance(crop_residues, int) else None
+    crop = crop_residues if isinstance(crop_residues, int) and unit == "residues" else None
     return section(
         "Data",
         '<div class="grid"><div>'
-        + table(["split", records, "questions" if unit == "tokens" else "clusters", unit], rows)
+        + table(["split", records, contents.groups, unit], rows)
         + table(["source", "size", "sha256 begins"], sources)
         + definition_table(facts.items())
         + "</div>"
@@ -336,7 +290,7 @@ def _data_section(manifest: Mapping[str, Any], crop_residues: object, unit: str,
     )
 
 
-def _mapping(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path) -> dict[str, Any]:
     """Read a JSON or YAML object; empty if missing or unreadable, since a report shows what there is."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -359,17 +313,3 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, st
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", as_text(value)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m workloads.training.report.run_report", description=__doc__
-    )
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run: <runs>/<name>")
-    run_dir: Path = parser.parse_args(arguments).run_dir
-    with one_line_errors():
-        print(write_report(run_dir))
-
-
-if __name__ == "__main__":
-    main()

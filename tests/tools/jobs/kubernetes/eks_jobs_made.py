@@ -15,7 +15,7 @@ from tools.jobs.kubernetes.placement import EksWanted
 from tools.jobs.kubernetes.request import bandwidth_job, pod_job
 from workloads.launch.kubernetes_job import job_manifest
 from workloads.launch.pod_job import PodJob
-from workloads.training.config import load_config
+from workloads.run_file import load_config
 
 CLUSTERS = Path(__file__).parents[4] / "clusters"
 RUN = Path("workloads/esm2/configs/esm2_8m_sample.yaml")

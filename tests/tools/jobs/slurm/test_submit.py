@@ -60,7 +60,7 @@ def uploads() -> list[str]:
 def head(monkeypatch: pytest.MonkeyPatch, uploads: list[str]) -> Any:
     aws, head = AnsweringAws("us-west-2"), Head()
     aws.answer("sts", "GetCallerIdentity", {"Account": ACCOUNT})
-    there = f"workloads/{code_version.code_hash()}/esm2/train.py"
+    there = f"workloads/{code_version.code_hash()}/training/train.py"
     aws.answer("s3", "ListObjectsV2", {"Contents": [{"Key": there}]})
 
     def put(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -86,9 +86,9 @@ def test_code_goes_ahead_and_the_job_follows(
 ) -> None:
     assert run(monkeypatch, "parallel.mode=fsdp", "--nodes", "1", "optim.lr=1e-4") == 0
     version = code_version.code_hash()
-    assert f"workloads/{version}/esm2/launch/train.sbatch" in uploads
+    assert f"workloads/{version}/launch/train.sbatch" in uploads
     # What is there already stays, and what running leaves behind stays here.
-    assert f"workloads/{version}/esm2/train.py" not in uploads
+    assert f"workloads/{version}/training/train.py" not in uploads
     assert not [key for key in uploads if "__pycache__" in key]
     brought, folder, job = head.ran
     address = f"s3://{BUCKET}/workloads/{version}"

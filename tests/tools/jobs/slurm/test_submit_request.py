@@ -9,7 +9,7 @@ import pytest
 
 from tests.tools.cluster_files import shipped
 from tools.jobs.slurm.request import Wanted, default_folder, job_request, job_user
-from workloads.training.config import load_config
+from workloads.run_file import load_config
 
 RUN = Path("workloads/esm2/configs/esm2_8m_sample.yaml")
 CLUSTER, P5 = shipped("slurm"), shipped("slurm-p5")

@@ -13,7 +13,7 @@ import yaml
 from tests.workloads.training.training_runs import write_run_file
 from workloads.esm2.alphabet import STANDARD_RESIDUES
 from workloads.esm2.finetune.prepare import prepare_table
-from workloads.training.config import load_config
+from workloads.run_file import load_config
 
 NUM_PROTEINS = 160
 TASKS: MappingProxyType[str, dict[str, Any]] = MappingProxyType(

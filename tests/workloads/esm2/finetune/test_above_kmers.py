@@ -22,9 +22,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import normalize
 
 from tests.workloads.training.training_runs import train_here
-from workloads.esm2.data.run_data import prepare_run
 from workloads.esm2.finetune.prepare import TABLES
-from workloads.training.config import load_config
+from workloads.families import prepare as prepare_run
+from workloads.run_file import load_config
 
 pytestmark = pytest.mark.long
 

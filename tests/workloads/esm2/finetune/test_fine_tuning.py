@@ -23,8 +23,8 @@ from workloads.esm2.alphabet import CLS, EOS
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.esm2.finetune.objective import FineTuning
 from workloads.esm2.finetune.prediction_file import Predictions
+from workloads.run_file import load_config
 from workloads.training.checkpoint_reader import Reader, weights_of
-from workloads.training.config import load_config
 
 MAX_RESIDUES = 126
 MODES = {

@@ -12,7 +12,7 @@ from tests.workloads.esm2.finetune.test_labelled_table import run_of, write_csv
 from workloads.esm2.data.prepare import prepare
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.esm2.finetune.prepare import prepare_table
-from workloads.training.config import SplitConfig
+from workloads.run_file import SplitConfig
 from workloads.training.data.manifest import SPLITS
 
 HEADER = ("id", "sequence", "fold", "cluster", "membrane")

@@ -16,7 +16,8 @@ import pytest
 from workloads.esm2.alphabet import decode
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.esm2.finetune.prepare import prepare_table
-from workloads.training.config import DataConfig, RunConfig, SplitConfig, TaskConfig, load_config
+from workloads.run_file import RunFile, SplitConfig, TaskConfig, load_config
+from workloads.training.config import DataConfig
 from workloads.training.data.manifest import SPLITS, Manifest
 
 BY_COLUMN = SplitConfig(column="fold", validation=("1",), test=("2",))
@@ -38,10 +39,10 @@ def write_csv(path: Path, rows: Sequence[Sequence[str]] = ROWS, header: Sequence
     return path
 
 
-def run_of(folder: Path, table: Path | tuple[str, ...], kind: Any = "binary", **task: Any) -> RunConfig:
+def run_of(folder: Path, table: Path | tuple[str, ...], kind: Any = "binary", **task: Any) -> RunFile:
     given = {"label_columns": ("membrane",), "split": BY_COLUMN, **task}
     names = (str(table),) if isinstance(table, Path) else table
-    return RunConfig(
+    return RunFile(
         name="t",
         data=DataConfig(
             path=str(folder / "prepared"),

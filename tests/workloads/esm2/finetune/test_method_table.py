@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.workloads.esm2.finetune.test_labelled_table import write_csv
-from workloads.esm2.data.run_data import prepare_run
 from workloads.esm2.finetune import method_table
 from workloads.esm2.finetune.method_table import METHODS, main, method_run
-from workloads.training.config import RunConfig, load_config
-from workloads.training.train import main as train
+from workloads.families import prepare as prepare_run
+from workloads.run_file import RunFile, load_config
+from workloads.train import train
 
 
-def membrane_run(folder: Path, model: Path) -> RunConfig:
+def membrane_run(folder: Path, model: Path) -> RunFile:
     """A few steps on proteins whose class shows in their composition."""
     rows = [
         (
@@ -50,9 +50,9 @@ task:
 
 
 @pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[RunFile]:
     """A row's run, in this process: those that the launcher starts would each import torch anew."""
-    seen: list[RunConfig] = []
+    seen: list[RunFile] = []
 
     def launch(file: Path) -> int:
         config = load_config(file)
@@ -68,7 +68,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
 
 @pytest.mark.long
 def test_the_table_has_a_row_for_each_method(
-    tmp_path: Path, tiny_model: Path, in_this_process: list[RunConfig], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, tiny_model: Path, in_this_process: list[RunFile], capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = membrane_run(tmp_path, tiny_model)
     main(config)

@@ -10,8 +10,8 @@ import torch
 
 from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
 from tests.workloads.training.training_runs import train_here
-from workloads.esm2.evaluate import main as evaluate
 from workloads.esm2.pretrained import load_model
+from workloads.evaluate import main as evaluate
 
 LORA = "lora.lr=1e-2"
 

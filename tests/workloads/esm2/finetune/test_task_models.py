@@ -17,8 +17,8 @@ from tests.workloads.esm2.finetune.labelled_proteins import TASKS, write_task_fi
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.esm2.finetune.packs import LabelledPack, LabelledStream, labelled_pack
 from workloads.esm2.finetune.tasks import TaskLoss, new_head, packed_class, plain_class, task_config
+from workloads.run_file import load_config
 from workloads.training.adapters.adapted_linear import AdaptedLinear
-from workloads.training.config import load_config
 from workloads.training.packing import PackShape
 from workloads.training.saved_model import assigned
 

@@ -15,7 +15,7 @@ import yaml
 from workloads.esm2.finetune.labels import LabelSchema, save_schema
 from workloads.esm2.finetune.prediction_file import Predictions, predictions_file, write_prediction_table
 from workloads.esm2.finetune.scores import class_scores, confusion, scores
-from workloads.training.report.run_report import write_report
+from workloads.report import report
 
 NAN = math.nan
 BINARY = LabelSchema("binary", ("membrane",), ("not membrane", "membrane"))
@@ -202,7 +202,7 @@ def drawn(schema: LabelSchema, count: int = 60) -> tuple[np.ndarray, np.ndarray]
 @pytest.mark.parametrize("schema", [BINARY, COLOURS, PLACES, VALUES, STATES], ids=lambda schema: schema.kind)
 def test_the_report_shows_scores_figures_and_classes(tmp_path: Path, schema: LabelSchema) -> None:
     labels, outputs = drawn(schema)
-    text = write_report(finished_run(tmp_path, schema, labels, outputs)).read_text()
+    text = report(finished_run(tmp_path, schema, labels, outputs)).read_text()
     found = scores(schema, labels, outputs)
     assert "Predictions for the test split" in text
     assert "perplexity" not in text.lower()
@@ -230,7 +230,7 @@ def test_a_run_that_is_still_going_shows_its_last_evaluation(tmp_path: Path) -> 
     run = finished_run(tmp_path, BINARY, *drawn(BINARY))
     predictions_file(run, "test").unlink()
     (run / "all_results.json").unlink()
-    text = write_report(run).read_text()
+    text = report(run).read_text()
     assert "Predictions for" not in text and "unfinished" in text
     assert re.search(r'Accuracy</div><div class="value">75\.0%</div><div class="note">validation', text)
 
@@ -238,4 +238,4 @@ def test_a_run_that_is_still_going_shows_its_last_evaluation(tmp_path: Path) -> 
 def test_predictions_that_cannot_be_read_leave_the_rest_of_the_report(tmp_path: Path) -> None:
     run = finished_run(tmp_path, BINARY, *drawn(BINARY))
     predictions_file(run, "test").write_bytes(b"PK damaged")
-    assert "Training loss" in write_report(run).read_text()
+    assert "Training loss" in report(run).read_text()

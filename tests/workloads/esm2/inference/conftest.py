@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from workloads.training.config import RunConfig, load_config
+from workloads.run_file import RunFile, load_config
 from workloads.training.processes import Processes, processes
 
 
@@ -22,11 +22,11 @@ def here() -> Iterator[Processes]:
 
 
 @pytest.fixture
-def configured(tmp_path: Path, tiny_model: Path) -> Callable[..., RunConfig]:
+def configured(tmp_path: Path, tiny_model: Path) -> Callable[..., RunFile]:
     """A run's configuration, ``run.yaml`` in the test's folder, with changes of its section ``inference``."""
     path = tmp_path / "run.yaml"
 
-    def configure(*, max_residues: int = 1022, **inference: Any) -> RunConfig:
+    def configure(*, max_residues: int = 1022, **inference: Any) -> RunFile:
         settings = {
             "name": "run",
             "runs": str(tmp_path / "runs"),

@@ -27,7 +27,8 @@ from workloads.esm2.inference.engine import (
 )
 from workloads.esm2.model import PackedEsmLayer
 from workloads.esm2.pretrained import load_model, save_esm, starting_config, starting_weights
-from workloads.training.config import ModelConfig, TrainConfig
+from workloads.run_file import ModelConfig
+from workloads.training.config import TrainConfig
 from workloads.training.packing import PackShape
 
 CPU = torch.device("cpu")

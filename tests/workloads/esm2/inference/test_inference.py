@@ -29,8 +29,8 @@ from workloads.esm2.inference.embed import embed
 from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine, windows
 from workloads.esm2.inference.output_file import output_file
 from workloads.esm2.pretrained import load_model
-from workloads.training.config import RunConfig, load_config
-from workloads.training.data.transfer import BeingFetched
+from workloads.run_file import RunFile, load_config
+from workloads.training.data.transfer import BeingFetched, SourceKind
 from workloads.training.processes import Processes, processes
 
 CPU = torch.device("cpu")
@@ -50,7 +50,7 @@ def hidden(tiny_model: Path, sequences: list[str]) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("embedding", ["mean", "residue"])
 def test_embeddings_are_those_of_transformers(
-    configured: Callable[..., RunConfig],
+    configured: Callable[..., RunFile],
     here: Processes,
     fasta: Path,
     hidden: list[np.ndarray],
@@ -80,7 +80,7 @@ def test_bf16_stays_near_fp32(tiny_model: Path, sequences: list[str], hidden: li
 
 
 def test_embeddings_in_float16(
-    configured: Callable[..., RunConfig],
+    configured: Callable[..., RunFile],
     here: Processes,
     fasta: Path,
     hidden: list[np.ndarray],
@@ -95,7 +95,7 @@ def test_embeddings_in_float16(
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".tsv", ".parquet", ".fasta.gz"])
 def test_other_formats_give_the_same(
-    configured: Callable[..., RunConfig],
+    configured: Callable[..., RunFile],
     here: Processes,
     sequences: list[str],
     hidden: list[np.ndarray],
@@ -124,7 +124,7 @@ def test_other_formats_give_the_same(
 
 
 def test_bad_records_are_reported_and_the_rest_is_computed(
-    configured: Callable[..., RunConfig],
+    configured: Callable[..., RunFile],
     here: Processes,
     sequences: list[str],
     hidden: list[np.ndarray],
@@ -168,7 +168,7 @@ def test_windows_cover_a_protein_once() -> None:
 
 
 def test_long_proteins_by_each_policy(
-    configured: Callable[..., RunConfig],
+    configured: Callable[..., RunFile],
     here: Processes,
     tiny_model: Path,
     fasta: Path,
@@ -197,7 +197,7 @@ def test_long_proteins_by_each_policy(
 
 
 def test_killed_command_goes_on_with_what_is_missing(
-    configured: Callable[..., RunConfig],
+    configured: Callable[..., RunFile],
     here: Processes,
     fasta: Path,
     tmp_path: Path,
@@ -254,7 +254,7 @@ def killed_while_joining(monkeypatch: pytest.MonkeyPatch, after: str) -> None:
 @pytest.mark.parametrize("after", ["out.parquet.json", "out.rejects.csv", "out.parquet"])
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_command_killed_while_it_joins_is_finished_by_the_next_one(
-    configured: Callable[..., RunConfig],
+    configured: Callable[..., RunFile],
     here: Processes,
     fasta: Path,
     tmp_path: Path,
@@ -278,7 +278,7 @@ def test_a_command_killed_while_it_joins_is_finished_by_the_next_one(
 
 @pytest.mark.parametrize("name", ["out.parquet", "out.parquet.json", "out.rejects.csv"])
 def test_what_is_there_is_replaced_only_if_that_is_asked_for(
-    configured: Callable[..., RunConfig], here: Processes, fasta: Path, tmp_path: Path, name: str
+    configured: Callable[..., RunFile], here: Processes, fasta: Path, tmp_path: Path, name: str
 ) -> None:
     out = tmp_path / "out.parquet"
     (tmp_path / name).write_text("kept")
@@ -297,7 +297,7 @@ def test_what_is_there_is_replaced_only_if_that_is_asked_for(
 
 
 def test_the_table_goes_where_the_model_is(
-    configured: Callable[..., RunConfig], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    configured: Callable[..., RunFile], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir, mine = tmp_path / "runs" / "run", tmp_path / "runs" / "mine"
     checkpoint = mine / "checkpoints" / "step-00000002"
@@ -314,7 +314,7 @@ def test_the_table_goes_where_the_model_is(
 
 
 def test_two_commands_do_not_write_one_output(
-    configured: Callable[..., RunConfig], here: Processes, fasta: Path, tmp_path: Path
+    configured: Callable[..., RunFile], here: Processes, fasta: Path, tmp_path: Path
 ) -> None:
     """The first one to be done would take the other's parts away."""
     config = configured(input=[str(fasta)], output=str(tmp_path / "out.parquet"))
@@ -327,7 +327,7 @@ def test_two_commands_do_not_write_one_output(
 
 
 def test_one_process_downloads_and_the_others_wait(
-    configured: Callable[..., RunConfig],
+    configured: Callable[..., RunFile],
     here: Processes,
     fasta: Path,
     tmp_path: Path,
@@ -335,7 +335,7 @@ def test_one_process_downloads_and_the_others_wait(
 ) -> None:
     asked: list[str] = []
 
-    def fetch(location: str, downloads: Path) -> list[Path]:
+    def fetch(location: str, downloads: Path, kind: SourceKind) -> list[Path]:
         asked.append(location)
         if len(asked) < 3:
             raise BeingFetched("another process downloads it")
@@ -349,7 +349,7 @@ def test_one_process_downloads_and_the_others_wait(
 
 @pytest.mark.long
 def test_two_processes_make_what_one_makes(
-    configured: Callable[..., RunConfig], here: Processes, fasta: Path, tmp_path: Path
+    configured: Callable[..., RunFile], here: Processes, fasta: Path, tmp_path: Path
 ) -> None:
     """As ``make embed`` starts them on a machine of two cores."""
     config = configured(input=[str(fasta)], part_residues=100, output=str(tmp_path / "one.parquet"))

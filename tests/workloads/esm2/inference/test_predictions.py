@@ -22,7 +22,7 @@ from workloads.esm2.inference.embed import embed
 from workloads.esm2.inference.engine import MASKED_LOGITS, PROTEIN_LOGITS, RESIDUE_LOGITS, Engine
 from workloads.esm2.inference.predict import predict
 from workloads.esm2.pretrained import load_model, save_esm
-from workloads.training.config import RunConfig
+from workloads.run_file import RunFile
 from workloads.training.processes import Processes
 
 CPU = torch.device("cpu")
@@ -69,7 +69,7 @@ def test_heads_compute_in_fp32_behind_layers_in_bf16(
 
 
 def test_predictions_are_those_of_transformers(
-    configured: Callable[..., RunConfig],
+    configured: Callable[..., RunFile],
     here: Processes,
     tiny_config: EsmConfig,
     fasta: Path,
@@ -104,7 +104,7 @@ def test_predictions_are_those_of_transformers(
 
 
 def test_residue_labels_are_those_of_transformers(
-    configured: Callable[..., RunConfig],
+    configured: Callable[..., RunFile],
     here: Processes,
     tiny_config: EsmConfig,
     fasta: Path,
@@ -125,7 +125,7 @@ def test_residue_labels_are_those_of_transformers(
 
 
 def test_what_cannot_be_used_is_refused(
-    configured: Callable[..., RunConfig],
+    configured: Callable[..., RunFile],
     here: Processes,
     tiny_config: EsmConfig,
     fasta: Path,
@@ -138,7 +138,7 @@ def test_what_cannot_be_used_is_refused(
         id2label={0: "length"},
         problem_type="regression",
     )
-    cases: list[tuple[Callable[[RunConfig, Processes], None], dict[str, Any], str]] = [
+    cases: list[tuple[Callable[[RunFile, Processes], None], dict[str, Any], str]] = [
         (predict, {"model": str(length)}, "predicts a value called length, as another column is"),
         (predict, {}, "a masked language model without a task, so it has nothing to predict"),
         (embed, {"output": "x.csv"}, r"inference.output: got x.csv; its name must end in .parquet"),

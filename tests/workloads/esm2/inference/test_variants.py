@@ -15,7 +15,7 @@ from tests.workloads.esm2.inference.written import rows
 from workloads.esm2.alphabet import STANDARD_RESIDUES, TOKENS, encode
 from workloads.esm2.inference.records import Protein
 from workloads.esm2.inference.variants import parse_variant, variants
-from workloads.training.config import RunConfig
+from workloads.run_file import RunFile
 from workloads.training.processes import Processes
 
 WILD = "MKTAYIAKQRQISFVKSHFSRQ"
@@ -31,7 +31,7 @@ def reference(model: EsmForMaskedLM, tokenizer: AutoTokenizer, protein: str, pla
 
 
 def test_scores_are_masked_marginals(
-    configured: Callable[..., RunConfig], tiny_model: Path, here: Processes, tmp_path: Path
+    configured: Callable[..., RunFile], tiny_model: Path, here: Processes, tmp_path: Path
 ) -> None:
     fasta, table = tmp_path / "wild.fasta", tmp_path / "mutations.csv"
     fasta.write_text(f">w\n{WILD}\n>long\n{LONG}\n")
@@ -85,7 +85,7 @@ def test_scores_are_masked_marginals(
 
 @pytest.mark.long
 def test_every_single_mutant_and_its_picture(
-    configured: Callable[..., RunConfig], here: Processes, tmp_path: Path
+    configured: Callable[..., RunFile], here: Processes, tmp_path: Path
 ) -> None:
     fasta = tmp_path / "wild.fasta"
     # Some ids look like numbers, and some come twice.
@@ -106,7 +106,7 @@ def test_every_single_mutant_and_its_picture(
 
 
 def test_pictures_are_replaced_only_if_that_is_asked_for(
-    configured: Callable[..., RunConfig], here: Processes, tmp_path: Path
+    configured: Callable[..., RunFile], here: Processes, tmp_path: Path
 ) -> None:
     fasta, out = tmp_path / "wild.fasta", str(tmp_path / "out.csv")
     fasta.write_text(">w\nMKT\n")
@@ -130,7 +130,7 @@ def test_pictures_are_replaced_only_if_that_is_asked_for(
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_nothing_to_score_has_no_picture(
-    configured: Callable[..., RunConfig], here: Processes, tmp_path: Path, suffix: str
+    configured: Callable[..., RunFile], here: Processes, tmp_path: Path, suffix: str
 ) -> None:
     fasta = tmp_path / "wild.fasta"
     fasta.write_text(">none\nXXU\n")
@@ -140,7 +140,7 @@ def test_nothing_to_score_has_no_picture(
 
 
 def test_a_table_for_no_protein_in_particular(
-    configured: Callable[..., RunConfig], here: Processes, tmp_path: Path
+    configured: Callable[..., RunFile], here: Processes, tmp_path: Path
 ) -> None:
     fasta, table = tmp_path / "wild.fasta", tmp_path / "mutations.csv"
     fasta.write_text(f">w\n{WILD}\n")

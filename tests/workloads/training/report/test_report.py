@@ -16,10 +16,11 @@ import pytest
 import yaml
 
 from tests.workloads.training.training_runs import figures_not_drawn
-from workloads.training.config import RunConfig, TrainConfig
+from workloads.report import main, report
+from workloads.run_file import RunFile
+from workloads.training.config import TrainConfig
 from workloads.training.data.manifest import LENGTH_BIN_RESIDUES
 from workloads.training.report import figures as report_figures
-from workloads.training.report.run_report import main, write_report
 from workloads.training.tracking.run_log import RunLog, write_results
 
 HOSTILE = '<script src="https://evil.example/x.js">alert(1)</script>&"\'$x_{'
@@ -125,7 +126,7 @@ def finished(tmp_path: Path) -> Path:
         "splits": {"train": split, "validation": split | {"records": 5}},
     }
     (data / "manifest.json").write_text(json.dumps(manifest))
-    config = RunConfig(name="r").to_dict()
+    config = RunFile(name="r").to_dict()
     config["data"]["path"] = str(data)
     log = RunLog(run_dir, config=config, uri=None, experiment="e", max_steps=100, enabled=True, mlflow=False)
     for step in range(10, 101, 10):
@@ -141,7 +142,7 @@ def finished(tmp_path: Path) -> Path:
 
 
 def test_a_finished_run_is_told_whole(finished: Path) -> None:
-    path = write_report(finished)
+    path = report(finished)
     assert path == finished / "report.html"
     page = _read(path)
     for expected in (
@@ -160,7 +161,7 @@ def test_a_finished_run_is_told_whole(finished: Path) -> None:
 def test_results_of_an_earlier_version_are_shown_with_what_they_have(finished: Path) -> None:
     old = {name: value for name, value in RESULTS.items() if name in ("train_residues_per_second", "mfu")}
     write_results(finished, old)
-    text = _read(write_report(finished)).text
+    text = _read(report(finished)).text
     assert "51.7 k" in text and "31.0%" in text and "steady" not in text
     assert "Executed MFU" not in text and "ceiling" not in text and "Mean length" not in text
 
@@ -168,12 +169,12 @@ def test_results_of_an_earlier_version_are_shown_with_what_they_have(finished: P
 @pytest.mark.usefixtures("undrawn")
 def test_a_cpu_has_a_ceiling_and_no_peak(finished: Path) -> None:
     write_results(finished, RESULTS | {"mfu": None, "model_mfu": None, "executed_mfu": None})
-    text = _read(write_report(finished)).text
+    text = _read(report(finished)).text
     assert "MFU" not in text and "46.3%" in text
 
 
 def test_nothing_is_asked_of_anyone(finished: Path) -> None:
-    text = write_report(finished).read_text()
+    text = report(finished).read_text()
     page = Page(text)
     assert "http://" not in text
     assert "https://" not in text
@@ -188,7 +189,7 @@ def test_nothing_is_asked_of_anyone(finished: Path) -> None:
 
 
 def test_the_ids_of_figures_do_not_clash_and_all_resolve(finished: Path) -> None:
-    text = write_report(finished).read_text()
+    text = report(finished).read_text()
     page = Page(text)
     assert [name for name, count in Counter(page.ids).items() if count > 1] == []
     used = set(re.findall(r"url\(#([^)]+)\)", text)) | set(re.findall(r'href="#([^"]+)"', text))
@@ -209,7 +210,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     config = {"name": HOSTILE, "model": {"size": HOSTILE}, HOSTILE: HOSTILE, "data": {"path": str(data)}}
     (run_dir / "config.yaml").write_text(yaml.safe_dump(config))
     write_results(run_dir, {HOSTILE: HOSTILE, "environment": {HOSTILE: HOSTILE}})
-    page = _read(write_report(run_dir))
+    page = _read(report(run_dir))
     assert page.tags["script"] == 0
     assert LOADING_ATTRIBUTES.isdisjoint(name for _, name, _ in page.attributes)
     assert page.text.count(HOSTILE) >= 10
@@ -219,9 +220,9 @@ def test_a_run_that_goes_on_or_crashed_has_a_report(tmp_path: Path) -> None:
     _write(tmp_path, [_line(step) for step in range(10, 60, 10)])
     with (tmp_path / "metrics.jsonl").open("a") as stream:
         stream.write('{"kind": "train", "st')
-    config = RunConfig(name="r", train=TrainConfig(max_steps=1000))
+    config = RunFile(name="r", train=TrainConfig(max_steps=1000))
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.to_dict()))
-    page = _read(write_report(tmp_path))
+    page = _read(report(tmp_path))
     assert "unfinished: the record ends at step 50 of 1,000" in page.text
     assert "5 k" in page.text, "the speed is the median of the last lines"
     assert "MFU" not in page.text, "what was not measured has no card"
@@ -252,12 +253,12 @@ def test_a_run_that_goes_on_or_crashed_has_a_report(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("error")
 def test_a_record_with_little_in_it_has_a_report(lines: list[dict[str, Any]], tmp_path: Path) -> None:
     _write(tmp_path, lines)
-    _read(write_report(tmp_path))
+    _read(report(tmp_path))
 
 
 def test_perplexity_over_more_than_a_power_of_ten_has_ticks_at_these(tmp_path: Path) -> None:
     _write(tmp_path, [_line(step, loss=7.2 / step) for step in range(1, 21)])
-    shown = re.findall(r">(10*)</text>", write_report(tmp_path).read_text())
+    shown = re.findall(r">(10*)</text>", report(tmp_path).read_text())
     assert {"1", "10", "100", "1000"} <= set(shown)
 
 
@@ -266,18 +267,18 @@ def test_files_beside_the_record_may_be_damaged(tmp_path: Path) -> None:
     _write(tmp_path, [_line(1), _line(2)])
     (tmp_path / "config.yaml").write_text("{: ")
     (tmp_path / "all_results.json").write_text('{"perplexity": 1')
-    assert "unfinished" in _read(write_report(tmp_path)).text
+    assert "unfinished" in _read(report(tmp_path)).text
 
 
 @pytest.mark.long
 def test_a_long_run_stays_a_small_file(tmp_path: Path) -> None:
     _write(tmp_path, [_line(step, loss=2 + math.sin(step)) for step in range(1, 20_001)])
-    assert write_report(tmp_path).stat().st_size < 1_000_000
+    assert report(tmp_path).stat().st_size < 1_000_000
 
 
 def test_a_folder_without_a_record_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match=rf"{tmp_path} holds no metrics\.jsonl, .*<runs>/<name>"):
-        write_report(tmp_path)
+        report(tmp_path)
     with pytest.raises(SystemExit) as ended:
         main([str(tmp_path / "none")])
     assert ended.value.code == 2

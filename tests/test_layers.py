@@ -1,0 +1,63 @@
+"""Which folders may import which, and how large folders and files may be (docs/architecture.md)."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]
+FAMILIES = tuple(f"workloads.{name}" for name in ("esm2", "causal_lm", "bionemo", "families", "run_file"))
+FORBIDDEN = {
+    "workloads/training": (*FAMILIES, "workloads.launch", "workloads.stages"),
+    "workloads/launch": FAMILIES,
+    "workloads": ("config", "constructs", "functions", "manifests", "monitoring", "stacks", "tools", "tests"),
+    "config": ("constructs", "functions", "manifests", "monitoring", "stacks", "tools", "workloads.esm2"),
+}
+"""Folders, and what no module in them imports. Nodes and the image have ``workloads`` alone."""
+MAX_LINES, MAX_MODULES = 400, 26
+LISTED = subprocess.run(
+    ["git", "ls-files", "*.py"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+)
+FILES = {
+    f: f.removesuffix(".py").replace("/", ".") for f in LISTED.stdout.split() if not f.startswith("tests/")
+}
+
+
+def imported(file: str) -> Iterator[str]:
+    """Modules by their full names, and what is taken from them."""
+    package = file.split("/")[:-1]
+    for node in ast.walk(ast.parse((REPOSITORY / file).read_text())):
+        if isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (module, *(f"{module}.{name.name}" for name in node.names))
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+
+
+def test_folders_do_not_import_upwards() -> None:
+    wrong = [
+        (file, name)
+        for folder, names in FORBIDDEN.items()
+        for file in FILES
+        if file.startswith(f"{folder}/")
+        for name in imported(file)
+        if any(name == other or name.startswith(f"{other}.") for other in names)
+    ]
+    assert not wrong
+
+
+def test_modules_do_not_import_each_other_in_circles() -> None:
+    modules = set(FILES.values())
+    TopologicalSorter({module: modules & set(imported(file)) for file, module in FILES.items()}).prepare()
+
+
+def test_folders_and_files_are_small() -> None:
+    folders = Counter(str(Path(file).parent) for file in FILES if Path(file).name != "__init__.py")
+    assert not {folder: count for folder, count in folders.items() if count > MAX_MODULES}
+    lines = {file: (REPOSITORY / file).read_text().count("\n") for file in FILES}
+    assert not {file: count for file, count in lines.items() if count > MAX_LINES}

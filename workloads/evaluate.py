@@ -1,0 +1,42 @@
+"""Score a model on a prepared split: ``python -m workloads.evaluate --config RUN.yaml [...]``.
+
+The model is the run's own, or the one that ``inference.model`` names: a folder that transformers reads, a
+checkpoint, or a hub id. For a pre-training ``model.init_from`` names one, too. ``evaluate.split`` picks the
+split. Masks, crops and drawn cluster members are fixed, so scores of different models on it compare.
+
+For a run with a task the scores are the task's. A run on questions has ROUGE beside the loss.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from workloads import families
+from workloads.run_file import RunFile, run_stage
+from workloads.training.hardware import environment
+from workloads.training.heartbeat import beat
+from workloads.training.processes import processes
+from workloads.training.tracking.run_log import write_results
+
+
+def main(config: RunFile) -> None:
+    beat("starting", slow=True)
+    with processes() as here:
+        scores = families.score(config, here)
+        if not here.is_first:
+            return
+        for name, value in scores.items():
+            print(f"{name:18} {value:.4f}" if isinstance(value, float) else f"{name:18} {value}")
+        folder = Path(config.run_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        # Another model's score does not replace the run's own.
+        model = str(scores["model"])
+        name = "" if Path(model) == folder / "model" else re.sub(r"[^\w.-]+", "-", model).strip("-.")
+        file = f"evaluation-{config.evaluate.split}{'-' if name else ''}{name}.json"
+        write_results(folder, {**scores, "environment": environment(here.device)}, file)
+        print(f"{'written to':18} {folder / file}")
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,33 @@
+"""Make the report of a run again, also of one that is still going: ``python -m workloads.report RUN_DIR``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from workloads.families import report_contents
+from workloads.training.command_line import one_line_errors
+from workloads.training.report.run_report import read_mapping, write_report
+from workloads.training.tracking.run_log import CONFIG_FILE
+
+
+def report(run_dir: Path) -> Path:
+    """Write the report of a run of any family.
+
+    Raises:
+        ValueError: if the folder holds no record of a run, or a damaged one.
+    """
+    return write_report(run_dir, report_contents(read_mapping(run_dir / CONFIG_FILE)))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m workloads.report", description=__doc__)
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="folder of a run: <runs>/<name>")
+    run_dir: Path = parser.parse_args(arguments).run_dir
+    with one_line_errors():
+        print(report(run_dir))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""The run file: what the trainer reads, and the sections of the model families and of the other stages.
+
+Everything wrong with it is reported at once: field, value and allowed values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from workloads.bionemo.config import BionemoConfig
+from workloads.causal_lm.config import ChatConfig, chat_rules
+from workloads.training import config_rules
+from workloads.training.command_line import run_command
+from workloads.training.config import RunConfig, StartConfig, read_run
+from workloads.training.config_rules import Rule, least_rules, training_rules
+
+ModelSize = Literal["8M", "35M", "150M", "650M", "3B", "15B"]
+_SHIPPED = Path(__file__).parent / "esm2" / "configs"
+_LEAST = {
+    0: "evaluate.pseudo_perplexity_proteins inference.tokens_per_pack chat.questions",
+    1: "inference.part_residues bionemo.micro_batch_size bionemo.tensor_parallel_size "
+    "bionemo.check_every_steps bionemo.dataset_workers chat.max_new_tokens chat.questions_at_once",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(StartConfig):
+    size: ModelSize = "8M"
+    """One of the six published shapes; ignored when ``init_from`` is given."""
+    mask_fraction: float = 0.15
+    """Share of residues that are predicted; of these 80 % become <mask>, 10 % a random residue, 10 % stay."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    split: Literal["validation", "test", "train"] = "validation"
+    pseudo_perplexity_proteins: int = 0
+    """Proteins whose pseudo-perplexity is computed, each residue masked in turn; 0 leaves it out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceConfig:
+    """``make embed``, ``make predict`` and ``make variants``: proteins in, one table out."""
+
+    model: str | None = None
+    """Model folder, checkpoint folder or hub id; null is the ``model`` folder of this run."""
+    input: tuple[str, ...] = ("sample",)
+    """FASTA, CSV, TSV or Parquet files, folders of FASTA, https:// or s3:// addresses, or ``sample``."""
+    output: str | None = None
+    """.parquet or (``predict``, ``variants``) .csv; null is a file next to the model folder, or in the folder
+    of this run if the model is a hub id or that place is read-only."""
+    overwrite: bool = False
+    """Replace an output that is from other proteins, another model or other settings."""
+    id_column: str = "id"
+    sequence_column: str = "sequence"
+    embedding: Literal["mean", "residue"] = "mean"
+    """One vector a protein, the mean over its residues; or one a residue."""
+    stored_as: Literal["float32", "float16"] = "float32"
+    """Type of the embeddings in the file."""
+    long_proteins: Literal["window", "crop", "reject"] = "window"
+    """Proteins above ``model.max_residues``: read in overlapping windows that each answer for the residues
+    around their middle; the first ``model.max_residues`` residues alone; or a line in the rejects."""
+    tokens_per_pack: int = 0
+    """Tokens that the model reads at once; 0 is 2,048 on a CPU, 65,536 on a GPU."""
+    part_residues: int = 500_000
+    """Residues of a part, of which a killed command loses at most one a process."""
+    mutations: str | None = None
+    """``variants``: CSV with the columns ``mutation`` (A42G, or A42G:K50R) and, for more than one protein,
+    ``id``; null scores every single mutation of each protein."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitConfig:
+    """By a column, or by cluster with ``data.validation_fraction`` and ``data.test_fraction``."""
+
+    column: str | None = None
+    """Column that says which split a protein belongs to."""
+    validation: tuple[str, ...] = ()
+    """Values of ``column`` that are held out for validation; what neither list names is trained on."""
+    test: tuple[str, ...] = ()
+    cluster_column: str | None = None
+    """Column with the cluster of similar proteins, which goes to one split as a whole."""
+    clusters: str | None = None
+    """The same as a file of two columns: cluster, protein."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """What a model is fine-tuned for; a run without it pre-trains."""
+
+    kind: Literal["binary", "multiclass", "multilabel", "regression", "residue"]
+    """``residue`` gives each residue a class; the others predict for a protein as a whole."""
+    table: tuple[str, ...] = ("sample",)
+    """CSV, TSV, Parquet or FASTA files, https:// or s3:// addresses, or ``sample`` (embedded)."""
+    labels: str | None = None
+    """Table with the labels of a FASTA file, by id."""
+    id_column: str = "id"
+    sequence_column: str = "sequence"
+    label_columns: tuple[str, ...] = ()
+    """One column of 0 and 1 or of class names; several for ``multilabel`` and ``regression``."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes in the order of the model's outputs; empty takes those of the table, sorted."""
+    class_weights: Literal["balanced", "none"] = "none"
+    """``balanced`` weights the loss of each class by the inverse of its frequency in the training split."""
+    split: SplitConfig = field(default_factory=SplitConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFile(RunConfig):
+    """One run: its sections and their defaults."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    inference: InferenceConfig = field(default_factory=InferenceConfig)
+    task: TaskConfig | None = None
+    bionemo: BionemoConfig | None = None
+    """Of ``make train-bionemo`` alone; null is its defaults."""
+    chat: ChatConfig | None = None
+    """Fine-tunes a causal language model on questions and answers."""
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
+    """Read a run file, apply ``section.field=value`` overrides and check every rule.
+
+    Raises:
+        ValueError: listing everything that is wrong with the file and the overrides.
+    """
+    return read_run(RunFile, path, overrides, _violations, _SHIPPED)
+
+
+def run_stage(main: Callable[[RunFile], None]) -> None:
+    """Run a stage with the run file that the command line names."""
+    run_command(main, load_config)
+
+
+def xla_violations(config: RunFile) -> list[str]:
+    """List what a run asks for that XLA devices, as NeuronCores, do not do."""
+    sections = (("task", config.task), ("chat", config.chat))
+    return config_rules.xla_violations(config) + [
+        config_rules.fine_tuning_on_xla(name) for name, section in sections if section is not None
+    ]
+
+
+def _violations(config: RunFile) -> list[str]:
+    model, train, task = config.model, config.train, config.task
+    rules: list[Rule] = [
+        *training_rules(config),
+        *least_rules(config, _LEAST),
+        (
+            0 < model.mask_fraction < 1,
+            f"model.mask_fraction: got {model.mask_fraction}; allowed above 0, below 1",
+        ),
+        (
+            config.chat is not None or train.tokens_per_pack >= model.max_residues + 2,
+            f"train.tokens_per_pack: got {train.tokens_per_pack}; a pack must hold the longest protein, "
+            f"so at least model.max_residues + 2 = {model.max_residues + 2}",
+        ),
+        (bool(config.inference.input), "inference.input: got an empty list; name at least one file"),
+        (
+            config.lora is None or task is not None or config.chat is not None,
+            "lora: adapters are for fine-tuning; add a section task: or chat:, or leave lora out to "
+            "pre-train",
+        ),
+        (
+            task is None or task.kind != "regression" or task.class_weights == "none",
+            f"task.class_weights: got {task and task.class_weights} with kind regression, which has no "
+            "classes; leave it out",
+        ),
+        (
+            task is None or config.chat is None,
+            "chat, task: a run trains for one of them; leave the other section out",
+        ),
+    ]
+    if config.chat is not None:
+        rules += chat_rules(config.chat, config)
+    return [message for holds, message in rules if not holds]

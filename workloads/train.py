@@ -1,0 +1,50 @@
+"""Train a run: ``python -m workloads.train --config RUN.yaml [section.field=value ...]``.
+
+A run file with ``task:`` fine-tunes, one with ``chat:`` a causal language model, any other pre-trains. The
+same command started again goes on from the newest checkpoint. SIGTERM and Ctrl-C save first.
+
+Without torchrun it prepares the data if need be and starts one process for each device of this machine. A
+wrong run file is refused before torch and transformers, which take seconds, are imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from workloads import families
+from workloads.launch.local import on_every_device
+from workloads.run_file import RunFile, run_stage
+from workloads.training.tracking.run_log import RESULTS_FILE
+
+
+def main(config: RunFile) -> None:
+    """Train as one of torchrun's processes, or start them; the exit status is then theirs.
+
+    Raises:
+        ValueError: for what can be known to be wrong before processes start.
+    """
+    if "RANK" in os.environ:
+        train(config)
+        return
+    families.check_start(config)
+    families.prepare(config)
+    if (config.run_dir / RESULTS_FILE).exists():
+        print(
+            f"{config.run_dir} holds a finished run; it goes on if train.max_steps has grown. "
+            "Choose another name= to start anew",
+            file=sys.stderr,
+        )
+    raise SystemExit(on_every_device("workloads.train", f"training {config.name}"))
+
+
+def train(config: RunFile) -> None:
+    """Train in this process, which is one of those that torchrun started, or alone."""
+    from workloads.training.train import train_run
+
+    train_run(config, lambda: families.objective(config))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    run_stage(main)

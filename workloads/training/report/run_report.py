@@ -227,7 +227,8 @@ def _evaluation_table(evaluations: Sequence[Mapping[str, Any]], contents: Report
     others = dict.fromkeys(name for line in evaluations for name in line if name not in {*leading, "kind"})
     names = [name for name in leading if any(name in line for line in evaluations)] + list(others)
     scores = [f"eval_{name}" for name in contents.score_titles]
-    titles = {name: name.removeprefix("eval_").replace("_", " ") for name in ("eval_loss", "eval_accuracy", *scores)}
+    shortened = ("eval_loss", "eval_accuracy", *scores)
+    titles = {name: name.removeprefix("eval_").replace("_", " ") for name in shortened}
     formats = dict.fromkeys(scores, SCORE_FORMAT) | COLUMN_FORMATS
     rows = [
         [

@@ -16,8 +16,8 @@ NAME = $(notdir $(basename $(CONFIG)))
 RUN ?= runs/$(NAME)
 STAGE = $(BIN)/python -m workloads
 CLUSTER ?= clusters/$(if $(filter eks,$(TARGET)),eks,slurm).yaml
-# On a cluster: TARGET=slurm or eks, and NODES= (2, or 2-3 to train), IMAGE=, or any option of tools.jobs.slurm.submit or
-# tools.jobs.kubernetes.submit in SUBMIT="--time 2:00:00".
+# On a cluster: TARGET=slurm or eks, and NODES= (2, or 2-3 to train), IMAGE=, or any option that
+# tools.jobs submit --help lists, in SUBMIT="--time 2:00:00".
 TARGET ?= local
 NODES ?=
 IMAGE ?=
@@ -30,7 +30,8 @@ MODEL ?=
 ENDPOINT ?= endpoints/esm2.yaml
 # How long fuzz goes on.
 MINUTES ?= 10
-JOBS = $(BIN)/python -m tools.jobs.$(if $(filter eks,$(TARGET)),kubernetes,slurm).watch --cluster $(CLUSTER)
+# Without TARGET= the cluster file alone says who places jobs.
+jobs = $(BIN)/python -m tools.jobs $(1) --cluster $(CLUSTER) $(if $(filter-out local,$(TARGET)),--target $(TARGET))
 CDK_READY := node_modules/.ready
 # An endpoint in place of a cluster, for cost, deploy and destroy; serve has a default.
 GIVEN_ENDPOINT = $(if $(findstring command line,$(origin ENDPOINT)),$(ENDPOINT))
@@ -47,7 +48,7 @@ OLDEST_READY := .venv-oldest/.ready
 # Node.js keeps what it has compiled of the CDK.
 NODE_HERE = PATH="$(CURDIR)/$(BIN):$$PATH" NODE_COMPILE_CACHE="$${NODE_COMPILE_CACHE:-$(CURDIR)/node_modules/.cache/compiled}"
 
-submit = $(BIN)/python -m tools.jobs.$(if $(filter eks,$(TARGET)),kubernetes,slurm).submit $(1) --cluster $(CLUSTER) \
+submit = $(call jobs,submit $(1)) \
 	$(if $(NODES),--nodes $(NODES)) $(if $(IMAGE),--image $(IMAGE)) $(SUBMIT)
 
 # A stage: what it is called on a cluster, and the module that runs it here.
@@ -191,16 +192,16 @@ report: $(READY) ## draw the report of RUN=runs/<name> again, also of a run that
 	$(STAGE).report $(RUN)
 
 status: $(READY) ## jobs on the cluster, and how far they are
-	@$(JOBS) status $(ARGS)
+	@$(call jobs,status) $(ARGS)
 
 tail: $(READY) ## the log of JOB=<number>, or of the last one, until it ends
-	@$(JOBS) tail $(JOB) $(ARGS)
+	@$(call jobs,tail) $(JOB) $(ARGS)
 
 cancel: $(READY) ## have JOB=<number> save and end
-	@$(JOBS) cancel $(JOB) $(ARGS)
+	@$(call jobs,cancel) $(JOB) $(ARGS)
 
 fetch: $(READY) ## report, results, model and tables of JOB=<number>, or of the last one, in runs/
-	@$(JOBS) fetch $(JOB) $(ARGS)
+	@$(call jobs,fetch) $(JOB) $(ARGS)
 
 bench: $(READY) ## speed beside transformers' Trainer on this machine; ARGS="--stages quality": loss; FRAMEWORK=bionemo: its own
 	$(BIN)/python -m benchmarks.$(if $(filter bionemo,$(FRAMEWORK)),bionemo,acceptance --stages versus --out runs/bench) $(ARGS)

@@ -18,12 +18,12 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C (128 + SIGINT)."""
 
 
-def cluster_parser(description: str) -> argparse.ArgumentParser:
+def cluster_parser(description: str, *, add_help: bool = True) -> argparse.ArgumentParser:
     """A parser with the two options that every tool takes."""
     # Of a package's __main__.py argparse would know no other name.
     spec = sys.modules["__main__"].__spec__
     prog = f"python -m {spec.name.removesuffix('.__main__')}" if spec else None
-    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parser = argparse.ArgumentParser(prog=prog, description=description, add_help=add_help)
     parser.add_argument(
         "--cluster",
         type=Path,

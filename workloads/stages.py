@@ -28,6 +28,10 @@ class Stage:
     """Program that prepares what it trains on, in one process."""
     pod_data_module: str = "workloads.prepare_in_pod"
     """The same, run by all pods of a job."""
+    retries: int = 3
+    """By Kubernetes. What does not resume has little to lose, and mostly fails with its result."""
+    result_file: str = "metrics.jsonl"
+    """In the run folder, unless it writes a table."""
     progress: Callable[[str, str], int] = newest_checkpoint
     """(run folder, output) -> how far it has come; it only grows."""
 
@@ -36,6 +40,17 @@ class Stage:
         """Whether it goes on where an earlier start has come to."""
         return self.trains or self.writes_table
 
+    def results(self, run_dir: str, output: str) -> dict[str, str]:
+        """Where it leaves what comes of it, by name."""
+        if output:
+            return {"results": output}
+        name = "metrics" if self.result_file == "metrics.jsonl" else "results"
+        return {name: f"{run_dir}/{self.result_file}", "report": f"{run_dir}/report.html"}
+
+
+RESUMED = 10
+"""Retries of a stage that resumes."""
+
 
 def _parts(run_dir: str, output: str) -> int:
     return num_parts(Path(output))
@@ -43,15 +58,18 @@ def _parts(run_dir: str, output: str) -> int:
 
 STAGES: Mapping[str, Stage] = {
     "data": Stage("workloads.prepare"),
-    "train": Stage("workloads.train", trains=True),
+    "train": Stage("workloads.train", trains=True, retries=RESUMED),
     "evaluate": Stage("workloads.evaluate"),
-    "embed": Stage("workloads.esm2.inference.embed", writes_table=True, progress=_parts),
-    "predict": Stage("workloads.esm2.inference.predict", writes_table=True, progress=_parts),
-    "variants": Stage("workloads.esm2.inference.variants", writes_table=True, progress=_parts),
-    "bandwidth": Stage("workloads.launch.network.bandwidth"),
+    "embed": Stage("workloads.esm2.inference.embed", writes_table=True, retries=RESUMED, progress=_parts),
+    "predict": Stage("workloads.esm2.inference.predict", writes_table=True, retries=RESUMED, progress=_parts),
+    "variants": Stage(
+        "workloads.esm2.inference.variants", writes_table=True, retries=RESUMED, progress=_parts
+    ),
+    "bandwidth": Stage("workloads.launch.network.bandwidth", retries=1, result_file="bandwidth.json"),
     "train-bionemo": Stage(
         "workloads.bionemo.train",
         trains=True,
+        retries=RESUMED,
         data_module="workloads.bionemo.data",
         pod_data_module="workloads.bionemo.data",
         progress=lambda run_dir, _: checkpoint_step(Path(run_dir)),

@@ -91,7 +91,7 @@ class Training:
         return time.monotonic()
 
     def end(self) -> None:
-        tool(self._cluster, "tools.jobs.slurm.watch", "cancel", self._job)
+        tool(self._cluster, "tools.jobs", "cancel", self._job)
         wait_for_end(self._cluster, self._job, self._log, "CANCELLED")
 
     def _signal_process(self, name: str) -> float:

@@ -81,7 +81,7 @@ def test_two_who_import_get_one_file_and_jobs_take_it(cluster: Cluster, referenc
     image = f"/fsx/images/{NAME.replace('/', '+')}+{digest}.sqsh"
     options = ["data", f"--config={SAMPLE_RUN}", f"--image={image}", "--user=ada"]
     with pytest.raises(CommandFailed, match=re.escape(f"{image} is not there")):
-        tool(cluster, "tools.jobs.slurm.submit", *options)
+        tool(cluster, "tools.jobs", "submit", *options)
     command = ("tools.images.import_image", "--reference", reference)
     said = at_once(lambda _: tool(cluster, *command), [cluster.login] * 2)
     assert [text.splitlines()[-1] for text in said] == [image] * 2
@@ -94,7 +94,7 @@ def test_two_who_import_get_one_file_and_jobs_take_it(cluster: Cluster, referenc
     assert all(
         line.startswith("root|") and "cpu=4" in line and "gpu" not in line for line in accounted(cluster)
     )
-    job = tool(cluster, "tools.jobs.slurm.submit", *options).split()[1]
+    job = tool(cluster, "tools.jobs", "submit", *options).split()[1]
     cluster.controller.run(["scancel", job])
     cluster.wait_for_slurm()
 

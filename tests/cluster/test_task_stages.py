@@ -63,7 +63,7 @@ def predicted(cluster: Cluster, home: Path, results: dict[str, Any]) -> dict[str
 def test_everything_is_fetched_and_fits_together(
     cluster: Cluster, home: Path, results: dict[str, Any], predicted: dict[str, str]
 ) -> None:
-    tool(cluster, "tools.jobs.slurm.watch", "fetch", predicted["job"], f"--to={HOME}/fetched")
+    tool(cluster, "tools.jobs", "fetch", predicted["job"], f"--to={HOME}/fetched")
     run = home / "fetched/tuned"
     assert "<svg" in (run / "report.html").read_text() and (run / "adapter/adapter_config.json").exists()
     model = AutoModelForSequenceClassification.from_pretrained(run / "model")

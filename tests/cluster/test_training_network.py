@@ -70,16 +70,16 @@ def test_a_node_whose_network_fails_is_found_and_left_out(
 def test_the_bandwidth_job(cluster: Cluster, home: Path) -> None:
     options = ["bandwidth", "--nodes=2", "--gpus-per-node=0", f"--python={HOME}/python", "at_least=0.001"]
     job = dict(
-        re.findall(r"^(\w+) +(.+)$", tool(cluster, "tools.jobs.slurm.submit", *options), flags=re.MULTILINE)
+        re.findall(r"^(\w+) +(.+)$", tool(cluster, "tools.jobs", "submit", *options), flags=re.MULTILINE)
     )
     assert re.search(
         r"16 MiB .*\n.*network gloo; .*report.html",
-        tool(cluster, "tools.jobs.slurm.watch", "tail", job["job"]),
+        tool(cluster, "tools.jobs", "tail", job["job"]),
     )
     log = log_of(cluster, job)
     wait_for_end(cluster, job["job"], log)
     assert "all-reduce over 2 node(s), 2 processes: as expected: " in log.read_text()
-    printed = tool(cluster, "tools.jobs.slurm.watch", "fetch", job["job"], f"--to={HOME}/fetched")
+    printed = tool(cluster, "tools.jobs", "fetch", job["job"], f"--to={HOME}/fetched")
     (fetched,) = (home / "fetched").glob("bandwidth-*")
     assert f"{HOME}/fetched/{fetched.name}/bandwidth.json" in printed
     found = json.loads((fetched / "bandwidth.json").read_text())

@@ -35,11 +35,11 @@ def test_data_then_training_then_a_score(cluster: Cluster, home: Path, hopeless:
     splits = json.loads((home / "data/sample/manifest.json").read_text())["splits"]
     assert splits["train"]["records"] > 1000
     fsdp = submit(cluster, "name=sample", *SAMPLE, "parallel.mode=fsdp")
-    shown = tool(cluster, "tools.jobs.slurm.watch", "status")
+    shown = tool(cluster, "tools.jobs", "status")
     for job, run in ((fsdp, "sample"), (hopeless, "hopeless")):
         assert f"job {job['job']}  run {run}  " in shown
     # Ends with the job, by itself.
-    said = tool(cluster, "tools.jobs.slurm.watch", "tail", fsdp["job"])
+    said = tool(cluster, "tools.jobs", "tail", fsdp["job"])
     assert f"{HOME}/data/sample" not in said, "data are prepared once"
     assert f"done: {HOME}/runs/sample\n" in said
     wait_for_end(cluster, fsdp["job"], log_of(cluster, fsdp))
@@ -48,7 +48,7 @@ def test_data_then_training_then_a_score(cluster: Cluster, home: Path, hopeless:
     results = json.loads((home / "runs/sample/all_results.json").read_text())
     assert results["world_size"] == 2 and job_of(cluster, fsdp["job"])["NumNodes"] == "2"
 
-    printed = tool(cluster, "tools.jobs.slurm.watch", "fetch", score["job"], f"--to={HOME}/fetched")
+    printed = tool(cluster, "tools.jobs", "fetch", score["job"], f"--to={HOME}/fetched")
     fetched = home / "fetched" / "sample"
     assert f"{HOME}/fetched/sample/report.html" in printed
     assert "<svg" in (fetched / "report.html").read_text()

@@ -131,7 +131,7 @@ def through_its_limit(
     wait_until(lambda: newest_checkpoint(str(run_dir)) > reached, "steps after the requeue", seconds=240)
     made = f'last_over_time(esm2_training_step{{run="limited", job_id="{job}", job="training"}}[15m])'
     wait_until(lambda: workspace.query(made), "metrics of the training", seconds=SECONDS_TO_SCRAPE)
-    tool(cluster, "tools.jobs.slurm.watch", "cancel", job)
+    tool(cluster, "tools.jobs", "cancel", job)
     wait_for_end(cluster, job, log, "CANCELLED")
     return workspace.query(made)[0]
 

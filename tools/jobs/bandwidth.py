@@ -1,18 +1,12 @@
-"""A job that measures all-reduces over nodes: it has no run file, but a file of what is expected of them."""
+"""What is expected of all-reduces over nodes: the file that a bandwidth job has in place of a run file."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import PurePosixPath
-from typing import Any
 
 from config.facts.instance_catalogue import InstanceType
-from config.slurm_cluster import SlurmCluster
-from tools.jobs.checks import listed
-from tools.jobs.slurm.request import Wanted, common_fields, folder_problems, placement
-from workloads.launch.job_file import Job
+from tools.jobs.checks import Share
 from workloads.launch.network.expectation import Expectation, Published
 
 _AWS = "github.com/aws-samples/awsome-distributed-training, micro-benchmarks/nccl-tests/README.md"
@@ -29,53 +23,34 @@ with all their GPUs and all their EFA.
 """
 
 
-def bandwidth_request(
-    cluster: SlurmCluster, settings: list[str], wanted: Wanted, *, version: str
-) -> dict[str, Any]:
-    """What slurm_submit.py takes on the cluster; where the code is, is added when it is there.
+def bandwidth_of(place: Share, settings: Sequence[str], problems: list[str]) -> Expectation:
+    """Return what all-reduces over nodes should reach.
 
     Args:
-        cluster: where it runs.
+        place: the nodes.
         settings: ``at_least=<GB/s>``, or nothing.
-        wanted: other options.
-        version: of the code.
-
-    Raises:
-        ValueError: listing all that does not fit together.
+        problems: what is wrong is added to them.
     """
-    problems = folder_problems(cluster, wanted.folder)
-    at_least = asked_bandwidth(settings, problems)
-    place = placement(cluster, wanted, problems)
+    at_least = _asked(settings, problems)
     if place.sizes and place.sizes[-1] * place.num_processes == 1:
         problems.append("NODES: got 1, with one process; an all-reduce needs two")
-    if problems:
-        raise ValueError(listed(problems))
     hardware = place.hardware
-    expected = expectation(hardware, has_efa=bool(place.gpus and hardware.num_efa), at_least_gb_s=at_least)
-    name = hardware.name.removeprefix("ml.")
-    job = Job(
-        **common_fields(cluster, wanted, place),
-        version=version,
-        overrides=(),
-        run_dir=str(PurePosixPath(wanted.folder) / "runs" / f"bandwidth-{name}"),
-        data_manifest="",
-    )
-    return {"config": expected.text(), "job": asdict(job), "sbatch": place.options(wanted, name)}
-
-
-def expectation(hardware: InstanceType, *, has_efa: bool, at_least_gb_s: float | None) -> Expectation:
-    """What all-reduces over nodes of a type should reach."""
     return Expectation(
         instance_type=hardware.name,
         gpus_per_node=hardware.num_accelerators,
         network_gb_s=hardware.network_gbps / 8,
-        has_efa=has_efa,
+        has_efa=bool(place.gpus and hardware.num_efa),
         published=PUBLISHED.get(hardware.name),
-        at_least_gb_s=at_least_gb_s,
+        at_least_gb_s=at_least,
     )
 
 
-def asked_bandwidth(settings: Sequence[str], problems: list[str]) -> float | None:
+def bandwidth_run(hardware: InstanceType) -> str:
+    """Name of the run."""
+    return f"bandwidth-{hardware.name.removeprefix('ml.')}"
+
+
+def _asked(settings: Sequence[str], problems: list[str]) -> float | None:
     """The user's own bound in GB/s, from the settings; what else is there is added to the problems."""
     found: float | None = None
     for setting in settings:

@@ -14,10 +14,24 @@ from workloads.esm2.data.sources import PROTEINS
 from workloads.esm2.inference.output_file import output_file
 from workloads.families import paths_read
 from workloads.launch.neuron import STAGES as NEURON_STAGES
-from workloads.run_file import RunFile
+from workloads.run_file import RunFile, xla_violations
 from workloads.stages import STAGES
 from workloads.training.data.manifest import MANIFEST_FILE
 from workloads.training.data.transfer import local_files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Options of a job that do not depend on the scheduler."""
+
+    stage: str
+    image: str | None = None
+    nodes: str | None = None
+    """How many, or a range: ``2-3`` starts with 2 at least, and takes what there is up to 3."""
+    gpus_per_node: int | None = None
+    folder: str | None = None
+    """Of runs, data and downloads on the shared file system."""
+    hang_seconds: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +185,31 @@ def sizes_of(asked: str, stage: str, there: int, problems: list[str], *, who: st
     else:
         return range(fewest, most + 1)
     return range(0)
+
+
+def run_problems(
+    config: RunFile,
+    wanted: Wanted,
+    place: Share,
+    folder: str,
+    is_shared: Callable[[str], bool],
+    *,
+    who: str,
+    where: str,
+) -> list[str]:
+    """What of a run does not fit the nodes that it was given; arguments as those of ``path_problems``."""
+    stage, sizes, num_processes = wanted.stage, place.sizes, place.num_processes
+    problems = path_problems(config, stage, folder, is_shared, who=who, where=where)
+    problems += bionemo_problems(config, stage, sizes, num_processes)
+    if stage == "train":
+        problems += shard_problems(config, sizes, num_processes)
+        problems += xla_violations(config) if place.neuron_devices else []
+    return problems
+
+
+def overrides_of(config: RunFile, overrides: Iterable[str], output: str) -> tuple[str, ...]:
+    """Overrides on the cluster: the file's name is another one there, and may decide on the output."""
+    return (*overrides, f"name={config.name}", *([f"inference.output={output}"] if output else ()))
 
 
 def shard_problems(config: RunFile, sizes: Iterable[int], num_processes: int) -> list[str]:

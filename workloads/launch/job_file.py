@@ -17,15 +17,6 @@ JOB_FILE = "job.json"
 CONFIG_FILE = "config.yaml"
 
 
-def results(stage: str, run_dir: str, output: str) -> dict[str, str]:
-    """Where a stage leaves what came of it, by name."""
-    if output:
-        return {"results": output}
-    found = "results" if stage == "bandwidth" else "metrics"
-    file = "bandwidth.json" if stage == "bandwidth" else "metrics.jsonl"
-    return {found: f"{run_dir}/{file}", "report": f"{run_dir}/report.html"}
-
-
 @dataclass(frozen=True)
 class Job:
     stage: str

@@ -15,9 +15,10 @@ import sys
 import time
 from pathlib import Path
 
+from workloads.stages import STAGES
 from workloads.training.tracking.metrics_port import SLURM_COMMENT
 
-from .job_file import CONFIG_FILE, Job, job_of, results
+from .job_file import CONFIG_FILE, Job, job_of
 
 SBATCH_FILE = Path(__file__).with_name("train.sbatch")
 JOBS = "jobs"
@@ -86,7 +87,7 @@ def submit(config: str, job: Job, sbatch_options: list[str]) -> dict[str, str]:
         raise ValueError(f"Slurm refuses the job: {done.stderr.strip()}")
     job_id = done.stdout.strip().splitlines()[-1].split(";")[0]
     _remember(Path(job.work_folder) / JOBS, job_id, folder)
-    return {"job": job_id, "log": str(log), **results(job.stage, job.run_dir, job.output)}
+    return {"job": job_id, "log": str(log), **STAGES[job.stage].results(job.run_dir, job.output)}
 
 
 def _remember(jobs: Path, job_id: str, folder: Path) -> None:

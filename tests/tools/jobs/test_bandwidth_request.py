@@ -9,16 +9,16 @@ import pytest
 
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from tests.tools.cluster_files import shipped
-from tools.jobs.bandwidth import PUBLISHED, bandwidth_request
-from tools.jobs.slurm.request import Wanted, default_folder
+from tools.jobs.bandwidth import PUBLISHED
+from tools.jobs.slurm.request import SlurmWanted, bandwidth_request, user_folder
 from workloads.launch.network.expectation import wire_limit_gb_s
 
 CLUSTER, P5 = shipped("slurm"), shipped("slurm-p5")
 
 
 def request(*settings: str, cluster: Any = P5, **wanted: Any) -> dict[str, Any]:
-    folder = default_folder(cluster, "ubuntu")
-    asked = Wanted(**{"stage": "bandwidth", "folder": folder, "image": "/fsx/x.sqsh", **wanted})
+    folder = user_folder(cluster, "ubuntu")
+    asked = SlurmWanted(**{"stage": "bandwidth", "folder": folder, "image": "/fsx/x.sqsh", **wanted})
     return bandwidth_request(cluster, list(settings), asked, version="abc")
 
 

@@ -13,7 +13,7 @@ from tests.tools.jobs.kubernetes.eks_jobs_made import IMAGE, shipped
 from tools.images.build import FRAMEWORK_OF, FRAMEWORKS
 from tools.jobs.kubernetes.placement import EksWanted
 from tools.jobs.kubernetes.request import pod_job
-from tools.jobs.slurm.request import Wanted, job_request
+from tools.jobs.slurm.request import SlurmWanted, job_request
 from workloads.launch.kubernetes_job import job_manifest
 from workloads.launch.pod_job import PodJob
 from workloads.run_file import load_config
@@ -25,7 +25,7 @@ RUN = Path("workloads/esm2/configs/esm2_650m.yaml")
 def slurm(*overrides: str, stage: str = "train-bionemo") -> dict[str, Any]:
     cluster = slurm_cluster("slurm-p5")
     lustre = cluster.storage.lustre.mount_path
-    options = Wanted(stage=stage, folder=f"{lustre}/ubuntu/esm2", image=f"{lustre}/images/i.sqsh")
+    options = SlurmWanted(stage=stage, folder=f"{lustre}/ubuntu/esm2", image=f"{lustre}/images/i.sqsh")
     config = load_config(RUN, overrides)
     return job_request(cluster, config, RUN.read_text(), list(overrides), options, version="abc")
 

@@ -14,9 +14,8 @@ from tests.job_schemas.validation import check, pod_templates
 from tests.tools.cluster_files import shipped, shipped_eks
 from tests.tools.jobs.kubernetes.eks_jobs_made import made
 from tools.images.build import FRAMEWORKS, base_image
-from tools.jobs.bandwidth import bandwidth_request
-from tools.jobs.kubernetes.submit import framework_of
-from tools.jobs.slurm.request import Wanted, job_request
+from tools.jobs.kubernetes.jobs import framework_of
+from tools.jobs.slurm.request import SlurmWanted, bandwidth_request, job_request
 from workloads.causal_lm.config import ChatConfig
 from workloads.launch.kubernetes_job import job_manifest
 from workloads.run_file import load_config, xla_violations
@@ -26,8 +25,8 @@ TRN1, TRN2 = shipped("slurm-trn1"), shipped_eks("eks-trn2")
 OF_NVIDIA = ("NCCL", "NVIDIA", "nvidia", "CUDA")
 
 
-def wanted(**changes: Any) -> Wanted:
-    return Wanted(**{"stage": "train", "folder": "/fsx/ubuntu/esm2", "image": "/fsx/i.sqsh", **changes})
+def wanted(**changes: Any) -> SlurmWanted:
+    return SlurmWanted(**{"stage": "train", "folder": "/fsx/ubuntu/esm2", "image": "/fsx/i.sqsh", **changes})
 
 
 def request(*overrides: str, **changes: Any) -> dict[str, Any]:

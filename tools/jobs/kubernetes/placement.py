@@ -11,7 +11,7 @@ from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.facts.instance_catalogue import InstanceType, instance_type
 from config.kubernetes_names import COMMON_NAMESPACE, job_folder
 from config.task_governance import team_namespace
-from tools.jobs.checks import Share, accelerators_of, listed, sizes_of
+from tools.jobs.checks import Share, Wanted, accelerators_of, listed, sizes_of
 from workloads.launch.pod_job import DEEP_HEALTH_LABEL, GROUP_LABEL, INSTANCE_TYPE_LABEL, PodJob
 from workloads.stages import STAGES
 
@@ -22,11 +22,6 @@ MIN_HANG_SECONDS = 60
 """The operator's agent looks once a second; a process writes five lines in this time at most."""
 DATA_CPUS, DATA_MEMORY_GIB = 8, 16
 MOST_RETRIES = 1000
-RETRIES = {
-    **{name: PodJob.max_retries for name, stage in STAGES.items() if stage.resumes},
-    **{"data": 3, "evaluate": 3, "bandwidth": 1, "convert-bionemo": 3},
-}
-"""By default: what does not go on where it was has little to lose, and mostly fails with its result."""
 BORROW_LIMIT_PERCENT = 50
 """SageMaker's, where the cluster file gives none (``config/task_governance.py``)."""
 TOPOLOGIES = (
@@ -37,22 +32,16 @@ TOPOLOGIES = (
 developer guide, "Topology-aware scheduling")."""
 
 
-@dataclass(frozen=True)
-class EksWanted:
+@dataclass(frozen=True, kw_only=True)
+class EksWanted(Wanted):
     """Options of ``make ... TARGET=eks``."""
 
-    stage: str
-    image: str | None
-    nodes: str | None = None
-    """How many, or a range: ``2-3`` starts with 2 and goes on with what there is, up to 3."""
     team: str | None = None
     namespace: str | None = None
     priority: str | None = None
     preferred_topology: str | None = None
     required_topology: str | None = None
     group: str | None = None
-    gpus_per_node: int | None = None
-    folder: str | None = None
     service_account: str | None = None
     hang_seconds: int = PodJob.hang_seconds
     max_retries: int | None = None
@@ -60,7 +49,7 @@ class EksWanted:
 
     @property
     def num_retries(self) -> int:
-        return RETRIES[self.stage] if self.max_retries is None else self.max_retries
+        return STAGES[self.stage].retries if self.max_retries is None else self.max_retries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +94,7 @@ def placement(cluster: EksCluster, wanted: EksWanted, problems: list[str]) -> Pl
     """
     team = chosen_team(cluster, wanted.team, problems)
     namespace = wanted.namespace or (team_namespace(team) if team else COMMON_NAMESPACE)
-    folder, mount = wanted.folder or default_folder(cluster, namespace), cluster.storage.lustre.mount_path
+    folder, mount = wanted.folder or namespace_folder(cluster, namespace), cluster.storage.lustre.mount_path
     if not is_shared(cluster, folder):
         problems.append(f"--folder: got {folder}; pods share {mount}")
     if cluster.training_operator == "kubeflow" and not RESUMED_NAMESPACE.match(namespace):
@@ -150,7 +139,7 @@ def is_shared(cluster: EksCluster, path: str) -> bool:
     return ".." not in Path(path).parts and PurePosixPath(path).is_relative_to(mount)
 
 
-def default_folder(cluster: EksCluster, namespace: str) -> str:
+def namespace_folder(cluster: EksCluster, namespace: str) -> str:
     """Where runs, data and downloads of a namespace are."""
     return f"{cluster.storage.lustre.mount_path}/{job_folder(namespace)}/esm2"
 

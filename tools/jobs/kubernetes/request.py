@@ -13,8 +13,8 @@ from pathlib import PurePosixPath
 
 from config.eks_cluster import EksCluster
 from config.kubernetes_names import JOB_SERVICE_ACCOUNT, LUSTRE_CLAIM, TRAINING_UID, job_namespaces
-from tools.jobs.bandwidth import asked_bandwidth, expectation
-from tools.jobs.checks import bionemo_problems, listed, output_of, path_problems, shard_problems
+from tools.jobs.bandwidth import bandwidth_of, bandwidth_run
+from tools.jobs.checks import listed, output_of, overrides_of, run_problems
 from tools.jobs.kubernetes.placement import (
     EksWanted,
     Placement,
@@ -25,7 +25,7 @@ from tools.jobs.kubernetes.placement import (
     tolerations,
 )
 from workloads.launch.pod_job import PodJob
-from workloads.run_file import RunFile, xla_violations
+from workloads.run_file import RunFile
 from workloads.stages import STAGES
 
 MAX_NAME = 40
@@ -51,18 +51,15 @@ def pod_job(
     problems: list[str] = []
     place = placement(cluster, wanted, problems)
     output = output_of(config, wanted.stage, place.folder, problems)
-    problems += path_problems(
+    problems += run_problems(
         config,
-        wanted.stage,
+        wanted,
+        place,
         place.folder,
         lambda path: is_shared(cluster, path),
         who="pods",
         where=cluster.storage.lustre.mount_path,
     )
-    problems += bionemo_problems(config, wanted.stage, place.sizes, place.num_processes)
-    if wanted.stage == "train":
-        problems += shard_problems(config, place.sizes, place.num_processes)
-        problems += xla_violations(config) if place.neuron_devices else []
     if problems:
         raise ValueError(listed(problems))
     return _job(
@@ -74,8 +71,7 @@ def pod_job(
         run_dir=str(PurePosixPath(place.folder) / config.run_dir),
         output=output,
         config=config_text,
-        # The file's name is another one in the pods, where the model's place may decide on the output.
-        overrides=(*overrides, f"name={config.name}", *([f"inference.output={output}"] if output else ())),
+        overrides=overrides_of(config, overrides, output),
     )
 
 
@@ -86,14 +82,11 @@ def bandwidth_job(cluster: EksCluster, settings: Sequence[str], wanted: EksWante
         ValueError: listing all that does not fit together.
     """
     problems: list[str] = []
-    at_least = asked_bandwidth(settings, problems)
     place = placement(cluster, wanted, problems)
-    if place.sizes and place.sizes[-1] * place.num_processes == 1:
-        problems.append("NODES: got 1, with one process; an all-reduce needs two")
+    expected = bandwidth_of(place, settings, problems)
     if problems:
         raise ValueError(listed(problems))
-    has_efa = bool(place.gpus and place.hardware.num_efa)
-    run = f"bandwidth-{place.hardware.name.removeprefix('ml.')}"
+    run = bandwidth_run(place.hardware)
     return _job(
         cluster,
         wanted,
@@ -102,7 +95,7 @@ def bandwidth_job(cluster: EksCluster, settings: Sequence[str], wanted: EksWante
         run=run,
         run_dir=str(PurePosixPath(place.folder) / "runs" / run),
         output="",
-        config=expectation(place.hardware, has_efa=has_efa, at_least_gb_s=at_least).text(),
+        config=expected.text(),
         overrides=(),
     )
 

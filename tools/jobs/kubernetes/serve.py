@@ -18,7 +18,7 @@ from config.reading.loader import load_eks_cluster
 from config.task_governance import team_namespace
 from tools.command_line import cluster_parser, run_command
 from tools.jobs.checks import listed
-from tools.jobs.command import code_revision
+from tools.jobs.code_version import code_revision
 from tools.jobs.kubernetes.files import to_yaml
 from tools.jobs.kubernetes.image import commit_image
 from tools.jobs.kubernetes.placement import (

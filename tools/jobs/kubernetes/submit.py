@@ -1,99 +1,16 @@
-"""Submit a stage to Kubernetes: ``python -m tools.jobs.kubernetes.submit STAGE --config RUN [key=value]``.
-
-Prints the job and where its metrics and report are, as on Slurm. ``--to FOLDER`` writes the manifests
-instead, for kubectl and for HyperPod's own command line (hyp).
-"""
+"""Create a job of Kubernetes, once the cluster is found to have what it needs."""
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
-from config.eks_cluster import EksCluster
-from config.facts.instance_catalogue import instance_type
-from config.reading.loader import load_eks_cluster
-from tools.command_line import run_command
-from tools.images.build import DEFAULT_FRAMEWORK, FRAMEWORK_OF, NEURON
-from tools.jobs.command import code_revision, named_run, print_found, stage_parser
-from tools.jobs.kubernetes.files import write_files
-from tools.jobs.kubernetes.image import commit_image, image_note
 from tools.jobs.kubernetes.job_state import active_jobs, kind_of
-from tools.jobs.kubernetes.placement import EksWanted, groups_of_type
-from tools.jobs.kubernetes.request import bandwidth_job, pod_job
-from tools.kubernetes.kubectl import Kubectl, Refused, open_kubectl
-from workloads.launch.job_file import results
+from tools.kubernetes.kubectl import Kubectl, Refused
 from workloads.launch.kubernetes_job import config_map, job_manifest
 from workloads.launch.pod_job import RUN_LABEL, PodJob
 from workloads.stages import STAGES
 
 QUEUE_KIND = "localqueues.kueue.x-k8s.io"
-
-
-def main() -> int:
-    options = _options()
-    cluster = load_eks_cluster(options.cluster)
-    framework = framework_of(cluster, options.stage, options.group)
-    image = options.image or commit_image(cluster, options.profile, framework)
-    given = vars(options) | {"image": image}
-    wanted = EksWanted(**{field.name: given[field.name] for field in fields(EksWanted)})
-    run, version = named_run(options), code_revision()
-    if run is None:
-        job = bandwidth_job(cluster, options.overrides, wanted, version=version)
-    else:
-        job = pod_job(cluster, *run, options.overrides, wanted, version=version)
-    if options.to:
-        for line in write_files(job, options.to):
-            print(line)
-        return 0
-    if options.kubeconfig is None and (note := image_note(cluster, image, options.profile)):
-        print(f"note: {note}")
-    with open_kubectl(
-        cluster, job.namespace, profile=options.profile, kubeconfig=options.kubeconfig
-    ) as kubectl:
-        check_place(kubectl, job)
-        create(kubectl, job)
-    size = f"{job.min_pods} to {job.num_pods}" if job.is_elastic else str(job.num_pods)
-    target = f"TARGET=eks JOB={job.name}"
-    print_found(
-        {
-            "job": job.name,
-            "pods": f"{size} in {job.namespace}, of {job.operator}'s operator",
-            **results(job.stage, job.run_dir, job.output),
-        },
-        follow=f"make tail {target}, make status TARGET=eks, make fetch {target}",
-    )
-    return 0
-
-
-def framework_of(cluster: EksCluster, stage: str, group: str | None) -> str:
-    """Key of ``FRAMEWORKS``: whose image a stage takes, by the nodes that it runs on."""
-    groups = groups_of_type(cluster, group, [])
-    is_neuron = bool(groups) and instance_type(groups[0].instance_type).is_neuron
-    return FRAMEWORK_OF.get(stage, NEURON if is_neuron else DEFAULT_FRAMEWORK)
-
-
-def _options() -> argparse.Namespace:
-    parser = stage_parser(
-        "Submit a stage of a run to the cluster's Kubernetes.",
-        nodes="a number or a range (2-3); else the team's quota, or all of the group, to train; else 1",
-        image="by digest; the one of this commit in the cluster's repository",
-        hang_seconds=EksWanted.hang_seconds,
-    )
-    parser.add_argument("--team", help="whose quota, queue and namespace")
-    parser.add_argument("--namespace", help="another one than the team's")
-    parser.add_argument("--priority", help="one of the cluster file's priority_classes")
-    parser.add_argument(
-        "--preferred-topology", metavar="LABEL", help="of nodes near each other, if there are: as hyp has it"
-    )
-    parser.add_argument("--required-topology", metavar="LABEL", help="the same; without them the job waits")
-    parser.add_argument("--group", help="instance group; the first one with GPUs")
-    parser.add_argument("--service-account", help="whose rights to AWS the pods have (pod identity)")
-    parser.add_argument("--max-retries", type=int, help="by the operator; 10 of what goes on where it was")
-    parser.add_argument("--kubeconfig", type=Path, help="instead of the caller's AWS credentials")
-    parser.add_argument("--to", type=Path, metavar="FOLDER", help="write the manifests there instead")
-    return parser.parse_intermixed_args()
 
 
 def check_place(kubectl: Kubectl, job: PodJob) -> None:
@@ -169,7 +86,3 @@ def dropped(sent: Any, kept: Any, path: str) -> list[str]:
     else:
         return []
     return [name for inner, one, other in pairs for name in dropped(one, other, inner)]
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -1,11 +1,7 @@
-"""Jobs of Kubernetes: ``python -m tools.jobs.kubernetes.watch status|tail|cancel|fetch [JOB]``.
-
-Without a job the last one is meant.
-"""
+"""What became of jobs of Kubernetes: status, logs, results."""
 
 from __future__ import annotations
 
-import argparse
 import secrets
 import time
 from collections.abc import Mapping
@@ -15,11 +11,7 @@ from tempfile import TemporaryFile
 from time import sleep as pause
 from typing import Any
 
-from config.eks_cluster import EksCluster
-from config.kubernetes_names import COMMON_NAMESPACE
-from config.reading.loader import load_eks_cluster
-from config.task_governance import team_namespace
-from tools.command_line import cluster_parser, format_table, run_command
+from tools.command_line import format_table
 from tools.jobs.delivery import Delivery
 from tools.jobs.kubernetes.job_state import (
     has_begun,
@@ -31,9 +23,7 @@ from tools.jobs.kubernetes.job_state import (
     state,
     waiting_problems,
 )
-from tools.jobs.kubernetes.placement import chosen_team
-from tools.jobs.slurm.watch import FETCH
-from tools.kubernetes.kubectl import Kubectl, Manifest, Refused, open_kubectl
+from tools.kubernetes.kubectl import Kubectl, Manifest, Refused
 from workloads.launch.pod_job import (
     JOB_LABEL,
     RUN_DIR_ANNOTATION,
@@ -43,6 +33,7 @@ from workloads.launch.pod_job import (
     Operator,
 )
 
+FETCH = Path(__file__).parents[1] / "fetch_run.sh"
 POD_SECONDS = 3600
 """Then Kubernetes ends a pod that nobody has removed."""
 START_SECONDS = 600
@@ -59,47 +50,6 @@ MOST_LOGS = 768
 YET_TO_START = "is waiting to start"
 """What kubectl says of a container whose turn has not come."""
 FIRST_LINES = 50
-
-
-def main() -> int:
-    options = _options()
-    cluster = load_eks_cluster(options.cluster)
-    if options.what == "cancel" and not options.job:
-        raise ValueError("cancel: name the job, make cancel TARGET=eks JOB=<name>; make status lists them")
-    operator = cluster.training_operator
-    with open_kubectl(
-        cluster,
-        options.namespace or _namespace(cluster, options.team),
-        profile=options.profile,
-        kubeconfig=options.kubeconfig,
-    ) as kubectl:
-        if options.what == "status":
-            return status(kubectl, operator)
-        if options.what == "tail":
-            return tail(kubectl, operator, options.job)
-        job = find_job(kubectl, operator, options.job)
-        return cancel(kubectl, operator, job) if options.what == "cancel" else fetch(kubectl, job, options.to)
-
-
-def _options() -> argparse.Namespace:
-    parser = cluster_parser("Look after jobs that make ... TARGET=eks has submitted.")
-    parser.add_argument("what", choices=("status", "tail", "cancel", "fetch"))
-    parser.add_argument("job", nargs="?", default="", help="its name; the last one submitted, if not given")
-    parser.add_argument("--team", help="whose jobs")
-    parser.add_argument("--namespace", help="another one than the team's")
-    parser.add_argument("--kubeconfig", type=Path, help="instead of the caller's AWS credentials")
-    parser.add_argument(
-        "--to", type=Path, default=Path("runs"), help="folder for what is fetched (%(default)s)"
-    )
-    return parser.parse_args()
-
-
-def _namespace(cluster: EksCluster, wanted: str | None) -> str:
-    problems: list[str] = []
-    team = chosen_team(cluster, wanted, problems)
-    if problems:
-        raise ValueError(problems[0])
-    return team_namespace(team) if team else COMMON_NAMESPACE
 
 
 def find_job(kubectl: Kubectl, operator: Operator, name: str) -> dict[str, Any]:
@@ -320,7 +270,3 @@ def _wait(kubectl: Kubectl, name: str) -> None:
         f"the pod that fetches has not started in {START_SECONDS} s: no node has room for it, or the image "
         "is long in coming; try again, kubectl describe pod says more"
     )
-
-
-if __name__ == "__main__":
-    run_command(main)

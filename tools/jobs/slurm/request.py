@@ -13,20 +13,21 @@ from typing import Any
 from config.facts.instance_catalogue import instance_type
 from config.node_settings import HOME_MOUNT_PATH
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
+from tools.jobs.bandwidth import bandwidth_of, bandwidth_run
 from tools.jobs.checks import (
     Share,
+    Wanted,
     accelerators_of,
-    bionemo_problems,
     data_manifest,
     files_needed,
     listed,
     output_of,
-    path_problems,
-    shard_problems,
+    overrides_of,
+    run_problems,
     sizes_of,
 )
 from workloads.launch.job_file import Job
-from workloads.run_file import RunFile, xla_violations
+from workloads.run_file import RunFile
 from workloads.stages import STAGES
 
 WITHOUT_USERS = "ubuntu"
@@ -38,19 +39,13 @@ HANG_SECONDS = {"cpu": range(10, 86_401), "gpu": range(150, 541)}
 has not hung: torchrun ends it after 120 s. What waits for 600 s, NCCL ends without stacks."""
 
 
-@dataclass(frozen=True)
-class Wanted:
+@dataclass(frozen=True, kw_only=True)
+class SlurmWanted(Wanted):
     """Options of ``make ... TARGET=slurm``."""
 
-    stage: str
     folder: str
-    """Of runs, data and downloads on the cluster."""
-    image: str | None = None
     python: str | None = None
-    nodes: str | None = None
-    """How many, or as Slurm takes a range: ``2-3`` starts with as many of 3 as there are, but 2 at least."""
     partition: str | None = None
-    gpus_per_node: int | None = None
     time: str | None = None
     hang_seconds: int = Job.hang_seconds
 
@@ -80,7 +75,7 @@ def job_user(cluster: SlurmCluster, user: str | None, here: str | None = None) -
     return user or names[0]
 
 
-def default_folder(cluster: SlurmCluster, user: str) -> str:
+def user_folder(cluster: SlurmCluster, user: str) -> str:
     """Where a user's runs, data and downloads are: on Lustre, below the home if it is there."""
     lustre = cluster.storage.lustre.mount_path
     has_home = user in {found.name for found in cluster.access.users} and cluster.storage.home is None
@@ -92,7 +87,7 @@ def job_request(
     config: RunFile,
     config_text: str,
     overrides: list[str],
-    wanted: Wanted,
+    wanted: SlurmWanted,
     *,
     version: str,
 ) -> dict[str, Any]:
@@ -103,26 +98,22 @@ def job_request(
     """
     problems = folder_problems(cluster, wanted.folder)
     output = output_of(config, wanted.stage, wanted.folder, problems)
-    problems += path_problems(
+    place = placement(cluster, wanted, problems)
+    problems += run_problems(
         config,
-        wanted.stage,
+        wanted,
+        place,
         wanted.folder,
         lambda path: is_shared(cluster, path),
         who="nodes",
         where=" or ".join(shared_folders(cluster)),
     )
-    place = placement(cluster, wanted, problems)
-    problems += bionemo_problems(config, wanted.stage, place.sizes, place.num_processes)
-    if wanted.stage == "train":
-        problems += shard_problems(config, place.sizes, place.num_processes)
-        problems += xla_violations(config) if place.neuron_devices else []
     if problems:
         raise ValueError(listed(problems))
     job = Job(
         **common_fields(cluster, wanted, place),
         version=version,
-        # The file's name is another one on the cluster, where the model's place may decide on the output.
-        overrides=(*overrides, f"name={config.name}", *([f"inference.output={output}"] if output else ())),
+        overrides=overrides_of(config, overrides, output),
         run_dir=str(PurePosixPath(wanted.folder) / config.run_dir),
         data_manifest="" if output else data_manifest(config, wanted.stage, wanted.folder),
         output=output,
@@ -131,13 +122,38 @@ def job_request(
     return {"config": config_text, "job": asdict(job), "sbatch": place.options(wanted, config.name)}
 
 
+def bandwidth_request(
+    cluster: SlurmCluster, settings: list[str], wanted: SlurmWanted, *, version: str
+) -> dict[str, Any]:
+    """The same for a job that measures all-reduces; ``settings`` are ``at_least=<GB/s>``, or nothing.
+
+    Raises:
+        ValueError: listing all that does not fit together.
+    """
+    problems = folder_problems(cluster, wanted.folder)
+    place = placement(cluster, wanted, problems)
+    expected = bandwidth_of(place, settings, problems)
+    if problems:
+        raise ValueError(listed(problems))
+    run = bandwidth_run(place.hardware)
+    job = Job(
+        **common_fields(cluster, wanted, place),
+        version=version,
+        overrides=(),
+        run_dir=str(PurePosixPath(wanted.folder) / "runs" / run),
+        data_manifest="",
+    )
+    name = run.removeprefix("bandwidth-")
+    return {"config": expected.text(), "job": asdict(job), "sbatch": place.options(wanted, name)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Placement(Share):
     """Which nodes a job takes, and what of them."""
 
     partition: str
 
-    def options(self, wanted: Wanted, name: str) -> list[str]:
+    def options(self, wanted: SlurmWanted, name: str) -> list[str]:
         """Of sbatch."""
         fewest, most = self.sizes[0], self.sizes[-1]
         options = [f"--job-name={wanted.stage}-{name}", f"--partition={self.partition}"]
@@ -149,7 +165,7 @@ class Placement(Share):
         return options
 
 
-def placement(cluster: SlurmCluster, wanted: Wanted, problems: list[str]) -> Placement:
+def placement(cluster: SlurmCluster, wanted: SlurmWanted, problems: list[str]) -> Placement:
     """Find the nodes, and add to the problems what does not fit.
 
     Raises:
@@ -190,7 +206,7 @@ def placement(cluster: SlurmCluster, wanted: Wanted, problems: list[str]) -> Pla
     )
 
 
-def common_fields(cluster: SlurmCluster, wanted: Wanted, place: Placement) -> dict[str, Any]:
+def common_fields(cluster: SlurmCluster, wanted: SlurmWanted, place: Placement) -> dict[str, Any]:
     """Fields of a job that do not depend on what it does."""
     return {
         "stage": wanted.stage,
@@ -250,7 +266,7 @@ def _groups(cluster: SlurmCluster, partition: str | None, problems: list[str]) -
     return groups
 
 
-def _sizes(groups: list[SlurmInstanceGroup], wanted: Wanted, problems: list[str]) -> range:
+def _sizes(groups: list[SlurmInstanceGroup], wanted: SlurmWanted, problems: list[str]) -> range:
     there = sum(group.num_instances for group in groups)
     asked = wanted.nodes or str(there if STAGES[wanted.stage].trains or wanted.stage == "bandwidth" else 1)
     return sizes_of(asked, wanted.stage, there, problems, who=f"partition {groups[0].partition}")

@@ -122,7 +122,7 @@ def write_results(folder: Path, found: Sweep, expected: Expectation | None, verd
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", type=Path, help="what is expected, from tools.jobs.slurm.submit")
+    parser.add_argument("--config", type=Path, help="what is expected, from tools.jobs submit")
     parser.add_argument("--to", type=Path, required=True, help="folder for the results")
     options = parser.parse_args()
     expected = read_expectation(options.config) if options.config else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -13,6 +12,7 @@ import yaml
 from tests.tools.jobs.kubernetes.eks_jobs_made import CLUSTERS
 from tests.tools.jobs.kubernetes.submissions import SPACE, Run
 from tests.tools.kubernetes_api import Objects, api_server
+from tools.jobs import __main__ as jobs
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +51,12 @@ def run(
     tmp_path: Path,
 ) -> Run:
     def command(
-        tool: Any, *arguments: str, cluster: str | Path = "eks", kubeconfig: Path = server[1]
+        *arguments: str, cluster: str | Path = "eks", kubeconfig: Path = server[1]
     ) -> tuple[int, str]:
         path = cluster if isinstance(cluster, Path) else CLUSTERS / f"{cluster}.yaml"
         options = ["--cluster", str(path), "--kubeconfig", str(kubeconfig)]
-        monkeypatch.setattr(sys, "argv", ["tool", *arguments, *options])
-        status = tool.main()
+        monkeypatch.setattr(sys, "argv", ["jobs", *arguments, *options])
+        status = jobs.main()
         printed = capsys.readouterr()
         return status, printed.out + printed.err
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from tests.tools.jobs.kubernetes.eks_jobs_made import IMAGE, RUN
 from tests.tools.kubernetes_api import Objects
-from tools.jobs.kubernetes import submit as eks_submit
 
 SPACE = "hyperpod-training"
 KINDS = {"hyperpod": "hyperpodpytorchjobs", "kubeflow": "pytorchjobs"}
@@ -20,7 +19,7 @@ def submit(run: Run, *arguments: str, **options: Any) -> str:
     """Returns the job's name."""
     stage = arguments[0] if arguments else "train"
     config = [] if stage == "bandwidth" else ["--config", str(RUN)]
-    status, said = run(eks_submit, stage, *config, "--image", IMAGE, *arguments[1:], **options)
+    status, said = run("submit", stage, *config, "--image", IMAGE, *arguments[1:], **options)
     assert status == 0, said
     return dict(line.split(maxsplit=1) for line in said.splitlines())["job"]
 

@@ -21,8 +21,8 @@ from botocore.exceptions import ClientError
 from tests.job_schemas.validation import check
 from tests.tools.jobs.kubernetes.eks_jobs_made import CLUSTERS, IMAGE, RUN, made, shipped
 from tools.images.source_revision import Revision
+from tools.jobs import __main__ as jobs
 from tools.jobs.kubernetes import image as eks_image
-from tools.jobs.kubernetes import submit as eks_submit
 from tools.jobs.kubernetes.files import hyp_config, write_files
 from tools.kubernetes.eks_token import token
 from tools.kubernetes.kubectl import kubeconfig_of
@@ -91,8 +91,8 @@ def test_writing_files_asks_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--config", str(RUN), "--image", IMAGE, "--cluster", str(CLUSTERS / "eks.yaml")]
-    monkeypatch.setattr(sys, "argv", ["tool", "train", *arguments, "--to", str(tmp_path / "job")])
-    assert eks_submit.main() == 0
+    monkeypatch.setattr(sys, "argv", ["jobs", "submit", "train", *arguments, "--to", str(tmp_path / "job")])
+    assert jobs.main() == 0
     assert "kubectl apply" in capsys.readouterr().out
 
 

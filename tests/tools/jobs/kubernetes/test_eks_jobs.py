@@ -25,7 +25,7 @@ def test_status_lists_jobs_and_how_far_they_are(objects: Objects, run: Run, clus
         ]
     }
     add_pod(objects, name, "step 10/200: loss 2.900\nstep 20/200: loss 2.800\n")
-    status, said = run(eks_jobs, "status", cluster=cluster)
+    status, said = run("status", cluster=cluster)
     assert status == 0
     header, row = said.splitlines()[:2]
     assert header.split() == ["JOB", "STAGE", "RUN", "STATE", "AGE"]
@@ -55,7 +55,7 @@ def test_status_says_what_is_wrong_with_pods(objects: Objects, run: Run) -> None
     }
     for pod, status in found.items():
         objects.kept["pods", SPACE, pod]["status"] |= status
-    _, printed = run(eks_jobs, "status")
+    _, printed = run("status")
     lines = [line.strip() for line in printed.splitlines()]
     problems = [lines[lines.index(pod) + 1] for pod in lines if pod.startswith("pod ")]
     assert problems == [
@@ -72,7 +72,7 @@ def test_tail_shows_logs_until_the_job_ends(objects: Objects, run: Run) -> None:
     objects.kept["hyperpodpytorchjobs", SPACE, name]["status"] = {
         "conditions": [{"type": "Completed", "status": "True"}]
     }
-    status, said = run(eks_jobs, "tail")
+    status, said = run("tail")
     assert status == 0 and "step 10/200: loss 2.900" in said and "advances: training" in said
     assert said.endswith(f"job {name}: Completed\n")
 
@@ -94,7 +94,7 @@ def test_tail_says_why_a_job_does_not_begin_and_shows_what_comes_before_training
         objects.kept["hyperpodpytorchjobs", SPACE, name]["status"] = {"conditions": [condition]}
 
     monkeypatch.setattr(eks_jobs, "pause", pause)
-    _, said = run(eks_jobs, "tail", name)
+    _, said = run("tail", name)
     first, why, *rest = said.splitlines()
     assert first == "the job has not begun: Waiting"
     assert why == f"  {pod}  no node: 0/3 nodes are available"
@@ -115,7 +115,7 @@ def test_tail_goes_on_when_pods_are_replaced(
             objects.kept["hyperpodpytorchjobs", SPACE, name]["status"] = {"conditions": [condition]}
 
     monkeypatch.setattr(eks_jobs, "pause", pause)
-    status, said = run(eks_jobs, "tail", name)
+    status, said = run("tail", name)
     logs = [asked for asked in objects.asked if asked.startswith("log ")]
     assert status == 0 and said.count("step 10/200") == 1
     assert len(logs) == 3 and logs[0] == f"log {name}-pods-0"
@@ -124,20 +124,20 @@ def test_tail_goes_on_when_pods_are_replaced(
 
 def test_cancel_deletes_the_job_and_lets_its_pods_end(objects: Objects, run: Run, cluster: Path) -> None:
     name = submitted(objects, run, cluster)
-    status, said = run(eks_jobs, "cancel", name, cluster=cluster)
+    status, said = run("cancel", name, cluster=cluster)
     assert status == 0 and said.startswith(f"job {name} is asked to save and to end, within 180 s")
     assert objects.deleted == [f"{KINDS[cluster.stem]}/{name}"]
 
 
 def test_cancel_wants_to_know_which(objects: Objects, run: Run) -> None:
     with pytest.raises(ValueError, match="cancel: name the job"):
-        run(eks_jobs, "cancel")
+        run("cancel")
 
 
 @pytest.mark.parametrize("what", ["tail", "cancel", "fetch"])
 def test_a_job_that_nobody_submitted(objects: Objects, run: Run, what: str) -> None:
     with pytest.raises(ValueError, match=f"no job train-x is in namespace {SPACE}"):
-        run(eks_jobs, what, "train-x")
+        run(what, "train-x")
 
 
 def test_fetch_brings_results_through_a_pod(
@@ -150,7 +150,7 @@ def test_fetch_brings_results_through_a_pod(
     (run_dir / "report.html").write_text("<svg>")
     (run_dir / "model" / "model.safetensors").write_bytes(weights := os.urandom(300_000))
     (run_dir / "checkpoints").mkdir()
-    status, said = run(eks_jobs, "fetch", name, "--to", str(tmp_path / "runs"), cluster=cluster)
+    status, said = run("fetch", name, "--to", str(tmp_path / "runs"), cluster=cluster)
     fetched = tmp_path / "runs/esm2_8m_sample"
     assert status == 0 and str(fetched / "report.html") in said
     assert (fetched / "report.html").read_text() == "<svg>"
@@ -173,7 +173,7 @@ def test_files_that_grow_meanwhile_are_fetched(
     (programs / "tar").write_text(f'#!/bin/bash\n{shutil.which("tar")} "$@"\nexit 1\n')
     (programs / "tar").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    assert run(eks_jobs, "fetch", "--to", str(tmp_path / "runs"))[0] == 0
+    assert run("fetch", "--to", str(tmp_path / "runs"))[0] == 0
     assert (tmp_path / "runs/esm2_8m_sample/metrics.jsonl").read_text() == "{}\n"
 
 
@@ -181,7 +181,7 @@ def test_a_run_without_results_says_so(objects: Objects, run: Run, tmp_path: Pat
     submitted(objects, run)
     objects.shared = tmp_path / "fsx"
     with pytest.raises(ValueError, match="runs/esm2_8m_sample is not there yet; make tail"):
-        run(eks_jobs, "fetch")
+        run("fetch")
     assert not objects.of("pods")
 
 
@@ -192,4 +192,4 @@ def test_a_server_that_is_not_reached(run: Run, server: tuple[Objects, Path], tm
     content["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{free}"
     (path := tmp_path / "kubeconfig").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"does not answer \(.*refused.*reached from the VPC"):
-        run(eks_jobs, "status", kubeconfig=path)
+        run("status", kubeconfig=path)

@@ -12,8 +12,6 @@ import pytest
 from tests.tools.jobs.kubernetes.eks_jobs_made import IMAGE, RUN
 from tests.tools.jobs.kubernetes.submissions import KINDS, SPACE, Run, submit, submitted
 from tests.tools.kubernetes_api import Objects
-from tools.jobs.kubernetes import submit as eks_submit
-from tools.jobs.kubernetes import watch as eks_jobs
 
 
 @pytest.mark.parametrize(
@@ -39,11 +37,11 @@ def test_a_stage_becomes_a_job_with_its_run_file(
 
 
 def test_what_is_printed_is_as_on_slurm(objects: Objects, run: Run) -> None:
-    _, said = run(eks_submit, "train", "--config", str(RUN), "--image", IMAGE, "parallel.mode=ddp")
+    _, said = run("submit", "train", "--config", str(RUN), "--image", IMAGE, "parallel.mode=ddp")
     names = [line.split()[0] for line in said.splitlines()]
     assert names == ["job", "pods", "metrics", "report", "next"]
     assert f"/fsx/{SPACE}/esm2/runs/esm2_8m_sample/metrics.jsonl" in said
-    _, said = run(eks_submit, "embed", "--config", str(RUN), "--image", IMAGE)
+    _, said = run("submit", "embed", "--config", str(RUN), "--image", IMAGE)
     assert f"\nresults  /fsx/{SPACE}/esm2/runs/esm2_8m_sample/embeddings.parquet\nnext" in said
 
 
@@ -133,6 +131,6 @@ def test_a_team_needs_its_queue(objects: Objects, run: Run) -> None:
             metadata={"ownerReferences": [{"uid": uid}]},
             status={"conditions": [{"type": "QuotaReserved", "status": "False", "message": said}]},
         )
-    _, status = run(eks_jobs, "status", "--team", "proteins", cluster="eks-p5")
+    _, status = run("status", "--team", "proteins", cluster="eks-p5")
     assert f"job {name}" in status and "no quota: insufficient unused quota for nvidia.com/gpu, 16" in status
     assert "8 more needed" not in status

@@ -18,7 +18,9 @@ from config.content_hash import content_hash
 from tests.tools.answering_aws import ACCOUNT, AnsweringAws
 from tests.tools.cluster_files import shipped
 from tests.tools.nodes.node_sessions import NodeSessions
-from tools.jobs.slurm import code_version, submit
+from tools.jobs import __main__ as command
+from tools.jobs import code_version
+from tools.jobs.slurm import jobs
 from tools.nodes.head_node import HeadNode
 
 RUN = "workloads/esm2/configs/esm2_8m_sample.yaml"
@@ -70,15 +72,15 @@ def head(monkeypatch: pytest.MonkeyPatch, uploads: list[str]) -> Any:
 
     aws.answer("s3", "PutObject", put)
     monkeypatch.setattr(code_version, "open_session", lambda region, profile: aws.session)
-    monkeypatch.setattr(submit, "find_head_node", lambda cluster, profile: head)
-    monkeypatch.setattr(submit, "slurm_is_here", lambda: False)
+    monkeypatch.setattr(jobs, "find_head_node", lambda cluster, profile: head)
+    monkeypatch.setattr(jobs, "slurm_is_here", lambda: False)
     return head
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    words = ["submit", "train", "--config", RUN, "--image", "/fsx/images/esm2.sqsh", *arguments]
+    words = ["jobs", "submit", "train", "--config", RUN, "--image", "/fsx/images/esm2.sqsh", *arguments]
     monkeypatch.setattr(sys, "argv", words)
-    return submit.main()
+    return command.main()
 
 
 def test_code_goes_ahead_and_the_job_follows(
@@ -137,12 +139,12 @@ def test_commands_run_as_the_user_and_without_roots_environment(
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("data", "tools.jobs.slurm.submit data"),
-        ("train-ddp", "tools.jobs.slurm.submit train .* parallel.mode=ddp"),
-        ("train-fsdp", "tools.jobs.slurm.submit train .* parallel.mode=fsdp name=esm2_650m_fsdp"),
-        ("evaluate", "tools.jobs.slurm.submit evaluate"),
-        ("predict", "tools.jobs.slurm.submit predict"),
-        ("bandwidth", "tools.jobs.slurm.submit bandwidth"),
+        ("data", "tools.jobs submit data"),
+        ("train-ddp", "tools.jobs submit train .* parallel.mode=ddp"),
+        ("train-fsdp", "tools.jobs submit train .* parallel.mode=fsdp name=esm2_650m_fsdp"),
+        ("evaluate", "tools.jobs submit evaluate"),
+        ("predict", "tools.jobs submit predict"),
+        ("bandwidth", "tools.jobs submit bandwidth"),
     ],
 )
 def test_make_hands_on_what_was_asked(target: str, words: str) -> None:
@@ -166,10 +168,10 @@ def test_make_hands_on_what_was_asked(target: str, words: str) -> None:
 def test_a_run_file_where_one_belongs(
     monkeypatch: pytest.MonkeyPatch, stage: str, config: list[str], problem: str
 ) -> None:
-    monkeypatch.setattr(submit, "slurm_is_here", lambda: False)
-    monkeypatch.setattr(sys, "argv", ["submit", stage, "--image", "/fsx/x.sqsh", *config])
+    monkeypatch.setattr(jobs, "slurm_is_here", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["jobs", "submit", stage, "--image", "/fsx/x.sqsh", *config])
     with pytest.raises(ValueError, match=problem):
-        submit.main()
+        command.main()
 
 
 def bring(tmp_path: Path, aws: str) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.tools.cluster_files import shipped
-from tools.jobs.slurm.request import Wanted, default_folder, job_request, job_user
+from tools.jobs.slurm.request import SlurmWanted, job_request, job_user, user_folder
 from workloads.run_file import load_config
 
 RUN = Path("workloads/esm2/configs/esm2_8m_sample.yaml")
@@ -22,7 +22,7 @@ def request(*overrides: str, cluster: Any = CLUSTER, **wanted: Any) -> dict[str,
         load_config(RUN, overrides),
         RUN.read_text(),
         list(overrides),
-        Wanted(**{"stage": "train", "folder": FOLDER, "image": IMAGE, **wanted}),
+        SlurmWanted(**{"stage": "train", "folder": FOLDER, "image": IMAGE, **wanted}),
         version="abc",
     )
 
@@ -46,7 +46,7 @@ def test_training_takes_all_nodes_and_their_gpus() -> None:
 
 
 def test_p5_nodes_have_eight_processes_and_efa() -> None:
-    folder = default_folder(P5, "ubuntu")
+    folder = user_folder(P5, "ubuntu")
     job = request(cluster=P5, folder=folder)["job"]
     assert (job["gpus_per_node"], job["processes_per_node"], job["efa"]) == (8, 8, True)
     assert not request(cluster=P5, folder=folder, nodes="1")["job"]["efa"]
@@ -78,7 +78,7 @@ def test_inference_takes_a_node_and_reads_no_shards() -> None:
 
 def test_nodes_may_be_a_range() -> None:
     """Whichever number it gets, network and options must fit."""
-    found = request(cluster=P5, folder=default_folder(P5, "ubuntu"), nodes="1-2")
+    found = request(cluster=P5, folder=user_folder(P5, "ubuntu"), nodes="1-2")
     assert "--nodes=1-2" in found["sbatch"] and found["job"]["efa"]
 
 
@@ -212,5 +212,5 @@ def test_folders_are_on_lustre() -> None:
     """Below the home where homes are there; ubuntu's is on each node's own disk."""
     name = P5.access.users[0].name
     expected = f"/fsx/{name}/esm2" if P5.storage.home else f"/fsx/home/{name}/esm2"
-    assert default_folder(P5, name) == expected
-    assert default_folder(P5, "ubuntu") == "/fsx/ubuntu/esm2"
+    assert user_folder(P5, name) == expected
+    assert user_folder(P5, "ubuntu") == "/fsx/ubuntu/esm2"

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.jobs.slurm import watch as jobs
+from tools.jobs import __main__ as command
+from tools.jobs.slurm import jobs
 
 Run = Callable[..., tuple[int, str]]
 SQUEUE = """#!/bin/bash
@@ -74,14 +75,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 def run(
     place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> Run:
-    def command(*arguments: str) -> tuple[int, str]:
+    def typed(*arguments: str) -> tuple[int, str]:
         to = str(tmp_path / "fetched")
         monkeypatch.setattr(sys, "argv", ["jobs", *arguments, "--folder", str(place.folder), "--to", to])
-        status = jobs.main()
+        status = command.main()
         printed = capsys.readouterr()
         return status, printed.out + printed.err
 
-    return command
+    return typed
 
 
 def test_status_shows_the_queue_and_how_far_runs_are(place: Place, run: Run) -> None:

@@ -14,9 +14,10 @@ from config.content_hash import IGNORED, content_hash
 from config.resource_names import artifact_bucket
 from config.slurm_cluster import SlurmCluster
 from tools.aws_session import aws_client, open_session
+from tools.images.source_revision import read_revision
 from tools.nodes.head_node import HeadNode
 
-WORKLOADS = Path(__file__).parents[3] / "workloads"
+WORKLOADS = Path(__file__).parents[2] / "workloads"
 BRING_CODE = Path(__file__).with_name("bring_code.sh")
 PREFIX = "workloads"
 """Of the artifact bucket; deployments upload there under the same names."""
@@ -86,3 +87,11 @@ def _upload(s3: Any, bucket: str, prefix: str) -> None:
         key = f"{prefix}/{path.relative_to(WORKLOADS).as_posix()}"
         if path.is_file() and key not in there and not ignored("", list(path.parts)):
             s3.upload_file(str(path), bucket, key)
+
+
+def code_revision() -> str:
+    """Of the code, for checkpoints and reports: the commit, or else the contents' hash."""
+    try:
+        return read_revision(Path(__file__).parents[2]).tag
+    except ValueError:  # no clone, or one that belongs to somebody else
+        return code_hash()

@@ -1,0 +1,134 @@
+"""Jobs of Slurm, from a machine of the cluster, or from anywhere through Session Manager."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+from dataclasses import fields
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+from config.slurm_cluster import SlurmCluster
+from tools.jobs import code_version
+from tools.jobs.delivery import Delivery
+from tools.jobs.scheduler import NamedRun, Scheduler, print_found
+from tools.jobs.slurm.request import SlurmWanted, bandwidth_request, job_request, job_user, user_folder
+from tools.nodes.head_node import HeadNode, Say, find_head_node, slurm_is_here
+from tools.nodes.node_session import BrokenSession
+
+PROGRAM = Path(__file__).with_name("jobs_on_cluster.sh")
+FETCH = Path(__file__).parents[1] / "fetch_run.sh"
+LARGEST_MIB = 200
+"""Of a model or a table that comes through a session, at about 1 MB/s."""
+COPY_INSTEAD = (
+    "copy it below the data bucket's folder of the shared file system, from where it is exported to S3 "
+    "(docs/training-on-slurm.md)"
+)
+SUBMIT_MODULE = "workloads.launch.slurm_submit"
+# Root makes a folder for the user where nobody else can make one: below the mount point itself.
+_MAKE_FOLDER = """
+set -euo pipefail
+top="$1/$2"
+[[ -e "$top" ]] || install --directory --owner="$2" --group="$(id --group --name "$2")" "$top"
+"""
+# Python finds workloads below a folder that has a workloads, which a version's own folder is not called.
+_WITH_CODE = """
+set -euo pipefail
+export PYTHONPATH="$1"
+mkdir -p "$1"
+ln --symbolic --force --no-target-directory "$2" "$1/workloads"
+shift 2
+exec "$@"
+"""
+
+
+class SlurmJobs(Scheduler):
+    nodes_help = "a number or a range (2-3); else all of the partition to train, 1 for the rest"
+    image_help = "container: a .sqsh file on the shared file system, or a reference"
+    hang_seconds = SlurmWanted.hang_seconds
+
+    def __init__(self, cluster: SlurmCluster) -> None:
+        self._cluster = cluster
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--user", help="whose jobs, from outside of the cluster")
+        parser.add_argument("--folder", help="of runs, data and downloads on the shared file system")
+
+    def add_submit_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--partition", help="the first one with GPUs")
+        parser.add_argument("--time", help="limit, as Slurm takes it: 2-00:00:00")
+        parser.add_argument(
+            "--python", help="instead of an image: Python of an environment that all nodes see"
+        )
+
+    def submit(self, run: NamedRun | None, options: argparse.Namespace, *, version: str) -> int:
+        cluster, (user, folder) = self._cluster, self._place(options)
+        given = vars(options) | {"image": options.image or None, "folder": folder}
+        wanted = SlurmWanted(**{field.name: given[field.name] for field in fields(SlurmWanted)})
+        if run is None:
+            request = bandwidth_request(cluster, options.overrides, wanted, version=version)
+        else:
+            request = job_request(cluster, *run, options.overrides, wanted, version=version)
+        head = find_head_node(cluster, options.profile)
+        if head.is_here:
+            code = code_version.copy_here(cluster, folder)
+        else:
+            code = code_version.bring(cluster, head, options.profile)
+            lustre = cluster.storage.lustre.mount_path
+            said: list[str] = []
+            if folder.startswith(f"{lustre}/{user}/") and head.run_as_root(
+                _MAKE_FOLDER, [lustre, user], said.append
+            ):
+                raise ValueError(f"{head.name}: {lustre}/{user} cannot be made: " + "\n".join(said))
+        named = f"{folder}/code/{code_version.code_hash()}"
+        found = _submit(head, user, code, request | {"job": request["job"] | {"code": named}})
+        print_found(found, follow=f"make tail JOB={found['job']}, make status, make fetch JOB={found['job']}")
+        return 0
+
+    def status(self, options: argparse.Namespace) -> int:
+        return self._look("status", options)
+
+    def tail(self, options: argparse.Namespace) -> int:
+        return self._look("tail", options)
+
+    def cancel(self, options: argparse.Namespace) -> int:
+        return self._look("cancel", options)
+
+    def fetch(self, options: argparse.Namespace, to: Path) -> int:
+        user, folder = self._place(options)
+        head = find_head_node(self._cluster, options.profile)
+        with TemporaryFile() as archive:
+            delivery = Delivery(archive)
+            status = _run(head, user, "fetch", folder, options.job, str(LARGEST_MIB), say=delivery.take)
+            return delivery.unpack(to, status=status, instead=COPY_INSTEAD)
+
+    def _look(self, what: str, options: argparse.Namespace) -> int:
+        user, folder = self._place(options)
+        head = find_head_node(self._cluster, options.profile)
+        try:
+            return _run(head, user, what, folder, options.job, say=lambda line: print(line, flush=True))
+        except BrokenSession as error:
+            raise ValueError(f"{error}; the jobs go on") from None
+
+    def _place(self, options: argparse.Namespace) -> tuple[str, str]:
+        """Whose jobs, and their folder."""
+        user = job_user(self._cluster, options.user, getpass.getuser() if slurm_is_here() else None)
+        return user, options.folder or user_folder(self._cluster, user)
+
+
+def _submit(head: HeadNode, user: str, code: str, request: dict[str, Any]) -> dict[str, str]:
+    said: list[str] = []
+    command = ["bash", "-c", _WITH_CODE, "submit", request["job"]["code"], code]
+    command += ["python3", "-s", "-B", "-m", SUBMIT_MODULE, json.dumps(request)]
+    status = head.run(user, command, said.append)
+    if status:
+        raise ValueError("\n".join(said).removeprefix("error: "))
+    found: dict[str, str] = json.loads(said[-1])
+    return found
+
+
+def _run(head: HeadNode, user: str, *arguments: str, say: Say) -> int:
+    program = FETCH.read_text() + PROGRAM.read_text()
+    return head.run(user, ["bash", "-c", program, PROGRAM.name, *arguments], say)

@@ -41,7 +41,7 @@ WORK_PLACES = [
     "root/.netrc",
     "var/lib/apt/lists/*",
 ]
-SAMPLE_RUN = "/opt/esm2/workloads/configs/esm2_8m_sample.yaml"
+SAMPLE_RUN = "/opt/esm2/workloads/esm2/configs/esm2_8m_sample.yaml"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,98 @@
+"""Every make and cdk command of README and docs, typed: make takes its variables, its program the options."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import runpy
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tools.documents.document_commands import REPOSITORY, commands
+from workloads.run_file import load_config
+
+DOCUMENTS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+CDK_COMMANDS = {"bootstrap", "deploy", "destroy", "diff", "list", "synth"}
+REPLACED = {
+    r"\$\(make push\)|<[^<>]*>": "filled",
+    r"\$CONFIG": "workloads/esm2/configs/esm2_8m.yaml",
+    r"IMAGE=\.\.\.": "IMAGE=/fsx/x.sqsh",
+    r"\b(CONFIG|CLUSTER)=\.\.\.": "",
+    r"\.\.\.": "",
+    r"(.*TARGET=eks.*)clusters/mine": r"\1clusters/eks",
+    "clusters/mine": "clusters/slurm",
+}
+"""What stands for a value in a document, and one to type."""
+
+
+class ParsedError(BaseException):
+    """A program has taken its options, and does no more."""
+
+
+def typed(document: Path) -> list[str]:
+    found = []
+    for line in commands(document.read_text()):
+        for pattern, value in REPLACED.items():
+            line = re.sub(pattern, value, line)
+        parts = (part.strip() for part in re.split(r"&&|;", line.partition("  #")[0]))
+        found += [part for part in parts if re.match(r"(make|(npx )?cdk) [a-z]", part)]
+    return sorted(set(found))
+
+
+def programs(command: str) -> Iterator[tuple[str, list[str]]]:
+    """Modules that make would start, with their arguments; nothing is started."""
+    words = ["make", "--dry-run", "--no-print-directory", *shlex.split(command)[1:]]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    done = subprocess.run(words, cwd=REPOSITORY, env=clean, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, f"{command}: {done.stderr}"
+    for line in done.stdout.replace("\\\n", " ").splitlines():
+        if found := re.search(r"-m ((?:tools|workloads|benchmarks)\.[\w.]+)(.*)", line):
+            yield found[1], shlex.split(found[2])
+
+
+@pytest.fixture
+def stops_when_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    for name in ("parse_args", "parse_intermixed_args"):
+        parse = getattr(argparse.ArgumentParser, name)
+
+        def parsed(self: Any, *arguments: Any, parse: Any = parse, **keywords: Any) -> None:
+            parse(self, *arguments, **keywords)
+            raise ParsedError
+
+        monkeypatch.setattr(argparse.ArgumentParser, name, parsed)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_command_is_taken(
+    document: Path, stops_when_parsed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    for command in typed(document):
+        if not command.startswith("make"):
+            assert command.removeprefix("npx ").split()[1] in CDK_COMMANDS, command
+            continue
+        for module, words in programs(command):
+            if module.startswith("workloads.") and words[:1] == ["--config"]:
+                config = Path(words[1])
+                assert config.is_file() or config.parts[0] == "runs", command
+                load_config(config if config.is_file() else "workloads/esm2/configs/esm2_8m.yaml", words[2:])
+                continue
+            monkeypatch.setattr(sys, "argv", [module, *words])
+            monkeypatch.delitem(sys.modules, module, raising=False)  # runpy warns of it
+            with pytest.raises((ParsedError, SystemExit)) as ended:
+                runpy.run_module(module, run_name="__main__")
+            assert ParsedError in (type(ended.value), type(ended.value.__context__)), command
+
+
+def test_there_are_commands_of_every_kind() -> None:
+    found = {command.split()[1] for document in DOCUMENTS for command in typed(document)}
+    assert {"train-ddp", "predict", "fetch", "deploy", "connect", "gpu", "synth", "destroy"} <= found

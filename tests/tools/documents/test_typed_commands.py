@@ -87,7 +87,8 @@ def test_every_command_is_taken(
                 load_config(config if config.is_file() else "workloads/esm2/configs/esm2_8m.yaml", words[2:])
                 continue
             monkeypatch.setattr(sys, "argv", [module, *words])
-            monkeypatch.delitem(sys.modules, module, raising=False)  # runpy warns of it
+            for loaded in (module, f"{module}.__main__"):
+                monkeypatch.delitem(sys.modules, loaded, raising=False)  # runpy warns of them
             with pytest.raises((ParsedError, SystemExit)) as ended:
                 runpy.run_module(module, run_name="__main__")
             assert ParsedError in (type(ended.value), type(ended.value.__context__)), command

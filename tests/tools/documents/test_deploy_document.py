@@ -17,10 +17,6 @@ from tests.tools.cluster_files import shipped, with_group
 from tests.tools.documents.document_commands import (
     REPOSITORY,
     commands,
-    existing_targets,
-    make_targets,
-    takes_its_arguments,
-    tool_commands,
     unknown_options,
 )
 from tests.tools.nodes.slurm_nodes import group, node, running_cluster
@@ -67,17 +63,6 @@ def test_there_are_aws_commands_to_check() -> None:
     assert len(COMMANDS) > 8
     assert any("delete-data-repository-association" in command for command in printed())
     assert any("delete-stack" in command for command in printed())
-
-
-def test_make_targets_exist() -> None:
-    named = make_targets(TEXT)
-    assert {"preflight", "deploy", "connect", "diff", "destroy", "teardown", "apply-lifecycle"} <= named
-    assert named <= existing_targets()
-
-
-@pytest.mark.parametrize("command", tool_commands(TEXT))
-def test_our_tools_take_their_arguments(command: str) -> None:
-    assert takes_its_arguments(command)
 
 
 def test_files_exist() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.documents.document_commands import REPOSITORY, existing_targets, make_targets
+from tests.tools.documents.document_commands import REPOSITORY
 
 DOCUMENTS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 
@@ -36,8 +36,3 @@ def test_there_are_links_within_and_between_documents() -> None:
     found = [link for document in DOCUMENTS for link in links(document)]
     assert any(not path and anchor for path, anchor in found)
     assert any(path and anchor for path, anchor in found)
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_make_targets_exist(document: Path) -> None:
-    assert make_targets(document.read_text()) <= existing_targets()

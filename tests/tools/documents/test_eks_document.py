@@ -12,9 +12,6 @@ import pytest
 from tests.tools.documents.document_commands import (
     REPOSITORY,
     commands,
-    existing_targets,
-    make_targets,
-    takes_its_arguments,
     unknown_options,
 )
 from tests.tools.documents.test_deploy_document import policy
@@ -47,18 +44,6 @@ AWS_COMMANDS = sorted(c for c in commands(TEXT) if c.startswith("aws ") and c !=
 @pytest.mark.parametrize("command", AWS_COMMANDS)
 def test_aws_commands_exist_with_their_options(command: str) -> None:
     assert not unknown_options(command)
-
-
-def test_make_targets_exist() -> None:
-    named = make_targets(TEXT)
-    assert {"charts", "synth", "preflight", "deploy", "connect", "logs", "destroy", "teardown"} <= named
-    assert named <= existing_targets()
-
-
-def test_our_tools_take_their_arguments() -> None:
-    told = [command for command in commands(TEXT) if re.match(r"make (connect|logs) CLUSTER=\S+ \S", command)]
-    assert len(told) == 4
-    assert [command for command in told if not takes_its_arguments(command)] == []
 
 
 def test_files_exist() -> None:

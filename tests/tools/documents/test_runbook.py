@@ -21,10 +21,6 @@ from tests.tools.documents.document_commands import (
     REPOSITORY,
     blocks,
     commands,
-    existing_targets,
-    make_targets,
-    takes_its_arguments,
-    tool_commands,
     unknown_options,
 )
 
@@ -65,17 +61,6 @@ def called(program: str) -> list[list[str]]:
 @pytest.mark.parametrize("command", sorted({c for c in commands(TEXT) if c.startswith("aws ")}))
 def test_aws_commands_exist_with_their_options(command: str) -> None:
     assert not unknown_options(command)
-
-
-def test_make_targets_exist() -> None:
-    named = make_targets(TEXT)
-    assert {"logs", "apply-lifecycle", "connect", "deploy", "mirror-downloads", "preflight"} <= named
-    assert named <= existing_targets()
-
-
-@pytest.mark.parametrize("command", tool_commands(TEXT))
-def test_our_tools_take_their_arguments(command: str) -> None:
-    assert takes_its_arguments(command)
 
 
 def test_stacks_that_are_deployed_one_by_one_exist() -> None:

@@ -1,1 +1,0 @@
-"""What a run will need on a cluster: memory, days, dollars, checkpoints, and emissions."""

@@ -1,1 +1,0 @@
-"""From protein FASTA to shards that training memory-maps."""

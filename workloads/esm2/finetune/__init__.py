@@ -1,1 +1,0 @@
-"""Fine-tuning: labelled proteins, models with heads, scores and figures."""

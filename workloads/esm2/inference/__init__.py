@@ -1,1 +1,0 @@
-"""A trained model at work: embeddings, predictions and effects of variants."""

@@ -1,1 +1,0 @@
-"""A model behind SageMaker's inference contract: ``/ping`` and ``/invocations``."""

@@ -1,1 +1,0 @@
-"""Ways to start a stage: on this machine, and on clusters."""

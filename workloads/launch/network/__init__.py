@@ -1,1 +1,0 @@
-"""Whether the processes of a job can exchange data, and how fast."""

@@ -15,6 +15,7 @@ from tests.workloads.training.training_runs import write_run_file
 from workloads.esm2.alphabet import STANDARD_RESIDUES
 from workloads.esm2.data.prepare import prepare
 from workloads.training import precision
+from workloads.training.tracking import mlflow_mirror
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -27,6 +28,12 @@ def one_thread() -> None:
 def auto_is_fp32_on_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """No measurement decides in which type a test computes; servers have no setting for it."""
     monkeypatch.setattr(precision, "has_bf16_instructions", lambda: False)
+
+
+@pytest.fixture(autouse=True)
+def mlflow_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its import takes longer than a run's end waits for it, on a busy machine."""
+    monkeypatch.setattr(mlflow_mirror, "CLOSE_TIMEOUT_SECONDS", 60)
 
 
 @pytest.fixture(scope="session")

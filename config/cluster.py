@@ -139,7 +139,7 @@ class Cluster(Section):
     name: ClusterName
     """Every stack, bucket and repository carries it; fixed at creation."""
     region: str
-    """Where everything is, as us-west-2; config/facts/regions.py lists the regions with HyperPod."""
+    """AWS region of all stacks, as us-west-2; config/facts/regions.py lists the regions with HyperPod."""
     tags: dict[str, str] = Field(default={})
     """On every resource, beside the project's own; 40 at most, with values of 1 to 255 characters. Keys that
     differ only in case are the same."""

@@ -1,4 +1,4 @@
-"""Which folders may import which, and how large folders and files may be (docs/architecture.md)."""
+"""Limits on imports between folders, and on the size of folders and files (docs/architecture.md)."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def family_of(config: RunFile) -> Family:
 
 
 def objective(config: RunFile) -> Objective:
-    """What the run trains for.
+    """Return the objective of the run.
 
     Raises:
         ValueError: for data or weights that do not fit the configuration.
@@ -128,7 +128,7 @@ def score(config: RunFile, here: Processes) -> dict[str, Any]:
 
 
 def report_contents(config: Mapping[str, Any]) -> ReportContents:
-    """What the report of a run shows besides what all show, by the run's ``config.yaml``."""
+    """Return the report sections of the run's family, for the run's ``config.yaml``."""
     family = _family(task=config.get("task"), chat=config.get("chat"))
     contents: ReportContents = _function(family.report)()
     return contents

@@ -29,7 +29,7 @@ class Stage:
     pod_data_module: str = "workloads.prepare_in_pod"
     """The same, run by all pods of a job."""
     retries: int = 3
-    """By Kubernetes. What does not resume has little to lose, and mostly fails with its result."""
+    """Restarts by Kubernetes. A stage that does not resume has little to lose, and mostly fails for good."""
     result_file: str = "metrics.jsonl"
     """In the run folder, unless it writes a table."""
     progress: Callable[[str, str], int] = newest_checkpoint
@@ -41,7 +41,7 @@ class Stage:
         return self.trains or self.writes_table
 
     def results(self, run_dir: str, output: str) -> dict[str, str]:
-        """Where it leaves what comes of it, by name."""
+        """Return the paths of its results by name."""
         if output:
             return {"results": output}
         name = "metrics" if self.result_file == "metrics.jsonl" else "results"

@@ -55,7 +55,7 @@ class Item:
     """As the guidance's cost tables call it: Compute, Storage, Network, ..."""
     dimensions: str
     key: str
-    """Of its unit price in ``config/facts/prices``."""
+    """Key of its unit price in ``config/facts/prices``."""
     units: float
     """In a month, of the price's unit."""
     scope: Scope

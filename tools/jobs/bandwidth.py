@@ -1,4 +1,4 @@
-"""What is expected of all-reduces over nodes: the file that a bandwidth job has in place of a run file."""
+"""Expected bandwidth of all-reduces over nodes: the file that a bandwidth job has in place of a run file."""
 
 from __future__ import annotations
 

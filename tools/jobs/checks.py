@@ -30,7 +30,7 @@ class Wanted:
     """How many, or a range: ``2-3`` starts with 2 at least, and takes what there is up to 3."""
     gpus_per_node: int | None = None
     folder: str | None = None
-    """Of runs, data and downloads on the shared file system."""
+    """Folder on the shared file system that holds runs, data and downloads."""
     hang_seconds: int
 
 
@@ -197,7 +197,7 @@ def run_problems(
     who: str,
     where: str,
 ) -> list[str]:
-    """What of a run does not fit the nodes that it was given; arguments as those of ``path_problems``."""
+    """Settings of a run that do not fit its nodes; arguments as those of ``path_problems``."""
     stage, sizes, num_processes = wanted.stage, place.sizes, place.num_processes
     problems = path_problems(config, stage, folder, is_shared, who=who, where=where)
     problems += bionemo_problems(config, stage, sizes, num_processes)

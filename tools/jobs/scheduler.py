@@ -1,4 +1,4 @@
-"""What a scheduler does with jobs; ``slurm/jobs.py`` and ``kubernetes/jobs.py`` implement it."""
+"""Protocol of a scheduler; ``slurm/jobs.py`` and ``kubernetes/jobs.py`` implement it."""
 
 from __future__ import annotations
 

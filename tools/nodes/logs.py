@@ -1,8 +1,8 @@
-"""What the set-up of nodes said, newest run, from CloudWatch; also of nodes that are gone.
+"""Print the newest set-up log of nodes from CloudWatch, including nodes that no longer exist.
 
 ``python -m tools.nodes.logs [NODE]``: a group, ``<group>-<n>``, a host name, or an instance id, which may be
-gone; by default all nodes that are there, and those that spoke within a day of the last word. On EKS also
-``control-plane``: what its API server, authenticator, controllers and scheduler said.
+gone. The default is all present nodes, and those whose last line is less than a day older than the newest.
+On EKS, ``control-plane`` shows the logs of its API server, authenticator, controllers and scheduler.
 """
 
 from __future__ import annotations

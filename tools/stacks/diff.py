@@ -1,4 +1,4 @@
-"""What a deployment would change, and a warning when it would take data or the cluster with it.
+"""Show what a deployment would change, and warn if it would delete data or the cluster.
 
 ``python -m tools.stacks.diff --cluster FILE`` shows `cdk diff` and compares the deployed templates with
 cdk.out; ``--old FILE --new FILE`` compares two templates without AWS. Exit status 1 when something that holds

@@ -1,4 +1,4 @@
-"""What the report of a run on questions shows: ROUGE before and after, and the first answers."""
+"""Report sections of a run on questions: ROUGE before and after, and the first answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs in the batch script of a job: checks its nodes, starts the stage on them, and sees it to its end.
+"""Supervisor in the batch script of a job: checks its nodes, starts the stage on them and waits for its end.
 
 ``python3 -m workloads.launch.slurm_supervisor JOB``, by the node's own Python: standard library alone.
 

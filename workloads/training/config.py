@@ -1,4 +1,4 @@
-"""What the trainer reads of a run, and how a run file becomes typed sections.
+"""Sections of a run file that the trainer reads, and their parser.
 
 A run is one YAML file of differences over the defaults; ``key=value`` changes single fields. It holds
 sections (``model:``, ``data:``, ...) with the fields of dataclasses; ``workloads/run_file.py`` has the rest.
@@ -30,7 +30,7 @@ LoraTarget = Literal["query", "key", "value", "attention_output", "intermediate"
 
 @dataclass(frozen=True, kw_only=True)
 class StartConfig:
-    """What of the section ``model`` is the same for every family."""
+    """Fields of the section ``model`` that all families share."""
 
     init_from: str | None = None
     """Checkpoint folder or hub id to start from; null trains from random weights. With ``chat:`` a folder, a

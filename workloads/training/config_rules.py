@@ -90,7 +90,7 @@ def training_rules(config: RunConfig) -> list[Rule]:
 
 
 def xla_violations(config: RunConfig) -> list[str]:
-    """What a run asks for that XLA devices, as NeuronCores, do not do; each as a rule's message."""
+    """Return settings that XLA devices, such as NeuronCores, do not support; each as a rule's message."""
     problems = []
     if config.parallel.mode != "ddp":
         problems.append(

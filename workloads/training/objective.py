@@ -63,7 +63,7 @@ class Objective(ABC):
     """
 
     xla_problems: Sequence[str] = ()
-    """What of it XLA devices do not do."""
+    """Settings of the objective that XLA devices do not support."""
 
     def __init__(self, config: RunConfig, split: ProteinSplit, model_config: PretrainedConfig) -> None:
         self.config, self.split, self.model_config = config, split, model_config
@@ -167,7 +167,7 @@ class Objective(ABC):
         return {}
 
     def report_contents(self) -> ReportContents:
-        """What the run's report shows besides what all show."""
+        """Return the report sections of this objective."""
         from .report.contents import ReportContents
 
         return ReportContents()

@@ -30,7 +30,7 @@ REPLACED = {
     r"(.*TARGET=eks.*)clusters/mine": r"\1clusters/eks",
     "clusters/mine": "clusters/slurm",
 }
-"""What stands for a value in a document, and one to type."""
+"""Placeholders of the documents, each with a value to type."""
 
 
 class ParsedError(BaseException):

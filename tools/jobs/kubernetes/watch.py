@@ -1,4 +1,4 @@
-"""What became of jobs of Kubernetes: status, logs, results."""
+"""Status, logs and results of Kubernetes jobs."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class SlurmJobs(Scheduler):
             raise ValueError(f"{error}; the jobs go on") from None
 
     def _place(self, options: argparse.Namespace) -> tuple[str, str]:
-        """Whose jobs, and their folder."""
+        """Return the jobs' user, and their folder."""
         user = job_user(self._cluster, options.user, getpass.getuser() if slurm_is_here() else None)
         return user, options.folder or user_folder(self._cluster, user)
 

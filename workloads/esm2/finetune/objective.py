@@ -50,7 +50,7 @@ ADAPTED = adapters.AdaptedModules(
     },
     head="classifier",
 )
-"""Of transformers' ESM-2 with a head."""
+"""Module names of transformers' ESM-2 with a head."""
 
 
 class FineTuning(AdaptedObjective):

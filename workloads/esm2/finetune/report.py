@@ -77,7 +77,7 @@ def read_predictions(run_dir: Path, data: Path) -> PredictedSplit | None:
 
 
 class TaskContents(ReportContents):
-    """What the report of a fine-tuning run shows: its scores, and figures of its predictions."""
+    """Report sections of a fine-tuning run: its scores, and figures of its predictions."""
 
     predicted = None
     parameters_note = "head included"
@@ -93,7 +93,7 @@ class TaskContents(ReportContents):
         self._predictions = read_predictions(run_dir, Path(str(data and data.get("path"))))
 
     def cards(self, evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> list[Card]:
-        """Of the final predictions, or of the last evaluation of a run that is still going."""
+        """Scores of the final predictions, or of the last evaluation of a run that is still going."""
         validation = {
             name.removeprefix("eval_"): value for name, value in last_validation(evaluations).items()
         }

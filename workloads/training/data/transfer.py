@@ -57,7 +57,7 @@ class SourceKind:
     name: str
     """In messages, as in "no FASTA file in this folder"."""
     suffixes: tuple[str, ...]
-    """Of files in a folder. A file that is named itself may have any suffix: its reader checks it."""
+    """Suffixes of files in a folder. A file given by name may have any suffix; its reader checks it."""
     sample: Path
     """File of this repository, which the word ``sample`` stands for."""
     addresses: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""What the report of a run shows besides what all show: how well the model does what it is trained for."""
+"""Report sections that depend on the objective of a run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .page import Card, first_number, formatted
 
 
 class ReportContents:
-    """Of pre-training on proteins; subclasses are those of other objectives."""
+    """Report sections of pre-training on proteins; subclasses are those of other objectives."""
 
     unit = "residues"
     records = "proteins"
     groups = "clusters"
-    """What splits hold whole, in the table of the data."""
+    """Unit that a split never divides, in the table of the data."""
     predicted: str | None = "masked residue"
-    """What the loss is the cross-entropy of; None if it is another loss."""
+    """Target of the cross-entropy loss; None for another loss."""
     parameters_note = ""
     score_titles: Mapping[str, str] = {}
     """Titles of scores by their names in the log, which have ``eval_`` before."""
@@ -54,7 +54,7 @@ class ReportContents:
         return ""
 
     def subtitle(self, config: Mapping[str, Any]) -> str:
-        """What is trained, in a word or two."""
+        """Return the name of the trained model, in a word or two."""
         model = config.get("model")
         if not isinstance(model, Mapping) or model.get("init_from") or "size" not in model:
             return ""

@@ -72,7 +72,7 @@ def score(
     """
 
     def masked(host: HostPack) -> Pack:
-        return mask_pack(host, shape.max_length, mask_fraction, here.packs_on)
+        return mask_pack(host, shape.max_length, mask_fraction, here.runtime.packs_on)
 
     stream = ProteinStream(split, shape, EVALUATION_SEED)
     return score_packs(model, stream, masked, dtype=dtype, here=here, num_packs=num_packs)
@@ -93,7 +93,7 @@ def score_packs(
     ``pack_of`` makes what the model reads, whose ``targets`` are -100 where nothing is predicted.
     """
     started = time.monotonic()
-    totals = torch.zeros(3, dtype=torch.float64, device=here.packs_on)  # loss, correct, predicted
+    totals = torch.zeros(3, dtype=torch.float64, device=here.runtime.packs_on)  # loss, correct, predicted
     proteins = residues = 0
     inner = bare(model)
     beat("evaluating", slow=True)  # layers may be compiled for it
@@ -103,8 +103,8 @@ def score_packs(
         mine = packs[here.rank] if here.rank < len(packs) else None
         pack = pack_of(stream.load(mine))
         with torch.autocast(here.device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-            prediction = inner(here.placed(pack))
-        here.cut_graph()
+            prediction = inner(here.runtime.place(pack))
+        here.runtime.flush()
         found = (prediction.loss_sum, prediction.num_correct, (pack.targets != -100).sum())
         totals += torch.stack([value.to(totals.device).double() for value in found])
         beat("evaluating")

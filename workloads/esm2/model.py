@@ -20,7 +20,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import (
     EsmConfig,
     EsmForMaskedLM,
@@ -31,7 +30,7 @@ from transformers import (
 )
 from transformers.models.esm.modeling_esm import EsmLayer
 
-from workloads.training import xla
+from workloads.training.device_runtime import runtime_of
 from workloads.training.layered_model import LayeredModel
 
 from .alphabet import MASK, PAD, VOCAB_SIZE
@@ -199,10 +198,7 @@ class PackedModel(LayeredModel, EsmPreTrainedModel):
             affine = None if following is None else (following.weight, following.bias)
             arguments = (hidden, normed, cos, sin, pack.segments, wanted, affine)
             if self.activation_checkpointing and torch.is_grad_enabled():
-                if hidden.device.type == "xla":
-                    hidden = xla.recomputed(lambda *given, layer=layer: layer(*given)[0], *arguments)
-                else:  # there is no dropout, so no generator state to bring back
-                    hidden, _ = checkpoint(layer, *arguments, use_reentrant=False, preserve_rng_state=False)
+                hidden = runtime_of(hidden.device).recomputed(layer, *arguments)
             else:
                 hidden, normed = layer(*arguments)
         return _layer_norm(hidden, self.esm.encoder.emb_layer_norm_after)

@@ -64,11 +64,10 @@ class Checkpointer:
         self._here = here
         self._identity = dict(identity)
         self._keep = keep
-        self._on_xla = here.device.type == "xla"
         self._options = StateDictOptions(
             ignore_frozen_params=not trains_all,
             strict=trains_all,
-            cpu_offload=self._on_xla,  # whose tensors torch's files cannot hold
+            cpu_offload=here.runtime.checkpoints_on_host,
         )
         self._trains_all = trains_all
         # Background collectives need a group of their own, or they would meet those of the training step.
@@ -103,9 +102,9 @@ class Checkpointer:
         if not _STAGES_AGAIN:
             self._stager = DefaultStager(self._staging)
         state: dict[str, Any] = {}
-        # With XLA every process has all of it. A copy on the host for each of a node's 32 or 64, and another
-        # to write from, would be more than the host's memory.
-        if not self._on_xla or self._here.is_first:
+        # Every process has all of it. A copy on the host for each of a node's 32 or 64 NeuronCores, and
+        # another to write from, would be more than the host's memory.
+        if self._here.is_first or not self._here.runtime.checkpoints_on_host:
             state["model"], optimizer_state = self._state(model, optimizers)
             # The rest is settings, which the run file has, and which torch would store as pickles.
             state["optimizer"] = {"state": optimizer_state["state"]}

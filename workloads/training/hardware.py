@@ -21,8 +21,8 @@ from torch import nn
 
 from workloads.training.adapters.four_bit import FourBitLinear
 
-from . import xla
 from .config import TrainConfig
+from .device_runtime import runtime_of
 from .layered_model import LayeredModel
 from .peak_rates import PEAK_BF16_FLOPS
 
@@ -92,11 +92,9 @@ def executed_flops(
 
 def peak_flops(device: torch.device) -> float | None:
     """bf16 FLOP/s of one device, None where it is not known (and on CPUs)."""
-    if device.type == "xla":
-        return xla.peak_flops(device)
-    if device.type != "cuda":
-        return None
-    return peak_of(torch.cuda.get_device_name(device))
+    if device.type == "cuda":
+        return peak_of(torch.cuda.get_device_name(device))
+    return runtime_of(device).peak_flops()
 
 
 def peak_of(name: str) -> float | None:
@@ -147,12 +145,12 @@ def environment(device: torch.device) -> dict[str, Any]:
     """Hardware and versions, for reports and benchmark results."""
     is_cuda = device.type == "cuda"
     return {
-        "device": _name(device),
+        "device": runtime_of(device).name() or cpu_name(),
         "cpu_cores": os.cpu_count(),
         "platform": platform.platform(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "torch_xla": xla.version(device),
+        "torch_xla": runtime_of(device).torch_xla_version(),
         "transformers": transformers.__version__,
         "numpy": np.__version__,
         "cuda": torch.version.cuda if is_cuda else None,
@@ -176,12 +174,6 @@ def printed(command: list[str], folder: Path | None = None) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None
-
-
-def _name(device: torch.device) -> str:
-    if device.type == "xla":
-        return xla.device_name()
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
 
 
 def cpu_name() -> str:

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor, Placement, Shard
 from torch.optim import AdamW, Muon, Optimizer
 
 from .config import OptimConfig
+from .device_runtime import runtime_of
 
 _IN_LAYERS = re.compile(r"\.layers?\.\d+\.")
 """In names of parameters, as transformers calls layers."""
@@ -48,7 +49,8 @@ def build_optimizers(
         {"params": matrices, "weight_decay": config.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
-    optimizers.append(AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, **_kernel(named[0][1])))
+    options = runtime_of(named[0][1].device).adamw
+    optimizers.append(AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, **options))
     return optimizers
 
 
@@ -161,16 +163,6 @@ def newton_schulz(
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x.mT if is_tall else x
-
-
-def _kernel(parameter: Tensor) -> dict[str, bool]:
-    """How AdamW is computed on a parameter's device.
-
-    torch's fused kernel knows no XLA device. There the number of steps lies on the device (``capturable``),
-    so that no graph has a number that follows from it. Of a 1, which bias corrections come to late in a run,
-    torch_xla makes a constant, and so a new graph.
-    """
-    return {"capturable": True} if parameter.device.type == "xla" else {"fused": True}
 
 
 def learning_rate(step: int, max_steps: int, config: OptimConfig) -> float:

@@ -49,9 +49,8 @@ def parallelize(
     model.make_buffers(torch.device("cpu"))
     loaded(model, dtype)
     model.to(here.device)
-    if here.device.type == "xla":
-        model.tie_weights()  # again, since XLA's tensors do not fit into parameters that are there
-    if here.world_size == 1 or here.device.type == "xla":  # whose graphs contain the reduction
+    model.tie_weights()  # again: a move to some devices replaces the parameters
+    if here.world_size == 1 or here.runtime.reduces_gradients:
         return model
     # torch 2.13 deprecates the name that torch 2.11 has.
     is_new = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters

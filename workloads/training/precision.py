@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from . import xla
 from .config import TrainConfig
+from .device_runtime import runtime_of
 from .hardware import cpu_name
 from .processes import Processes
 from .whole_file import write_whole
@@ -67,7 +67,7 @@ def select_precision(
             print(f"warning: {text}", file=sys.stderr)
         return Precision(train.precision, "train.precision sets it")
     if device.type != "cpu":
-        has_bf16 = device.type == "cuda" or xla.is_neuron(device) or has_bf16_instructions()
+        has_bf16 = runtime_of(device).has_bf16 or has_bf16_instructions()
         return Precision("bf16" if has_bf16 else "fp32", "it is the default on this device")
     selected = [_on_cpu(run_dir) if is_first else Precision("", "")]
     if here is not None:

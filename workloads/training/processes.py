@@ -13,17 +13,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from . import xla
 from .command_line import Stopped, StopSignal
+from .device_runtime import DeviceRuntime, requested_runtime, runtime_of
 
-Packed = TypeVar("Packed")
-"""A dataclass of tensors."""
 PATIENCE = "ESM2_LOCK_SECONDS"
 """Environment variable: how long to wait for a lock that the last start of a job may still hold."""
 
@@ -66,25 +64,13 @@ class Processes:
             raise Stopped
 
     @property
-    def packs_on(self) -> torch.device:
-        """Where packs are masked: on the device, or on the host for XLA (masks are a hash of 64 bits, and
-        Trainium computes with 32: AWS Neuron's compiler error NCC_ESFH002).
-        """
-        return torch.device("cpu") if self.device.type == "xla" else self.device
-
-    def placed(self, pack: Packed) -> Packed:
-        """A pack on this process's device."""
-        return pack if self.packs_on == self.device else xla.placed(pack, self.device)
+    def runtime(self) -> DeviceRuntime:
+        return runtime_of(self.device)
 
     def add_up(self, values: Tensor) -> None:
-        """Sum over all processes, in place; on XLA it becomes part of the graph, unless on the host."""
+        """Sum over all processes, in place, on the device of the values."""
         on_host = values.device.type == "cpu"
         dist.all_reduce(values, group=self.control if on_host else None)
-
-    def cut_graph(self) -> None:
-        """On XLA have what was recorded so far run, by itself; nothing elsewhere."""
-        if self.device.type == "xla":
-            xla.cut_graph()
 
     def to_host(self, values: Tensor) -> list[float]:
         """Wait for the device, and so for all processes whose results went into the values."""
@@ -92,42 +78,24 @@ class Processes:
 
 
 @contextlib.contextmanager
-def processes(timeout: timedelta | None = None, *, xla_cache: Path | None = None) -> Iterator[Processes]:
+def processes(timeout: timedelta | None = None, *, compile_cache: Path | None = None) -> Iterator[Processes]:
     """Join the process group that torchrun describes; without torchrun, a group of one.
 
     NCCL for tensors on CUDA, gloo for the rest. A collective that lasts longer than ``timeout`` ends the
-    process; torch's default is 10 minutes with NCCL, 30 with gloo. With ``xla_cache``, a folder of this run
-    alone for what is compiled, the device that PJRT_DEVICE names goes before CUDA.
+    process; torch's default is 10 minutes with NCCL, 30 with gloo. With ``compile_cache``, a folder of this
+    run alone for compiled graphs, the device that PJRT_DEVICE names goes before CUDA.
 
     Raises:
         ValueError: if PJRT_DEVICE names a device that cannot be used, or not by several processes.
     """
-    cache = xla_cache if xla.is_requested() else None
-    cuda = torch.cuda.is_available() and cache is None
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-    if cache is not None:
-        xla.register(cache)
-        backend = "xla"  # alone: it takes no other beside it
+    runtime = requested_runtime(compile_cache)
     if "RANK" in os.environ:
-        dist.init_process_group(
-            backend,
-            timeout=timeout,
-            device_id=device if cuda else None,
-            init_method=None if cache is None else xla.RENDEZVOUS,
-        )
+        dist.init_process_group(runtime.backend, timeout=timeout, **runtime.group_options())
     else:
         store = dist.HashStore()  # type: ignore[attr-defined]
-        dist.init_process_group(backend, store=store, rank=0, world_size=1)
+        dist.init_process_group(runtime.backend, store=store, rank=0, world_size=1)
     control = dist.new_group(backend="gloo", timeout=timeout)
-    if cache is not None:
-        if dist.get_rank() == 0:
-            xla.drop_locks(cache)
-        dist.barrier(group=control)
-        device = xla.connected_device()
+    device = runtime.connect(compile_cache, control)
     yield Processes(dist.get_rank(), dist.get_world_size(), device, control)
     # Not after an error: it would wait for processes that know nothing of it.
     dist.destroy_process_group()

@@ -21,6 +21,7 @@ from workloads.training.tracking.training_metrics import TrainingMetrics
 from .checkpoint import Checkpointer
 from .command_line import Stopped, signals_to, tell
 from .config import RunConfig
+from .device_runtime import COMPILE_CACHE
 from .hardware import environment, executed_flops, matmul_ceiling, peak_flops, peak_memory_bytes
 from .heartbeat import beat
 from .loader import ReadAhead, StepPacks
@@ -31,7 +32,6 @@ from .progress import Progress, Window
 from .records import ProteinSplit
 from .saved_model import full_weights
 from .trainer import Trainer
-from .xla import CACHE
 
 
 def train(objective: Objective, here: Processes) -> dict[str, Any]:
@@ -238,7 +238,8 @@ def _finish(
     slots, pairs = progress.steady_slots, progress.steady_attended_pairs
     steady_flops = trainer.num_flops(progress.steady_residues, pairs)
     empty = objective.stream(objective.split, trainer.shape, 0).load(None)
-    rows = len(objective.pack(empty, trainer.shape, here.packs_on).rows) * (slots // trainer.shape.num_tokens)
+    pack = objective.pack(empty, trainer.shape, here.runtime.packs_on)
+    rows = len(pack.rows) * (slots // trainer.shape.num_tokens)
     recomputed = config.train.activation_checkpointing
     executed = executed_flops(bare(trainer.model), slots, rows, pairs, recomputed=recomputed)
     parameters = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
@@ -250,7 +251,7 @@ def _finish(
         log.evaluation(progress.step, "validation" if test is None else "test", **written)
     peak, seconds = peak_flops(here.device), max(progress.seconds, 1e-9)
     memory = peak_memory_bytes(here.device)
-    ceiling = None if trainer.on_xla else matmul_ceiling(here.device, trainer.dtype)
+    ceiling = None if here.runtime.compiles_shapes else matmul_ceiling(here.device, trainer.dtype)
     steady = progress.steady_seconds
 
     def share(flops: float, of: float | None) -> float | None:
@@ -304,7 +305,10 @@ def train_run(config: RunConfig, make_objective: Callable[[], Objective]) -> Non
         f"{run_dir} is being trained by another process; wait for it, stop it (its workers too), or choose "
         "another 'name'"
     )
-    with processes(xla_cache=run_dir / CACHE) as here, exclusive(run_dir / "lock", here, when_held):
+    with (
+        processes(compile_cache=run_dir / COMPILE_CACHE) as here,
+        exclusive(run_dir / "lock", here, when_held),
+    ):
         if here.is_first and config.packs_per_step % here.world_size:
             print(
                 f"warning: a step has {config.packs_per_step} packs for {here.world_size} processes, so some "

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from . import xla
 from .checksums import verified
 from .command_line import RunError
 from .config import RunConfig
@@ -42,7 +41,7 @@ class StepResult:
 class _Launched:
     """A step that the device may still be computing.
 
-    ``figures`` are loss, gradient norm and, except on XLA, 1 if this or an earlier step was not finite.
+    ``figures`` are loss, gradient norm and, if the run has a failure flag, the flag.
     """
 
     def __init__(self, number: int, learning_rate: float, figures: Tensor) -> None:
@@ -62,16 +61,15 @@ class _Launched:
 class Trainer:
     """One run: model, optimizers, data and the steps over them.
 
-    Except on XLA, the host launches a step before it waits for the one before.
+    With a failure flag, the host launches a step before it waits for the one before.
     """
 
     def __init__(self, objective: Objective, here: Processes) -> None:
         self.objective, self.here = objective, here
         self.config: RunConfig = objective.config
         config, train = self.config, self.config.train
-        self.on_xla = here.device.type == "xla"
-        if self.on_xla:
-            xla.check(config, objective.xla_problems)
+        self.runtime = here.runtime
+        self.runtime.check(config, objective.xla_problems)
         self.shape = objective.pack_shape(objective.split)
         self.precision = select_precision(train, here.device, here, config.run_dir)
         self.dtype = self.precision.dtype
@@ -97,13 +95,9 @@ class Trainer:
         self.progress = Progress()
         self._launched: _Launched | None = None
         self._result: StepResult | None = None
-        if self.on_xla:
-            xla.begin(self.model, self.optimizers)
-        else:
-            # 1 from the first step that is not finite, on all processes. Optimizers then change nothing.
-            self._failed = torch.zeros((), device=here.device)
-            for optimizer in self.optimizers:
-                optimizer.found_inf = self._failed  # type: ignore[attr-defined]
+        self.runtime.prepare(self.model, self.optimizers)
+        # 1 from the first step that is not finite, on all processes.
+        self._failed = self.runtime.failure_flag(self.optimizers)
         self.has_stepped = False
 
     def step(self, step: StepPacks) -> None:
@@ -113,46 +107,45 @@ class Trainer:
         or in ``settle``.
 
         Raises:
-            NonFiniteLossError: if the step before was not finite; on XLA, if this one is not.
+            NonFiniteLossError: if the step before was not finite; without a failure flag, if this one is not.
         """
-        here, objective = self.here, self.objective
+        here, objective, runtime = self.here, self.objective, self.runtime
         lr = learning_rate(self.progress.step + 1, self.config.train.max_steps, objective.optim)
         set_learning_rate(self.optimizers, lr)
-        packs = [objective.pack(host, self.shape, here.packs_on) for host in step.packs]
+        packs = [objective.pack(host, self.shape, runtime.packs_on) for host in step.packs]
         # The loss is a mean over all targets of the step, on any process and in any micro-batch. DDP and
         # FSDP average gradients over processes, hence the factor world_size.
         num_targets = torch.stack([objective.num_targets(pack) for pack in packs]).sum()
         here.add_up(num_targets)
         num_targets = num_targets.clamp(min=1).to(here.device)  # a step of a few short proteins may have none
         loss = torch.zeros((), device=here.device)
-        here.cut_graph()  # or the first micro-batch would have a constant where others have this tensor
+        runtime.flush()  # or the first micro-batch would have a constant where others have this tensor
         for index, pack in enumerate(packs):
             with accumulating(self.model, is_last=index == len(packs) - 1):
                 with torch.autocast(
                     here.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16
                 ):
-                    loss_sum = objective.loss_sum(self.model, here.placed(pack))
+                    loss_sum = objective.loss_sum(self.model, runtime.place(pack))
                 (loss_sum * (here.world_size / num_targets)).backward()
             loss += loss_sum.detach() / num_targets
-            here.cut_graph()  # all micro-batches are the same graph
+            runtime.flush()  # all micro-batches are the same graph
             self.beat()
-        if self.on_xla:
-            xla.average_gradients(self.optimizers)
+        runtime.reduce_gradients(self.optimizers)
         here.add_up(loss)
         figures = torch.stack([loss, clip_gradients(self.model, objective.optim.clip_norm)])
-        if not self.on_xla:
+        if self._failed is not None:
             self._failed += ~figures.isfinite().all()
             here.add_up(self._failed)
             self._failed.clamp_(max=1)
             figures = torch.cat([figures, self._failed[None]])
-        here.cut_graph()
+        runtime.flush()
         before, self._launched = self._launched, _Launched(self.progress.step + 1, lr, figures)
-        if self.on_xla:
-            self.settle()  # no optimizer there takes a flag
+        if self._failed is None:
+            self.settle()  # before the optimizers change the weights
         for optimizer in self.optimizers:
             optimizer.step()
-            optimizer.zero_grad(set_to_none=not self.on_xla)
-        here.cut_graph()
+            optimizer.zero_grad(set_to_none=not runtime.keeps_gradients)
+        runtime.flush()
         self.progress.add(step)
         self.has_stepped = True
         if before is not None:

@@ -15,7 +15,7 @@ from tools.plan.memory import Layout, memory
 from tools.plan.model_size import ModelShape, parameters_of
 from workloads.esm2.window_attention import window_attention
 from workloads.run_file import ModelConfig, RunFile
-from workloads.training import xla
+from workloads.training import device_runtime
 from workloads.training.config import TrainConfig
 
 CONFIGS = Path("workloads/esm2/configs")
@@ -70,9 +70,13 @@ def test_a_run_on_trainium_measures_it(
 ) -> None:
     monkeypatch.setenv("PJRT_DEVICE", "NEURON")
     (tmp_path / "product_name").write_text("trn1.32xlarge\n")
-    monkeypatch.setattr(xla, "_INSTANCE_TYPE", tmp_path / "product_name")
+    monkeypatch.setattr(device_runtime, "_INSTANCE_TYPE", tmp_path / "product_name")
     results = tmp_path / "results.json"
-    results.write_text(json.dumps({"mfu": 0.1, "environment": {"device": xla.device_name()}}))
+    results.write_text(
+        json.dumps(
+            {"mfu": 0.1, "environment": {"device": device_runtime.runtime_of(torch.device("xla", 0)).name()}}
+        )
+    )
     assert plan(monkeypatch, "esm2_150m", "slurm-trn1", *FITTING, "--measured", str(results)) == 0
     assert "10 %: measured on Trainium by the run of --measured" in capsys.readouterr().out
     with pytest.raises(ValueError, match="the run was on Trainium, and the cluster has Trainium2"):

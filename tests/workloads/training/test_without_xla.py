@@ -14,7 +14,8 @@ from workloads.esm2.attention import Segments, packed_attention, rotate
 from workloads.esm2.finetune.objective import FineTuning
 from workloads.esm2.window_attention import window_attention
 from workloads.run_file import load_config
-from workloads.training import xla
+from workloads.training import device_runtime
+from workloads.training.device_runtime import CACHE_VARIABLE, XlaRuntime, drop_locks, register
 
 
 @pytest.mark.parametrize("max_length", [97, 64, 33])
@@ -43,6 +44,7 @@ def test_windows_give_what_proteins_one_by_one_give(max_length: int, num_tokens:
 
 
 def test_what_is_not_done_on_xla_is_named(run_file: Path) -> None:
+    xla = XlaRuntime(torch.device("xla", 0))
     refused = load_config(run_file, ["parallel.mode=fsdp", "train.compile=on", "optim.name=muon"])
     with pytest.raises(ValueError, match=r"parallel\.mode: got fsdp") as raised:
         xla.check(refused)
@@ -57,7 +59,7 @@ def test_a_device_that_cannot_be_had_is_an_error(
     run_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PJRT_DEVICE", "NEURON")
-    monkeypatch.setenv(xla.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     monkeypatch.setitem(sys.modules, "torch_xla", None)
     with pytest.raises(ValueError, match="PJRT_DEVICE: got NEURON, and torch_xla cannot be imported"):
         train_here(run_file)
@@ -72,27 +74,27 @@ def test_locks_in_a_run_s_own_cache_are_dropped(tmp_path: Path, monkeypatch: pyt
     compiled.touch()
     monkeypatch.setitem(sys.modules, "torch_xla", None)
     monkeypatch.setenv("PJRT_DEVICE", "NEURON")
-    monkeypatch.setenv(xla.CACHE_VARIABLE, "/fsx/everyones")
+    monkeypatch.setenv(CACHE_VARIABLE, "/fsx/everyones")
     with pytest.raises(ValueError, match="torch_xla cannot be imported"):
-        xla.register(tmp_path)
-    xla.drop_locks(tmp_path)
+        register(tmp_path)
+    drop_locks(tmp_path)
     assert lock.exists()
-    monkeypatch.delenv(xla.CACHE_VARIABLE)
+    monkeypatch.delenv(CACHE_VARIABLE)
     with pytest.raises(ValueError, match="torch_xla cannot be imported"):
-        xla.register(tmp_path)
-    assert os.environ[xla.CACHE_VARIABLE] == str(tmp_path)
-    xla.drop_locks(tmp_path)
+        register(tmp_path)
+    assert os.environ[CACHE_VARIABLE] == str(tmp_path)
+    drop_locks(tmp_path)
     assert compiled.exists() and not lock.exists()
 
 
 def test_peak_of_a_core_is_that_of_its_instance_type(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(xla, "_INSTANCE_TYPE", tmp_path / "product_name")
-    device = torch.device("xla", 0)
+    monkeypatch.setattr(device_runtime, "_INSTANCE_TYPE", tmp_path / "product_name")
+    core = XlaRuntime(torch.device("xla", 0))
     peaks = []
     for instance_type in ("trn1.32xlarge", "trn1n.32xlarge", "trn2.48xlarge", "trn9.48xlarge"):
         (tmp_path / "product_name").write_text(instance_type + "\n")
         monkeypatch.setenv("PJRT_DEVICE", "NEURON")
-        peaks.append(xla.peak_flops(device))
+        peaks.append(core.peak_flops())
         monkeypatch.setenv("PJRT_DEVICE", "CPU")
-        assert xla.peak_flops(device) is None
+        assert core.peak_flops() is None
     assert peaks == [95e12, 95e12, 166.75e12, None]

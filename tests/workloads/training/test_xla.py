@@ -25,7 +25,8 @@ from tests.workloads.training.training_runs import (
     train_here,
     write_run_file,
 )
-from workloads.training import xla
+from workloads.training import device_runtime
+from workloads.training.device_runtime import XlaRuntime
 from workloads.training.processes import processes
 from workloads.training.trainer import StepResult, Trainer
 
@@ -66,8 +67,10 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def train(prepared: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Train on ``cpu`` or ``xla`` in this process; the run's folder."""
+def train_first(
+    prepared: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
+    """Train on ``cpu`` or ``xla`` in this process; return the run's folder."""
     folder = tmp_path_factory.mktemp("xla")
     run_file = write_run_file(folder, prepared, tiny_model)
     with pytest.MonkeyPatch.context() as patch:
@@ -86,7 +89,7 @@ def train(prepared: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="module")
-def trained(train: Callable[..., Path]) -> Trained:
+def trained(train_first: Callable[..., Path]) -> Trained:
     """``cpu`` and ``xla``, the same run on either."""
     counts: list[Counts] = []
     slow: list[bool] = []
@@ -99,13 +102,19 @@ def trained(train: Callable[..., Path]) -> Trained:
         slow.append(said[-1])
         return result
 
-    train("cpu", "cpu")
+    train_first("cpu", "cpu")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "step", counted)
         patch.setattr("workloads.training.trainer.beat", lambda _, slow: said.append(slow))
         metrics.clear_all()
-        run_dir = train("xla", "xla")
+        run_dir = train_first("xla", "xla")
     return Trained(run_dir.parent, counts, slow)
+
+
+@pytest.fixture(scope="module")
+def train(train_first: Callable[..., Path], trained: Trained) -> Callable[..., Path]:
+    """Train after ``trained``, which counts the graphs of a process that has compiled none."""
+    return train_first
 
 
 def results(run_dir: Path) -> dict[str, Any]:
@@ -145,11 +154,11 @@ def test_nothing_falls_back_to_the_host(trained: Trained) -> None:
 def test_a_resumed_run_is_exact(train: Callable[..., Path]) -> None:
     settings = ("optim.schedule=constant",)
     whole = train("xla", "whole", *settings)
-    train("xla", "resumed", *settings, "train.max_steps=17")
+    train("xla", "resumed", *settings, f"train.max_steps={NUM_STEPS - 3}")
     before = Counts.now()
     assert losses(train("xla", "resumed", *settings)) == losses(whole)
-    # All others are known to this process, and a checkpoint is read by none.
-    assert Counts.now().compiled - before.compiled == 1
+    # One follows from the restored progress, unless an earlier test has compiled it. A checkpoint needs none.
+    assert Counts.now().compiled - before.compiled <= 1
 
 
 @pytest.mark.parametrize("devices", [("cpu", "xla"), ("xla", "cpu")])
@@ -175,7 +184,7 @@ def test_gradients_are_summed_within_the_graph(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch_xla.runtime, "world_size", lambda: 2)
     parameter = nn.Parameter(torch.zeros(3, device=torch_xla.device()))
     parameter.grad = torch.tensor([0.0, 1.0, 4.0]).to(parameter.device)
-    xla.average_gradients([torch.optim.SGD([parameter], lr=1.0)])
+    XlaRuntime(parameter.device).reduce_gradients([torch.optim.SGD([parameter], lr=1.0)])
     assert "all-reduce" in torch_xla._XLAC._get_xla_tensors_hlo([parameter.grad])
     assert parameter.grad.tolist() == [0.0, 0.5, 2.0]
 
@@ -212,9 +221,9 @@ def test_locks_go_before_anything_compiles(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("PJRT_DEVICE", "CPU")
     done: list[Path | str] = []
     device = torch_xla.device()
-    monkeypatch.setattr(xla, "drop_locks", done.append)
-    monkeypatch.setattr(xla, "connected_device", lambda: done.append("summed") or device)
-    with processes(xla_cache=tmp_path) as here:
+    monkeypatch.setattr(device_runtime, "drop_locks", done.append)
+    monkeypatch.setattr(XlaRuntime, "summed_device", lambda self: done.append("summed") or device)
+    with processes(compile_cache=tmp_path) as here:
         assert here.device == device
     assert done == [tmp_path, "summed"]
 

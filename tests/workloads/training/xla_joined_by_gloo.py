@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from workloads.run_file import run_stage
 from workloads.train import train as main
-from workloads.training import xla
+from workloads.training.device_runtime import XlaRuntime
 from workloads.training.processes import Processes
 
 
@@ -32,7 +32,7 @@ def add_up(here: Processes, values: Tensor) -> None:
     values.copy_(on_host)
 
 
-def average_gradients(optimizers: Iterable[Optimizer]) -> None:
+def reduce_gradients(runtime: XlaRuntime, optimizers: Iterable[Optimizer]) -> None:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -43,9 +43,9 @@ def average_gradients(optimizers: Iterable[Optimizer]) -> None:
 
 if __name__ == "__main__":
     with (
-        mock.patch.object(xla, "RENDEZVOUS", "env://"),
-        mock.patch.object(xla, "connected_device", torch_xla.device),
-        mock.patch.object(xla, "average_gradients", average_gradients),
+        mock.patch.object(XlaRuntime, "rendezvous", "env://"),
+        mock.patch.object(XlaRuntime, "summed_device", staticmethod(torch_xla.device)),
+        mock.patch.object(XlaRuntime, "reduce_gradients", reduce_gradients),
         mock.patch.object(Processes, "add_up", add_up),
     ):
         run_stage(main)

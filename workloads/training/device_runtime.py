@@ -1,0 +1,327 @@
+"""Operations that differ by the kind of device, so that the trainer is the same on all of them.
+
+``DeviceRuntime`` serves the CPU and CUDA GPUs; most of its methods do nothing. ``XlaRuntime`` serves XLA
+devices: AWS Trainium by torch-neuronx, or this machine's cores to test the same code.
+
+torch_xla records operations instead of running them; ``flush`` compiles what was recorded and starts it.
+A graph that was seen before is not compiled again, so a run is made of the same few graphs: constant shapes,
+no number that changes as a constant, no value read by the host in between. neuronx-cc takes minutes for each.
+
+torch 2.9 is the last that AWS Neuron supports by XLA (release notes of SDK 2.29; later ones bring a device of
+their own, ``neuron``, which is not used here). torch_xla is imported where it is used: others lack it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+from torch.utils.checkpoint import checkpoint
+
+from .config import RunConfig
+from .config_rules import xla_violations
+from .peak_rates import NEURON_CORE_BF16_FLOPS
+
+T = TypeVar("T")
+
+PJRT_DEVICE = "PJRT_DEVICE"
+"""Variable by which torch_xla chooses its device: NEURON, or CPU."""
+COMPILE_CACHE = "neuron-cache"
+"""Folder within a run's folder: compiled graphs, for all nodes and for later starts."""
+CACHE_VARIABLE = "NEURON_COMPILE_CACHE_URL"
+_CHIPS = {"trn1": "Trainium", "trn2": "Trainium2"}
+_INSTANCE_TYPE = Path("/sys/devices/virtual/dmi/id/product_name")
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceRuntime:
+    """The CPU or a CUDA GPU."""
+
+    device: torch.device
+    reduces_gradients: ClassVar[bool] = False
+    """Whether ``reduce_gradients`` averages over processes. Otherwise DDP or FSDP2 does."""
+    keeps_gradients: ClassVar[bool] = False
+    """Whether gradients are set to zero in place between steps, rather than freed."""
+    checkpoints_on_host: ClassVar[bool] = False
+    """Whether checkpoints are copied to the host first, by the first process alone."""
+    compiles_shapes: ClassVar[bool] = False
+    """Whether each new shape is compiled, for minutes. Then the ceiling of products is not measured."""
+    adamw: ClassVar[dict[str, bool]] = {"fused": True}
+    """Options of AdamW."""
+
+    @property
+    def backend(self) -> str:
+        """Backend of torch.distributed."""
+        return "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
+
+    def group_options(self) -> dict[str, Any]:
+        """Return the device's own arguments of ``init_process_group``."""
+        return {"device_id": self.device} if self.device.type == "cuda" else {}
+
+    def connect(self, compile_cache: Path | None, control: dist.ProcessGroup) -> torch.device:
+        """Return the device of this process, once the process group is up.
+
+        Raises:
+            ValueError: if the devices of all processes are not connected.
+        """
+        return self.device
+
+    def check(self, config: RunConfig, others: Sequence[str] = ()) -> None:
+        """Raise ValueError, naming each field, if a run has settings that the device does not support.
+
+        ``others`` are problems besides those of the trainer's own sections.
+        """
+
+    def prepare(self, model: nn.Module, optimizers: Iterable[Optimizer]) -> None:
+        """Prepare model and optimizers for the first step."""
+
+    def failure_flag(self, optimizers: Iterable[Optimizer]) -> Tensor | None:
+        """Return a () fp32 tensor of 0 that the optimizers read: they change nothing once it is 1.
+
+        None where optimizers take no flag. Then a failure must be read before each update.
+        """
+        flag = torch.zeros((), device=self.device)
+        for optimizer in optimizers:
+            optimizer.found_inf = flag  # type: ignore[attr-defined]
+        return flag
+
+    @property
+    def packs_on(self) -> torch.device:
+        """Device on which packs are masked."""
+        return self.device
+
+    def place(self, pack: T) -> T:
+        """Return a pack, a dataclass of tensors on ``packs_on``, on the device."""
+        return pack
+
+    def flush(self) -> None:
+        """Start the operations recorded so far, without waiting for their end."""
+
+    def reduce_gradients(self, optimizers: Iterable[Optimizer]) -> None:
+        """Average gradients over all processes, if ``reduces_gradients``."""
+
+    def recomputed(self, layer: Callable[..., tuple[Tensor, Any]], *arguments: object) -> Tensor:
+        """Return a layer's first output; its activations are computed again in the backward pass."""
+        # There is no dropout, so no generator state to bring back.
+        result: Tensor
+        result, _ = checkpoint(layer, *arguments, use_reentrant=False, preserve_rng_state=False)
+        return result
+
+    def name(self) -> str | None:
+        """Return the device's name for reports; None for a CPU."""
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None
+
+    @property
+    def has_bf16(self) -> bool:
+        """Whether every device of this kind multiplies bf16 natively."""
+        return self.device.type == "cuda"
+
+    def peak_flops(self) -> float | None:
+        """Return bf16 FLOP/s of a device that is known by other than a GPU's name."""
+        return None
+
+    def torch_xla_version(self) -> str | None:
+        """Return the version of torch_xla, where it is used."""
+        return None
+
+
+class XlaRuntime(DeviceRuntime):
+    """XLA device: a NeuronCore, or the CPU by torch_xla."""
+
+    reduces_gradients = True
+    keeps_gradients = True
+    checkpoints_on_host = True  # torch's files cannot hold its tensors
+    compiles_shapes = True
+    # torch's fused kernel knows no XLA device. The number of steps lies on the device (``capturable``), so
+    # that no graph has a number that follows from it. Of a 1, which bias corrections come to late in a run,
+    # torch_xla makes a constant, and so a new graph.
+    adamw: ClassVar[dict[str, bool]] = {"capturable": True}
+    rendezvous: ClassVar[str] = "xla://"
+    """torch_xla's own way from torchrun's variables to devices that are connected."""
+
+    @property
+    def backend(self) -> str:
+        return "xla"  # alone: it takes no other beside it
+
+    def group_options(self) -> dict[str, Any]:
+        return {"init_method": self.rendezvous}
+
+    def connect(self, compile_cache: Path | None, control: dist.ProcessGroup) -> torch.device:
+        assert compile_cache is not None  # or this runtime would not have been selected
+        if dist.get_rank() == 0:
+            drop_locks(compile_cache)
+        dist.barrier(group=control)
+        return self.summed_device()
+
+    @staticmethod
+    def summed_device() -> torch.device:
+        """Return the device after one sum over all processes.
+
+        Raises:
+            ValueError: if the sum does not reach all processes. torch_xla gives no error then, and each would
+                train for itself (pytorch/xla issue 9496).
+        """
+        import torch_xla
+
+        device: torch.device = torch_xla.device()
+        expected = int(os.environ.get("WORLD_SIZE", "1"))
+        one = torch.ones((), device=device)
+        dist.all_reduce(one)
+        if (found := round(one.item())) != expected:
+            raise ValueError(
+                f"{PJRT_DEVICE}: got {os.environ[PJRT_DEVICE]} with {expected} processes, of which XLA adds "
+                f"up {found}: they would train apart. Start one process a NeuronCore, or a single one with "
+                f"{PJRT_DEVICE}=CPU, or unset it to train on the CPU"
+            )
+        return device
+
+    def check(self, config: RunConfig, others: Sequence[str] = ()) -> None:
+        if problems := [*xla_violations(config), *others]:
+            raise ValueError(f"{PJRT_DEVICE}={os.environ.get(PJRT_DEVICE)}:\n  " + "\n  ".join(problems))
+
+    def prepare(self, model: nn.Module, optimizers: Iterable[Optimizer]) -> None:
+        """Give every trained parameter a gradient of 0 and its optimizer's state, as one graph.
+
+        Otherwise the first micro-batch and the first update would be graphs of their own, as large as those
+        of the others, and a checkpoint would be read into states that are made one by one.
+        """
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
+        for optimizer in optimizers:
+            assert isinstance(optimizer, AdamW)  # others are refused
+            for group in optimizer.param_groups:
+                optimizer._init_group(group, [], [], [], [], [], [])
+        self.flush()
+
+    def failure_flag(self, optimizers: Iterable[Optimizer]) -> None:
+        return None
+
+    @property
+    def packs_on(self) -> torch.device:
+        # Masks are a hash of 64 bits, and Trainium computes with 32: AWS Neuron's compiler error NCC_ESFH002.
+        return torch.device("cpu")
+
+    def place(self, pack: T) -> T:
+        moved: dict[str, Any] = {}
+        for field in dataclasses.fields(pack):  # type: ignore[arg-type]  # a dataclass, whatever T is
+            value = getattr(pack, field.name)
+            if isinstance(value, Tensor):
+                moved[field.name] = value.to(self.device)
+            elif dataclasses.is_dataclass(value):
+                moved[field.name] = self.place(value)
+        return dataclasses.replace(pack, **moved)  # type: ignore[type-var]  # likewise
+
+    def flush(self) -> None:
+        import torch_xla
+
+        torch_xla.sync()
+
+    def reduce_gradients(self, optimizers: Iterable[Optimizer]) -> None:
+        """Record the mean over all processes as part of the graph."""
+        import torch_xla.core.xla_model as xm
+
+        for optimizer in optimizers:
+            xm.reduce_gradients(optimizer)
+
+    def recomputed(self, layer: Callable[..., tuple[Tensor, Any]], *arguments: object) -> Tensor:
+        # torch's own function has no effect here: XLA finds both computations equal and keeps the first.
+        from torch_xla.utils.checkpoint import checkpoint
+
+        result: Tensor = checkpoint(lambda *given: layer(*given)[0], *arguments, preserve_rng_state=False)
+        return result
+
+    def name(self) -> str:
+        kind = os.environ.get(PJRT_DEVICE, "")
+        if kind != "NEURON":
+            return f"XLA:{kind}"
+        return " ".join(filter(None, [_chip(), f"NeuronCore of {_instance_type()}"]))
+
+    @property
+    def has_bf16(self) -> bool:
+        return os.environ.get(PJRT_DEVICE) == "NEURON"
+
+    def peak_flops(self) -> float | None:
+        """Return bf16 FLOP/s of one logical NeuronCore, None where it is not known."""
+        chip = _chip()
+        return NEURON_CORE_BF16_FLOPS[chip] if chip and self.has_bf16 else None
+
+    def torch_xla_version(self) -> str:
+        return metadata.version("torch_xla")
+
+
+@cache
+def runtime_of(device: torch.device) -> DeviceRuntime:
+    """Return the runtime of a device."""
+    return (XlaRuntime if device.type == "xla" else DeviceRuntime)(device)
+
+
+def requested_runtime(compile_cache: Path | None) -> DeviceRuntime:
+    """Return the runtime that the environment requests for this process.
+
+    Args:
+        compile_cache: folder for compiled graphs. Without one, PJRT_DEVICE is not read.
+
+    Raises:
+        ValueError: if PJRT_DEVICE is set and torch_xla is missing.
+    """
+    if compile_cache is not None and os.environ.get(PJRT_DEVICE):
+        register(compile_cache)
+        return XlaRuntime(torch.device("xla"))
+    if not torch.cuda.is_available():
+        return DeviceRuntime(torch.device("cpu"))
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return DeviceRuntime(device)
+
+
+def register(compile_cache: Path) -> None:
+    """Register torch_xla's device and its backend ``xla`` of torch.distributed with torch.
+
+    Args:
+        compile_cache: folder for compiled graphs, unless the environment names another one.
+
+    Raises:
+        ValueError: if torch_xla is missing.
+    """
+    if os.environ[PJRT_DEVICE] == "NEURON":
+        os.environ.setdefault(CACHE_VARIABLE, str(compile_cache.absolute()))
+    try:
+        import torch_xla.distributed.xla_backend  # noqa: F401
+    except ImportError as error:
+        raise ValueError(
+            f"{PJRT_DEVICE}: got {os.environ[PJRT_DEVICE]}, and torch_xla cannot be imported ({error}); use "
+            f"an image with torch-neuronx, or unset {PJRT_DEVICE} to train on a GPU or the CPU"
+        ) from error
+
+
+def drop_locks(compile_cache: Path) -> None:
+    """Remove the locks of compilations that were killed: a process that finds one waits for ever.
+
+    For one process, before any of them compiles. A folder that the environment has named is left as it is,
+    since others may be compiling into it (AWS Neuron documentation, "neuron_parallel_compile", clear-locks).
+    """
+    if os.environ.get(CACHE_VARIABLE) == str(compile_cache.absolute()):
+        for lock in compile_cache.rglob("*.lock"):
+            lock.unlink(missing_ok=True)
+
+
+def _chip() -> str | None:
+    return _CHIPS.get(_instance_type()[:4])
+
+
+def _instance_type() -> str:
+    """EC2 instance type of this machine, such as trn1.32xlarge."""
+    try:
+        return _INSTANCE_TYPE.read_text().strip()
+    except OSError:
+        return "an unknown machine"

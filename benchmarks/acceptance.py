@@ -71,8 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if unknown := [name for name in stages if find_spec(f"benchmarks.stages.{name}") is None]:
         raise SystemExit(f"error: --stages: got {', '.join(unknown)}; allowed are {STAGES},data")
     if not options.data.exists():
-        from workloads.families import prepare
         from workloads.run_file import RunFile
+        from workloads.run_kinds import prepare
         from workloads.training.config import DataConfig
 
         prepare(RunFile(name="benchmark", data=DataConfig(path=str(options.data))))

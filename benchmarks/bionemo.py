@@ -34,8 +34,8 @@ from workloads.bionemo.installed import require, run_entry_point
 from workloads.bionemo.options import recorded_release
 from workloads.bionemo.recorder import TRAIN_LOSS, registered
 from workloads.esm2.shapes import SHAPES
-from workloads.families import prepare as prepare_run
 from workloads.run_file import ModelConfig, RunFile
+from workloads.run_kinds import prepare as prepare_run
 from workloads.training.command_line import RunError
 from workloads.training.config import DataConfig, OptimConfig, TrainConfig
 from workloads.training.records import ProteinSplit
@@ -126,7 +126,7 @@ def arm_of(model: str, data: Path, micro_batch: int, folder: Path) -> BionemoArm
     config = RunFile(
         name="benchmark",
         runs=str(folder),
-        model=ModelConfig(size=model),  # type: ignore[arg-type]  # one of SHAPES
+        model=ModelConfig(size=model),
         data=DataConfig(path=str(data)),
         optim=OptimConfig(warmup_steps=0),
         # Nothing is logged, as in our arm, and little evaluated when it is told to end.

@@ -10,7 +10,9 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
-FAMILIES = tuple(f"workloads.{name}" for name in ("esm2", "causal_lm", "bionemo", "families", "run_file"))
+FAMILIES = tuple(
+    f"workloads.{name}" for name in ("esm2", "causal_lm", "bionemo", "families", "run_kinds", "run_file")
+)
 FORBIDDEN = {
     "workloads/training": (*FAMILIES, "workloads.launch", "workloads.stages"),
     "workloads/launch": FAMILIES,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from workloads import families
+from workloads import run_kinds
 from workloads.run_file import RunFile, run_stage
 from workloads.training.hardware import environment
 from workloads.training.heartbeat import beat
@@ -23,7 +23,7 @@ from workloads.training.tracking.run_log import write_results
 def main(config: RunFile) -> None:
     beat("starting", slow=True)
     with processes() as here:
-        scores = families.score(config, here)
+        scores = run_kinds.score(config, here)
         if not here.is_first:
             return
         for name, value in scores.items():

@@ -1,28 +1,25 @@
-"""Model families: the one place that knows which package a run file belongs to.
+"""Model families: the one table that maps kinds of runs, and saved models, to their packages.
 
 Functions are named, not imported: importing them all takes seconds, and most stages need one of them.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workloads.run_file import RunFile
-from workloads.training.data.manifest import MANIFEST_FILE, Manifest
-from workloads.training.data.workspace import check_place
+from workloads.esm2.shapes import SHAPES
 
-if TYPE_CHECKING:  # these bring torch and matplotlib
-    from workloads.training.objective import Objective
+if TYPE_CHECKING:  # this brings torch
     from workloads.training.processes import Processes
-    from workloads.training.report.contents import ReportContents
 
 
 @dataclass(frozen=True)
-class Family:
+class RunKind:
     """Functions of one kind of run, as ``module:name`` below ``workloads``."""
 
     objective: str
@@ -43,7 +40,21 @@ class Family:
     tokens: str = "residues"
 
 
-PRETRAINING = Family(
+@dataclass(frozen=True)
+class ModelFamily:
+    """A protein language model."""
+
+    sizes: tuple[str, ...]
+    """Values of ``model.size``."""
+    model_type: str
+    """transformers' name of the family, in a model's config.json."""
+    load_model: str
+    """(folder or hub id, processes or None) -> model for inference, on the CPU."""
+    pretraining: RunKind
+    fine_tuning: RunKind | None = None
+
+
+_ESM2_PRETRAINING = RunKind(
     objective="esm2.pretraining:Pretraining",
     prepare="esm2.data.run_data:prepare_proteins",
     is_prepared="esm2.data.run_data:is_prepared",
@@ -52,7 +63,7 @@ PRETRAINING = Family(
     report="training.report.contents:ReportContents",
     check_start="esm2.pretrained:check_start",
 )
-FINE_TUNING = Family(
+_ESM2_FINE_TUNING = RunKind(
     objective="esm2.finetune.objective:FineTuning",
     prepare="esm2.finetune.prepare:prepare_table",
     is_prepared="esm2.finetune.prepare:is_prepared",
@@ -61,7 +72,7 @@ FINE_TUNING = Family(
     report="esm2.finetune.report:TaskContents",
     check_start="esm2.pretrained:check_start",
 )
-QUESTIONS = Family(
+QUESTIONS = RunKind(
     objective="causal_lm.objective:CausalLM",
     prepare="causal_lm.prepare:prepare_chat",
     is_prepared="causal_lm.prepare:is_prepared",
@@ -71,76 +82,63 @@ QUESTIONS = Family(
     records="conversations",
     tokens="tokens",
 )
+MODEL_FAMILIES: Mapping[str, ModelFamily] = {
+    "esm2": ModelFamily(
+        sizes=tuple(SHAPES),
+        model_type="esm",
+        load_model="esm2.pretrained:load_model",
+        pretraining=_ESM2_PRETRAINING,
+        fine_tuning=_ESM2_FINE_TUNING,
+    ),
+}
+"""Values of ``model.family``."""
 
 
-def family_of(config: RunFile) -> Family:
-    return _family(task=config.task, chat=config.chat)
-
-
-def objective(config: RunFile) -> Objective:
-    """Return the objective of the run.
-
-    Raises:
-        ValueError: for data or weights that do not fit the configuration.
-    """
-    made: Objective = _function(family_of(config).objective)(config)
-    return made
-
-
-def check_start(config: RunFile) -> None:
-    """Raise ValueError for a model to start from that is known to be wrong before processes start."""
-    if name := family_of(config).check_start:
-        _function(name)(config)
-
-
-def prepare(config: RunFile) -> Manifest:
-    """Fetch and prepare the run's data, or return at once if ``data.path`` holds the result.
+def run_kind(family: str, *, task: object, chat: object) -> RunKind:
+    """Return the functions of a run, by its family and its sections.
 
     Raises:
-        ValueError: if they cannot be had, or other data are in their place.
+        ValueError: for a task of a family without fine-tuning.
     """
-    out = Path(config.data.path)
-    if not (out / MANIFEST_FILE).exists():
-        check_place(out)  # before a download of hours
-    manifest: Manifest = _function(family_of(config).prepare)(config)
-    return manifest
-
-
-def is_prepared(config: RunFile) -> bool:
-    """Tell whether data are there that were made of what the run file names, in the way it says."""
-    return bool(_function(family_of(config).is_prepared)(config))
-
-
-def paths_read(config: RunFile) -> list[str]:
-    """Files and folders that preparing a run's data reads, besides what it fetches or the code brings."""
-    paths: list[str] = _function(family_of(config).paths_read)(config)
-    return paths
-
-
-def score(config: RunFile, here: Processes) -> dict[str, Any]:
-    """Scores of the run's model, or of the one that ``inference.model`` names; every process calls it.
-
-    Raises:
-        ValueError: if there is no such model, or no such split in the prepared data.
-    """
-    scores: dict[str, Any] = _function(family_of(config).score)(config, here)
-    return scores
-
-
-def report_contents(config: Mapping[str, Any]) -> ReportContents:
-    """Return the report sections of the run's family, for the run's ``config.yaml``."""
-    family = _family(task=config.get("task"), chat=config.get("chat"))
-    contents: ReportContents = _function(family.report)()
-    return contents
-
-
-def _family(*, task: object, chat: object) -> Family:
     if chat:
         return QUESTIONS
-    return FINE_TUNING if task else PRETRAINING
+    model = MODEL_FAMILIES[family]
+    if not task:
+        return model.pretraining
+    if model.fine_tuning is None:
+        raise ValueError(f"model.family: got {family}, which has no fine-tuning; leave task: out")
+    return model.fine_tuning
 
 
-def _function(name: str) -> Callable[..., Any]:
+def load_model(name: str, family: str, here: Processes | None = None) -> Any:
+    """Load a model for inference, on the CPU in fp32.
+
+    Args:
+        name: model folder, checkpoint folder or hub id.
+        family: family of a model whose folder does not name its own, as that of a hub id.
+        here: this process, if all of a job's processes load the model.
+
+    Raises:
+        ValueError: if there is none, if its family is unknown, if it is damaged, or if weights are missing.
+    """
+    model_type = _model_type(Path(name))
+    types = {each.model_type: each for each in MODEL_FAMILIES.values()}
+    return function(types.get(model_type, MODEL_FAMILIES[family]).load_model)(name, here)
+
+
+def _model_type(folder: Path) -> str:
+    """Return transformers' name of a folder's family; empty if it names none that can be read."""
+    for file, key in (("config.json", None), ("checkpoint.json", "model_config")):
+        try:
+            document = json.loads((folder / file).read_text())
+            return str((document[key] if key else document)["model_type"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue  # the loader reports damage
+    return ""
+
+
+def function(name: str) -> Callable[..., Any]:
+    """Import a function by its name below ``workloads``, as ``module:name``."""
     module, _, attribute = name.partition(":")
     function: Callable[..., Any] = getattr(import_module(f"workloads.{module}"), attribute)
     return function

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from workloads import families
+from workloads import run_kinds
 from workloads.run_file import RunFile, run_stage
 
 
 def main(config: RunFile) -> None:
-    family = families.family_of(config)
-    for name, split in families.prepare(config).splits.items():
-        counts = f"{split.records:>12,} {family.records} {split.residues:>15,} {family.tokens}"
+    kind = run_kinds.kind_of(config)
+    for name, split in run_kinds.prepare(config).splits.items():
+        counts = f"{split.records:>12,} {kind.records} {split.residues:>15,} {kind.tokens}"
         print(f"{name:10} {counts} {len(split.shards):>5} shards")
 
 

@@ -6,7 +6,7 @@ for it. What is there is taken without asking for its sources, which may be gone
 
 from __future__ import annotations
 
-from workloads import families
+from workloads import run_kinds
 from workloads.launch.pod_data import once
 from workloads.run_file import RunFile, run_stage
 
@@ -18,8 +18,8 @@ def main(config: RunFile) -> None:
         ValueError: if they cannot be had, or others are in their place.
     """
     once(
-        lambda: families.is_prepared(config),
-        lambda: families.prepare(config),
+        lambda: run_kinds.is_prepared(config),
+        lambda: run_kinds.prepare(config),
         f"another pod prepares {config.data.path}",
     )
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from workloads.families import report_contents
+from workloads.run_kinds import report_contents
 from workloads.training.command_line import one_line_errors
 from workloads.training.report.run_report import read_mapping, write_report
 from workloads.training.tracking.run_log import CONFIG_FILE

@@ -8,16 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from workloads.bionemo.config import BionemoConfig
 from workloads.causal_lm.config import ChatConfig, chat_rules
+from workloads.families import MODEL_FAMILIES
 from workloads.training import config_rules
 from workloads.training.command_line import run_command
 from workloads.training.config import RunConfig, StartConfig, read_run
 from workloads.training.config_rules import Rule, least_rules, training_rules
 
-ModelSize = Literal["8M", "35M", "150M", "650M", "3B", "15B"]
+if TYPE_CHECKING:
+    ModelFamilyName = str
+    ModelSize = str
+else:  # values are checked with the types of all other fields, so that all mistakes are reported at once
+    ModelFamilyName = Literal[tuple(MODEL_FAMILIES)]
+    ModelSize = Literal[tuple(dict.fromkeys(size for each in MODEL_FAMILIES.values() for size in each.sizes))]
 _SHIPPED = Path(__file__).parent / "esm2" / "configs"
 _LEAST = {
     0: "evaluate.pseudo_perplexity_proteins inference.tokens_per_pack chat.questions",
@@ -28,8 +34,10 @@ _LEAST = {
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(StartConfig):
+    family: ModelFamilyName = "esm2"
+    """Model family. With ``chat:``, ``init_from`` selects the model."""
     size: ModelSize = "8M"
-    """One of the six published shapes; ignored when ``init_from`` is given."""
+    """One of the family's published shapes (ESM-2: six); ignored when ``init_from`` is given."""
     mask_fraction: float = 0.15
     """Share of residues that are predicted; of these 80 % become <mask>, 10 % a random residue, 10 % stay."""
 
@@ -146,9 +154,18 @@ def xla_violations(config: RunFile) -> list[str]:
 
 def _violations(config: RunFile) -> list[str]:
     model, train, task = config.model, config.train, config.task
+    family = MODEL_FAMILIES[model.family]
     rules: list[Rule] = [
         *training_rules(config),
         *least_rules(config, _LEAST),
+        (
+            model.size in family.sizes or model.init_from is not None or config.chat is not None,
+            f"model.size: got {model.size} with family {model.family}; allowed are {', '.join(family.sizes)}",
+        ),
+        (
+            task is None or family.fine_tuning is not None,
+            f"task: the family {model.family} has no fine-tuning; leave the section out to pre-train",
+        ),
         (
             0 < model.mask_fraction < 1,
             f"model.mask_fraction: got {model.mask_fraction}; allowed above 0, below 1",

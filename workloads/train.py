@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 
-from workloads import families
+from workloads import run_kinds
 from workloads.launch.local import on_every_device
 from workloads.run_file import RunFile, run_stage
 from workloads.training.tracking.run_log import RESULTS_FILE
@@ -27,8 +27,8 @@ def main(config: RunFile) -> None:
     if "RANK" in os.environ:
         train(config)
         return
-    families.check_start(config)
-    families.prepare(config)
+    run_kinds.check_start(config)
+    run_kinds.prepare(config)
     if (config.run_dir / RESULTS_FILE).exists():
         print(
             f"{config.run_dir} holds a finished run; it goes on if train.max_steps has grown. "
@@ -42,7 +42,7 @@ def train(config: RunFile) -> None:
     """Train in this process, which is one of those that torchrun started, or alone."""
     from workloads.training.train import train_run
 
-    train_run(config, lambda: families.objective(config))
+    train_run(config, lambda: run_kinds.objective(config))
 
 
 if __name__ == "__main__":

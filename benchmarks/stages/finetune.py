@@ -17,8 +17,8 @@ from benchmarks.contestant import synchronize
 from benchmarks.stages.embed import model_folder
 from workloads.esm2.finetune.method_table import METHODS, Method, method_run
 from workloads.esm2.finetune.objective import FineTuning
-from workloads.families import prepare as prepare_run
 from workloads.run_file import RunFile, load_config
+from workloads.run_kinds import prepare as prepare_run
 from workloads.training.hardware import peak_memory_bytes
 from workloads.training.processes import processes
 from workloads.training.trainer import Trainer

@@ -12,9 +12,9 @@ from workloads.bionemo.command import batch_problems, unsupported
 from workloads.bionemo.export_files import export_files
 from workloads.esm2.data.sources import PROTEINS
 from workloads.esm2.inference.output_file import output_file
-from workloads.families import paths_read
 from workloads.launch.neuron import STAGES as NEURON_STAGES
 from workloads.run_file import RunFile, xla_violations
+from workloads.run_kinds import paths_read
 from workloads.stages import STAGES
 from workloads.training.data.manifest import MANIFEST_FILE
 from workloads.training.data.transfer import local_files

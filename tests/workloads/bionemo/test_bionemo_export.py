@@ -20,8 +20,8 @@ from workloads.bionemo.installed import DATA_MODULE
 from workloads.esm2.alphabet import TOKENS
 from workloads.esm2.data.prepare import prepare
 from workloads.esm2.finetune.labelled import LabelledSplit
-from workloads.families import prepare as prepare_run
 from workloads.run_file import RunFile, load_config
+from workloads.run_kinds import prepare as prepare_run
 from workloads.training.data.manifest import Manifest
 from workloads.training.records import ProteinSplit, Split
 

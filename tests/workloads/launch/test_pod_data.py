@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
-from workloads import families, prepare_in_pod
-from workloads.families import prepare
+from workloads import prepare_in_pod, run_kinds
 from workloads.launch import pod_data
 from workloads.run_file import RunFile, load_config
+from workloads.run_kinds import prepare
 from workloads.training.data.transfer import BeingFetched
 from workloads.training.data.workspace import BeingPrepared
 
@@ -79,7 +79,7 @@ def test_other_pods_wait_for_the_first_one(
             prepare(config)
         raise busy("another process does")
 
-    monkeypatch.setattr(families, "prepare", prepare_later)
+    monkeypatch.setattr(run_kinds, "prepare", prepare_later)
     monkeypatch.setattr(pod_data, "POLL_SECONDS", 0.0)
     prepare_in_pod.main(config)
     assert len(asked) == 3

@@ -22,7 +22,7 @@ from unittest import mock
 import torch
 
 from tests.workloads.training.training_runs import REPOSITORY, figures_not_drawn, free_port
-from workloads import families
+from workloads import run_kinds
 from workloads.esm2 import pretraining
 from workloads.esm2.masking import mask_pack
 from workloads.run_file import RunFile, load_config
@@ -131,7 +131,7 @@ def _train_and_record(config: RunFile, here: Processes) -> None:
             return pack
 
         with mock.patch.object(pretraining, "mask_pack", recording_mask_pack), figures_not_drawn():
-            train.train(families.objective(config), here)
+            train.train(run_kinds.objective(config), here)
 
 
 def recorded_packs(run_dir: Path, processes: int, *, packs_per_step: int, num_steps: int) -> list[Any]:

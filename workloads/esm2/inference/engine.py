@@ -141,7 +141,7 @@ class Engine:
         compile_from: int | None = None,
     ) -> None:
         self.model = model.to(device)  # type: ignore[arg-type]  # transformers wraps it
-        for module in model.esm.encoder.layer.modules():
+        for module in model.layers.modules():
             if isinstance(module, nn.Linear):
                 module.to(dtype)  # once, and not for every pack
         self.device, self.dtype, self.max_residues = device, dtype, max_residues

@@ -21,7 +21,7 @@ import pyarrow as pa
 import torch
 import torch.distributed as dist
 
-from workloads.esm2.pretrained import load_model
+from workloads import families
 from workloads.launch.local import on_every_device, processes_and_threads
 from workloads.run_file import InferenceConfig, RunFile, run_stage
 from workloads.training.hardware import environment
@@ -76,7 +76,7 @@ def load(config: RunFile, here: Processes) -> Loaded:
             "with inference.model=<folder or hub id>"
         )
     beat("loading", slow=True)
-    model = load_model(name, here)
+    model = families.load_model(name, config.model.family, here)
     identity = fingerprint(model.state_dict(), str(getattr(model, "config", None)))
     engine = Engine(
         model,

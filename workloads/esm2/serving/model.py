@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from workloads import families
 from workloads.esm2.inference.engine import EMBEDDING, Array, Engine
 from workloads.esm2.inference.heads import Head
 from workloads.esm2.model import PackedEsm
-from workloads.esm2.pretrained import load_model
 from workloads.training.config import TrainConfig
 from workloads.training.hardware import compiles
 from workloads.training.precision import select_precision
@@ -72,7 +72,7 @@ def open_model(folder: Path, settings: ServeSettings) -> ServedModel:
         ValueError: saying what the folder lacks.
     """
     _check_files(folder)
-    model = load_model(str(folder))
+    model = families.load_model(str(folder), "esm2")
     head = None if isinstance(model, PackedEsm) else Head.of(model, str(folder))
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     train = TrainConfig()

@@ -23,8 +23,8 @@ from sklearn.preprocessing import normalize
 
 from tests.workloads.training.training_runs import train_here
 from workloads.esm2.finetune.prepare import TABLES
-from workloads.families import prepare as prepare_run
 from workloads.run_file import load_config
+from workloads.run_kinds import prepare as prepare_run
 
 pytestmark = pytest.mark.long
 

@@ -10,8 +10,8 @@ import pytest
 from tests.workloads.esm2.finetune.test_labelled_table import write_csv
 from workloads.esm2.finetune import method_table
 from workloads.esm2.finetune.method_table import METHODS, main, method_run
-from workloads.families import prepare as prepare_run
 from workloads.run_file import RunFile, load_config
+from workloads.run_kinds import prepare as prepare_run
 from workloads.train import train
 
 

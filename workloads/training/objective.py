@@ -178,10 +178,12 @@ class Objective(ABC):
 
     def identity(self, here: Processes) -> dict[str, Any]:
         """What a checkpoint must agree on to be resumed; everything else may change between starts."""
-        config = self.config
+        config, model = self.config, asdict(self.config.model)
+        if model.get("family") == getattr(type(config.model), "family", None):
+            model.pop("family", None)  # the default: checkpoints of earlier versions have no such field
         shards = self.split.manifest.splits["train"].shards
         return {
-            **{f"model.{name}": value for name, value in asdict(config.model).items()},
+            **{f"model.{name}": value for name, value in model.items()},
             "train.seed": config.train.seed,
             "train.tokens_per_pack": config.train.tokens_per_pack,
             "train.tokens_per_step": config.train.tokens_per_step,

@@ -125,3 +125,15 @@ def test_logged_figures_are_those_of_their_step(run_file: Path) -> None:
     for step, line in seldom.items():
         for name in ("loss", "grad_norm", "learning_rate", "residues"):
             assert line[name] == often[step][name]
+
+
+def test_the_default_family_is_not_part_of_the_identity(run_file: Path) -> None:
+    """Checkpoints of versions before ``model.family`` can be resumed."""
+    with processes() as here:
+        identity = Pretraining(load_config(run_file, [])).identity(here)
+    assert {name for name in identity if name.startswith("model.")} == {
+        "model.init_from",
+        "model.mask_fraction",
+        "model.max_residues",
+        "model.size",
+    }

@@ -13,8 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from config import text_forms as forms
-from config.mlflow import Mlflow
-from config.observability import Observability
+from config.observability import Mlflow, Observability
 from config.section import Section
 from config.storage import Storage
 from config.studio import Studio

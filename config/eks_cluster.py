@@ -1,4 +1,4 @@
-"""The typed form of a cluster file for EKS."""
+"""Cluster file for EKS, and its groups for Kubernetes's own pods."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pydantic import Field
 
 from config import text_forms as forms
 from config.cluster import Cluster, InstanceGroup
+from config.facts.instance_catalogue import instance_type
 from config.kubernetes import Kubernetes
 from config.section import Section
 from config.task_governance import TaskGovernance
@@ -71,3 +72,27 @@ class EksCluster(Cluster):
 def scaled_groups(cluster: EksCluster) -> list[EksInstanceGroup]:
     """Groups whose nodes Karpenter adds and removes."""
     return [group for group in cluster.instance_groups if group.max_instances is not None]
+
+
+def lasting_groups(cluster: EksCluster) -> list[EksInstanceGroup]:
+    """Groups whose nodes are always there and let any pod in."""
+    return [
+        group
+        for group in cluster.instance_groups
+        if group.num_instances
+        and group.capacity != "spot"
+        and all(taint.effect == "PreferNoSchedule" for taint in group.taints)
+    ]
+
+
+def system_groups(cluster: EksCluster) -> list[EksInstanceGroup]:
+    """Groups whose first nodes must be there before anything is installed that needs nodes.
+
+    Those without accelerators if there are any: capacity for the others may be hours away, and their deep
+    health checks, which keep pods off, take up to two more. Else the ones that wait for neither a plan nor
+    checks, else all. That there is one at all is a rule of the cluster file.
+    """
+    possible = lasting_groups(cluster)
+    plain = [group for group in possible if not instance_type(group.instance_type).accelerator]
+    prompt = [group for group in possible if not group.training_plan_arn and not group.deep_health_checks]
+    return plain or prompt or possible

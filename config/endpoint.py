@@ -92,7 +92,7 @@ class Endpoint(Section):
     """Files of a model, as runs/<run>/model, as they are or as an archive; usually given at deployment,
     -c model=s3://... For EKS a path on the cluster's file system, MODEL=/fsx/..."""
     instance_type: str
-    """As ml.g5.xlarge; config/facts/hosting_types.py lists those that the image runs on."""
+    """As ml.g5.xlarge; config/facts/instance_catalogue.py lists those that the image runs on."""
     instances: Instances = Instances()
     kms: Annotated[str, forms.field(forms.KMS)] = "aws"
     """Key of volumes, logs and captured requests: the services' (aws), a new one (create), or an ARN."""

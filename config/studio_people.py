@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from config.cluster import Cluster
-from config.kubernetes_names import TRAINING_UID
 from config.node_settings import HOME_MOUNT_PATH
+from config.resource_names import TRAINING_UID
 from config.slurm_cluster import SlurmCluster
 
 SUBMIT = "/usr/local/lib/node-setup/studio_submit_{cluster}.py"

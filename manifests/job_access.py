@@ -9,7 +9,7 @@ from typing import Any
 
 from config.eks_cluster import EksCluster
 from config.kubernetes import AccessEntry
-from config.kubernetes_names import job_namespaces
+from config.resource_names import job_namespaces
 
 EDITORS, VIEWERS = "training-job-editors", "training-job-viewers"
 _GROUPS = {"admin": EDITORS, "edit": EDITORS, "view": VIEWERS}

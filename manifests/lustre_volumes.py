@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from config.kubernetes_names import LUSTRE_CLAIM, LUSTRE_STORAGE_CLASS, TRAINING_UID, job_folder
+from config.resource_names import LUSTRE_CLAIM, LUSTRE_STORAGE_CLASS, TRAINING_UID, job_folder
 
 DRIVER = "fsx.csi.aws.com"
 SYSTEM_NAMESPACE = "kube-system"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from config.kubernetes_names import LUSTRE_CLAIM
+from config.resource_names import LUSTRE_CLAIM
 from config.studio import STUDIO_FOLDER
 from manifests.lustre_volumes import SYSTEM_NAMESPACE
 

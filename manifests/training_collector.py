@@ -12,7 +12,7 @@ import json
 from typing import Any
 
 from config.eks_cluster import EksCluster
-from config.kubernetes_names import job_namespaces
+from config.resource_names import job_namespaces
 
 NAMESPACE = NAME = "training-metrics"
 # The same version as on Slurm's controller (lifecycle/slurm/downloads.json), for all architectures.

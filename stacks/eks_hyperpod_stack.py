@@ -22,7 +22,7 @@ from constructs.nodes.node_files import EksNodeFiles
 from constructs.nodes.node_statements import LIFECYCLE_PREFIX, NodeResources, eks_node_statements
 from constructs.storage.log_group import log_group
 from constructs.vpc.network import Network
-from manifests.chart_cache import chart_folder
+from manifests.charts import chart_folder
 from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
 from stacks.studio_stack import StudioStack

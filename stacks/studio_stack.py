@@ -14,8 +14,7 @@ from aws_cdk.lambda_layer_kubectl_v34 import KubectlV34Layer
 
 from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster
-from config.kubernetes_names import job_namespaces
-from config.resource_names import CLUSTER_TAG
+from config.resource_names import CLUSTER_TAG, job_namespaces
 from config.studio import SlurmStudioProfile, Studio, StudioProfile
 from config.studio_people import cluster_users, partition_uids, session_document, session_document_name
 from constructs import Construct

@@ -1,4 +1,4 @@
-"""A run's data before its pods start: ``python -m workloads.prepare_in_pod --config RUN.yaml [...]``.
+"""Prepare a run's data before its pods start: ``python -m workloads.prepare_in_pod --config RUN.yaml [...]``.
 
 Every pod of a training job runs it. The first one fetches and prepares what is not there yet; the others wait
 for it. What is there is taken without asking for its sources, which may be gone when a job starts again.
@@ -6,9 +6,13 @@ for it. What is there is taken without asking for its sources, which may be gone
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from workloads import run_kinds
-from workloads.launch.pod_data import once
 from workloads.run_file import RunFile, run_stage
+from workloads.training.data.transfer import BeingFetched
+from workloads.training.data.workspace import BeingPrepared
 
 
 def main(config: RunFile) -> None:
@@ -26,3 +30,20 @@ def main(config: RunFile) -> None:
 
 if __name__ == "__main__":
     run_stage(main)
+
+
+POLL_SECONDS = 5.0
+
+
+def once(is_done: Callable[[], bool], do: Callable[[], object], when_waiting: str) -> None:
+    """Have one of several pods do it, and the others wait; ``when_waiting`` is said by these, once."""
+    is_told = False
+    while not is_done():
+        try:
+            do()
+            return
+        except (BeingPrepared, BeingFetched):
+            if not is_told:
+                print(when_waiting, flush=True)
+            is_told = True
+            time.sleep(POLL_SECONDS)

@@ -1,10 +1,16 @@
-"""Hardware facts of every instance type that HyperPod offers, each in one place.
+"""Instance types: hardware facts of those that HyperPod offers, and names of those for endpoints.
 
 ``instance_types.csv`` has one row per type of SageMaker's ``ClusterInstanceType``. Its numbers are those of
 EC2's DescribeInstanceTypes (memory of an accelerator rounded down to GiB), with two exceptions: a Trainium2
 device has 96 GiB (EC2's documentation; the API gives its memory another meaning), and p6e-gb200, which the
 API does not describe, has what EC2's documentation says: 17 network cards, 8 of them EFA with 400 Gbps; and
-50 addresses per interface, as all types with several cards have.
+50 addresses per interface, as all types with several cards have. ``lustre_efa`` is from the FSx for Lustre
+user guide, "Working with EFA-enabled file systems" (Nitro from version 4 on, and not trn2), with the Nitro
+versions of the EC2 user guide, "Elastic Fabric Adapter". ``training_plan`` marks the types of SageMaker's
+``ReservedCapacityInstanceType``.
+
+Endpoints have instance types of SageMaker's hosting: those that the image runs on, which are x86-64 CPUs, and
+NVIDIA GPUs from Ampere on. Their sizes are those of SageMaker's ``ProductionVariantInstanceType``.
 """
 
 from __future__ import annotations
@@ -17,28 +23,6 @@ from pathlib import Path
 from typing import Literal
 
 Architecture = Literal["x86_64", "arm64"]
-
-# Types with EFA that cannot reach Lustre over it: Nitro before version 4, and trn2. FSx for Lustre user
-# guide, "Working with EFA-enabled file systems"; Nitro versions from the EC2 user guide, "Elastic Fabric
-# Adapter", supported instance types.
-_FAMILIES_WITHOUT_LUSTRE_EFA = frozenset({"c5n", "g4dn", "g5", "i3en", "p4d", "p4de", "trn2"})
-
-TRAINING_PLAN_TYPES = frozenset(
-    {
-        "ml.p4d.24xlarge",
-        "ml.p4de.24xlarge",
-        "ml.p5.4xlarge",
-        "ml.p5.48xlarge",
-        "ml.p5e.48xlarge",
-        "ml.p5en.48xlarge",
-        "ml.p6-b200.48xlarge",
-        "ml.p6-b300.48xlarge",
-        "ml.p6e-gb200.36xlarge",
-        "ml.trn1.32xlarge",
-        "ml.trn2.48xlarge",
-    }
-)
-"""What a training plan can reserve: SageMaker's ``ReservedCapacityInstanceType``."""
 
 NEURON_CORES: Mapping[str, int] = {"Trainium": 2, "Trainium2": 4}
 """Logical NeuronCores of a device; a process has one. Of the eight cores of a Trainium2 device the runtime
@@ -67,6 +51,10 @@ class InstanceType:
     """Most EFA interfaces it can have; 0 without EFA."""
     network_gbps: float
     """Of all its cards in each direction, in 1e9 bits/s; without bursts, where a small type has such."""
+    lustre_efa: bool
+    """Whether it can reach an FSx for Lustre file system over EFA."""
+    training_plan: bool
+    """Whether a training plan can reserve it."""
 
     @property
     def is_neuron(self) -> bool:
@@ -87,11 +75,6 @@ class InstanceType:
     def num_neuron_devices(self) -> int:
         return self.num_accelerators if self.is_neuron else 0
 
-    @property
-    def lustre_efa(self) -> bool:
-        """Whether it can reach an FSx for Lustre file system over EFA."""
-        return self.num_efa > 0 and self.name.split(".")[1] not in _FAMILIES_WITHOUT_LUSTRE_EFA
-
 
 def _read(path: Path) -> dict[str, InstanceType]:
     types = {}
@@ -111,6 +94,8 @@ def _read(path: Path) -> dict[str, InstanceType]:
                 addresses_per_interface=int(row["addresses_per_interface"]),
                 num_efa=int(row["num_efa"]),
                 network_gbps=float(row["network_gbps"]),
+                lustre_efa=row["lustre_efa"] == "yes",
+                training_plan=row["training_plan"] == "yes",
             )
     return types
 
@@ -138,3 +123,36 @@ def closest(name: str) -> str | None:
     if prefixed in INSTANCE_TYPES:
         return prefixed
     return next(iter(difflib.get_close_matches(prefixed, INSTANCE_TYPES, n=1, cutoff=0.85)), None)
+
+
+_TO_16 = ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "16xlarge")
+_UP_TO_32 = (*_TO_16, "24xlarge", "32xlarge")
+_UP_TO_48 = (*_TO_16, "24xlarge", "48xlarge")
+_GRAPHICS = ("xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "16xlarge", "24xlarge", "48xlarge")
+
+CPU_FAMILIES: dict[str, tuple[str, ...]] = {
+    "c6i": _UP_TO_32,
+    "c7i": _UP_TO_48,
+    "m6i": _UP_TO_32,
+    "m7i": _UP_TO_48,
+}
+GPU_FAMILIES: dict[str, tuple[str, ...]] = {
+    "g5": _GRAPHICS,
+    "g6": _GRAPHICS,
+    "g6e": _GRAPHICS,
+    "p4d": ("24xlarge",),
+    "p4de": ("24xlarge",),
+    "p5": ("4xlarge", "48xlarge"),
+    "p5e": ("48xlarge",),
+    "p5en": ("48xlarge",),
+}
+HOSTING_TYPES = tuple(
+    f"ml.{family}.{size}" for family, sizes in (CPU_FAMILIES | GPU_FAMILIES).items() for size in sizes
+)
+GPU_AMI = "al2023-ami-sagemaker-inference-gpu-4-1"
+"""Of SageMaker's images of hosts the one with driver 580, which the image's CUDA 13 needs
+(``ProductionVariant.InferenceAmiVersion`` in SageMaker's API reference)."""
+
+
+def has_gpus(instance_type: str) -> bool:
+    return instance_type.split(".")[1] in GPU_FAMILIES

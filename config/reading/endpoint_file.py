@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from config.endpoint import Endpoint
-from config.facts.hosting_types import CPU_FAMILIES, GPU_FAMILIES, HOSTING_TYPES
+from config.facts.instance_catalogue import CPU_FAMILIES, GPU_FAMILIES, HOSTING_TYPES
 from config.facts.regions import ZONE_ID_PREFIXES
 from config.reading.field_errors import field_violations
 from config.reading.violation import Violation

@@ -12,8 +12,7 @@ from pydantic import TypeAdapter
 
 from config.cluster_kinds import KINDS, AnyCluster
 from config.endpoint import Endpoint
-from config.facts.hosting_types import HOSTING_TYPES
-from config.facts.instance_catalogue import INSTANCE_TYPES
+from config.facts.instance_catalogue import HOSTING_TYPES, INSTANCE_TYPES
 from config.facts.regions import ZONE_ID_PREFIXES
 from config.reading.endpoint_file import GIVEN
 

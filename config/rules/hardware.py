@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.cluster import Cluster, InstanceGroup
-from config.facts.instance_catalogue import INSTANCE_TYPES, TRAINING_PLAN_TYPES, InstanceType, closest
+from config.facts.instance_catalogue import INSTANCE_TYPES, InstanceType, closest
 from config.reading.violation import Violation
 from config.rules.paths import group_path, group_violation
 
@@ -66,12 +66,13 @@ def health_checks_fit_the_type(cluster: Cluster) -> Iterator[Violation]:
 
 def plan_covers_the_type(cluster: Cluster) -> Iterator[Violation]:
     for group in cluster.instance_groups:
-        if group.training_plan_arn and group.instance_type in INSTANCE_TYPES.keys() - TRAINING_PLAN_TYPES:
+        found = INSTANCE_TYPES.get(group.instance_type)
+        if group.training_plan_arn and found and not found.training_plan:
             yield group_violation(
                 group,
                 "training_plan_arn",
                 f"{group.instance_type} is in no training plan; plans reserve"
-                f" {', '.join(sorted(TRAINING_PLAN_TYPES))}",
+                f" {', '.join(sorted(t.name for t in INSTANCE_TYPES.values() if t.training_plan))}",
                 "set instance_type to the plan's, or remove training_plan_arn",
             )
 

@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterator
 
 from config.cluster import NewVpc
-from config.eks_cluster import EksCluster
+from config.eks_cluster import EksCluster, lasting_groups
 from config.facts.regions import HEALTH_MONITORING_REGIONS, ZONE_ID_PREFIXES
 from config.reading.violation import Violation, key_path
 from config.rules.paths import group_path, group_violation
-from config.system_groups import lasting_groups
 from config.text_forms import LABEL_KEY
 
 _MAX_DOMAIN = 253

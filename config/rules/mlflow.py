@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from config.cluster import Cluster, NewVpc
 from config.facts.regions import ZONE_ID_PREFIXES
-from config.mlflow import APP_REGIONS
+from config.observability import APP_REGIONS
 from config.reading.violation import Violation
 
 

@@ -9,12 +9,11 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_logs as logs
 
 from config.facts import addons
-from config.kubernetes_names import JOB_ENVIRONMENT, JOB_SERVICE_ACCOUNT, job_namespaces
+from config.resource_names import JOB_ENVIRONMENT, JOB_SERVICE_ACCOUNT, job_namespaces
 from constructs import Construct, IConstruct
-from constructs.eks.container_insights import ContainerInsights
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.eks.lustre_volumes import LustreVolumes
-from constructs.eks.observability import Observability
+from constructs.eks.observability import ContainerInsights, Observability
 from constructs.eks.pod_role import PodRole
 from constructs.eks.task_governance import TaskGovernance
 from constructs.monitoring.managed_mlflow import ManagedMlflow

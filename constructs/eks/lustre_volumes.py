@@ -8,7 +8,7 @@ from typing import Any
 from aws_cdk import RemovalPolicy
 
 from config.facts import addons
-from config.kubernetes_names import COMMON_NAMESPACE, POD_SECURITY, job_namespaces
+from config.resource_names import COMMON_NAMESPACE, POD_SECURITY, job_namespaces
 from constructs import Construct, IConstruct
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.eks.pod_role import PodRole

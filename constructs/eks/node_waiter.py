@@ -6,7 +6,7 @@ from aws_cdk import CustomResource, Duration
 from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_logs as logs
 
-from config.system_groups import system_groups
+from config.eks_cluster import system_groups
 from constructs import Construct
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster

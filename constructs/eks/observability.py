@@ -1,10 +1,11 @@
-"""Metrics of pods, nodes and accelerators."""
+"""Metrics and logs of pods, nodes and accelerators: HyperPod's observability add-on, or CloudWatch's."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from aws_cdk import Stack
+from aws_cdk import aws_kms as kms
 
 from config.eks_cluster import EksCluster
 from config.facts import addons
@@ -13,7 +14,8 @@ from constructs import Construct
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.eks.pod_role import PodRole
 from constructs.monitoring.metrics_workspace import MetricsWorkspace
-from constructs.nodes.node_statements import Statement
+from constructs.nodes.node_statements import Statement, metrics_statement
+from constructs.storage.log_group import log_group
 
 # Names, levels and the place of logging are those of the console's own template (observability-template.yaml
 # of aws/sagemaker-hyperpod-cluster-setup); make preflight holds them against the add-on's schema.
@@ -94,3 +96,50 @@ def _watched(settings: EksCluster) -> list[str]:
         return []
     has_efa = any(instance_type(group.instance_type).num_efa for group in settings.instance_groups)
     return ["taskGovernanceMetrics"] * (settings.task_governance is not None) + ["networkMetrics"] * has_efa
+
+
+LOG_DAYS = 30
+_KINDS = ("application", "dataplane", "host", "performance")
+
+
+class ContainerInsights(Construct):
+    """CloudWatch's add-on, with log groups made before it, which it would make without key and end."""
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster, key: kms.IKey | None
+    ) -> None:
+        super().__init__(scope, construct_id)
+        groups = [
+            log_group(
+                self,
+                f"{kind.capitalize()}Log",
+                key=key,
+                retention_days=LOG_DAYS,
+                log_group_name=f"/aws/containerinsights/{kubernetes.settings.name}/{kind}",
+            )
+            for kind in _KINDS
+        ]
+        role = PodRole(
+            self,
+            "Role",
+            kubernetes=kubernetes,
+            namespace="amazon-cloudwatch",
+            service_account="cloudwatch-agent",
+            statements=[
+                Statement(
+                    "WriteLogs",
+                    ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
+                    # The attribute ends with ":*" and means the group's streams.
+                    [group.attr_arn for group in groups],
+                ),
+                metrics_statement("ContainerInsights"),
+                Statement(
+                    "DescribeNodes",
+                    ["ec2:DescribeTags", "ec2:DescribeVolumes", "logs:DescribeLogGroups"],
+                    ["*"],
+                    why_wildcard="there are no resource-level permissions for these",
+                ),
+            ],
+        )
+        agent = kubernetes.addon(self, "Addon", addons.CONTAINER_INSIGHTS)
+        agent.node.add_dependency(role, *groups)

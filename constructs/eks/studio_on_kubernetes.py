@@ -8,7 +8,7 @@ from aws_cdk import Stack
 from aws_cdk import aws_eks as eks
 from aws_cdk import aws_iam as iam
 
-from config.kubernetes_names import job_namespaces
+from config.resource_names import job_namespaces
 from config.studio_people import shared_uids
 from constructs import Construct
 from constructs.eks.kubernetes_cluster import KubernetesCluster

@@ -12,8 +12,7 @@ from aws_cdk import aws_logs as logs
 
 from config.eks_cluster import EksCluster
 from config.facts import addons
-from config.kubernetes_names import POD_SECURITY
-from config.resource_names import tags_of
+from config.resource_names import POD_SECURITY, tags_of
 from config.task_governance import Quota, Team, team_namespace
 from config.task_governance import TaskGovernance as Settings
 from constructs import Construct

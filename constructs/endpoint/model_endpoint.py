@@ -11,7 +11,7 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sagemaker as sagemaker
 
 from config.endpoint import Capture, Endpoint
-from config.facts.hosting_types import GPU_AMI, has_gpus
+from config.facts.instance_catalogue import GPU_AMI, has_gpus
 from constructs import Construct
 
 VARIANT = "AllTraffic"

@@ -10,7 +10,7 @@ from aws_cdk import aws_sagemaker as sagemaker
 
 from config import resource_names
 from config.cluster import Cluster
-from config.mlflow import Mlflow
+from config.observability import Mlflow
 from constructs import Construct
 from constructs.nodes.node_statements import Statement
 from constructs.policy.statement_role import sagemaker_principal, statement_role

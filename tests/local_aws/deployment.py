@@ -15,8 +15,7 @@ from typing import Any
 import boto3
 import pytest
 
-from manifests.chart_cache import files_folder, files_of, lock_file, write_lock
-from manifests.charts import load_charts
+from manifests.charts import files_folder, files_of, load_charts, lock_file, write_lock
 
 REPOSITORY = Path(__file__).parents[2]
 CHARTS = REPOSITORY / "tests" / "manifests" / "stand_ins"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from manifests.chart_cache import CACHE
+from manifests.charts import CACHE
 from tools.kubernetes.kubectl import find_helm, run_helm
 
 STAND_INS = Path(__file__).parent / "stand_ins"

@@ -11,9 +11,8 @@ import yaml
 from config.eks_cluster import EksCluster, Taint
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.reading.loader import load_eks_cluster
-from manifests.chart_cache import CACHE, chart_folder, problem_of
 from manifests.chart_values import TYPE_LABEL, chart_values
-from manifests.charts import load_charts
+from manifests.charts import CACHE, chart_folder, load_charts, problem_of
 from tests.manifests.helm_runs import STAND_INS, lint, render
 
 STAND_IN = chart_folder("hyperpod", stand_ins=STAND_INS)

@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from constructs.eks.without_nodes import OPERATOR, RELEASE
-from manifests.chart_cache import CACHE, chart_folder, problem_of
-from manifests.charts import load_charts
+from manifests.charts import CACHE, chart_folder, load_charts, problem_of
 from tests.manifests.helm_runs import STAND_INS, HelmRefusedError, lint, render
 
 VALUES = sorted((Path(__file__).parent / "values").glob("*.yaml"))

@@ -9,10 +9,9 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from config.eks_cluster import EksCluster
-from config.kubernetes_names import TRAINING_UID, job_namespaces
+from config.eks_cluster import EksCluster, system_groups
 from config.reading.loader import load_eks_cluster
-from config.system_groups import system_groups
+from config.resource_names import TRAINING_UID, job_namespaces
 from manifests import studio_jobs
 from manifests.job_access import job_roles
 from manifests.lustre_volumes import (

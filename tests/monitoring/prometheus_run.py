@@ -18,8 +18,8 @@ from urllib.request import urlopen
 
 import yaml
 
-from config.kubernetes_names import job_namespaces
 from config.reading.loader import load_eks_cluster
+from config.resource_names import job_namespaces
 from manifests.training_collector import agent_config
 from tests.lifecycle.https_server import body, served
 from tests.monitoring import exporters

@@ -8,7 +8,7 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from config.facts.addons import ADDON_VERSIONS
-from config.kubernetes_names import job_namespaces
+from config.resource_names import job_namespaces
 from manifests.chart_values import chart_values
 from tests.manifests.helm_runs import STAND_INS, render
 from tests.stacks.eks_cases import CASES, addons, governed, hyperpod, objects, settings, stacks

@@ -8,7 +8,7 @@ from typing import Any
 import botocore.session
 import pytest
 
-from config.facts.hosting_types import GPU_AMI, HOSTING_TYPES
+from config.facts.instance_catalogue import GPU_AMI, HOSTING_TYPES
 from tests.stacks.endpoints import (
     ENDPOINT_FILES,
     GIVEN,

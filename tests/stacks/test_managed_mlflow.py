@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from config.kubernetes_names import JOB_ENVIRONMENT, JOB_SERVICE_ACCOUNT, job_namespaces
+from config.resource_names import JOB_ENVIRONMENT, JOB_SERVICE_ACCOUNT, job_namespaces
 from stacks.remaining_costs import remaining_costs
 from tests.stacks.intrinsics import ACCOUNT, Evaluator
 from tests.stacks.synthesized import load, resources, templates

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from config import rules
-from config.kubernetes_names import job_namespaces
+from config.resource_names import job_namespaces
 from config.studio_people import cluster_users, session_document
 from constructs.studio.studio_domain import MAX_CONTENT, START
 from tests.golden.normalised import normalised, studio_golden_file

@@ -7,7 +7,7 @@ from pathlib import Path
 from config.facts.price_list import load_prices, sources
 from config.reading.loader import load_cluster
 from tools.command_line import cluster_parser, run_command
-from tools.cost.bill import Bill, make_bill
+from tools.cost.bill import Bill, Usage, make_bill, parse_usage
 from tools.cost.cluster_items import cluster_items, endpoint_items, read_endpoint
 from tools.cost.report import (
     bill_table,
@@ -19,13 +19,12 @@ from tools.cost.report import (
     unpriced_notes,
     usage_note,
 )
-from tools.cost.usage import Usage, parse_usage
 
 
 def main() -> int:
     parser = cluster_parser("What a cluster, or an endpoint, costs a month and an hour.")
     parser.add_argument("--endpoint", type=Path, metavar="FILE", help="endpoint file, in place of a cluster")
-    parser.add_argument("usage", nargs="*", metavar="NAME=VALUE", help="of tools/cost/usage.py")
+    parser.add_argument("usage", nargs="*", metavar="NAME=VALUE", help="of tools/cost/bill.py")
     options = parser.parse_intermixed_args()
     usage = parse_usage(options.usage)
     if options.endpoint:

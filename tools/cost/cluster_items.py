@@ -20,8 +20,7 @@ from config.reading.endpoint_file import load_endpoint
 from config.reading.yaml_document import read_document
 from config.slurm_cluster import SlurmCluster
 from config.storage import HomeFileSystem, LustreFileSystem
-from tools.cost.bill import Item
-from tools.cost.usage import Usage
+from tools.cost.bill import Item, Usage
 
 SECONDS_PER_HOUR = 3600
 

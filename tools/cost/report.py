@@ -12,8 +12,7 @@ from config.facts.price_list import HOURS_PER_MONTH, Price, PriceList
 from config.resource_names import CLUSTER_TAG
 from config.storage import EFA_NOT_CONFIGURED
 from tools.command_line import format_table
-from tools.cost.bill import Bill, Line, hourly_usd
-from tools.cost.usage import Usage
+from tools.cost.bill import Bill, Line, Usage, hourly_usd
 
 NIGHT_HOURS = 14
 WEEKEND_HOURS = 62
@@ -147,5 +146,5 @@ def usage_note(usage: Usage) -> str:
         f"Assumed: nodes exist for {usage.hours:g} of {HOURS_PER_MONTH} hours, {usage.data_gb:g} GB in S3,"
         f" {usage.image_gb:g} GB of images, {usage.nat_gb:g} GB through NAT, {usage.endpoint_gb:g} GB through"
         f" endpoints, {usage.logs_gb:g} GB of logs."
-        " Change it: ARGS='hours=200 data_gb=2000 nat_gb=500 ...' (tools/cost/usage.py)."
+        " Change it: ARGS='hours=200 data_gb=2000 nat_gb=500 ...' (tools/cost/bill.py)."
     )

@@ -28,17 +28,21 @@ from typing import Any
 import yaml
 
 from config.reading.loader import load_eks_cluster
-from manifests.chart_cache import (
+from manifests.chart_values import chart_values
+from manifests.charts import (
     CACHE,
+    TABLE,
+    Archive,
+    Chart,
+    GitFolder,
     content_sha256,
     files_folder,
     files_of,
+    load_charts,
     lock_file,
     problem_of,
     write_lock,
 )
-from manifests.chart_values import chart_values
-from manifests.charts import TABLE, Archive, Chart, GitFolder, load_charts
 from tools.command_line import run_command
 from tools.kubernetes.kubectl import find_helm, run_helm
 

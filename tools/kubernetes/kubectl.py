@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from config.eks_cluster import EksCluster
 from config.resource_names import kubernetes_cluster
-from manifests.chart_cache import CACHE
+from manifests.charts import CACHE
 from tools.aws_session import aws_client, if_present, open_session
 from tools.kubernetes.eks_token import API_VERSION
 

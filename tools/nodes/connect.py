@@ -24,10 +24,9 @@ import boto3
 
 from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster
-from config.kubernetes_names import job_namespaces
 from config.reading.loader import load_cluster
-from config.resource_names import kubernetes_cluster, shell_document
-from manifests.chart_cache import CACHE
+from config.resource_names import job_namespaces, kubernetes_cluster, shell_document
+from manifests.charts import CACHE
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
 from tools.kubernetes.kubectl import REPOSITORY, Kubectl, Manifest, Refused, find_program, kubeconfig_of

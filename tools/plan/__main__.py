@@ -14,12 +14,12 @@ from tools.jobs.checks import listed
 from tools.plan.checkpoints import plan_checkpoints
 from tools.plan.memory import Layout, memory
 from tools.plan.model_size import parameters_of, shape_of
-from tools.plan.place import find_place
-from tools.plan.remedies import remedies
+from tools.plan.placement import find_place
 from tools.plan.report import (
     SECONDS_PER_HOUR,
     checkpoint_lines,
     memory_lines,
+    remedies,
     speed_lines,
     time_and_money,
     usable_bytes,

@@ -1,21 +1,24 @@
-"""A plan in words, and its CO2 by the grid of the region: location-based, whatever power AWS buys for it."""
+"""Report of a plan, with changes for a run that does not fit.
+
+CO2 follows from the grid of the region (location-based), whatever power AWS buys for it.
+"""
 
 from __future__ import annotations
 
 import csv
+import dataclasses
 from pathlib import Path
 
 from config.cluster_kinds import AnyCluster
 from config.facts.price_list import load_prices
 from tools.command_line import format_table
-from tools.cost.bill import hourly_usd, make_bill
+from tools.cost.bill import Usage, hourly_usd, make_bill
 from tools.cost.cluster_items import cluster_items
-from tools.cost.usage import Usage
 from tools.plan.checkpoints import Checkpoints, checkpoint_bytes
 from tools.plan.memory import USABLE, Layout, Memory, memory
-from tools.plan.place import Place
-from tools.plan.remedies import layout_without_recomputing
+from tools.plan.placement import Place
 from tools.plan.speed import Speed, residues_of
+from workloads.run_file import RunFile
 
 BOARD_WATTS = {"A10G": 300, "L4": 72, "L40S": 350, "A100": 400, "H100": 700, "H200": 700, "B200": 1000}
 """Of a GPU at full load: NVIDIA's data sheets."""
@@ -188,3 +191,59 @@ def energy_kwh(gpu: str, world_size: int, hours: float) -> float:
 
 def tonnes(gpu: str, world_size: int, hours: float, region: str) -> float:
     return energy_kwh(gpu, world_size, hours) * grid_grams_per_kwh(region) / 1e6
+
+
+def remedies(layout: Layout, usable_bytes: float) -> list[str]:
+    """Changes as ARGS of make with which the run fits, the least of each kind; empty if none does."""
+    found: list[dict[str, str]] = []
+    for setting in _settings(layout):
+        if any(changes.items() <= setting.items() for changes in found):
+            continue  # less is enough
+        for tokens in (None, *_smaller_packs(layout.config)):
+            changes = setting if tokens is None else {**setting, "train.tokens_per_pack": str(tokens)}
+            config = _changed(layout.config, changes)
+            if memory(dataclasses.replace(layout, config=config)).total <= usable_bytes:
+                found.append(changes)
+                break
+    return [" ".join(f"{key}={value}" for key, value in changes.items()) for changes in found]
+
+
+def layout_without_recomputing(layout: Layout) -> Layout:
+    train = dataclasses.replace(layout.config.train, activation_checkpointing=False)
+    return dataclasses.replace(layout, config=dataclasses.replace(layout.config, train=train))
+
+
+def _settings(layout: Layout) -> list[dict[str, str]]:
+    """What can be switched on beside smaller packs, nothing first."""
+    config = layout.config
+    recomputing = {"train.activation_checkpointing": "true"}
+    sharded = {"parallel.mode": "fsdp"}
+    settings: list[dict[str, str]] = [{}]
+    if not config.train.activation_checkpointing:
+        settings.append(recomputing)
+    # Adapters leave little to shard, and NeuronCores have copies alone.
+    can_shard = layout.world_size > 1 and config.lora is None and layout.attention != "window"
+    if config.parallel.mode == "ddp" and can_shard:
+        settings += [{**setting, **sharded} for setting in settings]
+    return settings
+
+
+def _smaller_packs(config: RunFile) -> list[int]:
+    """Halves, quarters, ... that still hold the longest protein; steps stay as large as they are."""
+    least, sizes = config.model.max_residues + 2, []
+    tokens = config.train.tokens_per_pack
+    while tokens % 2 == 0 and tokens // 2 >= least:
+        tokens //= 2
+        sizes.append(tokens)
+    return sizes
+
+
+def _changed(config: RunFile, changes: dict[str, str]) -> RunFile:
+    train, parallel = config.train, config.parallel
+    if "train.tokens_per_pack" in changes:
+        train = dataclasses.replace(train, tokens_per_pack=int(changes["train.tokens_per_pack"]))
+    if "train.activation_checkpointing" in changes:
+        train = dataclasses.replace(train, activation_checkpointing=True)
+    if "parallel.mode" in changes:
+        parallel = dataclasses.replace(parallel, mode="fsdp")
+    return dataclasses.replace(config, train=train, parallel=parallel)

@@ -15,8 +15,8 @@ import yaml
 
 from config.eks_cluster import EksCluster
 from config.facts.instance_catalogue import instance_type
-from manifests.chart_cache import CACHE, chart_folder
 from manifests.chart_values import TYPE_LABEL, chart_values
+from manifests.charts import CACHE, chart_folder
 from tools.kubernetes.kubectl import find_helm, run_helm
 from tools.preflight.finding import Finding, fail, ok, unknown, warn
 from tools.preflight.read_only_aws import ReadOnlyAws

@@ -7,7 +7,7 @@ others wait.
 from __future__ import annotations
 
 from workloads import prepare_in_pod
-from workloads.launch.pod_data import once
+from workloads.prepare_in_pod import once
 from workloads.run_file import RunFile, run_stage
 
 from .export import export_run, is_exported

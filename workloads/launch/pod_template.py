@@ -21,7 +21,7 @@ AGENT_FOLDER = "/opt/ml/input/config"
 AGENT_PORT = 8080
 TEMPORARY_FOLDER = "/tmp"
 JOB_ENVIRONMENT = "training-environment"
-"""The cluster's (config/kubernetes_names.py)."""
+"""The cluster's (config/resource_names.py)."""
 MAX_SHARED_GIB = 64
 LINES_A_HANG = 5
 """Lines that a process writes in the time after whose silence it counts as hung."""

@@ -13,7 +13,7 @@ import botocore.session
 import pytest
 from botocore.model import StringShape
 
-from config.facts.instance_catalogue import INSTANCE_TYPES, TRAINING_PLAN_TYPES, instance_type
+from config.facts.instance_catalogue import INSTANCE_TYPES, instance_type
 
 # In EC2's answers but for these: not described there, and a device memory with another meaning.
 NOT_DESCRIBED = "ml.p6e-gb200.36xlarge"
@@ -41,7 +41,8 @@ def test_every_type_of_hyperpod_is_there() -> None:
 
 
 def test_training_plans_reserve_these() -> None:
-    assert sagemaker_enum("ReservedCapacityInstanceType") == TRAINING_PLAN_TYPES
+    planned = {name for name, found in INSTANCE_TYPES.items() if found.training_plan}
+    assert sagemaker_enum("ReservedCapacityInstanceType") == planned
 
 
 def network_gbps(network: dict[str, Any]) -> float:

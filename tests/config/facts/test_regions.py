@@ -10,7 +10,7 @@ import botocore.session
 from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
 
 from config.facts.regions import HEALTH_MONITORING_REGIONS, ZONE_ID_PREFIXES
-from config.mlflow import APP_REGIONS
+from config.observability import APP_REGIONS
 
 
 def regions_with(kind: str) -> set[str]:

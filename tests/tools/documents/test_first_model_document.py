@@ -7,7 +7,7 @@ import re
 import pytest
 
 from config.facts.regions import HEALTH_MONITORING_REGIONS, ZONE_ID_PREFIXES
-from config.mlflow import APP_REGIONS
+from config.observability import APP_REGIONS
 from config.rules.observability import REGIONS as GRAFANA_REGIONS
 from tests.tools.documents.document_commands import (
     REPOSITORY,

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from manifests.chart_cache import chart_folder
+from manifests.charts import chart_folder
 from tests.lifecycle.https_server import body
 from tools.kubernetes import charts
 

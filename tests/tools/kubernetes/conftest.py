@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from manifests.chart_cache import CACHE
+from manifests.charts import CACHE
 from tests.lifecycle.https_server import served
 from tests.manifests.helm_runs import helm
 from tests.tools.kubernetes.chart_upstream import Run, Server, Upstream, packaged

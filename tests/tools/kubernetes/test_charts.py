@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from manifests.chart_cache import content_sha256, files_of
-from manifests.charts import load_charts
+from manifests.charts import content_sha256, files_of, load_charts
 from tests.manifests.helm_runs import helm
 from tests.tools.kubernetes.chart_upstream import (
     FOLDER,

@@ -16,7 +16,7 @@ from transformers import EsmConfig
 
 from tools.plan.memory import Attention, Layout, head_bytes, memory
 from tools.plan.model_size import ModelShape, parameters_of, shape_of
-from tools.plan.remedies import remedies
+from tools.plan.report import remedies
 from workloads.esm2 import attention
 from workloads.esm2.attention import Segments
 from workloads.esm2.finetune.objective import ADAPTED

@@ -31,7 +31,7 @@ from tools.plan.checkpoints import (
 )
 from tools.plan.memory import USABLE, Layout, memory
 from tools.plan.model_size import ModelShape, parameters_of, shape_of
-from tools.plan.place import find_place
+from tools.plan.placement import find_place
 from tools.plan.report import BOARD_WATTS, GIB, GRID_FILE, energy_kwh, time_and_money, tonnes
 from tools.plan.speed import MEAN_LENGTH, PUBLISHED, flops_per_residue, read_measured, residues_of, speed
 from workloads.esm2.model import PackedEsm, published_config

@@ -12,7 +12,7 @@ import pytest
 
 from config.eks_cluster import EksCluster
 from config.facts.addons import OBSERVABILITY, VPC_CNI
-from manifests.chart_cache import chart_folder
+from manifests.charts import chart_folder
 from tests.tools.accounts import cluster_description, deployed_stacks
 from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Refusal
 from tests.tools.cluster_files import shipped_eks, with_group

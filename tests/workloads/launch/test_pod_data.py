@@ -8,7 +8,6 @@ import pytest
 
 from tests.workloads.esm2.finetune.labelled_proteins import write_task_file
 from workloads import prepare_in_pod, run_kinds
-from workloads.launch import pod_data
 from workloads.run_file import RunFile, load_config
 from workloads.run_kinds import prepare
 from workloads.training.data.transfer import BeingFetched
@@ -80,7 +79,7 @@ def test_other_pods_wait_for_the_first_one(
         raise busy("another process does")
 
     monkeypatch.setattr(run_kinds, "prepare", prepare_later)
-    monkeypatch.setattr(pod_data, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(prepare_in_pod, "POLL_SECONDS", 0.0)
     prepare_in_pod.main(config)
     assert len(asked) == 3
     assert capsys.readouterr().out == f"another pod prepares {config.data.path}\n"

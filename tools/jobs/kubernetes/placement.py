@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.facts.instance_catalogue import InstanceType, instance_type
-from config.kubernetes_names import COMMON_NAMESPACE, job_folder
+from config.resource_names import COMMON_NAMESPACE, job_folder
 from config.task_governance import team_namespace
 from tools.jobs.checks import Share, Wanted, accelerators_of, listed, sizes_of
 from workloads.launch.pod_job import DEEP_HEALTH_LABEL, GROUP_LABEL, INSTANCE_TYPE_LABEL, PodJob

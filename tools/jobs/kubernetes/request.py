@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from config.eks_cluster import EksCluster
-from config.kubernetes_names import JOB_SERVICE_ACCOUNT, LUSTRE_CLAIM, TRAINING_UID, job_namespaces
+from config.resource_names import JOB_SERVICE_ACCOUNT, LUSTRE_CLAIM, TRAINING_UID, job_namespaces
 from tools.jobs.bandwidth import bandwidth_of, bandwidth_run
 from tools.jobs.checks import listed, output_of, overrides_of, run_problems
 from tools.jobs.kubernetes.placement import (

@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 
 from config.eks_cluster import EksCluster
 from config.endpoint import Endpoint
-from config.kubernetes_names import COMMON_NAMESPACE, LUSTRE_CLAIM, TRAINING_UID
 from config.reading.endpoint_file import load_endpoint
 from config.reading.loader import load_eks_cluster
+from config.resource_names import COMMON_NAMESPACE, LUSTRE_CLAIM, TRAINING_UID
 from config.task_governance import team_namespace
 from tools.command_line import cluster_parser, run_command
 from tools.jobs.checks import listed

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from workloads.bionemo.config import BionemoConfig
 from workloads.causal_lm.config import ChatConfig, chat_rules
+from workloads.esm2.finetune.task_kinds import TASK_KINDS
 from workloads.families import MODEL_FAMILIES
 from workloads.training import config_rules
 from workloads.training.command_line import run_command
@@ -21,8 +22,10 @@ from workloads.training.config_rules import Rule, least_rules, training_rules
 if TYPE_CHECKING:
     ModelFamilyName = str
     ModelSize = str
+    TaskKindName = str
 else:  # values are checked with the types of all other fields, so that all mistakes are reported at once
     ModelFamilyName = Literal[tuple(MODEL_FAMILIES)]
+    TaskKindName = Literal[tuple(TASK_KINDS)]
     ModelSize = Literal[tuple(dict.fromkeys(size for each in MODEL_FAMILIES.values() for size in each.sizes))]
 _SHIPPED = Path(__file__).parent / "esm2" / "configs"
 _LEAST = {
@@ -99,7 +102,7 @@ class SplitConfig:
 class TaskConfig:
     """What a model is fine-tuned for; a run without it pre-trains."""
 
-    kind: Literal["binary", "multiclass", "multilabel", "regression", "residue"]
+    kind: TaskKindName
     """``residue`` gives each residue a class; the others predict for a protein as a whole."""
     table: tuple[str, ...] = ("sample",)
     """CSV, TSV, Parquet or FASTA files, https:// or s3:// addresses, or ``sample`` (embedded)."""
@@ -182,9 +185,9 @@ def _violations(config: RunFile) -> list[str]:
             "pre-train",
         ),
         (
-            task is None or task.kind != "regression" or task.class_weights == "none",
-            f"task.class_weights: got {task and task.class_weights} with kind regression, which has no "
-            "classes; leave it out",
+            task is None or not TASK_KINDS[task.kind].measured or task.class_weights == "none",
+            f"task.class_weights: got {task and task.class_weights} with kind {task and task.kind}, which "
+            "has no classes; leave it out",
         ),
         (
             task is None or config.chat is None,

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from workloads.esm2.finetune.labelled import LabelledSplit
-from workloads.esm2.finetune.labels import IGNORED
+from workloads.esm2.finetune.task_kinds import IGNORED
 from workloads.training.records import Split
 
 from .export_files import ExportFiles

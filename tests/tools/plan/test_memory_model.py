@@ -20,6 +20,7 @@ from tools.plan.report import remedies
 from workloads.esm2 import attention
 from workloads.esm2.attention import Segments
 from workloads.esm2.finetune.objective import ADAPTED
+from workloads.esm2.finetune.task_kinds import TASK_KINDS
 from workloads.esm2.finetune.tasks import packed_class
 from workloads.esm2.model import Pack, PackedEsm, PackedModel, published_config
 from workloads.esm2.shapes import SHAPES, num_rows
@@ -105,7 +106,7 @@ def kept_bytes(model: nn.Module, pack: Pack, number_bytes: int) -> int:
 
 def adapted(esm: EsmConfig, lora: LoraConfig) -> PackedModel:
     with torch.device("meta"):
-        model = packed_class("binary")(esm)
+        model = packed_class(TASK_KINDS["binary"])(esm)
     add_adapters(model, lora, ADAPTED)
     model.to_empty(device="cpu")
     for parameter in model.parameters():

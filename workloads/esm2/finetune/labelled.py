@@ -65,7 +65,7 @@ class LabelledSplit(proteins.ProteinSplit):
 
     def class_counts(self) -> npt.NDArray[np.int64]:
         """How often each class occurs in this split; shapes as ``labels.class_counts`` says."""
-        width = 1 if self.schema.kind == "residue" else len(self.schema.columns)
+        width = 1 if self.schema.task.per_residue else len(self.schema.columns)
         return class_counts(self.schema, (values.reshape(-1, width) for values, _ in self._labels))
 
     def _rows(self, units: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
@@ -73,7 +73,7 @@ class LabelledSplit(proteins.ProteinSplit):
         yield from zip(batches.tolist(), (units - self._first_unit[batches]).tolist(), strict=True)
 
     def _check_kind(self, *, per_residue: bool) -> None:
-        assert (self.schema.kind == "residue") == per_residue, f"labels of a {self.schema.kind} task"
+        assert self.schema.task.per_residue == per_residue, f"labels of a {self.schema.kind} task"
 
 
 def _map_labels(path: Path) -> list[tuple[npt.NDArray[Any], npt.NDArray[np.int64]]]:

@@ -12,20 +12,18 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .table import Cell, Problems, Record
+from .task_kinds import IGNORED, TASK_KINDS, TaskKind
 
-Kind = Literal["binary", "multiclass", "multilabel", "regression", "residue"]
 Floats = npt.NDArray[np.float32]
 Classes = npt.NDArray[np.int16]
 
 LABELS_FILE = "labels.json"
-IGNORED = -100
-"""Class of a residue without a label; torch's cross entropy passes it over."""
 UNKNOWN_RESIDUE = "-"
 """Name of a residue's label that is not known, unless a class is called so."""
 MAX_CLASSES = 1000
@@ -36,20 +34,25 @@ _TRUTH = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "false": 0.0, "true": 1.0}
 class LabelSchema:
     """The outputs of a task, by name."""
 
-    kind: Kind
+    kind: str
+    """Name of one of ``TASK_KINDS``."""
     columns: tuple[str, ...]
     """Label columns of the table."""
     classes: tuple[str, ...] = ()
     """Names of the classes; of a binary task (negative, positive); empty for multilabel and regression."""
 
     @property
+    def task(self) -> TaskKind:
+        return TASK_KINDS[self.kind]
+
+    @property
     def num_outputs(self) -> int:
         """Logits (or values) that a model gives a protein, of a residue task each residue."""
-        return len(self.classes) if self.kind in ("multiclass", "residue") else len(self.columns)
+        return len(self.output_names)
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        return self.classes if self.kind in ("multiclass", "residue") else self.columns
+        return self.classes if self.task.one_of_many else self.columns
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Labels:
 
 
 def read_labels(
-    kind: Kind, columns: Sequence[str], classes: Sequence[str], records: Sequence[Record]
+    kind: TaskKind, columns: Sequence[str], classes: Sequence[str], records: Sequence[Record]
 ) -> Labels:
     """Read the label cells of all records.
 
@@ -90,13 +93,13 @@ def read_labels(
     """
     _check_columns(kind, columns, classes)
     problems = Problems()
-    if kind in ("multiclass", "residue") and not classes:
+    if kind.one_of_many and not classes:
         classes = _found_classes(kind, columns[0], records)
-    if kind == "binary" and not classes:
-        schema = LabelSchema(kind, tuple(columns), (f"not {columns[0]}", columns[0]))
+    if kind.two_classes and not classes:
+        schema = LabelSchema(kind.name, tuple(columns), (f"not {columns[0]}", columns[0]))
     else:
-        schema = LabelSchema(kind, tuple(columns), tuple(classes))
-    if kind == "residue":
+        schema = LabelSchema(kind.name, tuple(columns), tuple(classes))
+    if kind.per_residue:
         residues = [_residue_classes(record, columns[0], schema.classes, problems) for record in records]
         labels = Labels(schema, None, residues)
     else:
@@ -118,16 +121,15 @@ def class_counts(schema: LabelSchema, arrays: Iterable[npt.NDArray[Any]]) -> npt
         Shape (columns, 2), negatives and positives, if binary or multilabel; (1, classes) if multiclass or
         residue; (columns, 0) for regression, which has no classes.
     """
-    one_of_many = schema.kind in ("multiclass", "residue")
-    num_classes = {"regression": 0}.get(schema.kind, len(schema.classes) if one_of_many else 2)
-    counts = np.zeros((1 if one_of_many else len(schema.columns), num_classes), dtype=np.int64)
-    if not num_classes:
-        return counts
+    if schema.task.measured:
+        return np.zeros((len(schema.columns), 0), dtype=np.int64)
+    shape = (1, len(schema.classes)) if schema.task.one_of_many else (len(schema.columns), 2)
+    counts = np.zeros(shape, dtype=np.int64)
     for array in arrays:
         # A residue task's labels are one column with a row for each residue.
         for column, row in zip(array.reshape(len(array), -1).T, counts, strict=True):
             known = column[np.isfinite(column) & (column >= 0)].astype(np.int64)
-            row += np.bincount(known, minlength=num_classes)
+            row += np.bincount(known, minlength=shape[1])
     return counts
 
 
@@ -158,38 +160,40 @@ def load_schema(folder: Path) -> tuple[LabelSchema, dict[str, Any]]:
     return schema, raw
 
 
-def _check_columns(kind: Kind, columns: Sequence[str], classes: Sequence[str]) -> None:
+def _check_columns(kind: TaskKind, columns: Sequence[str], classes: Sequence[str]) -> None:
     if not columns:
         raise ValueError("task.label_columns: got none; name the table's column(s) of labels")
     if len(set(columns)) < len(columns):
         raise ValueError(f"task.label_columns: got {list(columns)}; name each column once")
-    if kind in ("binary", "multiclass", "residue") and len(columns) > 1:
+    if len(columns) > 1 and not kind.several_columns:
         raise ValueError(
-            f"task.label_columns: got {len(columns)} columns; a {kind} task has one "
+            f"task.label_columns: got {len(columns)} columns; a {kind.name} task has one "
             "(several columns of 0 and 1 are kind: multilabel)"
         )
-    if classes and kind in ("multilabel", "regression"):
-        raise ValueError(f"task.classes: got {list(classes)}; a {kind} task takes its names from the columns")
+    if classes and kind.several_columns:
+        raise ValueError(
+            f"task.classes: got {list(classes)}; a {kind.name} task takes its names from the columns"
+        )
     if len(set(classes)) < len(classes):
         raise ValueError(f"task.classes: got {list(classes)}; name each class once")
-    if classes and kind == "binary" and len(classes) != 2:
+    if classes and kind.two_classes and len(classes) != 2:
         raise ValueError(
             f"task.classes: got {list(classes)}; a binary task has two, the negative one first, "
             "or none where the labels are 0 and 1"
         )
 
 
-def _found_classes(kind: Kind, column: str, records: Sequence[Record]) -> tuple[str, ...]:
+def _found_classes(kind: TaskKind, column: str, records: Sequence[Record]) -> tuple[str, ...]:
     found: set[str] = set()
     for record in records:
         cell = record.cells[column]
-        found.update(_residue_names(cell) if kind == "residue" else (_as_text(cell),))
-    found -= {"", UNKNOWN_RESIDUE} if kind == "residue" else {""}
+        found.update(_residue_names(cell) if kind.per_residue else (_as_text(cell),))
+    found -= {"", UNKNOWN_RESIDUE} if kind.per_residue else {""}
     if not 2 <= len(found) <= MAX_CLASSES:
         some = ", ".join(sorted(found)[:3])
         raise ValueError(
-            f"the label column {column!r} has {len(found)} different values ({some}...); a {kind} task has "
-            f"2 to {MAX_CLASSES} classes. Numbers to be predicted as such are kind: regression"
+            f"the label column {column!r} has {len(found)} different values ({some}...); a {kind.name} task "
+            f"has 2 to {MAX_CLASSES} classes. Numbers to be predicted as such are kind: regression"
         )
     if all(name.isascii() and name.isdigit() for name in found):
         return tuple(sorted(found, key=int))
@@ -200,14 +204,16 @@ def _as_text(cell: Cell) -> str:
     return cell if isinstance(cell, str) else ""
 
 
-def _number(record: Record, column: str, kind: Kind, names: dict[str, float], problems: Problems) -> float:
+def _number(
+    record: Record, column: str, kind: TaskKind, names: dict[str, float], problems: Problems
+) -> float:
     cell = record.cells[column]
     if cell is None:
         return math.nan
     if not isinstance(cell, str):
         problems.add(record.where, f"record {record.id}: a list in column {column!r}, expected one value")
         return math.nan
-    if kind == "regression":
+    if kind.measured:
         try:
             value = float(cell)
         except ValueError:

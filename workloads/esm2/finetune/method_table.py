@@ -29,7 +29,7 @@ from workloads.training.tracking.run_log import RESULTS_FILE
 from workloads.training.whole_file import write_whole
 
 from .report import TITLES
-from .scores import HEADLINES
+from .task_kinds import TASK_KINDS
 
 TABLE_FILE = "methods.md"
 FIGURES_FILE = "methods.json"
@@ -95,7 +95,7 @@ def launch(file: Path) -> int:
 
 def row(method: Method, kind: str, results: Mapping[str, Any]) -> dict[str, Any]:
     """One line of the table, from what a run left."""
-    first, second = HEADLINES[kind][:2]
+    first, second = TASK_KINDS[kind].headlines[:2]
     prefix = "test_" if results.get("test_samples") else "eval_"
     return {
         "method": TITLE_OF[method.name],

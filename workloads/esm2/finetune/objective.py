@@ -32,7 +32,6 @@ from .labelled import LabelledSplit
 from .packs import LabelledStream, labelled_pack
 from .prediction_file import predictions_file, write_prediction_table
 from .predictions import TaskEvaluation, evaluate
-from .scores import HEADLINES
 from .tasks import TaskLoss, new_head, packed_class, plain_class, task_config
 
 if TYPE_CHECKING:
@@ -81,11 +80,11 @@ class FineTuning(AdaptedObjective):
 
     def plain_on_meta(self) -> PackedModel:
         with torch.device("meta"):
-            return packed_class(self.schema.kind)(self.esm_config)
+            return packed_class(self.schema.task)(self.esm_config)
 
     def plain_weights(self) -> dict[str, Tensor]:
         """Without adapters: the model to start from, with its head if it is of this task, or a new one."""
-        seed, kind = self.config.train.seed, self.schema.kind
+        seed, kind = self.config.train.seed, self.schema.task
         if self.has_head:
             start = starting_weights(self.config.model, seed, plain_class(kind))
             return self.loss.head_from_units(start)
@@ -97,10 +96,7 @@ class FineTuning(AdaptedObjective):
     def has_head(self) -> bool:
         """Whether the model to start from was fine-tuned for outputs of the same kinds and names."""
         base, wanted = self.base_config, self.esm_config
-        if (
-            self.schema.kind == "regression"
-            and (Path(self.config.model.init_from or "") / CHECKPOINT_FILE).exists()
-        ):
+        if self.schema.task.measured and (Path(self.config.model.init_from or "") / CHECKPOINT_FILE).exists():
             return False  # its head is in units that the checkpoint does not tell
         return all(
             getattr(base, name) == getattr(wanted, name)
@@ -128,7 +124,7 @@ class FineTuning(AdaptedObjective):
         return evaluate(model, split, self.loss, place, num_packs)
 
     def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
-        kind = plain_class(self.schema.kind)
+        kind = plain_class(self.schema.task)
         if self.lora is None:
             save_esm(run_dir / "model", self.esm_config, self.loss.head_in_units(dict(weights)), kind)
             return
@@ -169,7 +165,7 @@ class FineTuning(AdaptedObjective):
     def summary(self, results: Mapping[str, Any]) -> str:
         parts = []
         for split, prefix in (("validation", "eval_"), ("test", "test_")):
-            names = [name for name in HEADLINES[self.schema.kind] if prefix + name in results]
+            names = [name for name in self.schema.task.headlines if prefix + name in results]
             found = [f"{name} {results[prefix + name]:.3f}" for name in names]
             parts += [f"{split} {', '.join(found)}"] if found else []
         return "; ".join(parts)

@@ -15,7 +15,7 @@ from workloads.esm2.protein_packs import ProteinStream
 from workloads.training.packing import HostPack, PackShape, PlannedPack
 
 from .labelled import LabelledSplit
-from .labels import IGNORED
+from .task_kinds import IGNORED
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class LabelledStream(ProteinStream):
     def load(self, pack: PlannedPack | None) -> LabelledPack:
         host = super().load(pack)
         units = np.zeros(0, dtype=np.int64) if pack is None else pack.units
-        if self._labelled.schema.kind == "residue":
+        if self._labelled.schema.task.per_residue:
             targets: npt.NDArray[Any] = np.full(len(host.tokens), IGNORED, dtype=np.int64)
             for index, labels in enumerate(self._labelled.residue_labels(units)):
                 first, kept = int(host.cumulative[index]) + 1, labels[: self.shape.max_residues]

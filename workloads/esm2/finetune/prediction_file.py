@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workloads.esm2.inference.heads import Head
-
 from .labels import UNKNOWN_RESIDUE, Floats, LabelSchema
 
 
@@ -65,7 +63,8 @@ def write_prediction_table(path: Path, schema: LabelSchema, found: Predictions) 
 
 def _lines(schema: LabelSchema, found: Predictions) -> Iterator[list[str]]:
     ids = found.ids.tolist()
-    if schema.kind == "residue":
+    task = schema.task
+    if task.per_residue:
         yield ["id", "true", "predicted"]
         separator = "" if all(len(name) == 1 for name in schema.classes) else " "
         truth = _names(schema.classes, found.labels[:, 0], UNKNOWN_RESIDUE)
@@ -73,19 +72,18 @@ def _lines(schema: LabelSchema, found: Predictions) -> Iterator[list[str]]:
         for name, start, stop in zip(ids, found.offsets, found.offsets[1:], strict=False):
             yield [name, separator.join(truth[start:stop]), separator.join(predicted[start:stop])]
         return
-    if schema.kind == "multiclass":
+    if task.one_of_many:
         yield ["id", "true", "predicted", *(f"probability {name}" for name in schema.classes)]
-        values = Head("multiclass", schema.classes).values(found.outputs)
+        values = task.values(found.outputs)
         truth = _names(schema.classes, found.labels[:, 0], "")
         predicted = _names(schema.classes, values.argmax(axis=1), "")
         for name, true, said, row in zip(ids, truth, predicted, values.tolist(), strict=True):
             yield [name, true, said, *map(_text, row)]
         return
-    names = schema.classes[1:] if schema.kind == "binary" else schema.columns
-    is_measured = schema.kind == "regression"
-    what = "predicted" if is_measured else "probability"
+    names = schema.classes[1:] if task.two_classes else schema.columns
+    what = "predicted" if task.measured else "probability"
     yield ["id", *(f"{column} {name}" for name in names for column in ("true", what))]
-    values = Head("regression" if is_measured else "multilabel", names).values(found.outputs)
+    values = task.values(found.outputs)
     for name, labels, row in zip(ids, found.labels.tolist(), values.tolist(), strict=True):
         yield [name, *(_text(value) for pair in zip(labels, row, strict=True) for value in pair)]
 

@@ -18,10 +18,11 @@ from workloads.training.objective import Evaluation, Place
 from workloads.training.parallel import bare
 
 from .labelled import LabelledSplit
-from .labels import IGNORED, LabelSchema
+from .labels import LabelSchema
 from .packs import LabelledStream, labelled_pack
 from .prediction_file import Predictions
 from .scores import scores
+from .task_kinds import IGNORED
 from .tasks import TaskLoss
 
 
@@ -84,7 +85,7 @@ def evaluate(
 
 def _row_offsets(split: LabelledSplit, max_residues: int) -> npt.NDArray[np.int64]:
     """(units + 1,) first row of each protein: one for all of it, or one for each residue that is read."""
-    if split.schema.kind != "residue":
+    if not split.schema.task.per_residue:
         return np.arange(split.num_units + 1)
     _, lengths = split.draw(0, split.num_units, 0, 0)
     return np.concatenate([[0], np.cumsum(np.minimum(lengths, max_residues))])
@@ -99,7 +100,7 @@ def _rows_of_pack(
     cumulative: npt.NDArray[np.int32], num_proteins: int, schema: LabelSchema
 ) -> npt.NDArray[np.int64]:
     """Places in the model's outputs of a pack's proteins, or of their residues."""
-    if schema.kind != "residue":
+    if not schema.task.per_residue:
         return np.arange(num_proteins)
     bounds = itertools.pairwise(cumulative[: num_proteins + 1])
     ranges = [np.arange(start + 1, stop - 1) for start, stop in bounds]  # between CLS and EOS
@@ -107,7 +108,7 @@ def _rows_of_pack(
 
 
 def _labels(split: LabelledSplit, units: npt.NDArray[np.int64], max_residues: int) -> npt.NDArray[np.float32]:
-    if split.schema.kind != "residue":
+    if not split.schema.task.per_residue:
         return split.labels(units)
     parts = [labels[:max_residues] for labels in split.residue_labels(units)]
     flat = np.concatenate([np.zeros(0, dtype=np.int64), *parts]).astype(np.float32)[:, None]

@@ -32,6 +32,7 @@ from .labelled import write_split
 from .labels import LABELS_FILE, Labels, class_counts, load_schema, read_labels, save_schema
 from .splits import TRAIN, SplitNumbers, check_rule, record_clusters, split_records
 from .table import Record, first_of, read_records
+from .task_kinds import TASK_KINDS
 
 TABLES = replace(
     PROTEINS,
@@ -80,7 +81,7 @@ def prepare_table(config: RunFile) -> Manifest:
         sequence_column=task.sequence_column,
         columns=list(dict.fromkeys([*task.label_columns, *split_columns])),
     )
-    labels = read_labels(task.kind, task.label_columns, task.classes, records)
+    labels = read_labels(TASK_KINDS[task.kind], task.label_columns, task.classes, records)
     clusters = record_clusters(task.split, records, clusters_file)
     numbers = split_records(
         task.split,
@@ -227,7 +228,7 @@ def _never_trained(labels: Labels, rows: Sequence[int]) -> list[str]:
     schema = labels.schema
     if labels.values is not None:
         values = labels.values[rows]
-        if schema.kind == "regression":
+        if schema.task.measured:
             known = np.isfinite(values).sum(axis=0).tolist()
             return [name for name, count in zip(schema.columns, known, strict=True) if not count]
         counts = class_counts(schema, [values])

@@ -21,7 +21,8 @@ from workloads.training.report.page import Card, figure_block, section, table
 
 from .labels import Floats, LabelSchema, load_schema
 from .prediction_file import Predictions, predictions_file
-from .scores import HEADLINES, Doubles, class_scores, confusion, one_against_others, scores
+from .scores import Doubles, class_scores, confusion, one_against_others, scores
+from .task_kinds import TASK_KINDS
 
 TITLES = {
     "accuracy": "Accuracy",
@@ -102,7 +103,7 @@ class TaskContents(ReportContents):
         if (found := self._predictions) is not None:
             values = scores(found.schema, found.labels, found.outputs)
             notes = {name: _note(name, found, validation) for name in TITLES}
-        headlines = HEADLINES.get(self._kind, ())
+        headlines = kind.headlines if (kind := TASK_KINDS.get(self._kind)) else ()
         return [Card(TITLES[name], _text(name, values.get(name)), notes[name]) for name in headlines]
 
     def section(self, results: Mapping[str, Any]) -> str:
@@ -118,7 +119,7 @@ def score_section(predictions: PredictedSplit | None) -> str:
         return ""
     schema, labels, outputs = predictions.schema, predictions.labels, predictions.outputs
     parts = class_scores(schema, labels, outputs)
-    unit = "residues" if schema.kind == "residue" else "proteins"
+    unit = "residues" if schema.task.per_residue else "proteins"
     names = [name for name in parts[0].values if any(math.isfinite(part.values[name]) for part in parts)]
     rows = [
         [
@@ -128,7 +129,7 @@ def score_section(predictions: PredictedSplit | None) -> str:
         ]
         for part in parts
     ]
-    titles = ["measurement" if schema.kind == "regression" else "class", unit, *(TITLES[n] for n in names)]
+    titles = ["measurement" if schema.task.measured else "class", unit, *(TITLES[n] for n in names)]
     return section(
         f"Predictions for the {predictions.split} split", _figures(predictions, unit) + table(titles, rows)
     )
@@ -136,7 +137,7 @@ def score_section(predictions: PredictedSplit | None) -> str:
 
 def _figures(predictions: PredictedSplit, unit: str) -> str:
     schema, labels, outputs = predictions.schema, predictions.labels, predictions.outputs
-    if schema.kind == "regression":
+    if schema.task.measured:
         figures = [
             figure_block(f"Predicted over measured {name}", scatter_figure(name, *_known(labels, outputs, n)))
             for n, name in enumerate(schema.columns[:MAX_SCATTERS])
@@ -172,7 +173,7 @@ def _note(name: str, predictions: PredictedSplit, validation: Mapping[str, Any])
 def _majority(predictions: PredictedSplit) -> float | None:
     """Accuracy of always guessing the commonest class."""
     known = predictions.labels[np.isfinite(predictions.labels[:, 0]), 0]
-    if predictions.schema.kind not in ("binary", "multiclass", "residue") or not len(known):
+    if predictions.schema.task.several_columns or not len(known):
         return None
     return float(np.bincount(known.astype(np.int64)).max() / len(known))
 

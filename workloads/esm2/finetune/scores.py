@@ -19,15 +19,6 @@ from .labels import Floats, LabelSchema
 Doubles = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
 
-HEADLINES = {
-    "binary": ("accuracy", "mcc", "f1", "auroc"),
-    "multiclass": ("accuracy", "mcc", "f1", "auroc"),
-    "multilabel": ("jaccard", "f1", "mcc", "auroc"),
-    "regression": ("spearman", "pearson", "rmse", "r2"),
-    "residue": ("accuracy", "mcc", "f1", "auroc"),
-}
-"""What each kind of task is mainly judged by, the first foremost."""
-
 
 @dataclass(frozen=True)
 class ClassScore:
@@ -56,10 +47,10 @@ def scores(schema: LabelSchema, labels: Floats, outputs: Floats) -> dict[str, fl
     parts = class_scores(schema, labels, outputs)
     names = list(parts[0].values)
     means = {name: _mean([part.values[name] for part in parts]) for name in names}
-    if schema.kind in ("binary", "regression"):
+    if schema.task.two_classes or schema.task.measured:
         return means
     shown = {name: means[name] for name in ("accuracy", "mcc", "f1", "auroc", "auprc")}
-    if schema.kind == "multilabel":
+    if not schema.task.one_of_many:
         return shown | _whole_rows(labels, outputs)
     from sklearn.metrics import matthews_corrcoef
 
@@ -73,7 +64,7 @@ def scores(schema: LabelSchema, labels: Floats, outputs: Floats) -> dict[str, fl
 
 def class_scores(schema: LabelSchema, labels: Floats, outputs: Floats) -> list[ClassScore]:
     """Scores of each class (multilabel: of each label) against the others, or of each measurement."""
-    if schema.kind == "regression":
+    if schema.task.measured:
         return [
             _measurement(name, labels[:, column], outputs[:, column])
             for column, name in enumerate(schema.columns)
@@ -88,7 +79,7 @@ def one_against_others(
     schema: LabelSchema, labels: Floats, outputs: Floats
 ) -> Iterator[tuple[str, Truths, Truths, Doubles]]:
     """Per class: name, truth, prediction and what ranks the examples; each of shape (labelled N,)."""
-    if schema.kind in ("multiclass", "residue"):
+    if schema.task.one_of_many:
         known = np.isfinite(labels[:, 0])
         truth, predicted = _classes(labels, outputs)
         shares = _softmax(outputs[known].astype(np.float64))
@@ -105,10 +96,10 @@ def confusion(schema: LabelSchema, labels: Floats, outputs: Floats) -> npt.NDArr
     """Counts (classes, classes), truth down, prediction across; None where classes do not exclude others."""
     from sklearn.metrics import confusion_matrix
 
-    if schema.kind == "binary":
+    if schema.task.two_classes:
         ((_, holds, said, _),) = one_against_others(schema, labels, outputs)
         return np.asarray(confusion_matrix(holds, said, labels=[False, True])) if len(holds) else None
-    if schema.kind in ("multiclass", "residue"):
+    if schema.task.one_of_many:
         numbers = list(range(len(schema.classes)))
         truth, predicted = _classes(labels, outputs)
         return np.asarray(confusion_matrix(truth, predicted, labels=numbers)) if len(truth) else None

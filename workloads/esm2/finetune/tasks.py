@@ -10,52 +10,43 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import EsmConfig, EsmForSequenceClassification, EsmForTokenClassification
 
 from workloads.esm2.model import PackedSequenceClassifier, PackedTokenClassifier
 
 from .labelled import LabelledSplit
-from .labels import IGNORED, Kind, LabelSchema
-
-PROBLEM_TYPES: dict[Kind, str | None] = {
-    "binary": "multi_label_classification",  # of one label
-    "multiclass": "single_label_classification",
-    "multilabel": "multi_label_classification",
-    "regression": "regression",
-    "residue": None,
-}
-"""By which transformers chooses the loss of a sequence classifier."""
+from .labels import LabelSchema
+from .task_kinds import IGNORED, TaskKind
 
 HEAD_WEIGHT, HEAD_BIAS = (f"classifier.out_proj.{part}" for part in ("weight", "bias"))
 """transformers' names of the last layer of a sequence classifier."""
 
 
-def packed_class(kind: Kind) -> type[PackedSequenceClassifier] | type[PackedTokenClassifier]:
-    return PackedTokenClassifier if kind == "residue" else PackedSequenceClassifier
+def packed_class(kind: TaskKind) -> type[PackedSequenceClassifier] | type[PackedTokenClassifier]:
+    return PackedTokenClassifier if kind.per_residue else PackedSequenceClassifier
 
 
-def plain_class(kind: Kind) -> type[EsmForSequenceClassification] | type[EsmForTokenClassification]:
+def plain_class(kind: TaskKind) -> type[EsmForSequenceClassification] | type[EsmForTokenClassification]:
     """What others load the model as."""
-    return EsmForTokenClassification if kind == "residue" else EsmForSequenceClassification
+    return EsmForTokenClassification if kind.per_residue else EsmForSequenceClassification
 
 
 def task_config(base: EsmConfig, schema: LabelSchema) -> EsmConfig:
     """Shape of the model with the task's head: the base's, with names for the outputs."""
-    names = schema.classes[1:] if schema.kind == "binary" else schema.output_names
+    names = schema.classes[1:] if schema.task.two_classes else schema.output_names
     return EsmConfig(
         **{
             **base.to_dict(),
-            "architectures": [plain_class(schema.kind).__name__],
-            "problem_type": PROBLEM_TYPES[schema.kind],
+            "architectures": [plain_class(schema.task).__name__],
+            "problem_type": schema.task.problem_type,
             "id2label": dict(enumerate(names)),
             "label2id": {name: place for place, name in enumerate(names)},
         }
     )
 
 
-def new_head(config: EsmConfig, kind: Kind, seed: int) -> dict[str, Tensor]:
+def new_head(config: EsmConfig, kind: TaskKind, seed: int) -> dict[str, Tensor]:
     """Random weights of the head by transformers' own initialisation."""
     single_layer = EsmConfig(**{**config.to_dict(), "num_hidden_layers": 1})
     # A generator state of its own: a library that draws numbers earlier must not change the weights.
@@ -74,16 +65,16 @@ class TaskLoss:
     """
 
     def __init__(self, split: LabelledSplit, *, balanced: bool) -> None:
-        self.kind = split.schema.kind
+        self.kind = split.schema.task
         outputs = split.schema.num_outputs
         self.shift, self.scale = np.zeros(outputs, np.float32), np.ones(outputs, np.float32)
-        if self.kind == "regression":
+        if self.kind.measured:
             self.shift, self.scale = _mean_and_deviation(split.labels(np.arange(split.num_units)))
         self._weight = torch.from_numpy(_class_weights(split)) if balanced else None
 
     def num_targets(self, targets: Tensor) -> Tensor:
         """() int64 labels that are there."""
-        return (targets != IGNORED).sum() if self.kind == "residue" else targets.isfinite().sum()
+        return (targets != IGNORED).sum() if self.kind.per_residue else targets.isfinite().sum()
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """() fp32 sum over all labels that are there.
@@ -93,17 +84,16 @@ class TaskLoss:
             targets: (N, columns) as ``LabelledPack`` has them, of a residue task (N,).
         """
         weight = None if self._weight is None else self._weight.to(outputs.device, non_blocking=True)
-        if self.kind in ("multiclass", "residue"):
-            if self.kind == "multiclass":
+        if self.kind.one_of_many:
+            if not self.kind.per_residue:
                 targets = targets[:, 0].nan_to_num(nan=IGNORED).long()
-            return F.cross_entropy(outputs, targets, weight, ignore_index=IGNORED, reduction="sum")
+            return self.kind.loss(outputs, targets, weight)
         is_there = targets.isfinite()
         targets = targets.nan_to_num(nan=0.0)
-        if self.kind == "regression":
+        if self.kind.measured:
             shift, scale = (_like(values, outputs) for values in (self.shift, self.scale))
-            losses = (outputs - (targets - shift) / scale) ** 2
-        else:
-            losses = F.binary_cross_entropy_with_logits(outputs, targets, pos_weight=weight, reduction="none")
+            targets = (targets - shift) / scale
+        losses = self.kind.loss(outputs, targets, weight)
         return losses.masked_fill(~is_there, 0.0).sum()
 
     def in_units(self, outputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -112,7 +102,7 @@ class TaskLoss:
 
     def head_in_units(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """The same in the head's last layer, so that the model that is written needs nothing of it."""
-        if self.kind != "regression":
+        if not self.kind.measured:
             return weights
         weight, bias = weights[HEAD_WEIGHT], weights[HEAD_BIAS]
         shift, scale = (_like(values, weight) for values in (self.shift, self.scale))
@@ -120,7 +110,7 @@ class TaskLoss:
 
     def head_from_units(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """The way back, of a model that was written by ``head_in_units``."""
-        if self.kind != "regression":
+        if not self.kind.measured:
             return weights
         weight, bias = weights[HEAD_WEIGHT], weights[HEAD_BIAS]
         shift, scale = (_like(values, weight) for values in (self.shift, self.scale))
@@ -132,7 +122,7 @@ def _class_weights(split: LabelledSplit) -> npt.NDArray[np.float32]:
     Of a label that is there or not: negatives / positives, as a weight of the positives.
     """
     counts = split.class_counts().astype(np.float64)
-    if split.schema.kind in ("multiclass", "residue"):
+    if split.schema.task.one_of_many:
         return (counts.sum() / (counts.shape[1] * np.maximum(counts[0], 1))).astype(np.float32)
     return (np.maximum(counts[:, 0], 1) / np.maximum(counts[:, 1], 1)).astype(np.float32)
 

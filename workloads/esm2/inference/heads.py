@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from workloads.esm2.finetune.task_kinds import KIND_OF_PROBLEM, TaskKind
 from workloads.esm2.model import PackedEsm, PackedModel, PackedSequenceClassifier, PackedTokenClassifier
 
 from .engine import PROTEIN_LOGITS, RESIDUE_LOGITS, Answer, Array
@@ -17,8 +18,7 @@ THRESHOLD = 0.5
 
 @dataclass(frozen=True)
 class Head:
-    kind: Literal["multilabel", "multiclass", "regression", "residue"]
-    """A binary model is a multilabel one with one label."""
+    kind: TaskKind
     names: tuple[str, ...]
     """Of the outputs, in their order."""
 
@@ -32,19 +32,14 @@ class Head:
         config: Any = model.config
         names = tuple(str(config.id2label[index]) for index in range(config.num_labels))
         if isinstance(model, PackedTokenClassifier):
-            return Head("residue", names)
+            return Head(KIND_OF_PROBLEM[None], names)
         if isinstance(model, PackedEsm) or not isinstance(model, PackedSequenceClassifier):
             raise ValueError(
                 f"{name} is a masked language model without a task, so it has nothing to predict; "
                 "fine-tune it first (make finetune-lora), or use make embed or make variants"
             )
-        match config.problem_type:
-            case "regression":
-                return Head("regression", names)
-            case "multi_label_classification":
-                return Head("multilabel", names)
-            case "single_label_classification":
-                return Head("multiclass", names)
+        if kind := KIND_OF_PROBLEM.get(config.problem_type or ""):
+            return Head(kind, names)
         raise ValueError(
             f"{name}: config.json has problem_type {config.problem_type!r}; allowed are regression, "
             "multi_label_classification and single_label_classification"
@@ -53,22 +48,12 @@ class Head:
     @property
     def answer(self) -> Answer:
         """What the engine is asked for."""
-        return RESIDUE_LOGITS if self.kind == "residue" else PROTEIN_LOGITS
-
-    def values(self, logits: Array) -> Array:
-        """Probabilities of the outputs, or the values of a regression; (..., outputs) as the logits."""
-        if self.kind == "regression":
-            return logits
-        if self.kind == "multilabel":
-            # The form without overflow on either side.
-            return np.asarray(0.5 * (1 + np.tanh(0.5 * logits)), dtype=np.float32)
-        exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        return np.asarray(exponentials / exponentials.sum(axis=-1, keepdims=True), dtype=np.float32)
+        return RESIDUE_LOGITS if self.kind.per_residue else PROTEIN_LOGITS
 
     def labels(self, values: Array) -> list[str]:
         """Names that the values stand for: of a protein, or one for each residue; none of a regression."""
-        if self.kind == "regression":
+        if self.kind.measured:
             return []
-        if self.kind == "multilabel":
+        if not self.kind.one_of_many:
             return [name for name, value in zip(self.names, values, strict=True) if value >= THRESHOLD]
         return [self.names[index] for index in np.atleast_1d(values.argmax(axis=-1)).tolist()]

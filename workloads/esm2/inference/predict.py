@@ -33,7 +33,7 @@ def predict(config: RunFile, here: Processes) -> None:
     output = Output(config, "predict")
     loaded = load(config, here)
     head = Head.of(loaded.engine.model, loaded.name)
-    if head.kind == "regression" and (taken := sorted({"id", "length"} & set(head.names))):
+    if head.kind.measured and (taken := sorted({"id", "length"} & set(head.names))):
         raise ValueError(
             f"{loaded.name} predicts a value called {taken[0]}, as another column is; give it another "
             "name in id2label of the model's config.json"
@@ -44,7 +44,7 @@ def predict(config: RunFile, here: Processes) -> None:
         columns = {
             "id": pa.array([protein.id for protein in proteins], pa.string()),
             "length": pa.array([len(protein.tokens) for protein in proteins], pa.int32()),
-            **predictions(head, [head.values(found) for found in logits]),
+            **predictions(head, [head.kind.values(found) for found in logits]),
         }
         return pa.table(columns)
 
@@ -61,7 +61,7 @@ def predict(config: RunFile, here: Processes) -> None:
 def predictions(head: Head, values: list[Array]) -> dict[str, pa.Array]:
     """Columns for proteins with these values of the head."""
     labels = [head.labels(found) for found in values]
-    if head.kind == "residue":
+    if head.kind.per_residue:
         separator = "" if all(len(name) == 1 for name in head.names) else " "
         return {
             "label": pa.array([separator.join(found) for found in labels], pa.string()),
@@ -69,7 +69,7 @@ def predictions(head: Head, values: list[Array]) -> dict[str, pa.Array]:
         }
     table = np.stack(values) if values else np.empty((0, len(head.names)), np.float32)
     each = {name: pa.array(table[:, index]) for index, name in enumerate(head.names)}
-    if head.kind == "regression":
+    if head.kind.measured:
         return each
     return {
         "label": pa.array([";".join(found) for found in labels], pa.string()),

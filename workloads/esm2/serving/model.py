@@ -53,14 +53,14 @@ class ServedModel:
     def _answer(self, found: Array) -> Answer:
         if self._head is None:
             return {"embedding": tuple(found.tolist())}
-        values, names = self._head.values(found), self._head.names
-        if self._head.kind == "regression":
+        values, names = self._head.kind.values(found), self._head.names
+        if self._head.kind.measured:
             return {"values": dict(zip(names, values.tolist(), strict=True))}
         labels = self._head.labels(values)
-        if self._head.kind == "residue":
+        if self._head.kind.per_residue:
             return {"labels": labels, "probabilities": values.max(axis=-1).tolist()}
         probabilities = dict(zip(names, values.tolist(), strict=True))
-        if self._head.kind == "multilabel":
+        if not self._head.kind.one_of_many:
             return {"labels": labels, "probabilities": probabilities}
         return {"label": labels[0], "probabilities": probabilities}
 

@@ -16,6 +16,7 @@ from transformers import EsmConfig
 from tests.workloads.esm2.finetune.labelled_proteins import TASKS, write_task_file
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.esm2.finetune.packs import LabelledPack, LabelledStream, labelled_pack
+from workloads.esm2.finetune.task_kinds import TASK_KINDS
 from workloads.esm2.finetune.tasks import TaskLoss, new_head, packed_class, plain_class, task_config
 from workloads.run_file import load_config
 from workloads.training.adapters.adapted_linear import AdaptedLinear
@@ -45,10 +46,10 @@ def test_outputs_and_loss_are_those_of_transformers(split: LabelledSplit, tiny_c
     kind = split.schema.kind
     config = task_config(tiny_config, split.schema)
     torch.manual_seed(1)
-    reference = plain_class(kind)(config).eval()
+    reference = plain_class(TASK_KINDS[kind])(config).eval()
     assert config.num_labels == split.schema.num_outputs
     with torch.device("meta"):
-        packed = packed_class(kind)(config)
+        packed = packed_class(TASK_KINDS[kind])(config)
     state = {name: value for name, value in reference.state_dict().items()}
     packed = assigned(packed, state)
     stream, host, units = loaded(split)
@@ -126,7 +127,9 @@ def test_a_new_head_depends_on_the_seed_alone(split: LabelledSplit, tiny_config:
     heads = []
     for seed in (0, 0, 1):
         torch.rand(3)
-        heads.append(torch.cat([value.ravel() for value in new_head(config, kind, seed).values()]))
+        heads.append(
+            torch.cat([value.ravel() for value in new_head(config, TASK_KINDS[kind], seed).values()])
+        )
     assert torch.equal(heads[0], heads[1]) and not torch.equal(heads[0], heads[2])
 
 

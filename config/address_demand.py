@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from math import ceil
 
-from config.cluster import Cluster, InstanceGroup, NewVpc
+from config.cluster import Cluster, InstanceGroup, NewVpc, control_plane_zones, zone_ids, zone_of
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.facts.endpoint_services import endpoint_services
 from config.facts.instance_catalogue import INSTANCE_TYPES, InstanceType
 from config.slurm_cluster import SlurmCluster
 from config.storage import LustreFileSystem
-from config.zones import control_plane_zones, zone_ids, zone_of
 
 RESERVED_ADDRESSES = 5
 """What AWS keeps of every subnet (VPC user guide, "Subnet CIDR blocks")."""

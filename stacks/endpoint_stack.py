@@ -10,9 +10,8 @@ from aws_cdk import aws_ec2 as ec2
 from config.endpoint import Endpoint, EndpointVpc
 from config.resource_names import PROJECT, PROJECT_TAG
 from constructs import Construct
-from constructs.endpoint.endpoint_alarms import EndpointAlarms
 from constructs.endpoint.endpoint_role import METRICS_NAMESPACE, EndpointRole
-from constructs.endpoint.model_endpoint import ModelEndpoint
+from constructs.endpoint.model_endpoint import EndpointAlarms, ModelEndpoint
 from constructs.storage.encryption_key import encryption_key
 from constructs.storage.log_group import log_group
 

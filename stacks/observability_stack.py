@@ -10,10 +10,8 @@ from aws_cdk import aws_aps as aps
 from config.cluster import Cluster
 from config.observability import Observability
 from constructs import Construct
-from constructs.monitoring.grafana_contents import GrafanaContents
-from constructs.monitoring.grafana_workspace import GrafanaWorkspace
-from constructs.monitoring.node_events import NodeEvents
-from constructs.monitoring.space_alarms import SpaceAlarms
+from constructs.monitoring.alarms import NodeEvents, SpaceAlarms
+from constructs.monitoring.grafana_workspace import GrafanaContents, GrafanaWorkspace
 from constructs.storage.log_group import log_group
 from monitoring.alert_rules import rules_text
 from stacks.storage_stack import StorageStack

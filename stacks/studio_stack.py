@@ -21,11 +21,10 @@ from constructs import Construct
 from constructs.nodes.node_statements import Statement
 from constructs.policy.findings import acknowledge
 from constructs.storage.log_group import log_group
-from constructs.studio.studio_domain import StudioDomain
+from constructs.studio.studio_domain import StudioDomain, studio_security_group
 from constructs.studio.studio_files import CLIENT_PREFIX, PREFIX, StudioFiles, read_statements
 from constructs.studio.studio_partitions import StudioPartitions
 from constructs.studio.studio_role import studio_role
-from constructs.studio.studio_security_group import studio_security_group
 from constructs.vpc.network import Network
 from stacks.storage_stack import StorageStack
 

@@ -14,14 +14,12 @@ from config.eks_cluster import EksCluster
 from config.reading.violation import Violation
 from config.rules import (
     access,
-    access_entries,
     autoscaling,
     control_plane,
     database,
     groups,
     hardware,
     kubernetes_nodes,
-    mlflow,
     node_setup,
     observability,
     ranges,
@@ -32,16 +30,13 @@ from config.rules import (
     subnets,
     tags,
     task_governance,
-    zones,
 )
 from config.slurm_cluster import SlurmCluster
 
 RULES: tuple[Callable[[Cluster], Iterator[Violation]], ...] = (
     *region.RULES,
     *tags.RULES,
-    *mlflow.RULES,
     *ranges.RULES,
-    *zones.RULES,
     *subnets.RULES,
     *storage.RULES,
     *groups.RULES,
@@ -60,7 +55,6 @@ SLURM_RULES: tuple[Callable[[SlurmCluster], Iterator[Violation]], ...] = (
 
 EKS_RULES: tuple[Callable[[EksCluster], Iterator[Violation]], ...] = (
     *control_plane.RULES,
-    *access_entries.RULES,
     *kubernetes_nodes.RULES,
     *autoscaling.RULES,
     *task_governance.RULES,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from config.cluster import zone_ids
 from config.reading.violation import Violation
 from config.slurm_cluster import SlurmCluster
-from config.zones import zone_ids
 
 _GRAVITON = ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "16xlarge")
 _XEON_5 = (*_GRAVITON, "24xlarge")

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from config.address_demand import RESERVED_ADDRESSES, address_takers
-from config.cluster import Cluster, ExistingVpc, NewVpc
+from config.cluster import Cluster, ExistingVpc, NewVpc, zone_ids
 from config.reading.violation import Violation
 from config.rules.ranges import LARGEST_PREFIX, parsed
-from config.zones import zone_ids
 
 # What private_prefix_length can be.
 _LARGEST_PRIVATE_PREFIX, _SMALLEST_PRIVATE_PREFIX = 17, 26

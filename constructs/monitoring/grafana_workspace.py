@@ -1,17 +1,26 @@
-"""Where people look at metrics."""
+"""Amazon Managed Grafana workspace, and the function that fills it with dashboards."""
 
 from __future__ import annotations
 
-from aws_cdk import Stack
+import json
+from typing import Any
+
+from aws_cdk import CustomResource, Duration, Stack
 from aws_cdk import aws_aps as aps
 from aws_cdk import aws_grafana as grafana
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_logs as logs
 
 from config.cluster import Cluster
 from config.observability import GRAFANA_VERSION, Grafana
 from constructs import Construct
+from constructs.monitoring.metrics_workspace import MetricsWorkspace
 from constructs.nodes.node_statements import Statement
 from constructs.policy.statement_role import statement_role
+from constructs.polled_resource import PolledResource
+from constructs.storage.home_file_system import HomeFileSystem
+from constructs.storage.lustre_file_system import LustreFileSystem
+from monitoring.dashboards import CLOUDWATCH_UID, HOME_MARK, LUSTRE_MARK, PROMETHEUS_UID, dashboards
 
 
 class GrafanaWorkspace(Construct):
@@ -100,3 +109,143 @@ def _saml(settings: Grafana) -> grafana.CfnWorkspace.SamlConfigurationProperty |
             admin=settings.admins, editor=settings.editors or None
         ),
     )
+
+
+FOLDER_UID = "hyperpod"
+DASHBOARDS = "dashboards.json"
+"""Beside the function's code: a request of CloudFormation's is too small for them."""
+GIVE_UP = Duration.minutes(15)
+"""A new workspace's address is known everywhere within minutes."""
+_ROLES = {"ADMIN": "admins", "EDITOR": "editors", "VIEWER": "viewers"}
+
+
+class GrafanaContents(Construct):
+    """Made by a function, as a service account of its own whose token lasts as long as the call."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        cluster: Cluster,
+        settings: Grafana,
+        grafana: GrafanaWorkspace,
+        metrics: MetricsWorkspace,
+        lustre: LustreFileSystem,
+        home: HomeFileSystem | None,
+        log: logs.CfnLogGroup,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        function = PolledResource(
+            self,
+            "Function",
+            name="grafana_contents",
+            files={DASHBOARDS: json.dumps(dashboards(cluster.scheduler), sort_keys=True)},
+            description="Puts data sources, dashboards and roles into a Grafana workspace",
+            statements=_statements(Stack.of(self), settings, grafana.arn),
+            query_interval=Duration.seconds(20),
+            log=log,
+        )
+        people = {role: getattr(settings, field) for role, field in _ROLES.items()}
+        CustomResource(
+            self,
+            "Resource",
+            resource_type="Custom::HyperPodGrafanaContents",
+            service_token=function.service_token,
+            properties={
+                "WorkspaceId": grafana.workspace.attr_id,
+                "Endpoint": grafana.workspace.attr_endpoint,
+                # As text: CloudFormation makes texts of the truth values that it hands on.
+                "Folder": json.dumps({"uid": FOLDER_UID, "title": f"HyperPod {cluster.name}"}),
+                "DataSources": json.dumps([_prometheus(cluster, metrics), _cloudwatch(cluster)]),
+                # The dashboards lie there; what has changed in them is a reason to call it again.
+                "Contents": function.contents,
+                "Marks": json.dumps(
+                    {
+                        LUSTRE_MARK: lustre.file_system_id,
+                        **({HOME_MARK: home.file_system_id} if home else {}),
+                    }
+                ),
+                "People": people if settings.sign_in == "identity_center" else {},
+                "TimeoutSeconds": GIVE_UP.to_seconds(),
+            },
+        )
+
+
+def _statements(stack: Stack, settings: Grafana, workspace_arn: str) -> list[Statement]:
+    statements = [
+        Statement(
+            "UseAServiceAccount",
+            [
+                "grafana:CreateWorkspaceServiceAccount",
+                "grafana:CreateWorkspaceServiceAccountToken",
+                "grafana:DeleteWorkspaceServiceAccountToken",
+                "grafana:DescribeWorkspace",
+                "grafana:ListWorkspaceServiceAccountTokens",
+                "grafana:ListWorkspaceServiceAccounts",
+            ],
+            [workspace_arn],
+        )
+    ]
+    if settings.sign_in == "identity_center":
+        statements += [
+            Statement("GiveRoles", ["grafana:ListPermissions", "grafana:UpdatePermissions"], [workspace_arn]),
+            Statement(
+                "ReadIdentityCenter",
+                [
+                    "sso:DescribeRegisteredRegions",
+                    "sso:GetManagedApplicationInstance",
+                    "sso:GetProfile",
+                    "sso:GetSharedSsoConfiguration",
+                    "sso:ListDirectoryAssociations",
+                    "sso:ListProfileAssociations",
+                    "sso:ListProfiles",
+                    "sso-directory:DescribeGroup",
+                    "sso-directory:DescribeUser",
+                ],
+                ["*"],
+                why_wildcard="what AWSGrafanaWorkspacePermissionManagementV2 has for it; Identity Center has "
+                "no resource-level permissions for these",
+            ),
+            # What has to be added to that policy (Managed Grafana user guide, "AWS managed policies").
+            Statement(
+                "AssignPeople",
+                ["sso:CreateApplicationAssignment", "sso:DeleteApplicationAssignment"],
+                [f"arn:{stack.partition}:sso::*:application/*"],
+                {"StringEqualsIfExists": {"sso:ApplicationAccount": stack.account}},
+                "Identity Center gives the workspace's application its id, and may belong to another account "
+                "of the organization; the condition names ours, whose application it is",
+            ),
+        ]
+    return statements
+
+
+def _prometheus(cluster: Cluster, metrics: MetricsWorkspace) -> dict[str, Any]:
+    return {
+        "uid": PROMETHEUS_UID,
+        "name": f"Prometheus of {cluster.name}",
+        "type": "prometheus",
+        "access": "proxy",
+        "isDefault": True,
+        "url": metrics.workspace.attr_prometheus_endpoint,
+        "jsonData": {
+            "httpMethod": "POST",
+            "sigV4Auth": True,
+            # "Workspace IAM Role" (grafana-aws-sdk, awsAuthProviderOptions), as AWS's own stack of HyperPod's
+            # console has it.
+            "sigV4AuthType": "ec2_iam_role",
+            "sigV4Region": cluster.region,
+            # How often nodes are asked: what a rate is taken over must hold several samples.
+            "timeInterval": "30s",
+        },
+    }
+
+
+def _cloudwatch(cluster: Cluster) -> dict[str, Any]:
+    return {
+        "uid": CLOUDWATCH_UID,
+        "name": f"CloudWatch of {cluster.name}",
+        "type": "cloudwatch",
+        "access": "proxy",
+        "jsonData": {"authType": "ec2_iam_role", "defaultRegion": cluster.region},
+    }

@@ -8,11 +8,10 @@ from aws_cdk import RemovalPolicy, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
 
-from config.cluster import Cluster, ExistingVpc, NewVpc
+from config.cluster import Cluster, ExistingVpc, NewVpc, control_plane_zones
 from config.eks_cluster import EksCluster
 from config.facts.endpoint_services import endpoint_services, prefix_and_name
 from config.slurm_cluster import SlurmCluster
-from config.zones import control_plane_zones
 from constructs import Construct
 from constructs.storage.accounting_database import PORT as DATABASE_PORT
 from constructs.storage.encryption_key import encryption_key

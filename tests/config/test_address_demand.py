@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from config.address_demand import address_demand
+from config.cluster import control_plane_zones
 from config.cluster_kinds import KINDS
-from config.zones import control_plane_zones
 from tests.config.cluster_documents import document
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from config.cluster import Cluster
-from config.zones import zone_ids
+from config.cluster import Cluster, zone_ids
 from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Parameters, Refusal
 
 STARTED = datetime(2026, 11, 1, tzinfo=UTC)

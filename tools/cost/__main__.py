@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
-from config.facts.price_list import load_prices, sources
+from config.cluster_kinds import AnyCluster
+from config.eks_cluster import EksCluster, EksInstanceGroup
+from config.endpoint import Endpoint
+from config.facts.price_list import HOURS_PER_MONTH, Price, PriceList, load_prices, sources
 from config.reading.loader import load_cluster
-from tools.command_line import cluster_parser, run_command
-from tools.cost.bill import Bill, Usage, make_bill, parse_usage
+from config.resource_names import CLUSTER_TAG
+from config.storage import EFA_NOT_CONFIGURED
+from tools.command_line import cluster_parser, format_table, run_command
+from tools.cost.bill import Bill, Line, Usage, hourly_usd, make_bill, parse_usage
 from tools.cost.cluster_items import cluster_items, endpoint_items, read_endpoint
-from tools.cost.report import (
-    bill_table,
-    budget_note,
-    capacity_notes,
-    idle_notes,
-    price_notes,
-    scaling_note,
-    unpriced_notes,
-    usage_note,
-)
 
 
 def main() -> int:
@@ -65,6 +62,142 @@ def _print(bill: Bill, notes: list[str]) -> None:
     print("\nPrices:")
     for name in sorted({line.price.source for line in bill.lines if line.price}):
         print(f"  {name}: {described[name]}")
+
+
+NIGHT_HOURS = 14
+WEEKEND_HOURS = 62
+"""From Friday evening, 18:00, to Monday morning, 8:00."""
+
+
+def bill_table(bill: Bill) -> str:
+    """Service, dimensions, dollars a month and an hour; ``*`` is a price that note or source explains."""
+    header = ("AWS service", "Dimensions", "USD / month", "USD / hour")
+    rows = [
+        (line.item.service, line.item.dimensions + _mark(line, bill.region), *_amounts(line))
+        for line in bill.lines
+    ]
+    least = "at least " if bill.lacking else ""
+    total = bill.monthly_usd
+    mark = "*" if _borrowed_usd(bill) else ""
+    rows.append(("Total", mark, f"{least}{total:.2f}", f"{least}{hourly_usd(total):.3f}"))
+    return format_table(header, rows)
+
+
+def _amounts(line: Line) -> tuple[str, str]:
+    if line.price is None:
+        return "not known", "not known"
+    return f"{line.monthly_usd:.2f}", f"{hourly_usd(line.monthly_usd):.3f}"
+
+
+def _mark(line: Line, region: str) -> str:
+    return " *" if line.price and _is_borrowed(line.price, region) else ""
+
+
+def _is_borrowed(price: Price, region: str) -> bool:
+    return price.region != region or bool(price.stand_in)
+
+
+def _borrowed_usd(bill: Bill) -> float:
+    """A month's, of lines with a star."""
+    return sum(
+        line.monthly_usd for line in bill.lines if line.price and _is_borrowed(line.price, bill.region)
+    )
+
+
+def price_notes(bill: Bill) -> list[str]:
+    """Prices that are not the thing's own in its region, by whose they are, and those that are lacking."""
+    prices: dict[str, list[str]] = defaultdict(list)
+    for key, price in {line.item.key: line.price for line in bill.lines}.items():
+        if price and _is_borrowed(price, bill.region):
+            dated = f", {price.as_of}" if price.as_of else ""
+            shown = f"{key} {price.usd:g} per {price.unit} ({price.source}{dated})"
+            prices[_origin(price, bill.region)].append(shown)
+    notes = [f"* {origin}: {'; '.join(shown)}" for origin, shown in prices.items()]
+    if borrowed := _borrowed_usd(bill):
+        notes.insert(
+            0,
+            f"* {borrowed:.2f} of the {bill.monthly_usd:.2f} USD are of prices that are not the thing's own:",
+        )
+    if bill.lacking:
+        notes.append(
+            f"No price is known of {', '.join(bill.lacking)}: not in the total."
+            f" make prices REGION={bill.region} asks AWS."
+        )
+    elif notes:
+        notes.append(f"make prices REGION={bill.region} puts AWS's own list in their place.")
+    return notes
+
+
+def _origin(price: Price, region: str) -> str:
+    parts = [price.stand_in] if price.stand_in else []
+    if price.region != region:
+        parts.append(f"as it is in {price.region}")
+    return " ".join(parts)
+
+
+def idle_notes(bill: Bill) -> list[str]:
+    """What nodes cost that do nothing: as much as those that work, for as long as they exist."""
+    nodes, kept = hourly_usd(bill.monthly_usd_of("nodes")), bill.monthly_usd_of("kept")
+    return [
+        f"Idle, it costs the same: {nodes:.2f} USD an hour for nodes and what they write and send,"
+        f" {nodes * NIGHT_HOURS:.0f} USD a night ({NIGHT_HOURS} h), {nodes * WEEKEND_HOURS:.0f} USD a weekend"
+        f" ({WEEKEND_HOURS} h).",
+        f"make destroy ends that and leaves {kept:.2f} USD a month for the rest, until make teardown; what is"
+        " retained then bills on.",
+    ]
+
+
+def capacity_notes(cluster: AnyCluster, prices: PriceList) -> Iterator[str]:
+    """Where on-demand prices are not what will be billed."""
+    for group in cluster.instance_groups:
+        if group.training_plan_arn:
+            yield (
+                f"{group.name}: a training plan is paid when it is bought, at its own price (aws sagemaker"
+                " list-training-plans), which is not that of the table."
+            )
+        if group.capacity == "spot":
+            yield f"{group.name}: spot costs less than the on-demand price in the table, and changes."
+        price = prices.find(f"hyperpod.{group.instance_type}")
+        if isinstance(group, EksInstanceGroup) and group.max_instances and price:
+            most = group.max_instances * price.usd
+            yield f"{group.name}: Karpenter may start {group.max_instances}: {most:.2f} USD an hour at most."
+
+
+def unpriced_notes(cluster: AnyCluster) -> list[str]:
+    """Return what the file asks for that the table does not show: by its use, or of no use."""
+    notes = [f"{EFA_NOT_CONFIGURED}."] if cluster.storage.lustre.efa else []
+    if isinstance(cluster, EksCluster) and cluster.container_insights:
+        notes.append("Container Insights bills each observation it takes, and its logs: not in the total.")
+    return notes
+
+
+def budget_note(cluster: AnyCluster, bill: Bill) -> list[str]:
+    if cluster.budget is None:
+        return []
+    limit, total = cluster.budget.monthly_usd, bill.monthly_usd
+    how = "above" if total > limit else "within"
+    return [
+        f"{total:.0f} USD a month are {how} the budget of {limit} USD, which counts nothing until the tag"
+        f" {CLUSTER_TAG} is activated as a cost allocation tag in the account that pays."
+    ]
+
+
+def scaling_note(endpoint: Endpoint, prices: PriceList) -> list[str]:
+    price = prices.find(f"hosting.{endpoint.instance_type}")
+    most = endpoint.instances.max
+    if price is None or most == endpoint.instances.min:
+        return []
+    return [f"Scaled to its {most} instances it costs {most * price.usd:.2f} USD an hour."]
+
+
+def usage_note(usage: Usage) -> str:
+    """The assumptions behind the lines that depend on use."""
+    return (
+        f"Assumed: nodes exist for {usage.hours:g} of {HOURS_PER_MONTH} hours, {usage.data_gb:g} GB in S3,"
+        f" {usage.image_gb:g} GB of images, {usage.nat_gb:g} GB through NAT, {usage.endpoint_gb:g} GB through"
+        f" endpoints, {usage.logs_gb:g} GB of logs."
+        " Change it: ARGS='hours=200 data_gb=2000 nat_gb=500 ...' (tools/cost/bill.py)."
+    )
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def check_grafana_version(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
             "Grafana",
             f"new workspaces have version {', '.join(versions)}; the dashboards are for {GRAFANA_VERSION}",
             "set GRAFANA_VERSION of config/observability.py to one of these; from 12 on the data source of "
-            "constructs/monitoring/grafana_contents.py "
+            "constructs/monitoring/grafana_workspace.py "
             "has to be that of Amazon Managed Service for Prometheus",
         )
 

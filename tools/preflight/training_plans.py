@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from config.cluster import Cluster, InstanceGroup
-from config.zones import zone_of
+from config.cluster import Cluster, InstanceGroup, zone_of
 from tools.aws_session import if_present
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws

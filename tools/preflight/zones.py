@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from config.cluster import Cluster
-from config.zones import zone_ids, zone_of
+from config.cluster import Cluster, zone_ids, zone_of
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 

@@ -14,9 +14,7 @@ from config.facts.price_list import COLUMNS, FOLDER, load_prices, sources
 from config.reading.loader import load_cluster
 from tests.config.cluster_documents import DELETED, document
 from tools.cost import __main__ as command
-from tools.cost.bill import Bill, Usage, make_bill, parse_usage
-from tools.cost.cluster_items import cluster_items, included_metadata_iops, read_endpoint
-from tools.cost.report import (
+from tools.cost.__main__ import (
     bill_table,
     budget_note,
     capacity_notes,
@@ -25,6 +23,8 @@ from tools.cost.report import (
     scaling_note,
     unpriced_notes,
 )
+from tools.cost.bill import Bill, Usage, make_bill, parse_usage
+from tools.cost.cluster_items import cluster_items, included_metadata_iops, read_endpoint
 
 GUIDANCE_NAT_GB = 10_500
 """The README names no traffic. Of its 513.20 and 507.80 USD for the network, a NAT gateway and its address

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from config.cluster import zone_ids
 from config.slurm_cluster import SlurmCluster
-from config.zones import zone_ids
 from tests.tools.accounts import OTHER_ZONE, PLAN_ARN, empty_account, training_plan
 from tests.tools.answering_aws import AnsweringAws, Refusal
 from tests.tools.cluster_files import shipped, with_group

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from config.zones import zone_ids
+from config.cluster import zone_ids
 from tests.tools.accounts import deployed_stacks, empty_account
 from tests.tools.answering_aws import AnsweringAws, Refusal
 from tests.tools.cluster_files import shipped

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from config.cluster import zone_ids
 from config.slurm_cluster import AccountingDatabase
 from config.storage import HomeFileSystem
-from config.zones import zone_ids
 from tests.tools.accounts import STARTED, cluster_description, database_quotas, deployed_stacks, empty_account
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped, shipped_eks, with_group

@@ -11,8 +11,7 @@ from config.eks_cluster import EksCluster
 from constructs import Construct
 from constructs.eks.cluster_services import ClusterServices
 from constructs.eks.kubernetes_cluster import KubernetesCluster
-from constructs.eks.node_waiter import NodeWaiter
-from constructs.eks.pod_interfaces import PodInterfaces
+from constructs.eks.node_waiter import NodeWaiter, PodInterfaces
 from constructs.eks.studio_on_kubernetes import StudioOnKubernetes
 from constructs.eks.without_nodes import HyperPodChart, WithoutNodes
 from constructs.monitoring.cost_budget import CostBudget

@@ -17,10 +17,9 @@ from constructs.monitoring.alert_topic import AlertTopic
 from constructs.monitoring.managed_mlflow import ManagedMlflow
 from constructs.monitoring.metrics_workspace import MetricsWorkspace
 from constructs.storage.accounting_database import AccountingDatabase
-from constructs.storage.data_association import DataAssociation
 from constructs.storage.encryption_key import encryption_key
 from constructs.storage.home_file_system import HomeFileSystem
-from constructs.storage.lustre_file_system import LustreFileSystem
+from constructs.storage.lustre_file_system import DataAssociation, LustreFileSystem
 from constructs.storage.private_bucket import access_log_bucket, private_bucket
 from constructs.storage.removal import removal_policy
 from constructs.vpc.network import Network

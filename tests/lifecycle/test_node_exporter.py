@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from node_setup import downloads
-from node_setup.collector import TEXT_FILES
 from node_setup.failure import SetupError
 from node_setup.node import Node
+from node_setup.service import TEXT_FILES
 from node_setup.steps import node_exporter
 from tests.lifecycle.https_server import body, served
 from tests.lifecycle.node import SCRIPTS, StandIns, node_of

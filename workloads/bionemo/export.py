@@ -25,8 +25,7 @@ from workloads.training.data.workspace import check_free_space, workspace
 from workloads.training.records import Split
 
 from .export_files import ExportFiles, export_files
-from .export_table import write_tables
-from .records import Batch, read_batches
+from .export_table import Batch, read_batches, write_tables
 
 FORMAT = 1
 _BYTES_A_RECORD = 120

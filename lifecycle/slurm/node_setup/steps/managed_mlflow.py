@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 
-from node_setup.collector import install_program
 from node_setup.endpoint import http_get
 from node_setup.failure import SetupError
 from node_setup.node import Node
-from node_setup.service import keep_running, remove_units
+from node_setup.service import install_program, keep_running, remove_units
 
 UNIT = "job-credentials.service"
 PORT = 9911

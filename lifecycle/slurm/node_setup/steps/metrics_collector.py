@@ -11,13 +11,12 @@ import re
 import time
 from dataclasses import dataclass
 
-from node_setup.collector import install_program
 from node_setup.downloads import install_binaries
 from node_setup.endpoint import http_get
 from node_setup.facts import RESOURCE_CONFIG
 from node_setup.failure import SetupError
 from node_setup.node import Node, log
-from node_setup.service import keep_running
+from node_setup.service import install_program, keep_running
 from node_setup.slurm import configuration
 from node_setup.steps.node_exporter import PORT as NODE_PORT
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from node_setup.collector import TEXT_FILES
 from node_setup.downloads import find_download, install_binaries
 from node_setup.endpoint import require_free_port, wait_for_metric
 from node_setup.node import Node
-from node_setup.service import have_system_user, is_running, keep_running
+from node_setup.service import TEXT_FILES, have_system_user, is_running, keep_running
 
 UNIT = "node-exporter.service"
 PORT = 9100

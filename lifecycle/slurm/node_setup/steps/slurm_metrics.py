@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from node_setup.collector import run_collector
 from node_setup.node import Node
+from node_setup.service import run_collector
 
 SECONDS_TO_WRITE = 120
 """slurmctld may be starting again after another step has changed its configuration."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from node_setup.collector import FOLDER
 from node_setup.node import Node, log
 from node_setup.root_folder import make_root_folder
-from node_setup.service import keep_running, last_log_lines, remove_units
+from node_setup.service import FOLDER, keep_running, last_log_lines, remove_units
 from node_setup.settings import Studio, StudioDeployment
 
 PARTITIONS = "studio-partitions.service"

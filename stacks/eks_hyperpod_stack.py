@@ -11,9 +11,9 @@ from config.eks_cluster import EksCluster
 from constructs import Construct
 from constructs.eks.cluster_services import ClusterServices
 from constructs.eks.kubernetes_cluster import KubernetesCluster
+from constructs.eks.node_prerequisites import HyperPodChart, NodePrerequisites
 from constructs.eks.node_waiter import NodeWaiter, PodInterfaces
 from constructs.eks.studio_on_kubernetes import StudioOnKubernetes
-from constructs.eks.without_nodes import HyperPodChart, WithoutNodes
 from constructs.monitoring.cost_budget import CostBudget
 from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster
 from constructs.nodes.instance_role import InstanceRole, autoscaling_role
@@ -57,7 +57,7 @@ class EksHyperPodStack(Stack):
         key = storage.key
         kubernetes = KubernetesCluster(self, "Kubernetes", settings=cluster, network=network, key=key)
 
-        without_nodes = WithoutNodes(self, "WithoutNodes", kubernetes=kubernetes)
+        without_nodes = NodePrerequisites(self, "WithoutNodes", kubernetes=kubernetes)
         try:
             folder = chart_folder("hyperpod", stand_ins=chart_stand_ins)
         except ValueError as error:

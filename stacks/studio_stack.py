@@ -21,8 +21,14 @@ from constructs import Construct
 from constructs.nodes.node_statements import Statement
 from constructs.policy.findings import acknowledge
 from constructs.storage.log_group import log_group
-from constructs.studio.studio_domain import StudioDomain, studio_security_group
-from constructs.studio.studio_files import CLIENT_PREFIX, PREFIX, StudioFiles, read_statements
+from constructs.studio.studio_domain import (
+    CLIENT_PREFIX,
+    PREFIX,
+    StudioDomain,
+    StudioFiles,
+    read_statements,
+    studio_security_group,
+)
 from constructs.studio.studio_partitions import StudioPartitions
 from constructs.studio.studio_role import studio_role
 from constructs.vpc.network import Network

@@ -9,10 +9,10 @@ from aws_cdk import aws_logs as logs
 
 from config.eks_cluster import EksCluster, system_groups
 from constructs import Construct
+from constructs.custom_resource import WAIT, ResourceProvider
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster
 from constructs.nodes.node_statements import Statement
-from constructs.polled_resource import WAIT, PolledResource
 
 CNI = "aws-node"
 """The VPC CNI's pods, one on each node: ready when the node's network is."""
@@ -40,7 +40,7 @@ class NodeWaiter(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         settings = kubernetes.settings
-        function = PolledResource(
+        function = ResourceProvider(
             self,
             "Function",
             name="nodes_ready",
@@ -100,7 +100,7 @@ class PodInterfaces(Construct):
         super().__init__(scope, construct_id)
         stack = Stack.of(self)
         interfaces = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}:network-interface/*"
-        function = PolledResource(
+        function = ResourceProvider(
             self,
             "Function",
             name="pod_interfaces",

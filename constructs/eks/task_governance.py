@@ -16,10 +16,10 @@ from config.resource_names import POD_SECURITY, tags_of
 from config.task_governance import Quota, Team, team_namespace
 from config.task_governance import TaskGovernance as Settings
 from constructs import Construct
+from constructs.custom_resource import WAIT, ResourceProvider
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster
 from constructs.nodes.node_statements import Statement
-from constructs.polled_resource import WAIT, PolledResource
 
 _SHARING = {"lend": "Lend", "dont_lend": "DontLend", "lend_and_borrow": "LendAndBorrow"}
 _PREEMPTION = {"lower_priority": "LowerPriority", "never": "Never"}
@@ -51,7 +51,7 @@ class TaskGovernance(Construct):
         settings = kubernetes.settings
         self._settings, self._hyperpod = settings, hyperpod
         kueue = kubernetes.addon(self, "Addon", addons.TASK_GOVERNANCE)
-        self._function = PolledResource(
+        self._function = ResourceProvider(
             self,
             "Function",
             name="task_governance",

@@ -14,10 +14,10 @@ from aws_cdk import aws_logs as logs
 from config.cluster import Cluster
 from config.observability import GRAFANA_VERSION, Grafana
 from constructs import Construct
+from constructs.custom_resource import ResourceProvider
 from constructs.monitoring.metrics_workspace import MetricsWorkspace
 from constructs.nodes.node_statements import Statement
 from constructs.policy.statement_role import statement_role
-from constructs.polled_resource import PolledResource
 from constructs.storage.home_file_system import HomeFileSystem
 from constructs.storage.lustre_file_system import LustreFileSystem
 from monitoring.dashboards import CLOUDWATCH_UID, HOME_MARK, LUSTRE_MARK, PROMETHEUS_UID, dashboards
@@ -136,7 +136,7 @@ class GrafanaContents(Construct):
         log: logs.CfnLogGroup,
     ) -> None:
         super().__init__(scope, construct_id)
-        function = PolledResource(
+        function = ResourceProvider(
             self,
             "Function",
             name="grafana_contents",

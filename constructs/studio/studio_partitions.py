@@ -18,8 +18,8 @@ from config.content_hash import IGNORED
 from config.storage import Removal
 from config.studio import PROFILE_PARTITIONS, STUDIO_FOLDER
 from constructs import Construct
+from constructs.custom_resource import FUNCTIONS, function_role, python_function
 from constructs.nodes.node_statements import Statement
-from constructs.polled_resource import FUNCTIONS, function_role, python_function
 
 NAME = "studio_partitions"
 TRIES = 20

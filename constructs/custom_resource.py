@@ -1,4 +1,4 @@
-"""Custom resources that take their time."""
+"""Providers of custom resources: Lambda functions that CloudFormation calls until they have finished."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ WAIT = Duration.minutes(50)
 GIVE_UP = Duration.minutes(55)
 
 
-class PolledResource(Construct):
-    """What answers for custom resources: ``on_event`` of ``functions/<name>/index.py`` starts, and
-    ``is_complete`` is asked until it says yes.
+class ResourceProvider(Construct):
+    """Provider of custom resources: ``on_event`` of ``functions/<name>/index.py`` starts the work, and
+    ``is_complete`` is called until it returns true.
 
     A resource has ``service_token``. ``files`` are texts to lie beside the code; ``contents`` names these and
     the code, for resources that are to be updated when one of them changes.

@@ -1,4 +1,4 @@
-"""What is installed before there are nodes, which it lets join."""
+"""Parts of EKS that must be there before nodes can join."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMESPACE = "kube-system"
 """Of the release (SageMaker developer guide, "Install packages using Helm"); most parts name their own."""
 
 
-class WithoutNodes(Construct):
+class NodePrerequisites(Construct):
     """Add-ons that are active without pods, and the policy that holds from the first pod on."""
 
     def __init__(self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster) -> None:

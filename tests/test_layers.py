@@ -63,3 +63,14 @@ def test_folders_and_files_are_small() -> None:
     assert not {folder: count for folder, count in folders.items() if count > MAX_MODULES}
     lines = {file: (REPOSITORY / file).read_text().count("\n") for file in FILES}
     assert not {file: count for file, count in lines.items() if count > MAX_LINES}
+
+
+def test_programs_start_on_their_last_line() -> None:
+    """Code behind ``if __name__ == "__main__"`` is not defined when a program starts."""
+    wrong = [
+        file
+        for file in FILES
+        for node in ast.parse((REPOSITORY / file).read_text()).body[:-1]
+        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+    ]
+    assert not wrong

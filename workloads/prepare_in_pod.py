@@ -14,6 +14,8 @@ from workloads.run_file import RunFile, run_stage
 from workloads.training.data.transfer import BeingFetched
 from workloads.training.data.workspace import BeingPrepared
 
+POLL_SECONDS = 5.0
+
 
 def main(config: RunFile) -> None:
     """Return when the data are there; how long that takes is the source's matter, and no time limit's.
@@ -28,13 +30,6 @@ def main(config: RunFile) -> None:
     )
 
 
-if __name__ == "__main__":
-    run_stage(main)
-
-
-POLL_SECONDS = 5.0
-
-
 def once(is_done: Callable[[], bool], do: Callable[[], object], when_waiting: str) -> None:
     """Have one of several pods do it, and the others wait; ``when_waiting`` is said by these, once."""
     is_told = False
@@ -47,3 +42,7 @@ def once(is_done: Callable[[], bool], do: Callable[[], object], when_waiting: st
                 print(when_waiting, flush=True)
             is_told = True
             time.sleep(POLL_SECONDS)
+
+
+if __name__ == "__main__":
+    run_stage(main)

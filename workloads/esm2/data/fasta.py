@@ -199,7 +199,7 @@ def parse_block(block: Block) -> tuple[list[bytes], list[bytes]]:
             if any(STOP in protein or NOT_A_RESIDUE in protein for protein in tokens):
                 raise _first_problem(block)
             break
-    if b"" in tokens or not _are_text(ids):
+    if b"" in tokens or not _are_text(ids) or _marked_twice(ids):
         raise _first_problem(block)
     return ids, tokens
 
@@ -247,12 +247,20 @@ def _are_text(ids: list[bytes]) -> bool:
         return False
 
 
+def _marked_twice(ids: list[bytes]) -> bool:
+    """Tell whether an id begins with the sign that begins a header."""
+    joined = b"\n".join(ids)
+    return joined.startswith(b">") or RECORD_START in joined
+
+
 def _first_problem(block: Block) -> ValueError:
     """Say what is wrong with the first bad record of a block that has one."""
     for (_, _, body), (record_id, line) in zip(_records(block), record_lines(block), strict=True):
         where = f"{block.file}:{line}"
         if not record_id:
             return ValueError(f"{where}: header without an id; write '>id', each record its own")
+        if _marked_twice([record_id]):
+            return ValueError(f"{where}: the id {_shown(record_id)} begins with '>'; write one '>' a header")
         if not _are_text([record_id]):
             wrong = f"{_shown(record_id)} is not UTF-8 text or has control characters"
             return ValueError(f"{where}: the id {wrong}; rename the record")

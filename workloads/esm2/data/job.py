@@ -29,6 +29,7 @@ from workloads.training.data.manifest import SourceFile
 from workloads.training.data.spill import Run, row_bytes
 
 from .fasta import Block, SourceReader
+from .plausibility import Implausible
 
 _M_MMAP_THRESHOLD = -3  # malloc.h of glibc
 
@@ -44,6 +45,7 @@ class Job:
     folder: Path
     """Where the result is made."""
     seed: int
+    allow_nucleotides: bool
     progress: bool
     bars: ExitStack
     """Closes all progress bars before an error is printed, also those of suspended generators."""
@@ -92,6 +94,7 @@ class Spilled:
     num_bytes: int = 0
     """Of all records, dropped duplicates included: so that it does not depend on how blocks were cut."""
     duplicates_dropped: int = 0
+    implausible: Implausible = field(default_factory=Implausible)
 
     def add(self, other: Spilled) -> None:
         self.runs += other.runs
@@ -99,6 +102,7 @@ class Spilled:
         self.records += other.records
         self.num_bytes += other.num_bytes
         self.duplicates_dropped += other.duplicates_dropped
+        self.implausible.add(other.implausible)
 
     def count(self, *columns: list[bytes]) -> None:
         """Add records, given as the columns of their rows."""

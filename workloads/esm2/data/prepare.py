@@ -25,6 +25,7 @@ from .job import Job, Spilled, worker_pool
 from .members import join_members, scatter_table
 from .scatter import check_ids, scatter_fasta
 from .shards import ShardResult, ShardTask, save_runs, write_shard
+from .similarity import similar_across_splits, similarity_warning
 
 # Text over gzip bytes: UniRef50 has 2.2, files without its repetitive headers 1.7.
 GZIP_RATIO = 2.5
@@ -42,6 +43,7 @@ def prepare(
     test_fraction: float,
     members: Sequence[Path] = (),
     membership: Path | None = None,
+    allow_nucleotides: bool = False,
     workers: int | None = None,
     progress: bool = True,
     source_names: Sequence[str] | None = None,
@@ -57,6 +59,7 @@ def prepare(
         test_fraction: likewise, for the final test.
         members: FASTA files of cluster members; when given, ``paths`` is not read.
         membership: table of the members' clusters, required with ``members``.
+        allow_nucleotides: take DNA and RNA for proteins.
         workers: processes; by default one per core, up to 8.
         progress: bars and messages on stderr.
         source_names: of the files read (FASTA, then the table) in the manifest; by default the file names.
@@ -91,7 +94,7 @@ def prepare(
     # A process is worth starting for a block of its own.
     workers = min(workers, int(text_bytes / limits.block_bytes) + 1)
     with workspace(out) as folder, worker_pool(workers) as pool, ExitStack() as bars:
-        job = Job(pool, workers, limits, folder, seed, progress, bars)
+        job = Job(pool, workers, limits, folder, seed, allow_nucleotides, progress, bars)
         job.spill.mkdir()
         spilled = scatter_fasta(job, fasta_files, names[: len(fasta_files)], by_id=bool(members))
         if members:
@@ -100,17 +103,22 @@ def prepare(
             spilled = join_members(job, fasta_files, spilled, *table)
         else:
             check_ids(job, fasta_files, spilled)
+        implausible = spilled.implausible
         results = _gather(job, spilled, settings)
         shutil.rmtree(job.spill)
+        splits = {name: _split(name, results) for name in SPLITS}
         manifest = Manifest(
             sources=tuple(sorted(job.sources)),
             settings=settings,
             duplicates_dropped=spilled.duplicates_dropped + sum(r.duplicates_dropped for r in results),
-            splits={name: _split(name, results) for name in SPLITS},
+            splits=splits,
             vocabulary=TOKENS,
+            similar=similar_across_splits(folder, splits),
         )
         manifest.save(folder)
     _say(f"{out} is prepared: {_summary(manifest)}", progress)
+    for warning in [*implausible.warnings(), *similarity_warning(manifest)]:
+        _say(warning, progress)
     return manifest
 
 

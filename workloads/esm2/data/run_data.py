@@ -30,6 +30,7 @@ def prepare_proteins(config: RunFile) -> Manifest:
         seed=data.seed,
         validation_fraction=data.validation_fraction,
         test_fraction=data.test_fraction,
+        allow_nucleotides=data.allow_nucleotides,
         members=files if data.members else (),
         membership=membership,
         source_names=names,

@@ -29,9 +29,12 @@ from .fasta import (
     split_block,
 )
 from .job import Job, Spilled
+from .plausibility import Implausible
 from .shards import load_runs, save_runs
 
 _IDS_PER_TASK = 2_000_000
+_LOOKED_AT = 300
+"""Records of each block but a file's first that are checked for being plausible proteins."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,9 @@ class _ScatterTask:
     by_id: bool
     """Cluster members are sorted by id, to be joined with their clusters; others by sequence."""
     max_records: int
+    is_first: bool
+    """Of its file: all of its records are checked for being plausible proteins."""
+    allow_nucleotides: bool
 
 
 def scatter_fasta(job: Job, paths: Sequence[Path], names: Sequence[str], *, by_id: bool) -> Spilled:
@@ -52,7 +58,15 @@ def scatter_fasta(job: Job, paths: Sequence[Path], names: Sequence[str], *, by_i
             for first, block in job.read(path, name, RECORD_START):
                 if first:
                     check_fasta_start(block)
-                yield _ScatterTask(block, str(job.spill), job.seed, by_id, job.limits.block_records)
+                yield _ScatterTask(
+                    block,
+                    str(job.spill),
+                    job.seed,
+                    by_id,
+                    job.limits.block_records,
+                    first,
+                    job.allow_nucleotides,
+                )
 
     total = Spilled()
     for part in job.run(_scatter_block, tasks()):
@@ -64,6 +78,12 @@ def _scatter_block(task: _ScatterTask) -> Spilled:
     spill, result = Path(task.spill), Spilled()
     for block in split_block(task.block, task.max_records):
         ids, tokens = parse_block(block)
+        every = 1 if task.is_first else max(1, len(ids) // _LOOKED_AT)
+        implausible = Implausible()
+        implausible.look_at(ids[::every], tokens[::every])
+        if not task.allow_nucleotides:
+            implausible.refuse_nucleotides(f"{block.file}:{block.first_line}")
+        result.implausible.add(implausible)
         id_hashes = hash_all(ids, SPLIT_SALT)
         if task.by_id:
             result.runs.append(write_run(spill, "fasta", id_hashes, id_hashes, [ids, tokens]))

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from workloads.esm2.alphabet import TOKENS
+from workloads.esm2.data.plausibility import Implausible
+from workloads.esm2.data.similarity import similar_across_splits, similarity_warning
 from workloads.esm2.data.sources import PROTEINS
 from workloads.run_file import RunFile, TaskConfig
 from workloads.training.data.manifest import MANIFEST_FILE, SPLITS, Manifest, Settings
@@ -28,6 +30,7 @@ from workloads.training.data.workspace import (
     workspace,
 )
 
+from .clustering import similarity_clusters
 from .labelled import write_split
 from .labels import LABELS_FILE, Labels, class_counts, load_schema, read_labels, save_schema
 from .splits import TRAIN, SplitNumbers, check_rule, record_clusters, split_records
@@ -81,8 +84,19 @@ def prepare_table(config: RunFile) -> Manifest:
         sequence_column=task.sequence_column,
         columns=list(dict.fromkeys([*task.label_columns, *split_columns])),
     )
+    implausible = Implausible()
+    implausible.look_at([record.id for record in records], [record.tokens for record in records])
+    if not config.data.allow_nucleotides:
+        implausible.refuse_nucleotides(", ".join(path.name for path in files))
     labels = read_labels(TASK_KINDS[task.kind], task.label_columns, task.classes, records)
-    clusters = record_clusters(task.split, records, clusters_file)
+    clusters: list[str] | None
+    clustered_by = None
+    if task.split.cluster == "auto":
+        say(f"clustering {len(records):,} proteins by similarity")
+        clusters, clustered_by = similarity_clusters(records)
+        say(f"{len(set(clusters)):,} clusters, by {clustered_by}")
+    else:
+        clusters = record_clusters(task.split, records, clusters_file)
     numbers = split_records(
         task.split,
         records,
@@ -108,15 +122,19 @@ def prepare_table(config: RunFile) -> Manifest:
             duplicates_dropped=len(labelled) - len(kept),
             splits=splits,
             vocabulary=TOKENS,
+            similar=similar_across_splits(folder, splits),
         )
         manifest.save(folder)
         facts = {
             "task": data_task,
             "unlabelled_dropped": len(records) - len(labelled),
             "contradicting_labels": contradictions,
+            "clustered_by": clustered_by,
         }
         save_schema(folder, labels.schema, facts)
     say(f"{out} is prepared: {manifest.sizes} proteins")
+    for warning in [*implausible.warnings(), *similarity_warning(manifest)]:
+        say(warning)
     if len(records) > len(labelled):
         say(f"note: {len(records) - len(labelled)} protein(s) have no label and were left out")
     if contradictions:

@@ -28,21 +28,22 @@ TRAIN, VALIDATION, TEST = range(len(SPLITS))
 SHOWN_LEAKS = 5
 HOW_TO_SPLIT = (
     "Give task.split.column with the values that are task.split.validation and task.split.test; or "
-    "task.split.cluster_column; or task.split.clusters, a table of two columns (protein, cluster), for "
-    "example the _cluster.tsv that 'mmseqs easy-cluster proteins.fasta out tmp --min-seq-id 0.3' writes"
+    "task.split.cluster=auto, which clusters the proteins by similarity; or task.split.cluster_column; or "
+    "task.split.clusters, a table of two columns (protein, cluster)"
 )
 
 
 def check_rule(split: SplitConfig) -> None:
     """Raise a ValueError unless a rule is given, and one alone."""
-    if split.cluster_column is not None and split.clusters is not None:
-        raise ValueError("task.split: got cluster_column and clusters; clusters come from one of them")
+    rules = [name for name in ("cluster", "cluster_column", "clusters") if getattr(split, name) is not None]
+    if len(rules) > 1:
+        raise ValueError(f"task.split: got {' and '.join(rules)}; clusters come from one of them")
     if split.column is None:
         if split.validation or split.test:
             raise ValueError(
                 "task.split: validation and test are values of task.split.column, which is not given"
             )
-        if split.cluster_column is None and split.clusters is None:
+        if not rules:
             raise ValueError(
                 "task.split: nothing says which proteins are held out, and a random choice would put "
                 f"relatives of the training proteins among them. {HOW_TO_SPLIT}"

@@ -226,6 +226,8 @@ def table_records(
             problems.add(where, f"no id in column {id_column!r}")
         elif CONTROL_CHARACTER.search(name):
             problems.add(where, f"the id {shown(name)} has control characters; rename the record")
+        elif name.startswith(">"):
+            problems.add(where, f"the id {shown(name)} begins with '>'; remove that sign")
         elif not isinstance(sequence, str):
             problems.add(where, f"record {name[:60]} has no sequence in column {sequence_column!r}")
         else:

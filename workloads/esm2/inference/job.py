@@ -22,8 +22,9 @@ import torch
 import torch.distributed as dist
 
 from workloads import families
+from workloads.esm2.data.plausibility import ALLOW, NUCLEOTIDES, Implausible, is_nucleotides
 from workloads.launch.local import on_every_device, processes_and_threads
-from workloads.run_file import InferenceConfig, RunFile, run_stage
+from workloads.run_file import RunFile, run_stage
 from workloads.training.hardware import environment
 from workloads.training.heartbeat import beat
 from workloads.training.precision import select_precision
@@ -158,7 +159,12 @@ def _run_parts(
             beat("reading the input")
             yield part
 
-    plan = [planned(part) for part in read()]
+    plan, implausible = [], Implausible()
+    for part in read():
+        plan.append(planned(part))
+        implausible.look_at([protein.id for protein in part.proteins], [p.tokens for p in part.proteins])
+    for warning in implausible.warnings():
+        _say(here, warning)
     key = key_of(plan)
     if output.is_finished(key):
         _say(here, f"{output.path} is there already, from the same proteins and model")
@@ -219,19 +225,22 @@ def records_of(config: RunFile) -> Iterator[Protein | Reject]:
         id_column=inference.id_column,
         sequence_column=inference.sequence_column,
     )
-    return _within(records, inference, config.model.max_residues)
+    return _within(records, config)
 
 
-def _within(
-    records: Iterable[Protein | Reject], inference: InferenceConfig, max_residues: int
-) -> Iterator[Protein | Reject]:
-    """Long proteins as rejects, if that is wanted of them."""
+def _within(records: Iterable[Protein | Reject], config: RunFile) -> Iterator[Protein | Reject]:
+    """Turn DNA and RNA into rejects, and long proteins if the run file says so."""
+    max_residues, rejects_long = config.model.max_residues, config.inference.long_proteins == "reject"
     for record in records:
-        if (
-            isinstance(record, Protein)
-            and inference.long_proteins == "reject"
-            and len(record.tokens) > max_residues
-        ):
+        if isinstance(record, Reject):
+            yield record
+        elif not config.data.allow_nucleotides and is_nucleotides(record.tokens):
+            yield Reject(
+                record.file,
+                f"record {record.id} looks like DNA or RNA (letters {NUCLEOTIDES} only); give its "
+                f"translation into protein, or allow it with {ALLOW}",
+            )
+        elif rejects_long and len(record.tokens) > max_residues:
             yield Reject(
                 record.file,
                 f"record {record.id} has {len(record.tokens)} residues; allowed are {max_residues} "

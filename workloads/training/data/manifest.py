@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,8 @@ class Manifest:
     splits: dict[str, Split]
     vocabulary: tuple[str, ...]
     """Tokens by their ids; empty if the model folder has the tokenizer."""
+    similar: dict[str, Any] | None = None
+    """Held-out records that resemble training records; null where they were not compared."""
     format_version: int = FORMAT_VERSION
     package_version: str = PACKAGE_VERSION
 
@@ -115,6 +118,18 @@ class Manifest:
                 found = "is missing" if size is None else f"has {size} bytes"
                 raise ValueError(f"{file} {found}, the manifest says {shard.bytes} bytes; {again}")
         return manifest
+
+
+def describe_similar(similar: Mapping[str, Any]) -> str:
+    """Describe in one clause how many held-out proteins resemble training proteins."""
+    text = (
+        f"{similar['similar']:,} of {similar['held_out']:,} held-out proteins resemble one of "
+        f"{similar['training']:,} training proteins"
+    )
+    if not similar["similar"]:
+        return text
+    held_out, trained, share = similar["example"]
+    return f"{text}, for example {held_out} and {trained} ({share:.0%} of its short words)"
 
 
 def _from_json(raw: dict[str, Any]) -> Manifest:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from workloads.training.data.manifest import describe_similar
 from workloads.training.strict_yaml import read_yaml
 from workloads.training.tracking.run_log import (
     CONFIG_FILE,
@@ -275,6 +276,8 @@ def _data_section(manifest: Mapping[str, Any], crop_residues: object, contents: 
         for name in ("duplicates_dropped", "members", "seed", "validation_fraction", "test_fraction")
         if name in manifest
     }
+    if isinstance(similar := manifest.get("similar"), Mapping):
+        facts["similar proteins"] = describe_similar(similar)
     crop = crop_residues if isinstance(crop_residues, int) and unit == "residues" else None
     return section(
         "Data",

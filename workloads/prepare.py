@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workloads import run_kinds
-from workloads.run_file import RunFile, run_stage
+from workloads.run_file import PREPARATION, RunFile, run_stage
 
 
 def main(config: RunFile) -> None:
@@ -14,4 +14,4 @@ def main(config: RunFile) -> None:
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_stage(main, PREPARATION)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from workloads.run_kinds import report_contents
 from workloads.training.command_line import one_line_errors
-from workloads.training.report.run_report import read_mapping, write_report
+from workloads.training.report.run_report import write_report
+from workloads.training.strict_yaml import read_mapping
 from workloads.training.tracking.run_log import CONFIG_FILE
 
 

@@ -5,6 +5,10 @@ Everything wrong with it is reported at once: field, value and allowed values.
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +18,10 @@ from workloads.bionemo.config import BionemoConfig
 from workloads.causal_lm.config import ChatConfig, chat_rules
 from workloads.esm2.finetune.task_kinds import TASK_KINDS
 from workloads.families import MODEL_FAMILIES
+from workloads.run_schema import StageDescription
 from workloads.training import config_rules
 from workloads.training.command_line import run_command
-from workloads.training.config import RunConfig, StartConfig, read_run
+from workloads.training.config import DataConfig, RunConfig, StartConfig, read_run
 from workloads.training.config_rules import Rule, least_rules, training_rules
 
 if TYPE_CHECKING:
@@ -48,6 +53,7 @@ class ModelConfig(StartConfig):
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
     split: Literal["validation", "test", "train"] = "validation"
+    """Split of the prepared data that is scored."""
     pseudo_perplexity_proteins: int = 0
     """Proteins whose pseudo-perplexity is computed, each residue masked in turn; 0 leaves it out."""
 
@@ -65,8 +71,10 @@ class InferenceConfig:
     of this run if the model is a hub id or that place is read-only."""
     overwrite: bool = False
     """Replace an output that is from other proteins, another model or other settings."""
-    id_column: str = "id"
-    sequence_column: str = "sequence"
+    id_column: str | None = None
+    """Column of a table with the ids; null is ``task.id_column``, or ``id`` without a task."""
+    sequence_column: str | None = None
+    """Column of a table with the sequences; null is ``task.sequence_column``, or ``sequence``."""
     embedding: Literal["mean", "residue"] = "mean"
     """One vector a protein, the mean over its residues; or one a residue."""
     stored_as: Literal["float32", "float16"] = "float32"
@@ -92,6 +100,7 @@ class SplitConfig:
     validation: tuple[str, ...] = ()
     """Values of ``column`` that are held out for validation; what neither list names is trained on."""
     test: tuple[str, ...] = ()
+    """Values of ``column`` that are held out for the final test."""
     cluster_column: str | None = None
     """Column with the cluster of similar proteins, which goes to one split as a whole."""
     clusters: str | None = None
@@ -112,7 +121,9 @@ class TaskConfig:
     labels: str | None = None
     """Table with the labels of a FASTA file, by id."""
     id_column: str = "id"
+    """Column of the table with the ids of the proteins."""
     sequence_column: str = "sequence"
+    """Column of the table with the sequences."""
     label_columns: tuple[str, ...] = ()
     """One column of 0 and 1 or of class names; several for ``multilabel`` and ``regression``."""
     classes: tuple[str, ...] = ()
@@ -142,12 +153,54 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
     Raises:
         ValueError: listing everything that is wrong with the file and the overrides.
     """
-    return read_run(RunFile, path, overrides, _violations, _SHIPPED)
+    config = read_run(RunFile, path, overrides, _violations, _SHIPPED)
+    return config if config.data.path else _with_data_path(config)
 
 
-def run_stage(main: Callable[[RunFile], None]) -> None:
-    """Run a stage with the run file that the command line names."""
-    run_command(main, load_config)
+def _with_data_path(config: RunFile) -> RunFile:
+    """Name the folder of the prepared data after its first source, and after a hash of what shapes it."""
+    data, table = config.data, config.chat or config.task
+    sources = table.table if table else data.members or data.source
+    if sources == ("sample",) and table is None and _settings(data) == _settings(DataConfig()):
+        return _with_path(config, "data/sample")
+    shape = dataclasses.asdict(table) if table else {}
+    shape.pop("class_weights", None)  # the loss's
+    tokenizer = config.model.init_from if config.chat else None
+    digest = hashlib.blake2b(json.dumps([sources, _settings(data), shape, tokenizer]).encode(), digest_size=4)
+    first = re.sub(r"[^A-Za-z0-9_-]+", "_", Path(sources[0]).name.split(".")[0])[:40] if sources else ""
+    return _with_path(config, f"data/{first or 'data'}-{digest.hexdigest()}")
+
+
+def _settings(data: DataConfig) -> list[object]:
+    """List what shapes prepared data besides their sources."""
+    return [data.membership, data.seed, data.validation_fraction, data.test_fraction]
+
+
+def _with_path(config: RunFile, path: str) -> RunFile:
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, path=path))
+
+
+TRAINING = ("name", "runs", "model", "data", "optim", "train", "parallel", "tracking", "lora", "task", "chat")
+"""Fields that training reads."""
+PREPARATION = ("data", "task", "chat", "model.init_from")
+SCORING = (
+    *("name", "runs", "model", "data", "evaluate", "inference.model", "task", "chat"),
+    *("train.precision", "train.tokens_per_pack"),
+)
+INFERENCE = (
+    *("name", "runs", "inference", "model.max_residues", "data.downloads", "data.allow_nucleotides"),
+    *("train.precision", "train.compile", "task.id_column", "task.sequence_column"),
+)
+
+
+def run_stage(main: Callable[[RunFile], None], fields: Sequence[str] = TRAINING) -> None:
+    """Run a stage with the run file that the command line names.
+
+    Args:
+        main: the stage; the docstring of its module describes it in ``--help``.
+        fields: sections and fields of the run file that the stage reads, for ``--help`` and ``--dry-run``.
+    """
+    run_command(main, load_config, StageDescription(main, RunFile, fields))
 
 
 def xla_violations(config: RunFile) -> list[str]:

@@ -10,6 +10,12 @@ from workloads.families import RunKind, function, run_kind
 from workloads.run_file import RunFile
 from workloads.training.data.manifest import MANIFEST_FILE, Manifest
 from workloads.training.data.workspace import check_place
+from workloads.training.strict_yaml import read_mapping
+from workloads.training.tracking.run_log import CONFIG_FILE
+
+FEW_STEPS = 10_000
+MAX_BASES = 10
+"""Models that each began from the one before; more are not followed."""
 
 if TYPE_CHECKING:  # these bring torch and matplotlib
     from workloads.training.objective import Objective
@@ -36,6 +42,22 @@ def check_start(config: RunFile) -> None:
     """Raise ValueError for a model to start from that is known to be wrong before processes start."""
     if name := kind_of(config).check_start:
         function(name)(config)
+
+
+def short_training(model: str | None) -> str | None:
+    """Return a warning about the model of a run that began from random weights and took few steps."""
+    for _ in range(MAX_BASES):
+        if model is None:
+            return None
+        run = read_mapping(Path(model).parent / CONFIG_FILE)
+        steps, base = run.get("train", {}).get("max_steps"), run.get("model", {}).get("init_from")
+        if steps and base is None and steps < FEW_STEPS:
+            return (
+                f"warning: {model} was trained from random weights for {steps:,} steps, so it knows little "
+                "of proteins; ESM-2 took 500,000 (8M: facebook/esm2_t6_8M_UR50D)"
+            )
+        model = base
+    return None
 
 
 def prepare(config: RunFile) -> Manifest:

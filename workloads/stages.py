@@ -60,11 +60,9 @@ STAGES: Mapping[str, Stage] = {
     "data": Stage("workloads.prepare"),
     "train": Stage("workloads.train", trains=True, retries=RESUMED),
     "evaluate": Stage("workloads.evaluate"),
-    "embed": Stage("workloads.esm2.inference.embed", writes_table=True, retries=RESUMED, progress=_parts),
-    "predict": Stage("workloads.esm2.inference.predict", writes_table=True, retries=RESUMED, progress=_parts),
-    "variants": Stage(
-        "workloads.esm2.inference.variants", writes_table=True, retries=RESUMED, progress=_parts
-    ),
+    "embed": Stage("workloads.embed", writes_table=True, retries=RESUMED, progress=_parts),
+    "predict": Stage("workloads.predict", writes_table=True, retries=RESUMED, progress=_parts),
+    "variants": Stage("workloads.variants", writes_table=True, retries=RESUMED, progress=_parts),
     "bandwidth": Stage("workloads.launch.network.bandwidth", retries=1, result_file="bandwidth.json"),
     "train-bionemo": Stage(
         "workloads.bionemo.train",

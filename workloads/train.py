@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 from workloads import run_kinds
 from workloads.launch.local import on_every_device
 from workloads.run_file import RunFile, run_stage
+from workloads.training.heartbeat import STARTED
 from workloads.training.tracking.run_log import RESULTS_FILE
 
 
@@ -27,7 +29,10 @@ def main(config: RunFile) -> None:
     if "RANK" in os.environ:
         train(config)
         return
+    os.environ.setdefault(STARTED, str(time.time()))
     run_kinds.check_start(config)
+    if warning := run_kinds.short_training(config.model.init_from):
+        print(warning, file=sys.stderr)
     run_kinds.prepare(config)
     if (config.run_dir / RESULTS_FILE).exists():
         print(

@@ -8,7 +8,7 @@ from typing import Any
 
 from workloads.training.report.contents import ReportContents
 from workloads.training.report.page import Card, details, section, table
-from workloads.training.report.run_report import read_mapping
+from workloads.training.strict_yaml import read_mapping
 
 from .rouge import ANSWERS_FILE, MEASURES
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ from .model import Pack, PackedEsm
 from .pretrained import starting_config, starting_weights, with_weights
 
 EVALUATION_SEED = 20_230_317
+PROGRESS_SECONDS = 10
+"""Between two lines about the progress of a scoring."""
 """Masks, crops and drawn members of every evaluation; fixed for good, so that scores stay comparable."""
 
 
@@ -97,7 +100,7 @@ def score_packs(
     proteins = residues = 0
     inner = bare(model)
     beat("evaluating", slow=True)  # layers may be compiled for it
-    for packs in rounds(stream.epoch(0), num_packs, here):
+    for packs in rounds(stream.epoch(0), num_packs, here, stream.split.num_units):
         proteins += sum(len(pack.units) for pack in packs)
         residues += sum(pack.num_residues for pack in packs)
         mine = packs[here.rank] if here.rank < len(packs) else None
@@ -121,16 +124,25 @@ def score_packs(
     )
 
 
-def rounds(packs: Iterator[PlannedPack], limit: int, here: Processes) -> Iterator[list[PlannedPack]]:
+def rounds(
+    packs: Iterator[PlannedPack], limit: int, here: Processes, num_units: int
+) -> Iterator[list[PlannedPack]]:
     """One pack a process at a time, so that every process calls the model equally often.
+
+    Prints how many of the split's ``num_units`` are scored, now and then.
 
     Raises:
         Stopped: between two of them, if the run was asked to stop.
     """
+    done, shown = 0, time.monotonic()
     packs = islice(packs, limit) if limit else packs
     while chunk := list(islice(packs, here.world_size)):
         here.check_stop()
         yield chunk
+        done += sum(len(pack.units) for pack in chunk)
+        if here.is_first and time.monotonic() - shown >= PROGRESS_SECONDS:
+            shown = time.monotonic()
+            print(f"scoring: {done:,} of {num_units:,} ({done / num_units:.0%})", file=sys.stderr)
 
 
 def unigram_perplexity(split: ProteinSplit) -> float:

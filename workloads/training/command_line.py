@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 Config = TypeVar("Config")
 USAGE_ERROR = 2
@@ -50,27 +50,45 @@ class RunError(RuntimeError):
     """
 
 
-def parse_config(
-    load: Callable[[str, Sequence[str]], Config], arguments: Sequence[str] | None = None
-) -> Config:
-    """Read the configuration that the command line names, by ``load`` (file, overrides).
+class Described(Protocol):
+    """Texts about a stage."""
 
-    Raises:
-        ValueError: if the file or an override is wrong, listing every problem.
+    def help(self) -> tuple[str, str]: ...
+
+    def dry_run(self, config: Any) -> str: ...
+
+
+def run_command(
+    main: Callable[[Config], None],
+    load: Callable[[str, Sequence[str]], Config],
+    stage: Described,
+    arguments: Sequence[str] | None = None,
+) -> None:
+    """Run a stage with the configuration that the command line names, in ``one_line_errors``.
+
+    Args:
+        main: the stage.
+        load: reads the configuration from (file, overrides); ValueError lists every problem.
+        stage: its description, for ``--help`` and ``--dry-run``.
+        arguments: of the command line; by default those of this program.
     """
-    parser = argparse.ArgumentParser(description="One stage of a run.")
+    given = sys.argv[1:] if arguments is None else arguments
+    about, fields = stage.help() if {"-h", "--help"} & {*given} else ("", "")
+    parser = argparse.ArgumentParser(
+        description=about, epilog=fields, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--config", required=True, help="YAML file of the run")
+    parser.add_argument("--dry-run", action="store_true", help="check the run file, print it whole, and stop")
     parser.add_argument(
         "overrides", nargs="*", metavar="section.field=value", help="changes to single fields"
     )
-    parsed = parser.parse_args(arguments)
-    return load(parsed.config, parsed.overrides)
-
-
-def run_command(main: Callable[[Config], None], load: Callable[[str, Sequence[str]], Config]) -> None:
-    """Run a stage with the configuration that the command line names, in ``one_line_errors``."""
     with one_line_errors():
-        main(parse_config(load))
+        parsed = parser.parse_intermixed_args(given)
+        config = load(parsed.config, parsed.overrides)
+        if parsed.dry_run:
+            print(stage.dry_run(config))
+        else:
+            main(config)
 
 
 @contextlib.contextmanager

@@ -49,8 +49,9 @@ class DataConfig:
     membership: str | None = None
     """Which cluster a member belongs to: UniProt's idmapping_selected.tab[.gz], or a two-column TSV
     (member, cluster)."""
-    path: str = "data/sample"
-    """Folder of the prepared shards."""
+    path: str = ""
+    """Folder of the prepared data; empty derives its name from the sources and from the settings that shape
+    the data."""
     downloads: str = "downloads"
     """Folder for files fetched from https:// and s3://."""
     seed: int = 0
@@ -70,10 +71,15 @@ class OptimConfig:
     lr: float = 4e-4
     """Peak learning rate (ESM-2: 4e-4). Muon scales its updates to AdamW's size, so the same value serves."""
     betas: tuple[float, float] = (0.9, 0.98)
+    """Decay rates of AdamW's two moments (ESM-2: 0.9, 0.98)."""
     eps: float = 1e-8
+    """Added to the root of AdamW's second moment."""
     weight_decay: float = 0.01
+    """Decoupled weight decay of matrices; biases and norms have none."""
     warmup_steps: int = 2000
+    """Optimizer steps in which the learning rate rises to its peak."""
     schedule: Literal["linear", "cosine", "constant"] = "linear"
+    """Course of the learning rate after the warm-up."""
     final_lr_fraction: float = 0.1
     """Learning rate of the last step over the peak."""
     clip_norm: float = 1.0
@@ -98,11 +104,15 @@ class TrainConfig:
     activation_checkpointing: bool = False
     """Recompute each layer in the backward pass instead of keeping its activations."""
     log_every_steps: int = 10
+    """Optimizer steps between two lines of the log."""
     eval_every_steps: int = 500
+    """Optimizer steps between two scorings of the validation split."""
     eval_packs: int = 0
     """Packs of the validation split read at each evaluation during training; 0 reads all."""
     save_every_steps: int = 500
+    """Optimizer steps between two checkpoints."""
     keep_checkpoints: int = 2
+    """Number of newest checkpoints that are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +130,7 @@ class TrackingConfig:
     mlflow_uri: str | None = None
     """MLflow tracking URI; null is MLFLOW_TRACKING_URI or else a local store in ``mlruns``."""
     experiment: str = "esm2"
+    """MLflow experiment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +138,7 @@ class LoraConfig:
     """Low-rank adapters (Hu et al. 2021) beside frozen weights; the head is trained as a whole."""
 
     rank: int = 16
+    """Rank of the two matrices of an adapter."""
     alpha: int = 32
     """The adapters' output is scaled by alpha / rank."""
     targets: tuple[LoraTarget, ...] = ("query", "key", "value", "attention_output", "intermediate", "output")
@@ -146,6 +158,7 @@ class RunConfig:
     name: str
     """Name of the run; its folder is ``<runs>/<name>``."""
     runs: str = "runs"
+    """Folder of all runs."""
     model: StartConfig = field(default_factory=StartConfig)
     data: DataConfig = field(default_factory=DataConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -194,8 +207,10 @@ def read_run(
     try:
         raw = read_yaml_file(path)
     except FileNotFoundError:
-        known = sorted(str(p) for p in shipped.rglob("*.yaml"))
-        raise ValueError(f"no run configuration at {path}; the shipped ones are {', '.join(known)}") from None
+        known = {found.name: str(found) for found in sorted(shipped.rglob("*.yaml"))}
+        near = [known[name] for name in difflib.get_close_matches(path.name, known, n=1)]
+        hint = f"did you mean {near[0]}?" if near else f"{shipped} has {', '.join(known)}"
+        raise ValueError(f"there is no run file {path}; {hint}") from None
     if not isinstance(raw, dict):
         raise ValueError(f"{path} must hold sections such as 'model:' and 'train:', got {shown(raw)}")
     raw.setdefault("name", path.stem)
@@ -246,7 +261,7 @@ def _build(cls: type[T], raw: object, prefix: str, problems: list[str]) -> T | N
     for name, kind in hints.items():
         if name not in raw:
             continue
-        section, optional = _section(kind)
+        section, optional = section_of(kind)
         if section is not None:
             given = {} if raw[name] is None and not optional else raw[name]
             values[name] = None if given is None else _build(section, given, f"{prefix}{name}.", problems)
@@ -262,8 +277,8 @@ def _build(cls: type[T], raw: object, prefix: str, problems: list[str]) -> T | N
     return cls(**values) if len(problems) == before else None
 
 
-def _section(kind: Any) -> tuple[type | None, bool]:
-    """The dataclass of a section, None for any other field; and whether null leaves the section out."""
+def section_of(kind: Any) -> tuple[type | None, bool]:
+    """Return the dataclass of a section (None for other fields), and whether null leaves it out."""
     arguments = typing.get_args(kind)
     optional = types.NoneType in arguments
     section = arguments[0] if optional else kind

@@ -26,6 +26,8 @@ THREADS_SIGNAL = STACK_SIGNAL + 1
 """Separate, since faulthandler may crash on a thread that runs while its stack is read."""
 RECORD_BYTES = 512
 """One block, written over in place: a full disk cannot fail a beat."""
+STARTED = "ESM2_STARTED"
+"""Environment variable: when the command that started the processes began, in seconds since 1970."""
 LINE = "advances: "
 """What every line in the log begins with."""
 SLOW_SECONDS = 1800.0

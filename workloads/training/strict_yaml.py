@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import reprlib
 from pathlib import Path
@@ -114,3 +115,13 @@ def shown(value: object) -> str:
     """Return a value as messages show it: escaped, and at most ``MAX_SHOWN`` characters."""
     text = _REPR.repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a JSON or YAML object; empty if missing or unreadable, since a report shows what there is."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        loaded = json.loads(text) if path.suffix == ".json" else read_yaml(text)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return loaded if isinstance(loaded, dict) else {}

@@ -23,7 +23,7 @@ from .command_line import Stopped, signals_to, tell
 from .config import RunConfig
 from .device_runtime import COMPILE_CACHE
 from .hardware import environment, executed_flops, matmul_ceiling, peak_flops, peak_memory_bytes
-from .heartbeat import beat
+from .heartbeat import STARTED, beat
 from .loader import ReadAhead, StepPacks
 from .objective import Evaluation, Objective, Place
 from .parallel import bare
@@ -42,7 +42,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         ValueError: for data, weights or checkpoints that do not fit the configuration.
         RunError: if the loss is not finite or a checkpoint cannot be written.
     """
-    config = objective.config
+    config, began = objective.config, time.time()
     run_dir = config.run_dir
     validation = objective.open("validation")
     trainer = Trainer(objective, here)
@@ -80,10 +80,13 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         metrics.started_at(progress.step, lost)
         status: RunStatus = "FAILED"
         try:
+            start_seconds = time.time() - float(os.environ.get(STARTED, began))
             with metrics.served(os.environ.get(PORT) if here.is_first else None):
                 with closing(ReadAhead(trainer.steps())) as steps:
                     _loop(trainer, iter(steps), validation, checkpointer, log, metrics)
-                results = _finish(trainer, validation, log, metrics)
+                ended = time.monotonic()
+                results = {"start_seconds": start_seconds, **_finish(trainer, validation, log, metrics)}
+                results["end_seconds"] = time.monotonic() - ended
             status = "FINISHED"
         except Stopped:
             status = "KILLED"

@@ -98,7 +98,7 @@ def test_all_mistakes_at_once(run_yaml: Path) -> None:
 
 
 def test_missing_and_malformed_files(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no run configuration at .*esm2_8m_sample\.yaml"):
+    with pytest.raises(ValueError, match=r"there is no run file .*esm2_8m_sample\.yaml"):
         load_config(tmp_path / "none.yaml")
     broken = tmp_path / "broken.yaml"
     broken.write_text("a: [1,\n")

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .labels import UNKNOWN_RESIDUE, Floats, LabelSchema
+from .task_kinds import THRESHOLD
 
 
 @dataclass(frozen=True)
@@ -27,21 +28,23 @@ class Predictions:
     """(N, C), NaN where there is none; of a residue task C is 1."""
     outputs: Floats
     """(N, L) logits, or values in the labels' units."""
+    lengths: npt.NDArray[np.int64]
+    """(proteins,) residues; 0 in files of earlier versions, which lack them."""
 
     def save(self, path: Path) -> None:
         """As an npz archive, whole or not at all."""
         partial = path.with_name(path.name + ".partial")
         with partial.open("wb") as file:
-            np.savez_compressed(
-                file, ids=self.ids, offsets=self.offsets, labels=self.labels, outputs=self.outputs
-            )
+            np.savez_compressed(file, **vars(self))
         os.replace(partial, path)
 
     @staticmethod
     def load(path: Path) -> Predictions:
         """Raises OSError, ValueError or KeyError for what ``save`` did not write."""
         with np.load(path, allow_pickle=False) as arrays:
-            return Predictions(*(arrays[name] for name in ("ids", "offsets", "labels", "outputs")))
+            ids = arrays["ids"]
+            lengths = arrays["lengths"] if "lengths" in arrays else np.zeros(len(ids), np.int64)
+            return Predictions(ids, arrays["offsets"], arrays["labels"], arrays["outputs"], lengths)
 
 
 def predictions_file(run_dir: Path, split: str) -> Path:
@@ -51,9 +54,10 @@ def predictions_file(run_dir: Path, split: str) -> Path:
 def write_prediction_table(path: Path, schema: LabelSchema, found: Predictions) -> None:
     """Write CSV with a line a protein, whole or not at all; a cell is empty where there is no label.
 
-    Columns are ``id`` and, of classes that exclude each other, ``true``, ``predicted`` and a ``probability``
-    of each class; of labels, ``true`` (0 or 1) and ``probability`` of each; of a regression, ``true`` and
-    ``predicted`` of each measurement; of a residue task, ``true`` and ``predicted`` with a class a residue.
+    Columns are those of ``make predict``, and the labels: ``id``, ``length``, ``true``, ``label`` and a
+    ``probability_<class>`` of each class; of a residue task ``true`` and ``label`` with a class a residue;
+    of a regression ``true_<measurement>`` and ``<measurement>``. Of labels that do not exclude each other
+    ``true`` joins those that a protein has by semicolons; one that is not known has a question mark behind.
     """
     partial = path.with_name(path.name + ".partial")
     with partial.open("w", encoding="utf-8", newline="") as file:
@@ -61,31 +65,41 @@ def write_prediction_table(path: Path, schema: LabelSchema, found: Predictions) 
     os.replace(partial, path)
 
 
-def _lines(schema: LabelSchema, found: Predictions) -> Iterator[list[str]]:
-    ids = found.ids.tolist()
+def _lines(schema: LabelSchema, found: Predictions) -> Iterator[list[object]]:
+    proteins = list(zip(found.ids.tolist(), found.lengths.tolist(), strict=True))
     task = schema.task
     if task.per_residue:
-        yield ["id", "true", "predicted"]
-        separator = "" if all(len(name) == 1 for name in schema.classes) else " "
+        yield ["id", "length", "true", "label"]
+        separator = residue_separator(schema.classes)
         truth = _names(schema.classes, found.labels[:, 0], UNKNOWN_RESIDUE)
         predicted = _names(schema.classes, found.outputs.argmax(axis=1), UNKNOWN_RESIDUE)
-        for name, start, stop in zip(ids, found.offsets, found.offsets[1:], strict=False):
-            yield [name, separator.join(truth[start:stop]), separator.join(predicted[start:stop])]
+        for protein, start, stop in zip(proteins, found.offsets, found.offsets[1:], strict=False):
+            yield [*protein, separator.join(truth[start:stop]), separator.join(predicted[start:stop])]
         return
-    if task.one_of_many:
-        yield ["id", "true", "predicted", *(f"probability {name}" for name in schema.classes)]
-        values = task.values(found.outputs)
-        truth = _names(schema.classes, found.labels[:, 0], "")
-        predicted = _names(schema.classes, values.argmax(axis=1), "")
-        for name, true, said, row in zip(ids, truth, predicted, values.tolist(), strict=True):
-            yield [name, true, said, *map(_text, row)]
-        return
-    names = schema.classes[1:] if task.two_classes else schema.columns
-    what = "predicted" if task.measured else "probability"
-    yield ["id", *(f"{column} {name}" for name in names for column in ("true", what))]
     values = task.values(found.outputs)
-    for name, labels, row in zip(ids, found.labels.tolist(), values.tolist(), strict=True):
-        yield [name, *(_text(value) for pair in zip(labels, row, strict=True) for value in pair)]
+    rows = zip(proteins, found.labels.tolist(), values.tolist(), strict=True)
+    if task.measured:
+        yield ["id", "length", *(column for name in schema.columns for column in (f"true_{name}", name))]
+        for protein, labels, row in rows:
+            yield [*protein, *(_text(value) for pair in zip(labels, row, strict=True) for value in pair)]
+        return
+    names = schema.classes[1:] if task.two_classes else schema.output_names
+    yield ["id", "length", "true", "label", *(f"probability_{name}" for name in names)]
+    for protein, labels, row in rows:
+        if task.one_of_many:
+            true, label = _names(schema.classes, np.array([labels[0], np.argmax(row)]), "")
+        elif task.two_classes:
+            true, label = _names(schema.classes, np.array([labels[0], row[0] >= THRESHOLD]), "")
+        else:
+            known = [f"{name}?" if np.isnan(x) else name for name, x in zip(names, labels, strict=True) if x]
+            true = ";".join(known)
+            label = ";".join(name for name, value in zip(names, row, strict=True) if value >= THRESHOLD)
+        yield [*protein, true, label, *map(_text, row)]
+
+
+def residue_separator(names: Sequence[str]) -> str:
+    """Return what stands between the classes of residues: nothing if each has one letter."""
+    return "" if all(len(name) == 1 for name in names) else " "
 
 
 def _names(classes: Sequence[str], places: npt.NDArray[Any], unknown: str) -> list[str]:

@@ -47,7 +47,7 @@ def evaluate(
     seen = torch.zeros(split.num_units, dtype=torch.bool)
     totals = torch.zeros(2, dtype=torch.float64, device=here.device)  # loss, labels
     beat("evaluating", slow=True)  # layers may be compiled for it
-    for packs in rounds(stream.epoch(0), num_packs, here):
+    for packs in rounds(stream.epoch(0), num_packs, here, split.num_units):
         mine = packs[here.rank] if here.rank < len(packs) else None
         host = stream.load(mine)
         pack = labelled_pack(host, shape.max_length, here.device)
@@ -69,6 +69,7 @@ def evaluate(
         offsets=np.concatenate([[0], np.cumsum(np.diff(offsets)[units])]),
         labels=_labels(split, units, shape.max_residues),
         outputs=loss.in_units(outputs.numpy()[rows]),
+        lengths=split.draw(0, split.num_units, 0, 0)[1][units],
     )
     loss_sum, num_labels = here.to_host(totals)
     found_scores = scores(schema, predictions.labels, predictions.outputs)

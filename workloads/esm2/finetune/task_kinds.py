@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 IGNORED = -100
 """Class of a residue without a label; torch's cross entropy skips it."""
 
+THRESHOLD = 0.5
+"""From this probability on a protein has a label of those that do not exclude each other."""
+
 
 @dataclass(frozen=True)
 class TaskKind:

@@ -42,6 +42,8 @@ def task_config(base: EsmConfig, schema: LabelSchema) -> EsmConfig:
             "problem_type": schema.task.problem_type,
             "id2label": dict(enumerate(names)),
             "label2id": {name: place for place, name in enumerate(names)},
+            # The one output of a binary task has the name of the positive class.
+            **({"negative_class": schema.classes[0]} if schema.task.two_classes else {}),
         }
     )
 

@@ -1,4 +1,4 @@
-"""Embeddings of proteins: ``python -m workloads.esm2.inference.embed --config RUN.yaml [...]``.
+"""Embeddings of proteins (``python -m workloads.embed``).
 
 Parquet with the columns id, length (residues) and embedding: a list of C numbers, the mean over the residues;
 or with ``inference.embedding=residue`` a list of L such lists. They are the hidden states behind the model's
@@ -14,7 +14,7 @@ from workloads.run_file import RunFile
 from workloads.training.processes import Processes
 
 from .engine import EMBEDDING, RESIDUE_EMBEDDINGS, Array
-from .job import cropped, load, run_parts, settings_of, start
+from .job import cropped, load, run_parts, settings_of
 from .output import Output
 from .records import Protein
 
@@ -56,7 +56,3 @@ def _vectors(found: list[Array], size: int, kind: str) -> pa.Array:
     """Rows of ``size`` numbers, those of all proteins one after another."""
     flat = np.concatenate([np.empty(0, np.float32), *(rows.ravel() for rows in found)]).astype(kind)
     return pa.FixedSizeListArray.from_arrays(pa.array(flat), size)
-
-
-if __name__ == "__main__":
-    start("embed", embed)

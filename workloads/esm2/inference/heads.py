@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from workloads.esm2.finetune.task_kinds import KIND_OF_PROBLEM, TaskKind
+from workloads.esm2.finetune.task_kinds import KIND_OF_PROBLEM, THRESHOLD, TaskKind
 from workloads.esm2.model import PackedEsm, PackedModel, PackedSequenceClassifier, PackedTokenClassifier
 
 from .engine import PROTEIN_LOGITS, RESIDUE_LOGITS, Answer, Array
-
-THRESHOLD = 0.5
-"""Of labels that do not exclude each other: from this probability on a protein has one."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +18,8 @@ class Head:
     kind: TaskKind
     names: tuple[str, ...]
     """Of the outputs, in their order."""
+    negative: str = ""
+    """Label of a protein that has none of them; empty for several labels that do not exclude each other."""
 
     @staticmethod
     def of(model: PackedModel, name: str) -> Head:
@@ -39,7 +38,9 @@ class Head:
                 "fine-tune it first (make finetune-lora), or use make embed or make variants"
             )
         if kind := KIND_OF_PROBLEM.get(config.problem_type or ""):
-            return Head(kind, names)
+            is_binary = len(names) == 1 and not (kind.measured or kind.one_of_many)
+            negative = getattr(config, "negative_class", f"not {names[0]}") if is_binary else ""
+            return Head(kind, names, negative)
         raise ValueError(
             f"{name}: config.json has problem_type {config.problem_type!r}; allowed are regression, "
             "multi_label_classification and single_label_classification"
@@ -55,5 +56,6 @@ class Head:
         if self.kind.measured:
             return []
         if not self.kind.one_of_many:
-            return [name for name, value in zip(self.names, values, strict=True) if value >= THRESHOLD]
+            likely = [name for name, value in zip(self.names, values, strict=True) if value >= THRESHOLD]
+            return likely or [self.negative] * bool(self.negative)
         return [self.names[index] for index in np.atleast_1d(values.argmax(axis=-1)).tolist()]

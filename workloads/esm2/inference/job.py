@@ -8,7 +8,6 @@ of its pods has ended well.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -23,12 +22,11 @@ import torch.distributed as dist
 
 from workloads import families
 from workloads.esm2.data.plausibility import ALLOW, NUCLEOTIDES, Implausible, is_nucleotides
-from workloads.launch.local import on_every_device, processes_and_threads
-from workloads.run_file import RunFile, run_stage
+from workloads.run_file import RunFile
 from workloads.training.hardware import environment
 from workloads.training.heartbeat import beat
 from workloads.training.precision import select_precision
-from workloads.training.processes import Processes, exclusive, processes
+from workloads.training.processes import Processes, exclusive
 from workloads.training.saved_model import fingerprint
 
 from .engine import Engine, compile_from
@@ -48,22 +46,6 @@ class Loaded:
     engine: Engine
 
 
-def start(name: str, command: Callable[[RunFile, Processes], None]) -> None:
-    """Run the module ``workloads.esm2.inference.<name>``, which calls this when it is run as a program.
-
-    Without torchrun it starts one process for each device of this machine, and none besides this for one.
-    """
-
-    def main(config: RunFile) -> None:
-        if "RANK" not in os.environ and processes_and_threads()[0] > 1:
-            raise SystemExit(on_every_device(f"workloads.esm2.inference.{name}", f"{name} {config.name}"))
-        beat("starting", slow=True)
-        with processes() as here:
-            command(config, here)
-
-    run_stage(main)
-
-
 def load(config: RunFile, here: Processes) -> Loaded:
     """The model that ``inference.model`` names, or that the run has left.
 
@@ -71,11 +53,6 @@ def load(config: RunFile, here: Processes) -> Loaded:
         ValueError: if there is none, or if it cannot be read.
     """
     name = config.inference.model or str(config.run_dir / "model")
-    if config.inference.model is None and not Path(name).is_dir():
-        raise ValueError(
-            f"{name} does not exist: the run {config.name} has not finished. Train it first, or name a model "
-            "with inference.model=<folder or hub id>"
-        )
     beat("loading", slow=True)
     model = families.load_model(name, config.model.family, here)
     identity = fingerprint(model.state_dict(), str(getattr(model, "config", None)))
@@ -139,6 +116,11 @@ def run_parts(
         f"{output.path} is being written by another command; wait for it, stop it (its workers too), or "
         "name another inference.output"
     )
+    try:
+        output.path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        folder = f"{output.path.parent} cannot be written: {error.strerror}"
+        raise ValueError(f"{folder}; name another inference.output") from None
     with exclusive(output.lock, here, when_held):
         _run_parts(here, output, settings, tabulate, part_residues, records or (lambda: records_of(config)))
 
@@ -209,21 +191,22 @@ def _run_parts(
     output.join([part.file for part in plan], about)
     _say(
         here,
-        f"{totals['proteins']:,} proteins, {totals['residues']:,} residues to {output.path} "
-        f"({settings['precision']}); {computed / max(seconds, 1e-9):,.0f} residues/s in {seconds:,.1f} s",
+        f"wrote {output.path}: {totals['proteins']:,} proteins, {totals['residues']:,} residues, in "
+        f"{seconds:,.1f} s ({settings['precision']}, {computed / max(seconds, 1e-9):,.0f} residues/s)\n"
+        f"wrote {output.summary}: settings and totals",
     )
     if totals["rejected"]:
-        _say(here, f"{totals['rejected']:,} records rejected, each with its reason in {output.rejects}")
+        _say(here, f"wrote {output.rejects}: {totals['rejected']:,} rejected records, each with its reason")
 
 
 def records_of(config: RunFile) -> Iterator[Protein | Reject]:
     """What ``inference.input`` names."""
-    inference = config.inference
+    inference, task = config.inference, config.task
     records = read_proteins(
         inference.input,
         Path(config.data.downloads),
-        id_column=inference.id_column,
-        sequence_column=inference.sequence_column,
+        id_column=inference.id_column or (task.id_column if task else "id"),
+        sequence_column=inference.sequence_column or (task.sequence_column if task else "sequence"),
     )
     return _within(records, config)
 

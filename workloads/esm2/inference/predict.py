@@ -1,11 +1,13 @@
-"""Predictions of a fine-tuned model: ``python -m workloads.esm2.inference.predict --config RUN.yaml [...]``.
+"""Predictions of a fine-tuned model (``python -m workloads.predict``).
 
 CSV or Parquet with the columns id, length (residues), and
 
-* of classes: label (several of them, and none, are possible where labels do not exclude each other; then with
-  a semicolon in between) and probability_<class> for each;
-* of a regression: a column for each value;
-* of residues: label, a letter or name for each residue, and probability, that of each residue's label.
+* classes: label, and probability_<class> for each. Labels that do not exclude each other are joined by
+  semicolons; the label is empty if a protein has none of them;
+* regression: a column for each value;
+* residues: label, a letter or name for each residue, and probability, that of each residue's label.
+
+The server's CSV and the predictions of a run have the same columns; the latter also have the true labels.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from workloads.esm2.finetune.prediction_file import residue_separator
 from workloads.run_file import RunFile
 from workloads.training.processes import Processes
 
 from .engine import Array
 from .heads import Head
-from .job import cropped, load, run_parts, settings_of, start
+from .job import cropped, load, run_parts, settings_of
 from .output import Output
 from .records import Protein
 
@@ -62,7 +65,7 @@ def predictions(head: Head, values: list[Array]) -> dict[str, pa.Array]:
     """Columns for proteins with these values of the head."""
     labels = [head.labels(found) for found in values]
     if head.kind.per_residue:
-        separator = "" if all(len(name) == 1 for name in head.names) else " "
+        separator = residue_separator(head.names)
         return {
             "label": pa.array([separator.join(found) for found in labels], pa.string()),
             "probability": pa.array([found.max(axis=-1) for found in values], pa.list_(pa.float32())),
@@ -75,7 +78,3 @@ def predictions(head: Head, values: list[Array]) -> dict[str, pa.Array]:
         "label": pa.array([";".join(found) for found in labels], pa.string()),
         **{f"probability_{name}": column for name, column in each.items()},
     }
-
-
-if __name__ == "__main__":
-    start("predict", predict)

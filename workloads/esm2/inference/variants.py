@@ -1,4 +1,4 @@
-"""Effects of variants, without training: ``python -m workloads.esm2.inference.variants --config RUN.yaml``.
+"""Effects of variants, without training (``python -m workloads.variants``).
 
 Masked marginals (Meier et al. 2021): each mutated position is masked alone in the wild type, and a variant's
 score is the sum over its positions of log p(mutant) - log p(wild type). Below 0 the model finds the mutant
@@ -33,7 +33,7 @@ from workloads.training.processes import Processes
 
 from .engine import MASKED_LOGITS, Array, Engine
 from .heat_map import draw_heat_maps
-from .job import load, records_of, run_parts, settings_of, start
+from .job import load, records_of, run_parts, settings_of
 from .output import Output
 from .records import Protein, Reject
 
@@ -77,7 +77,8 @@ def variants(config: RunFile, here: Processes) -> None:
         part_residues=max(1, inference.part_residues // MASKED_RESIDUES_PER_PART),
     )
     if here.is_first and asked is None:
-        draw_heat_maps(output.path)
+        for picture in draw_heat_maps(output.path):
+            print(f"wrote {picture}: heat map")
 
 
 class Table:
@@ -301,7 +302,3 @@ def read_mutations(path: Path) -> Wanted:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
     except csv.Error as error:
         raise ValueError(f"{path} is not CSV: {error}; correct its quotes") from None
-
-
-if __name__ == "__main__":
-    start("variants", variants)

@@ -103,7 +103,7 @@ class Service:
         self._check_ready()
         proteins = read_proteins(body, content_type, self.settings)
         answers = await self._answers(request, proteins)
-        written = write_answers([protein.id for protein in proteins], answers, media_type)
+        written = write_answers(proteins, answers, media_type)
         return Response(written, media_type=media_type, headers=self._headers())
 
     async def _describe(self, request: Request) -> Response:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from workloads import families
+from workloads.esm2.finetune.prediction_file import residue_separator
 from workloads.esm2.inference.engine import EMBEDDING, Array, Engine
 from workloads.esm2.inference.heads import Head
 from workloads.esm2.model import PackedEsm
@@ -18,7 +19,7 @@ from workloads.training.hardware import compiles
 from workloads.training.precision import select_precision
 
 from .batching import Tokens
-from .proteins import Answer
+from .proteins import Answer, ResidueLabels
 from .settings import ServeSettings
 
 
@@ -58,7 +59,9 @@ class ServedModel:
             return {"values": dict(zip(names, values.tolist(), strict=True))}
         labels = self._head.labels(values)
         if self._head.kind.per_residue:
-            return {"labels": labels, "probabilities": values.max(axis=-1).tolist()}
+            each = ResidueLabels(labels)
+            each.separator = residue_separator(names)
+            return {"labels": each, "probabilities": values.max(axis=-1).tolist()}
         probabilities = dict(zip(names, values.tolist(), strict=True))
         if not self._head.kind.one_of_many:
             return {"labels": labels, "probabilities": probabilities}
@@ -90,6 +93,11 @@ def open_model(folder: Path, settings: ServeSettings) -> ServedModel:
 def _check_files(folder: Path) -> None:
     try:
         names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        raise ValueError(
+            f"--model: there is no folder {folder} (looked in {Path.cwd()}); give the model folder of a run, "
+            "such as runs/<name>/model"
+        ) from None
     except OSError as error:
         raise ValueError(
             f"--model: user {os.geteuid()} cannot list {folder}: {error.strerror}; give the model folder of "

@@ -37,6 +37,12 @@ Answer = Mapping[str, Any]
 names to numbers, vectors (tuples of numbers, as many for every protein), or lists, as one entry a residue."""
 
 
+class ResidueLabels(list[str]):
+    """Labels of residues, and what stands between them in a cell of CSV."""
+
+    separator = ""
+
+
 @dataclass(frozen=True)
 class Fault:
     where: str
@@ -210,12 +216,13 @@ def _malformed(detail: str) -> Problem:
     return Problem(HTTPStatus.BAD_REQUEST, detail)
 
 
-def write_answers(ids: Sequence[str], answers: Sequence[Answer], media_type: str) -> bytes:
+def write_answers(proteins: Sequence[Protein], answers: Sequence[Answer], media_type: str) -> bytes:
     """In the order of the request."""
+    pairs = list(zip(proteins, answers, strict=True))
     if media_type == JSON:
-        predictions = [{"id": name, **answer} for name, answer in zip(ids, answers, strict=True)]
+        predictions = [{"id": protein.id, **answer} for protein, answer in pairs]
         return json.dumps({"predictions": predictions}, allow_nan=False, separators=(",", ":")).encode()
-    rows = [{"id": name, **_columns(answer)} for name, answer in zip(ids, answers, strict=True)]
+    rows = [{"id": one.id, "length": len(one.tokens), **_columns(answer)} for one, answer in pairs]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(rows[0])
@@ -224,15 +231,19 @@ def write_answers(ids: Sequence[str], answers: Sequence[Answer], media_type: str
 
 
 def _columns(answer: Answer) -> dict[str, Any]:
-    """A mapping is a column for each name, a vector one for each number, a list a single one."""
+    """Columns as ``make predict`` has them; an embedding has one for each number."""
     columns: dict[str, Any] = {}
     for name, value in answer.items():
-        if isinstance(value, Mapping):
-            columns |= {f"{name}_{key}": item for key, item in value.items()}
+        if name == "values" and isinstance(value, Mapping):
+            columns |= value
+        elif name == "probabilities" and isinstance(value, Mapping):
+            columns |= {f"probability_{key}": item for key, item in value.items()}
+        elif name == "probabilities" and isinstance(value, list):
+            columns["probability"] = " ".join(f"{item:.4f}" for item in value)
+        elif name == "labels" and isinstance(value, list):
+            columns["label"] = (value.separator if isinstance(value, ResidueLabels) else ";").join(value)
         elif isinstance(value, tuple):
             columns |= {f"{name}_{index}": item for index, item in enumerate(value)}
-        elif isinstance(value, list):
-            columns[name] = ";".join(map(str, value))
         else:
             columns[name] = value
     return columns

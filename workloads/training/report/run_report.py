@@ -5,7 +5,6 @@ A run that is still going, or was killed, has one too.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from workloads.training.data.manifest import describe_similar
-from workloads.training.strict_yaml import read_yaml
+from workloads.training.strict_yaml import read_mapping
 from workloads.training.tracking.run_log import (
     CONFIG_FILE,
     METRICS_FILE,
@@ -181,8 +180,15 @@ def _cards(
         steady, find("train_residues_per_second"), float(np.median(finite)) if finite else None
     )
     mean_length = formatted(find("length_weighted_mean_length"), "{:,.0f}")
-    seconds = first_number(last.get("seconds"), results.get("train_runtime"))
-    time = None if seconds is None else str(timedelta(seconds=round(seconds)))
+    spent = {
+        "start": as_number(results.get("start_seconds")),
+        "training": first_number(results.get("train_runtime"), last.get("seconds")),
+        "scoring": as_number(results.get("end_seconds")),
+    }
+    # Whole seconds, so that the sum shown is that of the parts shown.
+    known = {name: round(value) for name, value in spent.items() if value is not None}
+    time = str(timedelta(seconds=sum(known.values()))) if known else None
+    parts = ", ".join(f"{name} {timedelta(seconds=value)}" for name, value in known.items())
     done = f"step {last.get('step', 0):,} of {max_steps:,}" if isinstance(max_steps, int) else ""
     cards = [
         *quality,
@@ -194,7 +200,7 @@ def _cards(
         Card("Share of the ceiling", share("share_of_ceiling"), f"executed, of {ceiling}FLOP/s"),
         Card("Mean length", mean_length, f"{unit}, length-weighted"),
         Card(f"{unit.capitalize()} trained", si(find("train_residues", "residues")), done),
-        Card("Wall time", time, "over all attempts"),
+        Card("Wall time", time, parts),
         Card("Peak memory", binary_bytes(find("peak_memory_bytes")), "per device"),
         Card("Trained parameters", si(find("parameters")), contents.parameters_note),
     ]
@@ -292,16 +298,6 @@ def _data_section(manifest: Mapping[str, Any], crop_residues: object, contents: 
         )
         + "</div>",
     )
-
-
-def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a JSON or YAML object; empty if missing or unreadable, since a report shows what there is."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        loaded = json.loads(text) if path.suffix == ".json" else read_yaml(text)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return loaded if isinstance(loaded, dict) else {}
 
 
 def _get(config: Mapping[str, Any], *names: str) -> Any:

@@ -93,21 +93,27 @@ def test_what_a_split_does_not_define_is_not_a_number(schema: LabelSchema) -> No
 
 
 LINES = {
-    "binary": (BINARY, [[1], [NAN]], [[0], [-math.log(3)]], "true membrane,probability membrane|1,0.5|,0.25"),
+    "binary": (
+        BINARY,
+        [[1], [NAN]],
+        [[0], [-math.log(3)]],
+        "true,label,probability_membrane|membrane,membrane,0.5|,not membrane,0.25",
+    ),
     "multiclass": (
         COLOURS,
         [[2], [NAN]],
         [[0, 0, 0], [0, math.log(2), 0]],
-        "true,predicted,probability red,probability green,probability blue"
+        "true,label,probability_red,probability_green,probability_blue"
         "|blue,red,0.333333,0.333333,0.333333|,green,0.25,0.5,0.25",
     ),
     "multilabel": (
         PLACES,
         [[1, 0], [NAN, 1]],
         [[0, 0], [0, math.log(3)]],
-        "true nucleus,probability nucleus,true <b>golgi</b>,probability <b>golgi</b>|1,0.5,0,0.5|,0.5,1,0.75",
+        "true,label,probability_nucleus,probability_<b>golgi</b>"
+        "|nucleus,nucleus;<b>golgi</b>,0.5,0.5|nucleus?;<b>golgi</b>,nucleus;<b>golgi</b>,0.5,0.75",
     ),
-    "regression": (VALUES, [[2.5], [NAN]], [[2], [3]], "true stability,predicted stability|2.5,2|,3"),
+    "regression": (VALUES, [[2.5], [NAN]], [[2], [3]], "true_stability,stability|2.5,2|,3"),
 }
 
 
@@ -115,18 +121,26 @@ LINES = {
 def test_predictions_are_a_table_with_a_line_a_protein(tmp_path: Path, kind: str) -> None:
     schema, labels, outputs, expected = LINES[kind]
     found = Predictions(
-        np.array(["p,0", "p1"]), np.arange(3), np.array(labels, np.float32), np.array(outputs, np.float32)
+        np.array(["p,0", "p1"]),
+        np.arange(3),
+        np.array(labels, np.float32),
+        np.array(outputs, np.float32),
+        np.array([7, 9]),
     )
     write_prediction_table(tmp_path / "t.csv", schema, found)
     head, first, second = expected.split("|")
-    assert (tmp_path / "t.csv").read_text().splitlines() == [f"id,{head}", f'"p,0",{first}', f"p1,{second}"]
+    assert (tmp_path / "t.csv").read_text().splitlines() == [
+        f"id,length,{head}",
+        f'"p,0",7,{first}',
+        f"p1,9,{second}",
+    ]
 
 
 @pytest.mark.parametrize(
     ("classes", "lines"),
     [
-        (("C", "H"), ["p0,C-,CH", "p1,HCC,HCC"]),
-        (("coil", "H"), ["p0,coil -,coil H", "p1,H coil coil,H coil coil"]),
+        (("C", "H"), ["p0,2,C-,CH", "p1,3,HCC,HCC"]),
+        (("coil", "H"), ["p0,2,coil -,coil H", "p1,3,H coil coil,H coil coil"]),
     ],
 )
 def test_residues_of_a_protein_are_one_cell_each_way(
@@ -134,9 +148,11 @@ def test_residues_of_a_protein_are_one_cell_each_way(
 ) -> None:
     schema = LabelSchema("residue", ("state",), classes)
     outputs = np.eye(2, dtype=np.float32)[[0, 1, 1, 0, 0]]
-    found = Predictions(np.array(["p0", "p1"]), np.array([0, 2, 5]), column(0, NAN, 1, 0, 0), outputs)
+    found = Predictions(
+        np.array(["p0", "p1"]), np.array([0, 2, 5]), column(0, NAN, 1, 0, 0), outputs, np.array([2, 3])
+    )
     write_prediction_table(tmp_path / "t.csv", schema, found)
-    assert (tmp_path / "t.csv").read_text().splitlines() == ["id,true,predicted", *lines]
+    assert (tmp_path / "t.csv").read_text().splitlines() == ["id,length,true,label", *lines]
 
 
 def finished_run(folder: Path, schema: LabelSchema, labels: np.ndarray, outputs: np.ndarray) -> Path:
@@ -181,7 +197,9 @@ def finished_run(folder: Path, schema: LabelSchema, labels: np.ndarray, outputs:
     results = {"train_loss": 0.2, "parameters": 200_000}
     (run / "all_results.json").write_text(json.dumps(results))
     rows = np.arange(len(labels) + 1)
-    Predictions(rows[:-1].astype(np.str_), rows, labels, outputs).save(predictions_file(run, "test"))
+    Predictions(rows[:-1].astype(np.str_), rows, labels, outputs, rows[:-1]).save(
+        predictions_file(run, "test")
+    )
     return run
 
 

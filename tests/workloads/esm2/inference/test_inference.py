@@ -27,6 +27,7 @@ from workloads.esm2.alphabet import encode
 from workloads.esm2.inference import output, records
 from workloads.esm2.inference.embed import embed
 from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine, windows
+from workloads.esm2.inference.output import Output
 from workloads.esm2.inference.output_file import output_file
 from workloads.esm2.pretrained import load_model
 from workloads.run_file import RunFile, load_config
@@ -318,12 +319,16 @@ def test_two_commands_do_not_write_one_output(
 ) -> None:
     """The first one to be done would take the other's parts away."""
     config = configured(input=[str(fasta)], output=str(tmp_path / "out.parquet"))
-    with (tmp_path / ".out.parquet.lock").open("w") as lock:
+    held = Output(config, "embed").lock
+    assert held.parent == Path(config.runs) / ".locks"
+    held.parent.mkdir(parents=True)
+    with held.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(ValueError, match=r"out.parquet is being written by another command; wait for it"):
             embed(config, here)
     embed(config, here)
     assert len(rows(tmp_path / "out.parquet")) == 14
+    assert not list(tmp_path.glob(".*")), "no lock or partial file stays beside the output"
 
 
 def test_one_process_downloads_and_the_others_wait(

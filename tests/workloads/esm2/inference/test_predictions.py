@@ -144,7 +144,6 @@ def test_what_cannot_be_used_is_refused(
         (embed, {"output": "x.csv"}, r"inference.output: got x.csv; its name must end in .parquet"),
         (embed, {"output": "/dev/null/x.parquet"}, "/dev/null cannot be written"),
         (embed, {"model": str(tmp_path)}, "neither config.json"),
-        (embed, {"model": None}, "does not exist: the run run has not finished"),
         (embed, {"input": [str(tmp_path / "none.fa")]}, "no such file or folder"),
         (embed, {"input": [str(tmp_path / "run.yaml")]}, "sequence before the first header|not FASTA"),
     ]

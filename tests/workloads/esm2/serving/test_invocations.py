@@ -11,13 +11,22 @@ from typing import Any
 import pytest
 
 from tests.workloads.esm2.serving.served import CSV, JSON, CountingModel, Served, serving
+from workloads.esm2.alphabet import encode
 from workloads.esm2.serving.batching import Tokens
-from workloads.esm2.serving.proteins import MAX_ID, MEDIA_TYPES, PROBLEM_TYPE, write_answers
+from workloads.esm2.serving.proteins import (
+    MAX_ID,
+    MEDIA_TYPES,
+    PROBLEM_TYPE,
+    Protein,
+    ResidueLabels,
+    write_answers,
+)
 from workloads.esm2.serving.settings import ServeSettings
 
 SETTINGS = ServeSettings(
     max_body_bytes=10_000, max_proteins=8, max_residues=100, max_waiting_residues=500, timeout_seconds=20
 )
+MKT = Protein("a", encode("MKT"))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +68,7 @@ def test_csv_in_csv_out(served: Served, body: str, ids: list[str]) -> None:
     rows = list(csv.DictReader(io.StringIO(reply.body.decode())))
     assert [row["id"] for row in rows] == ids
     assert [row["label"] for row in rows] == ["of 3", "of 4"]
-    assert rows[0]["probabilities_long"] == "0.003"
+    assert rows[0]["probability_long"] == "0.003"
 
 
 @pytest.mark.parametrize(
@@ -205,17 +214,27 @@ def test_what_nobody_thought_of_is_a_problem_too() -> None:
 
 def test_json_has_no_number_that_json_lacks() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
-        write_answers(["a"], [{"value": float("nan")}], JSON)
-    assert json.loads(write_answers(["a"], [{"value": 1.5}], JSON)) == {
+        write_answers([MKT], [{"value": float("nan")}], JSON)
+    assert json.loads(write_answers([MKT], [{"value": 1.5}], JSON)) == {
         "predictions": [{"id": "a", "value": 1.5}]
     }
 
 
-def test_lists_in_csv() -> None:
-    written = write_answers(
-        ["a"], [{"embedding": (0.5, 1.0), "labels": ["x", "y"], "each": [0.25, 1.0]}], CSV
-    ).decode()
-    assert written == "id,embedding_0,embedding_1,labels,each\na,0.5,1.0,x;y,0.25;1.0\n"
+def test_columns_of_csv_are_those_of_make_predict() -> None:
+    residues = ResidueLabels("HHC")
+    for answer, expected in (
+        ({"embedding": (0.5, 1.0)}, "id,length,embedding_0,embedding_1\na,3,0.5,1.0\n"),
+        ({"values": {"heat": 2.5}}, "id,length,heat\na,3,2.5\n"),
+        (
+            {"labels": ["x", "y"], "probabilities": {"x": 0.75, "y": 0.5}},
+            "id,length,label,probability_x,probability_y\na,3,x;y,0.75,0.5\n",
+        ),
+        (
+            {"labels": residues, "probabilities": [0.5, 0.75, 1.0]},
+            "id,length,label,probability\na,3,HHC,0.5000 0.7500 1.0000\n",
+        ),
+    ):
+        assert write_answers([MKT], [answer], CSV).decode() == expected
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,126 @@
+"""Run files: names of prepared data, documentation of fields, and starts without torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from workloads.inference import check_model
+from workloads.run_file import RunFile, load_config
+from workloads.run_kinds import short_training
+from workloads.run_schema import SCHEMA_FILE, fields_text, json_schema
+
+REPOSITORY = Path(__file__).parents[2]
+CONFIGS = sorted((REPOSITORY / "workloads").glob("*/configs/**/*.yaml"))
+SAMPLE = REPOSITORY / "workloads/esm2/configs/esm2_8m_sample.yaml"
+HEAVY = ("torch", "transformers", "numpy", "pyarrow", "matplotlib")
+
+
+def test_data_path_follows_from_sources_and_settings() -> None:
+    def path(*overrides: str) -> str:
+        return load_config(SAMPLE, overrides).data.path
+
+    assert path() == "data/sample"
+    mine = path("data.source=[my/proteins.fasta.gz]")
+    assert mine.startswith("data/proteins-")
+    members = ["data.members=[uniref90]", "data.membership=idmapping"]
+    others = [["data.seed=1"], ["data.test_fraction=0.1"], ["data.source=[a.fasta]"], members]
+    found = [path("data.source=[my/proteins.fasta.gz]", *other) for other in others]
+    assert len({mine, *found}) == 1 + len(others)
+    assert path("data.source=[my/proteins.fasta.gz]", "name=other", "optim.lr=1e-3") == mine
+    assert path("data.path=data/given", "data.seed=1") == "data/given"
+
+
+def test_tables_of_tasks_have_data_of_their_own() -> None:
+    file = REPOSITORY / "workloads/esm2/configs/finetune/membrane_sample.yaml"
+    plain = load_config(file).data.path
+    assert load_config(file, ["task.class_weights=none", "lora=null"]).data.path == plain
+    assert load_config(file, ["task.label_columns=[Nucleus]"]).data.path != plain != "data/sample"
+
+
+def test_the_schema_accepts_every_shipped_run_file_and_is_current() -> None:
+    schema = json.loads(SCHEMA_FILE.read_text())
+    assert {name: schema[name] for name in ("properties", "required")} == {
+        name: value for name, value in json_schema(RunFile).items() if name in ("properties", "required")
+    }, "run make schema"
+    assert len(CONFIGS) > 10
+    for file in CONFIGS:
+        jsonschema.validate(yaml.safe_load(file.read_text()), schema)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"optim": {"learning_rate": 1}}, "learning_rate"),
+        ({"train": {"max_steps": "many"}}, "many"),
+        ({"model": {"size": "9M"}}, "9M"),
+    ],
+)
+def test_the_schema_refuses_what_the_run_file_refuses(wrong: dict[str, Any], reason: str) -> None:
+    with pytest.raises(jsonschema.ValidationError, match=reason):
+        jsonschema.validate(wrong, json.loads(SCHEMA_FILE.read_text()))
+
+
+def test_fields_of_a_stage_are_listed_with_defaults_and_meaning() -> None:
+    text = fields_text(RunFile, ["optim.lr", "inference"])
+    assert "  optim.lr=0.0004\n      Peak learning rate" in text
+    assert "  inference.input=" in text and "optim.eps" not in text
+
+
+@pytest.mark.parametrize("stage", ["train", "prepare", "evaluate", "embed", "predict", "variants"])
+def test_help_and_mistakes_need_no_heavy_package(stage: str, tmp_path: Path) -> None:
+    """A list of modules, not a time: machines differ."""
+    program = (
+        "import runpy, sys\n"
+        f"sys.argv = ['{stage}', '--config', {str(SAMPLE)!r}, *{{arguments}}]\n"
+        "try:\n"
+        f"    runpy.run_module('workloads.{stage}', run_name='__main__')\n"
+        "except SystemExit as end:\n"
+        f"    print([name for name in {HEAVY} if name in sys.modules], end.code)\n"
+    )
+    wrong = ["train.max_steps=x"] if stage in ("train", "prepare") else ["inference.model=no/such/folder"]
+    for arguments, status in ((["--help"], 0), (["--dry-run"], None), (wrong, 2)):
+        done = subprocess.run(
+            [sys.executable, "-c", program.format(arguments=arguments)],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        last = done.stdout.splitlines()[-1]
+        if status is None:
+            assert last == "dry run: the run file is valid; nothing was started or written"
+        else:
+            assert last == f"[] {status}", done.stderr
+
+
+def test_a_missing_model_is_refused_by_the_field_that_names_it(tmp_path: Path) -> None:
+    for name in ("no/such/folder", "./model", "/none", "model"):
+        with pytest.raises(ValueError, match=f"inference.model: there is no folder {name}"):
+            check_model(load_config(SAMPLE, [f"inference.model={name}"]))
+    check_model(load_config(SAMPLE, ["inference.model=facebook/esm2_t6_8M_UR50D"]))
+    with pytest.raises(ValueError, match="the run esm2_8m_sample has not finished"):
+        check_model(load_config(SAMPLE, [f"runs={tmp_path}"]))
+
+
+def test_a_model_of_few_steps_is_named_also_behind_another(tmp_path: Path) -> None:
+    def run(name: str, steps: int, base: str | None) -> str:
+        folder = tmp_path / name
+        (folder / "model").mkdir(parents=True)
+        document = {"train": {"max_steps": steps}, "model": {"init_from": base}}
+        (folder / "config.yaml").write_text(yaml.safe_dump(document))
+        return str(folder / "model")
+
+    short = run("short", 200, None)
+    tuned = run("tuned", 50, short)
+    assert f"{short} was trained from random weights for 200 steps" in str(short_training(tuned))
+    assert short_training(run("long", 500_000, None)) is None
+    assert short_training(run("hub", 200, "facebook/esm2_t6_8M_UR50D")) is None
+    assert short_training(None) is short_training("facebook/esm2_t6_8M_UR50D") is None

@@ -1,0 +1,171 @@
+"""Documentation of run files, from the dataclasses of their sections: ``--help`` and a JSON schema.
+
+``python -m workloads.run_schema`` writes the schema, from which editors complete run files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import inspect
+import itertools
+import json
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from workloads.training.config import RunConfig, section_of
+from workloads.training.whole_file import write_whole
+
+SCHEMA_FILE = Path(__file__).with_name("run.schema.json")
+NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
+"""YAML 1.1 reads 1e-4, which has no point, as text."""
+_TYPES: dict[Any, dict[str, Any]] = {
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"anyOf": [{"type": "number"}, {"type": "string", "pattern": NUMBER}]},
+    str: {"type": "string"},
+}
+
+
+def field_docs(cls: type) -> dict[str, str]:
+    """Return the text below each field of a dataclass in its source, without line breaks."""
+    docs: dict[str, str] = {}
+    for owner in reversed([base for base in cls.__mro__ if dataclasses.is_dataclass(base)]):
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        assert isinstance(definition, ast.ClassDef)
+        for item, below in itertools.pairwise(definition.body):
+            match item, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    docs[name] = " ".join(text.split())
+    return docs
+
+
+def fields_text(cls: type, prefixes: Sequence[str]) -> str:
+    """List the fields below these names, one entry each: name, default and meaning.
+
+    Args:
+        cls: dataclass of the run file.
+        prefixes: sections or single fields, such as ``inference`` and ``model.max_residues``.
+    """
+    lines = []
+    for name, default, doc in _fields(cls, ""):
+        if any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes):
+            lines.append(f"  {name}={default}")
+            lines += textwrap.wrap(doc, 78, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return "\n".join(lines)
+
+
+def _fields(cls: type, prefix: str) -> Iterator[tuple[str, str, str]]:
+    """Yield (dotted name, default as YAML, documentation) of each field, those of sections included."""
+    docs, hints = field_docs(cls), typing.get_type_hints(cls)
+    for item in dataclasses.fields(cls):
+        name = prefix + item.name
+        section, optional = section_of(hints[item.name])
+        if section is None:
+            yield name, _default(item), docs.get(item.name, "")
+            continue
+        if optional and item.name in docs:
+            yield name, "null", docs[item.name]
+        yield from _fields(section, f"{name}.")
+
+
+def _default(item: dataclasses.Field[Any]) -> str:
+    if item.default is dataclasses.MISSING:
+        return "<required>"
+    return json.dumps(list(item.default) if isinstance(item.default, tuple) else item.default)
+
+
+def json_schema(cls: type) -> dict[str, Any]:
+    """Return the JSON schema of a run file, or of one of its sections."""
+    docs, hints = field_docs(cls), typing.get_type_hints(cls)
+    properties = {}
+    for item in dataclasses.fields(cls):
+        section, optional = section_of(hints[item.name])
+        found = _value(hints[item.name]) if section is None else json_schema(section)
+        if optional:
+            found = {"anyOf": [found, {"type": "null"}]}
+        if item.name in docs:
+            found = {"description": docs[item.name], **found}
+        if item.default is not dataclasses.MISSING:
+            found["default"] = json.loads(_default(item))
+        properties[item.name] = found
+    # A run file without a name is called as its file.
+    lacking = (dataclasses.MISSING, dataclasses.MISSING)
+    required = [f.name for f in dataclasses.fields(cls) if (f.default, f.default_factory) == lacking]
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": properties,
+        "required": [name for name in required if name != "name"],
+    }
+
+
+def _value(kind: Any) -> dict[str, Any]:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin in (types.UnionType, typing.Union):
+        return {"anyOf": [_value(arguments[0]), {"type": "null"}]}
+    if origin is tuple:
+        item = {"type": ["string", "number"]} if arguments[0] is str else _value(arguments[0])
+        return {"anyOf": [{"type": "array", "items": item}, item]}
+    return dict(_TYPES[kind])
+
+
+@dataclass(frozen=True)
+class StageDescription:
+    """Texts of a stage's ``--help`` and ``--dry-run``."""
+
+    main: Callable[..., None]
+    """The docstring of its module says what the stage does."""
+    config: type
+    """Dataclass of the run file."""
+    reads: Sequence[str]
+    """Sections and fields of the run file that the stage reads."""
+
+    def help(self) -> tuple[str, str]:
+        """Return what the stage does, and the list of its fields."""
+        about = (sys.modules[self.main.__module__].__doc__ or "").strip().split("\n\n")[0]
+        return " ".join(about.split()), f"fields and their defaults:\n{fields_text(self.config, self.reads)}"
+
+    def dry_run(self, config: RunConfig) -> str:
+        """Return the values of these fields, and which folders exist already."""
+        values = [
+            f"{name}={json.dumps(value)}"
+            for name, value in _flat(config.to_dict())
+            if any(f"{name}.".startswith(f"{prefix}.") for prefix in self.reads)
+        ]
+        folders = [
+            f"{what}: {path} ({'exists' if path.exists() else 'does not exist yet'})"
+            for what, path in (("run folder", config.run_dir), ("prepared data", Path(config.data.path)))
+        ]
+        end = "dry run: the run file is valid; nothing was started or written"
+        return "\n".join([*values, *folders, end])
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def main() -> None:
+    from workloads.run_file import RunFile
+
+    argparse.ArgumentParser(description="Write the JSON schema of run files.").parse_args()
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Run", **json_schema(RunFile)}
+    write_whole(SCHEMA_FILE, json.dumps(schema, indent=1) + "\n")
+    print(SCHEMA_FILE)
+
+
+if __name__ == "__main__":
+    main()

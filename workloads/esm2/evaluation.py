@@ -257,6 +257,6 @@ def _model_to_score(config: RunFile) -> ModelConfig:
     if Path(name) == trained and not trained.is_dir():
         raise ValueError(
             f"{trained} does not exist: the run {config.name} has not finished. Train it first, or name a "
-            "model with model.init_from=<folder or hub id>"
+            "model: MODEL=<folder or hub id> (inference.model)"
         )
     return dataclasses.replace(config.model, init_from=name)

@@ -328,3 +328,5 @@ def train_run(config: RunConfig, make_objective: Callable[[], Objective]) -> Non
                 f"{rate:.0f} {objective.split.tokens}/s\n"
                 f"model   {run_dir / 'model'}\nreport  {run_dir / REPORT_FILE}"
             )
+            for path in sorted([*run_dir.glob("adapter"), *run_dir.glob("predictions-*.csv")]):
+                print(f"wrote   {path}")

@@ -43,7 +43,7 @@ def check_model(config: RunFile) -> None:
     """Raise ValueError if the model is a folder that is not there."""
     name = config.inference.model
     trained = config.run_dir / "model"
-    if name is None and not trained.is_dir():
+    if (name is None or Path(name) == trained) and not trained.is_dir():
         raise ValueError(
             f"{trained} does not exist: the run {config.name} has not finished. Train it first, or name a "
             "model: MODEL=<folder or hub id> (inference.model)"

@@ -82,8 +82,10 @@ def test_every_command_is_taken(
             continue
         for module, words in programs(command):
             if module.startswith("workloads.") and words[:1] == ["--config"]:
+                words = [word for word in words if word != "--dry-run"]
                 config = Path(words[1])
-                assert config.is_file() or config.parts[0] == "runs", command
+                told = config.parts[0] == "runs" or f"`{config}` is a whole task file" in document.read_text()
+                assert config.is_file() or told, command
                 load_config(config if config.is_file() else "workloads/esm2/configs/esm2_8m.yaml", words[2:])
                 continue
             monkeypatch.setattr(sys, "argv", [module, *words])

@@ -8,6 +8,7 @@ from config.address_demand import EFA_GIB_PER_SERVER, GIB_PER_SERVER
 from config.cluster import Cluster
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.reading.violation import Violation
+from config.rules.rule import CommonRule
 
 SMALLEST_GIB = 1200
 
@@ -80,19 +81,6 @@ def lustre_efa_has_a_client(cluster: Cluster) -> Iterator[Violation]:
         )
 
 
-def linked_lustre_has_no_backups(cluster: Cluster) -> Iterator[Violation]:
-    """API reference of FSx, CreateBackup: not of a file system linked to an S3 bucket."""
-    storage = cluster.storage
-    if storage.lustre.backup_days and storage.data_bucket.lustre_path:
-        yield Violation(
-            "storage.lustre.backup_days",
-            storage.lustre.backup_days,
-            "FSx makes no backups of a file system that is linked to a bucket; files below"
-            f" {storage.data_bucket.lustre_path} are exported instead",
-            "set 0, or storage.data_bucket.lustre_path to null",
-        )
-
-
 def linked_directory_is_seen_from_inside(cluster: Cluster) -> Iterator[Violation]:
     mount, path = cluster.storage.lustre.mount_path, cluster.storage.data_bucket.lustre_path
     if path and (path == mount or path.startswith(f"{mount}/")):
@@ -126,7 +114,14 @@ RULES = (
     lustre_capacity_is_a_step,
     metadata_iops_is_a_step,
     lustre_efa_has_a_client,
-    linked_lustre_has_no_backups,
+    # API reference of FSx, CreateBackup: not of a file system linked to an S3 bucket.
+    CommonRule(
+        "storage.lustre.backup_days",
+        lambda cluster: cluster.storage.lustre.backup_days and cluster.storage.data_bucket.lustre_path,
+        "FSx makes no backups of a file system that is linked to a bucket; files below"
+        " {cluster.storage.data_bucket.lustre_path} are exported instead",
+        "set 0, or storage.data_bucket.lustre_path to null",
+    ),
     linked_directory_is_seen_from_inside,
     mount_hides_nothing,
 )

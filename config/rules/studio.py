@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from config.cluster import Cluster
 from config.reading.violation import Violation
-from config.rules.paths import repetitions
+from config.rules.rule import CommonRule, repetitions
 from config.slurm_cluster import SlurmCluster
 from config.studio import STUDIO_FOLDER, StudioProfile
 
@@ -60,36 +60,29 @@ def jobs_belong_to_users(cluster: Cluster) -> Iterator[Violation]:
             )
 
 
-def disks_are_as_large_as_allowed(cluster: Cluster) -> Iterator[Violation]:
-    studio = cluster.studio
-    if studio and studio.space_gib > studio.max_space_gib:
-        yield Violation(
-            "studio.space_gib",
-            studio.space_gib,
-            f"at most max_space_gib, {studio.max_space_gib}, are allowed",
-            "set less, or raise max_space_gib",
-        )
-
-
-def partitions_are_not_in_the_bucket(cluster: Cluster) -> Iterator[Violation]:
-    path = cluster.storage.data_bucket.lustre_path
-    if cluster.studio and path and path.split("/")[1] == STUDIO_FOLDER:
-        yield Violation(
-            "storage.data_bucket.lustre_path",
-            path,
-            f"Studio's partitions are in /{STUDIO_FOLDER}, and would be copied to the bucket",
-            "set another directory, as /data",
-        )
-
-
 def _path(profile: StudioProfile, key: str) -> str:
     return f"studio.profiles[{profile.name}].{key}"
+
+
+def _exports_partitions(cluster: Cluster) -> bool:
+    path = cluster.storage.data_bucket.lustre_path
+    return cluster.studio is not None and path is not None and path.split("/")[1] == STUDIO_FOLDER
 
 
 RULES = (
     profiles_are_distinct,
     people_sign_in_one_way,
     jobs_belong_to_users,
-    disks_are_as_large_as_allowed,
-    partitions_are_not_in_the_bucket,
+    CommonRule(
+        "studio.space_gib",
+        lambda cluster: cluster.studio and cluster.studio.space_gib > cluster.studio.max_space_gib,
+        "at most max_space_gib, {cluster.studio.max_space_gib}, are allowed",
+        "set less, or raise max_space_gib",
+    ),
+    CommonRule(
+        "storage.data_bucket.lustre_path",
+        _exports_partitions,
+        f"Studio's partitions are in /{STUDIO_FOLDER}, and would be copied to the bucket",
+        "set another directory, as /data",
+    ),
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from config.eks_cluster import EksCluster
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.reading.violation import Violation
-from config.rules.paths import repetitions
+from config.rules.rule import repetitions
 from config.task_governance import Quota, Team
 
 

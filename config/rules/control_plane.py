@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from ipaddress import IPv4Network
 
 from config.cluster import ZONES_WITHOUT_CONTROL_PLANE, control_plane_zones, zone_ids
@@ -35,27 +36,21 @@ def control_plane_has_two_zones(cluster: EksCluster) -> Iterator[Violation]:
 def public_ranges_are_public(cluster: EksCluster) -> Iterator[Violation]:
     """EKS takes no reserved ranges, and those of the VPC reach the endpoint anyway."""
     for index, cidr in enumerate(cluster.kubernetes.public_access_cidrs):
-        path, network = f"{_PATH}[{index}]", parsed(cidr, strict=False)
+        wrong, network = partial(Violation, f"{_PATH}[{index}]", cidr), parsed(cidr, strict=False)
         if network is None:
-            yield Violation(
-                path,
-                cidr,
+            yield wrong(
                 "an IPv4 range with numbers up to 255 and a prefix up to /32 is allowed",
                 f"set one, as {_EXAMPLE}",
             )
         elif network == IPv4Network("0.0.0.0/0"):
-            yield Violation(
-                path,
-                cidr,
+            yield wrong(
                 "it is the whole internet, from which anyone may try to reach the API server",
                 f"set the ranges that you come from, as {_EXAMPLE}",
             )
         elif str(network) != cidr:
-            yield Violation(path, cidr, "a range begins at its first address", f"set {network}")
+            yield wrong("a range begins at its first address", f"set {network}")
         elif not network.is_global and not network.subnet_of(IPv4Network(_EXAMPLE)):
-            yield Violation(
-                path,
-                cidr,
+            yield wrong(
                 "a public range is allowed; private ones reach the endpoint by the VPC or not at all",
                 "set the public range that you come from, or remove it",
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from config.cluster import Cluster
 from config.observability import APP_REGIONS, Grafana
@@ -35,16 +36,14 @@ def people_are_named_as_they_sign_in(cluster: Cluster) -> Iterator[Violation]:
     seen: set[str] = set()
     for role in _ROLES:
         for index, name in enumerate(getattr(grafana, role)):
-            path = f"{_GRAFANA}.{role}[{index}]"
+            wrong = partial(Violation, f"{_GRAFANA}.{role}[{index}]", name)
             if not _IDENTITY.fullmatch(name):
-                yield Violation(
-                    path,
-                    name,
+                yield wrong(
                     "Identity Center knows people as user/<id> or group/<id>",
                     "take the id from `aws identitystore list-groups` (or list-users)",
                 )
             elif name in seen:
-                yield Violation(path, name, "a user or group has one role", "name it once")
+                yield wrong("a user or group has one role", "name it once")
             seen.add(name)
 
 

@@ -10,7 +10,7 @@ from config.cluster import Cluster, NewVpc, zone_ids, zone_of
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.facts.regions import ZONE_ID_PREFIXES
 from config.reading.violation import Violation
-from config.rules.rule import CommonRule, group_path, has_closed_network, repetitions
+from config.rules.rule import CommonRule, group_path, group_violation, has_closed_network, repetitions
 
 
 def region_is_supported(cluster: Cluster) -> Iterator[Violation]:
@@ -80,11 +80,10 @@ def zones_are_distinct(cluster: Cluster) -> Iterator[Violation]:
 def groups_lie_in_the_network(cluster: Cluster) -> Iterator[Violation]:
     zones = list(dict.fromkeys(zone_ids(cluster)))
     for group in cluster.instance_groups:
-        zone_id = group.availability_zone_id
-        if zone_id and zone_id not in zones:
-            yield Violation(
-                group_path(group, "availability_zone_id"),
-                zone_id,
+        if group.availability_zone_id and group.availability_zone_id not in zones:
+            yield group_violation(
+                group,
+                "availability_zone_id",
                 f"the network has {', '.join(zones)}",
                 "set one of these, or add the zone to the network",
             )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 
-from config.address_demand import EFA_GIB_PER_SERVER, GIB_PER_SERVER
+from config.address_demand import gib_per_server
 from config.cluster import Cluster
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.reading.violation import Violation
@@ -29,25 +30,15 @@ _SYSTEM_DIRECTORIES = frozenset(
 def lustre_capacity_is_a_step(cluster: Cluster) -> Iterator[Violation]:
     """API reference of FSx, CreateFileSystem, ``StorageCapacity``; with EFA the user guide's step 1."""
     lustre = cluster.storage.lustre
-    if lustre.efa:
-        step = EFA_GIB_PER_SERVER[lustre.throughput_mbps_per_tib]
-        if lustre.capacity_gib < step or lustre.capacity_gib % step:
-            yield Violation(
-                "storage.lustre.capacity_gib",
-                lustre.capacity_gib,
-                f"with EFA and {lustre.throughput_mbps_per_tib} MB/s per TiB a multiple of {step} is allowed",
-                f"set {_next_multiple(lustre.capacity_gib, step)}",
-            )
-    elif lustre.capacity_gib != SMALLEST_GIB and (
-        lustre.capacity_gib < GIB_PER_SERVER or lustre.capacity_gib % GIB_PER_SERVER
-    ):
-        larger = _next_multiple(lustre.capacity_gib, GIB_PER_SERVER)
-        yield Violation(
-            "storage.lustre.capacity_gib",
-            lustre.capacity_gib,
-            f"PERSISTENT_2 SSD allows {SMALLEST_GIB}, {GIB_PER_SERVER} or a multiple of {GIB_PER_SERVER}",
-            f"set {SMALLEST_GIB if lustre.capacity_gib < SMALLEST_GIB else larger}",
-        )
+    capacity, step = lustre.capacity_gib, gib_per_server(lustre)
+    if (capacity >= step and capacity % step == 0) or (capacity == SMALLEST_GIB and not lustre.efa):
+        return
+    larger = max(1, ceil(capacity / step)) * step
+    allowed = f"with EFA and {lustre.throughput_mbps_per_tib} MB/s per TiB a multiple of {step} is allowed"
+    if not lustre.efa:
+        larger = SMALLEST_GIB if capacity < SMALLEST_GIB else larger
+        allowed = f"PERSISTENT_2 SSD allows {SMALLEST_GIB}, {step} or a multiple of {step}"
+    yield Violation("storage.lustre.capacity_gib", capacity, allowed, f"set {larger}")
 
 
 def metadata_iops_is_a_step(cluster: Cluster) -> Iterator[Violation]:
@@ -104,10 +95,6 @@ def mount_hides_nothing(cluster: Cluster) -> Iterator[Violation]:
             f"/{top} is a directory of the operating system",
             "set a directory of its own, as /fsx",
         )
-
-
-def _next_multiple(value: int, step: int) -> int:
-    return max(1, -(-value // step)) * step
 
 
 RULES = (

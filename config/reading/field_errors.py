@@ -15,10 +15,10 @@ from config.reading.places import (
     below,
     in_document,
     key_meant,
+    keys_at,
     other_network,
     other_schedulers,
     path_of,
-    section_at,
 )
 from config.reading.violation import Violation, shown
 from config.section import Section
@@ -116,7 +116,7 @@ def _no_such_key(details: ErrorDetails, kind: type[Section]) -> tuple[str, str]:
     elif meant:
         fix = f"set {meant}"
     else:
-        fix = f"remove it, or set one of {', '.join(section_at(details['loc'][:-1], kind).model_fields)}"
+        fix = f"remove it, or set one of {', '.join(keys_at(details['loc'][:-1], kind))}"
     return "there is no such key", fix
 
 

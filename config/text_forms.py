@@ -40,11 +40,6 @@ def field(form: Form, *, max_length: int | None = None) -> Any:
     return Field(pattern=form.pattern, max_length=max_length, examples=list(form.examples))
 
 
-def keys_schema(form: Form) -> dict[str, Any]:
-    """What an editor knows of a mapping whose keys have this form."""
-    return {"propertyNames": {"pattern": form.pattern}}
-
-
 # Stricter than SageMaker's own [a-zA-Z0-9](-*[a-zA-Z0-9])*: buckets and repositories want lower case, and
 # CloudFormation stacks and RDS identifiers begin with a letter and RDS refuses two hyphens in a row.
 CLUSTER_NAME = _form(

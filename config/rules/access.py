@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from config.access import FIRST_ID, LAST_ID, Access, Account, User, UserGroup
+from config.access import FIRST_ID, LAST_ID, Access, Account
 from config.public_key import fault, is_private_key
 from config.reading.violation import Violation
 from config.rules.rule import SlurmRule, repetitions
@@ -48,28 +48,23 @@ def names_are_distinct(cluster: SlurmCluster) -> Iterator[Violation]:
 
 def names_are_free(cluster: SlurmCluster) -> Iterator[Violation]:
     """Names of users too are kept from those of groups: a user may have a group of the same name."""
-    named: list[tuple[str, UserGroup | User]] = [
-        *(("groups", group) for group in cluster.access.groups),
-        *(("users", user) for user in cluster.access.users),
-    ]
-    for kind, item in named:
-        if item.name in SYSTEM_NAMES or item.name.startswith("systemd-"):
-            yield Violation(
-                f"access.{kind}[{item.name}].name",
-                item.name,
-                "it is a user or group of the operating system, or of what runs on the nodes",
-                "set another name",
-            )
+    for kind, items in (("groups", cluster.access.groups), ("users", cluster.access.users)):
+        for name in (item.name for item in items):
+            if name in SYSTEM_NAMES or name.startswith("systemd-"):
+                yield Violation(
+                    f"access.{kind}[{name}].name",
+                    name,
+                    "it is a user or group of the operating system, or of what runs on the nodes",
+                    "set another name",
+                )
 
 
 def numbers_are_distinct(cluster: SlurmCluster) -> Iterator[Violation]:
     """What files on a shared file system belong to is a number."""
     access = cluster.access
-    numbered = (
-        ("user", "uid", [(user.name, user.uid) for user in access.users]),
-        ("group", "gid", [(group.name, group.gid) for group in access.groups]),
-    )
-    for kind, key, items in numbered:
+    users = [(user.name, user.uid) for user in access.users]
+    groups = [(group.name, group.gid) for group in access.groups]
+    for kind, key, items in (("user", "uid", users), ("group", "gid", groups)):
         owners: dict[int, str] = {}
         for name, number in items:
             if number in owners:

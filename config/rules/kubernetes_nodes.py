@@ -1,11 +1,14 @@
-"""What Kubernetes and its pods ask of nodes, storage and network."""
+"""What Kubernetes, its pods and Karpenter ask of nodes, storage and network.
+
+Karpenter: SageMaker developer guide, "Autoscaling on SageMaker HyperPod EKS" and "Create a NodeClass".
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from config.eks_cluster import EksCluster, lasting_groups
+from config.eks_cluster import EksCluster, lasting_groups, scaled_groups
 from config.facts.regions import HEALTH_MONITORING_REGIONS
 from config.reading.violation import Violation, key_path
 from config.rules.rule import EksGroupRule, EksRule, group_path, has_closed_network, is_outside
@@ -13,6 +16,8 @@ from config.text_forms import LABEL_KEY
 
 _MAX_DOMAIN = 253
 """Characters of a DNS name, as before a key's slash (Kubernetes documentation, "Labels and Selectors")."""
+MAX_SCALED_GROUPS = 10
+"""Of a NodeClass of Karpenter."""
 # Kubernetes's own, and those that HyperPod and EKS set themselves.
 _RESERVED_DOMAINS = ("kubernetes.io", "k8s.io", "k8s.aws", "amazonaws.com")
 
@@ -68,6 +73,17 @@ def taints_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
             seen.add((taint.key, taint.effect))
 
 
+def karpenter_scales_few_groups(cluster: EksCluster) -> Iterator[Violation]:
+    num_scaled = len(scaled_groups(cluster))
+    if cluster.autoscaling == "karpenter" and num_scaled > MAX_SCALED_GROUPS:
+        yield Violation(
+            "instance_groups",
+            f"{num_scaled} groups with max_instances",
+            f"Karpenter scales at most {MAX_SCALED_GROUPS}",
+            f"remove max_instances from {num_scaled - MAX_SCALED_GROUPS}",
+        )
+
+
 RULES = (
     EksRule(
         "region",
@@ -112,5 +128,36 @@ RULES = (
         has_closed_network,
         "with scheduler: eks nodes get images of operators and plugins from registries on the internet",
         "set nat",
+    ),
+    EksRule(
+        "continuous_provisioning",
+        lambda cluster: cluster.autoscaling == "karpenter" and not cluster.continuous_provisioning,
+        "Karpenter asks for single nodes, which needs continuous provisioning",
+        "set true, or autoscaling to none",
+    ),
+    EksRule(
+        "node_recovery",
+        lambda cluster: cluster.autoscaling == "karpenter" and cluster.node_recovery == "none",
+        "Karpenter leaves faulty nodes to HyperPod's automatic recovery",
+        "set automatic, or autoscaling to none",
+    ),
+    EksGroupRule(
+        "max_instances",
+        lambda cluster, group: cluster.autoscaling == "none" and group.max_instances is not None,
+        "it is for Karpenter, and autoscaling is none",
+        "remove it, or set autoscaling to karpenter",
+    ),
+    EksRule(
+        "autoscaling",
+        lambda cluster: cluster.autoscaling == "karpenter" and not scaled_groups(cluster),
+        "it scales groups with max_instances, and none has it",
+        "set max_instances in a group, or autoscaling to none",
+    ),
+    karpenter_scales_few_groups,
+    EksGroupRule(
+        "num_instances",
+        lambda _, group: group.max_instances is not None and group.num_instances,
+        "Karpenter begins with no nodes, and would take these away",
+        "set 0, or remove max_instances",
     ),
 )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from monitoring.dashboards.model import RATE, Model, Panel, Variable, dashboard, share_panel
 
-_NODE = Variable("node", "Node", "node_amazonefa_info", "instance")
-
 
 def efa() -> Model:
     return dashboard(
         uid="hyperpod-efa",
         title="EFA network",
         about="Traffic of NCCL, and of Lustre where it goes over EFA; what had to be sent again.",
-        variables=[_NODE],
+        variables=[Variable("node", "Node", "node_amazonefa_info", "instance")],
         rows={
             "Traffic": (
                 _rate("Sent", "tx_bytes", "Bps"),

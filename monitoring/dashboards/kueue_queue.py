@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from monitoring.dashboards.model import RATE, Model, Panel, Variable, dashboard, percentiles
 
-_QUEUE = Variable("queue", "Queue", "kueue_pending_workloads", "cluster_queue")
 _OF = 'cluster_queue=~"$queue"'
 
 
@@ -16,7 +15,7 @@ def kueue_queue() -> Model:
         uid="hyperpod-queue",
         title="Kueue queues",
         about="Which team waits, for how long, and whose jobs are stopped for others.",
-        variables=[_QUEUE],
+        variables=[Variable("queue", "Queue", "kueue_pending_workloads", "cluster_queue")],
         rows={
             "Jobs": (
                 Panel(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from monitoring.dashboards.model import RATE, Model, Panel, Query, Variable, dashboard
 
-_PARTITION = Variable("partition", "Partition", "slurm_cluster_partition_nodes", "partition")
 _OF = 'partition=~"$partition"'
 
 
@@ -13,7 +12,7 @@ def slurm_queue() -> Model:
         uid="hyperpod-queue",
         title="Slurm queue",
         about="Who waits for what, what is free, and whether the scheduler keeps up.",
-        variables=[_PARTITION],
+        variables=[Variable("partition", "Partition", "slurm_cluster_partition_nodes", "partition")],
         rows={
             "Jobs": (
                 _by_state("Jobs", "slurm_cluster_jobs"),

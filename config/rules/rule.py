@@ -67,7 +67,7 @@ EksRule, EksGroupRule = Rule[EksCluster], GroupRule[EksCluster, EksInstanceGroup
 
 
 def group_path(group: InstanceGroup, field: str) -> str:
-    """As ``instance_groups[workers].ebs_gib``: by name, since a person does not count groups."""
+    """The place of a group's field, by its name: ``instance_groups[workers].ebs_gib``."""
     return f"instance_groups[{group.name}].{field}"
 
 

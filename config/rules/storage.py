@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil
 
 from config.address_demand import gib_per_server
 from config.cluster import Cluster
@@ -33,7 +32,7 @@ def lustre_capacity_is_a_step(cluster: Cluster) -> Iterator[Violation]:
     capacity, step = lustre.capacity_gib, gib_per_server(lustre)
     if (capacity >= step and capacity % step == 0) or (capacity == SMALLEST_GIB and not lustre.efa):
         return
-    larger = max(1, ceil(capacity / step)) * step
+    larger = max(1, -(-capacity // step)) * step
     allowed = f"with EFA and {lustre.throughput_mbps_per_tib} MB/s per TiB a multiple of {step} is allowed"
     if not lustre.efa:
         larger = SMALLEST_GIB if capacity < SMALLEST_GIB else larger

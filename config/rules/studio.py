@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from config.cluster import Cluster
 from config.reading.violation import Violation
@@ -22,17 +23,14 @@ def people_sign_in_one_way(cluster: Cluster) -> Iterator[Violation]:
         return
     central = cluster.studio.sign_in == "identity_center"
     for profile in cluster.studio.profiles:
+        wrong = partial(Violation, _path(profile, "sign_in_name"), profile.sign_in_name)
         if central and profile.sign_in_name is None:
-            yield Violation(
-                _path(profile, "sign_in_name"),
-                None,
+            yield wrong(
                 "with sign_in: identity_center a profile belongs to a user of IAM Identity Center",
                 "set that user's name",
             )
         if not central and profile.sign_in_name is not None:
-            yield Violation(
-                _path(profile, "sign_in_name"),
-                profile.sign_in_name,
+            yield wrong(
                 "with sign_in: iam people come from AWS's console",
                 "remove it, or set sign_in to identity_center",
             )

@@ -14,9 +14,9 @@ from config.storage import LustreFileSystem
 
 RESERVED_ADDRESSES = 5
 """What AWS keeps of every subnet (VPC user guide, "Subnet CIDR blocks")."""
-EFA_GIB_PER_SERVER = {125: 38400, 250: 19200, 500: 9600, 1000: 4800}
+_EFA_GIB_PER_SERVER = {125: 38400, 250: 19200, 500: 9600, 1000: 4800}
 """Data that one server of an EFA-enabled file system holds, by its throughput in MB/s per TiB."""
-GIB_PER_SERVER = 2400
+_GIB_PER_SERVER = 2400
 """The same without EFA. Both from the FSx for Lustre user guide, "IP addresses for file systems"."""
 
 POD_ADDRESSES, FREE_POD_ADDRESSES = 28, 2
@@ -72,14 +72,18 @@ def address_demand(cluster: Cluster) -> Counter[str]:
     return Counter({zone: taken.total() for zone, taken in address_takers(cluster).items()})
 
 
+def gib_per_server(lustre: LustreFileSystem) -> int:
+    """Data that one server of the file system holds, in GiB."""
+    return _EFA_GIB_PER_SERVER[lustre.throughput_mbps_per_tib] if lustre.efa else _GIB_PER_SERVER
+
+
 def _lustre_addresses(lustre: LustreFileSystem) -> int:
     """One per data server and one per metadata server."""
-    per_server = EFA_GIB_PER_SERVER[lustre.throughput_mbps_per_tib] if lustre.efa else GIB_PER_SERVER
     if lustre.metadata_iops is None:
         num_metadata = ceil(lustre.capacity_gib / _AUTOMATIC_GIB_PER_METADATA_SERVER)
     else:
         num_metadata = ceil(lustre.metadata_iops / _IOPS_PER_METADATA_SERVER)
-    return ceil(lustre.capacity_gib / per_server) + num_metadata
+    return ceil(lustre.capacity_gib / gib_per_server(lustre)) + num_metadata
 
 
 def _node_addresses(group: InstanceGroup) -> int:

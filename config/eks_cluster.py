@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import Field
+from pydantic.config import JsonDict
 
 from config import text_forms as forms
 from config.cluster import Cluster, InstanceGroup
@@ -13,6 +14,8 @@ from config.kubernetes import Kubernetes
 from config.section import Section
 from config.task_governance import TaskGovernance
 
+# What an editor knows of the keys; the rules look at them.
+_LABEL_KEYS: JsonDict = {"propertyNames": {"pattern": forms.LABEL_KEY.pattern}}
 LabelValue = Annotated[str, forms.field(forms.LABEL_VALUE)]
 
 
@@ -33,9 +36,9 @@ class EksInstanceGroup(InstanceGroup):
     max_instances: Annotated[int, Field(ge=1, le=6758)] | None = None
     """Makes the group Karpenter's, which has between 0 and this many nodes as pods ask for them; needs
     ``autoscaling: karpenter`` and ``num_instances: 0``. Null keeps ``num_instances`` nodes."""
-    labels: Annotated[
-        dict[str, LabelValue], Field(max_length=50, json_schema_extra=forms.keys_schema(forms.LABEL_KEY))
-    ] = Field(default={})
+    labels: Annotated[dict[str, LabelValue], Field(max_length=50, json_schema_extra=_LABEL_KEYS)] = Field(
+        default={}
+    )
     """On every node of the group, also on replaced ones."""
     taints: Annotated[list[Taint], Field(max_length=50)] = Field(default=[])
     """On every node of the group. Kubernetes's own pods, as CoreDNS, need nodes without."""

@@ -29,14 +29,15 @@ def _form(pattern: str, meaning: str, *examples: str) -> Form:
     return FORMS[pattern]
 
 
+def _id_form(prefix: str, what: str, *, digits: str = "0-9a-f") -> Form:
+    """The form of an id that EC2 gives."""
+    examples = f"{prefix}-0123456789abcdef0", f"{prefix}-0fedcba9876543210"
+    return _form(rf"^{prefix}-[{digits}]{{8,17}}$", f"{what} is given by its id", *examples)
+
+
 def field(form: Form, *, max_length: int | None = None) -> Any:
     """The pydantic field of a text in this form; ``max_length`` in characters."""
     return Field(pattern=form.pattern, max_length=max_length, examples=list(form.examples))
-
-
-def keys_schema(form: Form) -> dict[str, Any]:
-    """What an editor knows of a mapping whose keys have this form."""
-    return {"propertyNames": {"pattern": form.pattern}}
 
 
 # Stricter than SageMaker's own [a-zA-Z0-9](-*[a-zA-Z0-9])*: buckets and repositories want lower case, and
@@ -83,21 +84,9 @@ MOUNT_PATH = _form(
     "/fsx",
     "/data",
 )
-VPC_ID = _form(
-    r"^vpc-[0-9a-f]{8,17}$", "a VPC is given by its id", "vpc-0123456789abcdef0", "vpc-0fedcba9876543210"
-)
-SUBNET_ID = _form(
-    r"^subnet-[0-9a-f]{8,17}$",
-    "a subnet is given by its id",
-    "subnet-0123456789abcdef0",
-    "subnet-0fedcba9876543210",
-)
-ROUTE_TABLE_ID = _form(
-    r"^rtb-[0-9a-f]{8,17}$",
-    "a route table is given by its id",
-    "rtb-0123456789abcdef0",
-    "rtb-0fedcba9876543210",
-)
+VPC_ID = _id_form("vpc", "a VPC")
+SUBNET_ID = _id_form("subnet", "a subnet")
+ROUTE_TABLE_ID = _id_form("rtb", "a route table")
 # ARNs are those of the partition aws: it has all the regions of config/facts/regions.py.
 KMS = _form(
     r"^(aws|create|arn:aws:kms:[a-z0-9-]+:\d{12}:key/(mrk-[0-9a-f]{32}|[0-9a-f-]{36}))$",
@@ -137,12 +126,7 @@ TRAINING_PLAN_ARN = _form(
     "arn:aws:sagemaker:us-east-1:123456789012:training-plan/esm2-p5",
     "arn:aws:sagemaker:us-west-2:123456789012:training-plan/esm2-trn2",
 )
-IMAGE_ID = _form(
-    r"^ami-[0-9a-fA-F]{8,17}$",
-    "an image is given by its id",
-    "ami-0123456789abcdef0",
-    "ami-0fedcba9876543210",
-)
+IMAGE_ID = _id_form("ami", "an image", digits="0-9a-fA-F")
 DATABASE_CLASS = _form(
     r"^db\.[a-z0-9]+\.[a-z0-9]+$", "classes of RDS begin with db.", "db.t4g.medium", "db.m6g.large"
 )

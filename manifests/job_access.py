@@ -5,22 +5,20 @@ EKS's access policies cover Kubernetes's own objects; jobs of operators are none
 
 from __future__ import annotations
 
-from typing import Any
-
 from config.eks_cluster import EksCluster
 from config.kubernetes import AccessEntry
 from config.resource_names import job_namespaces
+from manifests.objects import RBAC, Object, kubernetes_object
 
 EDITORS, VIEWERS = "training-job-editors", "training-job-viewers"
 _GROUPS = {"admin": EDITORS, "edit": EDITORS, "view": VIEWERS}
-_RBAC = "rbac.authorization.k8s.io"
 _READ = ["get", "list", "watch"]
 _WRITE = [*_READ, "create", "update", "patch", "delete"]
 _JOBS = (("sagemaker.amazonaws.com", "hyperpodpytorchjobs"), ("kubeflow.org", "pytorchjobs"))
 QUEUE_READERS = "training-queue-readers"
 
 
-def job_roles(cluster: EksCluster) -> list[dict[str, Any]]:
+def job_roles(cluster: EksCluster) -> list[Object]:
     """Roles of editors and viewers of training jobs, bound in every namespace of jobs."""
     namespaces = job_namespaces(cluster)
     everyone = [
@@ -28,48 +26,46 @@ def job_roles(cluster: EksCluster) -> list[dict[str, Any]]:
         for kind in (EDITORS, VIEWERS)
         for group in dict.fromkeys(group for namespace in namespaces for group in groups_in(namespace, kind))
     ]
+    queues = _rule("kueue.x-k8s.io", ["clusterqueues", "workloadpriorityclasses"], _READ)
     return [
-        _role(EDITORS, _WRITE),
-        _role(VIEWERS, _READ),
-        {
-            **_head("ClusterRole", QUEUE_READERS),
-            "rules": [_rule("kueue.x-k8s.io", ["clusterqueues", "workloadpriorityclasses"], _READ)],
-        },
-        {**_head("ClusterRoleBinding", QUEUE_READERS), **_bound(QUEUE_READERS, everyone)},
+        _role(EDITORS, _job_rules(_WRITE)),
+        _role(VIEWERS, _job_rules(_READ)),
+        _role(QUEUE_READERS, [queues]),
+        _binding("ClusterRoleBinding", QUEUE_READERS, everyone),
         *(
-            {**_head("RoleBinding", kind, namespace), **_bound(kind, groups_in(namespace, kind))}
+            _binding("RoleBinding", kind, groups_in(namespace, kind), namespace)
             for namespace in namespaces
             for kind in (EDITORS, VIEWERS)
         ),
     ]
 
 
-def _role(name: str, verbs: list[str]) -> dict[str, Any]:
+def _job_rules(verbs: list[str]) -> list[Object]:
     rules = [
         rule
         for group, resource in _JOBS
         for rule in (_rule(group, [resource], verbs), _rule(group, [f"{resource}/status"], _READ))
     ]
-    return {
-        **_head("ClusterRole", name),
-        "rules": [*rules, _rule("kueue.x-k8s.io", ["localqueues", "workloads"], _READ)],
-    }
+    return [*rules, _rule("kueue.x-k8s.io", ["localqueues", "workloads"], _READ)]
 
 
-def _rule(group: str, resources: list[str], verbs: list[str]) -> dict[str, list[str]]:
+def _rule(group: str, resources: list[str], verbs: list[str]) -> Object:
     return {"apiGroups": [group], "resources": resources, "verbs": verbs}
 
 
-def _head(kind: str, name: str, namespace: str | None = None) -> dict[str, Any]:
-    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
-    return {"apiVersion": f"{_RBAC}/v1", "kind": kind, "metadata": metadata}
+def _role(name: str, rules: list[Object]) -> Object:
+    return kubernetes_object(f"{RBAC}/v1", "ClusterRole", name, rules=rules)
 
 
-def _bound(role: str, groups: list[str]) -> dict[str, Any]:
-    return {
-        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": role},
-        "subjects": [{"apiGroup": _RBAC, "kind": "Group", "name": group} for group in groups],
-    }
+def _binding(kind: str, role: str, groups: list[str], namespace: str | None = None) -> Object:
+    return kubernetes_object(
+        f"{RBAC}/v1",
+        kind,
+        role,
+        namespace,
+        roleRef={"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
+        subjects=[{"apiGroup": RBAC, "kind": "Group", "name": group} for group in groups],
+    )
 
 
 def job_groups(entry: AccessEntry) -> list[str]:

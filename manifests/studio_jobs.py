@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from config.resource_names import LUSTRE_CLAIM
 from config.studio import STUDIO_FOLDER
-from manifests.lustre_volumes import SYSTEM_NAMESPACE
+from manifests.objects import (
+    ROOT_SECURITY,
+    SYSTEM_NAMESPACE,
+    Object,
+    folder_pod,
+    job,
+    kubernetes_object,
+)
 
 NAME = "studio-partitions"
 PROGRAM = Path(__file__).parents[1] / "lifecycle" / "slurm" / "studio" / "partitions.py"
@@ -26,93 +31,59 @@ SECONDS_PER_RUN = 1800
 """A partition that is removed may hold much."""
 
 
-def service_account() -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(NAME)}
+def service_account() -> Object:
+    return kubernetes_object("v1", "ServiceAccount", NAME, SYSTEM_NAMESPACE)
 
 
-def program() -> dict[str, Any]:
+def program() -> Object:
     """The program, by its contents: pods that run keep the one that they began with."""
-    text = PROGRAM.read_text()
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": _metadata(_program_name()),
-        "immutable": True,
-        "data": {PROGRAM.name: text},
-    }
+    data = {PROGRAM.name: PROGRAM.read_text()}
+    return kubernetes_object("v1", "ConfigMap", _program_name(), SYSTEM_NAMESPACE, immutable=True, data=data)
 
 
-def queue_job(requests_url: str, acknowledgements_url: str, region: str) -> dict[str, Any]:
+def queue_job(requests_url: str, acknowledgements_url: str, region: str) -> Object:
     """Answers, every few minutes and one at a time, what has been queued; ends when nothing is left."""
     queues = ["--requests", requests_url, "--acknowledgements", acknowledgements_url, "--region", region]
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "CronJob",
-        "metadata": _metadata(NAME),
-        "spec": {
-            "schedule": f"*/{EVERY_MINUTES} * * * *",
-            "concurrencyPolicy": "Forbid",
-            "successfulJobsHistoryLimit": 1,
-            "failedJobsHistoryLimit": 3,
-            "jobTemplate": {"spec": _job(["drain", *queues], service_account_name=NAME)},
-        },
+    spec = {
+        "schedule": f"*/{EVERY_MINUTES} * * * *",
+        "concurrencyPolicy": "Forbid",
+        "successfulJobsHistoryLimit": 1,
+        "failedJobsHistoryLimit": 3,
+        "jobTemplate": {"spec": _spec(["drain", *queues], {"serviceAccountName": NAME})},
     }
+    return kubernetes_object("batch/v1", "CronJob", NAME, SYSTEM_NAMESPACE, spec=spec)
 
 
-def shared_job(uids: Sequence[int]) -> dict[str, Any]:
+def shared_job(uids: Sequence[int]) -> Object:
     """Makes the partition that all spaces share, once; another list of users is another job."""
-    spec = _job(["shared", "--uids", ",".join(str(uid) for uid in uids)], service_account_name=None)
-    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:8]
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": _metadata(f"studio-shared-{digest}"),
-        "spec": spec,
-    }
-
-
-def _metadata(name: str) -> dict[str, Any]:
-    return {"name": name, "namespace": SYSTEM_NAMESPACE}
+    return job("studio-shared", _spec(["shared", "--uids", ",".join(map(str, uids))], {}))
 
 
 def _program_name() -> str:
     return f"{NAME}-{hashlib.sha256(PROGRAM.read_bytes()).hexdigest()[:8]}"
 
 
-def _job(arguments: Sequence[str], *, service_account_name: str | None) -> dict[str, Any]:
+def _spec(arguments: Sequence[str], account: Object) -> Object:
     root = f"/{STUDIO_FOLDER}"
-    pod: dict[str, Any] = {
-        "restartPolicy": "OnFailure",
-        "automountServiceAccountToken": False,
-        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [
-            {
-                "name": "partitions",
-                "image": IMAGE,
-                "command": ["python3", f"/program/{PROGRAM.name}"],
-                "args": [arguments[0], "--root", root, *arguments[1:]],
-                "env": [{"name": "HOME", "value": "/tmp"}, {"name": "AWS_PAGER", "value": ""}],
-                "securityContext": {
-                    "runAsUser": 0,
-                    "allowPrivilegeEscalation": False,
-                    "readOnlyRootFilesystem": True,
-                    "capabilities": {"drop": ["ALL"], "add": ["CHOWN", "FOWNER", "DAC_OVERRIDE"]},
-                },
-                "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
-                "volumeMounts": [
-                    # Of the file system this folder alone, which is made if it is not there.
-                    {"name": "fsx", "mountPath": root, "subPath": STUDIO_FOLDER},
-                    {"name": "program", "mountPath": "/program", "readOnly": True},
-                    {"name": "temporary", "mountPath": "/tmp"},
-                ],
-            }
-        ],
-        "volumes": [
-            {"name": "fsx", "persistentVolumeClaim": {"claimName": LUSTRE_CLAIM}},
-            {"name": "program", "configMap": {"name": _program_name()}},
-            {"name": "temporary", "emptyDir": {"sizeLimit": "64Mi"}},
+    container = {
+        "name": "partitions",
+        "image": IMAGE,
+        "command": ["python3", f"/program/{PROGRAM.name}"],
+        "args": [arguments[0], "--root", root, *arguments[1:]],
+        "env": [{"name": "HOME", "value": "/tmp"}, {"name": "AWS_PAGER", "value": ""}],
+        "securityContext": ROOT_SECURITY,
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
+        "volumeMounts": [
+            # Of the file system this folder alone, which is made if it is not there.
+            {"name": "fsx", "mountPath": root, "subPath": STUDIO_FOLDER},
+            {"name": "program", "mountPath": "/program", "readOnly": True},
+            {"name": "temporary", "mountPath": "/tmp"},
         ],
     }
-    if service_account_name:
-        pod["serviceAccountName"] = service_account_name
+    volumes = [
+        {"name": "fsx", "persistentVolumeClaim": {"claimName": LUSTRE_CLAIM}},
+        {"name": "program", "configMap": {"name": _program_name()}},
+        {"name": "temporary", "emptyDir": {"sizeLimit": "64Mi"}},
+    ]
+    pod = folder_pod(container, volumes) | account
     return {"backoffLimit": 3, "activeDeadlineSeconds": SECONDS_PER_RUN, "template": {"spec": pod}}

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
 
 from config.eks_cluster import EksCluster
 from config.resource_names import job_namespaces
+from manifests.objects import RBAC, Object, kubernetes_object
 
 NAMESPACE = NAME = "training-metrics"
 # The same version as on Slurm's controller (lifecycle/slurm/downloads.json), for all architectures.
@@ -25,54 +25,42 @@ PORT = 9090
 USER = 65534
 """nobody, as whom the image runs."""
 _FOLDER, _DATA = "/etc/prometheus", "/prometheus"
-_RBAC = "rbac.authorization.k8s.io"
 
 
-def collector_objects(cluster: EksCluster, *, remote_write_url: str) -> list[dict[str, Any]]:
+def collector_objects(cluster: EksCluster, *, remote_write_url: str) -> list[Object]:
     """In the order in which they are made; the namespaces of jobs are there already."""
-    config = agent_config(cluster, remote_write_url=remote_write_url)
-    account = {"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}
-    role = {"kind": "ClusterRole", "name": NAME, "apiGroup": _RBAC}
+    # JSON is YAML.
+    config = json.dumps(agent_config(cluster, remote_write_url=remote_write_url), indent=1)
+    metadata = {"name": NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}
+    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
     return [
-        {
-            "apiVersion": "v1",
-            "kind": "Namespace",
-            "metadata": {
-                "name": NAMESPACE,
-                "labels": {"pod-security.kubernetes.io/enforce": "restricted"},
-            },
-        },
-        _head("v1", "ServiceAccount"),
-        {
-            "apiVersion": f"{_RBAC}/v1",
-            "kind": "ClusterRole",
-            "metadata": {"name": NAME},
-            "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}],
-        },
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata},
+        kubernetes_object("v1", "ServiceAccount", NAME, NAMESPACE),
+        kubernetes_object(f"{RBAC}/v1", "ClusterRole", NAME, rules=[pods]),
         # In namespaces of jobs, and nowhere else.
         *(
-            {
-                "apiVersion": f"{_RBAC}/v1",
-                "kind": "RoleBinding",
-                "metadata": {"name": NAME, "namespace": namespace},
-                "roleRef": role,
-                "subjects": [account],
-            }
+            kubernetes_object(
+                f"{RBAC}/v1",
+                "RoleBinding",
+                NAME,
+                namespace,
+                roleRef={"kind": "ClusterRole", "name": NAME, "apiGroup": RBAC},
+                subjects=[{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}],
+            )
             for namespace in job_namespaces(cluster)
         ),
-        # JSON is YAML.
-        {**_head("v1", "ConfigMap"), "data": {CONFIG_FILE: json.dumps(config, indent=1)}},
+        kubernetes_object("v1", "ConfigMap", NAME, NAMESPACE, data={CONFIG_FILE: config}),
         _deployment(_digest(cluster)),
     ]
 
 
-def agent_config(cluster: EksCluster, *, remote_write_url: str) -> dict[str, Any]:
+def agent_config(cluster: EksCluster, *, remote_write_url: str) -> Object:
     """Prometheus' configuration. A pod that has the port and does not listen is no first one of its job."""
 
-    def keep(label: str, value: str) -> dict[str, Any]:
+    def keep(label: str, value: str) -> Object:
         return {"action": "keep", "source_labels": [f"__meta_kubernetes_pod_{label}"], "regex": value}
 
-    def label(name: str, source: str) -> dict[str, Any]:
+    def label(name: str, source: str) -> Object:
         return {"source_labels": [f"__meta_kubernetes_{source}"], "target_label": name}
 
     return {
@@ -114,7 +102,7 @@ def _digest(cluster: EksCluster) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _deployment(digest: str) -> dict[str, Any]:
+def _deployment(digest: str) -> Object:
     labels = {"app.kubernetes.io/name": NAME}
     ready = {"httpGet": {"path": "/-/ready", "port": PORT}, "periodSeconds": 10, "timeoutSeconds": 5}
     container = {
@@ -144,39 +132,30 @@ def _deployment(digest: str) -> dict[str, Any]:
             {"name": "data", "mountPath": _DATA},
         ],
     }
-    return {
-        **_head("apps/v1", "Deployment"),
-        "spec": {
-            "replicas": 1,
-            # Two would send the same.
-            "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": labels},
-            "template": {
-                "metadata": {"labels": labels, "annotations": {"training-metrics/config": digest}},
-                "spec": {
-                    "serviceAccountName": NAME,
-                    "enableServiceLinks": False,
-                    "securityContext": {
-                        "runAsNonRoot": True,
-                        "runAsUser": USER,
-                        "runAsGroup": USER,
-                        "fsGroup": USER,
-                        "seccompProfile": {"type": "RuntimeDefault"},
-                    },
-                    "containers": [container],
-                    "volumes": [
-                        {"name": "config", "configMap": {"name": NAME}},
-                        {"name": "data", "emptyDir": {"sizeLimit": "2Gi"}},
-                    ],
-                },
-            },
+    pod = {
+        "serviceAccountName": NAME,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [
+            {"name": "config", "configMap": {"name": NAME}},
+            {"name": "data", "emptyDir": {"sizeLimit": "2Gi"}},
+        ],
+    }
+    spec = {
+        "replicas": 1,
+        # Two would send the same.
+        "strategy": {"type": "Recreate"},
+        "selector": {"matchLabels": labels},
+        "template": {
+            "metadata": {"labels": labels, "annotations": {"training-metrics/config": digest}},
+            "spec": pod,
         },
     }
-
-
-def _head(version: str, kind: str) -> dict[str, Any]:
-    return {
-        "apiVersion": version,
-        "kind": kind,
-        "metadata": {"name": NAME, "namespace": NAMESPACE},
-    }
+    return kubernetes_object("apps/v1", "Deployment", NAME, NAMESPACE, spec=spec)

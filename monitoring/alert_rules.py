@@ -66,13 +66,10 @@ def _gpu_rules(idle_hours: int) -> list[Rule]:
             "hyperpod:idle_gpus:count > 0",
             minutes=60 * idle_hours,
             severity="cost",
-            summary=(
-                "{{ $value }} GPUs of node {{ $labels.Hostname }} {{ $labels.instance_type }} have done next "
-                f"to nothing for {idle_hours} h, and bill as busy ones do"
-            ),
-            action=(
-                "give them jobs, or set num_instances of their group lower and deploy; make destroy ends all"
-            ),
+            summary="{{ $value }} GPUs of node {{ $labels.Hostname }} {{ $labels.instance_type }} have done "
+            f"next to nothing for {idle_hours} h, and bill as busy ones do",
+            action="give them jobs, or set num_instances of their group lower and deploy; make destroy ends "
+            "all",
         ),
         _alert(
             "GpuError",
@@ -81,20 +78,16 @@ def _gpu_rules(idle_hours: int) -> list[Rule]:
             severity="critical",
             summary="GPU {{ $labels.gpu }} of node {{ $labels.Hostname }} has reported Xid {{ $value }}",
             # dcgm-exporter keeps the last one for ever (https://github.com/NVIDIA/dcgm-exporter/issues/500).
-            action=(
-                "look it up in NVIDIA's table of Xid errors; have the node replaced if it is broken, else "
-                "start its dcgm-exporter anew, which ends this"
-            ),
+            action="look it up in NVIDIA's table of Xid errors; have the node replaced if it is broken, else "
+            "start its dcgm-exporter anew, which ends this",
         ),
         _alert(
             "GpuMemoryFault",
             f"max by ({gpu}) (DCGM_FI_DEV_ROW_REMAP_FAILURE > 0)",
             minutes=0,
             severity="critical",
-            summary=(
-                "GPU {{ $labels.gpu }} of node {{ $labels.Hostname }} has no spare rows of memory left for "
-                "broken ones"
-            ),
+            summary="GPU {{ $labels.gpu }} of node {{ $labels.Hostname }} has no spare rows of memory left "
+            "for broken ones",
             action="have the node replaced",
         ),
     ]
@@ -110,7 +103,7 @@ def _node_rules() -> list[Rule]:
             f"(count(count_over_time({_OF_NODES}[1h] offset 15m)) > 0)",
             minutes=5,
             severity="critical",
-            summary=("no metrics of nodes have come for 20 minutes: no other alert of them can be relied on"),
+            summary="no metrics of nodes have come for 20 minutes: no other alert of them can be relied on",
             action="nothing, if the cluster was destroyed; else see whether what sends them runs",
         ),
         _alert(
@@ -119,10 +112,8 @@ def _node_rules() -> list[Rule]:
             f" < {FULL_DISK}",
             minutes=15,
             severity="warning",
-            summary=(
-                "{{ $labels.mountpoint }} of node {{ $labels.instance }} has {{ $value | "
-                "humanizePercentage }} free"
-            ),
+            summary="{{ $labels.mountpoint }} of node {{ $labels.instance }} has {{ $value | "
+            "humanizePercentage }} free",
             action="remove images of containers and caches that nobody needs",
         ),
     ]
@@ -136,10 +127,8 @@ def _slurm_rules() -> list[Rule]:
             # A new node is listed before it is set up.
             minutes=15,
             severity="warning",
-            summary=(
-                "the {{ $labels.job }} exporter of node {{ $labels.instance }} of group {{ $labels.group }} "
-                "does not answer"
-            ),
+            summary="the {{ $labels.job }} exporter of node {{ $labels.instance }} of group "
+            "{{ $labels.group }} does not answer",
             action="sinfo -R on the head node tells what Slurm knows of it; HyperPod may be replacing it",
         ),
         _alert(
@@ -147,9 +136,8 @@ def _slurm_rules() -> list[Rule]:
             f"time() - node_textfile_mtime_seconds > {OLD_SECONDS}",
             minutes=5,
             severity="warning",
-            summary=(
-                "{{ $labels.file }} of node {{ $labels.instance }} is not written anew: its numbers are old"
-            ),
+            summary="{{ $labels.file }} of node {{ $labels.instance }} is not written anew: its numbers are "
+            "old",
             action="systemctl status of the service of that name on the node tells why",
         ),
         _alert(

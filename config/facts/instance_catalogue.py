@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pydantic import TypeAdapter
+
 Architecture = Literal["x86_64", "arm64"]
 
 NEURON_CORES: Mapping[str, int] = {"Trainium": 2, "Trainium2": 4}
@@ -77,27 +79,12 @@ class InstanceType:
 
 
 def _read(path: Path) -> dict[str, InstanceType]:
-    types = {}
     with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            name = row["instance_type"]
-            types[name] = InstanceType(
-                name=name,
-                architecture="arm64" if row["architecture"] == "arm64" else "x86_64",
-                vcpus=int(row["vcpus"]),
-                threads_per_core=int(row["threads_per_core"]),
-                memory_gib=float(row["memory_gib"]),
-                accelerator=row["accelerator"] or None,
-                num_accelerators=int(row["num_accelerators"]),
-                accelerator_memory_gib=int(row["accelerator_memory_gib"]),
-                num_network_cards=int(row["num_network_cards"]),
-                addresses_per_interface=int(row["addresses_per_interface"]),
-                num_efa=int(row["num_efa"]),
-                network_gbps=float(row["network_gbps"]),
-                lustre_efa=row["lustre_efa"] == "yes",
-                training_plan=row["training_plan"] == "yes",
-            )
-    return types
+        rows = [
+            {**row, "name": row["instance_type"], "accelerator": row["accelerator"] or None}
+            for row in csv.DictReader(file)
+        ]
+    return {made.name: made for made in TypeAdapter(list[InstanceType]).validate_python(rows)}
 
 
 INSTANCE_TYPES: Mapping[str, InstanceType] = _read(Path(__file__).with_name("instance_types.csv"))

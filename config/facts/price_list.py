@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 FOLDER = Path(__file__).with_name("prices")
 COLUMNS = ("key", "usd", "unit", "as_of", "source", "stand_in")
 HOURS_PER_MONTH = 730
@@ -58,17 +60,8 @@ def load_prices(region: str, folder: Path = FOLDER) -> PriceList:
 
 def _read(folder: Path, region: str) -> dict[str, Price]:
     with (folder / f"{region}.csv").open(newline="") as file:
-        return {
-            row["key"]: Price(
-                usd=float(row["usd"]),
-                unit=row["unit"],
-                as_of=row["as_of"],
-                source=row["source"],
-                stand_in=row["stand_in"],
-                region=region,
-            )
-            for row in csv.DictReader(file)
-        }
+        rows = {row["key"]: {**row, "region": region} for row in csv.DictReader(file)}
+    return TypeAdapter(dict[str, Price]).validate_python(rows)
 
 
 def sources(folder: Path = FOLDER) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ def load_endpoint(path: Path, given: Mapping[str, str | None], target: Target = 
     document: dict[str, Any] = read_document(path) | {key: value for key, value in given.items() if value}
     try:
         endpoint = Endpoint.model_validate(document)
-        found = violations(endpoint, target)
+        found = list(violations(endpoint, target))
     except ValidationError as error:
         found = [_with_context(violation) for violation in field_violations(error, document, Endpoint)]
     if found:
@@ -38,40 +38,38 @@ def load_endpoint(path: Path, given: Mapping[str, str | None], target: Target = 
     return endpoint
 
 
-def violations(endpoint: Endpoint, target: Target) -> list[Violation]:
+def violations(endpoint: Endpoint, target: Target) -> Iterator[Violation]:
     """What values of the right types must hold besides, where the endpoint is to be."""
-    found = []
     if endpoint.model.startswith("s3://") != (target == "sagemaker"):
         allowed = (
             "SageMaker reads s3://..." if target == "sagemaker" else "pods read the file system, /fsx/..."
         )
-        found.append(Violation("model", endpoint.model, allowed, "give another"))
+        yield Violation("model", endpoint.model, allowed, "give another")
     if target == "eks" and endpoint.kubernetes is None:
-        found.append(Violation("kubernetes", None, "it says how many pods there are", "add kubernetes"))
+        yield Violation("kubernetes", None, "it says how many pods there are", "add kubernetes")
     if endpoint.region not in ZONE_ID_PREFIXES:
         allowed = f"one of {', '.join(ZONE_ID_PREFIXES)} is allowed"
-        found.append(Violation("region", endpoint.region, allowed, "set one of these"))
+        yield Violation("region", endpoint.region, allowed, "set one of these")
     if endpoint.instance_type not in HOSTING_TYPES:
         families = ", ".join((*CPU_FAMILIES, *GPU_FAMILIES))
         allowed = f"types of the families {families} are allowed, as ml.g5.xlarge"
-        found.append(Violation("instance_type", endpoint.instance_type, allowed, "set one of these"))
+        yield Violation("instance_type", endpoint.instance_type, allowed, "set one of these")
     region_of_image = endpoint.image.split(".")[3]
     if region_of_image != endpoint.region:
         allowed = f"SageMaker takes images from its own region, {endpoint.region}"
-        found.append(Violation("image", endpoint.image, allowed, "push the image to a repository there"))
+        yield Violation("image", endpoint.image, allowed, "push the image to a repository there")
     instances = endpoint.instances
     if instances.max < instances.min:
         allowed = f"instances.min, {instances.min}, or more is allowed"
-        found.append(Violation("instances.max", instances.max, allowed, f"set {instances.min}"))
+        yield Violation("instances.max", instances.max, allowed, f"set {instances.min}")
     key_places = {"kms": endpoint.kms, "model_key_arn": endpoint.model_key_arn or ""}
     for place, key in key_places.items():
         if key.startswith("arn:") and key.split(":")[3] != endpoint.region:
-            found.append(Violation(place, key, f"keys are of one region, {endpoint.region}", "set another"))
+            yield Violation(place, key, f"keys are of one region, {endpoint.region}", "set another")
     limits = endpoint.limits
     if limits.timeout_seconds and limits.timeout_seconds > 60:
         allowed = "SageMaker waits 60 s for a container"
-        found.append(Violation("limits.timeout_seconds", limits.timeout_seconds, allowed, "set 55"))
-    return found
+        yield Violation("limits.timeout_seconds", limits.timeout_seconds, allowed, "set 55")
 
 
 def _with_context(violation: Violation) -> Violation:

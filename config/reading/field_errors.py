@@ -15,10 +15,10 @@ from config.reading.places import (
     below,
     in_document,
     key_meant,
+    keys_at,
     other_network,
     other_schedulers,
     path_of,
-    section_at,
 )
 from config.reading.violation import Violation, shown
 from config.section import Section
@@ -27,14 +27,20 @@ from config.text_forms import FORMS
 # YAML 1.1 took them for switches, and many people do.
 _SWITCHES = {"on": "true", "yes": "true", "y": "true", "off": "false", "no": "false", "n": "false"}
 
+# By pydantic's type of the error; {...} is a bound that its context has.
 _WANTED = {
     "bool_type": ("true or false is allowed", "set true or false"),
     "dict_type": ("a mapping is allowed", "set keys and values below it"),
+    "greater_than_equal": ("{ge} or more is allowed", "set {ge}"),
     "int_type": ("a whole number is allowed", "set its digits, without quotes and decimal point"),
+    "less_than_equal": ("{le} or less is allowed", "set {le}"),
     "list_type": ("a list is allowed", "write it as [one, other], or with a dash before each item"),
     "model_attributes_type": ("a mapping is allowed", "set keys and values below it"),
     "model_type": ("a mapping is allowed", "set keys and values below it"),
     "string_type": ("a text is allowed", "set a text, in quotes if YAML takes it for something else"),
+    "string_too_long": ("{max_length} or fewer characters are allowed", "shorten it"),
+    "too_long": ("{max_length} or fewer items are allowed", "remove some"),
+    "too_short": ("{min_length} or more items are allowed", "add some"),
 }
 
 
@@ -87,24 +93,17 @@ def _allowed_and_fix(
         case "string_pattern_mismatch":
             form = FORMS[context["pattern"]]
             return form.meaning, f"set it in this form, as {form.examples[0]}"
-        case "greater_than_equal":
-            return f"{context['ge']} or more is allowed", f"set {context['ge']}"
-        case "less_than_equal":
-            return f"{context['le']} or less is allowed", f"set {context['le']}"
-        case "string_too_long":
-            return f"{context['max_length']} or fewer characters are allowed", "shorten it"
-        case "too_long":
-            return f"{context['max_length']} or fewer items are allowed", "remove some"
-        case "too_short":
-            return f"{context['min_length']} or more items are allowed", "add some"
         case "bool_type" if isinstance(got, str) and got.lower() in _SWITCHES:
             return "true or false is allowed", f"set {_SWITCHES[got.lower()]}"
         case "int_type" if isinstance(got, str | float) and re.fullmatch(r"\d{1,18}(\.0*)?", str(got)):
             return "a whole number is allowed", f"set {int(float(got))}"
         case "string_type" if isinstance(got, bool | int):
             return "a text is allowed", f'set "{shown(got)}"'
-        case other:
-            return _WANTED.get(other, (details["msg"], "set another value"))
+        case other if other in _WANTED:
+            allowed, fix = _WANTED[other]
+            return allowed.format(**context), fix.format(**context)
+        case _:
+            return details["msg"], "set another value"
 
 
 def _no_such_key(details: ErrorDetails, kind: type[Section]) -> tuple[str, str]:
@@ -117,7 +116,7 @@ def _no_such_key(details: ErrorDetails, kind: type[Section]) -> tuple[str, str]:
     elif meant:
         fix = f"set {meant}"
     else:
-        fix = f"remove it, or set one of {', '.join(section_at(details['loc'][:-1], kind).model_fields)}"
+        fix = f"remove it, or set one of {', '.join(keys_at(details['loc'][:-1], kind))}"
     return "there is no such key", fix
 
 

@@ -16,15 +16,12 @@ from config.reading.stand_ins import StandIns, repaired, with_stand_ins
 from config.reading.violation import Violation
 from config.reading.yaml_document import read_document
 from config.rules import violations
-from config.section import Section
 from config.slurm_cluster import SlurmCluster
 
-Named = TypeVar("Named", bound=Section)
-Made = TypeVar("Made", bound=Section)
 Wanted = TypeVar("Wanted", SlurmCluster, EksCluster)
 
 # Lists whose items errors call by name.
-_NAMED: tuple[Location, ...] = (
+_NAMED: tuple[tuple[str, ...], ...] = (
     ("instance_groups",),
     ("access", "groups"),
     ("access", "users"),
@@ -94,46 +91,24 @@ def _checked(document: dict[str, Any], kind: Kind) -> tuple[AnyCluster, list[Vio
         else:
             break
     num_clusters = max(map(len, stand_ins.values()), default=1)
-    clusters = [
-        _with_names(kind.model_validate(with_stand_ins(rest, stand_ins, index)), document, stand_ins)
-        for index in range(num_clusters)
-    ]
+    clusters = [kind.model_validate(with_stand_ins(rest, stand_ins, index)) for index in range(num_clusters)]
+    for cluster in clusters:
+        _set_names(cluster, document, stand_ins)
     first, *others = [violations(cluster) for cluster in clusters]
     certain = [violation for violation in first if all(violation in other for other in others)]
     return clusters[0], found + _news(found, certain)
 
 
-def _with_names(cluster: AnyCluster, document: dict[str, Any], stand_ins: StandIns) -> AnyCluster:
-    """With the file's own names, wrong as they are, since rules name places by them."""
+def _set_names(cluster: AnyCluster, document: dict[str, Any], stand_ins: StandIns) -> None:
+    """Give items the file's own names, wrong as they are, since rules name places by them."""
     for place in _NAMED:
-        items = _at(cluster, place)
-        if items:
-            cluster = _replaced(cluster, place, _named(items, place, document, stand_ins))
-    return cluster
-
-
-def _named(items: list[Named], place: Location, document: dict[str, Any], stand_ins: StandIns) -> list[Named]:
-    made = list(items)
-    for index, item in enumerate(made):
-        here: Location = (*place, index)
-        if here in stand_ins or (*here, "name") in stand_ins:
-            made[index] = item.model_copy(update={"name": item_label(below(document, here), index)})
-    return made
-
-
-def _at(section: Section, place: Location) -> Any:
-    """What a section has there; None if there is nothing, or no such field."""
-    value: Any = section
-    for part in place:
-        value = getattr(value, str(part), None)
-    return value
-
-
-def _replaced(section: Made, place: Location, value: object) -> Made:
-    """A copy with another value there."""
-    first, *rest = map(str, place)
-    inner = _replaced(getattr(section, first), tuple(rest), value) if rest else value
-    return section.model_copy(update={first: inner})
+        items: Any = cluster
+        for part in place:
+            items = getattr(items, part, None)
+        for index, item in enumerate(items or ()):
+            here: Location = (*place, index)
+            if here in stand_ins or (*here, "name") in stand_ins:
+                items[index] = item.model_copy(update={"name": item_label(below(document, here), index)})
 
 
 def _news(found: list[Violation], more: list[Violation]) -> list[Violation]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import Any, get_args
+from functools import cache
+from typing import Any
 
 from pydantic_core import ErrorDetails
 
@@ -62,7 +63,7 @@ def key_meant(details: ErrorDetails, kind: type[Section]) -> str | None:
     *parents, key = details["loc"]
     if other_network(details) or other_schedulers(details, kind):
         return None
-    return next(iter(difflib.get_close_matches(str(key), section_at(parents, kind).model_fields, n=1)), None)
+    return next(iter(difflib.get_close_matches(str(key), keys_at(parents, kind), n=1)), None)
 
 
 def other_network(details: ErrorDetails) -> str | None:
@@ -79,17 +80,9 @@ def other_network(details: ErrorDetails) -> str | None:
 def other_schedulers(details: ErrorDetails, kind: type[Section]) -> list[str]:
     """The schedulers whose cluster files have the key which this kind does not have."""
     *parents, key = details["loc"]
-    schedulers: list[str] = []
     if kind not in KINDS.values():
-        return schedulers  # no cluster file
-    for scheduler, other in KINDS.items():
-        try:
-            section = section_at(parents, other)
-        except KeyError:
-            continue  # what the key is in is this kind's alone
-        if key in section.model_fields:
-            schedulers.append(scheduler)
-    return schedulers
+        return []  # no cluster file
+    return [scheduler for scheduler, other in KINDS.items() if key in keys_at(parents, other)]
 
 
 def network_meant(network: dict[str, Any]) -> str | None:
@@ -101,21 +94,49 @@ def network_meant(network: dict[str, Any]) -> str | None:
     return "new" if has_new else "existing"
 
 
-def section_at(location: Sequence[int | str], kind: type[Section]) -> type[Section]:
-    section: type[Section] = kind
+def keys_at(location: Sequence[int | str], kind: type[Section]) -> list[str]:
+    """Keys of the section that pydantic calls so; none if this kind of file has no such section."""
+    try:
+        return list(_without_null(schema_at(location, kind))["properties"])
+    except KeyError:
+        return []
+
+
+def schema_at(location: Sequence[int | str], kind: type[Section]) -> dict[str, Any]:
+    """The JSON schema of the place that pydantic calls so; below a network it names the kind as well.
+
+    Raises:
+        KeyError: if this kind of file has no such place.
+    """
+    node = _schema(kind)
     for part in location:
-        if section is kind and part == "network":
-            continue
-        if part in NETWORKS and not isinstance(part, int):
-            section = NETWORKS[part]
-        elif isinstance(part, str):
-            section = _section_in(section.model_fields[part].annotation)
-    return section
+        node = _without_null(node)
+        if "oneOf" in node:
+            [node] = [option for option in node["oneOf"] if option["properties"]["vpc"]["const"] == part]
+        elif isinstance(part, int):
+            node = node["items"]
+        else:
+            node = node["properties"][part] if "properties" in node else node["additionalProperties"]
+    return node
 
 
-def _section_in(annotation: Any) -> type[Section]:
-    """The one section in ``list[Section]``, ``Section | None`` and the like."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return annotation
-    inner = [argument for argument in get_args(annotation) if argument is not type(None)]
-    return _section_in(inner[0])
+def _without_null(node: dict[str, Any]) -> dict[str, Any]:
+    return next((option for option in node.get("anyOf", ()) if option.get("type") != "null"), node)
+
+
+@cache
+def _schema(kind: type[Section]) -> dict[str, Any]:
+    """The JSON schema of a kind of file, with each definition in the places that refer to it."""
+    root = kind.model_json_schema()
+
+    def whole(node: Any) -> Any:
+        if isinstance(node, list):
+            return [whole(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        if "$ref" in node:
+            return whole(root["$defs"][node["$ref"].rpartition("/")[2]])
+        return {key: whole(value) for key, value in node.items() if key != "$defs"}
+
+    made: dict[str, Any] = whole(root)
+    return made

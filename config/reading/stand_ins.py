@@ -7,13 +7,12 @@ the file with each: what they do not say every time, in the same words, is due t
 from __future__ import annotations
 
 import copy
-from functools import cache
 from typing import Any
 
 from pydantic import ValidationError
 
 from config.cluster_kinds import Kind
-from config.reading.places import Location, below, in_document, key_meant, network_meant
+from config.reading.places import Location, below, in_document, key_meant, network_meant, schema_at
 
 StandIns = dict[Location, list[Any]]
 """By place in the document."""
@@ -28,7 +27,7 @@ def repaired(error: ValidationError, document: dict[str, Any], kind: Kind) -> tu
     Unknown keys are left out. The value of a mistyped one goes to the key that was meant, and a network
     without its kind gets the one that its keys belong to, so that another round checks what is there.
     """
-    rest, stand_ins, schema = copy.deepcopy(document), StandIns(), _Schema(kind)
+    rest, stand_ins = copy.deepcopy(document), StandIns()
     all_details = error.errors(include_url=False)
     for details in all_details:
         if details["type"] == "extra_forbidden":
@@ -49,7 +48,7 @@ def repaired(error: ValidationError, document: dict[str, Any], kind: Kind) -> tu
                 rest["network"]["vpc"] = vpc
                 continue
             place = location
-        stand_ins[place] = schema.values(schema.at(location))
+        stand_ins[place] = _values(schema_at(location, kind))
     return with_stand_ins(rest, stand_ins, 0), stand_ins
 
 
@@ -61,61 +60,34 @@ def with_stand_ins(document: dict[str, Any], stand_ins: StandIns, index: int) ->
     return made
 
 
-class _Schema:
-    """The JSON schema of a kind of cluster, as the source of values that it takes."""
-
-    def __init__(self, kind: Kind) -> None:
-        self._root = _json_schema(kind)
-
-    def at(self, location: Location) -> dict[str, Any]:
-        """The schema of the place that pydantic calls so; below a network it names the kind as well."""
-        node = self._root
-        for part in location:
-            node = self._resolved(node)
-            if "discriminator" in node:
-                node = {"$ref": node["discriminator"]["mapping"][part]}
-                continue
-            for option in node.get("anyOf", ()):
-                if option.get("type") != "null":
-                    node = self._resolved(option)
-            if isinstance(part, int):
-                node = node["items"]
-            else:
-                node = node["properties"][part] if "properties" in node else node["additionalProperties"]
-        return node
-
-    def values(self, node: dict[str, Any]) -> list[Any]:
-        node = self._resolved(node)
-        if "const" in node:
-            return [node["const"]]
-        if "enum" in node:
-            return list(node["enum"])
-        if "anyOf" in node or "oneOf" in node:
-            return [value for option in node.get("anyOf") or node["oneOf"] for value in self.values(option)]
-        match node["type"]:
-            case "null":
-                return [None]
-            case "boolean":
-                return [False, True]
-            case "integer":
-                return [node.get("minimum", _NUMBERS[0]), node.get("maximum", _NUMBERS[1])]
-            case "string":
-                return list(node.get("examples", _TEXTS))
-            case "array":
-                return [[value] for value in self.values(node["items"])]
-            case _:
-                properties = node.get("properties", {})
-                values = {name: self.values(value) for name, value in properties.items()}
-                required = {
-                    name: values[name]
-                    for name, value in properties.items()
-                    if name in node.get("required", ()) or "const" in value  # which tells a network's kind
-                }
-                return _objects(values) + _objects(required)
-
-    def _resolved(self, node: dict[str, Any]) -> dict[str, Any]:
-        reference = node.get("$ref")
-        return self._root["$defs"][reference.rpartition("/")[2]] if reference else node
+def _values(node: dict[str, Any]) -> list[Any]:
+    """Values that the schema of a place takes."""
+    if "const" in node:
+        return [node["const"]]
+    if "enum" in node:
+        return list(node["enum"])
+    if "anyOf" in node or "oneOf" in node:
+        return [value for option in node.get("anyOf") or node["oneOf"] for value in _values(option)]
+    match node["type"]:
+        case "null":
+            return [None]
+        case "boolean":
+            return [False, True]
+        case "integer":
+            return [node.get("minimum", _NUMBERS[0]), node.get("maximum", _NUMBERS[1])]
+        case "string":
+            return list(node.get("examples", _TEXTS))
+        case "array":
+            return [[value] for value in _values(node["items"])]
+        case _:
+            properties = node.get("properties", {})
+            values = {name: _values(value) for name, value in properties.items()}
+            required = {
+                name: values[name]
+                for name, value in properties.items()
+                if name in node.get("required", ()) or "const" in value  # which tells a network's kind
+            }
+            return _objects(values) + _objects(required)
 
 
 def _objects(values: dict[str, list[Any]]) -> list[dict[str, Any]]:
@@ -125,8 +97,3 @@ def _objects(values: dict[str, list[Any]]) -> list[dict[str, Any]]:
         {name: choices[index % len(choices)] for name, choices in values.items()}
         for index in range(num_objects)
     ]
-
-
-@cache
-def _json_schema(kind: Kind) -> dict[str, Any]:
-    return kind.model_json_schema()

@@ -14,7 +14,6 @@ from config.eks_cluster import EksCluster
 from config.reading.violation import Violation
 from config.rules import (
     access,
-    autoscaling,
     control_plane,
     database,
     groups,
@@ -56,7 +55,6 @@ SLURM_RULES: tuple[Callable[[SlurmCluster], Iterator[Violation]], ...] = (
 EKS_RULES: tuple[Callable[[EksCluster], Iterator[Violation]], ...] = (
     *control_plane.RULES,
     *kubernetes_nodes.RULES,
-    *autoscaling.RULES,
     *task_governance.RULES,
 )
 

@@ -4,45 +4,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 
-from config.access import FIRST_ID, LAST_ID, Access, Account, User, UserGroup
+from config.access import FIRST_ID, LAST_ID, Access, Account
 from config.public_key import fault, is_private_key
 from config.reading.violation import Violation
-from config.rules.paths import repetitions
+from config.rules.rule import SlurmRule, repetitions
 from config.slurm_cluster import SlurmCluster
 from config.text_forms import LOWER_CASE_NAME
 
 _NUM_SHOWN = 60
 """Characters of a line that is no key: enough to find it, and on one line."""
 
-# Debian's package base-passwd.
-_BASE = frozenset(
+SYSTEM_NAMES = frozenset(
     {
+        # Debian's package base-passwd.
         *("adm", "audio", "backup", "bin", "cdrom", "daemon", "dialout", "dip", "disk", "fax", "floppy"),
         *("games", "gnats", "irc", "kmem", "list", "lp", "mail", "man", "news", "nobody", "nogroup"),
         *("operator", "plugdev", "proxy", "root", "sasl", "shadow", "src", "staff", "sudo", "sync", "sys"),
         *("tape", "tty", "users", "utmp", "uucp", "video", "voice", "www-data"),
-    }
-)
-# What Ubuntu's server image and its packages add, with users by the same names as their services.
-_UBUNTU = frozenset(
-    {
+        # What Ubuntu's server image and its packages add, with users by the same names as their services.
         *("admin", "avahi", "chrony", "colord", "crontab", "dhcpcd", "dnsmasq", "fwupd-refresh", "input"),
         *("kvm", "landscape", "lxd", "messagebus", "netdev", "ntp", "polkitd", "pollinate", "postfix"),
         *("rdma", "render", "rtkit", "sgx", "ssh", "sshd", "ssl-cert", "sssd", "statd", "syslog", "tcpdump"),
         *("tss", "ubuntu", "usbmux", "uuidd", "wheel"),
-    }
-)
-# Slurm and what belongs to it, containers, monitoring, AWS's agents and images.
-_CLUSTER = frozenset(
-    {
+        # Slurm and what belongs to it, containers, monitoring, AWS's agents and images.
         *("aoc", "containerd", "cwagent", "dcgm", "docker", "ec2-instance-connect", "ec2-user", "enroot"),
         *("grafana", "mariadb", "munge", "mysql", "node-exporter", "node_exporter", "nvidia-persistenced"),
         *("prometheus", "sagemaker", "sagemaker-user", "slurm", "slurmdbd", "slurmrestd", "ssm-user"),
     }
 )
-
-SYSTEM_NAMES = _BASE | _UBUNTU | _CLUSTER
 """Users and groups of nodes, whose names no person may have. Names that begin with ``systemd-`` are added to
 these. An underscore, as in ``_apt``, begins no person's name."""
 
@@ -57,36 +48,23 @@ def names_are_distinct(cluster: SlurmCluster) -> Iterator[Violation]:
 
 def names_are_free(cluster: SlurmCluster) -> Iterator[Violation]:
     """Names of users too are kept from those of groups: a user may have a group of the same name."""
-    named: list[tuple[str, UserGroup | User]] = [
-        *(("groups", group) for group in cluster.access.groups),
-        *(("users", user) for user in cluster.access.users),
-    ]
-    for kind, item in named:
-        if item.name in SYSTEM_NAMES or item.name.startswith("systemd-"):
-            yield Violation(
-                f"access.{kind}[{item.name}].name",
-                item.name,
-                "it is a user or group of the operating system, or of what runs on the nodes",
-                "set another name",
-            )
-    for account in cluster.access.accounts:
-        if account.name == "root":
-            yield Violation(
-                "access.accounts[root].name",
-                "root",
-                "Slurm has that account already, above all others",
-                "set another name",
-            )
+    for kind, items in (("groups", cluster.access.groups), ("users", cluster.access.users)):
+        for name in (item.name for item in items):
+            if name in SYSTEM_NAMES or name.startswith("systemd-"):
+                yield Violation(
+                    f"access.{kind}[{name}].name",
+                    name,
+                    "it is a user or group of the operating system, or of what runs on the nodes",
+                    "set another name",
+                )
 
 
 def numbers_are_distinct(cluster: SlurmCluster) -> Iterator[Violation]:
     """What files on a shared file system belong to is a number."""
     access = cluster.access
-    numbered = (
-        ("user", "uid", [(user.name, user.uid) for user in access.users]),
-        ("group", "gid", [(group.name, group.gid) for group in access.groups]),
-    )
-    for kind, key, items in numbered:
+    users = [(user.name, user.uid) for user in access.users]
+    groups = [(group.name, group.gid) for group in access.groups]
+    for kind, key, items in (("user", "uid", users), ("group", "gid", groups)):
         owners: dict[int, str] = {}
         for name, number in items:
             if number in owners:
@@ -123,45 +101,36 @@ def own_groups_are_free(cluster: SlurmCluster) -> Iterator[Violation]:
 
 
 def groups_of_users_exist(cluster: SlurmCluster) -> Iterator[Violation]:
-    groups = [group.name for group in cluster.access.groups]
-    if not _have_form(groups):
-        return
-    there = _there(groups, "access.groups")
+    missing = partial(_missing, "access.groups", [group.name for group in cluster.access.groups])
     for user in cluster.access.users:
         path = f"access.users[{user.name}]"
-        if user.group is not None and user.group not in groups:
-            yield Violation(
-                f"{path}.group",
-                user.group,
-                there,
-                "add the group, or set null for one of the user's own",
-            )
+        yield from missing(
+            f"{path}.group", user.group, "add the group, or set null for one of the user's own"
+        )
         for index, name in enumerate(user.groups):
-            if name not in groups:
-                yield Violation(f"{path}.groups[{index}]", name, there, "add the group, or remove it here")
+            yield from missing(f"{path}.groups[{index}]", name, "add the group, or remove it here")
 
 
 def accounts_exist(cluster: SlurmCluster) -> Iterator[Violation]:
-    accounts = [account.name for account in cluster.access.accounts]
-    if not _have_form(accounts):
-        return
-    there = _there(accounts, "access.accounts")
-    for account in cluster.access.accounts:
-        if account.parent is not None and account.parent not in accounts:
-            yield Violation(
-                f"access.accounts[{account.name}].parent",
-                account.parent,
-                there,
-                "add the account, or set null for Slurm's root",
-            )
+    accounts = cluster.access.accounts
+    missing = partial(_missing, "access.accounts", [account.name for account in accounts])
+    for account in accounts:
+        path = f"access.accounts[{account.name}].parent"
+        yield from missing(path, account.parent, "add the account, or set null for Slurm's root")
     for user in cluster.access.users:
-        if user.account is not None and user.account not in accounts:
-            yield Violation(
-                f"access.users[{user.name}].account",
-                user.account,
-                there,
-                "add the account, or set null for none",
-            )
+        path = f"access.users[{user.name}].account"
+        yield from missing(path, user.account, "add the account, or set null for none")
+
+
+def _missing(place: str, names: Sequence[str], path: str, name: str | None, fix: str) -> Iterator[Violation]:
+    """Yield a violation if the file has a name at ``path`` and not at ``place``.
+
+    The check waits until all names at ``place`` have their form: who means a wrong one is not to blame.
+    """
+    if name is None or name in names or not all(re.search(LOWER_CASE_NAME.pattern, one) for one in names):
+        return
+    there = f"{place} has {', '.join(names)}" if names else f"there are no {place}"
+    yield Violation(path, name, there, fix)
 
 
 def accounts_have_a_root(cluster: SlurmCluster) -> Iterator[Violation]:
@@ -194,15 +163,6 @@ def _free_number(access: Access) -> int:
     return next(number for number in range(FIRST_ID, LAST_ID + 1) if number not in taken)
 
 
-def _have_form(names: Sequence[str]) -> bool:
-    """Whether all are names: who means one that is wrong itself is not to blame."""
-    return all(re.search(LOWER_CASE_NAME.pattern, name) for name in names)
-
-
-def _there(names: Sequence[str], place: str) -> str:
-    return f"{place} has {', '.join(names)}" if names else f"there are no {place}"
-
-
 def keys_are_public_keys(cluster: SlurmCluster) -> Iterator[Violation]:
     for user in cluster.access.users:
         for index, key in enumerate(user.ssh_keys):
@@ -217,6 +177,13 @@ def keys_are_public_keys(cluster: SlurmCluster) -> Iterator[Violation]:
 RULES = (
     names_are_distinct,
     names_are_free,
+    SlurmRule(
+        "access.accounts[root].name",
+        lambda cluster: any(account.name == "root" for account in cluster.access.accounts),
+        "Slurm has that account already, above all others",
+        "set another name",
+        got="root",
+    ),
     numbers_are_distinct,
     own_groups_are_free,
     groups_of_users_exist,

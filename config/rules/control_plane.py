@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from ipaddress import IPv4Network
 
 from config.cluster import ZONES_WITHOUT_CONTROL_PLANE, control_plane_zones, zone_ids
 from config.eks_cluster import EksCluster
 from config.reading.violation import Violation
-from config.rules.paths import repetitions
 from config.rules.ranges import parsed
+from config.rules.rule import EksRule, repetitions
 from config.task_governance import MAX_NAME, team_namespace
 from config.text_forms import TEAM_NAME
 
@@ -32,60 +33,27 @@ def control_plane_has_two_zones(cluster: EksCluster) -> Iterator[Violation]:
         )
 
 
-def public_endpoint_has_ranges(cluster: EksCluster) -> Iterator[Violation]:
-    """Without ranges EKS opens it to the whole internet."""
-    kubernetes = cluster.kubernetes
-    if kubernetes.endpoint == "public_and_private" and not kubernetes.public_access_cidrs:
-        yield Violation(
-            _PATH,
-            None,
-            "a public endpoint is for given ranges only",
-            f"set those you come from, as [{_EXAMPLE}], or kubernetes.endpoint to private",
-        )
-    if kubernetes.endpoint == "private" and kubernetes.public_access_cidrs:
-        yield Violation(
-            _PATH,
-            kubernetes.public_access_cidrs,
-            "a private endpoint is reached from the VPC alone",
-            "remove them, or set kubernetes.endpoint to public_and_private",
-        )
-
-
 def public_ranges_are_public(cluster: EksCluster) -> Iterator[Violation]:
     """EKS takes no reserved ranges, and those of the VPC reach the endpoint anyway."""
     for index, cidr in enumerate(cluster.kubernetes.public_access_cidrs):
-        path, network = f"{_PATH}[{index}]", parsed(cidr, strict=False)
+        wrong, network = partial(Violation, f"{_PATH}[{index}]", cidr), parsed(cidr, strict=False)
         if network is None:
-            yield Violation(
-                path,
-                cidr,
+            yield wrong(
                 "an IPv4 range with numbers up to 255 and a prefix up to /32 is allowed",
                 f"set one, as {_EXAMPLE}",
             )
         elif network == IPv4Network("0.0.0.0/0"):
-            yield Violation(
-                path,
-                cidr,
+            yield wrong(
                 "it is the whole internet, from which anyone may try to reach the API server",
                 f"set the ranges that you come from, as {_EXAMPLE}",
             )
         elif str(network) != cidr:
-            yield Violation(path, cidr, "a range begins at its first address", f"set {network}")
+            yield wrong("a range begins at its first address", f"set {network}")
         elif not network.is_global and not network.subnet_of(IPv4Network(_EXAMPLE)):
-            yield Violation(
-                path,
-                cidr,
+            yield wrong(
                 "a public range is allowed; private ones reach the endpoint by the VPC or not at all",
                 "set the public range that you come from, or remove it",
             )
-
-
-def log_kinds_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
-    kinds = cluster.kubernetes.control_plane_logs
-    if len(set(kinds)) < len(kinds):
-        yield Violation(
-            "kubernetes.control_plane_logs", kinds, "each kind is listed once", "remove the repetition"
-        )
 
 
 _OF_TEAMS = team_namespace("")
@@ -128,9 +96,28 @@ def namespaces_of_teams_exist(cluster: EksCluster) -> Iterator[Violation]:
 
 RULES = (
     control_plane_has_two_zones,
-    public_endpoint_has_ranges,
+    # Without ranges EKS opens it to the whole internet.
+    EksRule(
+        _PATH,
+        lambda cluster: (
+            cluster.kubernetes.endpoint == "public_and_private" and not cluster.kubernetes.public_access_cidrs
+        ),
+        "a public endpoint is for given ranges only",
+        f"set those you come from, as [{_EXAMPLE}], or kubernetes.endpoint to private",
+    ),
+    EksRule(
+        _PATH,
+        lambda cluster: cluster.kubernetes.endpoint == "private" and cluster.kubernetes.public_access_cidrs,
+        "a private endpoint is reached from the VPC alone",
+        "remove them, or set kubernetes.endpoint to public_and_private",
+    ),
     public_ranges_are_public,
-    log_kinds_are_distinct,
+    EksRule(
+        "kubernetes.control_plane_logs",
+        lambda cluster: len(set(kinds := cluster.kubernetes.control_plane_logs)) < len(kinds),
+        "each kind is listed once",
+        "remove the repetition",
+    ),
     principals_are_distinct,
     administrators_have_no_namespaces,
     namespaces_of_teams_exist,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from config.cluster import zone_ids
 from config.reading.violation import Violation
+from config.rules.rule import SlurmRule
 from config.slurm_cluster import SlurmCluster
 
 _GRAVITON = ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "16xlarge")
@@ -51,19 +52,14 @@ def database_class_runs_mariadb(cluster: SlurmCluster) -> Iterator[Violation]:
         )
 
 
-def database_needs_continuous_provisioning(cluster: SlurmCluster) -> Iterator[Violation]:
-    """API reference of CreateCluster, ``AccountingDatabase``."""
-    if cluster.accounting_database and not cluster.continuous_provisioning:
-        yield Violation(
-            "continuous_provisioning",
-            False,
-            "HyperPod takes an accounting database only with continuous provisioning",
-            "set true, or remove accounting_database",
-        )
-
-
 RULES = (
     database_has_two_zones,
     database_class_runs_mariadb,
-    database_needs_continuous_provisioning,
+    # API reference of CreateCluster, ``AccountingDatabase``.
+    SlurmRule(
+        "continuous_provisioning",
+        lambda cluster: cluster.accounting_database and not cluster.continuous_provisioning,
+        "HyperPod takes an accounting database only with continuous provisioning",
+        "set true, or remove accounting_database",
+    ),
 )

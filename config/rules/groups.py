@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from config.cluster import Cluster
 from config.reading.violation import Violation
-from config.rules.paths import group_violation, repetitions
+from config.rules.rule import CommonGroupRule, CommonRule, group_violation, repetitions
 
 
 def names_are_distinct(cluster: Cluster) -> Iterator[Violation]:
@@ -26,17 +26,6 @@ def minimum_is_below_the_count(cluster: Cluster) -> Iterator[Violation]:
             )
 
 
-def plan_is_not_spot(cluster: Cluster) -> Iterator[Violation]:
-    for group in cluster.instance_groups:
-        if group.capacity == "spot" and group.training_plan_arn:
-            yield group_violation(
-                group,
-                "capacity",
-                "a training plan brings its own capacity",
-                "set on_demand, or remove the plan",
-            )
-
-
 def plan_lies_in_the_region(cluster: Cluster) -> Iterator[Violation]:
     for group in cluster.instance_groups:
         arn = group.training_plan_arn
@@ -50,62 +39,42 @@ def plan_lies_in_the_region(cluster: Cluster) -> Iterator[Violation]:
             )
 
 
-def pinned_image_is_not_patched(cluster: Cluster) -> Iterator[Violation]:
-    for group in cluster.instance_groups:
-        if group.image_id and group.auto_patch != "none":
-            yield group_violation(
-                group,
-                "auto_patch",
-                f"patching replaces the image, and image_id keeps it at {group.image_id}",
-                "set none, or remove image_id",
-            )
-
-
-def own_key_needs_continuous_provisioning(cluster: Cluster) -> Iterator[Violation]:
-    """SageMaker developer guide, "Customer managed AWS KMS key encryption for SageMaker HyperPod"."""
-    if cluster.storage.kms != "aws" and not cluster.continuous_provisioning:
-        yield Violation(
-            "continuous_provisioning",
-            False,
-            "HyperPod encrypts volumes with a key of yours (storage.kms) only with continuous provisioning",
-            "set true, or storage.kms to aws",
-        )
-
-
-def minimum_needs_continuous_provisioning(cluster: Cluster) -> Iterator[Violation]:
-    """Otherwise a group has all its nodes or none, so there is nothing to accept."""
-    for group in cluster.instance_groups:
-        if group.min_instances is not None and not cluster.continuous_provisioning:
-            yield group_violation(
-                group,
-                "min_instances",
-                "without continuous provisioning a group starts with all its nodes or not at all",
-                "remove it, or set continuous_provisioning to true",
-            )
-
-
-def spot_needs_continuous_provisioning(cluster: Cluster) -> Iterator[Violation]:
-    """SageMaker developer guide, "Spot instances in Amazon SageMaker HyperPod": it works with that mode.
-
-    All or nothing would fail the whole cluster whenever spot capacity is short.
-    """
-    for group in cluster.instance_groups:
-        if group.capacity == "spot" and not cluster.continuous_provisioning:
-            yield group_violation(
-                group,
-                "capacity",
-                "spot instances come and go, which needs continuous provisioning",
-                "set on_demand, or continuous_provisioning to true",
-            )
-
-
 RULES = (
-    own_key_needs_continuous_provisioning,
-    minimum_needs_continuous_provisioning,
-    spot_needs_continuous_provisioning,
+    # SageMaker developer guide, "Customer managed AWS KMS key encryption for SageMaker HyperPod".
+    CommonRule(
+        "continuous_provisioning",
+        lambda cluster: cluster.storage.kms != "aws" and not cluster.continuous_provisioning,
+        "HyperPod encrypts volumes with a key of yours (storage.kms) only with continuous provisioning",
+        "set true, or storage.kms to aws",
+    ),
+    # Otherwise a group has all its nodes or none, so there is nothing to accept.
+    CommonGroupRule(
+        "min_instances",
+        lambda cluster, group: group.min_instances is not None and not cluster.continuous_provisioning,
+        "without continuous provisioning a group starts with all its nodes or not at all",
+        "remove it, or set continuous_provisioning to true",
+    ),
+    # SageMaker developer guide, "Spot instances in Amazon SageMaker HyperPod": it works with that mode. All
+    # or nothing would fail the whole cluster whenever spot capacity is short.
+    CommonGroupRule(
+        "capacity",
+        lambda cluster, group: group.capacity == "spot" and not cluster.continuous_provisioning,
+        "spot instances come and go, which needs continuous provisioning",
+        "set on_demand, or continuous_provisioning to true",
+    ),
     names_are_distinct,
     minimum_is_below_the_count,
-    plan_is_not_spot,
+    CommonGroupRule(
+        "capacity",
+        lambda _, group: group.capacity == "spot" and group.training_plan_arn,
+        "a training plan brings its own capacity",
+        "set on_demand, or remove the plan",
+    ),
     plan_lies_in_the_region,
-    pinned_image_is_not_patched,
+    CommonGroupRule(
+        "auto_patch",
+        lambda _, group: group.image_id and group.auto_patch != "none",
+        "patching replaces the image, and image_id keeps it at {group.image_id}",
+        "set none, or remove image_id",
+    ),
 )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from config.cluster import Cluster, InstanceGroup
 from config.facts.instance_catalogue import INSTANCE_TYPES, InstanceType, closest
 from config.reading.violation import Violation
-from config.rules.paths import group_path, group_violation
+from config.rules.rule import CommonGroupRule, group_violation
+
+_PLANNED = sorted(name for name, instance in INSTANCE_TYPES.items() if instance.training_plan)
 
 
 def types_are_offered(cluster: Cluster) -> Iterator[Violation]:
@@ -21,72 +24,52 @@ def types_are_offered(cluster: Cluster) -> Iterator[Violation]:
             )
 
 
-def threads_are_possible(cluster: Cluster) -> Iterator[Violation]:
-    for group, instance in _known(cluster):
-        if group.threads_per_core and group.threads_per_core > instance.threads_per_core:
-            yield group_violation(
-                group, "threads_per_core", f"{instance.name} has one thread per core", "set 1, or null"
-            )
-
-
-def efa_only_needs_efa(cluster: Cluster) -> Iterator[Violation]:
-    for group, instance in _known(cluster):
-        if group.efa_only and not instance.num_efa:
-            yield group_violation(
-                group,
-                "efa_only",
-                f"{instance.name} has no EFA",
-                "set false, or a type with EFA, as ml.g5.8xlarge",
-            )
-
-
 def health_checks_fit_the_type(cluster: Cluster) -> Iterator[Violation]:
     """SageMaker developer guide, "Deep health checks": on accelerated nodes only.
 
     Connectivity is tested by collectives between nodes.
     """
-    for group, instance in _known(cluster):
-        checks, path = group.deep_health_checks, group_path(group, "deep_health_checks")
-        if not checks or not group.runs_jobs:
+    for group in cluster.instance_groups:
+        checks, instance = group.deep_health_checks, _hardware(group)
+        if not checks or not group.runs_jobs or instance is None:
             continue
+        wrong = partial(group_violation, group, "deep_health_checks")
         if len(set(checks)) < len(checks):
-            yield Violation(path, checks, "each check is listed once", "remove the repetition")
+            yield wrong("each check is listed once", "remove the repetition")
         if instance.accelerator is None:
-            yield Violation(
-                path, checks, f"accelerators are checked, and {instance.name} has none", "remove it"
-            )
+            yield wrong(f"accelerators are checked, and {instance.name} has none", "remove it")
         elif "InstanceConnectivity" in checks and not instance.num_efa:
-            yield Violation(
-                path,
-                checks,
+            yield wrong(
                 f"InstanceConnectivity is for types with EFA, and {instance.name} has none",
                 "set [InstanceStress]",
             )
 
 
-def plan_covers_the_type(cluster: Cluster) -> Iterator[Violation]:
-    for group in cluster.instance_groups:
-        found = INSTANCE_TYPES.get(group.instance_type)
-        if group.training_plan_arn and found and not found.training_plan:
-            yield group_violation(
-                group,
-                "training_plan_arn",
-                f"{group.instance_type} is in no training plan; plans reserve"
-                f" {', '.join(sorted(t.name for t in INSTANCE_TYPES.values() if t.training_plan))}",
-                "set instance_type to the plan's, or remove training_plan_arn",
-            )
-
-
-def _known(cluster: Cluster) -> Iterator[tuple[InstanceGroup, InstanceType]]:
-    for group in cluster.instance_groups:
-        if group.instance_type in INSTANCE_TYPES:
-            yield group, INSTANCE_TYPES[group.instance_type]
+def _hardware(group: InstanceGroup) -> InstanceType | None:
+    return INSTANCE_TYPES.get(group.instance_type)
 
 
 RULES = (
     types_are_offered,
-    threads_are_possible,
-    efa_only_needs_efa,
+    CommonGroupRule(
+        "threads_per_core",
+        lambda _, group: (
+            group.threads_per_core == 2 and (found := _hardware(group)) and found.threads_per_core == 1
+        ),
+        "{group.instance_type} has one thread per core",
+        "set 1, or null",
+    ),
+    CommonGroupRule(
+        "efa_only",
+        lambda _, group: group.efa_only and (found := _hardware(group)) and not found.num_efa,
+        "{group.instance_type} has no EFA",
+        "set false, or a type with EFA, as ml.g5.8xlarge",
+    ),
     health_checks_fit_the_type,
-    plan_covers_the_type,
+    CommonGroupRule(
+        "training_plan_arn",
+        lambda _, group: group.training_plan_arn and (found := _hardware(group)) and not found.training_plan,
+        f"{{group.instance_type}} is in no training plan; plans reserve {', '.join(_PLANNED)}",
+        "set instance_type to the plan's, or remove training_plan_arn",
+    ),
 )

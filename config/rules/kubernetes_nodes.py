@@ -1,32 +1,25 @@
-"""What Kubernetes and its pods ask of nodes, storage and network."""
+"""What Kubernetes, its pods and Karpenter ask of nodes, storage and network.
+
+Karpenter: SageMaker developer guide, "Autoscaling on SageMaker HyperPod EKS" and "Create a NodeClass".
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from config.cluster import NewVpc
-from config.eks_cluster import EksCluster, lasting_groups
-from config.facts.regions import HEALTH_MONITORING_REGIONS, ZONE_ID_PREFIXES
+from config.eks_cluster import EksCluster, lasting_groups, scaled_groups
+from config.facts.regions import HEALTH_MONITORING_REGIONS
 from config.reading.violation import Violation, key_path
-from config.rules.paths import group_path, group_violation
+from config.rules.rule import EksGroupRule, EksRule, group_path, has_closed_network, is_outside
 from config.text_forms import LABEL_KEY
 
 _MAX_DOMAIN = 253
 """Characters of a DNS name, as before a key's slash (Kubernetes documentation, "Labels and Selectors")."""
+MAX_SCALED_GROUPS = 10
+"""Of a NodeClass of Karpenter."""
 # Kubernetes's own, and those that HyperPod and EKS set themselves.
 _RESERVED_DOMAINS = ("kubernetes.io", "k8s.io", "k8s.aws", "amazonaws.com")
-
-
-def health_monitoring_is_in_the_region(cluster: EksCluster) -> Iterator[Violation]:
-    if cluster.region in ZONE_ID_PREFIXES and cluster.region not in HEALTH_MONITORING_REGIONS:
-        yield Violation(
-            "region",
-            cluster.region,
-            "with scheduler: eks HyperPod's health monitoring agent must be there, which is in"
-            f" {', '.join(sorted(HEALTH_MONITORING_REGIONS))}",
-            "choose one of these",
-        )
 
 
 def label_keys_have_their_form(cluster: EksCluster) -> Iterator[Violation]:
@@ -80,69 +73,91 @@ def taints_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
             seen.add((taint.key, taint.effect))
 
 
-def own_pods_have_a_node(cluster: EksCluster) -> Iterator[Violation]:
-    """CoreDNS, certificates, operators and controllers: without them nothing else is placed or started."""
-    if not lasting_groups(cluster):
+def karpenter_scales_few_groups(cluster: EksCluster) -> Iterator[Violation]:
+    num_scaled = len(scaled_groups(cluster))
+    if cluster.autoscaling == "karpenter" and num_scaled > MAX_SCALED_GROUPS:
         yield Violation(
             "instance_groups",
-            "no group whose nodes are always there and let any pod in",
-            "Kubernetes's own pods, as CoreDNS and the operators, need one",
-            "add one of ml.m5.2xlarge, on demand, with num_instances: 1 and no NoSchedule or NoExecute",
-        )
-
-
-def release_and_image_exclude_each_other(cluster: EksCluster) -> Iterator[Violation]:
-    for group in cluster.instance_groups:
-        if group.image_release_version and group.image_id:
-            yield group_violation(
-                group,
-                "image_release_version",
-                f"image_id says already that the image is {group.image_id}",
-                "remove one of the two",
-            )
-
-
-def pinned_release_is_not_patched(cluster: EksCluster) -> Iterator[Violation]:
-    """CloudFormation schema of AWS::SageMaker::Cluster, ``ImageReleaseVersion``: patches go past it."""
-    for group in cluster.instance_groups:
-        if group.image_release_version and group.auto_patch != "none":
-            yield group_violation(
-                group,
-                "auto_patch",
-                f"patching moves the image on, and image_release_version wants {group.image_release_version}",
-                "set none, or remove image_release_version",
-            )
-
-
-def homes_are_for_slurm(cluster: EksCluster) -> Iterator[Violation]:
-    if cluster.storage.home:
-        yield Violation(
-            "storage.home",
-            "a mapping",
-            "pods have no home directories; with scheduler: eks they see the Lustre file system",
-            "remove it, and keep files below storage.lustre.mount_path",
-        )
-
-
-def network_has_a_way_out(cluster: EksCluster) -> Iterator[Violation]:
-    """Operators and plugins are images of registries to which no interface endpoint leads."""
-    if isinstance(cluster.network, NewVpc) and cluster.network.internet == "none":
-        yield Violation(
-            "network.internet",
-            "none",
-            "with scheduler: eks nodes get images of operators and plugins from registries on the internet",
-            "set nat",
+            f"{num_scaled} groups with max_instances",
+            f"Karpenter scales at most {MAX_SCALED_GROUPS}",
+            f"remove max_instances from {num_scaled - MAX_SCALED_GROUPS}",
         )
 
 
 RULES = (
-    health_monitoring_is_in_the_region,
+    EksRule(
+        "region",
+        lambda cluster: is_outside(cluster, HEALTH_MONITORING_REGIONS),
+        "with scheduler: eks HyperPod's health monitoring agent must be there, which is in"
+        f" {', '.join(sorted(HEALTH_MONITORING_REGIONS))}",
+        "choose one of these",
+    ),
     label_keys_have_their_form,
     keys_are_free,
     taints_are_distinct,
-    own_pods_have_a_node,
-    release_and_image_exclude_each_other,
-    pinned_release_is_not_patched,
-    homes_are_for_slurm,
-    network_has_a_way_out,
+    # CoreDNS, certificates, operators and controllers: without them nothing else is placed or started.
+    EksRule(
+        "instance_groups",
+        lambda cluster: not lasting_groups(cluster),
+        "Kubernetes's own pods, as CoreDNS and the operators, need one",
+        "add one of ml.m5.2xlarge, on demand, with num_instances: 1 and no NoSchedule or NoExecute",
+        got="no group whose nodes are always there and let any pod in",
+    ),
+    EksGroupRule(
+        "image_release_version",
+        lambda _, group: group.image_release_version and group.image_id,
+        "image_id says already that the image is {group.image_id}",
+        "remove one of the two",
+    ),
+    # CloudFormation schema of AWS::SageMaker::Cluster, ``ImageReleaseVersion``: patches go past it.
+    EksGroupRule(
+        "auto_patch",
+        lambda _, group: group.image_release_version and group.auto_patch != "none",
+        "patching moves the image on, and image_release_version wants {group.image_release_version}",
+        "set none, or remove image_release_version",
+    ),
+    EksRule(
+        "storage.home",
+        lambda cluster: cluster.storage.home,
+        "pods have no home directories; with scheduler: eks they see the Lustre file system",
+        "remove it, and keep files below storage.lustre.mount_path",
+    ),
+    # Operators and plugins are images of registries to which no interface endpoint leads.
+    EksRule(
+        "network.internet",
+        has_closed_network,
+        "with scheduler: eks nodes get images of operators and plugins from registries on the internet",
+        "set nat",
+    ),
+    EksRule(
+        "continuous_provisioning",
+        lambda cluster: cluster.autoscaling == "karpenter" and not cluster.continuous_provisioning,
+        "Karpenter asks for single nodes, which needs continuous provisioning",
+        "set true, or autoscaling to none",
+    ),
+    EksRule(
+        "node_recovery",
+        lambda cluster: cluster.autoscaling == "karpenter" and cluster.node_recovery == "none",
+        "Karpenter leaves faulty nodes to HyperPod's automatic recovery",
+        "set automatic, or autoscaling to none",
+    ),
+    EksGroupRule(
+        "max_instances",
+        lambda cluster, group: cluster.autoscaling == "none" and group.max_instances is not None,
+        "it is for Karpenter, and autoscaling is none",
+        "remove it, or set autoscaling to karpenter",
+    ),
+    EksRule(
+        "autoscaling",
+        lambda cluster: cluster.autoscaling == "karpenter" and not scaled_groups(cluster),
+        "it scales groups with max_instances, and none has it",
+        "set max_instances in a group, or autoscaling to none",
+    ),
+    karpenter_scales_few_groups,
+    EksGroupRule(
+        "num_instances",
+        lambda _, group: group.max_instances is not None and group.num_instances,
+        "Karpenter begins with no nodes, and would take these away",
+        "set 0, or remove max_instances",
+    ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from ipaddress import IPv4Network
 
 from config.cluster import Cluster, ExistingVpc, NewVpc
@@ -27,24 +28,20 @@ def parsed(cidr: str, *, strict: bool = True) -> IPv4Network | None:
 
 def ranges_are_valid(cluster: Cluster) -> Iterator[Violation]:
     for path, cidr in _ranges(cluster):
-        network = parsed(cidr, strict=False)
+        wrong, network = partial(Violation, path, cidr), parsed(cidr, strict=False)
         if network is None:
-            yield Violation(
-                path,
-                cidr,
+            yield wrong(
                 "an IPv4 range with numbers up to 255 and a prefix up to /32 is allowed",
                 "set one, as 10.0.0.0/16",
             )
         elif not LARGEST_PREFIX <= network.prefixlen <= SMALLEST_PREFIX:
-            yield Violation(
-                path,
-                cidr,
+            yield wrong(
                 f"AWS allows prefixes from /{LARGEST_PREFIX} to /{SMALLEST_PREFIX}",
                 f"set {network.network_address}/"
                 f"{LARGEST_PREFIX if network.prefixlen < LARGEST_PREFIX else SMALLEST_PREFIX}",
             )
         elif str(network) != cidr:
-            yield Violation(path, cidr, "a range begins at its first address", f"set {network}")
+            yield wrong("a range begins at its first address", f"set {network}")
 
 
 def new_range_is_private(cluster: Cluster) -> Iterator[Violation]:

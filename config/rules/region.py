@@ -10,7 +10,7 @@ from config.cluster import Cluster, NewVpc, zone_ids, zone_of
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.facts.regions import ZONE_ID_PREFIXES
 from config.reading.violation import Violation
-from config.rules.paths import group_path, repetitions
+from config.rules.rule import CommonRule, group_path, group_violation, has_closed_network, repetitions
 
 
 def region_is_supported(cluster: Cluster) -> Iterator[Violation]:
@@ -46,18 +46,6 @@ def zones_lie_in_the_region(cluster: Cluster) -> Iterator[Violation]:
             )
 
 
-def key_lies_in_the_region(cluster: Cluster) -> Iterator[Violation]:
-    kms = cluster.storage.kms
-    # arn:aws:kms:<region>:<account>:key/<id>
-    if kms.startswith("arn:") and kms.split(":")[3] != cluster.region:
-        yield Violation(
-            "storage.kms",
-            kms,
-            f"a key encrypts in its own region only, and the cluster is in {cluster.region}",
-            f"set the ARN of a key in {cluster.region}, or create",
-        )
-
-
 def _one_letter_apart(one: str, other: str) -> bool:
     """Whether a letter that is changed, missing or too much makes the one of the other."""
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
@@ -82,18 +70,6 @@ def _zones(cluster: Cluster) -> Iterator[tuple[str, str]]:
             yield group_path(group, "availability_zone_id"), group.availability_zone_id
 
 
-def name_is_not_reserved(cluster: Cluster) -> Iterator[Violation]:
-    """The cluster has an SSM document of its name; SSM's CreateDocument reserves these beginnings."""
-    for prefix in ("aws", "amazon", "amzn"):
-        if cluster.name.startswith(prefix):
-            yield Violation(
-                "name",
-                cluster.name,
-                "AWS keeps names that begin with aws, amazon or amzn to itself",
-                "set a name with another beginning, as esm2",
-            )
-
-
 def zones_are_distinct(cluster: Cluster) -> Iterator[Violation]:
     is_new = isinstance(cluster.network, NewVpc)
     path, key = ("availability_zone_ids", "") if is_new else ("private_subnets", ".availability_zone_id")
@@ -104,11 +80,10 @@ def zones_are_distinct(cluster: Cluster) -> Iterator[Violation]:
 def groups_lie_in_the_network(cluster: Cluster) -> Iterator[Violation]:
     zones = list(dict.fromkeys(zone_ids(cluster)))
     for group in cluster.instance_groups:
-        zone_id = group.availability_zone_id
-        if zone_id and zone_id not in zones:
-            yield Violation(
-                group_path(group, "availability_zone_id"),
-                zone_id,
+        if group.availability_zone_id and group.availability_zone_id not in zones:
+            yield group_violation(
+                group,
+                "availability_zone_id",
                 f"the network has {', '.join(zones)}",
                 "set one of these, or add the zone to the network",
             )
@@ -129,24 +104,30 @@ def accelerated_groups_are_beside_the_file_system(cluster: Cluster) -> Iterator[
             )
 
 
-def closed_network_has_endpoints(cluster: Cluster) -> Iterator[Violation]:
-    network = cluster.network
-    if isinstance(network, NewVpc) and network.internet == "none" and not network.interface_endpoints:
-        yield Violation(
-            "network.interface_endpoints",
-            False,
-            "without NAT nothing but endpoints leads to the AWS services that nodes call",
-            "set true, or network.internet to nat",
-        )
-
-
 RULES = (
     region_is_supported,
     zones_lie_in_the_region,
-    key_lies_in_the_region,
-    name_is_not_reserved,
+    CommonRule(
+        "storage.kms",
+        # arn:aws:kms:<region>:<account>:key/<id>
+        lambda cluster: ":" in (kms := cluster.storage.kms) and kms.split(":")[3] != cluster.region,
+        "a key encrypts in its own region only, and the cluster is in {cluster.region}",
+        "set the ARN of a key in {cluster.region}, or create",
+    ),
+    # The cluster has an SSM document of its name; SSM's CreateDocument reserves these beginnings.
+    CommonRule(
+        "name",
+        lambda cluster: cluster.name.startswith(("aws", "amazon", "amzn")),
+        "AWS keeps names that begin with aws, amazon or amzn to itself",
+        "set a name with another beginning, as esm2",
+    ),
     zones_are_distinct,
     groups_lie_in_the_network,
     accelerated_groups_are_beside_the_file_system,
-    closed_network_has_endpoints,
+    CommonRule(
+        "network.interface_endpoints",
+        lambda cluster: has_closed_network(cluster) and not cluster.network.interface_endpoints,
+        "without NAT nothing but endpoints leads to the AWS services that nodes call",
+        "set true, or network.internet to nat",
+    ),
 )

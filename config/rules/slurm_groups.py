@@ -6,20 +6,8 @@ from collections.abc import Iterator
 
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.reading.violation import Violation
-from config.rules.paths import group_path, group_violation
+from config.rules.rule import SlurmGroupRule, SlurmRule, group_path, group_violation
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
-
-
-def names_are_free(cluster: SlurmCluster) -> Iterator[Violation]:
-    """`make connect NODE=head` means the login node or the controller."""
-    for group in cluster.instance_groups:
-        if group.name == "head":
-            yield group_violation(
-                group,
-                "name",
-                "make connect keeps that name for the login node or the controller",
-                f"set another name, as {group.role}",
-            )
 
 
 def one_controller(cluster: SlurmCluster) -> Iterator[Violation]:
@@ -53,16 +41,6 @@ def login_nodes(cluster: SlurmCluster) -> Iterator[Violation]:
             )
 
 
-def at_least_one_worker(cluster: SlurmCluster) -> Iterator[Violation]:
-    if not _with_role(cluster, "worker"):
-        yield Violation(
-            "instance_groups",
-            "no worker group",
-            "Slurm runs jobs on groups with role worker only",
-            "add one; it may have num_instances: 0",
-        )
-
-
 def partitions_belong_to_workers(cluster: SlurmCluster) -> Iterator[Violation]:
     """Worker groups may share one: Slurm's nodes of a partition need not be alike."""
     for group in cluster.instance_groups:
@@ -74,25 +52,6 @@ def partitions_belong_to_workers(cluster: SlurmCluster) -> Iterator[Violation]:
         # slurm.conf: PartitionName=DEFAULT sets what later lines start from, and makes no partition.
         if group.partition and group.partition.lower() == "default":
             yield Violation(path, group.partition, "Slurm keeps that name to itself", "set another, as gpu")
-
-
-def controller_has_no_minimum(cluster: SlurmCluster) -> Iterator[Violation]:
-    for group in _with_role(cluster, "controller"):
-        if group.min_instances is not None:
-            yield group_violation(
-                group, "min_instances", "no cluster is in service without its controller", "remove it"
-            )
-
-
-def spot_is_for_workers(cluster: SlurmCluster) -> Iterator[Violation]:
-    for group in cluster.instance_groups:
-        if group.capacity == "spot" and group.role != "worker":
-            yield group_violation(
-                group,
-                "capacity",
-                f"spot instances are taken away at any time, and with the {group.role} what runs there",
-                "set on_demand",
-            )
 
 
 def controller_is_not_accelerated(cluster: SlurmCluster) -> Iterator[Violation]:
@@ -108,13 +67,6 @@ def controller_is_not_accelerated(cluster: SlurmCluster) -> Iterator[Violation]:
             )
 
 
-def health_checks_are_for_workers(cluster: SlurmCluster) -> Iterator[Violation]:
-    """SageMaker developer guide, "Deep health checks" of Slurm clusters."""
-    for group in cluster.instance_groups:
-        if group.deep_health_checks and group.role != "worker":
-            yield group_violation(group, "deep_health_checks", "only worker nodes are checked", "remove it")
-
-
 def _with_role(cluster: SlurmCluster, role: str) -> list[SlurmInstanceGroup]:
     return [group for group in cluster.instance_groups if group.role == role]
 
@@ -124,13 +76,41 @@ def _listed(groups: list[SlurmInstanceGroup], role: str) -> str:
 
 
 RULES = (
-    names_are_free,
+    # `make connect NODE=head` means the login node or the controller.
+    SlurmGroupRule(
+        "name",
+        lambda _, group: group.name == "head",
+        "make connect keeps that name for the login node or the controller",
+        "set another name, as {group.role}",
+    ),
     one_controller,
     login_nodes,
-    at_least_one_worker,
+    SlurmRule(
+        "instance_groups",
+        lambda cluster: not _with_role(cluster, "worker"),
+        "Slurm runs jobs on groups with role worker only",
+        "add one; it may have num_instances: 0",
+        got="no worker group",
+    ),
     partitions_belong_to_workers,
-    controller_has_no_minimum,
-    spot_is_for_workers,
+    SlurmGroupRule(
+        "min_instances",
+        lambda _, group: group.role == "controller" and group.min_instances is not None,
+        "no cluster is in service without its controller",
+        "remove it",
+    ),
+    SlurmGroupRule(
+        "capacity",
+        lambda _, group: group.role != "worker" and group.capacity == "spot",
+        "spot instances are taken away at any time, and with the {group.role} what runs there",
+        "set on_demand",
+    ),
     controller_is_not_accelerated,
-    health_checks_are_for_workers,
+    # SageMaker developer guide, "Deep health checks" of Slurm clusters.
+    SlurmGroupRule(
+        "deep_health_checks",
+        lambda _, group: group.role != "worker" and group.deep_health_checks,
+        "only worker nodes are checked",
+        "remove it",
+    ),
 )

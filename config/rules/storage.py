@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from config.address_demand import EFA_GIB_PER_SERVER, GIB_PER_SERVER
+from config.address_demand import gib_per_server
 from config.cluster import Cluster
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.reading.violation import Violation
+from config.rules.rule import CommonRule
 
 SMALLEST_GIB = 1200
 
@@ -28,25 +29,15 @@ _SYSTEM_DIRECTORIES = frozenset(
 def lustre_capacity_is_a_step(cluster: Cluster) -> Iterator[Violation]:
     """API reference of FSx, CreateFileSystem, ``StorageCapacity``; with EFA the user guide's step 1."""
     lustre = cluster.storage.lustre
-    if lustre.efa:
-        step = EFA_GIB_PER_SERVER[lustre.throughput_mbps_per_tib]
-        if lustre.capacity_gib < step or lustre.capacity_gib % step:
-            yield Violation(
-                "storage.lustre.capacity_gib",
-                lustre.capacity_gib,
-                f"with EFA and {lustre.throughput_mbps_per_tib} MB/s per TiB a multiple of {step} is allowed",
-                f"set {_next_multiple(lustre.capacity_gib, step)}",
-            )
-    elif lustre.capacity_gib != SMALLEST_GIB and (
-        lustre.capacity_gib < GIB_PER_SERVER or lustre.capacity_gib % GIB_PER_SERVER
-    ):
-        larger = _next_multiple(lustre.capacity_gib, GIB_PER_SERVER)
-        yield Violation(
-            "storage.lustre.capacity_gib",
-            lustre.capacity_gib,
-            f"PERSISTENT_2 SSD allows {SMALLEST_GIB}, {GIB_PER_SERVER} or a multiple of {GIB_PER_SERVER}",
-            f"set {SMALLEST_GIB if lustre.capacity_gib < SMALLEST_GIB else larger}",
-        )
+    capacity, step = lustre.capacity_gib, gib_per_server(lustre)
+    if (capacity >= step and capacity % step == 0) or (capacity == SMALLEST_GIB and not lustre.efa):
+        return
+    larger = max(1, -(-capacity // step)) * step
+    allowed = f"with EFA and {lustre.throughput_mbps_per_tib} MB/s per TiB a multiple of {step} is allowed"
+    if not lustre.efa:
+        larger = SMALLEST_GIB if capacity < SMALLEST_GIB else larger
+        allowed = f"PERSISTENT_2 SSD allows {SMALLEST_GIB}, {step} or a multiple of {step}"
+    yield Violation("storage.lustre.capacity_gib", capacity, allowed, f"set {larger}")
 
 
 def metadata_iops_is_a_step(cluster: Cluster) -> Iterator[Violation]:
@@ -80,19 +71,6 @@ def lustre_efa_has_a_client(cluster: Cluster) -> Iterator[Violation]:
         )
 
 
-def linked_lustre_has_no_backups(cluster: Cluster) -> Iterator[Violation]:
-    """API reference of FSx, CreateBackup: not of a file system linked to an S3 bucket."""
-    storage = cluster.storage
-    if storage.lustre.backup_days and storage.data_bucket.lustre_path:
-        yield Violation(
-            "storage.lustre.backup_days",
-            storage.lustre.backup_days,
-            "FSx makes no backups of a file system that is linked to a bucket; files below"
-            f" {storage.data_bucket.lustre_path} are exported instead",
-            "set 0, or storage.data_bucket.lustre_path to null",
-        )
-
-
 def linked_directory_is_seen_from_inside(cluster: Cluster) -> Iterator[Violation]:
     mount, path = cluster.storage.lustre.mount_path, cluster.storage.data_bucket.lustre_path
     if path and (path == mount or path.startswith(f"{mount}/")):
@@ -118,15 +96,18 @@ def mount_hides_nothing(cluster: Cluster) -> Iterator[Violation]:
         )
 
 
-def _next_multiple(value: int, step: int) -> int:
-    return max(1, -(-value // step)) * step
-
-
 RULES = (
     lustre_capacity_is_a_step,
     metadata_iops_is_a_step,
     lustre_efa_has_a_client,
-    linked_lustre_has_no_backups,
+    # API reference of FSx, CreateBackup: not of a file system linked to an S3 bucket.
+    CommonRule(
+        "storage.lustre.backup_days",
+        lambda cluster: cluster.storage.lustre.backup_days and cluster.storage.data_bucket.lustre_path,
+        "FSx makes no backups of a file system that is linked to a bucket; files below"
+        " {cluster.storage.data_bucket.lustre_path} are exported instead",
+        "set 0, or storage.data_bucket.lustre_path to null",
+    ),
     linked_directory_is_seen_from_inside,
     mount_hides_nothing,
 )

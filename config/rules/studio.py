@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from config.cluster import Cluster
 from config.reading.violation import Violation
-from config.rules.paths import repetitions
+from config.rules.rule import CommonRule, repetitions
 from config.slurm_cluster import SlurmCluster
 from config.studio import STUDIO_FOLDER, StudioProfile
 
@@ -22,17 +23,14 @@ def people_sign_in_one_way(cluster: Cluster) -> Iterator[Violation]:
         return
     central = cluster.studio.sign_in == "identity_center"
     for profile in cluster.studio.profiles:
+        wrong = partial(Violation, _path(profile, "sign_in_name"), profile.sign_in_name)
         if central and profile.sign_in_name is None:
-            yield Violation(
-                _path(profile, "sign_in_name"),
-                None,
+            yield wrong(
                 "with sign_in: identity_center a profile belongs to a user of IAM Identity Center",
                 "set that user's name",
             )
         if not central and profile.sign_in_name is not None:
-            yield Violation(
-                _path(profile, "sign_in_name"),
-                profile.sign_in_name,
+            yield wrong(
                 "with sign_in: iam people come from AWS's console",
                 "remove it, or set sign_in to identity_center",
             )
@@ -60,36 +58,29 @@ def jobs_belong_to_users(cluster: Cluster) -> Iterator[Violation]:
             )
 
 
-def disks_are_as_large_as_allowed(cluster: Cluster) -> Iterator[Violation]:
-    studio = cluster.studio
-    if studio and studio.space_gib > studio.max_space_gib:
-        yield Violation(
-            "studio.space_gib",
-            studio.space_gib,
-            f"at most max_space_gib, {studio.max_space_gib}, are allowed",
-            "set less, or raise max_space_gib",
-        )
-
-
-def partitions_are_not_in_the_bucket(cluster: Cluster) -> Iterator[Violation]:
-    path = cluster.storage.data_bucket.lustre_path
-    if cluster.studio and path and path.split("/")[1] == STUDIO_FOLDER:
-        yield Violation(
-            "storage.data_bucket.lustre_path",
-            path,
-            f"Studio's partitions are in /{STUDIO_FOLDER}, and would be copied to the bucket",
-            "set another directory, as /data",
-        )
-
-
 def _path(profile: StudioProfile, key: str) -> str:
     return f"studio.profiles[{profile.name}].{key}"
+
+
+def _exports_partitions(cluster: Cluster) -> bool:
+    path = cluster.storage.data_bucket.lustre_path
+    return cluster.studio is not None and path is not None and path.split("/")[1] == STUDIO_FOLDER
 
 
 RULES = (
     profiles_are_distinct,
     people_sign_in_one_way,
     jobs_belong_to_users,
-    disks_are_as_large_as_allowed,
-    partitions_are_not_in_the_bucket,
+    CommonRule(
+        "studio.space_gib",
+        lambda cluster: cluster.studio and cluster.studio.space_gib > cluster.studio.max_space_gib,
+        "at most max_space_gib, {cluster.studio.max_space_gib}, are allowed",
+        "set less, or raise max_space_gib",
+    ),
+    CommonRule(
+        "storage.data_bucket.lustre_path",
+        _exports_partitions,
+        f"Studio's partitions are in /{STUDIO_FOLDER}, and would be copied to the bucket",
+        "set another directory, as /data",
+    ),
 )

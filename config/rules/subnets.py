@@ -38,40 +38,22 @@ def new_subnets_fit(cluster: Cluster) -> Iterator[Violation]:
         )
 
 
-def new_subnets_hold_the_addresses(cluster: Cluster) -> Iterator[Violation]:
+def subnets_hold_the_addresses(cluster: Cluster) -> Iterator[Violation]:
     network, takers = cluster.network, address_takers(cluster)
-    if not isinstance(network, NewVpc):
-        return
-    # All have the same size, so the fullest zone decides.
-    zone_id = max(dict.fromkeys(zone_ids(cluster)), key=lambda zone: takers[zone].total())
-    taken, got = takers[zone_id], network.private_prefix_length
-    if _needed(taken) > _size(got):
-        prefix = _prefix(_needed(taken))
-        larger = [f"set {prefix}"] if prefix >= _LARGEST_PRIVATE_PREFIX else []
-        yield Violation(
-            "network.private_prefix_length",
-            got,
-            _too_small(zone_id, taken, _size(got)),
-            ", or ".join([*larger, _less(taken)]),
-        )
-
-
-def existing_subnets_hold_the_addresses(cluster: Cluster) -> Iterator[Violation]:
-    network, takers = cluster.network, address_takers(cluster)
-    if not isinstance(network, ExistingVpc):
+    if isinstance(network, NewVpc):
+        # All have the same size, so the fullest zone decides.
+        zone_id = max(dict.fromkeys(zone_ids(cluster)), key=lambda zone: takers[zone].total())
+        path, got = "network.private_prefix_length", network.private_prefix_length
+        if _needed(takers[zone_id]) > _size(got):
+            fix = _fix(takers[zone_id], "set {}", _LARGEST_PRIVATE_PREFIX)
+            yield Violation(path, got, _too_small(zone_id, takers[zone_id], _size(got)), fix)
         return
     for index, subnet in enumerate(network.private_subnets):
-        zone_id, cidr = subnet.availability_zone_id, parsed(subnet.cidr)
-        taken = takers.pop(zone_id, Counter())
+        path, cidr = f"network.private_subnets[{index}].cidr", parsed(subnet.cidr)
+        taken = takers.pop(subnet.availability_zone_id, Counter())
         if cidr and _needed(taken) > cidr.num_addresses:
-            prefix = _prefix(_needed(taken))
-            larger = [f"use a subnet of /{prefix}"] if prefix >= LARGEST_PREFIX else []
-            yield Violation(
-                f"network.private_subnets[{index}].cidr",
-                subnet.cidr,
-                _too_small(zone_id, taken, cidr.num_addresses),
-                ", or ".join([*larger, _less(taken)]),
-            )
+            allowed = _too_small(subnet.availability_zone_id, taken, cidr.num_addresses)
+            yield Violation(path, subnet.cidr, allowed, _fix(taken, "use a subnet of /{}", LARGEST_PREFIX))
 
 
 def existing_subnets_are_parts_of_the_vpc(cluster: Cluster) -> Iterator[Violation]:
@@ -106,10 +88,6 @@ def _size(prefix: int) -> int:
     return 2 ** (32 - prefix)
 
 
-def _prefix(num_addresses: int) -> int:
-    return 32 - (num_addresses - 1).bit_length()
-
-
 def _needed(taken: Counter[str]) -> int:
     return taken.total() + RESERVED_ADDRESSES
 
@@ -121,15 +99,12 @@ def _too_small(zone_id: str, taken: Counter[str], size: int) -> str:
     )
 
 
-def _less(taken: Counter[str]) -> str:
-    """What takes most, as it is what helps."""
+def _fix(taken: Counter[str], larger: str, largest_prefix: int) -> str:
+    """A prefix that holds the addresses if there may be one, and what takes most, as it is what helps."""
+    prefix = 32 - (_needed(taken) - 1).bit_length()
     [(place, num_addresses)] = taken.most_common(1)
-    return f"reduce {place}, which takes {num_addresses}"
+    less = f"reduce {place}, which takes {num_addresses}"
+    return f"{larger.format(prefix)}, or {less}" if prefix >= largest_prefix else less
 
 
-RULES = (
-    new_subnets_fit,
-    new_subnets_hold_the_addresses,
-    existing_subnets_hold_the_addresses,
-    existing_subnets_are_parts_of_the_vpc,
-)
+RULES = (new_subnets_fit, subnets_hold_the_addresses, existing_subnets_are_parts_of_the_vpc)

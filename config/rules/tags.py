@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from config.cluster import Cluster
 from config.reading.violation import Violation, key_path
@@ -35,46 +36,37 @@ def keys_are_free(cluster: Cluster) -> Iterator[Violation]:
     ours = {key.lower(): key for key in OUR_TAGS}
     seen: dict[str, str] = {}
     for key, value in cluster.tags.items():
-        path, lower = key_path("tags", key), key.lower()
+        wrong, lower = partial(Violation, key_path("tags", key), value), key.lower()
         if lower.startswith("aws:"):
-            yield Violation(path, value, "AWS keeps keys that begin with aws: to itself", "set another key")
+            yield wrong("AWS keeps keys that begin with aws: to itself", "set another key")
         if lower in ours:
-            yield Violation(
-                path,
-                value,
+            yield wrong(
                 f"the stacks set the tag {ours[lower]} themselves, and case makes no other key",
                 "remove it or set another key",
             )
         elif lower in seen:
-            yield Violation(
-                path,
-                value,
-                f"IAM takes it for the key {seen[lower]}, since case makes no other key",
-                "remove one of the two",
-            )
+            allowed = f"IAM takes it for the key {seen[lower]}, since case makes no other key"
+            yield wrong(allowed, "remove one of the two")
         seen.setdefault(lower, key)
 
 
 def texts_are_acceptable(cluster: Cluster) -> Iterator[Violation]:
     for key, value in cluster.tags.items():
-        path = key_path("tags", key)
+        wrong = partial(Violation, key_path("tags", key))
         if not 1 <= len(key) <= _MAX_KEY:
-            yield Violation(
-                path,
+            yield wrong(
                 f"a key of {len(key)} characters",
                 f"1 to {_MAX_KEY} are allowed",
                 "set a key" if not key else "set a shorter key",
             )
         if not 1 <= len(value) <= _MAX_VALUE:
-            yield Violation(
-                path,
+            yield wrong(
                 f"a value of {len(value)} characters",
                 f"1 to {_MAX_VALUE} are allowed",
                 "set a value, or remove the tag" if not value else "set a shorter value",
             )
         if not (_TAG_TEXT.fullmatch(key) and _TAG_TEXT.fullmatch(value)):
-            yield Violation(
-                path,
+            yield wrong(
                 value,
                 "letters, digits, spaces and _ . : / = + - @ are allowed",
                 "set key and value of these characters",

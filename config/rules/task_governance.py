@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from config.eks_cluster import EksCluster
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.reading.violation import Violation
-from config.rules.paths import repetitions
+from config.rules.rule import repetitions
 from config.task_governance import Quota, Team
 
 
@@ -59,10 +59,8 @@ def quotas_are_of_types_that_are_there(cluster: EksCluster) -> Iterator[Violatio
 def quotas_name_each_type_once(cluster: EksCluster) -> Iterator[Violation]:
     for team in _teams(cluster):
         types = [quota.instance_type for quota in team.quota]
-        path, earlier = (
-            f"task_governance.teams[{team.name}].quota",
-            "an earlier quota of the team is of that type",
-        )
+        path = f"task_governance.teams[{team.name}].quota"
+        earlier = "an earlier quota of the team is of that type"
         yield from repetitions(path, types, earlier, "merge the two", key=".instance_type")
 
 

@@ -15,13 +15,13 @@ from constructs.eks.pod_role import PodRole
 from constructs.nodes.node_statements import Statement
 from constructs.storage.lustre_file_system import LustreFileSystem
 from manifests.lustre_volumes import (
-    SYSTEM_NAMESPACE,
     LustreVolume,
     folder_job,
     persistent_volume,
     persistent_volume_claim,
     storage_class,
 )
+from manifests.objects import SYSTEM_NAMESPACE
 
 _NAMESPACE = {
     "apiVersion": "v1",

@@ -16,7 +16,7 @@ from constructs.eks.pod_role import PodRole
 from constructs.studio.studio_partitions import StudioPartitions
 from manifests import studio_jobs
 from manifests.job_access import EDITORS
-from manifests.lustre_volumes import SYSTEM_NAMESPACE
+from manifests.objects import SYSTEM_NAMESPACE
 
 EDIT_POLICY = "AmazonEKSEditPolicy"
 

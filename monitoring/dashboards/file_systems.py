@@ -6,59 +6,25 @@ https://docs.aws.amazon.com/fsx/latest/OpenZFSGuide/fsx-openzfs-metrics.html.
 
 from __future__ import annotations
 
-from monitoring.dashboards.model import CloudWatchQuery, Model, Panel, Query, Row, dashboard
+from monitoring.dashboards.model import FsxQuery, Model, Panel, dashboard, share_panel
 from monitoring.dashboards.selection import Scheduler
 
 LUSTRE_MARK, HOME_MARK = "@LUSTRE_ID@", "@HOME_ID@"
 """Where the ids of the two file systems come, which nobody knows before the deployment."""
-_NAMESPACE = "AWS/FSx"
 
 
 def file_systems(scheduler: Scheduler) -> Model:
-    rows = [
-        Row(
-            "Lustre",
-            (
-                Panel(
-                    "Free space",
-                    _of(LUSTRE_MARK, "FreeDataStorageCapacity", "free", "Sum"),
-                    unit="bytes",
-                    about="Of all storage targets. A full file system ends every training at its next "
-                    "checkpoint; it can grow while it is in use.",
-                ),
-                _throughput(LUSTRE_MARK),
-                Panel(
-                    "Operations",
-                    (
-                        _of(LUSTRE_MARK, "DataReadOperations", "reads", per_second=True),
-                        _of(LUSTRE_MARK, "DataWriteOperations", "writes", per_second=True),
-                        _of(LUSTRE_MARK, "MetadataOperations", "metadata", per_second=True),
-                    ),
-                    unit="ops",
-                    about="Many small reads, or metadata: data that is not in large files.",
-                ),
-            ),
-        )
-    ]
+    rows = {"Lustre": _lustre()}
     if scheduler == "slurm":
-        rows[0] = Row(
-            "Lustre",
-            (
-                *rows[0].panels,
-                Panel(
-                    "Full, as nodes see it",
-                    Query(
-                        'max by (mountpoint) (1 - node_filesystem_avail_bytes{fstype="lustre"} / '
-                        'node_filesystem_size_bytes{fstype="lustre"})',
-                        "{{mountpoint}}",
-                    ),
-                    unit="percentunit",
-                    maximum=1,
-                    warn_above=0.9,
-                ),
-            ),
+        full = share_panel(
+            "Full, as nodes see it",
+            'max by (mountpoint) (1 - node_filesystem_avail_bytes{fstype="lustre"} / '
+            'node_filesystem_size_bytes{fstype="lustre"})',
+            "{{mountpoint}}",
+            warn_above=0.9,
         )
-        rows.append(_home())
+        rows["Lustre"] += (full,)
+        rows["Homes (OpenZFS, where the cluster has it)"] = _home()
     return dashboard(
         uid="hyperpod-file-systems",
         title="FSx file systems",
@@ -67,51 +33,60 @@ def file_systems(scheduler: Scheduler) -> Model:
     )
 
 
-def _home() -> Row:
-    """OpenZFS, for homes; without one, its panels are empty."""
-    return Row(
-        "Homes (OpenZFS, where the cluster has it)",
-        (
-            Panel(
-                "Space",
-                (
-                    _of(HOME_MARK, "UsedStorageCapacity", "in use", "Average"),
-                    _of(HOME_MARK, "StorageCapacity", "all", "Average"),
-                ),
-                unit="bytes",
+def _lustre() -> tuple[Panel, ...]:
+    return (
+        Panel(
+            "Free space",
+            (FsxQuery(LUSTRE_MARK, "FreeDataStorageCapacity", "free"),),
+            unit="bytes",
+            about="Of all storage targets. A full file system ends every training at its next "
+            "checkpoint; it can grow while it is in use.",
+        ),
+        _throughput(LUSTRE_MARK),
+        Panel(
+            "Operations",
+            (
+                FsxQuery(LUSTRE_MARK, "DataReadOperations", "reads", per_second=True),
+                FsxQuery(LUSTRE_MARK, "DataWriteOperations", "writes", per_second=True),
+                FsxQuery(LUSTRE_MARK, "MetadataOperations", "metadata", per_second=True),
             ),
-            _throughput(HOME_MARK),
-            Panel(
-                "Use of what it has",
-                (
-                    _of(HOME_MARK, "NetworkThroughputUtilization", "network", "Average"),
-                    _of(HOME_MARK, "FileServerDiskThroughputUtilization", "disks", "Average"),
-                    _of(HOME_MARK, "CPUUtilization", "CPU", "Average"),
-                ),
-                unit="percent",
-                maximum=100,
+            unit="ops",
+            about="Many small reads, or metadata: data that is not in large files.",
+        ),
+    )
+
+
+def _home() -> tuple[Panel, ...]:
+    """Panels of OpenZFS, for homes; without one they are empty."""
+    return (
+        Panel(
+            "Space",
+            (
+                FsxQuery(HOME_MARK, "UsedStorageCapacity", "in use", "Average"),
+                FsxQuery(HOME_MARK, "StorageCapacity", "all", "Average"),
             ),
+            unit="bytes",
+        ),
+        _throughput(HOME_MARK),
+        Panel(
+            "Use of what it has",
+            (
+                FsxQuery(HOME_MARK, "NetworkThroughputUtilization", "network", "Average"),
+                FsxQuery(HOME_MARK, "FileServerDiskThroughputUtilization", "disks", "Average"),
+                FsxQuery(HOME_MARK, "CPUUtilization", "CPU", "Average"),
+            ),
+            unit="percent",
+            maximum=100,
         ),
     )
 
 
 def _throughput(mark: str) -> Panel:
-    moved = {"DataReadBytes": "read", "DataWriteBytes": "written"}
     return Panel(
         "Throughput",
-        tuple(_of(mark, metric, legend, per_second=True) for metric, legend in moved.items()),
+        (
+            FsxQuery(mark, "DataReadBytes", "read", per_second=True),
+            FsxQuery(mark, "DataWriteBytes", "written", per_second=True),
+        ),
         unit="Bps",
-    )
-
-
-def _of(
-    mark: str, metric: str, legend: str, statistic: str = "Sum", *, per_second: bool = False
-) -> CloudWatchQuery:
-    return CloudWatchQuery(
-        namespace=_NAMESPACE,
-        metric=metric,
-        dimensions=(("FileSystemId", mark),),
-        statistic=statistic,  # type: ignore[arg-type]
-        legend=legend,
-        per_second=per_second,
     )

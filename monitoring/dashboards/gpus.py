@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from monitoring.dashboards.model import RATE, Model, Panel, Query, Row, dashboard
-from monitoring.dashboards.selection import GPU_NODE, OF_GPU_NODE
+from monitoring.dashboards.model import RATE, Model, Panel, Query, dashboard, share_panel
+from monitoring.dashboards.selection import GPU_NODE, OF_GPU_NODE, average_and_lowest
 
 _EACH = "{{Hostname}} GPU {{gpu}}"
 _MIB = 2**20
@@ -16,107 +16,80 @@ def gpus() -> Model:
         title="GPUs",
         about="What GPUs do, by DCGM: work, memory, power, links, faults.",
         variables=[GPU_NODE],
-        rows=[
-            Row(
-                "Work",
-                (
-                    _average(
-                        "A kernel runs",
-                        "DCGM_FI_DEV_GPU_UTIL",
-                        "Share of time in which any kernel ran, however small: 100 % is not yet full use.",
-                        percent=True,
-                    ),
-                    _average(
-                        "Tensor cores active",
-                        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
-                        "Share of cycles, closest to a training's MFU. A profiler takes the counter away.",
-                    ),
-                    _average(
-                        "Memory interface active",
-                        "DCGM_FI_PROF_DRAM_ACTIVE",
-                        "Share of cycles in which device memory is read or written.",
-                    ),
+        rows={
+            "Work": (
+                share_panel(
+                    "A kernel runs",
+                    average_and_lowest(f"{_of_nodes('DCGM_FI_DEV_GPU_UTIL')} / 100"),
+                    about="Share of time in which any kernel ran, however small: 100 % is not yet full use.",
+                ),
+                share_panel(
+                    "Tensor cores active",
+                    average_and_lowest(_of_nodes("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE")),
+                    about="Share of cycles, closest to a training's MFU. A profiler takes the counter away.",
+                ),
+                share_panel(
+                    "Memory interface active",
+                    average_and_lowest(_of_nodes("DCGM_FI_PROF_DRAM_ACTIVE")),
+                    about="Share of cycles in which device memory is read or written.",
                 ),
             ),
-            Row(
-                "Each GPU of the chosen nodes",
-                (
-                    _each("A kernel runs", "DCGM_FI_DEV_GPU_UTIL", unit="percent", maximum=100),
-                    Panel(
-                        "Memory in use",
-                        Query(f"DCGM_FI_DEV_FB_USED{{{OF_GPU_NODE}}} * {_MIB}", _EACH),
-                        unit="bytes",
-                        about="torch keeps what it once took; trainings publish what they need.",
-                    ),
-                    _each("Power", "DCGM_FI_DEV_POWER_USAGE", unit="watt"),
-                    _each("Temperature", "DCGM_FI_DEV_GPU_TEMP", unit="celsius"),
-                    _each("Temperature of the memory", "DCGM_FI_DEV_MEMORY_TEMP", unit="celsius"),
-                    Panel(
-                        "Clock",
-                        Query(f"DCGM_FI_DEV_SM_CLOCK{{{OF_GPU_NODE}}} * 1e6", _EACH),
-                        unit="hertz",
-                        about="One that is slower than its neighbours under load is throttled.",
-                    ),
+            "Each GPU of the chosen nodes": (
+                Panel("A kernel runs", _of_nodes("DCGM_FI_DEV_GPU_UTIL"), _EACH, unit="percent", maximum=100),
+                Panel(
+                    "Memory in use",
+                    f"{_of_nodes('DCGM_FI_DEV_FB_USED')} * {_MIB}",
+                    _EACH,
+                    unit="bytes",
+                    about="torch keeps what it once took; trainings publish what they need.",
+                ),
+                Panel("Power", _of_nodes("DCGM_FI_DEV_POWER_USAGE"), _EACH, unit="watt"),
+                Panel("Temperature", _of_nodes("DCGM_FI_DEV_GPU_TEMP"), _EACH, unit="celsius"),
+                Panel(
+                    "Temperature of the memory", _of_nodes("DCGM_FI_DEV_MEMORY_TEMP"), _EACH, unit="celsius"
+                ),
+                Panel(
+                    "Clock",
+                    f"{_of_nodes('DCGM_FI_DEV_SM_CLOCK')} * 1e6",
+                    _EACH,
+                    unit="hertz",
+                    about="One that is slower than its neighbours under load is throttled.",
                 ),
             ),
-            Row(
-                "Energy and faults",
-                (
-                    Panel(
-                        "Energy in the time shown",
-                        Query(
-                            "sum by (Hostname) (increase(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
-                            f"{{{OF_GPU_NODE}}}[$__range])) / {_MILLIJOULES_PER_KWH:.1e}",
-                            "{{Hostname}}",
-                        ),
-                        kind="bargauge",
-                        unit="kwatth",
-                        decimals=2,
+            "Energy and faults": (
+                Panel(
+                    "Energy in the time shown",
+                    f"sum by (Hostname) (increase({_of_nodes('DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION')}"
+                    f"[$__range])) / {_MILLIJOULES_PER_KWH:.1e}",
+                    "{{Hostname}}",
+                    kind="bargauge",
+                    unit="kwatth",
+                    decimals=2,
+                ),
+                Panel(
+                    "PCIe replays",
+                    f"rate({_of_nodes('DCGM_FI_DEV_PCIE_REPLAY_COUNTER')}[{RATE}])",
+                    _EACH,
+                    unit="cps",
+                    about="Transfers that had to be sent again: a few are harmless, many a bad slot.",
+                ),
+                Panel(
+                    "Rows of memory replaced",
+                    (
+                        _faults("UNCORRECTABLE_REMAPPED_ROWS", ", after an error"),
+                        _faults("CORRECTABLE_REMAPPED_ROWS", ", in time"),
+                        _faults("ROW_REMAP_FAILURE", ": none left, replace the node"),
                     ),
-                    Panel(
-                        "PCIe replays",
-                        Query(f"rate(DCGM_FI_DEV_PCIE_REPLAY_COUNTER{{{OF_GPU_NODE}}}[{RATE}])", _EACH),
-                        unit="cps",
-                        about="Transfers that had to be sent again: a few are harmless, many a bad slot.",
-                    ),
-                    Panel(
-                        "Rows of memory replaced",
-                        (
-                            Query(
-                                f"DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS{{{OF_GPU_NODE}}} > 0",
-                                f"{_EACH}, after an error",
-                            ),
-                            Query(
-                                f"DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS{{{OF_GPU_NODE}}} > 0",
-                                f"{_EACH}, in time",
-                            ),
-                            Query(
-                                f"DCGM_FI_DEV_ROW_REMAP_FAILURE{{{OF_GPU_NODE}}} > 0",
-                                f"{_EACH}: none left, replace the node",
-                            ),
-                        ),
-                        decimals=0,
-                    ),
+                    decimals=0,
                 ),
             ),
-        ],
+        },
     )
 
 
-def _average(title: str, metric: str, about: str, *, percent: bool = False) -> Panel:
-    of_100 = " / 100" if percent else ""
-    chosen = f"{metric}{{{OF_GPU_NODE}}}{of_100}"
-    return Panel(
-        title,
-        (
-            Query(f"avg by (Hostname) ({chosen})", "{{Hostname}}"),
-            Query(f"min({chosen})", "lowest GPU"),
-        ),
-        unit="percentunit",
-        maximum=1,
-        about=about,
-    )
+def _of_nodes(metric: str) -> str:
+    return f"{metric}{{{OF_GPU_NODE}}}"
 
 
-def _each(title: str, metric: str, *, unit: str, maximum: float | None = None) -> Panel:
-    return Panel(title, Query(f"{metric}{{{OF_GPU_NODE}}}", _EACH), unit=unit, maximum=maximum)
+def _faults(field: str, meaning: str) -> Query:
+    return Query(f"{_of_nodes(f'DCGM_FI_DEV_{field}')} > 0", f"{_EACH}{meaning}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monitoring.alert_rules import IDLE_PERCENT
-from monitoring.dashboards.model import RATE, Model, Panel, Query, Row, dashboard
+from monitoring.dashboards.model import RATE, Model, Panel, dashboard, share_panel
 from monitoring.dashboards.selection import NODE, OF_NODE, Scheduler
 
 _GPU = "Hostname, gpu"
@@ -17,88 +17,71 @@ def health(scheduler: Scheduler) -> Model:
         title="Cluster health",
         about="Nodes and GPUs that are there, what they do, and what runs short on them.",
         variables=[NODE],
-        rows=[
-            Row("Now", _now(scheduler)),
-            Row(
-                "Nodes",
-                (
-                    Panel(
-                        "CPU",
-                        Query(
-                            "1 - avg by (instance) "
-                            f'(rate(node_cpu_seconds_total{{mode="idle", {OF_NODE}}}[{RATE}]))',
-                            "{{instance}}",
-                        ),
-                        unit="percentunit",
-                        maximum=1,
-                    ),
-                    Panel(
-                        "Memory in use",
-                        Query(
-                            f"1 - node_memory_MemAvailable_bytes{{{OF_NODE}}} / "
-                            f"node_memory_MemTotal_bytes{{{OF_NODE}}}",
-                            "{{instance}}",
-                        ),
-                        unit="percentunit",
-                        maximum=1,
-                        warn_above=0.95,
-                    ),
-                    Panel(
-                        "Disk in use",
-                        Query(
-                            "max by (instance, mountpoint) "
-                            f"(1 - node_filesystem_avail_bytes{{{_LOCAL_DISKS}}}"
-                            f" / node_filesystem_size_bytes{{{_LOCAL_DISKS}}})",
-                            "{{instance}} {{mountpoint}}",
-                        ),
-                        unit="percentunit",
-                        maximum=1,
-                        warn_above=0.95,
-                        about="Of each local file system. FSx is on a dashboard of its own.",
-                    ),
-                    Panel(
-                        "Network, received",
-                        _network("receive"),
-                        unit="Bps",
-                        about="By the kernel: TCP to FSx, S3 and each other. EFA passes it by.",
-                    ),
-                    Panel("Network, sent", _network("transmit"), unit="Bps"),
-                    Panel(
-                        "Waiting for disk or network file system",
-                        Query(
-                            f"rate(node_pressure_io_waiting_seconds_total{{{OF_NODE}}}[{RATE}])",
-                            "{{instance}}",
-                        ),
-                        unit="percentunit",
-                        about="Share of time in which at least one process waited for input or output.",
-                    ),
+        rows={
+            "Now": _now(scheduler),
+            "Nodes": (
+                share_panel(
+                    "CPU",
+                    f'1 - avg by (instance) (rate(node_cpu_seconds_total{{mode="idle", {OF_NODE}}}[{RATE}]))',
+                    "{{instance}}",
+                ),
+                share_panel(
+                    "Memory in use",
+                    f"1 - node_memory_MemAvailable_bytes{{{OF_NODE}}}"
+                    f" / node_memory_MemTotal_bytes{{{OF_NODE}}}",
+                    "{{instance}}",
+                    warn_above=0.95,
+                ),
+                share_panel(
+                    "Disk in use",
+                    "max by (instance, mountpoint) "
+                    f"(1 - node_filesystem_avail_bytes{{{_LOCAL_DISKS}}}"
+                    f" / node_filesystem_size_bytes{{{_LOCAL_DISKS}}})",
+                    "{{instance}} {{mountpoint}}",
+                    warn_above=0.95,
+                    about="Of each local file system. FSx is on a dashboard of its own.",
+                ),
+                Panel(
+                    "Network, received",
+                    _network("receive"),
+                    "{{instance}}",
+                    unit="Bps",
+                    about="By the kernel: TCP to FSx, S3 and each other. EFA passes it by.",
+                ),
+                Panel("Network, sent", _network("transmit"), "{{instance}}", unit="Bps"),
+                Panel(
+                    "Waiting for disk or network file system",
+                    f"rate(node_pressure_io_waiting_seconds_total{{{OF_NODE}}}[{RATE}])",
+                    "{{instance}}",
+                    unit="percentunit",
+                    about="Share of time in which at least one process waited for input or output.",
                 ),
             ),
-            Row(
-                "Faults",
-                (
-                    Panel(
-                        "Processes killed for want of memory",
-                        Query(f"increase(node_vmstat_oom_kill{{{OF_NODE}}}[{RATE}])", "{{instance}}"),
-                        decimals=0,
-                    ),
-                    Panel(
-                        "Clock ahead of or behind its source",
-                        Query(f"node_timex_offset_seconds{{{OF_NODE}}}", "{{instance}}"),
-                        unit="s",
-                        minimum=None,
-                        about="Requests to AWS are signed with the time; some minutes off, all of them fail.",
-                    ),
-                    Panel(
-                        "Last Xid error of each GPU",
-                        Query(f"max by ({_GPU}) (DCGM_FI_DEV_XID_ERRORS > 0)", "{{Hostname}} GPU {{gpu}}"),
-                        decimals=0,
-                        about="13, 31, 43 and 45 are mostly the program's; others are the hardware's. Each "
-                        "is shown until the node's dcgm-exporter starts anew.",
-                    ),
+            "Faults": (
+                Panel(
+                    "Processes killed for want of memory",
+                    f"increase(node_vmstat_oom_kill{{{OF_NODE}}}[{RATE}])",
+                    "{{instance}}",
+                    decimals=0,
+                ),
+                Panel(
+                    "Clock ahead of or behind its source",
+                    f"node_timex_offset_seconds{{{OF_NODE}}}",
+                    "{{instance}}",
+                    unit="s",
+                    minimum=None,
+                    about="Requests to AWS are signed with the time; some minutes off, all of them fail.",
+                ),
+                Panel(
+                    "Last Xid error of each GPU",
+                    f"max by ({_GPU}) (DCGM_FI_DEV_XID_ERRORS > 0)",
+                    "{{Hostname}} GPU {{gpu}}",
+                    decimals=0,
+                    about="13, 31, 43 and 45 are mostly the program's; others are the hardware's. Each "
+                    "is shown until the node's dcgm-exporter starts anew.",
                 ),
             ),
-        ],
+        },
     )
 
 
@@ -124,19 +107,9 @@ def _now(scheduler: Scheduler) -> tuple[Panel, ...]:
 
 def _number(title: str, expression: str, *, about: str = "", warn_above: float | None = None) -> Panel:
     """0 where there is nothing to count."""
-    return Panel(
-        title,
-        Query(f"{expression} or vector(0)", title),
-        kind="stat",
-        about=about,
-        width=4,
-        height=4,
-        decimals=0,
-        warn_above=warn_above,
-    )
+    counted = f"{expression} or vector(0)"
+    return Panel(title, counted, title, kind="stat", about=about, decimals=0, warn_above=warn_above)
 
 
-def _network(direction: str) -> Query:
-    return Query(
-        f"sum by (instance) (rate(node_network_{direction}_bytes_total{{{OF_NODE}}}[{RATE}]))", "{{instance}}"
-    )
+def _network(direction: str) -> str:
+    return f"sum by (instance) (rate(node_network_{direction}_bytes_total{{{OF_NODE}}}[{RATE}]))"

@@ -6,8 +6,10 @@ migrate as they load it). Panels are laid out from left to right on Grafana's gr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import ceil
 from typing import Any, Literal
 
 PROMETHEUS_UID = "hyperpod-prometheus"
@@ -16,10 +18,12 @@ COLUMNS = 24
 RATE = "$__rate_interval"
 """Grafana's: at least four scrapes, and no less than lies between two points of the graph."""
 _SCHEMA_VERSION = 39
-_STEADY_COLOUR = "green"
 
-Kind = Literal["timeseries", "stat", "bargauge", "table"]
+Kind = Literal["timeseries", "stat", "bargauge"]
 Model = dict[str, Any]
+
+_SIZES: Mapping[Kind, tuple[int, int]] = {"timeseries": (8, 7), "stat": (4, 4), "bargauge": (8, 7)}
+"""Width and height of a panel; all of a row have the same."""
 
 
 @dataclass(frozen=True)
@@ -27,57 +31,53 @@ class Query:
     """PromQL."""
 
     expression: str
-    legend: str = ""
-    """Such as ``{{instance}}``; empty for the name and all labels."""
+    legend: str
+    """Such as ``{{instance}}``."""
 
 
 @dataclass(frozen=True)
-class CloudWatchQuery:
-    """A metric of CloudWatch, in the region of its data source."""
+class FsxQuery:
+    """A metric of a file system on FSx, which CloudWatch has in the region of its data source."""
 
-    namespace: str
+    file_system: str
     metric: str
-    dimensions: tuple[tuple[str, str], ...]
-    statistic: Literal["Average", "Minimum", "Maximum", "Sum"]
     legend: str
+    statistic: Literal["Average", "Sum"] = "Sum"
     per_second: bool = False
     """Of a sum: what CloudWatch counts within a period, divided by its seconds."""
 
 
-AnyQuery = Query | CloudWatchQuery
+AnyQuery = Query | FsxQuery
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One graph, number or table."""
+    """One graph or number."""
 
     title: str
-    shows: AnyQuery | tuple[AnyQuery, ...]
-    """One query, or several beside each other."""
+    shows: str | tuple[AnyQuery, ...]
+    """PromQL, or several queries beside each other."""
+    legend: str = ""
+    """Of the PromQL."""
     unit: str = "short"
     """Grafana's id of a unit: ``percentunit`` is a share of 1, ``bytes`` and ``s`` scale by themselves."""
     kind: Kind = "timeseries"
     about: str = ""
     """What it means, and what to look for; behind the i of its title."""
-    width: int = 8
-    height: int = 7
     minimum: float | None = 0
     maximum: float | None = None
     decimals: int | None = None
     stacked: bool = False
     warn_above: float | None = None
-    warn_below: float | None = None
 
     @property
     def queries(self) -> tuple[AnyQuery, ...]:
         """What it shows, also if that is one query."""
-        return self.shows if isinstance(self.shows, tuple) else (self.shows,)
+        return (Query(self.shows, self.legend),) if isinstance(self.shows, str) else self.shows
 
 
-@dataclass(frozen=True)
-class Row:
-    title: str
-    panels: tuple[Panel, ...]
+share_panel = partial(Panel, unit="percentunit", maximum=1)
+"""A panel of shares of 1."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,23 @@ class Variable:
     of_label: str
 
 
+def percentiles(
+    histogram: str, labels: str, selector: str, *, legend: str, shares: Sequence[float]
+) -> tuple[AnyQuery, ...]:
+    """Queries for the shares' quantiles of a histogram, by labels."""
+    buckets = f"sum by ({labels}, le) (rate({histogram}_bucket{{{selector}}}[{RATE}]))"
+    return tuple(
+        Query(f"histogram_quantile({share}, {buckets})", f"{legend} p{share * 100:.0f}") for share in shares
+    )
+
+
 def dashboard(
     *,
     uid: str,
     title: str,
     about: str,
-    rows: Sequence[Row],
+    rows: Mapping[str, Sequence[Panel]],
     variables: Sequence[Variable] = (),
-    hours: int = 6,
 ) -> Model:
     """The model that Grafana's HTTP API and its provisioning take.
 
@@ -106,31 +115,30 @@ def dashboard(
         uid: by which a dashboard is found again and replaced.
         title: its name.
         about: one sentence.
-        rows: from top to bottom.
+        rows: panels by the title of their row, from top to bottom.
         variables: each with all values chosen at first.
-        hours: how far back it shows.
     """
     panels: list[Model] = []
     top = 0
-    for row in rows:
+    for row_title, shown in rows.items():
         panels.append(
             {
                 "id": len(panels) + 1,
                 "type": "row",
-                "title": row.title,
+                "title": row_title,
                 "collapsed": False,
                 "panels": [],
                 "gridPos": {"x": 0, "y": top, "w": COLUMNS, "h": 1},
             }
         )
-        left, top, height = 0, top + 1, 0
-        for panel in row.panels:
-            if left + panel.width > COLUMNS:
-                left, top, height = 0, top + height, 0
-            place = {"x": left, "y": top, "w": panel.width, "h": panel.height}
+        top += 1
+        width, height = _SIZES[shown[0].kind]
+        num_columns = COLUMNS // width
+        for index, panel in enumerate(shown):
+            line, column = divmod(index, num_columns)
+            place = {"x": column * width, "y": top + line * height, "w": width, "h": height}
             panels.append({"id": len(panels) + 1, "gridPos": place, **_panel(panel)})
-            left, height = left + panel.width, max(height, panel.height)
-        top += height
+        top += ceil(len(shown) / num_columns) * height
     return {
         "uid": uid,
         "title": title,
@@ -140,7 +148,7 @@ def dashboard(
         "editable": False,
         "graphTooltip": 1,  # one crosshair over all panels
         "refresh": "30s",
-        "time": {"from": f"now-{hours}h", "to": "now"},
+        "time": {"from": "now-6h", "to": "now"},
         "timezone": "browser",
         "links": [
             {
@@ -172,18 +180,14 @@ def _panel(panel: Panel) -> Model:
         "targets": _targets(panel),
         "fieldConfig": {"defaults": defaults, "overrides": []},
         "options": _options(panel.kind),
-        **({"transformations": _COLUMNS_OF_TABLES} if panel.kind == "table" else {}),
     }
 
 
 def _steps(panel: Panel) -> list[Model]:
+    steps: list[Model] = [{"color": "green", "value": None}]
     if panel.warn_above is not None:
-        bound, below, above = panel.warn_above, _STEADY_COLOUR, "red"
-    elif panel.warn_below is not None:
-        bound, below, above = panel.warn_below, "red", _STEADY_COLOUR
-    else:
-        return [{"color": _STEADY_COLOUR, "value": None}]
-    return [{"color": below, "value": None}, {"color": above, "value": bound}]
+        steps.append({"color": "red", "value": panel.warn_above})
+    return steps
 
 
 def _lines(panel: Panel) -> Model:
@@ -194,36 +198,20 @@ def _lines(panel: Panel) -> Model:
         "showPoints": "auto",
         "spanNulls": False,
         "stacking": {"mode": "normal" if panel.stacked else "none", "group": "A"},
-        "thresholdsStyle": {
-            "mode": "off" if panel.warn_above is None and panel.warn_below is None else "dashed"
-        },
+        "thresholdsStyle": {"mode": "off" if panel.warn_above is None else "dashed"},
     }
 
 
 def _options(kind: Kind) -> Model:
-    last = {"calcs": ["lastNotNull"], "fields": "", "values": False}
     if kind == "timeseries":
         return {
             "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
             "tooltip": {"mode": "multi", "sort": "desc"},
         }
+    last = {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}}
     if kind == "stat":
-        return {"reduceOptions": last, "colorMode": "value", "graphMode": "area", "textMode": "auto"}
-    if kind == "bargauge":
-        return {
-            "reduceOptions": last,
-            "displayMode": "basic",
-            "orientation": "horizontal",
-            "showUnfilled": True,
-        }
-    return {"showHeader": True, "cellHeight": "sm"}
-
-
-_COLUMNS_OF_TABLES = [
-    {"id": "labelsToFields", "options": {"mode": "columns"}},
-    {"id": "merge", "options": {}},
-    {"id": "organize", "options": {"excludeByName": {"Time": True}}},
-]
+        return {**last, "colorMode": "value", "graphMode": "area", "textMode": "auto"}
+    return {**last, "displayMode": "basic", "orientation": "horizontal", "showUnfilled": True}
 
 
 def _data_source(query: AnyQuery) -> Model:
@@ -235,18 +223,17 @@ def _data_source(query: AnyQuery) -> Model:
 def _targets(panel: Panel) -> list[Model]:
     targets: list[Model] = []
     for number, query in enumerate(panel.queries):
-        letter = chr(ord("A") + number)
-        common: Model = {"refId": letter, "datasource": _data_source(query)}
+        common: Model = {"refId": chr(ord("A") + number), "datasource": _data_source(query)}
         if isinstance(query, Query):
             over_time = panel.kind == "timeseries"
             targets.append(
                 {
                     **common,
                     "expr": query.expression,
-                    "legendFormat": query.legend or "__auto",
+                    "legendFormat": query.legend,
                     "instant": not over_time,
                     "range": over_time,
-                    "format": "table" if panel.kind == "table" else "time_series",
+                    "format": "time_series",
                 }
             )
         else:
@@ -254,7 +241,7 @@ def _targets(panel: Panel) -> list[Model]:
     return targets
 
 
-def _cloudwatch_targets(query: CloudWatchQuery, common: Model) -> list[Model]:
+def _cloudwatch_targets(query: FsxQuery, common: Model) -> list[Model]:
     """The metric; for a rate hidden, with an expression of CloudWatch's metric math beside it."""
     name = f"m{common['refId'].lower()}"
     metric = {
@@ -264,9 +251,9 @@ def _cloudwatch_targets(query: CloudWatchQuery, common: Model) -> list[Model]:
         "metricQueryType": 0,
         "metricEditorMode": 0,
         "region": "default",
-        "namespace": query.namespace,
+        "namespace": "AWS/FSx",
         "metricName": query.metric,
-        "dimensions": dict(query.dimensions),
+        "dimensions": {"FileSystemId": query.file_system},
         "matchExact": True,
         "statistic": query.statistic,
         "period": "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from monitoring.dashboards.model import Variable
+from monitoring.dashboards.model import AnyQuery, Query, Variable
 
 Scheduler = Literal["slurm", "eks"]
 
@@ -26,3 +26,11 @@ def gpus_of_job(metric: str, scheduler: Scheduler) -> str:
     if scheduler == "slurm":
         return f'{metric}{{hpc_job=~"$job", hpc_job!=""}}'
     return f'{metric}{{pod=~"($job)-.+"}}'
+
+
+def average_and_lowest(chosen: str) -> tuple[AnyQuery, ...]:
+    """A metric of GPUs: its mean on each node, and the GPU that is behind all others."""
+    return (
+        Query(f"avg by (Hostname) ({chosen})", "{{Hostname}}"),
+        Query(f"min({chosen})", "lowest GPU"),
+    )

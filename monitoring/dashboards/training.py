@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from monitoring.dashboards.model import RATE, Model, Panel, Query, Row, dashboard
-from monitoring.dashboards.selection import JOB, OF_RUN, RUN, Scheduler, gpus_of_job
+from functools import partial
+
+from monitoring.dashboards.model import RATE, Model, Panel, Query, dashboard, percentiles, share_panel
+from monitoring.dashboards.selection import JOB, OF_RUN, RUN, Scheduler, average_and_lowest, gpus_of_job
 
 _EACH = "{{run}} ({{job_id}})"
 _BY = "run, job_id"
-_PERCENTILES = (0.5, 0.95, 0.99)
 _STANDING = {"data_wait": "waiting for data", "checkpoint_stall": "checkpoints", "evaluation": "evaluation"}
+
+_stat = partial(Panel, legend=_EACH, kind="stat", minimum=None)
 
 
 def training(scheduler: Scheduler) -> Model:
@@ -17,133 +20,111 @@ def training(scheduler: Scheduler) -> Model:
         title="Training",
         about="How fast trainings are, what they learn, and what holds them up; each job of a run by itself.",
         variables=[RUN, JOB],
-        rows=[
-            Row(
-                "Progress",
-                (
-                    _stat("Step", _latest("step"), decimals=0),
-                    _stat(
-                        "Done", f"{_latest('step')} / {_latest('max_steps')}", unit="percentunit", maximum=1
+        rows={
+            "Progress": (
+                _stat("Step", _latest("step"), decimals=0),
+                _stat("Done", f"{_latest('step')} / {_latest('max_steps')}", unit="percentunit", maximum=1),
+                _stat(
+                    "Time left",
+                    f"({_latest('max_steps')} - {_latest('step')})"
+                    f" / ({_rate('step_seconds_count', '10m')} > 0)",
+                    unit="s",
+                ),
+                _stat("Residues seen", _latest("run_residues")),
+                _stat("Loss", _latest("loss"), decimals=3),
+                _stat("Residues/s", _rate("residues_total", "5m")),
+            ),
+            "Speed": (
+                Panel(
+                    "Residues/s",
+                    _rate("residues_total"),
+                    _EACH,
+                    about="No padding, no special tokens. 0 while a training stands still.",
+                ),
+                share_panel(
+                    "Fill",
+                    f"{_rate('residues_total')} / ({_rate('tokens_total')} > 0)",
+                    _EACH,
+                    about="Share of the packs' slots that hold residues.",
+                ),
+                share_panel(
+                    "MFU",
+                    f"{_rate('model_flops_total')} / {_latest('peak_flops_per_second')}",
+                    _EACH,
+                    about="Model FLOPs over the bf16 peak of the GPUs' data sheet (Chowdhery et al. "
+                    "2022, appendix B). Empty where the peak is not known, as on CPUs.",
+                ),
+                Panel(
+                    "Step time",
+                    percentiles(
+                        "esm2_training_step_seconds", _BY, OF_RUN, legend=_EACH, shares=(0.5, 0.95, 0.99)
                     ),
-                    _stat(
-                        "Time left",
-                        f"({_latest('max_steps')} - {_latest('step')})"
-                        f" / ({_rate('step_seconds_count', '10m')} > 0)",
-                        unit="s",
+                    unit="s",
+                    about="Without waiting for data. A wide gap to p99 is a slow node, or the network.",
+                ),
+                share_panel(
+                    "Where the time goes",
+                    tuple(
+                        Query(f"sum by ({_BY}) ({_rate(f'{name}_seconds_sum')})", f"{_EACH} {what}")
+                        for name, what in {"step": "steps", **_STANDING}.items()
                     ),
-                    _stat("Residues seen", _latest("run_residues")),
-                    _stat("Loss", _latest("loss"), decimals=3),
-                    _stat("Residues/s", _rate("residues_total", "5m")),
+                    stacked=True,
+                    about="All but steps is time in which GPUs bill and learn nothing.",
+                ),
+                Panel(
+                    "Memory",
+                    _latest("peak_memory_bytes"),
+                    _EACH,
+                    unit="bytes",
+                    about="Most so far on the first GPU, of what torch gave out.",
                 ),
             ),
-            Row(
-                "Speed",
-                (
-                    Panel(
-                        "Residues/s",
-                        Query(_rate("residues_total"), _EACH),
-                        about="No padding, no special tokens. 0 while a training stands still.",
+            "Learning": (
+                Panel(
+                    "Loss",
+                    (
+                        Query(_latest("loss"), _EACH),
+                        Query(_latest("validation_loss"), f"{_EACH} validation"),
                     ),
-                    Panel(
-                        "Fill",
-                        Query(f"{_rate('residues_total')} / ({_rate('tokens_total')} > 0)", _EACH),
-                        unit="percentunit",
-                        maximum=1,
-                        about="Share of the packs' slots that hold residues.",
-                    ),
-                    Panel(
-                        "MFU",
-                        Query(f"{_rate('model_flops_total')} / {_latest('peak_flops_per_second')}", _EACH),
-                        unit="percentunit",
-                        maximum=1,
-                        about="Model FLOPs over the bf16 peak of the GPUs' data sheet (Chowdhery et al. "
-                        "2022, appendix B). Empty where the peak is not known, as on CPUs.",
-                    ),
-                    Panel(
-                        "Step time",
-                        tuple(
-                            Query(
-                                f"histogram_quantile({share}, sum by ({_BY}, le) "
-                                f"(rate(esm2_training_step_seconds_bucket{{{OF_RUN}}}[{RATE}])))",
-                                f"{_EACH} p{share * 100:.0f}",
-                            )
-                            for share in _PERCENTILES
-                        ),
-                        unit="s",
-                        about="Without waiting for data. A wide gap to p99 is a slow node, or the network.",
-                    ),
-                    Panel(
-                        "Where the time goes",
-                        tuple(
-                            Query(f"sum by ({_BY}) ({_rate(f'{name}_seconds_sum')})", f"{_EACH} {what}")
-                            for name, what in {"step": "steps", **_STANDING}.items()
-                        ),
-                        unit="percentunit",
-                        maximum=1,
-                        stacked=True,
-                        about="All but steps is time in which GPUs bill and learn nothing.",
-                    ),
-                    Panel(
-                        "Memory",
-                        Query(_latest("peak_memory_bytes"), _EACH),
-                        unit="bytes",
-                        about="Most so far on the first GPU, of what torch gave out.",
-                    ),
+                    minimum=None,
+                ),
+                Panel(
+                    "Gradient norm",
+                    _latest("gradient_norm"),
+                    _EACH,
+                    about="Before clipping. Spikes come before losses that do not come back.",
+                ),
+                Panel("Learning rate", _latest("learning_rate"), _EACH, unit="sci"),
+            ),
+            "Checkpoints and losses of time": (
+                Panel(
+                    "A checkpoint takes",
+                    _latest("checkpoint_write_seconds"),
+                    _EACH,
+                    unit="s",
+                    about="Beside the training, until the next one begins: then it holds it up.",
+                ),
+                Panel(
+                    "Steps at risk",
+                    f"{_latest('step')} - {_latest('checkpoint_step')}",
+                    _EACH,
+                    decimals=0,
+                    about="Made since the newest whole checkpoint: a failure now would cost them.",
+                ),
+                Panel(
+                    "Steps made again",
+                    _latest("lost_steps_total"),
+                    _EACH,
+                    decimals=0,
+                    about="By the present start of the run, for what a failure had cost.",
                 ),
             ),
-            Row(
-                "Learning",
-                (
-                    Panel(
-                        "Loss",
-                        (
-                            Query(_latest("loss"), _EACH),
-                            Query(_latest("validation_loss"), f"{_EACH} validation"),
-                        ),
-                        minimum=None,
-                    ),
-                    Panel(
-                        "Gradient norm",
-                        Query(_latest("gradient_norm"), _EACH),
-                        about="Before clipping. Spikes come before losses that do not come back.",
-                    ),
-                    Panel("Learning rate", Query(_latest("learning_rate"), _EACH), unit="sci"),
-                ),
+            "GPUs of the jobs": (
+                _gpus("A kernel runs", "DCGM_FI_DEV_GPU_UTIL", scheduler, "percent", 100),
+                _gpus("Tensor cores active", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", scheduler, "percentunit", 1),
+                _gpus("Power", "DCGM_FI_DEV_POWER_USAGE", scheduler, "watt", None),
             ),
-            Row(
-                "Checkpoints and losses of time",
-                (
-                    Panel(
-                        "A checkpoint takes",
-                        Query(_latest("checkpoint_write_seconds"), _EACH),
-                        unit="s",
-                        about="Beside the training, until the next one begins: then it holds it up.",
-                    ),
-                    Panel(
-                        "Steps at risk",
-                        Query(f"{_latest('step')} - {_latest('checkpoint_step')}", _EACH),
-                        decimals=0,
-                        about="Made since the newest whole checkpoint: a failure now would cost them.",
-                    ),
-                    Panel(
-                        "Steps made again",
-                        Query(_latest("lost_steps_total"), _EACH),
-                        decimals=0,
-                        about="By the present start of the run, for what a failure had cost.",
-                    ),
-                ),
-            ),
-            Row(
-                "GPUs of the jobs",
-                (
-                    _gpus("A kernel runs", "DCGM_FI_DEV_GPU_UTIL", scheduler, "percent", 100),
-                    _gpus(
-                        "Tensor cores active", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", scheduler, "percentunit", 1
-                    ),
-                    _gpus("Power", "DCGM_FI_DEV_POWER_USAGE", scheduler, "watt", None),
-                ),
-            ),
-        ],
+        },
     )
 
 
@@ -155,35 +136,6 @@ def _rate(name: str, window: str = RATE) -> str:
     return f"sum by ({_BY}) (rate(esm2_training_{name}{{{OF_RUN}}}[{window}]))"
 
 
-def _stat(
-    title: str,
-    expression: str,
-    *,
-    unit: str = "short",
-    maximum: float | None = None,
-    decimals: int | None = None,
-) -> Panel:
-    return Panel(
-        title,
-        Query(expression, _EACH),
-        unit=unit,
-        kind="stat",
-        width=4,
-        height=4,
-        minimum=None,
-        maximum=maximum,
-        decimals=decimals,
-    )
-
-
 def _gpus(title: str, metric: str, scheduler: Scheduler, unit: str, maximum: float | None) -> Panel:
-    of_job = gpus_of_job(metric, scheduler)
-    return Panel(
-        title,
-        (
-            Query(f"avg by (Hostname) ({of_job})", "{{Hostname}}"),
-            Query(f"min({of_job})", "lowest GPU"),
-        ),
-        unit=unit,
-        maximum=maximum,
-    )
+    shown = average_and_lowest(gpus_of_job(metric, scheduler))
+    return Panel(title, shown, unit=unit, maximum=maximum)

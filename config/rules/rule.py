@@ -1,0 +1,98 @@
+"""Rules that are data: which value is wrong when, and what to say of it; and places as errors name them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Generic, TypeVar, cast
+
+from config.cluster import Cluster, InstanceGroup, NewVpc
+from config.eks_cluster import EksCluster, EksInstanceGroup
+from config.facts.regions import ZONE_ID_PREFIXES
+from config.reading.violation import Violation
+from config.section import Section
+from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
+
+Kind = TypeVar("Kind", bound=Cluster)
+Group = TypeVar("Group", bound=InstanceGroup)
+
+
+@dataclass(frozen=True)
+class Rule(Generic[Kind]):
+    """A rule about one value of a cluster file.
+
+    ``allowed`` and ``fix`` may name fields of the cluster in braces, as ``{cluster.region}``.
+    """
+
+    path: str
+    """As ``storage.kms``."""
+    is_wrong: Callable[[Kind], object]
+    allowed: str
+    fix: str
+    got: str = ""
+    """What the file has instead of a value at the path, if there is no such value to show."""
+
+    def __call__(self, cluster: Kind) -> Iterator[Violation]:
+        if self.is_wrong(cluster):
+            got = self.got or attrgetter(self.path)(cluster)
+            if isinstance(got, Section):
+                got = got.model_dump()
+            texts = (text.format(cluster=cluster) for text in (self.allowed, self.fix))
+            yield Violation(self.path, None if got == [] else got, *texts)
+
+
+@dataclass(frozen=True)
+class GroupRule(Generic[Kind, Group]):
+    """A rule about one field of each instance group.
+
+    ``allowed`` and ``fix`` may name fields of the group in braces, as ``{group.num_instances}``.
+    """
+
+    field: str
+    is_wrong: Callable[[Kind, Group], object]
+    allowed: str
+    fix: str
+
+    def __call__(self, cluster: Kind) -> Iterator[Violation]:
+        for group in cast(Sequence[Group], cluster.instance_groups):
+            if self.is_wrong(cluster, group):
+                texts = (text.format(group=group) for text in (self.allowed, self.fix))
+                yield group_violation(group, self.field, *texts)
+
+
+CommonRule, CommonGroupRule = Rule[Cluster], GroupRule[Cluster, InstanceGroup]
+SlurmRule, SlurmGroupRule = Rule[SlurmCluster], GroupRule[SlurmCluster, SlurmInstanceGroup]
+EksRule, EksGroupRule = Rule[EksCluster], GroupRule[EksCluster, EksInstanceGroup]
+
+
+def group_path(group: InstanceGroup, field: str) -> str:
+    """The place of a group's field, by its name: ``instance_groups[workers].ebs_gib``."""
+    return f"instance_groups[{group.name}].{field}"
+
+
+def group_violation(group: InstanceGroup, field: str, allowed: str, fix: str) -> Violation:
+    """Return a violation by the value that one field of a group has."""
+    return Violation(group_path(group, field), getattr(group, field), allowed, fix)
+
+
+def repetitions(
+    path: str, values: Sequence[str], allowed: str, fix: str, *, key: str = ""
+) -> Iterator[Violation]:
+    """Yield a violation for each value of a list at ``path`` that an earlier item has too.
+
+    ``key`` is the value's field in the items, with its dot; empty if the items are the values.
+    """
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            yield Violation(f"{path}[{index}]{key}", value, allowed, fix)
+
+
+def has_closed_network(cluster: Cluster) -> bool:
+    """Whether the cluster's own VPC has no way to the internet."""
+    return isinstance(cluster.network, NewVpc) and cluster.network.internet == "none"
+
+
+def is_outside(cluster: Cluster, regions: frozenset[str]) -> bool:
+    """Whether the cluster's region is one that HyperPod is in, and none of these."""
+    return cluster.region in ZONE_ID_PREFIXES and cluster.region not in regions

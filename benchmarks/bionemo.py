@@ -30,8 +30,7 @@ from workloads.bionemo.command import SPECIAL_TOKENS, Data, Devices, arguments, 
 from workloads.bionemo.config import BionemoConfig
 from workloads.bionemo.export import export_run
 from workloads.bionemo.export_files import export_files
-from workloads.bionemo.installed import require, run_entry_point
-from workloads.bionemo.options import recorded_release
+from workloads.bionemo.installed import recorded_release, require, run_entry_point
 from workloads.bionemo.recorder import TRAIN_LOSS, registered
 from workloads.esm2.shapes import SHAPES
 from workloads.run_file import ModelConfig, RunFile

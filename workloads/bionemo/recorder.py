@@ -82,15 +82,10 @@ class Recorder:
         if self.step == int(trainer.global_step):
             return  # told of before
         self.step = int(trainer.global_step)
-        every = self._config.train.log_every_steps
-        if self._log is not None and (self.step % every == 0 or self.step == 1):
-            self._log_step(trainer.callback_metrics)
-
-    def _log_step(self, metrics: Any) -> None:
-        started, before = self._window
-        now = time.monotonic()
+        if self._log is None or (self.step % self._config.train.log_every_steps and self.step != 1):
+            return
+        metrics, (started, before), now = trainer.callback_metrics, self._window, time.monotonic()
         found = {name: float(metrics[name]) for name in (TRAIN_LOSS, LEARNING_RATE) if name in metrics}
-        assert self._log is not None
         self._log.train(
             self.step,
             loss=found.get(TRAIN_LOSS),

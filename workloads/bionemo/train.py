@@ -30,8 +30,7 @@ from .checkpoints import CONTEXT, checkpoint_step, make_resumable
 from .command import Data, Devices, arguments, entry_point_of, step_proteins
 from .export import Facts, is_exported, read_facts
 from .export_files import export_files
-from .installed import require, run_entry_point
-from .options import recorded_release
+from .installed import recorded_release, require, run_entry_point
 from .recorder import EVALUATED, Recorder, registered
 
 

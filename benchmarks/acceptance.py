@@ -39,7 +39,16 @@ from typing import Any, cast
 
 import torch
 
-from benchmarks.case import Case, Settings, Stage, case_id, is_out_of_memory, read_lines
+from benchmarks.case import (
+    Case,
+    Settings,
+    Stage,
+    case_id,
+    is_out_of_memory,
+    prepare_unless_there,
+    read_lines,
+    say,
+)
 from benchmarks.contestant import use_one_device
 
 STAGES = "ceilings,parity,hygiene,profile,speed,versus,quality,finetune,embed,serve"
@@ -70,12 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     stages = options.stages.split(",")
     if unknown := [name for name in stages if find_spec(f"benchmarks.stages.{name}") is None]:
         raise SystemExit(f"error: --stages: got {', '.join(unknown)}; allowed are {STAGES},data")
-    if not options.data.exists():
-        from workloads.run_file import RunFile
-        from workloads.run_kinds import prepare
-        from workloads.training.config import DataConfig
-
-        prepare(RunFile(name="benchmark", data=DataConfig(path=str(options.data))))
+    prepare_unless_there(options.data)
     options.out.mkdir(parents=True, exist_ok=True)
     machine = {**_machine(device), "data": str(options.data), "rehearsal": options.rehearsal}
     verdicts: list[str] = []
@@ -83,13 +87,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for case in _wanted(cases, options, machine):
         elapsed = time.monotonic() - started
         if options.until is not None and elapsed + case.seconds > options.until:
-            _say(f"{case.id}: not started, {case.seconds:.0f} s after {elapsed:.0f} s would pass --until")
+            say(f"{case.id}: not started, {case.seconds:.0f} s after {elapsed:.0f} s would pass --until")
             verdicts.append("not started")
             continue
         limit = 2 * case.seconds + GRACE_SECONDS
         if options.until is not None:
             limit = min(limit, options.until - elapsed + UNTIL_GRACE_SECONDS)
-        _say(f"{case.id}: started, about {case.seconds:.0f} s")
+        say(f"{case.id}: started, about {case.seconds:.0f} s")
         began = time.monotonic()
         result = _run_apart(case, given, limit)
         line = {
@@ -106,9 +110,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        _say(f"{case.id}: {line['verdict']} in {line['seconds']:.0f} s {line.get('error', '')}")
+        say(f"{case.id}: {line['verdict']} in {line['seconds']:.0f} s {line.get('error', '')}")
         verdicts.append(str(line["verdict"]))
-    _say("; ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts)) or "nothing to do")
+    say("; ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts)) or "nothing to do")
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -165,7 +169,7 @@ def _cases(name: str, settings: Settings) -> list[Case]:
     try:
         return _stage(name).cases(settings)
     except Exception as error:
-        _say(f"{name}: {type(error).__name__}: {error}")
+        say(f"{name}: {type(error).__name__}: {error}")
         return [Case(name, "-", "-", "-", 1)]
 
 
@@ -179,7 +183,7 @@ def _wanted(cases: list[Case], options: argparse.Namespace, machine: dict[str, A
     wanted = [case for case in cases if not options.only or any(text in case.id for text in options.only)]
     done = [case for case in wanted if before.get(case.id, "failed") != "failed"]
     if done:
-        _say(f"done before: {', '.join(case.id for case in done)}")
+        say(f"done before: {', '.join(case.id for case in done)}")
     return sorted((case for case in wanted if case not in done), key=lambda case: case.id in before)
 
 
@@ -236,10 +240,6 @@ def _run_here(wanted: str, settings: Settings, result: Path) -> None:
         traceback.print_exc()
         figures = {"verdict": "out of memory", "error": f"{type(error).__name__}: {error}"}
     result.write_text(json.dumps(figures))
-
-
-def _say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

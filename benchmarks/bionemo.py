@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.case import Line, read_lines
+from benchmarks.case import Line, prepare_unless_there, read_lines, say
 from benchmarks.contestant import COUNTS, ContestantFailedError, ContestantProcess, Gate, Grant, Window
 from workloads.bionemo.command import SPECIAL_TOKENS, Data, Devices, arguments, row_tokens, step_proteins
 from workloads.bionemo.config import BionemoConfig
@@ -34,7 +32,6 @@ from workloads.bionemo.installed import recorded_release, require, run_entry_poi
 from workloads.bionemo.recorder import TRAIN_LOSS, registered
 from workloads.esm2.shapes import SHAPES
 from workloads.run_file import ModelConfig, RunFile
-from workloads.run_kinds import prepare as prepare_run
 from workloads.training.command_line import RunError
 from workloads.training.config import DataConfig, OptimConfig, TrainConfig
 from workloads.training.records import ProteinSplit
@@ -91,8 +88,7 @@ def main(given: Sequence[str] | None = None) -> None:
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The windows of each micro batch size; one that does not fit into memory is left out."""
-    if not options.data.exists():
-        prepare_run(RunFile(name="benchmark", data=DataConfig(path=str(options.data))))
+    prepare_unless_there(options.data)
     found: dict[str, Any] = {}
     for size in options.micro_batch:
         arm = arm_of(options.model, options.data, size, folder / str(size))
@@ -101,7 +97,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         except ContestantFailedError as error:
             if not error.out_of_memory:
                 raise SystemExit(f"error: {error}") from None
-            _say(f"micro batches of {size} do not fit")
+            say(f"micro batches of {size} do not fit")
     if not found:
         raise ValueError(f"none of the micro batches {options.micro_batch} fits; --micro-batch names others")
     rates = {size: _rate(windows) for size, windows in found.items()}
@@ -210,10 +206,6 @@ def _windows(arm: BionemoArm, rounds: int, is_quick: bool) -> list[Window]:
 
 def _rate(windows: Sequence[dict[str, Any]]) -> float:
     return statistics.median(window["residues"] / window["seconds"] for window in windows)
-
-
-def _say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def _parse(given: Sequence[str] | None) -> argparse.Namespace:

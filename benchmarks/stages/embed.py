@@ -15,7 +15,6 @@ relative difference of a protein's embedding from that of the fp32 pipeline is r
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,16 +25,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import EsmForMaskedLM, pipeline
+from transformers import pipeline
 
 from benchmarks.case import Case, Settings
 from benchmarks.contestant import clock
-from benchmarks.ours import MAX_RESIDUES, SEED, tiny_config
+from benchmarks.figures import extent, seconds_are
+from benchmarks.ours import MAX_RESIDUES, drawn_proteins, model_folder
 from workloads.esm2.alphabet import decode
 from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
-from workloads.esm2.model import published_config
-from workloads.esm2.pretrained import load_model, save_esm
-from workloads.training.records import ProteinSplit
+from workloads.esm2.pretrained import load_model
 
 CPU_GOAL = 2.0
 """Mean embeddings at 8M over the fp32 pipeline at its best batch size."""
@@ -132,12 +130,12 @@ def measure(
         )
     ours = max((name for name in arms if name.startswith("ours")), key=lambda name: sum(arms[name].rates))
     ratios = {
-        name: _extent([a / b for a, b in zip(arms[ours].rates, arm.rates, strict=True)])
+        name: extent([a / b for a, b in zip(arms[ours].rates, arm.rates, strict=True)])
         for name, arm in arms.items()
         if name != ours
     }
     return {
-        "seconds_are": "wall" if is_cuda else "CPU seconds of one thread",
+        "seconds_are": seconds_are(device),
         "proteins_per_round": len(rounds[0]),
         "residues": sum(len(tokens) for proteins in rounds for tokens in proteins),
         "rounds": len(rounds),
@@ -146,35 +144,13 @@ def measure(
         "over_best": ratios[best],
         "contestants": {
             name: {
-                "residues_per_second": _extent(arm.rates),
+                "residues_per_second": extent(arm.rates),
                 "largest_relative_difference": arm.difference,
                 "ours_over_it": ratios.get(name),
             }
             for name, arm in arms.items()
         },
     }
-
-
-def model_folder(size: str, settings: Settings, folder: Path) -> Path:
-    """Write a published size with random weights, in a rehearsal a tiny model, in transformers' format."""
-    config = tiny_config() if settings.rehearsal else published_config(size)
-    torch.manual_seed(SEED)
-    save_esm(folder / "model", config, EsmForMaskedLM(config).state_dict())
-    return folder / "model"
-
-
-def drawn_proteins(settings: Settings, number: int) -> list[Tokens]:
-    """Distinct proteins of the prepared folder that both sides read whole, in a drawn order."""
-    split = ProteinSplit(settings.data, "train")
-    places, lengths = split.draw(0, split.num_units, SEED, 0)
-    short = np.flatnonzero(lengths <= MAX_RESIDUES)
-    if len(short) < number:
-        raise ValueError(
-            f"--data: {settings.data} has {len(short)} proteins of at most {MAX_RESIDUES} residues; expected "
-            f"at least {number}"
-        )
-    chosen = np.random.default_rng(SEED).permutation(short)[:number]
-    return [split.residues(places[index]) for index in chosen.tolist()]
 
 
 def rows(lines: list[dict[str, Any]]) -> list[dict[str, str]]:
@@ -222,7 +198,3 @@ def _rate(arm: Contestant, proteins: Sequence[Tokens], device: torch.device) -> 
     started = clock(device)
     arm.embed(proteins)  # its results lie on the host: the device is idle
     return sum(map(len, proteins)) / (clock(device) - started)
-
-
-def _extent(values: Sequence[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "min": min(values), "max": max(values)}

@@ -7,6 +7,7 @@ tokens, a micro-batch 4,096: eight proteins of 512 tokens. Without accumulation,
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +15,7 @@ from typing import Any
 
 from benchmarks.case import Case, Settings
 from benchmarks.contestant import synchronize
-from benchmarks.stages.embed import model_folder
+from benchmarks.ours import model_folder
 from workloads.esm2.finetune.method_table import METHODS, Method, method_run
 from workloads.esm2.finetune.objective import FineTuning
 from workloads.run_file import RunFile, load_config
@@ -78,23 +79,23 @@ def measure(config: RunFile, settings: Settings) -> dict[str, Any]:
         for _ in range(1 if settings.rehearsal else 2):
             trainer.step(next(steps))
         synchronize(here.device)
-        residues = slots = num_packs = num_proteins = 0
+        done: Counter[str] = Counter()
         started = time.perf_counter()
-        while num_packs < packs or time.perf_counter() - started < seconds:
+        while done["packs"] < packs or time.perf_counter() - started < seconds:
             step = next(steps)
             trainer.step(step)
-            residues, slots = residues + step.num_residues, slots + step.num_tokens
-            num_packs, num_proteins = num_packs + len(step.packs), num_proteins + step.num_proteins
+            done.update(packs=len(step.packs), proteins=step.num_proteins)
+            done.update(residues=step.num_residues, slots=step.num_tokens)
         synchronize(here.device)
         spent = time.perf_counter() - started
         figures = {
             "peak_gb": peak_memory_bytes(here.device) / 1e9,
-            "residues_per_second": residues / spent,
-            "fill": residues / slots,
-            "packs": num_packs,
+            "residues_per_second": done["residues"] / spent,
+            "fill": done["residues"] / done["slots"],
+            "packs": done["packs"],
             "tokens_per_pack": config.train.tokens_per_pack,
-            "proteins_per_pack": num_proteins / num_packs,
-            "mean_residues": residues / num_proteins,
+            "proteins_per_pack": done["proteins"] / done["packs"],
+            "mean_residues": done["residues"] / done["proteins"],
             "longest_residues": config.model.max_residues,
             "recomputes": config.train.activation_checkpointing,
             "frozen_bytes": sum(p.nbytes for p in trainer.model.parameters() if not p.requires_grad),

@@ -8,7 +8,6 @@ its process's CPU time, and each computes in the type that was faster for it in 
 
 from __future__ import annotations
 
-import statistics
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from benchmarks.contestant import (
     Window,
     windows_of,
 )
-from benchmarks.figures import Precision, ceiling_of, figures_of, precisions_of, shown
+from benchmarks.figures import Precision, ceiling_of, extent, figures_of, precisions_of, shown
 from benchmarks.ours import Ours, model_of, run_config
 from benchmarks.trainers import GUIDANCE_BATCH_SIZE, Trainers
 from workloads.run_file import ModelConfig
@@ -172,7 +171,7 @@ def compared(
         if key != OURS and OURS in windows:
             pairs = zip(windows[OURS], found, strict=True)
             by_round = [ours.residues_per_second / theirs.residues_per_second for ours, theirs in pairs]
-            ratios[key] = {"median": statistics.median(by_round), "min": min(by_round), "max": max(by_round)}
+            ratios[key] = extent(by_round)
     met = [ratios[key]["median"] >= goal for key, goal in goals.items() if key in ratios]
     verdict = "measured" if not met else "passed" if all(met) else "missed"
     result: dict[str, Any] = {"ratios": ratios, "goals": goals, "errors": errors, "verdict": verdict}

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,7 @@ from workloads.esm2.alphabet import TOKENS
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.esm2.finetune.task_kinds import IGNORED
 from workloads.run_file import RunFile
-from workloads.training.data.manifest import MANIFEST_FILE, SPLITS, Manifest
+from workloads.training.data.manifest import MANIFEST_FILE, Manifest
 from workloads.training.data.workspace import check_free_space, workspace
 from workloads.training.records import Split
 
@@ -171,7 +172,8 @@ def write_tables(folder: Path, files: ExportFiles) -> tuple[str, ...]:
     seen: dict[str, list[str]] = {}
     classes: tuple[str, ...] = ()
     manifest = Manifest.load(folder)
-    for name in SPLITS:
+    names: tuple[Split, ...] = get_args(Split)
+    for name in names:
         if not manifest.splits[name].records:
             continue
         split = LabelledSplit(folder, name)

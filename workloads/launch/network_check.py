@@ -56,13 +56,13 @@ class Verdict:
         return not (self.bad or self.silent or self.fatal)
 
 
-def check_nodes(job_file: Path, nodes: Sequence[str], *, seconds: float = NODE_SECONDS) -> Verdict:
+def check_nodes(job_file: Path, nodes: Sequence[str]) -> Verdict:
     """Ask every node of the job."""
     command = [*srun(len(nodes)), "--kill-on-bad-exit=0", "python3", "-s", "-m"]
     command += [f"{__package__}.node_check", str(job_file)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        output, _ = process.communicate(timeout=seconds)
+        output, _ = process.communicate(timeout=NODE_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         output, _ = process.communicate()
@@ -111,29 +111,27 @@ class Outcome:
     """What was said first; empty if it went well."""
 
 
+@dataclass(frozen=True)
 class NetworkCheck:
-    """The checks of one allocation.
+    """The checks of one allocation."""
 
-    Args:
-        attempt: names the records of the rounds.
-        say: tells what happens.
-        is_stopped: whether the job was asked to end meanwhile; no further round begins then.
-    """
+    job_file: Path
+    job: Job
+    help_text: str
+    """Of srun."""
+    attempt: str
+    """Names the records of the rounds."""
+    say: Callable[[str], None]
+    """Tells what happens."""
+    is_stopped: Callable[[], bool]
+    """Whether the job was asked to end meanwhile; no further round begins then."""
 
-    def __init__(
-        self,
-        job_file: Path,
-        job: Job,
-        help_text: str,
-        attempt: str,
-        say: Callable[[str], None],
-        is_stopped: Callable[[], bool],
-    ) -> None:
-        self.job_file, self.job, self.help_text, self.attempt = job_file, job, help_text, attempt
-        self.say, self.is_stopped = say, is_stopped
-        self.seconds = SECONDS
-        if job.image:
-            self.seconds += UNPACK_SECONDS if job.image.startswith("/") else IMPORT_SECONDS
+    @property
+    def seconds(self) -> float:
+        """Bound of one round."""
+        if not self.job.image:
+            return SECONDS
+        return SECONDS + (UNPACK_SECONDS if self.job.image.startswith("/") else IMPORT_SECONDS)
 
     def run(self, nodes: Sequence[str], kept: Mapping[str, str]) -> Verdict:
         """Check all nodes; ``kept`` is as in ``blame``."""

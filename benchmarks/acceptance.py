@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import re
@@ -86,13 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cases = [case for name in stages for case in _cases(name, settings)]
     for case in _wanted(cases, options, machine):
         elapsed = time.monotonic() - started
-        if options.until is not None and elapsed + case.seconds > options.until:
+        if elapsed + case.seconds > options.until:
             say(f"{case.id}: not started, {case.seconds:.0f} s after {elapsed:.0f} s would pass --until")
             verdicts.append("not started")
             continue
-        limit = 2 * case.seconds + GRACE_SECONDS
-        if options.until is not None:
-            limit = min(limit, options.until - elapsed + UNTIL_GRACE_SECONDS)
+        limit = min(2 * case.seconds + GRACE_SECONDS, options.until - elapsed + UNTIL_GRACE_SECONDS)
         say(f"{case.id}: started, about {case.seconds:.0f} s")
         began = time.monotonic()
         result = _run_apart(case, given, limit)
@@ -121,7 +120,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--stages", default=STAGES, help="stages, with commas; default: %(default)s")
     parser.add_argument("--only", nargs="+", default=[], help="only cases whose name has one of these in it")
-    parser.add_argument("--until", type=float, help="seconds from the start after which no case may end")
+    until = "seconds from the start after which no case may end"
+    parser.add_argument("--until", type=float, default=math.inf, help=until)
     parser.add_argument("--out", type=Path, default=Path("runs/acceptance"), help="folder for the lines")
     parser.add_argument(
         "--done", type=Path, nargs="+", default=[], help="lines whose cases are not run again"
@@ -151,10 +151,8 @@ def _machine(device: torch.device) -> dict[str, Any]:
 
 def _processor() -> str:
     """Name, family and model: virtual machines give one name to processors of several generations."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        text = ""
+    file = Path("/proc/cpuinfo")
+    text = file.read_text() if file.is_file() else ""
     found = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)$", text, re.MULTILINE))
     name = found.get("model name", platform.machine())
     return f"{name}, family {found['cpu family']}, model {found['model']}" if "cpu family" in found else name

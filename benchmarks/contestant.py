@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from benchmarks.case import is_out_of_memory
-from workloads.training.hardware import peak_memory_bytes
 
 COUNTS = ("proteins", "residues", "attended_pairs", "slots")
 """Contents of a batch: real residues (no CLS, EOS, padding), sum over its proteins of the squared length with
@@ -145,6 +144,8 @@ class Gate:
             torch.save({name: tensor.cpu() for name, tensor in self.weights().items()}, grant.weights_to)
         named = {name: int(value) for name, value in zip(COUNTS, counts, strict=True)}
         loss = (counted if losses is None else losses) / self._steps
+        from workloads.training.hardware import peak_memory_bytes  # brings transformers
+
         peak = peak_memory_bytes(self.device)
         return self._wait(Window(seconds, self._steps, **named, loss=loss, peak_bytes=peak))
 

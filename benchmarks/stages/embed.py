@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -89,8 +89,9 @@ def measure(
 ) -> dict[str, Any]:
     """Rates of all contestants. The first round warms up and finds the pipeline's best batch size."""
     warm_up, *rounds = rounds
-    plain = pipeline("feature-extraction", model=str(folder), device=device)
-    arms = {f"pipeline, batch {size}": Contestant(_pipeline(plain, size, each)) for size in sizes}
+    load = partial(pipeline, "feature-extraction", model=str(folder), device=device)
+    plain = partial(_pipeline, pipe=load(), each=each)
+    arms = {f"pipeline, batch {size}": Contestant(partial(plain, batch_size=size)) for size in sizes}
     for arm in arms.values():
         _rate(arm, warm_up[: sizes[0]], device)  # the first products of a process are slow
     best = max(arms, key=lambda name: _rate(arms[name], warm_up, device))
@@ -99,12 +100,12 @@ def measure(
     if is_cuda:  # one thread of a CPU has time for all of them
         arms = {best: arms[best]}
     searched = len(arms)
-    arms[f"{best}, lists"] = Contestant(_pipeline(plain, size, each, as_lists=True))
+    arms[f"{best}, lists"] = Contestant(partial(plain, batch_size=size, as_lists=True))
     types = {} if is_cuda else {"fp32": torch.float32}  # which flash attention lacks
     if is_cuda or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
         types["bf16"] = torch.bfloat16
-        half = pipeline("feature-extraction", model=str(folder), device=device, dtype=torch.bfloat16)
-        arms[f"{best}, bf16"] = Contestant(_pipeline(half, size, each))
+        half = load(dtype=torch.bfloat16)
+        arms[f"{best}, bf16"] = Contestant(partial(plain, pipe=half, batch_size=size))
     answer = EMBEDDING if each == "mean" else RESIDUE_EMBEDDINGS
     for name, dtype in types.items():
         engine = Engine(
@@ -174,14 +175,11 @@ def _shown(ratio: dict[str, float] | None) -> str:
 
 
 def _pipeline(
-    pipe: Any, batch_size: int, each: str, *, as_lists: bool = False
-) -> Callable[[Sequence[Tokens]], list[Array]]:
-    def embed(proteins: Sequence[Tokens]) -> list[Array]:
-        texts = (decode(tokens) for tokens in proteins)  # a generator makes the pipeline fill batches
-        found = pipe(texts, batch_size=batch_size, **({} if as_lists else {"return_tensors": True}))
-        return [_rows(hidden, len(tokens), each) for hidden, tokens in zip(found, proteins, strict=True)]
-
-    return embed
+    proteins: Sequence[Tokens], *, pipe: Any, batch_size: int, each: str, as_lists: bool = False
+) -> list[Array]:
+    texts = (decode(tokens) for tokens in proteins)  # a generator makes the pipeline fill batches
+    found = pipe(texts, batch_size=batch_size, **({} if as_lists else {"return_tensors": True}))
+    return [_rows(hidden, len(tokens), each) for hidden, tokens in zip(found, proteins, strict=True)]
 
 
 def _rows(hidden: Any, length: int, each: str) -> Array:
@@ -190,8 +188,7 @@ def _rows(hidden: Any, length: int, each: str) -> Array:
         listed = np.asarray(hidden[0][1 : length + 1], dtype=np.float32)
         return listed.mean(axis=0) if each == "mean" else listed
     rows = hidden[0, 1 : length + 1].float()
-    found: Array = (rows.mean(dim=0) if each == "mean" else rows).cpu().numpy()
-    return found
+    return cast(Array, (rows.mean(dim=0) if each == "mean" else rows).cpu().numpy())
 
 
 def _rate(arm: Contestant, proteins: Sequence[Tokens], device: torch.device) -> float:

@@ -73,9 +73,7 @@ class Entry:
     def contestant(self) -> Contestant:
         if self.name != OURS:
             rows, precision = self.folder / self.name, self.precision
-            trainers = Trainers(self.name, self.model, rows, self.data, self.batch, precision, self.compiled)
-            trainers.store()
-            return trainers
+            return Trainers(self.name, self.model, rows, self.data, self.batch, precision, self.compiled)
         train = TrainConfig(tokens_per_pack=self.batch, tokens_per_step=self.batch, precision=self.precision)
         return Ours(run_config(self.model, self.data, train))
 

@@ -6,7 +6,7 @@ import gc
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -76,8 +76,7 @@ def _model(folder: Path, base: Path, place: Place) -> nn.Module:
 
         with verified(folder, place.here):
             model = PeftModel.from_pretrained(model, folder)
-    result: nn.Module = model.to(place.here.device).eval()
-    return result
+    return cast(nn.Module, model.to(place.here.device).eval())
 
 
 def _ends(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> list[int]:

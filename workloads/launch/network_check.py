@@ -15,6 +15,7 @@ import json
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,13 +61,11 @@ def check_nodes(job_file: Path, nodes: Sequence[str]) -> Verdict:
     """Ask every node of the job."""
     command = [*srun(len(nodes)), "--kill-on-bad-exit=0", "python3", "-s", "-m"]
     command += [f"{__package__}.node_check", str(job_file)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        output, _ = process.communicate(timeout=NODE_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        output, _ = process.communicate()
-    return judge_nodes(nodes, _answers(output.splitlines()))
+        output = subprocess.run(command, stdout=subprocess.PIPE, timeout=NODE_SECONDS).stdout
+    except subprocess.TimeoutExpired as error:
+        output = error.output or b""  # of the nodes that have answered
+    return judge_nodes(nodes, _answers(output.decode(errors="replace").splitlines()))
 
 
 def _answers(lines: Iterable[str]) -> list[dict[str, Any]]:
@@ -170,17 +169,14 @@ class NetworkCheck:
             arguments=["-m", AGENT, str(self.job_file), attempt, "check", *map(",".join, groups)],
             checked=nodes,
         )
-        process = subprocess.Popen(command, cwd=self.job.work_folder, stdin=subprocess.DEVNULL)
-        try:
-            process.wait(self.seconds)
-        except subprocess.TimeoutExpired:
-            # srun ends its step then, with all processes.
-            process.terminate()
+        with subprocess.Popen(command, cwd=self.job.work_folder, stdin=subprocess.DEVNULL) as process:
             try:
-                process.wait(STEP_END_SECONDS)
+                process.wait(self.seconds)
             except subprocess.TimeoutExpired:
+                process.terminate()  # srun ends its step then, with all processes
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(STEP_END_SECONDS)
                 process.kill()
-                process.wait()
         return outcomes_of(groups, endings(self.job_file.parent, attempt), self.seconds)
 
 
@@ -233,42 +229,38 @@ def blame(nodes: Sequence[str], outcomes: Sequence[Outcome], kept: Mapping[str, 
             in its place. If it fails again with another, it is to blame, and the other was not. If it does
             with the same one, there was no other to find out with.
     """
-    alone = {o.nodes[0]: o.failure for o in outcomes if len(o.nodes) == 1 and o.failure}
+    alone = [o for o in outcomes if len(o.nodes) == 1 and o.failure]
     if len(alone) == len(nodes):
         return Verdict({}, fatal=f"all-reduce fails on each node alone: {_listed(alone)}")
     if alone:
-        return Verdict({node: f"all-reduce fails there alone: {said}" for node, said in alone.items()})
+        return Verdict({o.nodes[0]: f"all-reduce fails there alone: {o.failure}" for o in alone})
     pairs = [o for o in outcomes if len(o.nodes) == 2]
     failed = [o for o in pairs if o.failure]
     if not failed:
         return Verdict({})
     if undecided := [o for o in failed if any(kept.get(a) == b for a, b in itertools.permutations(o.nodes))]:
-        said = {" and ".join(o.nodes): o.failure for o in undecided}
-        return Verdict(
-            {}, fatal=f"all-reduce fails again, and no other node was there: {_listed(said)}; {LOOK_AT}"
-        )
+        said = _listed(undecided)
+        return Verdict({}, fatal=f"all-reduce fails again, and no other node was there: {said}; {LOOK_AT}")
     well = {node for o in pairs if not o.failure for node in o.nodes}
     if not well and len(nodes) > 2:
-        said = {" and ".join(o.nodes): o.failure for o in failed}
-        return Verdict({}, fatal=f"all-reduce fails between all pairs of nodes: {_listed(said)}; {LOOK_AT}")
+        said = _listed(failed)
+        return Verdict({}, fatal=f"all-reduce fails between all pairs of nodes: {said}; {LOOK_AT}")
     partners: dict[str, dict[str, str]] = {}
     for o in failed:
         for node, other in itertools.permutations(o.nodes):
             if node not in well and other in well:
                 partners.setdefault(node, {})[other] = o.failure
     bad = {
-        node: f"all-reduce fails with {' and '.join(said)}, well with others: {next(iter(said.values()))}"
-        for node, said in partners.items()
+        node: f"all-reduce fails with {' and '.join(others)}, well with others: {next(iter(others.values()))}"
+        for node, others in partners.items()
     }
-    known = [
-        node for o in failed for node in o.nodes if node in kept and node not in well and node not in bad
-    ]
-    bad |= {
+    known = {
         node: f"all-reduce failed with {kept[node]}, and fails with another now: {o.failure}"
         for o in failed
-        for node in known
-        if node in o.nodes
+        for node in o.nodes
+        if node in kept and node not in well and node not in bad
     }
+    bad |= known
     stays: dict[str, str] = {}
     for o in failed:
         first, second = o.nodes
@@ -282,5 +274,5 @@ def blame(nodes: Sequence[str], outcomes: Sequence[Outcome], kept: Mapping[str, 
     return Verdict(bad, kept=stays, freed=tuple(kept[node] for node in known))
 
 
-def _listed(said: Mapping[str, str]) -> str:
-    return "; ".join(f"{who}: {what}" for who, what in sorted(said.items()))
+def _listed(outcomes: Iterable[Outcome]) -> str:
+    return "; ".join(sorted(f"{' and '.join(o.nodes)}: {o.failure}" for o in outcomes))

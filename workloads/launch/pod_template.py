@@ -51,8 +51,11 @@ def pod_template(job: PodJob, command: list[str], container_name: str, *, agent:
         **container_base(job),
         "env": [
             *({"name": name, "value": value} for name, value in environment(job).items()),
-            _of_pod(NODE_NAME, "spec.nodeName"),
-            _of_pod(POD_IP, "status.podIP"),
+            # Kubernetes fills these in.
+            *(
+                {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+                for name, path in ((NODE_NAME, "spec.nodeName"), (POD_IP, "status.podIP"))
+            ),
         ],
         # What the cluster has for jobs, as where its MLflow is; there is none where it has nothing.
         "envFrom": [{"configMapRef": {"name": JOB_ENVIRONMENT, "optional": True}}],
@@ -162,11 +165,6 @@ def environment(job: PodJob) -> dict[str, str]:
         # Huge pages are not requested, so libfabric must not take them.
         variables |= {"FI_EFA_USE_HUGE_PAGE": "0"}
     return variables
-
-
-def _of_pod(name: str, path: str) -> Manifest:
-    """A variable that Kubernetes fills in."""
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def _check(job: PodJob) -> list[str]:

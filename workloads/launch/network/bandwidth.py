@@ -133,8 +133,8 @@ def main() -> int:
     print(f"network {found.network}; {options.to / REPORT_FILE}", flush=True)
     if verdict is None:
         return 0
-    told = f"all-reduce over {found.num_nodes} node(s), {found.num_processes} processes: {verdict.state}: "
-    told += verdict.text
+    nodes = f"{found.num_nodes} node(s), {found.num_processes} processes"
+    told = f"all-reduce over {nodes}: {verdict.state}: {verdict.text}"
     if verdict.state == "low":
         tell(f"error: {told}")
         return USAGE_ERROR

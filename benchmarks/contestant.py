@@ -40,7 +40,7 @@ class ContestantFailedError(RuntimeError):
         self.message, self.out_of_memory = message, out_of_memory
 
     def __str__(self) -> str:
-        return self.message
+        return f"{'out of memory: ' * self.out_of_memory}{self.message}"
 
 
 @dataclass(frozen=True)

@@ -93,12 +93,10 @@ class _OnDevice(Pretraining):
     def weights(self) -> dict[str, Tensor]:
         with self._device:
             weights = super().weights()
+        if not self.config.model.init_from:
+            return weights
         # Memory of a file that safetensors maps cannot be parked.
-        return (
-            {name: tensor.clone() for name, tensor in weights.items()}
-            if self.config.model.init_from
-            else weights
-        )
+        return {name: tensor.clone() for name, tensor in weights.items()}
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ import resource
 import statistics
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -241,22 +242,15 @@ def peak_memory_mib(work: Callable[[], object]) -> float:
     """Largest sum of proportional set sizes of all descendants while ``work`` runs, sampled."""
     import psutil
 
-    peak, finished = 0, threading.Event()
-
-    def sample() -> None:
-        nonlocal peak
-        while not finished.wait(0.02):
+    peak = 0
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(work)
+        while not working.done():
             with suppress(psutil.Error):  # a process has ended meanwhile
                 children = psutil.Process().children(recursive=True)
                 peak = max(peak, sum(child.memory_full_info().pss for child in children))
-
-    sampler = threading.Thread(target=sample)
-    sampler.start()
-    try:
-        work()
-    finally:
-        finished.set()
-        sampler.join()
+            time.sleep(0.02)
+    working.result()  # raises what the work has raised
     return peak / 2**20
 
 

@@ -29,7 +29,7 @@ from transformers import pipeline
 
 from benchmarks.case import Case, Settings
 from benchmarks.contestant import clock
-from benchmarks.figures import extent, seconds_are
+from benchmarks.figures import DTYPES, extent, precisions_of, seconds_are
 from benchmarks.ours import MAX_RESIDUES, drawn_proteins, model_folder
 from workloads.esm2.alphabet import decode
 from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
@@ -101,17 +101,16 @@ def measure(
         arms = {best: arms[best]}
     searched = len(arms)
     arms[f"{best}, lists"] = Contestant(partial(plain, batch_size=size, as_lists=True))
-    types = {} if is_cuda else {"fp32": torch.float32}  # which flash attention lacks
-    if is_cuda or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
-        types["bf16"] = torch.bfloat16
+    types = precisions_of(device)
+    if "bf16" in types:
         half = load(dtype=torch.bfloat16)
         arms[f"{best}, bf16"] = Contestant(partial(plain, pipe=half, batch_size=size))
     answer = EMBEDDING if each == "mean" else RESIDUE_EMBEDDINGS
-    for name, dtype in types.items():
+    for name in reversed(types):
         engine = Engine(
             load_model(str(folder)),
             device=device,
-            dtype=dtype,
+            dtype=DTYPES[name],
             max_residues=MAX_RESIDUES,
             compile_from=0 if is_cuda else None,
         )

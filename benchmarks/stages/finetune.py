@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.case import Case, Settings
-from benchmarks.contestant import synchronize
+from benchmarks.contestant import REHEARSED, STEADY, synchronize
 from benchmarks.ours import model_folder
 from workloads.esm2.finetune.method_table import METHODS, Method, method_run
 from workloads.esm2.finetune.objective import FineTuning
@@ -29,8 +29,6 @@ GOAL_GB = 3.3
 """Peak of all methods together in AWS's post, for LoRA beside a frozen base in bf16."""
 TOKENS, PACKS_PER_STEP = 4096, 4
 MAX_RESIDUES = 510
-STEADY_SECONDS, STEADY_PACKS = 20.0, 20
-"""Least length of the window that is measured, after two steps that compile."""
 QLORA = Method("qlora", accumulation=True, checkpointing=True, lora=True)
 
 
@@ -71,8 +69,11 @@ def _config(size: str, folder: Path, settings: Settings) -> RunFile:
 
 
 def measure(config: RunFile, settings: Settings) -> dict[str, Any]:
-    """Peak memory of a run, and its rate over a window from idle device to idle device."""
-    seconds, packs = (0.0, 1) if settings.rehearsal else (STEADY_SECONDS, STEADY_PACKS)
+    """Peak memory of a run, and its rate over a window from idle device to idle device, in packs for steps.
+
+    The window begins after two steps, which compile.
+    """
+    window = REHEARSED if settings.rehearsal else STEADY
     with processes() as here:
         trainer = Trainer(FineTuning(config), here)
         steps = trainer.steps()
@@ -81,7 +82,7 @@ def measure(config: RunFile, settings: Settings) -> dict[str, Any]:
         synchronize(here.device)
         done: Counter[str] = Counter()
         started = time.perf_counter()
-        while done["packs"] < packs or time.perf_counter() - started < seconds:
+        while done["packs"] < window.steps or time.perf_counter() - started < window.seconds:
             step = next(steps)
             trainer.step(step)
             done.update(packs=len(step.packs), proteins=step.num_proteins)

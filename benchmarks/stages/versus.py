@@ -81,6 +81,7 @@ class Entry:
 def run(case: Case, settings: Settings) -> dict[str, Any]:
     """Run the rounds. Batches that do not fit are halved; the others continue when one contestant fails."""
     rehearsal, device = settings.rehearsal, settings.device
+    trial, warmup, steady = (REHEARSED,) * 3 if rehearsal else (TRIAL, WARMUP, STEADY)
     batches = {"guidance": GUIDANCE_BATCH_SIZE, "tuned": 4, OURS: LEAST[OURS]}
     if not rehearsal:
         batches |= {"tuned": int(case.values["tuned_batch"]), OURS: int(case.values["tokens_per_pack"])}
@@ -92,38 +93,30 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
         errors: dict[str, str] = {}
         for key, batch in batches.items():
             entry = Entry(key, model, settings.data, folder, batch, compiled=not rehearsal)
-            entry = _in_faster_type(entry, precisions_of(device), REHEARSED if rehearsal else TRIAL)
+            entry = _in_faster_type(entry, precisions_of(device), trial)
             try:
-                running[key], entries[key] = _started(entry, REHEARSED if rehearsal else WARMUP)
+                running[key], entries[key] = _started(entry, warmup)
                 stack.callback(running[key].close)
             except ContestantFailedError as error:
-                errors[key] = _message(error)
+                errors[key] = str(error)
         windows: dict[str, list[Window]] = {key: [] for key in running}
         ceilings = []
         for number in range(ROUNDS[device.type]):
             ceilings.append(ceiling_of(device)[0])
             for key in list(running)[:: 1 if number % 2 == 0 else -1]:
                 try:
-                    windows[key].append(running[key].window(REHEARSED if rehearsal else STEADY))
+                    windows[key].append(running[key].window(steady))
                 except ContestantFailedError as error:
-                    errors[key] = _message(error)
+                    errors[key] = str(error)
                     del running[key], windows[key]
             rates = (f"{key} {found[-1].residues_per_second:,.0f}" for key, found in windows.items())
             print(f"round {number + 1}: {', '.join(rates)}", flush=True)
-        contestants = {
-            key: {
-                **figures_of(
-                    found,
-                    model,
-                    device,
-                    ceilings,
-                    tokens_per_pack=entries[key].batch if key == OURS else None,
-                ),
-                "batch": entries[key].batch,
-                "precision": entries[key].precision,
-            }
-            for key, found in windows.items()
-        }
+        contestants = {}
+        for key, found in windows.items():
+            batch = entries[key].batch
+            tokens = batch if key == OURS else None
+            figures = figures_of(found, model, device, ceilings, tokens_per_pack=tokens)
+            contestants[key] = {**figures, "batch": batch, "precision": entries[key].precision}
     goals = GOALS.get((device.type, case.size), {}) if not rehearsal else {}
     return {"contestants": contestants, **compared(windows, goals, errors)}
 
@@ -154,10 +147,6 @@ def _started(entry: Entry, warmup: Grant) -> tuple[ContestantProcess, Entry]:
             entry = replace(entry, batch=entry.batch // 2)
         else:
             return process, entry
-
-
-def _message(error: ContestantFailedError) -> str:
-    return f"{'out of memory: ' * error.out_of_memory}{error}"
 
 
 def compared(

@@ -76,14 +76,6 @@ def run_entry_point(name: EntryPointName, words: Sequence[str]) -> None:
             raise RunError(f"BioNeMo's {name} ended with {ended.code}; its lines above say why") from None
 
 
-def examples() -> list[tuple[EntryPointName, list[str]]]:
-    """A command line of each form."""
-    folder = Path(__file__).parents[1] / "esm2/configs"
-    configs = [load_config(folder / file, overrides) for file, overrides in EXAMPLES]
-    data = Data(ExportFiles(Path("data")), num_validation=100_000, num_classes=2)
-    return [(entry_point_of(config), arguments(config, Devices(1, 8), data)) for config in configs]
-
-
 def source_of(module: str) -> ast.Module:
     """Parse a module of BioNeMo's without importing it: an import takes a GPU's driver.
 
@@ -123,9 +115,12 @@ def options_in(source: ast.Module) -> set[str]:
 
 def problems() -> list[str]:
     """What the installed BioNeMo does not take of what we give it."""
-    found = []
-    for name, words in examples():
-        given = {word.partition("=")[0] for word in words}
+    found, folder = [], Path(__file__).parents[1] / "esm2/configs"
+    data = Data(ExportFiles(Path("data")), num_validation=100_000, num_classes=2)
+    for file, overrides in EXAMPLES:
+        config = load_config(folder / file, overrides)
+        name = entry_point_of(config)
+        given = {word.partition("=")[0] for word in arguments(config, Devices(1, 8), data)}
         taken = options_in(source_of(module_of(name)))
         found += [f"{name} has no {option}" for option in sorted(given - taken)]
     converter = source_of(module_of("convert"))

@@ -78,7 +78,7 @@ class Blame:
 
 
 def frames_of(stack: str) -> list[Frame]:
-    """Innermost first, of the stack of one thread that ``faulthandler`` has written."""
+    """Frames of the stack of one thread that ``faulthandler`` has written, the innermost first."""
     found = (_FRAME.match(line) for line in stack.splitlines())
     return [
         Frame(_ABOVE.sub("", match["path"]), int(match["line"]), match["name"]) for match in found if match

@@ -106,16 +106,16 @@ def measure(
         half = load(dtype=torch.bfloat16)
         arms[f"{best}, bf16"] = Contestant(partial(plain, pipe=half, batch_size=size))
     answer = EMBEDDING if each == "mean" else RESIDUE_EMBEDDINGS
-    for name in reversed(types):
+    for precision in reversed(types):
         engine = Engine(
             load_model(str(folder)),
             device=device,
-            dtype=DTYPES[name],
+            dtype=DTYPES[precision],
             max_residues=MAX_RESIDUES,
             compile_from=0 if is_cuda else None,
         )
         engine.warm_up(answer)
-        arms[f"ours, {name}"] = Contestant(partial(engine.run, answer=answer))
+        arms[f"ours, {precision}"] = Contestant(partial(engine.run, answer=answer))
     for arm in list(arms.values())[searched:]:
         _rate(arm, warm_up, device)
     for number, proteins in enumerate(rounds):

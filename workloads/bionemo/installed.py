@@ -114,7 +114,7 @@ def options_in(source: ast.Module) -> set[str]:
 
 
 def problems() -> list[str]:
-    """What the installed BioNeMo does not take of what we give it."""
+    """List the options and commands that we give and the installed BioNeMo does not take."""
     found, folder = [], Path(__file__).parents[1] / "esm2/configs"
     data = Data(ExportFiles(Path("data")), num_validation=100_000, num_classes=2)
     for file, overrides in EXAMPLES:

@@ -43,7 +43,7 @@ ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 
 
 def model_folder(config: RunFile) -> Path:
-    """Where the model is.
+    """Return the folder of the model.
 
     Raises:
         ValueError: if it is not there.

@@ -30,7 +30,7 @@ class PodService(PodSettings):
 
 
 def manifests(service: PodService) -> list[Manifest]:
-    """In the order in which they are made: who may reach pods is settled before there are any."""
+    """Return manifests in the order of their creation: who may reach pods is settled before there are any."""
     selector = _selector(service)
     labels = {"app.kubernetes.io/name": "esm2", ENDPOINT_LABEL: service.name}
     metadata = {"name": service.name, "namespace": service.namespace, "labels": labels}

@@ -77,7 +77,9 @@ def pod_template(job: PodJob, command: list[str], container_name: str, *, agent:
         main["ports"] = [{"name": name, "containerPort": port} for name, port in ports.items()]
     # It sees the devices that the main container gets, and makes the working folder, which would be root's if
     # Kubernetes made it.
-    before = [made("check", _check(job), all_sizes, "/")]
+    check = ["python3", "-m", "workloads.launch.pod_check", f"--folder={job.work_folder}"]
+    check += [f"--gpus={job.num_gpus}", f"--neuron={job.num_neuron_devices}", f"--efa={job.num_efa}"]
+    before = [made("check", check, all_sizes, "/")]
     if (stage := STAGES[job.stage]).trains:
         prepare = ["python3", "-m", stage.pod_data_module, *run_arguments(job)]
         before.append(made("data", prepare, sizes, job.work_folder))
@@ -165,11 +167,6 @@ def environment(job: PodJob) -> dict[str, str]:
         # Huge pages are not requested, so libfabric must not take them.
         variables |= {"FI_EFA_USE_HUGE_PAGE": "0"}
     return variables
-
-
-def _check(job: PodJob) -> list[str]:
-    words = ["python3", "-m", "workloads.launch.pod_check", f"--folder={job.work_folder}"]
-    return [*words, f"--gpus={job.num_gpus}", f"--neuron={job.num_neuron_devices}", f"--efa={job.num_efa}"]
 
 
 def _volumes(job: PodJob, *, agent: bool) -> tuple[list[Manifest], list[Manifest]]:

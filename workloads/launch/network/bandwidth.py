@@ -85,7 +85,7 @@ def line(cells: Sequence[str]) -> str:
 
 
 def run(here: Processes, log: NcclLog) -> Sweep:
-    """Measure, and tell each size as soon as it is known."""
+    """Measure all sizes, and print each at once."""
     if here.is_first:
         print(line(TITLES), flush=True)
     points = []

@@ -27,7 +27,7 @@ LARGE_BYTES = {"cuda": 64 << 20, "cpu": 1 << 20}
 
 
 def check(here: Processes) -> Point:
-    """Add up a small and a large buffer; how long the large one took.
+    """Add up a small and a large buffer, and time the large one.
 
     Raises:
         WrongSum: if something else came out.

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import re
@@ -39,7 +40,16 @@ from typing import Any, cast
 
 import torch
 
-from benchmarks.case import Case, Settings, Stage, case_id, is_out_of_memory, read_lines
+from benchmarks.case import (
+    Case,
+    Settings,
+    Stage,
+    case_id,
+    is_out_of_memory,
+    prepare_unless_there,
+    read_lines,
+    say,
+)
 from benchmarks.contestant import use_one_device
 
 STAGES = "ceilings,parity,hygiene,profile,speed,versus,quality,finetune,embed,serve"
@@ -70,26 +80,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     stages = options.stages.split(",")
     if unknown := [name for name in stages if find_spec(f"benchmarks.stages.{name}") is None]:
         raise SystemExit(f"error: --stages: got {', '.join(unknown)}; allowed are {STAGES},data")
-    if not options.data.exists():
-        from workloads.run_file import RunFile
-        from workloads.run_kinds import prepare
-        from workloads.training.config import DataConfig
-
-        prepare(RunFile(name="benchmark", data=DataConfig(path=str(options.data))))
+    prepare_unless_there(options.data)
     options.out.mkdir(parents=True, exist_ok=True)
     machine = {**_machine(device), "data": str(options.data), "rehearsal": options.rehearsal}
     verdicts: list[str] = []
     cases = [case for name in stages for case in _cases(name, settings)]
     for case in _wanted(cases, options, machine):
         elapsed = time.monotonic() - started
-        if options.until is not None and elapsed + case.seconds > options.until:
-            _say(f"{case.id}: not started, {case.seconds:.0f} s after {elapsed:.0f} s would pass --until")
+        if elapsed + case.seconds > options.until:
+            say(f"{case.id}: not started, {case.seconds:.0f} s after {elapsed:.0f} s would pass --until")
             verdicts.append("not started")
             continue
-        limit = 2 * case.seconds + GRACE_SECONDS
-        if options.until is not None:
-            limit = min(limit, options.until - elapsed + UNTIL_GRACE_SECONDS)
-        _say(f"{case.id}: started, about {case.seconds:.0f} s")
+        limit = min(2 * case.seconds + GRACE_SECONDS, options.until - elapsed + UNTIL_GRACE_SECONDS)
+        say(f"{case.id}: started, about {case.seconds:.0f} s")
         began = time.monotonic()
         result = _run_apart(case, given, limit)
         line = {
@@ -106,9 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        _say(f"{case.id}: {line['verdict']} in {line['seconds']:.0f} s {line.get('error', '')}")
+        say(f"{case.id}: {line['verdict']} in {line['seconds']:.0f} s {line.get('error', '')}")
         verdicts.append(str(line["verdict"]))
-    _say("; ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts)) or "nothing to do")
+    say("; ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts)) or "nothing to do")
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -117,7 +120,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--stages", default=STAGES, help="stages, with commas; default: %(default)s")
     parser.add_argument("--only", nargs="+", default=[], help="only cases whose name has one of these in it")
-    parser.add_argument("--until", type=float, help="seconds from the start after which no case may end")
+    until = "seconds from the start after which no case may end"
+    parser.add_argument("--until", type=float, default=math.inf, help=until)
     parser.add_argument("--out", type=Path, default=Path("runs/acceptance"), help="folder for the lines")
     parser.add_argument(
         "--done", type=Path, nargs="+", default=[], help="lines whose cases are not run again"
@@ -147,10 +151,8 @@ def _machine(device: torch.device) -> dict[str, Any]:
 
 def _processor() -> str:
     """Name, family and model: virtual machines give one name to processors of several generations."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        text = ""
+    file = Path("/proc/cpuinfo")
+    text = file.read_text() if file.is_file() else ""
     found = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)$", text, re.MULTILINE))
     name = found.get("model name", platform.machine())
     return f"{name}, family {found['cpu family']}, model {found['model']}" if "cpu family" in found else name
@@ -165,7 +167,7 @@ def _cases(name: str, settings: Settings) -> list[Case]:
     try:
         return _stage(name).cases(settings)
     except Exception as error:
-        _say(f"{name}: {type(error).__name__}: {error}")
+        say(f"{name}: {type(error).__name__}: {error}")
         return [Case(name, "-", "-", "-", 1)]
 
 
@@ -179,7 +181,7 @@ def _wanted(cases: list[Case], options: argparse.Namespace, machine: dict[str, A
     wanted = [case for case in cases if not options.only or any(text in case.id for text in options.only)]
     done = [case for case in wanted if before.get(case.id, "failed") != "failed"]
     if done:
-        _say(f"done before: {', '.join(case.id for case in done)}")
+        say(f"done before: {', '.join(case.id for case in done)}")
     return sorted((case for case in wanted if case not in done), key=lambda case: case.id in before)
 
 
@@ -236,10 +238,6 @@ def _run_here(wanted: str, settings: Settings, result: Path) -> None:
         traceback.print_exc()
         figures = {"verdict": "out of memory", "error": f"{type(error).__name__}: {error}"}
     result.write_text(json.dumps(figures))
-
-
-def _say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,18 +22,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.case import Line, read_lines
-from benchmarks.contestant import COUNTS, ContestantFailedError, ContestantProcess, Gate, Grant, Window
+from benchmarks.case import Line, prepare_unless_there, read_lines, say
+from benchmarks.contestant import ContestantFailedError, ContestantProcess, Gate, Grant, Window
 from workloads.bionemo.command import SPECIAL_TOKENS, Data, Devices, arguments, row_tokens, step_proteins
 from workloads.bionemo.config import BionemoConfig
 from workloads.bionemo.export import export_run
 from workloads.bionemo.export_files import export_files
-from workloads.bionemo.installed import require, run_entry_point
-from workloads.bionemo.options import recorded_release
+from workloads.bionemo.installed import recorded_release, require, run_entry_point
 from workloads.bionemo.recorder import TRAIN_LOSS, registered
 from workloads.esm2.shapes import SHAPES
 from workloads.run_file import ModelConfig, RunFile
-from workloads.run_kinds import prepare as prepare_run
 from workloads.training.command_line import RunError
 from workloads.training.config import DataConfig, OptimConfig, TrainConfig
 from workloads.training.records import ProteinSplit
@@ -92,30 +88,32 @@ def main(given: Sequence[str] | None = None) -> None:
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The windows of each micro batch size; one that does not fit into memory is left out."""
-    if not options.data.exists():
-        prepare_run(RunFile(name="benchmark", data=DataConfig(path=str(options.data))))
-    found: dict[str, Any] = {}
+    prepare_unless_there(options.data)
+    found: dict[int, list[Window]] = {}
     for size in options.micro_batch:
         arm = arm_of(options.model, options.data, size, folder / str(size))
         try:
-            found[str(size)] = [asdict(window) for window in _windows(arm, options.rounds, options.quick)]
+            found[size] = _windows(arm, options.rounds, options.quick)
         except ContestantFailedError as error:
             if not error.out_of_memory:
                 raise SystemExit(f"error: {error}") from None
-            _say(f"micro batches of {size} do not fit")
+            say(f"micro batches of {size} do not fit")
     if not found:
         raise ValueError(f"none of the micro batches {options.micro_batch} fits; --micro-batch names others")
-    rates = {size: _rate(windows) for size, windows in found.items()}
+    rates = {
+        size: statistics.median(window.residues_per_second for window in windows)
+        for size, windows in found.items()
+    }
     best = max(rates, key=lambda size: rates[size])
     return {
         "model": options.model,
         "data": str(options.data),
         "device": torch.cuda.get_device_name(0) if torch.cuda.is_available() else "cpu",
         "release": recorded_release(),
-        "micro_batch": int(best),
+        "micro_batch": best,
         "residues_per_second": rates[best],
         "by_micro_batch": rates,
-        "windows": found,
+        "windows": {size: [asdict(window) for window in windows] for size, windows in found.items()},
     }
 
 
@@ -154,13 +152,9 @@ def step_counts(
 ) -> tuple[float, ...]:
     """``COUNTS`` of a step with so many proteins in rows of so many tokens, cut off there."""
     cut = np.minimum(lengths + SPECIAL_TOKENS, tokens)
-    counts = {
-        "proteins": proteins,
-        "residues": float((cut - SPECIAL_TOKENS).mean()) * proteins,
-        "attended_pairs": float((cut.astype(np.float64) ** 2).mean()) * proteins,
-        "slots": proteins * tokens,
-    }
-    return tuple(counts[name] for name in COUNTS)
+    residues = float((cut - SPECIAL_TOKENS).mean()) * proteins
+    attended_pairs = float((cut.astype(np.float64) ** 2).mean()) * proteins
+    return proteins, residues, attended_pairs, proteins * tokens
 
 
 def beside(result: dict[str, Any], lines: Sequence[Line]) -> dict[str, Any]:
@@ -207,14 +201,6 @@ def _windows(arm: BionemoArm, rounds: int, is_quick: bool) -> list[Window]:
         return [process.window(window) for _ in range(rounds)]
     finally:
         process.close()
-
-
-def _rate(windows: Sequence[dict[str, Any]]) -> float:
-    return statistics.median(window["residues"] / window["seconds"] for window in windows)
-
-
-def _say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def _parse(given: Sequence[str] | None) -> argparse.Namespace:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +79,20 @@ class Stage(Protocol):
             ``failed`` with an ``error`` keeps the figures of a case that failed in part. The default is
             ``measured``.
         """
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def prepare_unless_there(data: Path) -> None:
+    """Prepare the embedded proteins in a folder that does not exist."""
+    if not data.exists():
+        from workloads.run_file import RunFile
+        from workloads.run_kinds import prepare
+        from workloads.training.config import DataConfig
+
+        prepare(RunFile(name="benchmark", data=DataConfig(path=str(data))))
 
 
 def read_lines(files: Iterable[Path]) -> list[Line]:

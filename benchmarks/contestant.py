@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import resource
 import sys
 import time
 import traceback
@@ -37,8 +36,11 @@ class ContestantFailedError(RuntimeError):
     """A contestant ended with an exception."""
 
     def __init__(self, message: str, out_of_memory: bool) -> None:
-        super().__init__(message)
-        self.out_of_memory = out_of_memory
+        super().__init__(message, out_of_memory)  # both, so that it can be sent to another process
+        self.message, self.out_of_memory = message, out_of_memory
+
+    def __str__(self) -> str:
+        return f"{'out of memory: ' * self.out_of_memory}{self.message}"
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,6 @@ class Grant:
     """Micro-batches of a step of our contestant; None is what its configuration says."""
     weights_to: Path | None = None
     """File for the weights at the end of the window."""
-    save: bool = False
-    """Whether our contestant writes a checkpoint at the end of the window."""
 
 
 STEADY = Grant(seconds=20, steps=20)
@@ -108,12 +108,11 @@ class Gate:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.packs_per_step: int | None = None
         self.weights: Callable[[], dict[str, Tensor]] = dict
-        """Returns the model's weights; the contestant sets it, like the next three."""
+        """Returns the model's weights; the contestant sets it, like the next two."""
         self.state: Callable[[], Iterable[Tensor]] = tuple
         """Returns the tensors that leave the device between windows."""
         self.loss_sum: Callable[[], float] | None = None
         """Returns the sum of the losses of all steps so far; not needed if ``count`` is given the losses."""
-        self.save: Callable[[], None] = lambda: None
         self._ask, self._parks = ask, parks
         # Added up on the device: reading a count would make the host wait for every step.
         self._totals = torch.zeros(len(COUNTS) + 1, dtype=torch.float64, device=self.device)
@@ -143,13 +142,11 @@ class Gate:
         *counts, counted = self._totals.tolist()
         if grant.weights_to is not None:
             torch.save({name: tensor.cpu() for name, tensor in self.weights().items()}, grant.weights_to)
-        if grant.save:
-            self.save()
         named = {name: int(value) for name, value in zip(COUNTS, counts, strict=True)}
         loss = (counted if losses is None else losses) / self._steps
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        if self.device.type == "cuda":
-            peak = torch.cuda.max_memory_allocated()
+        from workloads.training.hardware import peak_memory_bytes  # brings transformers
+
+        peak = peak_memory_bytes(self.device)
         return self._wait(Window(seconds, self._steps, **named, loss=loss, peak_bytes=peak))
 
     def _wait(self, window: Window | None) -> bool:
@@ -227,7 +224,9 @@ class ContestantProcess:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         # A daemon may not have children, and data loader workers are children.
-        self._process = context.Process(target=_serve, args=(contestant, theirs), name=f"contestant {name}")
+        self._process = context.Process(
+            target=_serve, args=(name, contestant, theirs), name=f"contestant {name}"
+        )
         self._process.start()
         theirs.close()
 
@@ -266,15 +265,9 @@ class ContestantProcess:
             raise ContestantFailedError(
                 f"{self.name} ended without a message (status {status}); was it out of memory?", status == -9
             ) from None
-        if isinstance(message, _Failure):
-            raise ContestantFailedError(f"{self.name}: {message.text}", message.out_of_memory)
+        if isinstance(message, ContestantFailedError):
+            raise message
         return message
-
-
-@dataclass(frozen=True)
-class _Failure:
-    text: str
-    out_of_memory: bool
 
 
 def use_one_device() -> torch.device:
@@ -286,7 +279,7 @@ def use_one_device() -> torch.device:
     return torch.device("cpu")
 
 
-def _serve(contestant: Contestant, connection: Connection) -> None:
+def _serve(name: str, contestant: Contestant, connection: Connection) -> None:
     # Standard output belongs to the parent.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     device = use_one_device()
@@ -305,5 +298,5 @@ def _serve(contestant: Contestant, connection: Connection) -> None:
         out_of_memory = is_out_of_memory(error)
         if not out_of_memory:
             traceback.print_exc()
-        connection.send(_Failure(f"{type(error).__name__}: {error}", out_of_memory))
+        connection.send(ContestantFailedError(f"{name}: {type(error).__name__}: {error}", out_of_memory))
         raise SystemExit(1) from None

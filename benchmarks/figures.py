@@ -85,6 +85,10 @@ def figures_of(
     }
 
 
+def extent(values: Sequence[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
 def seconds_are(device: torch.device) -> str:
     return "wall" if device.type == "cuda" else "CPU seconds of one thread"
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
-from transformers import EsmConfig, EsmForMaskedLM
+from transformers import EsmForMaskedLM
 
 from benchmarks.case import Settings
 from benchmarks.contestant import Gate, training_state
@@ -18,13 +20,12 @@ from workloads.esm2.model import published_config
 from workloads.esm2.pretrained import save_esm
 from workloads.esm2.pretraining import Pretraining
 from workloads.run_file import ModelConfig, ModelSize, RunFile
-from workloads.training.checkpoint import Checkpointer
 from workloads.training.config import DataConfig, OptimConfig, TrainConfig
 from workloads.training.loader import ReadAhead, StepPacks, step_packs
 from workloads.training.packing import Position
 from workloads.training.parallel import bare
 from workloads.training.processes import processes
-from workloads.training.progress import Progress
+from workloads.training.records import ProteinSplit
 from workloads.training.trainer import Trainer
 
 SEED = 0
@@ -36,21 +37,35 @@ RECIPE_TOKENS = 2_097_152
 
 def model_of(size: str, settings: Settings, folder: Path) -> ModelConfig:
     """Return a published size with random weights; in a rehearsal a tiny model, written to ``folder``."""
-    if not settings.rehearsal:
-        published = next(name for name in get_args(ModelSize) if name == size)
-        return ModelConfig(size=published, max_residues=MAX_RESIDUES)
-    config = tiny_config()
+    if settings.rehearsal:
+        return ModelConfig(init_from=str(model_folder(size, settings, folder)), max_residues=MAX_RESIDUES)
+    published = next(name for name in get_args(ModelSize) if name == size)
+    return ModelConfig(size=published, max_residues=MAX_RESIDUES)
+
+
+def model_folder(size: str, settings: Settings, folder: Path) -> Path:
+    """Write a published size with random weights, in a rehearsal a tiny model, in transformers' format."""
+    config = published_config(size)
+    if settings.rehearsal:
+        config.num_hidden_layers, config.hidden_size, config.intermediate_size = 2, 32, 64
+        config.num_attention_heads = 2
     torch.manual_seed(SEED)
-    save_esm(folder / "tiny", config, EsmForMaskedLM(config).state_dict())
-    return ModelConfig(init_from=str(folder / "tiny"), max_residues=MAX_RESIDUES)
+    save_esm(folder / "model", config, EsmForMaskedLM(config).state_dict())
+    return folder / "model"
 
 
-def tiny_config() -> EsmConfig:
-    """Return the shape of a rehearsal's model."""
-    config = published_config("8M")
-    config.num_hidden_layers, config.hidden_size, config.intermediate_size = 2, 32, 64
-    config.num_attention_heads = 2
-    return config
+def drawn_proteins(settings: Settings, number: int) -> list[npt.NDArray[np.uint8]]:
+    """Distinct proteins of the prepared folder that both sides read whole, in a drawn order."""
+    split = ProteinSplit(settings.data, "train")
+    places, lengths = split.draw(0, split.num_units, SEED, 0)
+    short = np.flatnonzero(lengths <= MAX_RESIDUES)
+    if len(short) < number:
+        raise ValueError(
+            f"--data: {settings.data} has {len(short)} proteins of at most {MAX_RESIDUES} residues; expected "
+            f"at least {number}"
+        )
+    chosen = np.random.default_rng(SEED).permutation(short)[:number]
+    return [split.residues(places[index]) for index in chosen.tolist()]
 
 
 def run_config(
@@ -78,12 +93,10 @@ class _OnDevice(Pretraining):
     def weights(self) -> dict[str, Tensor]:
         with self._device:
             weights = super().weights()
+        if not self.config.model.init_from:
+            return weights
         # Memory of a file that safetensors maps cannot be parked.
-        return (
-            {name: tensor.clone() for name, tensor in weights.items()}
-            if self.config.model.init_from
-            else weights
-        )
+        return {name: tensor.clone() for name, tensor in weights.items()}
 
 
 @dataclass(frozen=True)
@@ -91,18 +104,9 @@ class Ours:
     """Our loop in one process."""
 
     config: RunFile
-    checkpoints: Path | None = None
-    """Folder to save in, and to resume from if it has a checkpoint."""
 
     def run(self, gate: Gate) -> None:
-        with trainer_of(self.config) as trainer, ExitStack() as stack:
-            if self.checkpoints is not None:
-                identity = trainer.objective.identity(trainer.here)
-                checkpointer = stack.enter_context(Checkpointer(self.checkpoints, trainer.here, identity, 1))
-                saved = checkpointer.restore(trainer.model, trainer.optimizers)
-                if saved is not None:
-                    trainer.progress = Progress(**saved["progress"])
-                gate.save = lambda: _save(checkpointer, trainer)
+        with trainer_of(self.config) as trainer:
             gate.weights = bare(trainer.model).state_dict
             gate.state = lambda: training_state(trainer.model, trainer.optimizers)
             gate.loss_sum = lambda: _losses(trainer)
@@ -120,13 +124,6 @@ class Ours:
 def _losses(trainer: Trainer) -> float:
     trainer.settle()
     return trainer.progress.loss_sum
-
-
-def _save(checkpointer: Checkpointer, trainer: Trainer) -> None:
-    """Save the state of a trainer that has settled."""
-    progress = {"progress": asdict(trainer.progress)}
-    checkpointer.save(trainer.progress.step, trainer.model, trainer.optimizers, progress)
-    checkpointer.finish()
 
 
 @contextmanager

@@ -111,7 +111,7 @@ class Trainers:
     """``guidance`` or ``tuned``."""
     model: ModelConfig
     rows: Path
-    """Folder for rows; written unless it is there."""
+    """Folder for rows; written unless it is there, before any time is taken."""
     data: Path
     batch_size: int
     precision: Precision
@@ -125,14 +125,10 @@ class Trainers:
     def is_tuned(self) -> bool:
         return self.name == "tuned"
 
-    def store(self) -> None:
-        """Write the rows, before any time is taken."""
+    def run(self, gate: Gate) -> None:
         if not self.rows.exists():
             tokens = MAX_RESIDUES + SPECIAL_TOKENS if self.is_tuned else GUIDANCE_TOKENS
             store_rows(ProteinSplit(self.data, "train"), self.rows, tokens)
-
-    def run(self, gate: Gate) -> None:
-        self.store()
         # Set beforehand, dynamic shapes save the graph that torch would make for the first length alone.
         os.environ["ACCELERATE_DYNAMO_USE_DYNAMIC"] = str(int(self.is_tuned))
         config = starting_config(self.model)

@@ -11,14 +11,15 @@ from __future__ import annotations
 import csv
 import ctypes
 import gzip
+import math
 import random
 import resource
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -62,7 +63,6 @@ if __name__ == "__main__":
 class Turn:
     residues: int
     core_seconds: float
-    wall_seconds: float
     reading_seconds: float = 0.0
     """Core-seconds of the one process that reads and decompresses, which more cores do not shorten."""
 
@@ -84,7 +84,7 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
     cores = default_workers()
     with TemporaryDirectory(prefix="bench-data-") as name:
         folder = Path(name)
-        residues = write_input(settings.data, residues, folder / "whole.fasta.gz")
+        residues = write_input(settings.data, folder / "whole.fasta.gz", residues=residues)
         contestants = _contestants(settings.data, subset, folder, residues, cores)
         turns: dict[str, list[Turn]] = {name: [] for name in contestants}
         for _ in range(rounds):
@@ -125,7 +125,7 @@ def _contestants(
     (folder / "vocab.txt").write_text("\n".join(TOKENS))
     tokenizer = EsmTokenizer(str(folder / "vocab.txt"))
     few = folder / "subset.fasta.gz"
-    few_residues = write_input(data, None, few, subset)
+    few_residues = write_input(data, few, proteins=subset)
     sequences = [sequence for _, sequence in _records(few)]
     return {
         TOKENIZER: lambda: _timed(few_residues, lambda: tokenizer(sequences, add_special_tokens=False)),
@@ -139,7 +139,7 @@ def _contestants(
     }
 
 
-def write_input(data: Path, residues: int | None, path: Path, proteins: int | None = None) -> int:
+def write_input(data: Path, path: Path, *, proteins: float = math.inf, residues: float = math.inf) -> int:
     """Write proteins of a prepared folder, shaped as UniRef50's, until one of the limits.
 
     Returns:
@@ -148,7 +148,7 @@ def write_input(data: Path, residues: int | None, path: Path, proteins: int | No
     written = 0
     with gzip.open(path, "wt", compresslevel=6) as file:
         for number, (header, sequence) in enumerate(_uniref50_shaped(data)):
-            if number == proteins or (residues is not None and written >= residues):
+            if number == proteins or written >= residues:
                 break
             lines = "\n".join(sequence[start : start + 60] for start in range(0, len(sequence), 60))
             file.write(f">{header}\n{lines}\n")
@@ -178,9 +178,9 @@ def _uniref50_shaped(data: Path) -> Iterator[tuple[str, str]]:
 
 
 def _timed(residues: int, work: Callable[[], object]) -> Turn:
-    wall, cpu = time.perf_counter(), _core_seconds()
+    before = _core_seconds()
     work()
-    return Turn(residues, _core_seconds() - cpu, time.perf_counter() - wall)
+    return Turn(residues, _core_seconds() - before)
 
 
 def _core_seconds() -> float:
@@ -228,37 +228,29 @@ def _prepare(folder: Path, workers: int, residues: int) -> Turn:
 
     process = psutil.Process()
     others = set(process.children())
-    wall, cpu = time.perf_counter(), _core_seconds()
+    before = _core_seconds()
     with TemporaryDirectory(dir=folder) as fresh:
         command = [sys.executable, "-c", PREPARE, f"{folder}/whole.fasta.gz", f"{fresh}/out", str(workers)]
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        elapsed = time.perf_counter() - wall
     # The workers are children of a fork server, which outlives the run for a moment.
     while left := set(process.children()) - others:
         psutil.wait_procs(left)
-    return Turn(residues, _core_seconds() - cpu, elapsed, float(printed))
+    return Turn(residues, _core_seconds() - before, float(printed))
 
 
 def peak_memory_mib(work: Callable[[], object]) -> float:
     """Largest sum of proportional set sizes of all descendants while ``work`` runs, sampled."""
     import psutil
 
-    peak, finished = 0, threading.Event()
-
-    def sample() -> None:
-        nonlocal peak
-        while not finished.wait(0.02):
+    peak = 0
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(work)
+        while not working.done():
             with suppress(psutil.Error):  # a process has ended meanwhile
                 children = psutil.Process().children(recursive=True)
                 peak = max(peak, sum(child.memory_full_info().pss for child in children))
-
-    sampler = threading.Thread(target=sample)
-    sampler.start()
-    try:
-        work()
-    finally:
-        finished.set()
-        sampler.join()
+            time.sleep(0.02)
+    working.result()  # raises what the work has raised
     return peak / 2**20
 
 

@@ -15,27 +15,25 @@ relative difference of a protein's embedding from that of the fp32 pipeline is r
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import EsmForMaskedLM, pipeline
+from transformers import pipeline
 
 from benchmarks.case import Case, Settings
 from benchmarks.contestant import clock
-from benchmarks.ours import MAX_RESIDUES, SEED, tiny_config
+from benchmarks.figures import DTYPES, extent, precisions_of, seconds_are
+from benchmarks.ours import MAX_RESIDUES, drawn_proteins, model_folder
 from workloads.esm2.alphabet import decode
 from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine
-from workloads.esm2.model import published_config
-from workloads.esm2.pretrained import load_model, save_esm
-from workloads.training.records import ProteinSplit
+from workloads.esm2.pretrained import load_model
 
 CPU_GOAL = 2.0
 """Mean embeddings at 8M over the fp32 pipeline at its best batch size."""
@@ -91,8 +89,9 @@ def measure(
 ) -> dict[str, Any]:
     """Rates of all contestants. The first round warms up and finds the pipeline's best batch size."""
     warm_up, *rounds = rounds
-    plain = pipeline("feature-extraction", model=str(folder), device=device)
-    arms = {f"pipeline, batch {size}": Contestant(_pipeline(plain, size, each)) for size in sizes}
+    load = partial(pipeline, "feature-extraction", model=str(folder), device=device)
+    plain = partial(_pipeline, pipe=load(), each=each)
+    arms = {f"pipeline, batch {size}": Contestant(partial(plain, batch_size=size)) for size in sizes}
     for arm in arms.values():
         _rate(arm, warm_up[: sizes[0]], device)  # the first products of a process are slow
     best = max(arms, key=lambda name: _rate(arms[name], warm_up, device))
@@ -101,23 +100,22 @@ def measure(
     if is_cuda:  # one thread of a CPU has time for all of them
         arms = {best: arms[best]}
     searched = len(arms)
-    arms[f"{best}, lists"] = Contestant(_pipeline(plain, size, each, as_lists=True))
-    types = {} if is_cuda else {"fp32": torch.float32}  # which flash attention lacks
-    if is_cuda or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
-        types["bf16"] = torch.bfloat16
-        half = pipeline("feature-extraction", model=str(folder), device=device, dtype=torch.bfloat16)
-        arms[f"{best}, bf16"] = Contestant(_pipeline(half, size, each))
+    arms[f"{best}, lists"] = Contestant(partial(plain, batch_size=size, as_lists=True))
+    types = precisions_of(device)
+    if "bf16" in types:
+        half = load(dtype=torch.bfloat16)
+        arms[f"{best}, bf16"] = Contestant(partial(plain, pipe=half, batch_size=size))
     answer = EMBEDDING if each == "mean" else RESIDUE_EMBEDDINGS
-    for name, dtype in types.items():
+    for precision in reversed(types):
         engine = Engine(
             load_model(str(folder)),
             device=device,
-            dtype=dtype,
+            dtype=DTYPES[precision],
             max_residues=MAX_RESIDUES,
             compile_from=0 if is_cuda else None,
         )
         engine.warm_up(answer)
-        arms[f"ours, {name}"] = Contestant(partial(engine.run, answer=answer))
+        arms[f"ours, {precision}"] = Contestant(partial(engine.run, answer=answer))
     for arm in list(arms.values())[searched:]:
         _rate(arm, warm_up, device)
     for number, proteins in enumerate(rounds):
@@ -132,12 +130,12 @@ def measure(
         )
     ours = max((name for name in arms if name.startswith("ours")), key=lambda name: sum(arms[name].rates))
     ratios = {
-        name: _extent([a / b for a, b in zip(arms[ours].rates, arm.rates, strict=True)])
+        name: extent([a / b for a, b in zip(arms[ours].rates, arm.rates, strict=True)])
         for name, arm in arms.items()
         if name != ours
     }
     return {
-        "seconds_are": "wall" if is_cuda else "CPU seconds of one thread",
+        "seconds_are": seconds_are(device),
         "proteins_per_round": len(rounds[0]),
         "residues": sum(len(tokens) for proteins in rounds for tokens in proteins),
         "rounds": len(rounds),
@@ -146,35 +144,13 @@ def measure(
         "over_best": ratios[best],
         "contestants": {
             name: {
-                "residues_per_second": _extent(arm.rates),
+                "residues_per_second": extent(arm.rates),
                 "largest_relative_difference": arm.difference,
                 "ours_over_it": ratios.get(name),
             }
             for name, arm in arms.items()
         },
     }
-
-
-def model_folder(size: str, settings: Settings, folder: Path) -> Path:
-    """Write a published size with random weights, in a rehearsal a tiny model, in transformers' format."""
-    config = tiny_config() if settings.rehearsal else published_config(size)
-    torch.manual_seed(SEED)
-    save_esm(folder / "model", config, EsmForMaskedLM(config).state_dict())
-    return folder / "model"
-
-
-def drawn_proteins(settings: Settings, number: int) -> list[Tokens]:
-    """Distinct proteins of the prepared folder that both sides read whole, in a drawn order."""
-    split = ProteinSplit(settings.data, "train")
-    places, lengths = split.draw(0, split.num_units, SEED, 0)
-    short = np.flatnonzero(lengths <= MAX_RESIDUES)
-    if len(short) < number:
-        raise ValueError(
-            f"--data: {settings.data} has {len(short)} proteins of at most {MAX_RESIDUES} residues; expected "
-            f"at least {number}"
-        )
-    chosen = np.random.default_rng(SEED).permutation(short)[:number]
-    return [split.residues(places[index]) for index in chosen.tolist()]
 
 
 def rows(lines: list[dict[str, Any]]) -> list[dict[str, str]]:
@@ -198,14 +174,11 @@ def _shown(ratio: dict[str, float] | None) -> str:
 
 
 def _pipeline(
-    pipe: Any, batch_size: int, each: str, *, as_lists: bool = False
-) -> Callable[[Sequence[Tokens]], list[Array]]:
-    def embed(proteins: Sequence[Tokens]) -> list[Array]:
-        texts = (decode(tokens) for tokens in proteins)  # a generator makes the pipeline fill batches
-        found = pipe(texts, batch_size=batch_size, **({} if as_lists else {"return_tensors": True}))
-        return [_rows(hidden, len(tokens), each) for hidden, tokens in zip(found, proteins, strict=True)]
-
-    return embed
+    proteins: Sequence[Tokens], *, pipe: Any, batch_size: int, each: str, as_lists: bool = False
+) -> list[Array]:
+    texts = (decode(tokens) for tokens in proteins)  # a generator makes the pipeline fill batches
+    found = pipe(texts, batch_size=batch_size, **({} if as_lists else {"return_tensors": True}))
+    return [_rows(hidden, len(tokens), each) for hidden, tokens in zip(found, proteins, strict=True)]
 
 
 def _rows(hidden: Any, length: int, each: str) -> Array:
@@ -214,15 +187,10 @@ def _rows(hidden: Any, length: int, each: str) -> Array:
         listed = np.asarray(hidden[0][1 : length + 1], dtype=np.float32)
         return listed.mean(axis=0) if each == "mean" else listed
     rows = hidden[0, 1 : length + 1].float()
-    found: Array = (rows.mean(dim=0) if each == "mean" else rows).cpu().numpy()
-    return found
+    return cast(Array, (rows.mean(dim=0) if each == "mean" else rows).cpu().numpy())
 
 
 def _rate(arm: Contestant, proteins: Sequence[Tokens], device: torch.device) -> float:
     started = clock(device)
     arm.embed(proteins)  # its results lie on the host: the device is idle
     return sum(map(len, proteins)) / (clock(device) - started)
-
-
-def _extent(values: Sequence[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "min": min(values), "max": max(values)}

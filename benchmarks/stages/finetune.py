@@ -7,14 +7,15 @@ tokens, a micro-batch 4,096: eight proteins of 512 tokens. Without accumulation,
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.case import Case, Settings
-from benchmarks.contestant import synchronize
-from benchmarks.stages.embed import model_folder
+from benchmarks.contestant import REHEARSED, STEADY, synchronize
+from benchmarks.ours import model_folder
 from workloads.esm2.finetune.method_table import METHODS, Method, method_run
 from workloads.esm2.finetune.objective import FineTuning
 from workloads.run_file import RunFile, load_config
@@ -28,8 +29,6 @@ GOAL_GB = 3.3
 """Peak of all methods together in AWS's post, for LoRA beside a frozen base in bf16."""
 TOKENS, PACKS_PER_STEP = 4096, 4
 MAX_RESIDUES = 510
-STEADY_SECONDS, STEADY_PACKS = 20.0, 20
-"""Least length of the window that is measured, after two steps that compile."""
 QLORA = Method("qlora", accumulation=True, checkpointing=True, lora=True)
 
 
@@ -70,31 +69,34 @@ def _config(size: str, folder: Path, settings: Settings) -> RunFile:
 
 
 def measure(config: RunFile, settings: Settings) -> dict[str, Any]:
-    """Peak memory of a run, and its rate over a window from idle device to idle device."""
-    seconds, packs = (0.0, 1) if settings.rehearsal else (STEADY_SECONDS, STEADY_PACKS)
+    """Peak memory of a run, and its rate over a window from idle device to idle device, in packs for steps.
+
+    The window begins after two steps, which compile.
+    """
+    window = REHEARSED if settings.rehearsal else STEADY
     with processes() as here:
         trainer = Trainer(FineTuning(config), here)
         steps = trainer.steps()
         for _ in range(1 if settings.rehearsal else 2):
             trainer.step(next(steps))
         synchronize(here.device)
-        residues = slots = num_packs = num_proteins = 0
+        done: Counter[str] = Counter()
         started = time.perf_counter()
-        while num_packs < packs or time.perf_counter() - started < seconds:
+        while done["packs"] < window.steps or time.perf_counter() - started < window.seconds:
             step = next(steps)
             trainer.step(step)
-            residues, slots = residues + step.num_residues, slots + step.num_tokens
-            num_packs, num_proteins = num_packs + len(step.packs), num_proteins + step.num_proteins
+            done.update(packs=len(step.packs), proteins=step.num_proteins)
+            done.update(residues=step.num_residues, slots=step.num_tokens)
         synchronize(here.device)
         spent = time.perf_counter() - started
         figures = {
             "peak_gb": peak_memory_bytes(here.device) / 1e9,
-            "residues_per_second": residues / spent,
-            "fill": residues / slots,
-            "packs": num_packs,
+            "residues_per_second": done["residues"] / spent,
+            "fill": done["residues"] / done["slots"],
+            "packs": done["packs"],
             "tokens_per_pack": config.train.tokens_per_pack,
-            "proteins_per_pack": num_proteins / num_packs,
-            "mean_residues": residues / num_proteins,
+            "proteins_per_pack": done["proteins"] / done["packs"],
+            "mean_residues": done["residues"] / done["proteins"],
             "longest_residues": config.model.max_residues,
             "recomputes": config.train.activation_checkpointing,
             "frozen_bytes": sum(p.nbytes for p in trainer.model.parameters() if not p.requires_grad),

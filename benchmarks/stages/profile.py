@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -84,12 +84,11 @@ def summary(kernels: list[Kernel], wall: float) -> dict[str, Any]:
     """Return shares of the kernels' time, and of the wall time in which any of them ran."""
     busy = reached = 0.0
     spent: dict[str, float] = defaultdict(float)
-    calls: dict[str, int] = defaultdict(int)
+    calls = Counter(name for name, _, _ in kernels)
     for name, start, end in sorted(kernels, key=lambda kernel: kernel[1]):
         busy += max(0.0, end - max(start, reached))
         reached = max(reached, end)
         spent[name] += end - start
-        calls[name] += 1
     total = sum(spent.values())
     shares = dict.fromkeys(KINDS, 0.0)
     for name, time_spent in spent.items():

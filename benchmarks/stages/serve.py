@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import importlib.util
+import itertools
 import json
 import os
 import random
@@ -11,17 +12,17 @@ import socket
 import statistics
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.case import Case, Settings
-from benchmarks.stages.embed import drawn_proteins, model_folder
+from benchmarks.ours import drawn_proteins, model_folder
 from workloads.esm2.alphabet import decode
 
 SECONDS = 20
@@ -93,15 +94,14 @@ def _is_ready(port: int) -> bool:
 
 def load(port: int, users: int, proteins: Sequence[str], settle: float, seconds: float) -> dict[str, Any]:
     """Have users send requests for ``seconds`` after ``settle``; times of answers are in seconds."""
-    answers: list[tuple[float, int]] = []
-    errors: list[str] = []
     begin = time.monotonic() + settle
-    arguments = (port, proteins, begin, begin + seconds, answers, errors)
-    threads = [threading.Thread(target=_use, args=(*arguments, seed)) for seed in range(users)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(users) as pool:
+        users_results = pool.map(
+            lambda seed: list(_use(port, proteins, begin, begin + seconds, seed)), range(users)
+        )
+        found = list(itertools.chain.from_iterable(users_results))
+    errors = [error for error in found if isinstance(error, str)]
+    answers = [answer for answer in found if not isinstance(answer, str)]
     times = sorted(time for time, _ in answers)
     return {
         "users": users,
@@ -115,15 +115,9 @@ def load(port: int, users: int, proteins: Sequence[str], settle: float, seconds:
 
 
 def _use(
-    port: int,
-    proteins: Sequence[str],
-    begin: float,
-    end: float,
-    answers: list[tuple[float, int]],
-    errors: list[str],
-    seed: int,
-) -> None:
-    """Send requests until the end; add the seconds and residues of answers after the beginning."""
+    port: int, proteins: Sequence[str], begin: float, end: float, seed: int
+) -> Iterator[tuple[float, int] | str]:
+    """Send requests until the end; yield errors, and seconds and residues of answers after the beginning."""
     draw = random.Random(seed)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
     while (started := time.monotonic()) < end:
@@ -134,11 +128,11 @@ def _use(
             answer = connection.getresponse()
             text = answer.read().decode(errors="replace")
         except (OSError, http.client.HTTPException) as error:
-            errors.append(f"{type(error).__name__}: {error}")
+            yield f"{type(error).__name__}: {error}"
             connection.close()  # the next request opens it again
             continue
         if answer.status != http.HTTPStatus.OK:
-            errors.append(f"{answer.status}: {text[:200]}")
+            yield f"{answer.status}: {text[:200]}"
         elif started >= begin and (now := time.monotonic()) <= end:
-            answers.append((now - started, len(protein)))
+            yield now - started, len(protein)
     connection.close()

@@ -8,7 +8,6 @@ its process's CPU time, and each computes in the type that was faster for it in 
 
 from __future__ import annotations
 
-import statistics
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from benchmarks.contestant import (
     Window,
     windows_of,
 )
-from benchmarks.figures import Precision, ceiling_of, figures_of, precisions_of, shown
+from benchmarks.figures import Precision, ceiling_of, extent, figures_of, precisions_of, shown
 from benchmarks.ours import Ours, model_of, run_config
 from benchmarks.trainers import GUIDANCE_BATCH_SIZE, Trainers
 from workloads.run_file import ModelConfig
@@ -74,9 +73,7 @@ class Entry:
     def contestant(self) -> Contestant:
         if self.name != OURS:
             rows, precision = self.folder / self.name, self.precision
-            trainers = Trainers(self.name, self.model, rows, self.data, self.batch, precision, self.compiled)
-            trainers.store()
-            return trainers
+            return Trainers(self.name, self.model, rows, self.data, self.batch, precision, self.compiled)
         train = TrainConfig(tokens_per_pack=self.batch, tokens_per_step=self.batch, precision=self.precision)
         return Ours(run_config(self.model, self.data, train))
 
@@ -84,6 +81,7 @@ class Entry:
 def run(case: Case, settings: Settings) -> dict[str, Any]:
     """Run the rounds. Batches that do not fit are halved; the others continue when one contestant fails."""
     rehearsal, device = settings.rehearsal, settings.device
+    trial, warmup, steady = (REHEARSED,) * 3 if rehearsal else (TRIAL, WARMUP, STEADY)
     batches = {"guidance": GUIDANCE_BATCH_SIZE, "tuned": 4, OURS: LEAST[OURS]}
     if not rehearsal:
         batches |= {"tuned": int(case.values["tuned_batch"]), OURS: int(case.values["tokens_per_pack"])}
@@ -95,38 +93,30 @@ def run(case: Case, settings: Settings) -> dict[str, Any]:
         errors: dict[str, str] = {}
         for key, batch in batches.items():
             entry = Entry(key, model, settings.data, folder, batch, compiled=not rehearsal)
-            entry = _in_faster_type(entry, precisions_of(device), REHEARSED if rehearsal else TRIAL)
+            entry = _in_faster_type(entry, precisions_of(device), trial)
             try:
-                running[key], entries[key] = _started(entry, REHEARSED if rehearsal else WARMUP)
+                running[key], entries[key] = _started(entry, warmup)
                 stack.callback(running[key].close)
             except ContestantFailedError as error:
-                errors[key] = _message(error)
+                errors[key] = str(error)
         windows: dict[str, list[Window]] = {key: [] for key in running}
         ceilings = []
         for number in range(ROUNDS[device.type]):
             ceilings.append(ceiling_of(device)[0])
             for key in list(running)[:: 1 if number % 2 == 0 else -1]:
                 try:
-                    windows[key].append(running[key].window(REHEARSED if rehearsal else STEADY))
+                    windows[key].append(running[key].window(steady))
                 except ContestantFailedError as error:
-                    errors[key] = _message(error)
+                    errors[key] = str(error)
                     del running[key], windows[key]
             rates = (f"{key} {found[-1].residues_per_second:,.0f}" for key, found in windows.items())
             print(f"round {number + 1}: {', '.join(rates)}", flush=True)
-        contestants = {
-            key: {
-                **figures_of(
-                    found,
-                    model,
-                    device,
-                    ceilings,
-                    tokens_per_pack=entries[key].batch if key == OURS else None,
-                ),
-                "batch": entries[key].batch,
-                "precision": entries[key].precision,
-            }
-            for key, found in windows.items()
-        }
+        contestants = {}
+        for key, found in windows.items():
+            batch = entries[key].batch
+            tokens = batch if key == OURS else None
+            figures = figures_of(found, model, device, ceilings, tokens_per_pack=tokens)
+            contestants[key] = {**figures, "batch": batch, "precision": entries[key].precision}
     goals = GOALS.get((device.type, case.size), {}) if not rehearsal else {}
     return {"contestants": contestants, **compared(windows, goals, errors)}
 
@@ -159,10 +149,6 @@ def _started(entry: Entry, warmup: Grant) -> tuple[ContestantProcess, Entry]:
             return process, entry
 
 
-def _message(error: ContestantFailedError) -> str:
-    return f"{'out of memory: ' * error.out_of_memory}{error}"
-
-
 def compared(
     windows: dict[str, list[Window]], goals: dict[str, float], errors: dict[str, str]
 ) -> dict[str, Any]:
@@ -172,7 +158,7 @@ def compared(
         if key != OURS and OURS in windows:
             pairs = zip(windows[OURS], found, strict=True)
             by_round = [ours.residues_per_second / theirs.residues_per_second for ours, theirs in pairs]
-            ratios[key] = {"median": statistics.median(by_round), "min": min(by_round), "max": max(by_round)}
+            ratios[key] = extent(by_round)
     met = [ratios[key]["median"] >= goal for key, goal in goals.items() if key in ratios]
     verdict = "measured" if not met else "passed" if all(met) else "missed"
     result: dict[str, Any] = {"ratios": ratios, "goals": goals, "errors": errors, "verdict": verdict}

@@ -74,8 +74,6 @@ def test_case(case: Case, settings: Settings) -> None:
         residues = [point["residues"] for point in found["points"]]
         assert residues == sorted(residues) and residues[-1] == pytest.approx(30_000, rel=0.35)
         assert found["points"][-1]["loss"] < found["points"][0]["loss"]
-        if "resume" in case.values:  # on a CPU, bit for bit
-            assert found["resumed"] == {"first_step_difference": 0, "final_difference": 0}
 
 
 @pytest.mark.long

@@ -180,18 +180,17 @@ def test_profile_of_overlapping_kernels() -> None:
     assert kind_of("triton_poi_fused__to_copy_add_gelu_0") == kind_of("elementwise_kernel") == "pointwise"
 
 
-def test_quality_windows_end_at_quarters_and_after_a_resumed_step(tmp_path: Path) -> None:
-    grants = grants_of(172, tmp_path, resumes=True)
-    assert [grant.steps for grant in grants] == [3, 40, 43, 1, 42, 43]
-    assert [bool(grant.weights_to) for grant in grants] == [False, True, True, False, True, True]
-    assert [grant.save for grant in grants] == [False, False, True, False, False, False]
-    assert [grant.steps for grant in grants_of(8, tmp_path, resumes=False)] == [1, 1, 2, 2, 2]
+def test_quality_windows_end_after_compilation_and_at_quarters(tmp_path: Path) -> None:
+    grants = grants_of(172, tmp_path)
+    assert [grant.steps for grant in grants] == [3, 40, 43, 43, 43]
+    assert [bool(grant.weights_to) for grant in grants] == [False, True, True, True, True]
+    assert [grant.steps for grant in grants_of(8, tmp_path)] == [1, 1, 2, 2, 2]
     assert Grant().steps == 1
 
 
 def test_compiling_is_not_counted() -> None:
     windows = [window(500.0, 2), window(30.0, 10), window(30.0, 10)]
-    points = points_of(windows, [False, True, True], [2.9, 2.8])
+    points = points_of(windows, [2.9, 2.8])
     assert points == [
         {"residues": 200, "seconds": 36.0, "loss": 2.9},
         {"residues": 300, "seconds": 66.0, "loss": 2.8},

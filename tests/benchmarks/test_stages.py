@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from benchmarks.case import Case, Settings
+from benchmarks.ours import drawn_proteins
 from benchmarks.stages import data, embed, finetune, serve
 from workloads.esm2.data.prepare import prepare
 
@@ -87,7 +88,7 @@ def test_contestants_give_the_same_embeddings(each: str, settings: Settings) -> 
 
 def test_too_few_proteins_are_reported(settings: Settings) -> None:
     with pytest.raises(ValueError, match="proteins of at most 1022 residues; expected at least 500"):
-        embed.drawn_proteins(settings, 500)
+        drawn_proteins(settings, 500)
 
 
 @pytest.mark.long

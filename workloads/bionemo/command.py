@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from workloads.esm2.shapes import SHAPES
 from workloads.run_file import RunFile
@@ -18,8 +18,8 @@ from workloads.run_file import RunFile
 from .checkpoints import EXPERIMENT
 from .config import BionemoConfig
 from .export_files import ExportFiles
-from .options import EntryPointName
 
+EntryPointName = Literal["train_esm2", "finetune_esm2", "convert"]
 LORA_TARGETS = ("query", "key", "value", "attention_output", "intermediate", "output")
 SPECIAL_TOKENS = 2
 """CLS and EOS, which BioNeMo's sequence lengths count."""
@@ -92,31 +92,26 @@ def unsupported(config: RunFile) -> list[str]:
     ]
     if config.chat is not None:
         found.append("chat: BioNeMo's entry points train ESM-2 alone; make finetune-llm trains this run")
-    return found + _task_problems(config) + _checkpoint_problems(config)
-
-
-def _task_problems(config: RunFile) -> list[str]:
-    task = config.task
-    if task is None:
-        return []
+    if (task := config.task) is None:
+        return found
     if task.kind == "multilabel":
-        return ["task.kind: got multilabel; BioNeMo's heads take binary, multiclass, regression and residue"]
+        found.append(
+            "task.kind: got multilabel; BioNeMo's heads take binary, multiclass, regression and residue"
+        )
     if task.kind == "regression" and len(task.label_columns) > 1:
-        return [f"task.label_columns: got {_text(task.label_columns)}; BioNeMo's regression has one column"]
-    return []
-
-
-def _checkpoint_problems(config: RunFile) -> list[str]:
-    if config.task is None or config.model.init_from is not None:
-        return []
-    return [
-        "model.init_from: is missing; BioNeMo fine-tunes checkpoints of its own format: make convert-bionemo "
-        "makes one"
-    ]
+        found.append(
+            f"task.label_columns: got {_text(task.label_columns)}; BioNeMo's regression has one column"
+        )
+    if config.model.init_from is None:
+        found.append(
+            "model.init_from: is missing; BioNeMo fine-tunes checkpoints of its own format: make "
+            "convert-bionemo makes one"
+        )
+    return found
 
 
 def batch_problems(config: RunFile, world_size: int) -> list[str]:
-    """Why steps of the run's size cannot be made of micro batches on so many devices."""
+    """List why steps of the run's size cannot be made of micro batches on so many devices."""
     shared = settings(config).tensor_parallel_size
     if world_size % shared:
         return [f"bionemo.tensor_parallel_size: got {shared} on {world_size} device(s); it must divide that"]
@@ -148,7 +143,7 @@ def row_tokens(config: RunFile) -> int:
 
 
 def arguments(config: RunFile, devices: Devices, data: Data) -> list[str]:
-    """Of the entry point ``entry_point_of`` names; whoever started torchrun has told the devices.
+    """Arguments for the entry point that ``entry_point_of`` names; torchrun's options give the devices.
 
     Raises:
         ValueError: listing what BioNeMo cannot do, or not on these devices.
@@ -201,10 +196,10 @@ def _evaluation_steps(config: RunFile, num_validation: int) -> int:
 def _pretraining(config: RunFile, files: ExportFiles) -> dict[str, Any]:
     layers, hidden_size, heads = SHAPES[config.model.size]
     return {
-        "train-cluster-path": files.train_clusters,
-        "train-database-path": files.train_proteins,
-        "valid-cluster-path": files.validation_clusters,
-        "valid-database-path": files.validation_proteins,
+        "train-cluster-path": files.clusters("train"),
+        "train-database-path": files.proteins("train"),
+        "valid-cluster-path": files.clusters("validation"),
+        "valid-database-path": files.proteins("validation"),
         # Without it rows are padded to the same length, and Megatron is told that lengths vary.
         "min-seq-length": row_tokens(config),
         "warmup-steps": config.optim.warmup_steps,
@@ -219,8 +214,8 @@ def _pretraining(config: RunFile, files: ExportFiles) -> dict[str, Any]:
 def _fine_tuning(config: RunFile, data: Data) -> dict[str, Any]:
     assert config.task is not None
     given: dict[str, Any] = {
-        "train-data-path": data.files.train_table,
-        "valid-data-path": data.files.validation_table,
+        "train-data-path": data.files.table("train"),
+        "valid-data-path": data.files.table("validation"),
         "task-type": "regression" if config.task.kind == "regression" else "classification",
         "label-column": "labels",
     }

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,8 @@ from .export_files import ExportFiles, export_files
 from .installed import numbers_classes_once
 
 FORMAT = 1
+READ_SPLITS: tuple[Split, ...] = ("train", "validation")
+"""Splits that BioNeMo's training reads."""
 _BYTES_A_RECORD = 120
 """Of ids, which stand in the table, its index and the clusters, and of what SQLite has around a row."""
 
@@ -72,18 +75,17 @@ def export_run(config: RunFile) -> Facts:
         )
     with workspace(files.folder) as partial:
         made = ExportFiles(partial)
+        train = manifest.splits["train"]
+        classes: tuple[str, ...] = ()
         if config.task is None:
-            _check_splits(folder, manifest)
+            for name in READ_SPLITS:
+                if not manifest.splits[name].records:
+                    raise ValueError(f"{folder} has no proteins in its {name} split, which BioNeMo reads")
             check_free_space(files.folder, manifest.residues + _BYTES_A_RECORD * manifest.records)
-            classes: tuple[str, ...] = ()
-            num_train = _write_split(folder, manifest, "train", made.train_proteins, made.train_clusters)
-            num_validation = _write_split(
-                folder, manifest, "validation", made.validation_proteins, made.validation_clusters
-            )
+            num_train, num_validation = (_write_split(folder, manifest, name, made) for name in READ_SPLITS)
         else:
             classes = write_tables(folder, made)
-            num_train, num_validation = (manifest.splits[name].records for name in ("train", "validation"))
-        train = manifest.splits["train"]
+            num_train, num_validation = (manifest.splits[name].records for name in READ_SPLITS)
         facts = Facts(
             FORMAT, _fingerprint(folder), num_train, num_validation, train.residues, train.records, classes
         )
@@ -118,20 +120,14 @@ def _fingerprint(folder: Path) -> str:
     return hashlib.sha256((folder / MANIFEST_FILE).read_bytes()).hexdigest()
 
 
-def _check_splits(folder: Path, manifest: Manifest) -> None:
-    for name in ("train", "validation"):
-        if not manifest.splits[name].records:
-            raise ValueError(f"{folder} has no proteins in its {name} split, which BioNeMo reads")
-
-
-def _write_split(folder: Path, manifest: Manifest, split: Split, database: Path, clusters: Path) -> int:
+def _write_split(folder: Path, manifest: Manifest, split: Split, files: ExportFiles) -> int:
     """Write sequences and clusters of a split; returns the number of clusters."""
     is_train = split == "train"
     name, kind = ("ur90_id", pa.list_(pa.string())) if is_train else ("ur50_id", pa.string())
     schema, count = pa.schema([(name, kind)]), 0
     with (
-        closing(sqlite3.connect(database, isolation_level=None)) as connection,
-        pq.ParquetWriter(clusters, schema) as writer,
+        closing(sqlite3.connect(files.proteins(split), isolation_level=None)) as connection,
+        pq.ParquetWriter(files.clusters(split), schema) as writer,
     ):
         # What is interrupted is thrown away, so nothing is to be kept safe on the way.
         connection.execute("PRAGMA journal_mode = OFF")
@@ -139,7 +135,11 @@ def _write_split(folder: Path, manifest: Manifest, split: Split, database: Path,
         connection.execute("CREATE TABLE protein (id TEXT NOT NULL, sequence TEXT NOT NULL)")
         connection.execute("BEGIN")
         for batch in read_batches(folder, manifest, split):
-            connection.executemany("INSERT INTO protein VALUES (?, ?)", _rows(batch, is_train))
+            # Of training all members, of validation the one that stands for its cluster.
+            rows = range(len(batch.ids)) if is_train else batch.first_rows
+            connection.executemany(
+                "INSERT INTO protein VALUES (?, ?)", ((batch.ids[row], batch.sequences[row]) for row in rows)
+            )
             members = [ids if is_train else ids[0] for ids in batch.clusters()]
             writer.write_table(pa.table({name: pa.array(members, type=kind)}))
             count += len(members)
@@ -158,18 +158,9 @@ def _write_split(folder: Path, manifest: Manifest, split: Split, database: Path,
     return count
 
 
-def _rows(batch: Batch, is_train: bool) -> Iterator[tuple[str, str]]:
-    """Of training all members, of validation the one that stands for its cluster."""
-    rows = range(len(batch.ids)) if is_train else batch.first_rows
-    return ((batch.ids[row], batch.sequences[row]) for row in rows)
-
-
 def _sync(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
-
-
-COLUMNS = ("id", "sequences", "labels")
 
 
 def write_tables(folder: Path, files: ExportFiles) -> tuple[str, ...]:
@@ -178,26 +169,27 @@ def write_tables(folder: Path, files: ExportFiles) -> tuple[str, ...]:
     Raises:
         ValueError: for labels that BioNeMo would read as others.
     """
-    targets: dict[Split, Path] = {
-        "train": files.train_table,
-        "validation": files.validation_table,
-        "test": files.test_table,
-    }
     seen: dict[str, list[str]] = {}
     classes: tuple[str, ...] = ()
-    for name, path in targets.items():
-        manifest_split = LabelledSplit(folder, "train").manifest.splits[name]
-        if not manifest_split.records:
+    manifest = Manifest.load(folder)
+    names: tuple[Split, ...] = get_args(Split)
+    for name in names:
+        if not manifest.splits[name].records:
             continue
         split = LabelledSplit(folder, name)
         classes = split.schema.classes
         labels = _label_texts(split)
         if name != "test" and split.schema.kind != "regression":
             seen[name] = class_order(labels, per_residue=split.schema.kind == "residue")
-        with path.open("w", newline="", encoding="utf-8") as stream:
+        records = (
+            record
+            for batch in read_batches(folder, manifest, name)
+            for record in zip(batch.ids, batch.sequences, strict=True)
+        )
+        with files.table(name).open("w", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream)
-            writer.writerow(COLUMNS)
-            writer.writerows(zip(*_ids_and_sequences(folder, split, name), labels, strict=True))
+            writer.writerow(("id", "sequences", "labels"))
+            writer.writerows((*record, label) for record, label in zip(records, labels, strict=True))
     _check_classes(folder, seen)
     return tuple(seen["train"]) if split.schema.kind == "residue" else classes
 
@@ -207,15 +199,6 @@ def class_order(labels: Iterable[str], *, per_residue: bool) -> list[str]:
     if per_residue:
         return list(dict.fromkeys(letter for text in sorted(labels) for letter in text))
     return [str(number) for number in sorted({int(label) for label in labels})]
-
-
-def _ids_and_sequences(folder: Path, split: LabelledSplit, name: Split) -> tuple[list[str], list[str]]:
-    ids: list[str] = []
-    sequences: list[str] = []
-    for batch in read_batches(folder, split.manifest, name):
-        ids += batch.ids
-        sequences += batch.sequences
-    return ids, sequences
 
 
 def _label_texts(split: LabelledSplit) -> list[str]:

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-SUFFIX = "-bionemo"
-FACTS_FILE = "export.json"
 
-
+@dataclass(frozen=True)
 class ExportFiles:
     """Files of an export in ``folder``."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.facts = folder / FACTS_FILE
+    folder: Path
+
+    @property
+    def facts(self) -> Path:
         """What the export was made of, and what is in it."""
-        self.train_clusters = folder / "train_clusters.parquet"
-        """``ur90_id`` is a list of the ids of a cluster's members."""
-        self.train_proteins = folder / "train.db"
+        return self.folder / "export.json"
+
+    def clusters(self, split: str) -> Path:
+        """Parquet: ``ur90_id``, lists of ids of members, of training; else ``ur50_id``, one id of each."""
+        return self.folder / f"{split}_clusters.parquet"
+
+    def proteins(self, split: str) -> Path:
         """SQLite; the table ``protein`` has ``id`` and ``sequence``."""
-        self.validation_clusters = folder / "validation_clusters.parquet"
-        """``ur50_id`` is the id of one protein of each cluster."""
-        self.validation_proteins = folder / "validation.db"
-        self.train_table = folder / "train.csv"
-        """CSV of a task: ``id``, ``sequences``, ``labels``."""
-        self.validation_table = folder / "validation.csv"
-        self.test_table = folder / "test.csv"
-        """For BioNeMo's inference; its entry point for training does not read it."""
+        return self.folder / f"{split}.db"
+
+    def table(self, split: str) -> Path:
+        """CSV of a task: ``id``, ``sequences``, ``labels``; that of ``test`` is for BioNeMo's inference."""
+        return self.folder / f"{split}.csv"
 
 
 def export_files(data_path: str | Path) -> ExportFiles:
     """Return the files of the export beside a run's ``data.path``."""
     path = Path(data_path)
-    return ExportFiles(path.with_name(path.name + SUFFIX))
+    return ExportFiles(path.with_name(f"{path.name}-bionemo"))

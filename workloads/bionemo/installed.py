@@ -8,18 +8,21 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from workloads.run_file import load_config
 from workloads.training.command_line import RunError
 
-from .command import Data, Devices, arguments, conversion, entry_point_of
+from .command import Data, Devices, EntryPointName, arguments, conversion, entry_point_of
 from .export_files import ExportFiles
-from .options import EntryPointName, entry_point, recorded_release
 
+OPTIONS_FILE = Path(__file__).with_name("options.json")
+"""Record of the command lines that BioNeMo's entry points take."""
 EXAMPLES = (
     ("esm2_650m.yaml", ()),
     ("bionemo/membrane_lora.yaml", ()),
@@ -29,14 +32,25 @@ EXAMPLES = (
 DATA_MODULE = "bionemo.esm2.model.finetune.datamodule"
 
 
-def is_installed() -> bool:
-    # Any folder of that name on the path is a package called bionemo.
-    return bool(importlib.util.find_spec("bionemo")) and bool(importlib.util.find_spec("bionemo.esm2"))
+@cache
+def recorded() -> dict[str, Any]:
+    """Return the contents of ``OPTIONS_FILE``."""
+    return dict(json.loads(OPTIONS_FILE.read_text()))
+
+
+def recorded_release() -> str:
+    """Return the release of BioNeMo Framework whose command lines are recorded."""
+    return str(recorded()["release"])
+
+
+def module_of(name: EntryPointName) -> str:
+    return str(recorded()["entry_points"][name]["module"])
 
 
 def require() -> None:
-    """Raises RunError where BioNeMo is not installed."""
-    if not is_installed():
+    """Raise RunError where BioNeMo is not installed."""
+    # Any folder of that name on the path is a package called bionemo.
+    if not importlib.util.find_spec("bionemo") or not importlib.util.find_spec("bionemo.esm2"):
         raise RunError(
             "BioNeMo is not installed here: it is in the image that make image FRAMEWORK=bionemo builds "
             f"({recorded_release()}). On a cluster: make train-bionemo TARGET=slurm IMAGE=<it>, or TARGET=eks"
@@ -51,9 +65,9 @@ def run_entry_point(name: EntryPointName, words: Sequence[str]) -> None:
         RunError: if BioNeMo is not installed, or the program exits with another status.
     """
     require()
-    found = entry_point(name)
     sys.argv = [name, *words]
-    function: Callable[[], Any] = getattr(importlib.import_module(found.module), found.function)
+    module = importlib.import_module(module_of(name))
+    function: Callable[[], Any] = getattr(module, recorded()["entry_points"][name]["function"])
     try:
         function()
     except SystemExit as ended:
@@ -62,16 +76,8 @@ def run_entry_point(name: EntryPointName, words: Sequence[str]) -> None:
             raise RunError(f"BioNeMo's {name} ended with {ended.code}; its lines above say why") from None
 
 
-def examples() -> list[tuple[EntryPointName, list[str]]]:
-    """A command line of each form."""
-    folder = Path(__file__).parents[1] / "esm2/configs"
-    configs = [load_config(folder / file, overrides) for file, overrides in EXAMPLES]
-    data = Data(ExportFiles(Path("data")), num_validation=100_000, num_classes=2)
-    return [(entry_point_of(config), arguments(config, Devices(1, 8), data)) for config in configs]
-
-
 def source_of(module: str) -> ast.Module:
-    """Of a module of BioNeMo's, which is not imported: that takes a GPU's driver.
+    """Parse a module of BioNeMo's without importing it: an import takes a GPU's driver.
 
     Raises:
         ValueError: if it is not there.
@@ -96,7 +102,7 @@ def numbers_classes_once() -> bool:
 
 
 def options_in(source: ast.Module) -> set[str]:
-    """Names of the options that a module gives to a parser of argparse's."""
+    """Return the names of the options that a module gives to a parser of argparse's."""
     calls = [node for node in ast.walk(source) if isinstance(node, ast.Call)]
     return {
         word.value
@@ -108,13 +114,16 @@ def options_in(source: ast.Module) -> set[str]:
 
 
 def problems() -> list[str]:
-    """What the installed BioNeMo does not take of what we give it."""
-    found = []
-    for name, words in examples():
-        given = {word.partition("=")[0] for word in words}
-        taken = options_in(source_of(entry_point(name).module))
+    """List the options and commands that we give and the installed BioNeMo does not take."""
+    found, folder = [], Path(__file__).parents[1] / "esm2/configs"
+    data = Data(ExportFiles(Path("data")), num_validation=100_000, num_classes=2)
+    for file, overrides in EXAMPLES:
+        config = load_config(folder / file, overrides)
+        name = entry_point_of(config)
+        given = {word.partition("=")[0] for word in arguments(config, Devices(1, 8), data)}
+        taken = options_in(source_of(module_of(name)))
         found += [f"{name} has no {option}" for option in sorted(given - taken)]
-    converter = source_of(entry_point("convert").module)
+    converter = source_of(module_of("convert"))
     functions = {node.name for node in ast.walk(converter) if isinstance(node, ast.FunctionDef)}
     wanted = {conversion("a", Path("b"), to_bionemo=flag)[0].replace("-", "_") for flag in (True, False)}
     return found + [f"convert has no {function}" for function in sorted(wanted - functions)]

@@ -29,10 +29,6 @@ TRAIN_LOSS, LEARNING_RATE = "reduced_train_loss", "lr"
 """As NeMo's strategy and its optimizer module log them."""
 EVALUATED = {"val_loss": "eval_loss", "val_ppl": "perplexity", "val_acc": "eval_accuracy", "val_mse": "mse"}
 """Of BioNeMo's entry points, by our names."""
-HOOKS = (
-    *("on_train_start", "on_train_batch_end", "on_validation_start", "on_validation_end"),
-    "on_save_checkpoint",
-)
 _current: Any = None
 
 
@@ -82,15 +78,10 @@ class Recorder:
         if self.step == int(trainer.global_step):
             return  # told of before
         self.step = int(trainer.global_step)
-        every = self._config.train.log_every_steps
-        if self._log is not None and (self.step % every == 0 or self.step == 1):
-            self._log_step(trainer.callback_metrics)
-
-    def _log_step(self, metrics: Any) -> None:
-        started, before = self._window
-        now = time.monotonic()
+        if self._log is None or (self.step % self._config.train.log_every_steps and self.step != 1):
+            return
+        metrics, (started, before), now = trainer.callback_metrics, self._window, time.monotonic()
         found = {name: float(metrics[name]) for name in (TRAIN_LOSS, LEARNING_RATE) if name in metrics}
-        assert self._log is not None
         self._log.train(
             self.step,
             loss=found.get(TRAIN_LOSS),
@@ -129,17 +120,18 @@ class Recorder:
 
 
 def callbacks() -> list[Any]:
-    """The factory that Lightning calls: a callback for the training that ``registered`` is around."""
+    """Make a callback for the training that ``registered`` is around. Lightning calls this factory."""
     if _current is None:
         return []
     base = importlib.import_module("lightning.pytorch.callbacks").Callback
-    hooks = {name: staticmethod(getattr(_current, name)) for name in HOOKS if hasattr(_current, name)}
+    names = [name for name in dir(_current) if name.startswith("on_")]
+    hooks = {name: staticmethod(getattr(_current, name)) for name in names}
     return [type("RunRecord", (base,), hooks)()]
 
 
 @contextmanager
 def registered(recorder: Any) -> Iterator[None]:
-    """Have every trainer of Lightning that is made meanwhile call the ``HOOKS`` that the recorder has."""
+    """Have every trainer of Lightning that is made meanwhile call the recorder's methods ``on_...``."""
     global _current
     with TemporaryDirectory(prefix="esm2-record-") as folder:
         about = Path(folder) / f"{PACKAGE}-1.dist-info"

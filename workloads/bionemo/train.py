@@ -11,7 +11,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from workloads.run_file import RunFile, run_stage
 from workloads.training.command_line import STOPPED_BY_SIGNAL, RunError, tell
@@ -30,8 +30,7 @@ from .checkpoints import CONTEXT, checkpoint_step, make_resumable
 from .command import Data, Devices, arguments, entry_point_of, step_proteins
 from .export import Facts, is_exported, read_facts
 from .export_files import export_files
-from .installed import require, run_entry_point
-from .options import recorded_release
+from .installed import recorded_release, require, run_entry_point
 from .recorder import EVALUATED, Recorder, registered
 
 
@@ -53,7 +52,12 @@ def main(config: RunFile) -> None:
         if is_first:
             print(f"{config.run_dir} has come to step {config.train.max_steps} already")
         return
-    lock = _lock(config) if is_first else None
+    lock = take(config.run_dir / "lock") if is_first else None
+    if is_first and lock is None:
+        raise RunError(
+            f"{config.run_dir} is being trained by another process; wait for it, stop it (its workers too), "
+            "or choose another 'name'"
+        )
     recorder = Recorder(config, is_first=is_first)
     started = time.monotonic()
     status: RunStatus = "FAILED"
@@ -128,16 +132,6 @@ def is_finished(config: RunFile) -> bool:
     except FileNotFoundError:
         return False
     return int(results.get("steps", 0)) >= config.train.max_steps
-
-
-def _lock(config: RunFile) -> IO[str]:
-    lock = take(config.run_dir / "lock")
-    if lock is None:
-        raise RunError(
-            f"{config.run_dir} is being trained by another process; wait for it, stop it (its workers too), "
-            "or choose another 'name'"
-        )
-    return lock
 
 
 def _finish(config: RunFile, steps: int, devices: Devices, facts: Facts, seconds: float) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from workloads.esm2.attention import Segments
 from workloads.esm2.masking import to_device
-from workloads.training.packing import HostPack, PackShape, PackStream, PlannedPack
+from workloads.training.packing import HostPack, PackStream, PlannedPack
 from workloads.training.records import ProteinSplit, Split
 
 IGNORED = -100
@@ -94,14 +94,12 @@ class TokenPack:
 
 
 class ConversationStream(PackStream):
-    """Packs of whole conversations."""
+    """Packs of whole conversations, of a ``ConversationSplit``."""
 
-    def __init__(self, split: ConversationSplit, shape: PackShape, seed: int) -> None:
-        super().__init__(split, shape, seed)
-        self._conversations = split
+    split: ConversationSplit
 
     def load(self, pack: PlannedPack | None) -> ConversationPack:
-        shape, split = self.shape, self._conversations
+        shape, split = self.shape, self.split
         tokens = np.zeros(shape.num_tokens, dtype=np.int32)
         targets = np.full(shape.num_tokens, IGNORED, dtype=np.int64)
         cumulative = np.full(shape.max_segments + 1, shape.num_tokens, dtype=np.int32)
@@ -134,14 +132,8 @@ class ConversationStream(PackStream):
 def token_pack(host: HostPack, max_length: int, device: torch.device) -> TokenPack:
     """Move a pack to the device."""
     assert isinstance(host, ConversationPack)
-
-    def there(array: npt.NDArray[np.int64]) -> Tensor:
-        return to_device(torch.from_numpy(array), device)
-
-    return TokenPack(
-        tokens=to_device(torch.from_numpy(host.tokens), device).long(),
-        positions=there(host.positions),
-        segments=Segments(to_device(torch.from_numpy(host.cumulative), device), max_length),
-        rows=there(host.rows),
-        targets=there(host.targets),
+    tokens, positions, cumulative, rows, targets = (
+        to_device(torch.from_numpy(array), device)
+        for array in (host.tokens, host.positions, host.cumulative, host.rows, host.targets)
     )
+    return TokenPack(tokens.long(), positions, Segments(cumulative, max_length), rows, targets)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 from huggingface_hub import hf_hub_download
 
 from workloads.training.data.remotes import FetchError
 
-T = TypeVar("T")
 _HUB_FILE = re.compile(r"hf://datasets/(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?/(?P<file>.+)")
-
-
-def is_hub_file(location: str) -> bool:
-    return location.startswith("hf://")
 
 
 def fetch_table(location: str, downloads: Path) -> Path:
@@ -32,11 +27,10 @@ def fetch_table(location: str, downloads: Path) -> Path:
         )
     repository, revision, file = found["id"], found["revision"], found["file"]
     folder = hub_folder(downloads, f"datasets/{repository}", revision)
-    path = from_hub(
-        f"chat.table: {location}",
-        lambda: hf_hub_download(repository, file, repo_type="dataset", revision=revision, local_dir=folder),
-    )
-    return Path(path)
+    with from_hub(f"chat.table: {location}"):
+        return Path(
+            hf_hub_download(repository, file, repo_type="dataset", revision=revision, local_dir=folder)
+        )
 
 
 def hub_folder(downloads: Path, repository: str, revision: str | None) -> Path:
@@ -44,14 +38,11 @@ def hub_folder(downloads: Path, repository: str, revision: str | None) -> Path:
     return downloads / "hub" / f"{repository.replace('/', '--')}@{revision or 'main'}"
 
 
-def from_hub(what: str, download: Callable[[], T]) -> T:
-    """Return what ``download`` returns.
-
-    Raises:
-        FetchError: for any error of the hub's client; ``what`` is the field and its value.
-    """
+@contextmanager
+def from_hub(what: str) -> Iterator[None]:
+    """Turn any error of the hub's client into FetchError; ``what`` is the field and its value."""
     try:
-        return download()
+        yield
     except Exception as error:  # of whichever library the hub's client speaks HTTP by
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise FetchError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -80,9 +80,7 @@ def read_config(folder: Path, max_tokens: int) -> PretrainedConfig:
 
 def plain_class(config: PretrainedConfig) -> type[PreTrainedModel]:
     """What others load the model as."""
-    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    result: type[PreTrainedModel] = kind
-    return result
+    return cast("type[PreTrainedModel]", MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
 
 
 def on_meta(config: PretrainedConfig) -> PackedCausalLM:
@@ -91,8 +89,7 @@ def on_meta(config: PretrainedConfig) -> PackedCausalLM:
     kind: Any = type(f"Packed{plain.__name__}", (PackedCausalLM, plain), {})
     with torch.device("meta"):
         # A copy: transformers notes the implementation in the configuration.
-        model: PackedCausalLM = kind._from_config(copy.deepcopy(config), attn_implementation=PACKED)
-    return model
+        return cast(PackedCausalLM, kind._from_config(copy.deepcopy(config), attn_implementation=PACKED))
 
 
 def shrink_frozen(model: PackedCausalLM, dtype: torch.dtype) -> None:
@@ -113,8 +110,7 @@ class PackedCausalLM(LayeredModel):
 
     @property
     def layers(self) -> nn.ModuleList:
-        layers: nn.ModuleList = self.model.layers
-        return layers
+        return cast(nn.ModuleList, self.model.layers)
 
     @property
     def flops_per_pair(self) -> float:
@@ -155,8 +151,7 @@ class PackedCausalLM(LayeredModel):
             use_cache=False,
             segments=pack.segments,
         )
-        hidden: Tensor = output.last_hidden_state[0]
-        return hidden
+        return cast(Tensor, output.last_hidden_state[0])
 
     def _predict(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.lm_head(hidden).float()  # (K, V)

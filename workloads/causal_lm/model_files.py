@@ -43,13 +43,13 @@ ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 
 
 def model_folder(config: RunFile) -> Path:
-    """Where the model is.
+    """Return the folder of the model.
 
     Raises:
         ValueError: if it is not there.
     """
-    folder = _folder(config)
-    if _is_there(config, folder):
+    folder = _place(config)[0]
+    if is_fetched(config):
         return folder
     raise ValueError(
         f"model.init_from: {config.model.init_from} is not in {folder}; make data brings it there, with the "
@@ -58,16 +58,14 @@ def model_folder(config: RunFile) -> Path:
 
 
 def published_as(config: RunFile) -> tuple[str, str | None]:
-    """What others load the model by: a hub id and its revision, or the folder."""
-    name, folder = str(config.model.init_from), _folder(config)
-    if name == "sample" or folder == Path(name):
-        return str(folder), None
-    repository, _, revision = name.partition("@")
-    return repository, revision or None
+    """Return what others load the model by: a hub id and its revision, or the folder."""
+    folder, repository, revision = _place(config)
+    return repository or str(folder), revision
 
 
 def is_fetched(config: RunFile) -> bool:
-    return _is_there(config, _folder(config))
+    folder, repository, _ = _place(config)
+    return (folder / "config.json").exists() and (not repository or (folder / WHOLE_FILE).exists())
 
 
 def fetch_model(config: RunFile) -> Path:
@@ -76,28 +74,27 @@ def fetch_model(config: RunFile) -> Path:
     Raises:
         FetchError: (a ValueError) if it cannot be had.
     """
-    name, folder = str(config.model.init_from), _folder(config)
-    if _is_there(config, folder):
+    name, (folder, repository, revision) = str(config.model.init_from), _place(config)
+    if is_fetched(config):
         return folder
     if name == "sample":
-        make_sample_model(folder)
+        columns = ("question", "reasoning", "answer")
+        rows = read_rows(QUESTIONS.sample, columns)
+        write_model(folder, [text for _, cells in rows for text in cells.values() if text], VOCABULARY)
         return folder
-    if not _HUB_ID.fullmatch(name):
+    if not repository:
         raise FetchError(
             f"model.init_from: {name!r} is no folder with config.json, and no hub id, which are owner/name "
             "or owner/name@revision; give one of them, or sample"
         )
-    repository, _, revision = name.partition("@")
-    from_hub(
-        f"model.init_from: {name}",
-        lambda: snapshot_download(
+    with from_hub(f"model.init_from: {name}"):
+        snapshot_download(
             repository,
-            revision=revision or None,
+            revision=revision,
             local_dir=folder,
             allow_patterns=list(MODEL_FILES),
             ignore_patterns=list(LEFT_OUT_FILES),
-        ),
-    )
+        )
     if not (folder / "config.json").exists() or not any(folder.glob("*.safetensors")):
         raise FetchError(
             f"model.init_from: {name} has no config.json or no *.safetensors on the hub, so it is no model "
@@ -107,34 +104,24 @@ def fetch_model(config: RunFile) -> Path:
     return folder
 
 
-def _folder(config: RunFile) -> Path:
+def _place(config: RunFile) -> tuple[Path, str, str | None]:
+    """Folder of the model; with it the hub id, empty where it is not of the hub, and the revision."""
     name, downloads = str(config.model.init_from), Path(config.data.downloads)
     if name == "sample":
-        return downloads / "models" / "sample"
+        return downloads / "models" / "sample", "", None
     if Path(name).is_dir() or not _HUB_ID.fullmatch(name):
-        return Path(name)
+        return Path(name), "", None
     repository, _, revision = name.partition("@")
-    return hub_folder(downloads, f"models/{repository}", revision or None)
-
-
-def _is_there(config: RunFile, folder: Path) -> bool:
-    if not (folder / "config.json").exists():
-        return False
-    name = str(config.model.init_from)
-    return name == "sample" or folder == Path(name) or (folder / WHOLE_FILE).exists()
-
-
-def make_sample_model(folder: Path) -> None:
-    """Write the model and its tokenizer; the same bytes every time."""
-    columns = ("question", "reasoning", "answer")
-    texts = [text for _, cells in read_rows(QUESTIONS.sample, columns) for text in cells.values() if text]
-    write_model(folder, texts, VOCABULARY)
+    return hub_folder(downloads, f"models/{repository}", revision or None), repository, revision or None
 
 
 def write_model(
     folder: Path, texts: list[str], vocabulary: int, *, hidden: int = 128, layers: int = 4, seed: int = 0
 ) -> None:
-    """Write a Qwen2 of random weights, and a byte-level BPE tokenizer learnt from texts; whole or not."""
+    """Write a Qwen2 of random weights, and a byte-level BPE tokenizer learnt from texts; whole or not.
+
+    The same arguments give the same bytes every time.
+    """
     tokenizer = _tokenizer(texts, vocabulary)
     config = AutoConfig.for_model(
         "qwen2",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -94,8 +94,7 @@ class CausalLM(AdaptedObjective):
 
     def loss_sum(self, model: nn.Module, pack: TokenPack) -> Tensor:
         """Cross-entropies in nats over the tokens of responses."""
-        result: Tensor = model(pack).loss_sum
-        return result
+        return cast(Tensor, model(pack).loss_sum)
 
     def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
         return score_packs(
@@ -111,26 +110,22 @@ class CausalLM(AdaptedObjective):
         kind, tokens = plain_class(self.plain_config), Template(self.chat, self.folder).tokenizer
         if self.lora is None:
             save_model(run_dir / "model", self.plain_config, self._as_read(weights), kind, tokens)
-            self._keep_generation_settings(run_dir / "model")
-            return
-        base, revision = published_as(self.config)
-        adapters.write_adapters(
-            run_dir,
-            self.lora,
-            self.family,
-            self.plain_config,
-            kind,
-            trained=weights,
-            weights=self._as_read(self.base_of_adapters(device)),
-            base=base,
-            revision=revision,
-            tokens=tokens,
-        )
-        self._keep_generation_settings(run_dir / "model")
-
-    def _keep_generation_settings(self, written: Path) -> None:
-        """Temperature and the like, which those who serve the model read."""
-        settings = self.folder / GENERATION_CONFIG_NAME
+        else:
+            base, revision = published_as(self.config)
+            adapters.write_adapters(
+                run_dir,
+                self.lora,
+                self.family,
+                self.plain_config,
+                kind,
+                trained=weights,
+                weights=self._as_read(self.base_of_adapters(device)),
+                base=base,
+                revision=revision,
+                tokens=tokens,
+            )
+        # Temperature and the like, which those who serve the model read.
+        settings, written = self.folder / GENERATION_CONFIG_NAME, run_dir / "model"
         if settings.exists() and written.is_dir():
             write_whole(written / GENERATION_CONFIG_NAME, settings.read_text())
             write_sums(written)

@@ -40,7 +40,7 @@ CHECKED_QUESTIONS = 100
 
 @dataclass(frozen=True)
 class Prepared:
-    """A conversation as it is stored."""
+    """A conversation as it is stored; ``SHARD_SCHEMA`` has the same names."""
 
     id: str
     """Hash of the question."""
@@ -203,23 +203,9 @@ def write_split(folder: Path, name: str, conversations: Sequence[Prepared]) -> S
     lengths = np.array([len(one.tokens) for one in conversations], dtype=np.int64)
 
     def write(file: Path, start: int, stop: int) -> None:
-        _write_shard(file, conversations[start:stop])
+        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, SHARD_SCHEMA) as stream:
+            for first, last in ranges(lengths[start:stop], Limits.for_workers(1).batch_residues):
+                rows = [vars(one) for one in conversations[start + first : start + last]]
+                stream.write_batch(pa.RecordBatch.from_pylist(rows, schema=SHARD_SCHEMA))
 
     return write_shards(folder, name, lengths, len({one.id for one in conversations}), write)
-
-
-def _write_shard(file: Path, conversations: Sequence[Prepared]) -> None:
-    lengths = np.array([len(one.tokens) for one in conversations], dtype=np.int64)
-    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, SHARD_SCHEMA) as stream:
-        for start, stop in ranges(lengths, Limits.for_workers(1).batch_residues):
-            chosen = conversations[start:stop]
-            offsets = np.concatenate([[0], np.cumsum(lengths[start:stop])])
-            tokens = np.array([token for one in chosen for token in one.tokens], dtype=np.int32)
-            columns = [
-                pa.array([one.id for one in chosen], type=pa.large_string()),
-                pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(tokens)),
-                pa.array([one.prompt_tokens for one in chosen], type=pa.int32()),
-                pa.array([one.question for one in chosen], type=pa.large_string()),
-                pa.array([one.response for one in chosen], type=pa.large_string()),
-            ]
-            stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=SHARD_SCHEMA))

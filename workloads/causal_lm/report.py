@@ -29,50 +29,33 @@ class AnswerContents(ReportContents):
         self._answers = read_mapping(run_dir / ANSWERS_FILE).get("answers", ())
 
     def cards(self, evaluations: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> list[Card]:
-        return [*rouge_cards(results), *super().cards(evaluations, results)]
+        # A finished run has ROUGE.
+        rouge = [
+            Card(MEASURES[name], f"{results[name]:.3f}", f"before {results[f'base_{name}']:.3f}")
+            for name in ("rouge1", "rougeLsum")
+            if isinstance(results.get(name), float)
+        ]
+        return [*rouge, *super().cards(evaluations, results)]
 
     def section(self, results: Mapping[str, Any]) -> str:
-        return answer_section(self._answers, results)
+        """Scores of both models, and the first questions with what they wrote."""
+        if not self._answers:
+            return ""
+        rows = [
+            [title, *(f"{results.get(prefix + name, 0.0):.3f}" for prefix in ("base_", ""))]
+            for name, title in ROWS.items()
+            if name in results
+        ]
+        scores = table(["mean over held-out questions", "before", "tuned"], rows)
+        shown = "".join(_answer(answer) for answer in self._answers[:SHOWN_ANSWERS])
+        return section(f"Answers to {len(self._answers)} held-out questions", scores + shown)
 
     def subtitle(self, config: Mapping[str, Any]) -> str:
         return "questions and answers"
 
 
-def rouge_cards(results: Mapping[str, Any]) -> list[Card]:
-    """ROUGE of a finished run; none of any other."""
-    return [
-        Card(MEASURES[name], f"{results[name]:.3f}", f"before {results[f'base_{name}']:.3f}")
-        for name in ("rouge1", "rougeLsum")
-        if isinstance(results.get(name), float)
-    ]
-
-
-def answer_section(answers: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> str:
-    """Scores of both models, and the first questions with what they wrote."""
-    if not answers:
-        return ""
-    rows = [
-        [title, *(f"{results.get(prefix + name, 0.0):.3f}" for prefix in ("base_", ""))]
-        for name, title in ROWS.items()
-        if name in results
-    ]
-    scores = table(["mean over held-out questions", "before", "tuned"], rows)
-    shown = "".join(
-        details(
-            str(answer["question"]),
-            table(
-                ["", "ROUGE-L", "answer"],
-                [
-                    ["reference", "", str(answer["reference"])],
-                    ["before", _score(answer, "base"), str(answer["base"])],
-                    ["tuned", _score(answer, "tuned"), str(answer["tuned"])],
-                ],
-            ),
-        )
-        for answer in answers[:SHOWN_ANSWERS]
-    )
-    return section(f"Answers to {len(answers)} held-out questions", scores + shown)
-
-
-def _score(answer: Mapping[str, Any], model: str) -> str:
-    return f"{answer[f'{model}_scores']['rougeL']:.3f}"
+def _answer(answer: Mapping[str, Any]) -> str:
+    rows = [["reference", "", str(answer["reference"])]]
+    for title, model in (("before", "base"), ("tuned", "tuned")):
+        rows.append([title, f"{answer[f'{model}_scores']['rougeL']:.3f}", str(answer[model])])
+    return details(str(answer["question"]), table(["", "ROUGE-L", "answer"], rows))

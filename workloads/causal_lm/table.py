@@ -38,8 +38,6 @@ class Conversation:
     question: str
     reasoning: str
     answer: str
-    where: str
-    """``file:line`` or the row, for messages."""
 
 
 def table_files(location: str, downloads: Path) -> list[Path]:
@@ -78,7 +76,7 @@ def read_conversations(files: Sequence[Path], chat: ChatConfig) -> list[Conversa
                 problems.add(where, f"no text in {', '.join(map(repr, absent))}")
                 continue
             texts = [cells[name] or "" for name in columns]
-            conversations.append(Conversation(texts[0], texts[1] if reasoning else "", texts[-1], where))
+            conversations.append(Conversation(texts[0], texts[1] if reasoning else "", texts[-1]))
     problems.raise_if_any(", ".join(path.name for path in files))
     if not conversations:
         raise ValueError(f"{', '.join(map(str, files))}: no question in there; give at least one")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -25,18 +24,6 @@ from .config import ChatConfig
 from .conversations import ConversationSplit
 from .rouge import mean_scores, rouge
 from .template import Template
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Of a held-out question; texts as ROUGE compares them."""
-
-    question: str
-    reference: str
-    base: str
-    tuned: str
-    base_scores: Mapping[str, float]
-    tuned_scores: Mapping[str, float]
 
 
 def compare_models(
@@ -57,31 +44,26 @@ def compare_models(
     template = Template(chat, base)
     asked = split.texts(chat.questions)
     prompts = template.prompts([question for question, _ in asked])
-    written = {}
-    for name, folder in (("base", base), ("tuned", tuned)):
+    # Of each held-out question; texts as ROUGE compares them.
+    answers: list[dict[str, Any]] = [
+        {"question": question, "reference": template.answer(response)} for question, response in asked
+    ]
+    means: dict[str, float] = {}
+    for name, folder, prefix in (("base", base, "base_"), ("tuned", tuned, "")):
         beat(f"loading the {name} model", slow=True)
         model = _model(folder, base, place)
-        written[name] = _answers(model, template, prompts, chat, place.here)
+        written = _answers(model, template, prompts, chat, place.here)
         del model
         gc.collect()  # both at once may not fit
-    answers = []
-    for (question, response), before, after in zip(asked, written["base"], written["tuned"], strict=True):
-        reference, first, second = (template.answer(text) for text in (response, before, after))
-        answers.append(
-            Answer(question, reference, first, second, rouge(reference, first), rouge(reference, second))
-        )
+        for answer, text in zip(answers, written, strict=True):
+            answer[name] = template.answer(text)
+            answer[f"{name}_scores"] = rouge(answer["reference"], answer[name])
+        scores = mean_scores([answer[f"{name}_scores"] for answer in answers])
+        means |= {f"{prefix}{measure}": score for measure, score in scores.items()}
+        means[f"{prefix}answered"] = sum(bool(answer[name]) for answer in answers) / len(answers)
     if place.here.is_first:
-        document = {"answers": [asdict(answer) for answer in answers]}
-        write_whole(to, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-    tuned_means = _means([(answer.tuned, answer.tuned_scores) for answer in answers])
-    base_means = _means([(answer.base, answer.base_scores) for answer in answers])
-    return {**tuned_means, **{f"base_{name}": value for name, value in base_means.items()}}
-
-
-def _means(answers: Sequence[tuple[str, Mapping[str, float]]]) -> dict[str, float]:
-    """Of the scores, and the share of questions that got an answer."""
-    given = sum(bool(text) for text, _ in answers)
-    return {**mean_scores([scores for _, scores in answers]), "answered": given / len(answers)}
+        write_whole(to, json.dumps({"answers": answers}, indent=1, ensure_ascii=False) + "\n")
+    return means
 
 
 def _model(folder: Path, base: Path, place: Place) -> nn.Module:
@@ -94,8 +76,7 @@ def _model(folder: Path, base: Path, place: Place) -> nn.Module:
 
         with verified(folder, place.here):
             model = PeftModel.from_pretrained(model, folder)
-    result: nn.Module = model.to(place.here.device).eval()
-    return result
+    return cast(nn.Module, model.to(place.here.device).eval())
 
 
 def _ends(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -16,7 +16,8 @@ STOPPED = {"T": "stopped by a signal", "t": "stopped by a debugger"}
 MAX_LINES = 8
 _FRAME = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<name>.+)$')
 _OURS, _TORCH = "workloads/", "torch/"
-_TOPS = {f"/{_OURS}": _OURS, f"-packages/{_TORCH}": _TORCH}
+_ABOVE = re.compile(rf".*(?:/(?={_OURS})|-packages/(?={_TORCH}))")
+"""Folders before the part of a path that says something."""
 # Around each collective, and below it on the way to C++; they say nothing.
 _WRAPPERS = ("torch/distributed/c10d_logger.py", "torch/_ops.py")
 _WAITING_FILES = (
@@ -77,17 +78,11 @@ class Blame:
 
 
 def frames_of(stack: str) -> list[Frame]:
-    """Innermost first, of the stack of one thread that ``faulthandler`` has written."""
+    """Frames of the stack of one thread that ``faulthandler`` has written, the innermost first."""
     found = (_FRAME.match(line) for line in stack.splitlines())
-    return [Frame(_short(match["path"]), int(match["line"]), match["name"]) for match in found if match]
-
-
-def _short(path: str) -> str:
-    for folder, top in _TOPS.items():
-        _, found, rest = path.rpartition(folder)
-        if found:
-            return top + rest
-    return path
+    return [
+        Frame(_ABOVE.sub("", match["path"]), int(match["line"]), match["name"]) for match in found if match
+    ]
 
 
 def place_of(frames: Sequence[Frame]) -> str:

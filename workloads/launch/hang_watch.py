@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from workloads.training.heartbeat import BEATS_FOLDER, SLOW_SECONDS, STACK_SIGNAL, THREADS_SIGNAL
+from workloads.training.heartbeat import BEATS_FOLDER, STACK_SIGNAL, THREADS_SIGNAL
 
 from .hang_report import STOPPED, Observed, frames_of, is_waiting, place_of
 from .slurm_attempts import write_ending
@@ -47,43 +47,35 @@ class _Process:
     silent_seconds: float
 
 
+@dataclass(kw_only=True)
 class HangWatch:
-    """``hung`` says whether the processes stood still; then what they ended with is recorded already.
+    """``hung`` says whether the processes stood still; then what they ended with is recorded already."""
 
-    Args:
-        beats: folder of the node for signs of life.
-        stacks: folder of the attempt on the shared file system, made by the first node that sees a hang.
-        endings: folder of the attempt with a record for each node, on the shared file system.
-        node: name of this one.
-        num_nodes: of the step.
-        num_processes: of this node.
-        hang_seconds: without an advance, after which a process has hung.
-        start_seconds: the same for what the process says is slow, and before it says anything.
-    """
+    beats: Path
+    """Folder of the node for signs of life."""
+    stacks: Path
+    """Folder of the attempt on the shared file system, made by the first node that sees a hang."""
+    endings: Path
+    """Folder of the attempt with a record for each node, on the shared file system."""
+    node: str
+    num_nodes: int
+    """Of the step."""
+    num_processes: int
+    """Of this node."""
+    hang_seconds: float
+    """Without an advance, after which a process has hung."""
+    start_seconds: float
+    """The same for what the process says is slow, and before it says anything."""
+    hung: bool = False
 
-    def __init__(
-        self,
-        *,
-        beats: Path,
-        stacks: Path,
-        endings: Path,
-        node: str,
-        num_nodes: int,
-        num_processes: int,
-        hang_seconds: float,
-        start_seconds: float = SLOW_SECONDS,
-    ) -> None:
-        self._beats, self._stacks, self._endings = beats, stacks, endings
-        self._node, self._num_nodes, self._num_processes = node, num_nodes, num_processes
-        self._hang_seconds, self._start_seconds = hang_seconds, max(start_seconds, hang_seconds)
-        self._touched = [0] * num_processes
-        self._silent = [0.0] * num_processes
+    def __post_init__(self) -> None:
+        # Of each process: when its record was last written (ns), and for how long it has been silent since.
+        self._touched, self._silent = [0] * self.num_processes, [0.0] * self.num_processes
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="hang-watch", daemon=True)
-        self.hung = False
 
     def __enter__(self) -> HangWatch:
-        os.environ[BEATS_FOLDER] = str(self._beats)
+        os.environ[BEATS_FOLDER] = str(self.beats)
         self._thread.start()
         return self
 
@@ -97,14 +89,14 @@ class HangWatch:
             now = time.monotonic()
             # Where this thread did not run either, a suspended job, no process is to blame.
             elapsed, before = min(now - before, 2 * POLL_SECONDS), now
-            processes = [self._look(local_rank, elapsed) for local_rank in range(self._num_processes)]
+            processes = [self._look(local_rank, elapsed) for local_rank in range(self.num_processes)]
             if self._is_asked() or any(self._is_hung(process) for process in processes):
                 self.hung = True
                 self._answer(processes)
                 return
 
     def _look(self, local_rank: int, elapsed: float) -> _Process:
-        path = self._beats / f"{local_rank}.json"
+        path = self.beats / f"{local_rank}.json"
         touched = path.stat().st_mtime_ns if path.exists() else 0
         silent = 0.0 if touched != self._touched[local_rank] else self._silent[local_rank] + elapsed
         self._touched[local_rank], self._silent[local_rank] = touched, silent
@@ -117,34 +109,35 @@ class HangWatch:
 
     def _is_asked(self) -> bool:
         with contextlib.suppress(OSError):  # a shared file system that fails for a moment
-            return self._stacks.exists()
+            return self.stacks.exists()
         return False
 
     def _is_hung(self, process: _Process) -> bool:
         if process.record and process.state in _ENDED:
             return False  # torchrun sees to it
         slow = process.record.get("slow", True)
-        return process.silent_seconds >= (self._start_seconds if slow else self._hang_seconds)
+        bound = max(self.start_seconds, self.hang_seconds) if slow else self.hang_seconds
+        return process.silent_seconds >= bound
 
     def _answer(self, processes: list[_Process]) -> None:
         alive = [process for process in processes if process.state not in _ENDED]
         stopped = [process for process in alive if process.state in STOPPED]
         try:
-            self._stacks.mkdir(parents=True, exist_ok=True)
+            self.stacks.mkdir(parents=True, exist_ok=True)
             files = {process.local_rank: self._ask(process) for process in alive}
             self._wait_for_files([f for p in alive if p not in stopped for f in files[p.local_rank]])
             # A stopped process takes signals once it goes on, and then others that waited for it go on, too.
-            self._wait_for_others(self._stacks, ".seen")
+            self._wait_for_others(self.stacks, ".seen")
             for process in stopped:
                 _send(process, signal.SIGCONT)
             self._wait_for_files([file for process in stopped for file in files[process.local_rank]])
             for process in alive:
                 _send(process, THREADS_SIGNAL)
             self._wait_for_files([self._file(process, "threads") for process in alive])
-            write_ending(self._endings, self._node, hung=[self._keep(process) for process in processes])
-            self._wait_for_others(self._endings, ".json")
+            write_ending(self.endings, self.node, hung=[self._keep(process) for process in processes])
+            self._wait_for_others(self.endings, ".json")
         except OSError as error:
-            print(f"stacks of {self._node} cannot be kept: {error}", file=sys.stderr)
+            print(f"stacks of {self.node} cannot be kept: {error}", file=sys.stderr)
         for process in alive:
             _send(process, signal.SIGKILL)
         if not self._over.wait(END_SECONDS):
@@ -157,14 +150,14 @@ class HangWatch:
         _LIBC.tgkill(pid, pid, STACK_SIGNAL)
         files = [self._file(process, "stack")]
         with contextlib.suppress(OSError):  # without NCCL nobody listens
-            pipe = os.open(f"{self._beats}/{_PIPE}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
+            pipe = os.open(f"{self.beats}/{_PIPE}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
             os.write(pipe, b"1\n")
             os.close(pipe)
-            files.append(Path(f"{self._stacks}/{_NCCL}{rank}"))
+            files.append(Path(f"{self.stacks}/{_NCCL}{rank}"))
         return files
 
     def _file(self, process: _Process, what: str) -> Path:
-        return self._beats / f"{process.local_rank}.{what}"
+        return self.beats / f"{process.local_rank}.{what}"
 
     def _wait_for_files(self, files: list[Path]) -> None:
         """Until they are there and do not grow any more."""
@@ -179,8 +172,8 @@ class HangWatch:
     def _wait_for_others(self, folder: Path, suffix: str) -> None:
         """Until each node has left a file with its name and the suffix; ours is left here."""
         deadline = time.monotonic() + OTHERS_SECONDS
-        (folder / f"{self._node}{suffix}").touch()
-        while len(list(folder.glob(f"*{suffix}"))) < self._num_nodes and time.monotonic() < deadline:
+        (folder / f"{self.node}{suffix}").touch()
+        while len(list(folder.glob(f"*{suffix}"))) < self.num_nodes and time.monotonic() < deadline:
             time.sleep(0.2)
 
     def _keep(self, process: _Process) -> dict[str, Any]:
@@ -189,7 +182,7 @@ class HangWatch:
         frames = frames_of(stack)
         observed = asdict(
             Observed(
-                node=self._node,
+                node=self.node,
                 rank=record.get("rank"),
                 state=process.state,
                 silent_seconds=round(process.silent_seconds, 1),
@@ -198,9 +191,9 @@ class HangWatch:
                 waits=is_waiting(frames),
             )
         )
-        name = f"rank-{record['rank']}" if record else f"{self._node}-process-{process.local_rank}"
+        name = f"rank-{record['rank']}" if record else f"{self.node}-process-{process.local_rank}"
         head = "".join(f"{key}: {value}\n" for key, value in observed.items())
-        (self._stacks / f"{name}.txt").write_text(f"{head}\n{stack}\n{_text(self._file(process, 'threads'))}")
+        (self.stacks / f"{name}.txt").write_text(f"{head}\n{stack}\n{_text(self._file(process, 'threads'))}")
         return observed
 
 

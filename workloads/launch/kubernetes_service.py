@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .pod_job import HEALTH_LABEL, VERSION_ANNOTATION, Manifest, PodSettings
-from .pod_template import TEMPORARY_FOLDER, container_security, pod_security
+from .pod_job import VERSION_ANNOTATION, Manifest, PodSettings
+from .pod_template import TEMPORARY_FOLDER, container_base, pod_base
 
 PORT, SERVICE_PORT = 8080, 80
 MODEL_FOLDER = "/opt/ml/model"
@@ -30,96 +30,62 @@ class PodService(PodSettings):
 
 
 def manifests(service: PodService) -> list[Manifest]:
-    """In the order in which they are made: who may reach pods is settled before there are any."""
-    return [_network_policy(service), _disruption_budget(service), _service(service), _deployment(service)]
-
-
-def _metadata(service: PodService) -> Manifest:
-    return {"name": service.name, "namespace": service.namespace, "labels": _labels(service)}
-
-
-def _labels(service: PodService) -> dict[str, str]:
-    return {"app.kubernetes.io/name": "esm2", ENDPOINT_LABEL: service.name}
+    """Return manifests in the order of their creation: who may reach pods is settled before there are any."""
+    selector = _selector(service)
+    labels = {"app.kubernetes.io/name": "esm2", ENDPOINT_LABEL: service.name}
+    metadata = {"name": service.name, "namespace": service.namespace, "labels": labels}
+    # Pods of the namespace reach the port; the server itself reaches nothing, as on SageMaker.
+    policy = {
+        "podSelector": selector,
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"from": [{"podSelector": {}}], "ports": [{"port": PORT, "protocol": "TCP"}]}],
+        "egress": [],
+    }
+    # When nodes are drained, one pod at a time.
+    budget = {"maxUnavailable": 1, "selector": selector}
+    address = {
+        "type": "ClusterIP",
+        "selector": {ENDPOINT_LABEL: service.name},
+        "ports": [{"name": "http", "port": SERVICE_PORT, "targetPort": "http", "protocol": "TCP"}],
+    }
+    # Each pod stands in the queue by itself.
+    queued = labels | service.queue_labels()
+    annotated = metadata | {"labels": queued, "annotations": {VERSION_ANNOTATION: service.version}}
+    kinds = (
+        ("networking.k8s.io/v1", "NetworkPolicy", metadata, policy),
+        ("policy/v1", "PodDisruptionBudget", metadata, budget),
+        ("v1", "Service", metadata, address),
+        ("apps/v1", "Deployment", annotated, _deployment(service, queued)),
+    )
+    return [
+        {"apiVersion": version, "kind": kind, "metadata": about, "spec": spec}
+        for version, kind, about, spec in kinds
+    ]
 
 
 def _selector(service: PodService) -> Manifest:
     return {"matchLabels": {ENDPOINT_LABEL: service.name}}
 
 
-def _service(service: PodService) -> Manifest:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _metadata(service),
-        "spec": {
-            "type": "ClusterIP",
-            "selector": {ENDPOINT_LABEL: service.name},
-            "ports": [{"name": "http", "port": SERVICE_PORT, "targetPort": "http", "protocol": "TCP"}],
-        },
-    }
-
-
-def _disruption_budget(service: PodService) -> Manifest:
-    """When nodes are drained, one pod at a time."""
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": _metadata(service),
-        "spec": {"maxUnavailable": 1, "selector": _selector(service)},
-    }
-
-
-def _network_policy(service: PodService) -> Manifest:
-    """Pods of the namespace reach the port; the server itself reaches nothing, as on SageMaker."""
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": _metadata(service),
-        "spec": {
-            "podSelector": _selector(service),
-            "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"from": [{"podSelector": {}}], "ports": [{"port": PORT, "protocol": "TCP"}]}],
-            "egress": [],
-        },
-    }
-
-
-def _deployment(service: PodService) -> Manifest:
+def _deployment(service: PodService, labels: dict[str, str]) -> Manifest:
     # A single pod is replaced by one beside it; several one after the other, so that no GPU must be spare.
     alone = service.replicas == 1
-    # Each pod stands in the queue by itself.
-    labels = _labels(service) | service.queue_labels()
     return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {
-            **_metadata(service),
-            "labels": labels,
-            "annotations": {VERSION_ANNOTATION: service.version},
+        "replicas": service.replicas,
+        "revisionHistoryLimit": 5,
+        "progressDeadlineSeconds": service.startup_seconds + 300,
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": 1 if alone else 0, "maxUnavailable": 0 if alone else 1},
         },
-        "spec": {
-            "replicas": service.replicas,
-            "revisionHistoryLimit": 5,
-            "progressDeadlineSeconds": service.startup_seconds + 300,
-            "strategy": {
-                "type": "RollingUpdate",
-                "rollingUpdate": {"maxSurge": 1 if alone else 0, "maxUnavailable": 0 if alone else 1},
-            },
-            "selector": _selector(service),
-            "template": {"metadata": {"labels": labels}, "spec": _pod(service)},
-        },
+        "selector": _selector(service),
+        "template": {"metadata": {"labels": labels}, "spec": _pod(service)},
     }
 
 
 def _pod(service: PodService) -> Manifest:
-    grace = service.drain_seconds + service.timeout_seconds + STOP_SECONDS
     return {
-        "terminationGracePeriodSeconds": grace,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": pod_security(service.user),
-        "nodeSelector": {HEALTH_LABEL: "Schedulable", **service.node_labels},
-        "tolerations": [dict(toleration) for toleration in service.tolerations],
+        **pod_base(service, service.drain_seconds + service.timeout_seconds + STOP_SECONDS),
         "topologySpreadConstraints": [
             {
                 "maxSkew": 1,
@@ -130,10 +96,7 @@ def _pod(service: PodService) -> Manifest:
         ],
         "containers": [_container(service)],
         "volumes": [
-            {
-                "name": "model",
-                "persistentVolumeClaim": {"claimName": service.claim, "readOnly": True},
-            },
+            {"name": "model", "persistentVolumeClaim": {"claimName": service.claim, "readOnly": True}},
             {"name": "temporary", "emptyDir": {}},
         ],
     }
@@ -153,13 +116,11 @@ def _container(service: PodService) -> Manifest:
     ping = {"httpGet": {"path": "/ping", "port": "http"}, "timeoutSeconds": PROBE_SECONDS}
     return {
         "name": "server",
-        "image": service.image,
-        "imagePullPolicy": "IfNotPresent",
+        **container_base(service),
         "command": ["serve"],
         "env": [{"name": name, "value": value} for name, value in variables.items()],
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "resources": {"requests": sizes, "limits": sizes},
-        "securityContext": container_security(),
         "volumeMounts": [
             {"name": "model", "mountPath": MODEL_FOLDER, "subPath": service.model, "readOnly": True},
             {"name": "temporary", "mountPath": TEMPORARY_FOLDER},

@@ -15,6 +15,7 @@ import json
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,17 +57,15 @@ class Verdict:
         return not (self.bad or self.silent or self.fatal)
 
 
-def check_nodes(job_file: Path, nodes: Sequence[str], *, seconds: float = NODE_SECONDS) -> Verdict:
+def check_nodes(job_file: Path, nodes: Sequence[str]) -> Verdict:
     """Ask every node of the job."""
     command = [*srun(len(nodes)), "--kill-on-bad-exit=0", "python3", "-s", "-m"]
     command += [f"{__package__}.node_check", str(job_file)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        output, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        output, _ = process.communicate()
-    return judge_nodes(nodes, _answers(output.splitlines()))
+        output = subprocess.run(command, stdout=subprocess.PIPE, timeout=NODE_SECONDS).stdout
+    except subprocess.TimeoutExpired as error:
+        output = error.output or b""  # of the nodes that have answered
+    return judge_nodes(nodes, _answers(output.decode(errors="replace").splitlines()))
 
 
 def _answers(lines: Iterable[str]) -> list[dict[str, Any]]:
@@ -111,29 +110,27 @@ class Outcome:
     """What was said first; empty if it went well."""
 
 
+@dataclass(frozen=True)
 class NetworkCheck:
-    """The checks of one allocation.
+    """The checks of one allocation."""
 
-    Args:
-        attempt: names the records of the rounds.
-        say: tells what happens.
-        is_stopped: whether the job was asked to end meanwhile; no further round begins then.
-    """
+    job_file: Path
+    job: Job
+    help_text: str
+    """Of srun."""
+    attempt: str
+    """Names the records of the rounds."""
+    say: Callable[[str], None]
+    """Tells what happens."""
+    is_stopped: Callable[[], bool]
+    """Whether the job was asked to end meanwhile; no further round begins then."""
 
-    def __init__(
-        self,
-        job_file: Path,
-        job: Job,
-        help_text: str,
-        attempt: str,
-        say: Callable[[str], None],
-        is_stopped: Callable[[], bool],
-    ) -> None:
-        self.job_file, self.job, self.help_text, self.attempt = job_file, job, help_text, attempt
-        self.say, self.is_stopped = say, is_stopped
-        self.seconds = SECONDS
-        if job.image:
-            self.seconds += UNPACK_SECONDS if job.image.startswith("/") else IMPORT_SECONDS
+    @property
+    def seconds(self) -> float:
+        """Bound of one round."""
+        if not self.job.image:
+            return SECONDS
+        return SECONDS + (UNPACK_SECONDS if self.job.image.startswith("/") else IMPORT_SECONDS)
 
     def run(self, nodes: Sequence[str], kept: Mapping[str, str]) -> Verdict:
         """Check all nodes; ``kept`` is as in ``blame``."""
@@ -172,17 +169,14 @@ class NetworkCheck:
             arguments=["-m", AGENT, str(self.job_file), attempt, "check", *map(",".join, groups)],
             checked=nodes,
         )
-        process = subprocess.Popen(command, cwd=self.job.work_folder, stdin=subprocess.DEVNULL)
-        try:
-            process.wait(self.seconds)
-        except subprocess.TimeoutExpired:
-            # srun ends its step then, with all processes.
-            process.terminate()
+        with subprocess.Popen(command, cwd=self.job.work_folder, stdin=subprocess.DEVNULL) as process:
             try:
-                process.wait(STEP_END_SECONDS)
+                process.wait(self.seconds)
             except subprocess.TimeoutExpired:
+                process.terminate()  # srun ends its step then, with all processes
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(STEP_END_SECONDS)
                 process.kill()
-                process.wait()
         return outcomes_of(groups, endings(self.job_file.parent, attempt), self.seconds)
 
 
@@ -235,42 +229,38 @@ def blame(nodes: Sequence[str], outcomes: Sequence[Outcome], kept: Mapping[str, 
             in its place. If it fails again with another, it is to blame, and the other was not. If it does
             with the same one, there was no other to find out with.
     """
-    alone = {o.nodes[0]: o.failure for o in outcomes if len(o.nodes) == 1 and o.failure}
+    alone = [o for o in outcomes if len(o.nodes) == 1 and o.failure]
     if len(alone) == len(nodes):
         return Verdict({}, fatal=f"all-reduce fails on each node alone: {_listed(alone)}")
     if alone:
-        return Verdict({node: f"all-reduce fails there alone: {said}" for node, said in alone.items()})
+        return Verdict({o.nodes[0]: f"all-reduce fails there alone: {o.failure}" for o in alone})
     pairs = [o for o in outcomes if len(o.nodes) == 2]
     failed = [o for o in pairs if o.failure]
     if not failed:
         return Verdict({})
     if undecided := [o for o in failed if any(kept.get(a) == b for a, b in itertools.permutations(o.nodes))]:
-        said = {" and ".join(o.nodes): o.failure for o in undecided}
-        return Verdict(
-            {}, fatal=f"all-reduce fails again, and no other node was there: {_listed(said)}; {LOOK_AT}"
-        )
+        said = _listed(undecided)
+        return Verdict({}, fatal=f"all-reduce fails again, and no other node was there: {said}; {LOOK_AT}")
     well = {node for o in pairs if not o.failure for node in o.nodes}
     if not well and len(nodes) > 2:
-        said = {" and ".join(o.nodes): o.failure for o in failed}
-        return Verdict({}, fatal=f"all-reduce fails between all pairs of nodes: {_listed(said)}; {LOOK_AT}")
+        said = _listed(failed)
+        return Verdict({}, fatal=f"all-reduce fails between all pairs of nodes: {said}; {LOOK_AT}")
     partners: dict[str, dict[str, str]] = {}
     for o in failed:
         for node, other in itertools.permutations(o.nodes):
             if node not in well and other in well:
                 partners.setdefault(node, {})[other] = o.failure
     bad = {
-        node: f"all-reduce fails with {' and '.join(said)}, well with others: {next(iter(said.values()))}"
-        for node, said in partners.items()
+        node: f"all-reduce fails with {' and '.join(others)}, well with others: {next(iter(others.values()))}"
+        for node, others in partners.items()
     }
-    known = [
-        node for o in failed for node in o.nodes if node in kept and node not in well and node not in bad
-    ]
-    bad |= {
+    known = {
         node: f"all-reduce failed with {kept[node]}, and fails with another now: {o.failure}"
         for o in failed
-        for node in known
-        if node in o.nodes
+        for node in o.nodes
+        if node in kept and node not in well and node not in bad
     }
+    bad |= known
     stays: dict[str, str] = {}
     for o in failed:
         first, second = o.nodes
@@ -284,5 +274,5 @@ def blame(nodes: Sequence[str], outcomes: Sequence[Outcome], kept: Mapping[str, 
     return Verdict(bad, kept=stays, freed=tuple(kept[node] for node in known))
 
 
-def _listed(said: Mapping[str, str]) -> str:
-    return "; ".join(f"{who}: {what}" for who, what in sorted(said.items()))
+def _listed(outcomes: Iterable[Outcome]) -> str:
+    return "; ".join(sorted(f"{' and '.join(o.nodes)}: {o.failure}" for o in outcomes))

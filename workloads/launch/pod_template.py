@@ -12,8 +12,8 @@ from workloads.training.tracking.metrics_port import JOB_ID, POD_PORT, PORT
 
 from . import neuron
 from .pod_check import NODE_NAME
-from .pod_job import HEALTH_LABEL, SAVE_SECONDS, Manifest, PodJob
-from .slurm_step import LOCK_SECONDS
+from .pod_job import HEALTH_LABEL, SAVE_SECONDS, Manifest, PodJob, PodSettings
+from .slurm_step import EFA_VARIABLES, LOCK_SECONDS
 
 CONFIG_FOLDER, CONFIG_FILE = "/etc/esm2", "config.yaml"
 AGENT_FOLDER = "/opt/ml/input/config"
@@ -48,19 +48,20 @@ def pod_template(job: PodJob, command: list[str], container_name: str, *, agent:
     }
     all_sizes = sizes | {name: str(count) for name, count in devices.items() if count}
     container = {
-        "image": job.image,
-        "imagePullPolicy": "IfNotPresent",
+        **container_base(job),
         "env": [
             *({"name": name, "value": value} for name, value in environment(job).items()),
-            _of_pod(NODE_NAME, "spec.nodeName"),
-            _of_pod(POD_IP, "status.podIP"),
+            # Kubernetes fills these in.
+            *(
+                {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+                for name, path in ((NODE_NAME, "spec.nodeName"), (POD_IP, "status.podIP"))
+            ),
         ],
         # What the cluster has for jobs, as where its MLflow is; there is none where it has nothing.
         "envFrom": [{"configMapRef": {"name": JOB_ENVIRONMENT, "optional": True}}],
         "volumeMounts": mounts,
         # What a container said last is told by make status, also when the pod is gone from its node.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": container_security(),
     }
 
     def made(name: str, command: list[str], sizes: Mapping[str, str], folder: str) -> Manifest:
@@ -69,15 +70,16 @@ def pod_template(job: PodJob, command: list[str], container_name: str, *, agent:
         return {"name": name, **words, "workingDir": folder, **container, "resources": resources}
 
     main = made(container_name, command, all_sizes, job.work_folder)
-    ports = [{"name": "agent", "containerPort": AGENT_PORT}] if agent else []
-    if job.stage == "train":
-        # By its name, those who collect metrics know whom to ask.
-        ports.append({"name": METRICS_PORT_NAME, "containerPort": POD_PORT})
+    # By the name of its port, those who collect metrics know whom to ask.
+    ports = {"agent": AGENT_PORT} if agent else {}
+    ports |= {METRICS_PORT_NAME: POD_PORT} if job.stage == "train" else {}
     if ports:
-        main["ports"] = ports
+        main["ports"] = [{"name": name, "containerPort": port} for name, port in ports.items()]
     # It sees the devices that the main container gets, and makes the working folder, which would be root's if
     # Kubernetes made it.
-    before = [made("check", _check(job), all_sizes, "/")]
+    check = ["python3", "-m", "workloads.launch.pod_check", f"--folder={job.work_folder}"]
+    check += [f"--gpus={job.num_gpus}", f"--neuron={job.num_neuron_devices}", f"--efa={job.num_efa}"]
+    before = [made("check", check, all_sizes, "/")]
     if (stage := STAGES[job.stage]).trains:
         prepare = ["python3", "-m", stage.pod_data_module, *run_arguments(job)]
         before.append(made("data", prepare, sizes, job.work_folder))
@@ -88,13 +90,8 @@ def pod_template(job: PodJob, command: list[str], container_name: str, *, agent:
             **({"annotations": annotations} if annotations else {}),
         },
         "spec": {
-            "terminationGracePeriodSeconds": SAVE_SECONDS,
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
+            **pod_base(job, SAVE_SECONDS),
             **({"serviceAccountName": job.service_account} if job.service_account else {}),
-            "securityContext": pod_security(job.user),
-            "nodeSelector": {HEALTH_LABEL: "Schedulable", **job.node_labels},
-            "tolerations": [dict(toleration) for toleration in job.tolerations],
             "initContainers": before,
             "containers": [main],
             "volumes": volumes,
@@ -102,21 +99,33 @@ def pod_template(job: PodJob, command: list[str], container_name: str, *, agent:
     }
 
 
-def container_security() -> Manifest:
+def container_base(pods: PodSettings) -> Manifest:
+    """Fields that the containers of jobs and services have in common."""
     return {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": True,
+        "image": pods.image,
+        "imagePullPolicy": "IfNotPresent",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
     }
 
 
-def pod_security(user: int) -> Manifest:
-    """For processes of a user and group of that id."""
+def pod_base(pods: PodSettings, grace_seconds: int) -> Manifest:
+    """Fields that the pods of jobs and services have in common; they run on healthy nodes."""
     return {
-        "runAsNonRoot": True,
-        "runAsUser": user,
-        "runAsGroup": user,
-        "seccompProfile": {"type": "RuntimeDefault"},
+        "terminationGracePeriodSeconds": grace_seconds,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": pods.user,
+            "runAsGroup": pods.user,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "nodeSelector": {HEALTH_LABEL: "Schedulable", **pods.node_labels},
+        "tolerations": [dict(toleration) for toleration in pods.tolerations],
     }
 
 
@@ -153,21 +162,11 @@ def environment(job: PodJob) -> dict[str, str]:
     if job.num_neuron_devices:
         variables |= neuron.environment(efa=job.num_efa > 0)
     elif job.num_efa:
-        variables |= {"FI_PROVIDER": "efa", "NCCL_NET_PLUGIN": "ofi", "NCCL_SOCKET_IFNAME": "^docker,lo,veth"}
+        variables |= EFA_VARIABLES
     if job.num_efa:
         # Huge pages are not requested, so libfabric must not take them.
         variables |= {"FI_EFA_USE_HUGE_PAGE": "0"}
     return variables
-
-
-def _of_pod(name: str, path: str) -> Manifest:
-    """A variable that Kubernetes fills in."""
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-
-
-def _check(job: PodJob) -> list[str]:
-    words = ["python3", "-m", "workloads.launch.pod_check", f"--folder={job.work_folder}"]
-    return [*words, f"--gpus={job.num_gpus}", f"--neuron={job.num_neuron_devices}", f"--efa={job.num_efa}"]
 
 
 def _volumes(job: PodJob, *, agent: bool) -> tuple[list[Manifest], list[Manifest]]:

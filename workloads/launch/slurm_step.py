@@ -14,6 +14,8 @@ from . import neuron
 from .job_file import CONFIG_FILE, Job
 
 _AMAZON = "/opt/amazon"
+EFA_VARIABLES = {"FI_PROVIDER": "efa", "NCCL_NET_PLUGIN": "ofi", "NCCL_SOCKET_IFNAME": "^docker,lo,veth"}
+"""For NCCL's processes on nodes with EFA."""
 NODE_VARIABLES = Path("/etc/node-setup/training_environment.json")
 """What the set-up of nodes has for jobs: where the cluster's MLflow is, and who gives credentials for it."""
 LOCK_SECONDS = 300
@@ -97,7 +99,7 @@ def run_environment(job: Job) -> dict[str, str]:
         variables |= neuron.environment(efa=job.efa)
         libraries = neuron.LIBRARIES
     elif job.efa:
-        variables |= {"FI_PROVIDER": "efa", "NCCL_NET_PLUGIN": "ofi", "NCCL_SOCKET_IFNAME": "^docker,lo,veth"}
+        variables |= EFA_VARIABLES
         libraries = (f"{_AMAZON}/efa/lib", f"{_AMAZON}/ofi-nccl/lib")
     if libraries and not job.image:
         # An image has its own in the loader's cache; on a node they are beside it.

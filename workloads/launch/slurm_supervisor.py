@@ -27,6 +27,7 @@ from .job_file import Job, read_job
 from .network_check import AGENT, NetworkCheck, Verdict, check_nodes
 from .slurm_attempts import (
     CANCELLED_FILE,
+    ENDED_BY_SLURM,
     USAGE_ERROR,
     State,
     first_failure,
@@ -44,13 +45,11 @@ WAIT_MINUTES = 30
 """Until the next start where no other nodes are left: HyperPod replaces one in 20 to 30."""
 SECONDS_BETWEEN_SIGNALS = 15
 """A step that is only starting may miss one."""
-STOPPED_BY_SIGNAL = 143
 REQUEST_SECONDS = 60
 """Limit of one request to Slurm: its programs give up after once or twice MessageTimeout (10 s usually)."""
 PATIENCE_SECONDS = 600.0
 """Longest wait for a controller that does not answer. The nodes of the job are idle meanwhile."""
 PAUSE_SECONDS = 10.0
-REPORT = "report.html"
 
 
 class Supervisor:
@@ -60,8 +59,8 @@ class Supervisor:
         self.job_file, self.folder = job_file, job_file.parent
         self.job: Job = read_job(job_file)
         self.job_id = os.environ["SLURM_JOB_ID"]
-        shown = _output("scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"])
-        self.nodes = shown.split()
+        shown = ["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]]
+        self.nodes = subprocess.check_output(shown, text=True, timeout=REQUEST_SECONDS).split()
         self.restart = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         self.state: State = read_state(self.folder)
         self.stop: signal.Signals | None = None
@@ -84,7 +83,7 @@ class Supervisor:
             self.state.clear(self.nodes)
             self.state.write(self.folder)
         for attempt in itertools.count(1):
-            name, status = f"{self.restart}.{attempt}", STOPPED_BY_SIGNAL
+            name, status = f"{self.restart}.{attempt}", ENDED_BY_SLURM
             if verdict.is_well and self.stop is None:
                 status = self._attempt(name, options)
                 # A crash beside a node that is lost is none of its own, so it does not count yet.
@@ -132,7 +131,7 @@ class Supervisor:
             if self.job.stage == "data" or status:
                 return status
             if self.stop is not None:
-                return STOPPED_BY_SIGNAL
+                return ENDED_BY_SLURM
         agent = ["-m", AGENT, str(self.job_file), name, self.job.stage, ",".join(self.nodes)]
         return self._run(step_command(self.job, options, num_nodes=len(self.nodes), arguments=agent))
 
@@ -166,7 +165,7 @@ class Supervisor:
         say(f"{how} on {self.stop.name}; {self._reached(progress(self.job))}")
         if self.stop == signal.SIGUSR1:
             return self._requeue("the time limit is near")
-        return self._cancel() if self._is_cancelled() else STOPPED_BY_SIGNAL
+        return self._cancel() if self._is_cancelled() else ENDED_BY_SLURM
 
     def _reached(self, number: int) -> str:
         if self.job.output:
@@ -184,7 +183,7 @@ class Supervisor:
     def _cancel(self) -> int:
         say("cancelled")
         insist("scancel", self.job_id)
-        return STOPPED_BY_SIGNAL
+        return ENDED_BY_SLURM
 
     def _blame(self, attempt: str, hung: list[Observed]) -> None:
         """Say who stood still, and leave a node out that has done so before."""
@@ -273,10 +272,6 @@ class Supervisor:
 
 def say(text: str) -> None:
     print(f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] {text}", flush=True)
-
-
-def _output(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 def ask(*command: str) -> str | None:

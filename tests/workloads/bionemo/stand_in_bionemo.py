@@ -24,7 +24,7 @@ from typing import Any
 
 import pandas
 
-from workloads.bionemo.options import OPTIONS_FILE, entry_point
+from workloads.bionemo.installed import OPTIONS_FILE
 
 STEP_SECONDS = "STAND_IN_STEP_SECONDS"
 KILLED_AT = "STAND_IN_KILLED_AT"
@@ -80,8 +80,17 @@ def get_parser(name: str) -> argparse.ArgumentParser:
     return parser
 
 
+def check_conversion(words: list[str]) -> None:
+    """By what is recorded of the converter's commands and options."""
+    found = _recorded("convert")
+    command, *given = words
+    options = [word for word in given if word.startswith("--")]
+    assert len(given) - len(options) == len(found["commands"][command])
+    assert all(found["options"][option] == "flag" for option in options)
+
+
 def convert() -> None:
-    assert entry_point("convert").problems(sys.argv[1:]) == []
+    check_conversion(sys.argv[1:])
     assert not {"WORLD_SIZE", "TORCHELASTIC_RUN_ID"} & {*os.environ}, "Lightning would take part in a job"
     (Path(sys.argv[3]) / "context").mkdir(parents=True)
     sys.exit(int(os.environ.get(CONVERTER_STATUS, "0")))

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.workloads.bionemo.stand_in_bionemo import get_parser
+from tests.workloads.bionemo.stand_in_bionemo import check_conversion, get_parser
 from workloads.bionemo.command import Data, Devices, arguments, batch_problems, conversion, unsupported
 from workloads.bionemo.export_files import ExportFiles
-from workloads.bionemo.options import entry_point
 from workloads.causal_lm.config import ChatConfig
 from workloads.esm2.shapes import SHAPES
 from workloads.run_file import RunFile, load_config
@@ -31,7 +30,6 @@ def parsed(config: RunFile, devices: Devices = DEVICES[1]) -> argparse.Namespace
     """By an entry point that takes nothing but what is recorded."""
     words = arguments(config, devices, DATA)
     name = "train_esm2" if config.task is None else "finetune_esm2"
-    assert entry_point(name).problems(words) == []
     return get_parser(name).parse_args(words)
 
 
@@ -139,27 +137,4 @@ def test_evaluations_are_as_long_as_asked_in_whole_steps() -> None:
 
 @pytest.mark.parametrize("to_bionemo", [True, False])
 def test_the_converter_takes_its_commands(to_bionemo: bool) -> None:
-    assert entry_point("convert").problems(conversion("here", Path("there"), to_bionemo=to_bionemo)) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (["--num-layer=3"], "--num-layer: no such option"),
-        (["--num-layers=three"], "--num-layers: got 'three'; expected a whole number"),
-        (["--precision=tf32"], "--precision: got 'tf32'; allowed are fp16, bf16"),
-        (["--resume-if-exists=yes"], "--resume-if-exists: takes no value"),
-        (["--lr"], "--lr: got ''; expected a number"),
-        ([], "--train-cluster-path: is missing"),
-    ],
-)
-def test_the_record_refuses_what_the_entry_point_would(words: list[str], problem: str) -> None:
-    assert any(found.startswith(problem) for found in entry_point("train_esm2").problems(words))
-
-
-def test_the_record_knows_the_converters_commands() -> None:
-    problems = entry_point("convert").problems
-    assert problems(["convert-hf"]) == [
-        "'convert-hf': no such command; allowed are convert-nemo-to-hf, convert-hf-to-nemo"
-    ]
-    assert problems(["convert-hf-to-nemo", "a"]) == ["output_path: is missing"]
+    check_conversion(conversion("here", Path("there"), to_bionemo=to_bionemo))

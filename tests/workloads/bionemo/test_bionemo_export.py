@@ -21,7 +21,7 @@ from workloads.esm2.data.prepare import prepare
 from workloads.esm2.finetune.labelled import LabelledSplit
 from workloads.run_file import RunFile, load_config
 from workloads.run_kinds import prepare as prepare_run
-from workloads.training.data.manifest import Manifest
+from workloads.training.data.manifest import SPLITS, Manifest
 from workloads.training.records import ProteinSplit, Split
 
 
@@ -63,14 +63,14 @@ def test_splits_ids_and_sequences_are_those_of_the_data(
 ) -> None:
     config, facts, files = sample
     manifest = Manifest.load(config.data.path)
-    train, validation = sequences(files.train_proteins), sequences(files.validation_proteins)
+    train, validation = sequences(files.proteins("train")), sequences(files.proteins("validation"))
     assert not {*train} & {*validation}
     assert (facts.num_train, facts.num_validation) == (len(train), len(validation))
     assert len(train) == manifest.splits["train"].records > 5000
-    clusters = pandas.read_parquet(files.train_clusters)["ur90_id"]
+    clusters = pandas.read_parquet(files.clusters("train"))["ur90_id"]
     assert [train[ids[0]] for ids in clusters] == prepared_sequences(Path(config.data.path), "train")
     assert {len(ids) for ids in clusters} == {1}
-    held_out = pandas.read_parquet(files.validation_clusters)["ur50_id"]
+    held_out = pandas.read_parquet(files.clusters("validation"))["ur50_id"]
     assert [validation[name] for name in held_out] == prepared_sequences(Path(config.data.path), "validation")
     assert facts.train_residues == sum(map(len, train.values()))
 
@@ -113,15 +113,15 @@ def test_clusters_keep_their_members(tmp_path: Path) -> None:
     config = of_data(out)
     facts, files = export_run(config), export_files(out)
     cluster_of = dict(line.split("\t") for line in table.read_text().splitlines())
-    clusters = pandas.read_parquet(files.train_clusters)["ur90_id"]
-    members = sequences(files.train_proteins)
+    clusters = pandas.read_parquet(files.clusters("train"))["ur90_id"]
+    members = sequences(files.proteins("train"))
     names = [{cluster_of[member] for member in ids} for ids in clusters]
     assert all(len(found) == 1 for found in names) and facts.num_train == len(names)
     sizes = {name: list(cluster_of.values()).count(name) for name in cluster_of.values()}
     assert [len(ids) for ids in clusters] == [sizes[found.pop()] for found in names], "whole clusters"
     assert {member for ids in clusters for member in ids} == {*members}
-    held_out = pandas.read_parquet(files.validation_clusters)["ur50_id"]
-    assert {*held_out} == {*sequences(files.validation_proteins)} and len(held_out) == facts.num_validation
+    held_out = pandas.read_parquet(files.clusters("validation"))["ur50_id"]
+    assert {*held_out} == {*sequences(files.proteins("validation"))} and len(held_out) == facts.num_validation
     assert len({cluster_of[name] for name in held_out}) == len(held_out), "one of each"
 
 
@@ -133,17 +133,17 @@ def test_what_is_interrupted_leaves_nothing(
     config, files = of_data(out), export_files(out)
     written = export._write_split
 
-    def interrupted(folder: Path, manifest: Manifest, split: Split, database: Path, clusters: Path) -> int:
+    def interrupted(folder: Path, manifest: Manifest, split: Split, made: ExportFiles) -> int:
         if split == "validation":
             raise SystemExit(143)
-        return written(folder, manifest, split, database, clusters)
+        return written(folder, manifest, split, made)
 
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(export, "_write_split", interrupted)
         export_run(config)
     assert not files.folder.exists() and not list(tmp_path.glob(".*.partial"))
     assert not is_exported(config)
-    assert export_run(config).num_train == len(sequences(files.train_proteins))
+    assert export_run(config).num_train == len(sequences(files.proteins("train")))
 
 
 def test_an_export_of_other_data_is_in_the_way(prepared: Path, tmp_path: Path) -> None:
@@ -165,20 +165,16 @@ def test_an_export_of_other_data_is_in_the_way(prepared: Path, tmp_path: Path) -
 def test_tables_keep_labels_and_splits(kind: str, tiny_model: Path, tmp_path: Path) -> None:
     config = load_config(write_task_file(tmp_path, tiny_model, kind))
     facts, files = export_run(config), export_files(config.data.path)
-    for name, path in (
-        ("train", files.train_table),
-        ("validation", files.validation_table),
-        ("test", files.test_table),
-    ):
-        split = LabelledSplit(config.data.path, name)  # type: ignore[arg-type]
+    for name in SPLITS:
+        split = LabelledSplit(config.data.path, name)
         units = np.arange(split.num_units)
-        table = pandas.read_csv(path)
+        table = pandas.read_csv(files.table(name))
         assert table["id"].tolist() == split.ids(units)
         assert table["labels"].tolist() == pytest.approx(split.labels(units)[:, 0].tolist())
         assert table["sequences"].str.len().sum() == split.num_residues
     assert len(facts.classes) == {"binary": 2, "multiclass": 3, "regression": 0}[kind]
     if kind != "regression":
-        train = pandas.read_csv(files.train_table)["labels"]
+        train = pandas.read_csv(files.table("train"))["labels"]
         # As BioNeMo numbers them: our numbers.
         assert class_order(map(str, train), per_residue=False) == [str(n) for n in range(len(facts.classes))]
 

@@ -114,11 +114,7 @@ def _pattern(start: int, part: Tensor) -> Tensor:
 def measure(buffer: Tensor, here: Processes) -> Point:
     """Time all-reduces of a buffer, whose contents are lost."""
     buffer.zero_()  # sums of zeros stay numbers
-    for _ in range(NUM_WARM_UP):
-        start = time.perf_counter()
-        dist.all_reduce(buffer)
-        _wait(here)
-        last_seconds = time.perf_counter() - start
+    *_, last_seconds = [_seconds(buffer, here) for _ in range(NUM_WARM_UP)]
     # All processes must go as many rounds.
     slowest = _maximum(last_seconds, here)
     num_rounds = max(1, min(NUM_ROUNDS, int(SECONDS_A_SIZE / slowest)))
@@ -129,24 +125,23 @@ def measure(buffer: Tensor, here: Processes) -> Point:
 def _rounds(buffer: Tensor, num_rounds: int, here: Processes) -> list[float]:
     """Seconds of each round; on GPUs by the device's clock, without a wait of the host between rounds."""
     if here.device.type != "cuda":
-        found = []
-        for _ in range(num_rounds):
-            start = time.perf_counter()
-            dist.all_reduce(buffer)
-            found.append(time.perf_counter() - start)
-        return found
+        return [_seconds(buffer, here) for _ in range(num_rounds)]
     events = [torch.cuda.Event(enable_timing=True) for _ in range(num_rounds + 1)]
     events[0].record()
     for event in events[1:]:
         dist.all_reduce(buffer)
         event.record()
-    _wait(here)
+    torch.cuda.synchronize()
     return [before.elapsed_time(after) / 1e3 for before, after in itertools.pairwise(events)]
 
 
-def _wait(here: Processes) -> None:
+def _seconds(buffer: Tensor, here: Processes) -> float:
+    """Time one all-reduce by the host's clock, to its end."""
+    start = time.perf_counter()
+    dist.all_reduce(buffer)
     if here.device.type == "cuda":
         torch.cuda.synchronize()
+    return time.perf_counter() - start
 
 
 def _maximum(value: float, here: Processes) -> float:

@@ -36,11 +36,9 @@ LONGEST_ROUND_SECONDS = 5.0
 """A larger buffer would tell nothing new of a network that is this slow."""
 
 
-def sizes(largest_bytes: int) -> Iterator[int]:
-    size = SMALLEST_BYTES
-    while size <= largest_bytes:
-        yield size
-        size *= 2
+def sizes(largest_bytes: int) -> list[int]:
+    """Powers of two."""
+    return [1 << n for n in range(SMALLEST_BYTES.bit_length() - 1, largest_bytes.bit_length())]
 
 
 def largest_that_fits(wanted_bytes: int, here: Processes) -> int:
@@ -87,18 +85,16 @@ def line(cells: Sequence[str]) -> str:
 
 
 def run(here: Processes, log: NcclLog) -> Sweep:
-    """Measure, and tell each size as soon as it is known."""
-    say = print if here.is_first else _nothing
-    say(line(TITLES), flush=True)
+    """Measure all sizes, and print each at once."""
+    if here.is_first:
+        print(line(TITLES), flush=True)
     points = []
     for point in sweep(LARGEST_BYTES[here.device.type], here):
         points.append(point)
-        say(line(row(point)), flush=True)
+        if here.is_first:
+            print(line(row(point)), flush=True)
     num_nodes = here.world_size // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return Sweep(num_nodes, here.world_size, log.network or "gloo", tuple(points))
-
-
-def _nothing(*_: object, **__: object) -> None: ...
 
 
 def write_results(folder: Path, found: Sweep, expected: Expectation | None, verdict: Verdict | None) -> None:
@@ -112,12 +108,9 @@ def write_results(folder: Path, found: Sweep, expected: Expectation | None, verd
         "expected": asdict(expected) if expected else None,
         "verdict": asdict(verdict) if verdict else None,
     }
-    texts = {
-        RESULTS_FILE: json.dumps(result, indent=2) + "\n",
-        REPORT_FILE: report(found, expected, verdict, TITLES, [row(point) for point in found.points]),
-    }
-    for name, text in texts.items():
-        write_whole(folder / name, text)
+    write_whole(folder / RESULTS_FILE, json.dumps(result, indent=2) + "\n")
+    rows = [row(point) for point in found.points]
+    write_whole(folder / REPORT_FILE, report(found, expected, verdict, TITLES, rows))
 
 
 def main() -> int:
@@ -140,8 +133,8 @@ def main() -> int:
     print(f"network {found.network}; {options.to / REPORT_FILE}", flush=True)
     if verdict is None:
         return 0
-    told = f"all-reduce over {found.num_nodes} node(s), {found.num_processes} processes: {verdict.state}: "
-    told += verdict.text
+    nodes = f"{found.num_nodes} node(s), {found.num_processes} processes"
+    told = f"all-reduce over {nodes}: {verdict.state}: {verdict.text}"
     if verdict.state == "low":
         tell(f"error: {told}")
         return USAGE_ERROR

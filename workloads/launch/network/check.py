@@ -6,8 +6,6 @@ Ends with 0, or with a message of what went wrong.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
@@ -29,7 +27,7 @@ LARGE_BYTES = {"cuda": 64 << 20, "cpu": 1 << 20}
 
 
 def check(here: Processes) -> Point:
-    """Add up a small and a large buffer; how long the large one took.
+    """Add up a small and a large buffer, and time the large one.
 
     Raises:
         WrongSum: if something else came out.
@@ -45,30 +43,21 @@ def main(seconds: float | None = None) -> None:
     log = NcclLog()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     seconds = seconds or SECONDS[device]
-    with _deadline(seconds, log):
-        try:
-            with processes(timedelta(seconds=seconds * COLLECTIVE_SHARE[device])) as here:
-                point = check(here)
-                if here.is_first:
-                    print(_told(point, log.network or "gloo"), flush=True)
-        except RuntimeError as error:
-            log.fail(error)
-
-
-def _told(point: Point, network: str) -> str:
-    return (
-        f"all-reduce over {point.num_processes} process(es) is right: {point.size_bytes >> 20} MiB in "
-        f"{point.seconds * 1e3:.3g} ms, network {network}"
-    )
-
-
-@contextmanager
-def _deadline(seconds: float, log: NcclLog) -> Iterator[None]:
-    """End the process if it takes longer: what hangs in NCCL's own code, no exception reaches."""
+    # What hangs in NCCL's own code, no exception reaches: a timer ends the process.
     timer = threading.Timer(seconds, lambda: log.fail(f"all-reduce did not end within {seconds:g} s"))
     timer.daemon = True
     timer.start()
-    yield
+    try:
+        with processes(timedelta(seconds=seconds * COLLECTIVE_SHARE[device])) as here:
+            point = check(here)
+            if here.is_first:
+                print(
+                    f"all-reduce over {point.num_processes} process(es) is right: {point.size_bytes >> 20} "
+                    f"MiB in {point.seconds * 1e3:.3g} ms, network {log.network or 'gloo'}",
+                    flush=True,
+                )
+    except RuntimeError as error:
+        log.fail(error)
     timer.cancel()
 
 

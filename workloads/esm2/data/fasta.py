@@ -49,7 +49,7 @@ class Block:
 class _HashingFile(io.RawIOBase):
     """A file that remembers the SHA-256 of what was read and reports how much."""
 
-    def __init__(self, path: Path, on_bytes: Callable[[int], None]) -> None:
+    def __init__(self, path: Path, on_bytes: Callable[[int], object]) -> None:
         self._path, self._file = path, path.open("rb", buffering=0)
         self._on_bytes = on_bytes
         self.sha256 = hashlib.sha256()
@@ -72,7 +72,7 @@ class _HashingFile(io.RawIOBase):
 class SourceReader:
     """One pass over a FASTA file or a table, plain or gzip (told by its content)."""
 
-    def __init__(self, path: Path, *, on_bytes: Callable[[int], None] = lambda count: None) -> None:
+    def __init__(self, path: Path, *, on_bytes: Callable[[int], object] = lambda count: None) -> None:
         self.path = path
         self._raw = _HashingFile(path, on_bytes)
         buffered = io.BufferedReader(self._raw, _READ_BYTES)

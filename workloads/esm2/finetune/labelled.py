@@ -5,7 +5,6 @@ A split of them is a ``ProteinSplit`` whose units have labels.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from workloads.esm2.data.shards import SCHEMA
+from workloads.esm2.data.shards import SCHEMA, length_bins, shard_file, split_of
 from workloads.training import records as proteins
 from workloads.training.data.limits import Limits
-from workloads.training.data.manifest import LENGTH_BIN_RESIDUES, ShardFile, Split
+from workloads.training.data.manifest import Split
 
 from .labels import Floats, Labels, class_counts, load_schema
 from .table import Record
@@ -142,25 +141,8 @@ def write_shards(
         file = folder / name / f"shard-{number:05d}.arrow"
         file.parent.mkdir(exist_ok=True)
         write(file, start, stop)
-        with file.open("rb") as stream:
-            sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-        shards.append(
-            ShardFile(
-                f"{name}/{file.name}",
-                stop - start,
-                int(lengths[start:stop].sum()),
-                file.stat().st_size,
-                sha256,
-            )
-        )
-    bins = np.bincount(lengths // LENGTH_BIN_RESIDUES).tolist()
-    return Split(
-        records=len(lengths),
-        clusters=num_clusters,
-        residues=int(lengths.sum()),
-        length_histogram={str(n * LENGTH_BIN_RESIDUES): c for n, c in enumerate(bins) if c},
-        shards=tuple(shards),
-    )
+        shards.append(shard_file(file, stop - start, int(lengths[start:stop].sum())))
+    return split_of(shards, num_clusters, length_bins(lengths))
 
 
 def _write_shard(

@@ -30,7 +30,7 @@ if __name__ == "__main__":
     limits = Limits(block_bytes=2000, piece_bytes=3000)
     paths = [Path(sys.argv[1]), Path(sys.argv[2])]
     import workloads.esm2.data.prepare as module
-    module._check_arguments = lambda *arguments: None
+    module._check_files = lambda files: None
     module._text_bytes = lambda path: 100_000
     fractions = dict(validation_fraction=0, test_fraction=0)
     with one_line_errors():
@@ -183,7 +183,7 @@ def test_space_is_checked_where_it_is_needed(small_disk: Path) -> None:
 
 def test_a_killed_worker_is_told() -> None:
     with worker_pool(2) as pool, pytest.raises(RunError, match="a worker process was killed from outside"):
-        list(run_in_order(pool, os._exit, [9], 2))
+        list(run_in_order(pool, os._exit, [(9,)], 2))
 
 
 def test_sizes_are_readable(tmp_path: Path) -> None:

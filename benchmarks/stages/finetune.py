@@ -30,7 +30,7 @@ TOKENS, PACKS_PER_STEP = 4096, 4
 MAX_RESIDUES = 510
 STEADY_SECONDS, STEADY_PACKS = 20.0, 20
 """Least length of the window that is measured, after two steps that compile."""
-QLORA = Method("qlora", accumulation=True, checkpointing=True, lora=True)
+QLORA = Method("qlora", "QLoRA", accumulation=True, checkpointing=True, lora=True)
 
 
 def cases(settings: Settings) -> list[Case]:

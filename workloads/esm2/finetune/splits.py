@@ -7,7 +7,7 @@ split. Whatever the rule, equal sequences and members of one cluster in two spli
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,9 +98,9 @@ def split_records(
                     "larger shares"
                 )
             )
-    _refuse_leaks("sequence", numbers, records, lambda index: records[index].tokens)
+    _refuse_leaks("sequence", numbers, records, [record.tokens for record in records])
     if clusters is not None:
-        _refuse_leaks("cluster", numbers, records, lambda index: clusters[index])
+        _refuse_leaks("cluster", numbers, records, clusters)
     return numbers
 
 
@@ -112,31 +112,26 @@ def record_clusters(split: SplitConfig, records: Sequence[Record], table: Path |
     """
     if table is not None:
         return _from_table(table, records)
-    if split.cluster_column is None:
-        return None
+    return None if split.cluster_column is None else _texts("cluster", split.cluster_column, records)
+
+
+def _texts(what: str, column: str, records: Sequence[Record]) -> list[str]:
+    """Text of every record in a column, which needs one."""
     problems = Problems()
-    clusters = []
+    texts = []
     for record in records:
-        cluster = record.cells[split.cluster_column]
-        if not isinstance(cluster, str):
-            problems.add(record.where, f"record {record.id} has no cluster in {split.cluster_column!r}")
-            continue
-        clusters.append(cluster)
-    problems.raise_if_any(f"the cluster column {split.cluster_column!r}")
-    return clusters
+        cell = record.cells[column]
+        if isinstance(cell, str):
+            texts.append(cell)
+        else:
+            problems.add(record.where, f"record {record.id} has no {what} in column {column!r}")
+    problems.raise_if_any(f"the {what} column {column!r}")
+    return texts
 
 
 def _by_column(split: SplitConfig, records: Sequence[Record]) -> SplitNumbers:
     assert split.column is not None
-    problems = Problems()
-    values = []
-    for record in records:
-        value = record.cells[split.column]
-        if not isinstance(value, str):
-            problems.add(record.where, f"record {record.id} has no split in column {split.column!r}")
-            value = ""
-        values.append(value)
-    problems.raise_if_any(f"the split column {split.column!r}")
+    values = _texts("split", split.column, records)
     found = Counter(values)
     unknown = [value for value in (*split.validation, *split.test) if value not in found]
     if unknown:
@@ -196,21 +191,15 @@ def _from_table(path: Path, records: Sequence[Record]) -> list[str]:
 
 
 def _refuse_leaks(
-    what: str,
-    numbers: SplitNumbers,
-    records: Sequence[Record],
-    key: Callable[[int], Hashable],
+    what: str, numbers: SplitNumbers, records: Sequence[Record], keys: Sequence[str | bytes]
 ) -> None:
-    first: dict[Hashable, int] = {}
-    leaks: list[tuple[int, int]] = []
-    for index in range(len(records)):
-        other = first.setdefault(key(index), index)
-        if numbers[other] != numbers[index]:
-            leaks.append((other, index))
+    first: dict[str | bytes, int] = {}
+    pairs = [(first.setdefault(key, index), index) for index, key in enumerate(keys)]
+    leaks = [(one, two) for one, two in pairs if numbers[one] != numbers[two]]
     if not leaks:
         return
     lines = [
-        f"  {key(one) if what == 'cluster' else 'the same sequence'}: "
+        f"  {keys[one] if what == 'cluster' else 'the same sequence'}: "
         + " and ".join(
             f"{records[index].id} ({records[index].where}, {SPLITS[numbers[index]]})" for index in (one, two)
         )

@@ -19,7 +19,7 @@ from workloads.esm2.protein_packs import ProteinStream
 from workloads.run_file import ModelConfig, RunFile
 from workloads.training.checksums import verified
 from workloads.training.heartbeat import beat
-from workloads.training.objective import Evaluation
+from workloads.training.objective import Evaluation, Place
 from workloads.training.packing import SPECIAL_TOKENS, HostPack, PackShape, PackStream, PlannedPack
 from workloads.training.parallel import bare
 from workloads.training.precision import select_precision
@@ -57,25 +57,15 @@ class Score:
 
 
 def score(
-    model: nn.Module,
-    split: ProteinSplit,
-    *,
-    shape: PackShape,
-    mask_fraction: float,
-    dtype: torch.dtype,
-    here: Processes,
-    num_packs: int = 0,
+    model: nn.Module, split: ProteinSplit, place: Place, *, mask_fraction: float, num_packs: int = 0
 ) -> Score:
-    """Score a model on the first ``num_packs`` packs of a split (0: all of them).
-
-    During training ``shape`` is the one of the training split: layers compiled for it serve here too.
-    """
+    """Score a model on the first ``num_packs`` packs of a split (0: all of them)."""
 
     def masked(host: HostPack) -> Pack:
-        return mask_pack(host, shape.max_length, mask_fraction, here.runtime.packs_on)
+        return mask_pack(host, place.shape.max_length, mask_fraction, place.here.runtime.packs_on)
 
-    stream = ProteinStream(split, shape, EVALUATION_SEED)
-    return score_packs(model, stream, masked, dtype=dtype, here=here, num_packs=num_packs)
+    stream = ProteinStream(split, place.shape, EVALUATION_SEED)
+    return score_packs(model, stream, masked, dtype=place.dtype, here=place.here, num_packs=num_packs)
 
 
 @torch.no_grad()
@@ -205,14 +195,8 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
         model = with_weights(starting_config(model_config), starting_weights(model_config, seed=0))
     model.to(here.device)  # type: ignore[arg-type]  # transformers wraps it
     dtype = select_precision(config.train, here.device, here).dtype
-    result = score(
-        model,
-        split,
-        shape=PackShape.of(split, config.train.tokens_per_pack, config.model.max_residues),
-        mask_fraction=config.model.mask_fraction,
-        dtype=dtype,
-        here=here,
-    )
+    shape = PackShape.of(split, config.train.tokens_per_pack, config.model.max_residues)
+    result = score(model, split, Place(here, shape, dtype), mask_fraction=config.model.mask_fraction)
     scores: dict[str, object] = {
         "model": model_config.init_from,
         "model_sha256": source.sha256,

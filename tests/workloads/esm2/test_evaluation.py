@@ -90,9 +90,8 @@ def test_pseudo_perplexity_masks_one_residue_at_a_time(prepared: Path, reference
     got = pseudo_perplexity(
         model,
         split,
+        PackShape.of(split, 300, 40),
         num_proteins=2,
-        tokens_per_pack=300,
-        max_residues=40,
         dtype=torch.float32,
         device=CPU,
     )

@@ -45,8 +45,8 @@ class _Joined:
     """Hashes of ids that occur twice among the members."""
 
 
-def scatter_table(job: Job, path: Path, name: str) -> tuple[list[Run], int]:
-    """Spill the membership table by member; the runs and their bytes."""
+def scatter_table(job: Job, path: Path, name: str) -> list[Run]:
+    """Spill the membership table by member."""
 
     def tasks() -> Iterator[tuple[Block, tuple[int, int]]]:
         columns = TWO_COLUMNS
@@ -55,21 +55,19 @@ def scatter_table(job: Job, path: Path, name: str) -> tuple[list[Run], int]:
                 columns = table_columns(block)
             yield block, columns
 
-    runs = [run for run in job.run(_scatter_table_block, tasks()) if run is not None]
-    return runs, sum(run.num_bytes for run in runs)
+    return [run for run in job.run(_scatter_table_block, tasks()) if run is not None]
 
 
-def join_members(
-    job: Job, paths: Sequence[Path], fasta: Spilled, table_runs: list[Run], table_bytes: int
-) -> Spilled:
+def join_members(job: Job, paths: Sequence[Path], fasta: Spilled, table: list[Run]) -> Spilled:
     """Spill the members anew, by cluster.
 
     Raises:
         ValueError: for members without a cluster or with two, and for repeated ids.
     """
     save_runs(fasta.runs, job.plan.spill / "fasta.runs")
-    save_runs(table_runs, job.plan.spill / "table.runs")
+    save_runs(table, job.plan.spill / "table.runs")
     # Ids become Python objects here, several times their size.
+    table_bytes = sum(run.num_bytes for run in table)
     cells = cell_ranges((fasta.num_bytes + 2 * table_bytes) // job.plan.limits.block_bytes + 1)
     joined, orphans = Spilled(), 0
     first_orphans: list[bytes] = []
@@ -88,7 +86,7 @@ def join_members(
             f"{', '.join(member.decode() for member in first_orphans)}; give the table of the same UniProt "
             "release, or remove these members from the FASTA"
         )
-    for spill_file in {run.path for run in (*fasta.runs, *table_runs)}:
+    for spill_file in {run.path for run in (*fasta.runs, *table)}:
         Path(spill_file).unlink()
     return joined
 

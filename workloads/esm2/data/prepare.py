@@ -152,8 +152,7 @@ def prepare(
         plan.spill.mkdir()
         spilled = scatter_fasta(job, paths, names[: len(paths)])
         if membership:
-            table = scatter_table(job, membership, names[-1])
-            spilled = join_members(job, paths, spilled, *table)
+            spilled = join_members(job, paths, spilled, scatter_table(job, membership, names[-1]))
         else:
             check_ids(job, paths, spilled)
         implausible = spilled.implausible

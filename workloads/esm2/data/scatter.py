@@ -64,7 +64,7 @@ def _scatter_block(plan: Plan, whole: Block, is_first: bool) -> Spilled:
         implausible.look_at(ids[::every], tokens[::every])
         if not plan.allow_nucleotides:
             implausible.refuse_nucleotides(f"{block.file}:{block.first_line}")
-        result.implausible.add(implausible)
+        result.implausible += implausible
         id_hashes = hash_all(ids, SPLIT_SALT)
         if plan.settings.members:
             result.runs.append(write_run(spill, "fasta", id_hashes, id_hashes, [ids, tokens]))

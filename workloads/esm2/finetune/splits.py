@@ -7,7 +7,7 @@ split. Whatever the rule, equal sequences and members of one cluster in two spli
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -191,9 +191,9 @@ def _from_table(path: Path, records: Sequence[Record]) -> list[str]:
 
 
 def _refuse_leaks(
-    what: str, numbers: SplitNumbers, records: Sequence[Record], keys: Sequence[str | bytes]
+    what: str, numbers: SplitNumbers, records: Sequence[Record], keys: Sequence[Hashable]
 ) -> None:
-    first: dict[str | bytes, int] = {}
+    first: dict[Hashable, int] = {}
     pairs = [(first.setdefault(key, index), index) for index, key in enumerate(keys)]
     leaks = [(one, two) for one, two in pairs if numbers[one] != numbers[two]]
     if not leaks:

@@ -117,7 +117,7 @@ def prepare(
         seed: of the shuffle; splits do not depend on it.
         validation_fraction: share of clusters (without members: of records) held out.
         test_fraction: likewise, for the final test.
-        membership: table of the proteins' clusters, of which they are members.
+        membership: table of clusters, whose members the proteins are; None: each stands for itself.
         allow_nucleotides: take DNA and RNA for proteins.
         workers: processes; by default one per core, up to 8.
         progress: bars and messages on stderr.

@@ -95,13 +95,7 @@ def prepare_table(config: RunFile) -> Manifest:
         say(f"{len(set(clusters)):,} clusters, by {clustered_by}")
     else:
         clusters = record_clusters(task.split, records, clusters_file)
-    numbers = split_records(
-        task.split,
-        records,
-        clusters,
-        validation_fraction=settings.validation_fraction,
-        test_fraction=settings.test_fraction,
-    )
+    numbers = split_records(task.split, records, clusters, settings)
     order = _order(records, settings.seed)
     labelled = [index for index in order if labels.has_any(index)]
     # Of equal sequences with equal labels the smallest id stays; leaks were refused before.

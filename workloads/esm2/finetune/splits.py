@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from workloads.training.data.manifest import SPLITS
+from workloads.training.data.manifest import SPLITS, Settings
 from workloads.training.data.spill import SPLIT_SALT, hash_all
 
 from .table import Problems, Record, first_of
@@ -60,12 +60,7 @@ def check_rule(split: SplitConfig) -> None:
 
 
 def split_records(
-    split: SplitConfig,
-    records: Sequence[Record],
-    clusters: Sequence[str] | None,
-    *,
-    validation_fraction: float,
-    test_fraction: float,
+    split: SplitConfig, records: Sequence[Record], clusters: Sequence[str] | None, settings: Settings
 ) -> SplitNumbers:
     """Assign every record to a split and refuse leakage.
 
@@ -73,8 +68,7 @@ def split_records(
         split: the rule.
         records: of the table.
         clusters: of each record, from ``record_clusters``.
-        validation_fraction: share of clusters held out where clusters decide.
-        test_fraction: likewise, for the final test.
+        settings: shares of clusters held out where clusters decide.
 
     Raises:
         ValueError: if a split has no protein, or a sequence or a cluster is in two.
@@ -83,9 +77,9 @@ def split_records(
         numbers = _by_column(split, records)
     else:
         assert clusters is not None
-        numbers = _by_cluster(clusters, validation_fraction, test_fraction)
+        numbers = _by_cluster(clusters, settings)
     wanted = [TRAIN, VALIDATION]
-    wanted += [TEST] if split.test or (split.column is None and test_fraction > 0) else []
+    wanted += [TEST] if split.test or (split.column is None and settings.test_fraction > 0) else []
     for number in wanted:
         if not (numbers == number).any():
             raise ValueError(
@@ -94,8 +88,8 @@ def split_records(
                     f"name other values of the column {split.column!r}"
                     if split.column is not None
                     else f"there are {len(set(clusters or ()))} clusters for data.validation_fraction "
-                    f"{validation_fraction} and data.test_fraction {test_fraction}: give more clusters, or "
-                    "larger shares"
+                    f"{settings.validation_fraction} and data.test_fraction {settings.test_fraction}: "
+                    "give more clusters, or larger shares"
                 )
             )
     _refuse_leaks("sequence", numbers, records, [record.tokens for record in records])
@@ -143,12 +137,12 @@ def _by_column(split: SplitConfig, records: Sequence[Record]) -> SplitNumbers:
     return np.array([places.get(value, TRAIN) for value in values], dtype=np.int8)
 
 
-def _by_cluster(clusters: Sequence[str], validation_fraction: float, test_fraction: float) -> SplitNumbers:
+def _by_cluster(clusters: Sequence[str], settings: Settings) -> SplitNumbers:
     """By the same hash of the cluster as data preparation, so that both hold out the same clusters."""
     shares = hash_all([cluster.encode() for cluster in clusters], SPLIT_SALT) / 2.0**64
     numbers = np.full(len(clusters), TRAIN, dtype=np.int8)
-    numbers[shares < test_fraction + validation_fraction] = VALIDATION
-    numbers[shares < test_fraction] = TEST
+    numbers[shares < settings.test_fraction + settings.validation_fraction] = VALIDATION
+    numbers[shares < settings.test_fraction] = TEST
     return numbers
 
 

@@ -56,9 +56,9 @@ class ModelFamily:
 
 _ESM2_PRETRAINING = RunKind(
     objective="esm2.pretraining:Pretraining",
-    prepare="esm2.data.run_data:prepare_proteins",
-    is_prepared="esm2.data.run_data:is_prepared",
-    paths_read="esm2.data.run_data:paths_read",
+    prepare="esm2.data.prepare:prepare_proteins",
+    is_prepared="esm2.data.prepare:is_prepared",
+    paths_read="esm2.data.prepare:paths_read",
     score="esm2.evaluation:score_model",
     report="training.report.contents:ReportContents",
     check_start="esm2.pretrained:check_start",

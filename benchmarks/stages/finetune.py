@@ -29,7 +29,7 @@ GOAL_GB = 3.3
 """Peak of all methods together in AWS's post, for LoRA beside a frozen base in bf16."""
 TOKENS, PACKS_PER_STEP = 4096, 4
 MAX_RESIDUES = 510
-QLORA = Method("qlora", accumulation=True, checkpointing=True, lora=True)
+QLORA = Method("qlora", "QLoRA", accumulation=True, checkpointing=True, lora=True)
 
 
 def cases(settings: Settings) -> list[Case]:

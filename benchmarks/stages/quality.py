@@ -28,6 +28,7 @@ from workloads.esm2.evaluation import score, unigram_perplexity
 from workloads.esm2.pretrained import starting_config, with_weights
 from workloads.run_file import ModelConfig
 from workloads.training.config import OptimConfig, TrainConfig
+from workloads.training.objective import Place
 from workloads.training.packing import SPECIAL_TOKENS, PackShape
 from workloads.training.processes import processes
 from workloads.training.records import ProteinSplit
@@ -147,13 +148,16 @@ def _scores(files: Sequence[Path], settings: Settings, model: ModelConfig, budge
     with processes() as here:
         for file in files:
             scored: nn.Module = with_weights(starting_config(model), torch.load(file))
+            place = Place(
+                here,
+                PackShape.of(split, SCORING_TOKENS_PER_PACK, MAX_RESIDUES),
+                torch.bfloat16 if here.device.type == "cuda" else torch.float32,
+            )
             found = score(
                 scored.to(here.device),
                 split,
-                shape=PackShape.of(split, SCORING_TOKENS_PER_PACK, MAX_RESIDUES),
+                place,
                 mask_fraction=model.mask_fraction,
-                dtype=torch.bfloat16 if here.device.type == "cuda" else torch.float32,
-                here=here,
                 num_packs=budget.scoring_packs,
             )
             losses.append(found.loss)

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -272,14 +273,18 @@ class _Slots:
         return tiles
 
 
-@dataclass(frozen=True)
-class _Tile:
+class _Tile(NamedTuple):
     place: tuple[slice, slice]
     """Heads and slots."""
     shape: tuple[int, int, int]
     """Heads, rounded length, rounded length of the scores."""
     length: int
     num_elements: int
+
+
+def _by_tile(probabilities: Tensor, tiles: list[_Tile]) -> Iterator[tuple[_Tile, Tensor]]:
+    parts = probabilities.split([tile.num_elements for tile in tiles])
+    return ((tile, part.view(tile.shape)) for tile, part in zip(tiles, parts, strict=True))
 
 
 class _SegmentAttention(torch.autograd.Function):
@@ -293,27 +298,20 @@ class _SegmentAttention(torch.autograd.Function):
         v = slots.spread(qkv[:, 2])
         out = torch.empty_like(v)
         tiles = slots.tiles(heads, q.element_size())
-        keep = ctx.needs_input_grad[0]
         total, largest = (f(tile.num_elements for tile in tiles) for f in (sum, max))
         scores = _buffers.take(largest, q)
-        probabilities = _buffers.take(total if keep else largest, q)
-        used = 0
-        for tile in tiles:
+        # The used part, whose size is the pack's: recomputing the layer may find a buffer of another.
+        probabilities = _buffers.take(total, q)[:total]
+        for tile, p in _by_tile(probabilities, tiles):
             here = tile.place
             s = scores[: tile.num_elements].view(tile.shape)
-            p = probabilities[used : used + tile.num_elements].view(tile.shape)
             torch.bmm(q[here], k[here].transpose(1, 2), out=s)
             s[:, :, tile.length :] = -torch.inf
             torch.softmax(s, dim=-1, out=p)
             torch.bmm(p, v[here], out=out[here])
-            used += tile.num_elements if keep else 0
         _buffers.give_back(scores)
-        if keep:
-            # The used part, whose size is the pack's: recomputing the layer may find a buffer of another.
-            ctx.save_for_backward(q, k, v, out, cos, sin, probabilities[:total])
-            ctx.slots, ctx.tiles, ctx.is_used = slots, tiles, False
-        else:
-            _buffers.give_back(probabilities)
+        ctx.save_for_backward(q, k, v, out, cos, sin, probabilities)
+        ctx.slots, ctx.tiles, ctx.is_used = slots, tiles, False
         return slots.collect(out)
 
     @staticmethod
@@ -329,17 +327,14 @@ class _SegmentAttention(torch.autograd.Function):
         rowsum = (grad * out).sum(dim=-1, keepdim=True)  # (H, T', 1)
         dq, dk, dv = torch.empty(3, *q.shape, dtype=q.dtype, device=q.device).unbind(0)
         scores = _buffers.take(max(tile.num_elements for tile in ctx.tiles), q)
-        used = 0
-        for tile in ctx.tiles:
+        for tile, p in _by_tile(probabilities, ctx.tiles):
             here = tile.place
             s = scores[: tile.num_elements].view(tile.shape)
-            p = probabilities[used : used + tile.num_elements].view(tile.shape)
             torch.bmm(p.transpose(1, 2), grad[here], out=dv[here])
             torch.bmm(grad[here], v[here].transpose(1, 2), out=s)
             s.sub_(rowsum[here]).mul_(p)
             torch.bmm(s, k[here], out=dq[here])
             torch.bmm(s.transpose(1, 2), q[here], out=dk[here])
-            used += tile.num_elements
         _buffers.give_back(scores)
         _buffers.give_back(probabilities.new_empty(0).set_(probabilities.untyped_storage()))
         # A rotation's transpose is the rotation by the opposite angle.

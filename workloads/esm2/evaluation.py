@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -20,7 +21,7 @@ from workloads.esm2.protein_packs import ProteinStream
 from workloads.run_file import ModelConfig, RunFile
 from workloads.training.checksums import verified
 from workloads.training.heartbeat import beat
-from workloads.training.objective import Evaluation
+from workloads.training.objective import Evaluation, Place
 from workloads.training.packing import SPECIAL_TOKENS, HostPack, PackShape, PackStream, PlannedPack
 from workloads.training.parallel import bare
 from workloads.training.precision import select_precision
@@ -28,8 +29,7 @@ from workloads.training.processes import Processes
 from workloads.training.records import ProteinSplit
 
 from .alphabet import CLS, EOS, MASK
-from .attention import Segments
-from .masking import mask_pack, token_scale
+from .masking import mask_pack, plain_pack
 from .model import Pack, PackedEsm
 from .pretrained import starting_config, starting_weights, with_weights
 
@@ -46,7 +46,6 @@ class Score:
     accuracy: float
     num_predicted: int
     num_proteins: int
-    num_residues: int
     seconds: float
 
     @property
@@ -60,25 +59,15 @@ class Score:
 
 
 def score(
-    model: nn.Module,
-    split: ProteinSplit,
-    *,
-    shape: PackShape,
-    mask_fraction: float,
-    dtype: torch.dtype,
-    here: Processes,
-    num_packs: int = 0,
+    model: nn.Module, split: ProteinSplit, place: Place, *, mask_fraction: float, num_packs: int = 0
 ) -> Score:
-    """Score a model on the first ``num_packs`` packs of a split (0: all of them).
-
-    During training ``shape`` is the one of the training split: layers compiled for it serve here too.
-    """
+    """Score a model on the first ``num_packs`` packs of a split (0: all of them)."""
 
     def masked(host: HostPack) -> Pack:
-        return mask_pack(host, shape.max_length, mask_fraction, here.runtime.packs_on)
+        return mask_pack(host, place.shape.max_length, mask_fraction, place.here.runtime.packs_on)
 
-    stream = ProteinStream(split, shape, EVALUATION_SEED)
-    return score_packs(model, stream, masked, dtype=dtype, here=here, num_packs=num_packs)
+    stream = ProteinStream(split, place.shape, EVALUATION_SEED)
+    return score_packs(model, stream, masked, dtype=place.dtype, here=place.here, num_packs=num_packs)
 
 
 @torch.no_grad()
@@ -97,12 +86,11 @@ def score_packs(
     """
     started = time.monotonic()
     totals = torch.zeros(3, dtype=torch.float64, device=here.runtime.packs_on)  # loss, correct, predicted
-    proteins = residues = 0
+    proteins = 0
     inner = bare(model)
     beat("evaluating", slow=True)  # layers may be compiled for it
     for packs in rounds(stream.epoch(0), num_packs, here, stream.split.num_units):
         proteins += sum(len(pack.units) for pack in packs)
-        residues += sum(pack.num_residues for pack in packs)
         mine = packs[here.rank] if here.rank < len(packs) else None
         pack = pack_of(stream.load(mine))
         with torch.autocast(here.device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
@@ -119,7 +107,6 @@ def score_packs(
         accuracy=correct / predicted if predicted else math.nan,
         num_predicted=int(predicted),
         num_proteins=proteins,
-        num_residues=residues,
         seconds=time.monotonic() - started,
     )
 
@@ -156,10 +143,9 @@ def unigram_perplexity(split: ProteinSplit) -> float:
 def pseudo_perplexity(
     model: PackedEsm,
     split: ProteinSplit,
+    shape: PackShape,
     *,
     num_proteins: int,
-    tokens_per_pack: int,
-    max_residues: int,
     dtype: torch.dtype,
     device: torch.device,
 ) -> float:
@@ -171,9 +157,9 @@ def pseudo_perplexity(
     values = []
     places, lengths = split.draw(0, min(num_proteins, split.num_units), EVALUATION_SEED, 0)
     for place, full in zip(places, lengths.tolist(), strict=True):
-        length = min(full, max_residues)
-        protein = np.concatenate([[CLS], split.residues(place)[:length], [EOS]]).astype(np.int64)
-        per_pack = max(1, tokens_per_pack // (length + SPECIAL_TOKENS))
+        length = min(full, shape.max_residues)
+        protein = np.concatenate([[CLS], split.residues(place)[:length], [EOS]]).astype(np.uint8)
+        per_pack = max(1, shape.num_tokens // (length + SPECIAL_TOKENS))
         total = 0.0
         for first in range(0, length, per_pack):
             masked = np.arange(first, min(first + per_pack, length)) + 1
@@ -185,24 +171,18 @@ def pseudo_perplexity(
     return float(np.mean(values))
 
 
-def _one_mask_each(protein: np.ndarray, masked: np.ndarray, device: torch.device) -> Pack:
+def _one_mask_each(
+    protein: npt.NDArray[np.uint8], masked: npt.NDArray[np.int64], device: torch.device
+) -> Pack:
     """Copies of one protein in a pack, each with one residue masked."""
     length, copies = len(protein), len(masked)
-    tokens = torch.from_numpy(protein).repeat(copies)
-    rows = torch.arange(copies) * length + torch.from_numpy(masked)
-    targets = tokens[rows]
+    tokens, unused = np.tile(protein, copies), np.zeros(copies, dtype=np.int64)
+    rows = np.arange(copies) * length + masked
+    targets = torch.from_numpy(tokens[rows].astype(np.int64))
     tokens[rows] = MASK
-    segment = torch.arange(copies).repeat_interleave(length)
-    scale = token_scale(tokens, segment, torch.full((copies,), length))
-    cumulative = torch.arange(copies + 1, dtype=torch.int32) * length
-    return Pack(
-        tokens=tokens.to(device),
-        token_scale=scale.to(device),
-        positions=torch.arange(length).repeat(copies).to(device),
-        segments=Segments(cumulative.to(device), length),
-        rows=rows.to(device),
-        targets=targets.to(device),
-    )
+    bounds = np.arange(copies + 1, dtype=np.int32) * np.int32(length)
+    pack = plain_pack(HostPack(tokens, bounds, unused, unused), length, device)
+    return dataclasses.replace(pack, rows=torch.from_numpy(rows).to(device), targets=targets.to(device))
 
 
 def score_model(config: RunFile, here: Processes) -> dict[str, object]:
@@ -217,14 +197,8 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
         model = with_weights(starting_config(model_config), starting_weights(model_config, seed=0))
     model.to(here.device)  # type: ignore[arg-type]  # transformers wraps it
     dtype = select_precision(config.train, here.device, here).dtype
-    result = score(
-        model,
-        split,
-        shape=PackShape.of(split, config.train.tokens_per_pack, config.model.max_residues),
-        mask_fraction=config.model.mask_fraction,
-        dtype=dtype,
-        here=here,
-    )
+    shape = PackShape.of(split, config.train.tokens_per_pack, config.model.max_residues)
+    result = score(model, split, Place(here, shape, dtype), mask_fraction=config.model.mask_fraction)
     scores: dict[str, object] = {
         "model": model_config.init_from,
         "model_sha256": source.sha256,
@@ -242,9 +216,8 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
         scores["pseudo_perplexity"] = pseudo_perplexity(
             model,
             split,
+            shape,
             num_proteins=config.evaluate.pseudo_perplexity_proteins,
-            tokens_per_pack=config.train.tokens_per_pack,
-            max_residues=config.model.max_residues,
             dtype=dtype,
             device=here.device,
         )

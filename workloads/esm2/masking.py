@@ -6,7 +6,7 @@ world size, in any packing. Shapes: T tokens, S segments, K room for predicted t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 
@@ -29,28 +29,20 @@ _FRACTION_BITS = 24
 
 def plain_pack(host: HostPack, max_length: int, device: torch.device) -> Pack:
     """Move a pack to the device as it is: ``rows`` are the segments' CLS, and there are no targets."""
-    placed = _place(host, device)
-    last = len(placed.tokens) - 1
-    return Pack(
-        tokens=placed.tokens,
-        token_scale=token_scale(placed.tokens, placed.segment, placed.lengths),
-        positions=placed.positions,
-        segments=Segments(placed.cumulative, max_length, placed.segment),
-        rows=placed.cumulative[:-1].long().clamp(max=last),
-        targets=torch.empty(0, dtype=torch.long, device=device),
-    )
+    pack = _placed(host, max_length, device)
+    return replace(pack, token_scale=_scale_of(pack.tokens, pack.segments))
 
 
 def mask_pack(host: HostPack, max_length: int, mask_fraction: float, device: torch.device) -> Pack:
     """Move a pack to the device and mask it there."""
-    placed = _place(host, device)
-    tokens, segment, positions = placed.tokens, placed.segment, placed.positions
+    pack = _placed(host, max_length, device)
+    tokens, segment = pack.tokens, pack.segments.of_token
     keys = to_device(torch.from_numpy(host.keys), device)  # (S,)
     starts = to_device(torch.from_numpy(host.starts), device)  # (S,)
     num_tokens = len(tokens)
 
     # One hash a residue; its bits decide, from the top: predicted or not, what happens, which residue.
-    residue = starts[segment] + positions - 1
+    residue = starts[segment] + pack.positions - 1
     bits = mix64_on_device(keys[segment] + (residue + 1) * _GOLDEN)
     chosen = _fraction(bits, 40) < round(mask_fraction * (1 << _FRACTION_BITS))
     for special in (CLS, EOS, PAD, UNK):
@@ -66,43 +58,32 @@ def mask_pack(host: HostPack, max_length: int, mask_fraction: float, device: tor
     targets = tokens[rows].masked_fill(rows < 0, -100)
     # Spare rows are spread out: their gradients (of 0) would otherwise queue up to be added to one row.
     rows = torch.where(rows < 0, torch.arange(len(rows), device=device), rows)
-
-    return Pack(
-        tokens=masked,
-        token_scale=token_scale(masked, segment, placed.lengths),
-        positions=positions,
-        segments=Segments(placed.cumulative, max_length, placed.segment),
-        rows=rows,
-        targets=targets,
+    return replace(
+        pack, tokens=masked, token_scale=_scale_of(masked, pack.segments), rows=rows, targets=targets
     )
 
 
-@dataclass(frozen=True)
-class _Placed:
-    """A pack's tokens on the device, and where each is."""
-
-    tokens: torch.Tensor
-    """(T,) int64."""
-    cumulative: torch.Tensor
-    """(S + 1,) int32."""
-    lengths: torch.Tensor
-    """(S,) int64."""
-    segment: torch.Tensor
-    """(T,) int64."""
-    positions: torch.Tensor
-    """(T,) int64 within the segment."""
-
-
-def _place(host: HostPack, device: torch.device) -> _Placed:
+def _placed(host: HostPack, max_length: int, device: torch.device) -> Pack:
+    """Move a pack to the device, without the scale of its tokens."""
     cumulative = to_device(torch.from_numpy(host.cumulative), device)
     tokens = to_device(torch.from_numpy(host.tokens), device).long()
     num_tokens, num_segments = len(tokens), len(cumulative) - 1
-    lengths = cumulative.diff().long()
     segment = torch.repeat_interleave(
-        torch.arange(num_segments, device=device), lengths, output_size=num_tokens
+        torch.arange(num_segments, device=device), cumulative.diff().long(), output_size=num_tokens
     )
-    positions = torch.arange(num_tokens, device=device) - cumulative[segment].long()
-    return _Placed(tokens, cumulative, lengths, segment, positions)
+    return Pack(
+        tokens=tokens,
+        token_scale=torch.empty(0, device=device),
+        positions=torch.arange(num_tokens, device=device) - cumulative[segment].long(),
+        segments=Segments(cumulative, max_length, segment),
+        rows=cumulative[:-1].long().clamp(max=num_tokens - 1),
+        targets=torch.empty(0, dtype=torch.long, device=device),
+    )
+
+
+def _scale_of(tokens: torch.Tensor, segments: Segments) -> torch.Tensor:
+    assert segments.of_token is not None  # as _placed makes them
+    return token_scale(tokens, segments.of_token, segments.cumulative.diff().long())
 
 
 def token_scale(tokens: torch.Tensor, segment: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

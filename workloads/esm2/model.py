@@ -37,6 +37,16 @@ from .alphabet import MASK, PAD, VOCAB_SIZE
 from .attention import Segments, packed_attention
 from .shapes import SHAPES
 
+_ARCHITECTURE: dict[str, Any] = {
+    "position_embedding_type": "rotary",
+    "emb_layer_norm_before": False,
+    "token_dropout": True,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "vocab_size": VOCAB_SIZE,
+}
+"""What distinguishes ESM-2 from other models of transformers' class."""
+
 
 def published_config(size: str) -> EsmConfig:
     """Configuration of a published ESM-2 model; bare ``EsmConfig`` defaults differ from it.
@@ -45,19 +55,14 @@ def published_config(size: str) -> EsmConfig:
     """
     layers, hidden_size, heads = SHAPES[size]
     return EsmConfig(
-        vocab_size=VOCAB_SIZE,
+        **_ARCHITECTURE,
         pad_token_id=PAD,
         mask_token_id=MASK,
         num_hidden_layers=layers,
         hidden_size=hidden_size,
         num_attention_heads=heads,
         intermediate_size=4 * hidden_size,
-        position_embedding_type="rotary",
         max_position_embeddings=1026,
-        emb_layer_norm_before=False,
-        token_dropout=True,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
         layer_norm_eps=1e-5,
     )
 
@@ -258,18 +263,9 @@ def _operand(x: Tensor) -> Tensor:
 
 
 def _reject_other_architectures(config: EsmConfig) -> None:
-    expected = {
-        "position_embedding_type": "rotary",
-        "emb_layer_norm_before": False,
-        "token_dropout": True,
-        "is_decoder": False,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "vocab_size": VOCAB_SIZE,
-    }
     wrong = [
         f"{key}={getattr(config, key)!r} (ESM-2 has {value!r})"
-        for key, value in expected.items()
+        for key, value in {**_ARCHITECTURE, "is_decoder": False}.items()
         if (getattr(config, key) or False) != value
     ]
     if wrong:

@@ -15,7 +15,7 @@ from workloads.training.objective import Evaluation, Objective, Place, held_out_
 from workloads.training.packing import HostPack, PackShape, PackStream
 from workloads.training.records import ProteinSplit, Split
 
-from .evaluation import Score, score, unigram_perplexity
+from .evaluation import score, unigram_perplexity
 from .masking import mask_pack
 from .model import Pack, PackedModel
 from .pretrained import on_meta, save_esm, starting_config, starting_weights
@@ -53,19 +53,9 @@ class Pretraining(Objective):
         result: Tensor = model(pack).loss_sum
         return result
 
-    def score(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int = 0) -> Score:
-        return score(
-            model,
-            split,
-            shape=place.shape,
-            mask_fraction=self.config.model.mask_fraction,
-            dtype=place.dtype,
-            here=place.here,
-            num_packs=num_packs,
-        )
-
     def evaluate(self, model: nn.Module, split: ProteinSplit, place: Place, num_packs: int) -> Evaluation:
-        return self.score(model, split, place, num_packs).evaluation()
+        fraction = self.config.model.mask_fraction
+        return score(model, split, place, mask_fraction=fraction, num_packs=num_packs).evaluation()
 
     def write_model(self, run_dir: Path, weights: Mapping[str, Tensor], device: torch.device) -> None:
         save_esm(run_dir / "model", self.esm_config, dict(weights))

@@ -101,9 +101,8 @@ def test_clusters_keep_their_members(tmp_path: Path) -> None:
     fasta, table = write_members(tmp_path)
     out = tmp_path / "data"
     prepare(
-        [],
+        [fasta],
         out,
-        members=[fasta],
         membership=table,
         seed=0,
         validation_fraction=0.2,

@@ -28,6 +28,7 @@ from workloads.esm2.pretrained import starting_config, starting_weights, with_we
 from workloads.esm2.protein_packs import ProteinStream
 from workloads.evaluate import main
 from workloads.run_file import ModelConfig, load_config
+from workloads.training.objective import Place
 from workloads.training.packing import PackShape
 from workloads.training.processes import processes
 from workloads.training.records import ProteinSplit
@@ -54,12 +55,7 @@ def test_score_is_that_of_transformers_on_the_same_masks(prepared: Path, referen
     with processes() as here:
         model = with_weights(reference.config, {k: v.clone() for k, v in reference.state_dict().items()})
         result = score(
-            model,
-            split,
-            shape=PackShape.of(split, 256, 126),
-            mask_fraction=0.15,
-            dtype=torch.float32,
-            here=here,
+            model, split, Place(here, PackShape.of(split, 256, 126), torch.float32), mask_fraction=0.15
         )
     stream = ProteinStream(split, PackShape.of(split, 256, 126), EVALUATION_SEED)
     loss, correct, predicted = 0.0, 0, 0
@@ -94,9 +90,8 @@ def test_pseudo_perplexity_masks_one_residue_at_a_time(prepared: Path, reference
     got = pseudo_perplexity(
         model,
         split,
+        PackShape.of(split, 300, 40),
         num_proteins=2,
-        tokens_per_pack=300,
-        max_residues=40,
         dtype=torch.float32,
         device=CPU,
     )
@@ -128,12 +123,7 @@ def test_split_without_a_masked_residue_has_no_score(tiny_model: Path, tmp_path:
     )
     with processes() as here:
         result = score(
-            model,
-            split,
-            shape=PackShape.of(split, 128, 126),
-            mask_fraction=1e-9,
-            dtype=torch.float32,
-            here=here,
+            model, split, Place(here, PackShape.of(split, 128, 126), torch.float32), mask_fraction=1e-9
         )
     assert math.isnan(result.loss) and math.isnan(result.perplexity) and result.num_predicted == 0
 

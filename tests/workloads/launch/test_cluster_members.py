@@ -33,12 +33,11 @@ def split(sequences: dict[str, tuple[str, bytes]], tmp_path_factory: pytest.Temp
     fasta.write_text("".join(f">{name}\n{text.decode()}\n" for name, (_, text) in sequences.items()))
     table.write_text("".join(f"{name}\t{cluster}\n" for name, (cluster, _) in sequences.items()))
     prepare(
-        [],
+        [fasta],
         folder / "out",
         seed=0,
         validation_fraction=0.2,
         test_fraction=0,
-        members=[fasta],
         membership=table,
         workers=1,
         progress=False,

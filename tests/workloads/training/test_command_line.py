@@ -193,7 +193,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object, **keywords: object) -> None:
         raise AssertionError("work began")
 
-    monkeypatch.setattr("workloads.esm2.data.run_data.fetch", fail)
+    monkeypatch.setattr("workloads.esm2.data.prepare.fetch", fail)
 
 
 @pytest.mark.parametrize("exists", [True, False], ids=["link", "dangling"])

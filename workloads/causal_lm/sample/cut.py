@@ -13,8 +13,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from workloads.esm2.finetune.sample.cut import LABELS
-
+PLACES = (
+    *("Cytoplasm", "Nucleus", "Extracellular", "Cell membrane", "Mitochondrion", "Plastid"),
+    *("Endoplasmic reticulum", "Lysosome/Vacuole", "Golgi apparatus", "Peroxisome"),
+)
 NUM_QUESTIONS = 1200
 SHOWN_RESIDUES = 12
 HYDROPHOBIC = frozenset("AVILMFWC")
@@ -32,7 +34,7 @@ def conversation(row: dict[str, str]) -> dict[str, str]:
     counts = Counter(residue for residue in sequence if residue in NAMES)
     commonest = sorted(counts, key=lambda residue: (-counts[residue], residue))[0]
     share = round(100 * sum(counts[residue] for residue in HYDROPHOBIC) / len(sequence))
-    places = [name for name in LABELS[1:] if row[name] == "1"]
+    places = [name for name in PLACES if row[name] == "1"]
     membrane = row["Membrane"] == "1"
     return {
         "question": f"Where in the cell is the protein {row['ACC']}? It has {len(sequence)} residues and "

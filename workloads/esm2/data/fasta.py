@@ -49,7 +49,7 @@ class Block:
 class _HashingFile(io.RawIOBase):
     """A file that remembers the SHA-256 of what was read and reports how much."""
 
-    def __init__(self, path: Path, on_bytes: Callable[[int], None]) -> None:
+    def __init__(self, path: Path, on_bytes: Callable[[int], object]) -> None:
         self._path, self._file = path, path.open("rb", buffering=0)
         self._on_bytes = on_bytes
         self.sha256 = hashlib.sha256()
@@ -72,7 +72,7 @@ class _HashingFile(io.RawIOBase):
 class SourceReader:
     """One pass over a FASTA file or a table, plain or gzip (told by its content)."""
 
-    def __init__(self, path: Path, *, on_bytes: Callable[[int], None] = lambda count: None) -> None:
+    def __init__(self, path: Path, *, on_bytes: Callable[[int], object] = lambda count: None) -> None:
         self.path = path
         self._raw = _HashingFile(path, on_bytes)
         buffered = io.BufferedReader(self._raw, _READ_BYTES)
@@ -206,10 +206,9 @@ def parse_block(block: Block) -> tuple[list[bytes], list[bytes]]:
 
 def record_lines(block: Block) -> Iterator[tuple[bytes, int]]:
     """Id and header line number of every record; slow, for messages."""
-    line = block.first_line
-    for header, newline, body in _records(block):
-        yield (header.split(None, 1) or [b""])[0], line
-        line += 1 + len(newline) + body.count(b"\n")
+    for record in single_records(block):
+        header = record.data[1:].partition(b"\n")[0]
+        yield (header.split(None, 1) or [b""])[0], record.first_line
 
 
 def single_records(block: Block) -> Iterator[Block]:
@@ -227,13 +226,6 @@ def _record_bounds(data: bytes) -> list[int]:
     signs = np.flatnonzero(array == ord(">"))
     # The first byte is a record's; index -1, its predecessor here, is then not looked at.
     return [0, *signs[1:][array[signs[1:] - 1] == ord("\n")].tolist(), len(data)]
-
-
-def _records(block: Block) -> list[tuple[bytes, bytes, bytes]]:
-    """(header, newline, body) of every record."""
-    records = block.data.split(RECORD_START)
-    records[0] = records[0][1:]
-    return [record.partition(b"\n") for record in records]
 
 
 def _are_text(ids: list[bytes]) -> bool:
@@ -255,7 +247,8 @@ def _marked_twice(ids: list[bytes]) -> bool:
 
 def _first_problem(block: Block) -> ValueError:
     """Say what is wrong with the first bad record of a block that has one."""
-    for (_, _, body), (record_id, line) in zip(_records(block), record_lines(block), strict=True):
+    for record, (record_id, line) in zip(single_records(block), record_lines(block), strict=True):
+        body = record.data.partition(b"\n")[2]
         where = f"{block.file}:{line}"
         if not record_id:
             return ValueError(f"{where}: header without an id; write '>id', each record its own")

@@ -13,19 +13,19 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from tqdm import tqdm
 
 from workloads.training.command_line import RunError, escaped
 from workloads.training.data.limits import Limits
-from workloads.training.data.manifest import SourceFile
+from workloads.training.data.manifest import Settings, SourceFile
 from workloads.training.data.spill import Run, row_bytes
 
 from .fasta import Block, SourceReader
@@ -33,49 +33,65 @@ from .plausibility import Implausible
 
 _M_MMAP_THRESHOLD = -3  # malloc.h of glibc
 
-Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Job:
-    pool: Executor
-    workers: int
-    limits: Limits
+class Plan:
+    """What every task of a preparation knows."""
+
     folder: Path
     """Where the result is made."""
-    seed: int
+    limits: Limits
+    settings: Settings
     allow_nucleotides: bool
+
+    @property
+    def spill(self) -> Path:
+        return self.folder / "spill"
+
+
+@dataclass(frozen=True)
+class Job:
+    plan: Plan
+    pool: Executor
+    workers: int
     progress: bool
     bars: ExitStack
     """Closes all progress bars before an error is printed, also those of suspended generators."""
     sources: list[SourceFile] = field(default_factory=list)
     """Grows by every file that was read to its end."""
 
-    @property
-    def spill(self) -> Path:
-        return self.folder / "spill"
+    def run(self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
+        """Results of ``function(plan, *task)`` in the order of the tasks.
 
-    def run(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
-        """Results in the order of the tasks; one task waits per worker, the rest is not made yet."""
-        return run_in_order(self.pool, function, tasks, self.workers + 1)
+        One task waits per worker, the rest is not made yet. Order makes the error that is raised the first
+        one of the input, whatever the timing.
+        """
+        pending: collections.deque[Future[Result]] = collections.deque()
+        try:
+            for task in tasks:
+                pending.append(self.pool.submit(function, self.plan, *task))
+                while len(pending) > self.workers:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        except BrokenProcessPool:
+            raise RunError(
+                "a worker process was killed from outside, most often for lack of memory; "
+                "free memory or give fewer workers, then run again"
+            ) from None
 
     def read(self, path: Path, name: str, separator: bytes) -> Iterator[tuple[bool, Block]]:
         """Blocks of a file, the first one marked, with a progress bar over its bytes."""
-        size = path.stat().st_size
-        with self.bar(f"reading {escaped(path.name)}", size, "B") as bar:
-
-            def advance(count: int) -> None:
-                bar.update(count)
-
-            reader = SourceReader(path, on_bytes=advance)
-            try:
-                first = True
-                for block in reader.blocks(separator, self.limits.block_bytes, self.limits.record_bytes):
-                    yield first, block
-                    first = False
-            finally:
-                reader.close()
+        size, limits = path.stat().st_size, self.plan.limits
+        with (
+            self.bar(f"reading {escaped(path.name)}", size, "B") as bar,
+            closing(SourceReader(path, on_bytes=bar.update)) as reader,
+        ):
+            blocks = reader.blocks(separator, limits.block_bytes, limits.record_bytes)
+            for number, block in enumerate(blocks):
+                yield number == 0, block
         self.sources.append(SourceFile(name, size, reader.sha256))
 
     def bar(self, description: str, total: int, unit: str) -> tqdm:  # type: ignore[type-arg]
@@ -97,12 +113,8 @@ class Spilled:
     implausible: Implausible = field(default_factory=Implausible)
 
     def add(self, other: Spilled) -> None:
-        self.runs += other.runs
-        self.id_runs += other.id_runs
-        self.records += other.records
-        self.num_bytes += other.num_bytes
-        self.duplicates_dropped += other.duplicates_dropped
-        self.implausible.add(other.implausible)
+        for name, found in vars(other).items():
+            setattr(self, name, getattr(self, name) + found)
 
     def count(self, *columns: list[bytes]) -> None:
         """Add records, given as the columns of their rows."""
@@ -111,26 +123,18 @@ class Spilled:
         self.num_bytes += sum(sum(map(len, column)) for column in columns)
 
 
-class _InProcess(Executor):
-    """Runs a task where it is submitted: no processes to start for a small input."""
-
-    def submit(self, function, /, *arguments, **keywords):  # type: ignore[no-untyped-def]
-        future: Future[object] = Future()
-        future.set_result(function(*arguments, **keywords))
-        return future
-
-
 @contextmanager
 def worker_pool(workers: int) -> Iterator[Executor]:
-    """``workers`` processes, or this one for a single worker; queued tasks are dropped on an error."""
+    """``workers`` processes, or a thread for a single worker; queued tasks are dropped on an error."""
+    pool: Executor
     if workers == 1:
-        yield _InProcess()
-        return
-    # Forked from a server that has imported Arrow and numpy but runs no threads: workers share those
-    # pages, which spawned ones would each load for themselves (about 60 MiB), and start in milliseconds.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["workloads.esm2.data.shards", "workloads.esm2.data.members"])
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare_worker)
+        pool = ThreadPoolExecutor(1)
+    else:
+        # Forked from a server that has imported Arrow and numpy but runs no threads: workers share those
+        # pages, which spawned ones would each load for themselves (about 60 MiB), and start in milliseconds.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["workloads.esm2.data.shards", "workloads.esm2.data.members"])
+        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare_worker)
     try:
         yield pool
     finally:
@@ -153,25 +157,3 @@ def _prepare_worker() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def run_in_order(
-    pool: Executor, function: Callable[[Task], Result], tasks: Iterable[Task], max_pending: int
-) -> Iterator[Result]:
-    """Results of ``function(task)`` in the order of the tasks, of which few are taken ahead.
-
-    Order makes the error that is raised the first one of the input, whatever the timing.
-    """
-    pending: collections.deque[Future[Result]] = collections.deque()
-    try:
-        for task in tasks:
-            pending.append(pool.submit(function, task))
-            while len(pending) >= max_pending:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    except BrokenProcessPool:
-        raise RunError(
-            "a worker process was killed from outside, most often for lack of memory; "
-            "free memory or give fewer workers, then run again"
-        ) from None

@@ -24,7 +24,7 @@ from workloads.training.data.spill import (
 )
 
 from .fasta import LINE_START, Block
-from .job import Job, Spilled
+from .job import Job, Plan, Spilled
 from .scatter import raise_for_repeated
 from .shards import load_runs, save_runs
 
@@ -33,24 +33,6 @@ from .shards import load_runs, save_runs
 IDMAPPING_COLUMNS = (8, 9)
 TWO_COLUMNS = (0, 1)
 SHOWN_IDS = 5
-
-
-@dataclass(frozen=True)
-class _TableTask:
-    block: Block
-    columns: tuple[int, int]
-    """Positions of member and cluster in a row, from 0."""
-    spill: str
-
-
-@dataclass(frozen=True)
-class _JoinTask:
-    first_cell: int
-    next_cell: int
-    fasta_runs_file: str
-    table_runs_file: str
-    spill: str
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -63,39 +45,35 @@ class _Joined:
     """Hashes of ids that occur twice among the members."""
 
 
-def scatter_table(job: Job, path: Path, name: str) -> tuple[list[Run], int]:
-    """Spill the membership table by member; the runs and their bytes."""
+def scatter_table(job: Job, path: Path, name: str) -> list[Run]:
+    """Spill the membership table by member."""
 
-    def tasks() -> Iterator[_TableTask]:
+    def tasks() -> Iterator[tuple[Block, tuple[int, int]]]:
         columns = TWO_COLUMNS
         for first, block in job.read(path, name, LINE_START):
             if first:
                 columns = table_columns(block)
-            yield _TableTask(block, columns, str(job.spill))
+            yield block, columns
 
-    runs = [run for run in job.run(_scatter_table_block, tasks()) if run is not None]
-    return runs, sum(run.num_bytes for run in runs)
+    return [run for run in job.run(_scatter_table_block, tasks()) if run is not None]
 
 
-def join_members(
-    job: Job, paths: Sequence[Path], fasta: Spilled, table_runs: list[Run], table_bytes: int
-) -> Spilled:
+def join_members(job: Job, paths: Sequence[Path], fasta: Spilled, table: list[Run]) -> Spilled:
     """Spill the members anew, by cluster.
 
     Raises:
         ValueError: for members without a cluster or with two, and for repeated ids.
     """
-    fasta_file, table_file = job.spill / "fasta.runs", job.spill / "table.runs"
-    save_runs(fasta.runs, fasta_file)
-    save_runs(table_runs, table_file)
+    save_runs(fasta.runs, job.plan.spill / "fasta.runs")
+    save_runs(table, job.plan.spill / "table.runs")
     # Ids become Python objects here, several times their size.
-    cells = cell_ranges((fasta.num_bytes + 2 * table_bytes) // job.limits.block_bytes + 1)
-    files = (str(fasta_file), str(table_file), str(job.spill))
+    table_bytes = sum(run.num_bytes for run in table)
+    cells = cell_ranges((fasta.num_bytes + 2 * table_bytes) // job.plan.limits.block_bytes + 1)
     joined, orphans = Spilled(), 0
     first_orphans: list[bytes] = []
     repeated: list[int] = []
     with job.bar("joining members", len(cells), "part") as bar:
-        for part in job.run(_join, [_JoinTask(*bounds, *files, job.seed) for bounds in cells]):
+        for part in job.run(_join, cells):
             bar.update()
             orphans += part.orphans
             first_orphans = sorted([*first_orphans, *part.first_orphans])[:SHOWN_IDS]
@@ -108,7 +86,7 @@ def join_members(
             f"{', '.join(member.decode() for member in first_orphans)}; give the table of the same UniProt "
             "release, or remove these members from the FASTA"
         )
-    for spill_file in {run.path for run in (*fasta.runs, *table_runs)}:
+    for spill_file in {run.path for run in (*fasta.runs, *table)}:
         Path(spill_file).unlink()
     return joined
 
@@ -153,42 +131,41 @@ def parse_table(block: Block, columns: tuple[int, int]) -> list[tuple[bytes, byt
     return list(pairs)
 
 
-def _scatter_table_block(task: _TableTask) -> Run | None:
+def _scatter_table_block(plan: Plan, block: Block, columns: tuple[int, int]) -> Run | None:
     """Spill the pairs of a block, sorted by the hash of the member."""
     try:
-        task.block.data.decode()
+        block.data.decode()
     except UnicodeDecodeError as error:
-        line = task.block.first_line + task.block.data.count(b"\n", 0, error.start)
-        raise ValueError(f"{task.block.file}:{line}: not UTF-8 text; give the table as text or .gz") from None
-    pairs = parse_table(task.block, task.columns)
+        line = block.first_line + block.data.count(b"\n", 0, error.start)
+        raise ValueError(f"{block.file}:{line}: not UTF-8 text; give the table as text or .gz") from None
+    pairs = parse_table(block, columns)
     if not pairs:
         return None
     members, clusters = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     keys = hash_all(members, SPLIT_SALT)
-    return write_run(Path(task.spill), "table", keys, keys, [members, clusters])
+    return write_run(plan.spill, "table", keys, keys, [members, clusters])
 
 
-def _join(task: _JoinTask) -> _Joined:
+def _join(plan: Plan, first_cell: int, next_cell: int) -> _Joined:
     """Give the members of one key range their clusters and spill them by the seeded hash of the cluster."""
-    with SpillReader(load_runs(task.table_runs_file)) as reader:
-        table = reader.rows(task.first_cell, task.next_cell)
+    with SpillReader(load_runs(plan.spill / "table.runs")) as reader:
+        table = reader.rows(first_cell, next_cell)
         cluster_of = _cluster_of(_texts(reader, table, 0), _texts(reader, table, 1))
-    with SpillReader(load_runs(task.fasta_runs_file)) as reader:
-        slices = reader.rows(task.first_cell, task.next_cell)
+    with SpillReader(load_runs(plan.spill / "fasta.runs")) as reader:
+        slices = reader.rows(first_cell, next_cell)
         members, tokens = _texts(reader, slices, 0), _texts(reader, slices, 1)
     if not members:
         return _Joined(Spilled(), 0, (), ())
     orphans = [member for member in members if member not in cluster_of]
     repeated: list[bytes] = []
     if len(set(members)) < len(members):
-        ordered = sorted(members)
-        repeated = [a for a, b in itertools.pairwise(ordered) if a == b][:SHOWN_IDS]
+        repeated = [a for a, b in itertools.pairwise(sorted(members)) if a == b][:SHOWN_IDS]
     spilled = Spilled()
     if not orphans and not repeated:
         clusters = [cluster_of[member] for member in members]
-        keys, tags = hash_all(clusters, task.seed), hash_all(clusters, SPLIT_SALT)
+        keys, tags = hash_all(clusters, plan.settings.seed), hash_all(clusters, SPLIT_SALT)
         columns = [members, tokens, clusters]
-        spilled.runs.append(write_run(Path(task.spill), "members", keys, tags, columns))
+        spilled.runs.append(write_run(plan.spill, "members", keys, tags, columns))
         spilled.count(*columns)
     return _Joined(
         spilled,

@@ -51,11 +51,9 @@ class Implausible:
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_KINDS, 0))
     examples: dict[str, str] = field(default_factory=dict)
 
-    def add(self, other: Implausible) -> None:
-        self.looked_at += other.looked_at
-        self.examples = other.examples | self.examples
-        for kind, count in other.counts.items():
-            self.counts[kind] += count
+    def __add__(self, other: Implausible) -> Implausible:
+        counts = {kind: count + other.counts[kind] for kind, count in self.counts.items()}
+        return Implausible(self.looked_at + other.looked_at, counts, other.examples | self.examples)
 
     def look_at(self, ids: Sequence[str | bytes], proteins: Sequence[bytes | npt.NDArray[np.uint8]]) -> None:
         """Count the implausible ones of some records, given as token ids."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from workloads.training.data.spill import (
     SPLIT_SALT,
-    Ints,
     SpillReader,
-    UInt64s,
     cell_ranges,
     hash_all,
     without_duplicates,
@@ -28,7 +26,7 @@ from .fasta import (
     record_lines,
     split_block,
 )
-from .job import Job, Spilled
+from .job import Job, Plan, Spilled
 from .plausibility import Implausible
 from .shards import load_runs, save_runs
 
@@ -37,36 +35,15 @@ _LOOKED_AT = 300
 """Records of each block but a file's first that are checked for being plausible proteins."""
 
 
-@dataclass(frozen=True)
-class _ScatterTask:
-    block: Block
-    spill: str
-    seed: int
-    by_id: bool
-    """Cluster members are sorted by id, to be joined with their clusters; others by sequence."""
-    max_records: int
-    is_first: bool
-    """Of its file: all of its records are checked for being plausible proteins."""
-    allow_nucleotides: bool
-
-
-def scatter_fasta(job: Job, paths: Sequence[Path], names: Sequence[str], *, by_id: bool) -> Spilled:
+def scatter_fasta(job: Job, paths: Sequence[Path], names: Sequence[str]) -> Spilled:
     """Spill the records of all files."""
 
-    def tasks() -> Iterator[_ScatterTask]:
+    def tasks() -> Iterator[tuple[Block, bool]]:
         for path, name in zip(paths, names, strict=True):
             for first, block in job.read(path, name, RECORD_START):
                 if first:
                     check_fasta_start(block)
-                yield _ScatterTask(
-                    block,
-                    str(job.spill),
-                    job.seed,
-                    by_id,
-                    job.limits.block_records,
-                    first,
-                    job.allow_nucleotides,
-                )
+                yield block, first
 
     total = Spilled()
     for part in job.run(_scatter_block, tasks()):
@@ -74,23 +51,27 @@ def scatter_fasta(job: Job, paths: Sequence[Path], names: Sequence[str], *, by_i
     return total
 
 
-def _scatter_block(task: _ScatterTask) -> Spilled:
-    spill, result = Path(task.spill), Spilled()
-    for block in split_block(task.block, task.max_records):
+def _scatter_block(plan: Plan, whole: Block, is_first: bool) -> Spilled:
+    """Spill the records of a block; all records of a file's first block are checked for plausibility.
+
+    Cluster members are sorted by id, to be joined with their clusters; others by sequence.
+    """
+    spill, result = plan.spill, Spilled()
+    for block in split_block(whole, plan.limits.block_records):
         ids, tokens = parse_block(block)
-        every = 1 if task.is_first else max(1, len(ids) // _LOOKED_AT)
+        every = 1 if is_first else max(1, len(ids) // _LOOKED_AT)
         implausible = Implausible()
         implausible.look_at(ids[::every], tokens[::every])
-        if not task.allow_nucleotides:
+        if not plan.allow_nucleotides:
             implausible.refuse_nucleotides(f"{block.file}:{block.first_line}")
-        result.implausible.add(implausible)
+        result.implausible += implausible
         id_hashes = hash_all(ids, SPLIT_SALT)
-        if task.by_id:
+        if plan.settings.members:
             result.runs.append(write_run(spill, "fasta", id_hashes, id_hashes, [ids, tokens]))
         else:
-            keys = hash_all(tokens, task.seed)
+            keys = hash_all(tokens, plan.settings.seed)
             # Here already, so that a sequence repeated a million times is never gathered as a million rows.
-            order = _without_duplicates(keys, ids, tokens)
+            order = without_duplicates(keys, np.argsort(keys), partial(_content, ids, tokens))
             result.runs.append(write_run(spill, "records", keys, id_hashes, [ids, tokens], order))
             result.id_runs.append(write_run(spill, "ids", id_hashes, id_hashes, []))
             result.duplicates_dropped += len(ids) - len(order)
@@ -98,29 +79,21 @@ def _scatter_block(task: _ScatterTask) -> Spilled:
     return result
 
 
-def _without_duplicates(keys: UInt64s, ids: list[bytes], tokens: list[bytes]) -> Ints:
-    return without_duplicates(keys, np.argsort(keys), lambda row: (b"", ids[row], tokens[row]))
-
-
-@dataclass(frozen=True)
-class _IdTask:
-    first_cell: int
-    next_cell: int
-    runs_file: str
+def _content(ids: list[bytes], tokens: list[bytes], row: int) -> tuple[bytes, bytes, bytes]:
+    return b"", ids[row], tokens[row]
 
 
 def check_ids(job: Job, paths: Sequence[Path], spilled: Spilled) -> None:
     """Raise a ValueError if an id occurs twice, in one file or in several."""
-    runs_file = job.spill / "ids.runs"
-    save_runs(spilled.id_runs, runs_file)
-    tasks = [_IdTask(*cells, str(runs_file)) for cells in cell_ranges(spilled.records // _IDS_PER_TASK + 1)]
-    raise_for_repeated(job, paths, [id_hash for found in job.run(_repeated, tasks) for id_hash in found])
+    save_runs(spilled.id_runs, job.plan.spill / "ids.runs")
+    cells = cell_ranges(spilled.records // _IDS_PER_TASK + 1)
+    raise_for_repeated(job, paths, [id_hash for found in job.run(_repeated, cells) for id_hash in found])
 
 
-def _repeated(task: _IdTask) -> list[int]:
+def _repeated(plan: Plan, first_cell: int, next_cell: int) -> list[int]:
     """Hashes that two ids have."""
-    with SpillReader(load_runs(task.runs_file)) as reader:
-        slices = reader.rows(task.first_cell, task.next_cell)
+    with SpillReader(load_runs(plan.spill / "ids.runs")) as reader:
+        slices = reader.rows(first_cell, next_cell)
     if not slices:
         return []
     keys = np.sort(np.concatenate([part.keys for part in slices]))
@@ -131,10 +104,10 @@ def raise_for_repeated(job: Job, paths: Sequence[Path], hashes: Sequence[int]) -
     """Read the files again to tell where an id occurs twice; ids that only share a hash are fine."""
     if not hashes:
         return
-    wanted, places = set(hashes), dict[bytes, str]()
+    wanted, places, limits = set(hashes), dict[bytes, str](), job.plan.limits
     for path in paths:
         reader = SourceReader(path)
-        for block in reader.blocks(RECORD_START, job.limits.block_bytes, job.limits.record_bytes):
+        for block in reader.blocks(RECORD_START, limits.block_bytes, limits.record_bytes):
             located = list(record_lines(block))
             id_hashes = hash_all([record_id for record_id, _ in located], SPLIT_SALT).tolist()
             for (record_id, line), id_hash in zip(located, id_hashes, strict=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from workloads.training.data.manifest import LENGTH_BIN_RESIDUES, SPLITS, ShardFile
+from workloads.training.data.manifest import LENGTH_BIN_RESIDUES, SPLITS, ShardFile, Split
 from workloads.training.data.spill import (
     Ints,
     RowSlice,
@@ -23,7 +25,11 @@ from workloads.training.data.spill import (
     without_duplicates,
 )
 
+from .job import Plan
+
 Array = npt.NDArray[np.uint8]
+
+RECORDS_FILE = "records.runs"
 
 SCHEMA = pa.schema([("id", pa.large_string()), ("tokens", pa.large_list(pa.uint8()))])
 MEMBER_SCHEMA = SCHEMA.append(pa.field("cluster", pa.large_string())).append(
@@ -31,22 +37,28 @@ MEMBER_SCHEMA = SCHEMA.append(pa.field("cluster", pa.large_string())).append(
 )
 
 
-@dataclass(frozen=True)
-class ShardTask:
-    """One shard: the rows of all runs in a range of cells, divided among the splits."""
+def split_of(shards: Iterable[ShardFile], clusters: int, lengths: Counter[int]) -> Split:
+    """Describe a split by its shards, its clusters and the numbers of its records by bin of length."""
+    files = tuple(shards)
+    return Split(
+        records=sum(file.records for file in files),
+        clusters=clusters,
+        residues=sum(file.residues for file in files),
+        length_histogram={str(number * LENGTH_BIN_RESIDUES): lengths[number] for number in sorted(lengths)},
+        shards=files,
+    )
 
-    number: int
-    first_cell: int
-    next_cell: int
-    runs_file: str
-    out: str
-    members: bool
-    test_below: int
-    """Records with a tag below this are the test split,"""
-    validation_below: int
-    """others with a tag below this validation, all others train."""
-    piece_bytes: int
-    batch_residues: int
+
+def length_bins(lengths: Ints) -> Counter[int]:
+    """Numbers of records by bin of ``LENGTH_BIN_RESIDUES``, counted from 0."""
+    return Counter((lengths // LENGTH_BIN_RESIDUES).tolist())
+
+
+def shard_file(file: Path, records: int, residues: int) -> ShardFile:
+    """Describe a shard that is written, in the folder of its split."""
+    with file.open("rb") as stream:
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    return ShardFile(f"{file.parent.name}/{file.name}", records, residues, file.stat().st_size, sha256)
 
 
 @dataclass(frozen=True)
@@ -56,18 +68,7 @@ class SplitShard:
     split: str
     shard: ShardFile
     clusters: int
-    histogram: Ints
-    """Number of records per bin of ``LENGTH_BIN_RESIDUES``, from length 0."""
-
-    def length_histogram(self) -> list[tuple[int, int]]:
-        """(smallest length, records) of every bin that is not empty."""
-        return [(n * LENGTH_BIN_RESIDUES, c) for n, c in enumerate(self.histogram.tolist()) if c]
-
-
-@dataclass(frozen=True)
-class ShardResult:
-    written: tuple[SplitShard, ...]
-    duplicates_dropped: int
+    lengths: Counter[int]
 
 
 def save_runs(runs: list[Run], path: Path) -> None:
@@ -76,34 +77,34 @@ def save_runs(runs: list[Run], path: Path) -> None:
 
 
 @functools.lru_cache(maxsize=1)
-def load_runs(path: str) -> list[Run]:
-    runs = json.loads(Path(path).read_text())
+def load_runs(path: Path) -> list[Run]:
+    runs = json.loads(path.read_text())
     return [Run(**{**run, "column_bytes": tuple(run["column_bytes"])}) for run in runs]
 
 
-def write_shard(task: ShardTask) -> ShardResult:
-    """Write the shard of each split that gets any record."""
-    schema = MEMBER_SCHEMA if task.members else SCHEMA
-    writers = [
-        _SplitWriter(split, Path(task.out), task.number, schema, task.batch_residues) for split in SPLITS
-    ]
+def write_shard(plan: Plan, number: int, first_cell: int, next_cell: int) -> tuple[list[SplitShard], int]:
+    """Divide the rows of all runs in a range of cells among the splits.
+
+    Returns:
+        The shard of each split that gets any record, and how many rows were duplicates.
+    """
+    writers = [_SplitWriter(split, number, plan) for split in SPLITS]
     dropped = 0
-    with SpillReader(load_runs(task.runs_file)) as reader:
-        slices = reader.rows(task.first_cell, task.next_cell)
-        for first_key, next_key in key_ranges(slices, task.piece_bytes) if slices else []:
+    with SpillReader(load_runs(plan.spill / RECORDS_FILE)) as reader:
+        slices = reader.rows(first_cell, next_cell)
+        for first_key, next_key in key_ranges(slices, plan.limits.piece_bytes) if slices else []:
             piece = [part.between(first_key, next_key) for part in slices]
-            dropped += _write_piece(reader, [part for part in piece if len(part.keys)], task, writers)
+            dropped += _write_piece(reader, [part for part in piece if len(part.keys)], plan, writers)
     written = [writer.close() for writer in writers]
-    return ShardResult(tuple(part for part in written if part), dropped)
+    return [part for part in written if part], dropped
 
 
-def _write_piece(
-    reader: SpillReader, slices: list[RowSlice], task: ShardTask, writers: list[_SplitWriter]
-) -> int:
+def _write_piece(reader: SpillReader, slices: list[RowSlice], plan: Plan, writers: list[_SplitWriter]) -> int:
     """Order and deduplicate a range of keys and pass it on by split; how many rows were duplicates."""
     keys = np.concatenate([part.keys for part in slices])
     tags = np.concatenate([part.tags for part in slices])
-    columns = [reader.column(slices, number) for number in range(3 if task.members else 2)]
+    members, settings = plan.settings.members, plan.settings
+    columns = [reader.column(slices, number) for number in range(3 if members else 2)]
 
     def text(column: int, row: int) -> bytes:
         values, offsets = columns[column]
@@ -112,11 +113,10 @@ def _write_piece(
     order = without_duplicates(
         keys,
         np.argsort(keys),
-        lambda row: (text(2, row) if task.members else b"", text(0, row), text(1, row)),
+        lambda row: (text(2, row) if members else b"", text(0, row), text(1, row)),
     )
-    kept_tags = tags[order]
-    in_test = _below(kept_tags, task.test_below)
-    in_validation = _below(kept_tags, task.validation_below) & ~in_test
+    in_test = _below(tags[order], settings.test_fraction)
+    in_validation = _below(tags[order], settings.test_fraction + settings.validation_fraction) & ~in_test
     for writer, chosen in zip(writers, (~(in_test | in_validation), in_validation, in_test), strict=True):
         rows = order[chosen]
         if not len(rows):
@@ -124,15 +124,15 @@ def _write_piece(
         token_offsets = columns[1][1]
         lengths = token_offsets[rows + 1] - token_offsets[rows]
         # Little at a time: the same few MiB are used again and again, and a cluster is never divided.
-        for start, stop in row_ranges(keys[rows], lengths, task.batch_residues):
+        for start, stop in row_ranges(keys[rows], lengths, plan.limits.batch_residues):
             arrays = [_take(values, offsets, rows[start:stop]) for values, offsets in columns]
             writer.add(_batch(arrays, writer.schema))
     return len(keys) - len(order)
 
 
-def _below(tags: npt.NDArray[np.uint64], bound: int) -> npt.NDArray[np.bool_]:
+def _below(tags: npt.NDArray[np.uint64], fraction: float) -> npt.NDArray[np.bool_]:
     # A fraction of exactly 0 is the bound 0, below which no tag lies.
-    return tags < np.uint64(min(bound, (1 << 64) - 1))
+    return tags < np.uint64(int(fraction * 2**64))
 
 
 def _take(values: Array, offsets: Ints, rows: Ints) -> pa.Array:
@@ -195,19 +195,19 @@ class _SplitWriter:
     """Collects batches and writes them as record batches whose bounds depend on the records alone."""
 
     split: str
-    out: Path
     number: int
-    schema: pa.Schema
-    batch_residues: int
+    plan: Plan
     pending: list[pa.RecordBatch] = field(default_factory=list)
     pending_residues: int = 0
     records: int = 0
     clusters: int = 0
     residues: int = 0
-    histogram: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    lengths: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.file = self.out / self.split / f"shard-{self.number:05d}.arrow"
+        self.file = self.plan.folder / self.split / f"shard-{self.number:05d}.arrow"
+        self.schema = MEMBER_SCHEMA if self.plan.settings.members else SCHEMA
+        self.batch_residues = self.plan.limits.batch_residues
         self._stream: pa.RecordBatchStreamWriter | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -224,11 +224,8 @@ class _SplitWriter:
             return None
         self._stream.close()
         self._sink.close()
-        with self.file.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        name = f"{self.split}/{self.file.name}"
-        shard = ShardFile(name, self.records, self.residues, self.file.stat().st_size, sha256)
-        return SplitShard(self.split, shard, self.clusters, self.histogram)
+        shard = shard_file(self.file, self.records, self.residues)
+        return SplitShard(self.split, shard, self.clusters, self.lengths)
 
     def _write(self, *, final: bool) -> None:
         """Write every complete record batch of what is pending, and the rest too if nothing follows."""
@@ -263,10 +260,6 @@ class _SplitWriter:
             self._stream = pa.ipc.new_stream(self._sink, self.schema)
         columns = [_exact(column) for column in batch.columns]
         self._stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
-        counts = np.bincount(lengths // LENGTH_BIN_RESIDUES)
-        merged = np.zeros(max(len(counts), len(self.histogram)), dtype=np.int64)
-        merged[: len(self.histogram)] = self.histogram
-        merged[: len(counts)] += counts
-        self.histogram = merged
+        self.lengths += length_bins(lengths)
         self.records += len(batch)
         self.residues += int(lengths.sum())

@@ -9,7 +9,6 @@ take a small part of the preparation's time; the result names both numbers.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from workloads.training.data.manifest import SPLITS, Manifest, Split, describe_similar
+
+from .shards import SCHEMA
 
 WORD = 5
 """Residues of a word; 20^5 = 3.2 million words, of which a pair of unrelated proteins shares next to none."""
@@ -47,8 +48,14 @@ class Proteins:
     offsets: npt.NDArray[np.int64]
     """(proteins + 1,) positions in ``tokens``."""
 
-    def first(self, count: int) -> Proteins:
-        return Proteins(self.ids[:count], self.tokens[: self.offsets[count]], self.offsets[: count + 1])
+    @classmethod
+    def of(cls, batches: Iterable[pa.RecordBatch], most: int | None = None) -> Proteins:
+        """Take the first proteins of record batches."""
+        columns = [batch.select(["id", "tokens"]) for batch in batches]
+        table = pa.Table.from_batches(columns, SCHEMA).slice(0, most)
+        tokens = table["tokens"].combine_chunks()
+        offsets = tokens.offsets.to_numpy()
+        return cls(table["id"].to_pylist(), tokens.values.to_numpy()[: offsets[-1]], offsets)
 
 
 def similar_proteins(held_out: Proteins, training: Iterable[Proteins]) -> dict[str, Any]:
@@ -85,15 +92,14 @@ def similar_proteins(held_out: Proteins, training: Iterable[Proteins]) -> dict[s
 
 def similar_across_splits(folder: Path, splits: dict[str, Split]) -> dict[str, Any]:
     """Compare the held-out splits of a folder of shards with its training split."""
-    held_out = _joined(
-        itertools.chain.from_iterable(_batches(folder, splits[name]) for name in SPLITS if name != "train"),
-        MOST_HELD_OUT,
-    )
+    batches = (batch for name in SPLITS if name != "train" for batch in _batches(folder, splits[name]))
+    held_out = Proteins.of(batches, MOST_HELD_OUT)
     allowed = max(LEAST_COMPARED_RESIDUES, int(COMPARED_SHARE * splits["train"].residues))
 
     def training() -> Iterator[Proteins]:
         compared = 0
-        for proteins in _batches(folder, splits["train"]):
+        for batch in _batches(folder, splits["train"]):
+            proteins = Proteins.of([batch])
             yield proteins
             compared += len(proteins.tokens)
             if compared >= allowed:
@@ -109,29 +115,9 @@ def similarity_warning(manifest: Manifest) -> list[str]:
     return [f"warning: {describe_similar(manifest.similar)}; held-out scores flatter the model"]
 
 
-def _batches(folder: Path, split: Split) -> Iterator[Proteins]:
+def _batches(folder: Path, split: Split) -> Iterator[pa.RecordBatch]:
     for shard in split.shards:
-        for batch in pa.ipc.open_stream(pa.memory_map(str(folder / shard.file))):
-            column = batch.column("tokens")
-            tokens = np.frombuffer(column.values.buffers()[1] or b"", dtype=np.uint8)
-            offsets = np.frombuffer(column.buffers()[1], dtype=np.int64)[: len(column) + 1]
-            yield Proteins(batch.column("id").to_pylist(), tokens[: offsets[-1]], offsets)
-
-
-def _joined(batches: Iterable[Proteins], most: int) -> Proteins:
-    parts: list[Proteins] = []
-    missing = most
-    for proteins in batches:
-        parts.append(proteins.first(min(missing, len(proteins.ids))))
-        missing -= len(parts[-1].ids)
-        if not missing:
-            break
-    lengths = [np.diff(part.offsets) for part in parts]
-    return Proteins(
-        [name for part in parts for name in part.ids],
-        np.concatenate([part.tokens for part in parts] or [np.zeros(0, np.uint8)]),
-        np.concatenate([[0], np.cumsum(np.concatenate(lengths or [np.zeros(0, np.int64)]))]),
-    )
+        yield from pa.ipc.open_stream(pa.memory_map(str(folder / shard.file)))
 
 
 def _words(

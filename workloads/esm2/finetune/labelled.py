@@ -5,19 +5,18 @@ A split of them is a ``ProteinSplit`` whose units have labels.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from workloads.esm2.data.shards import SCHEMA
+from workloads.esm2.data.shards import SCHEMA, length_bins, shard_file, split_of
 from workloads.training import records as proteins
 from workloads.training.data.limits import Limits
-from workloads.training.data.manifest import LENGTH_BIN_RESIDUES, ShardFile, Split
+from workloads.training.data.manifest import Split
 
 from .labels import Floats, Labels, class_counts, load_schema
 from .table import Record
@@ -38,60 +37,61 @@ class LabelledSplit(proteins.ProteinSplit):
         super().__init__(folder, split)
         shards = self.manifest.splits[split].shards
         # Record batches as ProteinSplit numbers them, so that a unit's place is found in the same way.
-        self._labels = [part for shard in shards for part in _map_labels(Path(folder) / shard.file)]
-        self._ids = [part for shard in shards for part in _map_ids(Path(folder) / shard.file)]
+        self._parts = [batch for shard in shards for batch in _map_batches(Path(folder) / shard.file)]
 
     def labels(self, units: npt.NDArray[np.int64]) -> Floats:
         """Labels of a sequence task, shape (N, columns); NaN where there is none."""
         self._check_kind(per_residue=False)
-        result = np.empty((len(units), len(self.schema.columns)), dtype=np.float32)
-        for index, (batch, row) in enumerate(self._rows(units)):
-            width = len(self.schema.columns)
-            result[index] = self._labels[batch][0][row * width : (row + 1) * width]
-        return result
+        shape = (len(units), len(self.schema.columns))
+        return np.array(list(self._labels(units)), dtype=np.float32).reshape(shape)
 
     def residue_labels(self, units: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
         """Classes of a residue task, (length,) of each whole protein; ``IGNORED`` where there is none."""
         self._check_kind(per_residue=True)
-        result = []
-        for batch, row in self._rows(units):
-            values, offsets = self._labels[batch]
-            result.append(values[offsets[row] : offsets[row + 1]].astype(np.int64))
-        return result
+        return [values.astype(np.int64) for values in self._labels(units)]
 
     def ids(self, units: npt.NDArray[np.int64]) -> list[str]:
         """Ids as the table has them."""
-        return [self._ids[batch][row].as_py() for batch, row in self._rows(units)]
+        return [batch.ids[row].as_py() for batch, row in self._rows(units)]
 
     def class_counts(self) -> npt.NDArray[np.int64]:
         """How often each class occurs in this split; shapes as ``labels.class_counts`` says."""
-        width = 1 if self.schema.task.per_residue else len(self.schema.columns)
-        return class_counts(self.schema, (values.reshape(-1, width) for values, _ in self._labels))
+        return class_counts(self.schema, (batch.labels for batch in self._parts))
 
-    def _rows(self, units: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-        batches = np.searchsorted(self._first_unit, units, side="right") - 1
-        yield from zip(batches.tolist(), (units - self._first_unit[batches]).tolist(), strict=True)
+    def _labels(self, units: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[Any]]:
+        for batch, row in self._rows(units):
+            yield batch.labels[batch.offsets[row] : batch.offsets[row + 1]]
+
+    def _rows(self, units: npt.NDArray[np.int64]) -> Iterator[tuple[_Batch, int]]:
+        numbers = np.searchsorted(self._first_unit, units, side="right") - 1
+        for number, row in zip(numbers.tolist(), (units - self._first_unit[numbers]).tolist(), strict=True):
+            yield self._parts[number], row
 
     def _check_kind(self, *, per_residue: bool) -> None:
         assert self.schema.task.per_residue == per_residue, f"labels of a {self.schema.kind} task"
 
 
-def _map_labels(path: Path) -> list[tuple[npt.NDArray[Any], npt.NDArray[np.int64]]]:
-    """(values, offsets) of every record batch, views into the mapped file; offsets only of residue labels."""
-    parts = []
+class _Batch(NamedTuple):
+    """Columns of a record batch, views into the mapped file."""
+
+    ids: pa.Array
+    labels: npt.NDArray[Any]
+    """Of all its proteins, one after the other."""
+    offsets: npt.NDArray[np.int64]
+    """(proteins + 1,) where each protein's labels begin."""
+
+
+def _map_batches(path: Path) -> Iterator[_Batch]:
     for batch in pa.ipc.open_stream(pa.memory_map(str(path))):
         column = batch.column(LABEL_COLUMN)
+        values = column.values.buffers()[1] or b""
         if pa.types.is_fixed_size_list(column.type):
-            values = np.frombuffer(column.values.buffers()[1] or b"", dtype=np.float32)
-            parts.append((values, np.zeros(0, dtype=np.int64)))
+            labels = np.frombuffer(values, dtype=np.float32)
+            offsets = np.arange(len(column) + 1) * column.type.list_size
         else:
+            labels = np.frombuffer(values, dtype=np.int16)
             offsets = np.frombuffer(column.buffers()[1], dtype=np.int64)[: len(column) + 1]
-            parts.append((np.frombuffer(column.values.buffers()[1] or b"", dtype=np.int16), offsets))
-    return parts
-
-
-def _map_ids(path: Path) -> Sequence[pa.Array]:
-    return [batch.column("id") for batch in pa.ipc.open_stream(pa.memory_map(str(path)))]
+        yield _Batch(batch.column("id"), labels, offsets)
 
 
 def write_split(
@@ -142,25 +142,8 @@ def write_shards(
         file = folder / name / f"shard-{number:05d}.arrow"
         file.parent.mkdir(exist_ok=True)
         write(file, start, stop)
-        with file.open("rb") as stream:
-            sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-        shards.append(
-            ShardFile(
-                f"{name}/{file.name}",
-                stop - start,
-                int(lengths[start:stop].sum()),
-                file.stat().st_size,
-                sha256,
-            )
-        )
-    bins = np.bincount(lengths // LENGTH_BIN_RESIDUES).tolist()
-    return Split(
-        records=len(lengths),
-        clusters=num_clusters,
-        residues=int(lengths.sum()),
-        length_histogram={str(n * LENGTH_BIN_RESIDUES): c for n, c in enumerate(bins) if c},
-        shards=tuple(shards),
-    )
+        shards.append(shard_file(file, stop - start, int(lengths[start:stop].sum())))
+    return split_of(shards, num_clusters, length_bins(lengths))
 
 
 def _write_shard(
@@ -170,25 +153,19 @@ def _write_shard(
     records: Sequence[Record],
     labels: Labels,
 ) -> None:
-    label_type = (
-        pa.list_(pa.float32(), len(labels.schema.columns))
-        if labels.values is not None
-        else pa.large_list(pa.int16())
-    )
+    per_residue, width = labels.schema.task.per_residue, len(labels.schema.columns)
+    label_type = pa.large_list(pa.int16()) if per_residue else pa.list_(pa.float32(), width)
     schema = SCHEMA.append(pa.field(LABEL_COLUMN, label_type))
     with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
         for start, stop in ranges(lengths, Limits.for_workers(1).batch_residues):
             chosen = list(rows[start:stop])
             offsets = np.concatenate([[0], np.cumsum(lengths[start:stop])])
             tokens = np.frombuffer(b"".join(records[index].tokens for index in chosen), dtype=np.uint8)
-            if labels.values is not None:
-                column = pa.FixedSizeListArray.from_arrays(
-                    pa.array(labels.values[chosen].ravel()), len(labels.schema.columns)
-                )
+            values = pa.array(np.concatenate([labels.arrays[index] for index in chosen]))
+            if per_residue:
+                column = pa.LargeListArray.from_arrays(pa.array(offsets), values)
             else:
-                assert labels.residues is not None
-                classes = np.concatenate([labels.residues[index] for index in chosen])
-                column = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(classes))
+                column = pa.FixedSizeListArray.from_arrays(values, width)
             columns = [
                 pa.array([records[index].id for index in chosen], type=pa.large_string()),
                 pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(tokens)),

@@ -60,21 +60,12 @@ class Labels:
     """Labels of all records, in their order."""
 
     schema: LabelSchema
-    values: Floats | None
-    """(N, columns) for sequence tasks,"""
-    residues: list[Classes] | None
-    """(length,) each for residue tasks."""
-
-    def key(self, index: int) -> bytes:
-        """Bytes that two records have in common if and only if they are labelled alike."""
-        array = self.values[index] if self.values is not None else self.residues[index]  # type: ignore[index]
-        return array.tobytes()
+    arrays: list[npt.NDArray[Any]]
+    """(columns,) float32 each; of a residue task (length,) int16."""
 
     def has_any(self, index: int) -> bool:
-        if self.values is not None:
-            return bool(np.isfinite(self.values[index]).any())
-        assert self.residues is not None
-        return bool((self.residues[index] != IGNORED).any())
+        array = self.arrays[index]
+        return bool((array != IGNORED if self.schema.task.per_residue else np.isfinite(array)).any())
 
 
 def read_labels(
@@ -99,15 +90,15 @@ def read_labels(
         schema = LabelSchema(kind.name, tuple(columns), (f"not {columns[0]}", columns[0]))
     else:
         schema = LabelSchema(kind.name, tuple(columns), tuple(classes))
+    arrays: list[npt.NDArray[Any]]
     if kind.per_residue:
-        residues = [_residue_classes(record, columns[0], schema.classes, problems) for record in records]
-        labels = Labels(schema, None, residues)
+        arrays = [_residue_classes(record, columns[0], schema.classes, problems) for record in records]
     else:
         names = {name: float(place) for place, name in enumerate(classes)}
-        rows = [[_number(record, column, kind, names, problems) for column in columns] for record in records]
-        labels = Labels(schema, np.array(rows, dtype=np.float32).reshape(len(records), len(columns)), None)
+        rows = ([_number(record, name, kind, names, problems) for name in columns] for record in records)
+        arrays = [np.array(row, dtype=np.float32) for row in rows]
     problems.raise_if_any(f"the label column(s) {', '.join(columns)}")
-    return labels
+    return Labels(schema, arrays)
 
 
 def class_counts(schema: LabelSchema, arrays: Iterable[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
@@ -115,7 +106,7 @@ def class_counts(schema: LabelSchema, arrays: Iterable[npt.NDArray[Any]]) -> npt
 
     Args:
         schema: of the task.
-        arrays: (N, columns) of labels; of a residue task one (length,) array a protein.
+        arrays: labels of one protein or more each, the columns of a protein, or its residues, together.
 
     Returns:
         Shape (columns, 2), negatives and positives, if binary or multilabel; (1, classes) if multiclass or
@@ -126,8 +117,7 @@ def class_counts(schema: LabelSchema, arrays: Iterable[npt.NDArray[Any]]) -> npt
     shape = (1, len(schema.classes)) if schema.task.one_of_many else (len(schema.columns), 2)
     counts = np.zeros(shape, dtype=np.int64)
     for array in arrays:
-        # A residue task's labels are one column with a row for each residue.
-        for column, row in zip(array.reshape(len(array), -1).T, counts, strict=True):
+        for column, row in zip(array.reshape(-1, len(counts)).T, counts, strict=True):
             known = column[np.isfinite(column) & (column >= 0)].astype(np.int64)
             row += np.bincount(known, minlength=shape[1])
     return counts

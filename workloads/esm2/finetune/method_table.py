@@ -38,6 +38,7 @@ FIGURES_FILE = "methods.json"
 @dataclass(frozen=True)
 class Method:
     name: str
+    title: str
     accumulation: bool = False
     """Micro-batches of ``train.tokens_per_pack`` in place of one that is a device's share of a step."""
     checkpointing: bool = False
@@ -45,19 +46,12 @@ class Method:
 
 
 METHODS = (
-    Method("base"),
-    Method("accumulation", accumulation=True),
-    Method("checkpointing", checkpointing=True),
-    Method("lora", lora=True),
-    Method("all", accumulation=True, checkpointing=True, lora=True),
+    Method("base", "base: all weights"),
+    Method("accumulation", "gradient accumulation", accumulation=True),
+    Method("checkpointing", "gradient checkpointing", checkpointing=True),
+    Method("lora", "LoRA", lora=True),
+    Method("all", "all methods together", accumulation=True, checkpointing=True, lora=True),
 )
-TITLE_OF = {
-    "base": "base: all weights",
-    "accumulation": "gradient accumulation",
-    "checkpointing": "gradient checkpointing",
-    "lora": "LoRA",
-    "all": "all methods together",
-}
 
 
 def method_run(config: RunFile, method: Method, num_devices: int) -> RunFile:
@@ -98,7 +92,7 @@ def row(method: Method, kind: str, results: Mapping[str, Any]) -> dict[str, Any]
     first, second = TASK_KINDS[kind].headlines[:2]
     prefix = "test_" if results.get("test_samples") else "eval_"
     return {
-        "method": TITLE_OF[method.name],
+        "method": method.title,
         "minutes": results["train_runtime"] / 60,
         first: results[prefix + first],
         second: results[prefix + second],
@@ -147,7 +141,7 @@ def main(config: RunFile) -> None:
         status = launch(file)
         if status:
             raise RunError(
-                f"the run of {TITLE_OF[method.name]} ended with status {status}; the same command goes on "
+                f"the run of {method.title} ended with status {status}; the same command goes on "
                 f"from there, and {file} is the configuration of this run alone"
             )
         results = json.loads((run.run_dir / RESULTS_FILE).read_text())

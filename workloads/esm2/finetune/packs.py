@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ class LabelledStream(ProteinStream):
             columns = len(self._labelled.schema.columns)
             targets = np.full((len(host.keys), columns), np.nan, dtype=np.float32)
             targets[: len(units)] = self._labelled.labels(units)
-        return LabelledPack(**{f.name: getattr(host, f.name) for f in fields(HostPack)}, targets=targets)
+        return LabelledPack(**vars(host), targets=targets)
 
 
 def labelled_pack(host: HostPack, max_length: int, device: torch.device) -> Pack:

@@ -60,10 +60,8 @@ def prepare_table(config: RunFile) -> Manifest:
     check_rule(task.split)
     downloads = Path(config.data.downloads)
     files = {path: name for name in task.table for path in fetch(name, downloads, TABLES)}
-    (labels_file, clusters_file) = (
-        _one_file(field, name, downloads)
-        for field, name in (("task.labels", task.labels), ("task.split.clusters", task.split.clusters))
-    )
+    labels_file = _one_file("task.labels", task.labels, downloads)
+    clusters_file = _one_file("task.split.clusters", task.split.clusters, downloads)
     sources = dict(files)
     for path, name in ((labels_file, task.labels), (clusters_file, task.split.clusters)):
         if path is not None and name is not None:
@@ -97,16 +95,14 @@ def prepare_table(config: RunFile) -> Manifest:
         say(f"{len(set(clusters)):,} clusters, by {clustered_by}")
     else:
         clusters = record_clusters(task.split, records, clusters_file)
-    numbers = split_records(
-        task.split,
-        records,
-        clusters,
-        validation_fraction=settings.validation_fraction,
-        test_fraction=settings.test_fraction,
-    )
+    numbers = split_records(task.split, records, clusters, settings)
     order = _order(records, settings.seed)
     labelled = [index for index in order if labels.has_any(index)]
-    kept = _without_copies(labelled, records, labels)
+    # Of equal sequences with equal labels the smallest id stays; leaks were refused before.
+    first: dict[tuple[bytes, bytes], int] = {}
+    for index in labelled:
+        first.setdefault((records[index].tokens, labels.arrays[index].tobytes()), index)
+    kept = list(first.values())
     _check_labelled(labels, numbers, kept)
     contradictions = len(kept) - len({records[index].tokens for index in kept})
     with workspace(out) as folder:
@@ -171,12 +167,8 @@ def is_prepared(config: RunFile) -> bool:
 def _settings(config: RunFile) -> Settings:
     assert config.task is not None
     by_cluster = config.task.split.column is None
-    return Settings(
-        seed=config.data.seed,
-        validation_fraction=config.data.validation_fraction if by_cluster else 0.0,
-        test_fraction=config.data.test_fraction if by_cluster else 0.0,
-        members=False,
-    )
+    shares = (config.data.validation_fraction, config.data.test_fraction) if by_cluster else (0.0, 0.0)
+    return Settings(config.data.seed, *shares, members=False)
 
 
 def _one_file(field: str, name: str | None, downloads: Path) -> Path | None:
@@ -191,11 +183,10 @@ def _one_file(field: str, name: str | None, downloads: Path) -> Path | None:
 def _data_fields(task: TaskConfig) -> dict[str, Any]:
     """What of a task shapes its data, as JSON has it; the sources are compared by content."""
     fields = asdict(task)
-    for name in ("class_weights", "table", "labels"):
+    fields |= {f"split.{name}": value for name, value in fields["split"].items()}
+    for name in ("class_weights", "table", "labels", "split", "split.clusters"):
         del fields[name]
-    fields["split"].pop("clusters")
-    flat = {f"split.{name}": value for name, value in fields.pop("split").items()}
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in (fields | flat).items()}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
 
 
 def _differences(out: Path, wanted: dict[str, Any]) -> list[str]:
@@ -206,18 +197,6 @@ def _order(records: Sequence[Record], seed: int) -> list[int]:
     """Shuffled by a hash of the sequence; equal ones by id."""
     keys = hash_all([record.tokens for record in records], seed).tolist()
     return sorted(range(len(records)), key=lambda i: (keys[i], records[i].tokens, records[i].id))
-
-
-def _without_copies(order: Sequence[int], records: Sequence[Record], labels: Labels) -> list[int]:
-    """Of equal sequences with equal labels the smallest id stays; leaks were refused before."""
-    seen: set[tuple[bytes, bytes]] = set()
-    kept = []
-    for index in order:
-        key = (records[index].tokens, labels.key(index))
-        if key not in seen:
-            kept.append(index)
-            seen.add(key)
-    return kept
 
 
 def _check_labelled(labels: Labels, numbers: SplitNumbers, rows: Sequence[int]) -> None:
@@ -244,15 +223,11 @@ def _check_labelled(labels: Labels, numbers: SplitNumbers, rows: Sequence[int]) 
 def _never_trained(labels: Labels, rows: Sequence[int]) -> list[str]:
     """Classes and measurements that none of the records has."""
     schema = labels.schema
-    if labels.values is not None:
-        values = labels.values[rows]
-        if schema.task.measured:
-            known = np.isfinite(values).sum(axis=0).tolist()
-            return [name for name, count in zip(schema.columns, known, strict=True) if not count]
-        counts = class_counts(schema, [values])
-    else:
-        assert labels.residues is not None
-        counts = class_counts(schema, (labels.residues[index] for index in rows))
+    values = np.concatenate([labels.arrays[index] for index in rows])
+    if schema.task.measured:
+        known = np.isfinite(values.reshape(len(rows), -1)).any(axis=0).tolist()
+        return [name for name, is_known in zip(schema.columns, known, strict=True) if not is_known]
+    counts = class_counts(schema, [values])
     if schema.classes:
         return [name for name, count in zip(schema.classes, counts[0], strict=True) if not count]
     return [

@@ -21,7 +21,7 @@ from workloads.training.report.page import Card, figure_block, section, table
 
 from .labels import Floats, LabelSchema, load_schema
 from .prediction_file import Predictions, predictions_file
-from .scores import Doubles, class_scores, confusion, one_against_others, scores
+from .scores import ClassScore, Doubles, Truths, class_scores, confusion, one_against_others, scores
 from .task_kinds import TASK_KINDS
 
 TITLES = {
@@ -41,6 +41,7 @@ TITLES = {
     "recall": "Recall",
 }
 SHARES = ("accuracy", "exact_match", "precision", "recall")
+AREAS = ("auroc", "auprc")
 MAX_SCATTERS = 4
 # Okabe and Ito's colours without yellow, which is faint on white; then the same again in dashes.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#1f2937")
@@ -131,11 +132,12 @@ def score_section(predictions: PredictedSplit | None) -> str:
     ]
     titles = ["measurement" if schema.task.measured else "class", unit, *(TITLES[n] for n in names)]
     return section(
-        f"Predictions for the {predictions.split} split", _figures(predictions, unit) + table(titles, rows)
+        f"Predictions for the {predictions.split} split",
+        _figures(predictions, parts, unit) + table(titles, rows),
     )
 
 
-def _figures(predictions: PredictedSplit, unit: str) -> str:
+def _figures(predictions: PredictedSplit, parts: Sequence[ClassScore], unit: str) -> str:
     schema, labels, outputs = predictions.schema, predictions.labels, predictions.outputs
     if schema.task.measured:
         figures = [
@@ -143,12 +145,8 @@ def _figures(predictions: PredictedSplit, unit: str) -> str:
             for n, name in enumerate(schema.columns[:MAX_SCATTERS])
         ]
         return f'<div class="grid">{"".join(figures)}</div>'
-    values = {part.name: part.values for part in class_scores(schema, labels, outputs)}
-    ranked = [
-        RankedClass(name, truth, ranking, values[name]["auroc"], values[name]["auprc"])
-        for name, truth, _, ranking in one_against_others(schema, labels, outputs)
-    ]
-    curves = figure_block("ROC and precision-recall curves", curves_figure(ranked), wide=True)
+    ranked = [(truth, ranking) for _, truth, _, ranking in one_against_others(schema, labels, outputs)]
+    curves = figure_block("ROC and precision-recall curves", curves_figure(parts, ranked), wide=True)
     counts = confusion(schema, labels, outputs)
     if counts is None:
         return curves
@@ -182,17 +180,6 @@ def _text(name: str, value: object) -> str | None:
     if not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return f"{value:.1%}" if name in SHARES else f"{value:.3f}"
-
-
-@dataclass(frozen=True)
-class RankedClass:
-    """One class against the others, as ``scores.one_against_others`` gives it."""
-
-    name: str
-    truth: npt.NDArray[np.bool_]
-    ranking: Doubles
-    auroc: float
-    auprc: float
 
 
 def confusion_figure(counts: npt.NDArray[np.int64], names: Sequence[str], unit: str) -> str | None:
@@ -235,11 +222,18 @@ def confusion_figure(counts: npt.NDArray[np.int64], names: Sequence[str], unit: 
         return svg_text(figure, "confusion")
 
 
-def curves_figure(classes: Sequence[RankedClass]) -> str | None:
-    """Draw ROC and precision-recall curves side by side, one line a class."""
+def curves_figure(parts: Sequence[ClassScore], ranked: Sequence[tuple[Truths, Doubles]]) -> str | None:
+    """Draw ROC and precision-recall curves side by side, one line a class.
+
+    Args:
+        parts: scores of the classes.
+        ranked: truth and ranking of the examples, for each of them.
+    """
     from sklearn.metrics import precision_recall_curve, roc_curve
 
-    shown = [part for part in classes if np.isfinite([part.auroc, part.auprc]).all()][:MAX_CURVES]
+    pairs = zip(parts, ranked, strict=True)
+    shown = [pair for pair in pairs if np.isfinite([pair[0].values[name] for name in AREAS]).all()]
+    shown = shown[:MAX_CURVES]
     if not shown:
         return None
     with matplotlib.rc_context(STYLE):
@@ -247,18 +241,18 @@ def curves_figure(classes: Sequence[RankedClass]) -> str | None:
         rows = -(-len(shown) // num_columns)
         figure = Figure(figsize=(WIDE_INCHES[0], WIDE_INCHES[1] + 0.2 * rows))
         roc, recall = figure.subplots(1, 2)
-        for number, part in enumerate(shown):
+        for number, (part, (truth, ranking)) in enumerate(shown):
             style = {
                 "color": COLOURS[number % len(COLOURS)],
                 "linestyle": DASHES[number // len(COLOURS)],
                 "linewidth": 1.8,
             }
-            false_rate, true_rate, _ = roc_curve(part.truth, part.ranking)
+            false_rate, true_rate, _ = roc_curve(truth, ranking)
             roc.plot(*_thinned(false_rate, true_rate), label=_label(part, len(shown)), **style)
-            precision, found, _ = precision_recall_curve(part.truth, part.ranking)
+            precision, found, _ = precision_recall_curve(truth, ranking)
             recall.plot(*_thinned(found, precision), **style)
         if len(shown) == 1:
-            recall.axhline(float(shown[0].truth.mean()), color=GREY, linestyle=":", linewidth=1.2)
+            recall.axhline(float(truth.mean()), color=GREY, linestyle=":", linewidth=1.2)
         roc.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1.2)
         roc.set(title="ROC", xlabel="false positive rate", ylabel="true positive rate")
         recall.set(title="Precision and recall", xlabel="recall", ylabel="precision")
@@ -268,15 +262,15 @@ def curves_figure(classes: Sequence[RankedClass]) -> str | None:
         return svg_text(figure, "curves")
 
 
-def _label(part: RankedClass, num_shown: int) -> str:
+def _label(part: ClassScore, num_shown: int) -> str:
     """A name, with its areas where there is room; a dollar sign is no formula."""
     name = (
         part.name
         if len(part.name) <= MAX_NAME_CHARS
         else part.name[: MAX_NAME_CHARS - 1] + "\N{HORIZONTAL ELLIPSIS}"
     )
-    areas = f" (AUROC {part.auroc:.3f}, AUPRC {part.auprc:.3f})" if num_shown <= 2 else ""
-    return name.replace("$", r"\$") + areas
+    areas = ", ".join(f"{TITLES[area]} {part.values[area]:.3f}" for area in AREAS)
+    return name.replace("$", r"\$") + (f" ({areas})" if num_shown <= 2 else "")
 
 
 def scatter_figure(name: str, labels: Doubles, predictions: Doubles) -> str | None:

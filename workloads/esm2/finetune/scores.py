@@ -80,9 +80,11 @@ def one_against_others(
 ) -> Iterator[tuple[str, Truths, Truths, Doubles]]:
     """Per class: name, truth, prediction and what ranks the examples; each of shape (labelled N,)."""
     if schema.task.one_of_many:
+        from scipy.special import softmax
+
         known = np.isfinite(labels[:, 0])
         truth, predicted = _classes(labels, outputs)
-        shares = _softmax(outputs[known].astype(np.float64))
+        shares = softmax(outputs[known].astype(np.float64), axis=1)
         for place, name in enumerate(schema.classes):
             yield name, truth == place, predicted == place, shares[:, place]
         return
@@ -174,12 +176,6 @@ def _classes(labels: Floats, outputs: Floats) -> tuple[npt.NDArray[np.int64], np
     """True and predicted class of every labelled example."""
     known = np.isfinite(labels[:, 0])
     return labels[known, 0].astype(np.int64), outputs[known].argmax(axis=1)
-
-
-def _softmax(logits: Doubles) -> Doubles:
-    powers = np.exp(logits - logits.max(axis=1, keepdims=True)) if len(logits) else logits
-    shares: Doubles = powers / powers.sum(axis=1, keepdims=True)
-    return shares
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -7,14 +7,14 @@ split. Whatever the rule, equal sequences and members of one cluster in two spli
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from workloads.training.data.manifest import SPLITS
+from workloads.training.data.manifest import SPLITS, Settings
 from workloads.training.data.spill import SPLIT_SALT, hash_all
 
 from .table import Problems, Record, first_of
@@ -60,12 +60,7 @@ def check_rule(split: SplitConfig) -> None:
 
 
 def split_records(
-    split: SplitConfig,
-    records: Sequence[Record],
-    clusters: Sequence[str] | None,
-    *,
-    validation_fraction: float,
-    test_fraction: float,
+    split: SplitConfig, records: Sequence[Record], clusters: Sequence[str] | None, settings: Settings
 ) -> SplitNumbers:
     """Assign every record to a split and refuse leakage.
 
@@ -73,8 +68,7 @@ def split_records(
         split: the rule.
         records: of the table.
         clusters: of each record, from ``record_clusters``.
-        validation_fraction: share of clusters held out where clusters decide.
-        test_fraction: likewise, for the final test.
+        settings: shares of clusters held out where clusters decide.
 
     Raises:
         ValueError: if a split has no protein, or a sequence or a cluster is in two.
@@ -83,9 +77,9 @@ def split_records(
         numbers = _by_column(split, records)
     else:
         assert clusters is not None
-        numbers = _by_cluster(clusters, validation_fraction, test_fraction)
+        numbers = _by_cluster(clusters, settings)
     wanted = [TRAIN, VALIDATION]
-    wanted += [TEST] if split.test or (split.column is None and test_fraction > 0) else []
+    wanted += [TEST] if split.test or (split.column is None and settings.test_fraction > 0) else []
     for number in wanted:
         if not (numbers == number).any():
             raise ValueError(
@@ -94,13 +88,13 @@ def split_records(
                     f"name other values of the column {split.column!r}"
                     if split.column is not None
                     else f"there are {len(set(clusters or ()))} clusters for data.validation_fraction "
-                    f"{validation_fraction} and data.test_fraction {test_fraction}: give more clusters, or "
-                    "larger shares"
+                    f"{settings.validation_fraction} and data.test_fraction {settings.test_fraction}: "
+                    "give more clusters, or larger shares"
                 )
             )
-    _refuse_leaks("sequence", numbers, records, lambda index: records[index].tokens)
+    _refuse_leaks("sequence", numbers, records, [record.tokens for record in records])
     if clusters is not None:
-        _refuse_leaks("cluster", numbers, records, lambda index: clusters[index])
+        _refuse_leaks("cluster", numbers, records, clusters)
     return numbers
 
 
@@ -112,31 +106,26 @@ def record_clusters(split: SplitConfig, records: Sequence[Record], table: Path |
     """
     if table is not None:
         return _from_table(table, records)
-    if split.cluster_column is None:
-        return None
+    return None if split.cluster_column is None else _texts("cluster", split.cluster_column, records)
+
+
+def _texts(what: str, column: str, records: Sequence[Record]) -> list[str]:
+    """Text of every record in a column, which needs one."""
     problems = Problems()
-    clusters = []
+    texts = []
     for record in records:
-        cluster = record.cells[split.cluster_column]
-        if not isinstance(cluster, str):
-            problems.add(record.where, f"record {record.id} has no cluster in {split.cluster_column!r}")
-            continue
-        clusters.append(cluster)
-    problems.raise_if_any(f"the cluster column {split.cluster_column!r}")
-    return clusters
+        cell = record.cells[column]
+        if isinstance(cell, str):
+            texts.append(cell)
+        else:
+            problems.add(record.where, f"record {record.id} has no {what} in column {column!r}")
+    problems.raise_if_any(f"the {what} column {column!r}")
+    return texts
 
 
 def _by_column(split: SplitConfig, records: Sequence[Record]) -> SplitNumbers:
     assert split.column is not None
-    problems = Problems()
-    values = []
-    for record in records:
-        value = record.cells[split.column]
-        if not isinstance(value, str):
-            problems.add(record.where, f"record {record.id} has no split in column {split.column!r}")
-            value = ""
-        values.append(value)
-    problems.raise_if_any(f"the split column {split.column!r}")
+    values = _texts("split", split.column, records)
     found = Counter(values)
     unknown = [value for value in (*split.validation, *split.test) if value not in found]
     if unknown:
@@ -148,12 +137,12 @@ def _by_column(split: SplitConfig, records: Sequence[Record]) -> SplitNumbers:
     return np.array([places.get(value, TRAIN) for value in values], dtype=np.int8)
 
 
-def _by_cluster(clusters: Sequence[str], validation_fraction: float, test_fraction: float) -> SplitNumbers:
+def _by_cluster(clusters: Sequence[str], settings: Settings) -> SplitNumbers:
     """By the same hash of the cluster as data preparation, so that both hold out the same clusters."""
     shares = hash_all([cluster.encode() for cluster in clusters], SPLIT_SALT) / 2.0**64
     numbers = np.full(len(clusters), TRAIN, dtype=np.int8)
-    numbers[shares < test_fraction + validation_fraction] = VALIDATION
-    numbers[shares < test_fraction] = TEST
+    numbers[shares < settings.test_fraction + settings.validation_fraction] = VALIDATION
+    numbers[shares < settings.test_fraction] = TEST
     return numbers
 
 
@@ -196,21 +185,15 @@ def _from_table(path: Path, records: Sequence[Record]) -> list[str]:
 
 
 def _refuse_leaks(
-    what: str,
-    numbers: SplitNumbers,
-    records: Sequence[Record],
-    key: Callable[[int], Hashable],
+    what: str, numbers: SplitNumbers, records: Sequence[Record], keys: Sequence[Hashable]
 ) -> None:
     first: dict[Hashable, int] = {}
-    leaks: list[tuple[int, int]] = []
-    for index in range(len(records)):
-        other = first.setdefault(key(index), index)
-        if numbers[other] != numbers[index]:
-            leaks.append((other, index))
+    pairs = [(first.setdefault(key, index), index) for index, key in enumerate(keys)]
+    leaks = [(one, two) for one, two in pairs if numbers[one] != numbers[two]]
     if not leaks:
         return
     lines = [
-        f"  {key(one) if what == 'cluster' else 'the same sequence'}: "
+        f"  {keys[one] if what == 'cluster' else 'the same sequence'}: "
         + " and ".join(
             f"{records[index].id} ({records[index].where}, {SPLITS[numbers[index]]})" for index in (one, two)
         )

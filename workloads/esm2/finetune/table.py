@@ -10,6 +10,7 @@ import csv
 import difflib
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeAlias
@@ -275,19 +276,14 @@ def _proteins(files: Sequence[Path]) -> Iterator[tuple[str, str, bytes]]:
     """(id, file:line, tokens) of every FASTA record."""
     limits = Limits.for_workers(1)
     for path in files:
-        reader = SourceReader(path)
-        try:
-            for number, block in enumerate(
-                reader.blocks(RECORD_START, limits.block_bytes, limits.record_bytes)
-            ):
+        with closing(SourceReader(path)) as reader:
+            blocks = reader.blocks(RECORD_START, limits.block_bytes, limits.record_bytes)
+            for number, block in enumerate(blocks):
                 if number == 0:
                     check_fasta_start(block)
-                ids, tokens = parse_block(block)
+                _, tokens = parse_block(block)
                 for (name, line), protein in zip(record_lines(block), tokens, strict=True):
                     yield name.decode(), f"{path}:{line}", protein
-                assert len(ids) == len(tokens)
-        finally:
-            reader.close()
 
 
 def _check_ids(records: Sequence[Record], problems: Problems) -> None:

@@ -71,7 +71,10 @@ class TaskLoss:
         outputs = split.schema.num_outputs
         self.shift, self.scale = np.zeros(outputs, np.float32), np.ones(outputs, np.float32)
         if self.kind.measured:
-            self.shift, self.scale = _mean_and_deviation(split.labels(np.arange(split.num_units)))
+            labels = split.labels(np.arange(split.num_units)).astype(np.float64)
+            deviation = np.nanstd(labels, axis=0)
+            self.shift = np.nanmean(labels, axis=0).astype(np.float32)
+            self.scale = np.where(deviation > 0, deviation, 1.0).astype(np.float32)
         self._weight = torch.from_numpy(_class_weights(split)) if balanced else None
 
     def num_targets(self, targets: Tensor) -> Tensor:
@@ -127,15 +130,6 @@ def _class_weights(split: LabelledSplit) -> npt.NDArray[np.float32]:
     if split.schema.task.one_of_many:
         return (counts.sum() / (counts.shape[1] * np.maximum(counts[0], 1))).astype(np.float32)
     return (np.maximum(counts[:, 0], 1) / np.maximum(counts[:, 1], 1)).astype(np.float32)
-
-
-def _mean_and_deviation(
-    labels: npt.NDArray[np.float32],
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    values = labels.astype(np.float64)
-    deviation = np.asarray(np.nanstd(values, axis=0))
-    mean = np.asarray(np.nanmean(values, axis=0))
-    return mean.astype(np.float32), np.where(deviation > 0, deviation, 1.0).astype(np.float32)
 
 
 def _like(values: npt.NDArray[Any], tensor: Tensor) -> Tensor:

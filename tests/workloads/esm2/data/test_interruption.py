@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from workloads.esm2.data.job import run_in_order, worker_pool
+from workloads.esm2.data.job import Job, worker_pool
 from workloads.esm2.data.prepare import prepare
 from workloads.training.command_line import RunError
 from workloads.training.data.manifest import Manifest
@@ -30,7 +31,7 @@ if __name__ == "__main__":
     limits = Limits(block_bytes=2000, piece_bytes=3000)
     paths = [Path(sys.argv[1]), Path(sys.argv[2])]
     import workloads.esm2.data.prepare as module
-    module._check_arguments = lambda *arguments: None
+    module._check_files = lambda files: None
     module._text_bytes = lambda path: 100_000
     fractions = dict(validation_fraction=0, test_fraction=0)
     with one_line_errors():
@@ -182,8 +183,12 @@ def test_space_is_checked_where_it_is_needed(small_disk: Path) -> None:
 
 
 def test_a_killed_worker_is_told() -> None:
-    with worker_pool(2) as pool, pytest.raises(RunError, match="a worker process was killed from outside"):
-        list(run_in_order(pool, os._exit, [9], 2))
+    with (
+        worker_pool(2) as pool,
+        ExitStack() as bars,
+        pytest.raises(RunError, match="a worker process was killed from outside"),
+    ):
+        list(Job(9, pool, 1, False, bars).run(os._exit, [()]))
 
 
 def test_sizes_are_readable(tmp_path: Path) -> None:

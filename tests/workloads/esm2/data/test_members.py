@@ -23,7 +23,7 @@ def run(fasta: Path, table: Path, out: Path, **changes: Any) -> Manifest:
     settings: dict[str, Any] = dict(
         seed=7, validation_fraction=0.2, test_fraction=0.1, workers=1, progress=False, limits=SMALL
     )
-    return prepare([], out, members=[fasta], membership=table, **{**settings, **changes})
+    return prepare([fasta], out, membership=table, **{**settings, **changes})
 
 
 def batches(folder: Path, split: str) -> list[list[tuple[str, str, str, int]]]:

@@ -16,7 +16,7 @@ def test_the_list_of_runs_is_json(tmp_path: Path) -> None:
     runs = [Run("/a/b.spill", 3, 0, (5, 7)), Run("/a/c.spill", 1, 99, ())]
     file = tmp_path / "records.runs"
     save_runs(runs, file)
-    assert load_runs(str(file)) == runs
+    assert load_runs(file) == runs
     assert len(json.loads(file.read_text())) == 2
 
 
@@ -24,4 +24,4 @@ def test_a_pickle_in_its_place_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "planted.runs"
     file.write_bytes(pickle.dumps([]))
     with pytest.raises(ValueError):
-        load_runs(str(file))
+        load_runs(file)

@@ -304,7 +304,7 @@ teardown: $(CDK_READY) ## destroy everything in order, and name what is kept
 
 schema: $(READY) ## JSON schemas of cluster files and run files, which editors complete from
 	$(BIN)/python -m config.reading.schema
-	$(STAGE).run_schema
+	$(STAGE) --write-schema
 
 golden: $(READY) ## write the expected templates again
 	$(NODE_HERE) $(BIN)/python -m tests.golden.write

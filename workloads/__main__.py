@@ -1,11 +1,13 @@
-"""``python -m workloads --version``: the versions that a result depends on.
+"""``python -m workloads --version`` prints the versions that a result depends on.
 
-They go from the code down to the network's libraries.
+They go from the code down to the network's libraries. ``--write-schema`` writes the JSON schema of run files,
+from which editors complete them.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import mmap
 import os
 import platform
@@ -13,9 +15,9 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import torch
-
-from workloads.training.hardware import git_sha, printed
+from workloads.run_file import RunFile
+from workloads.run_schema import SCHEMA_FILE, json_schema
+from workloads.training.whole_file import write_whole
 
 AMAZON = Path("/opt/amazon")
 """Where the EFA installer puts what it installs."""
@@ -25,6 +27,10 @@ STAGES = "prepare, train, evaluate, report"
 
 def software_stack(amazon: Path = AMAZON) -> dict[str, str | None]:
     """Versions by name; None for what is not on this machine, as EFA on a laptop."""
+    import torch
+
+    from workloads.training.hardware import git_sha
+
     return {
         "code": git_sha(),
         "python": platform.python_version(),
@@ -49,18 +55,24 @@ def _package(name: str) -> str | None:
 
 
 def _cudnn() -> str | None:
+    import torch
+
     found = torch.backends.cudnn.version() if torch.version.cuda else None
     return str(found) if found else None
 
 
 def _nccl() -> str | None:
     """The one that torch is linked with; builds for CPUs have none."""
+    import torch
+
     if not torch.distributed.is_nccl_available():
         return None
     return ".".join(str(part) for part in torch.cuda.nccl.version())
 
 
 def _driver() -> str | None:
+    from workloads.training.hardware import printed
+
     found = printed(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
     return found.splitlines()[0] if found else None  # a line for each GPU
 
@@ -74,6 +86,8 @@ def _efa_installer(record: Path) -> str | None:
 
 
 def _libfabric(fi_info: Path) -> str | None:
+    from workloads.training.hardware import printed
+
     found = re.search(r"^libfabric:\s*(\S+)", printed([str(fi_info), "--version"]) or "", re.MULTILINE)
     return found[1] if found else None
 
@@ -93,8 +107,15 @@ def main() -> None:
         description=f"Training of protein models. Stages are modules, python -m workloads.<stage>: {STAGES}.",
     )
     parser.add_argument("--version", action="store_true", help="print the software stack and stop")
-    if not parser.parse_args().version:
-        parser.print_help()
+    parser.add_argument("--write-schema", action="store_true", help="write the JSON schema of run files")
+    options = parser.parse_args()
+    if options.write_schema:
+        schema = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Run"}
+        write_whole(SCHEMA_FILE, json.dumps(schema | json_schema(RunFile), indent=1) + "\n")
+        print(SCHEMA_FILE)
+    if not options.version:
+        if not options.write_schema:
+            parser.print_help()
         return
     stack = software_stack()
     width = max(map(len, stack))

@@ -1,11 +1,7 @@
-"""Documentation of run files, from the dataclasses of their sections: ``--help`` and a JSON schema.
-
-``python -m workloads.run_schema`` writes the schema, from which editors complete run files.
-"""
+"""Documentation of run files, from the dataclasses of their sections: ``--help`` and a JSON schema."""
 
 from __future__ import annotations
 
-import argparse
 import ast
 import dataclasses
 import inspect
@@ -21,7 +17,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from workloads.training.config import RunConfig, section_of
-from workloads.training.whole_file import write_whole
 
 SCHEMA_FILE = Path(__file__).with_name("run.schema.json")
 NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
@@ -156,16 +151,3 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
-
-
-def main() -> None:
-    from workloads.run_file import RunFile
-
-    argparse.ArgumentParser(description="Write the JSON schema of run files.").parse_args()
-    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Run", **json_schema(RunFile)}
-    write_whole(SCHEMA_FILE, json.dumps(schema, indent=1) + "\n")
-    print(SCHEMA_FILE)
-
-
-if __name__ == "__main__":
-    main()

@@ -15,9 +15,8 @@ from aws_cdk import aws_logs as logs
 
 from config.content_hash import IGNORED, content_hash
 from constructs import Construct
-from constructs.nodes.node_statements import Statement
 from constructs.policy.findings import acknowledge_provider
-from constructs.policy.statement_role import statement_role
+from constructs.policy.statement_role import Statement, statement_role
 
 FUNCTIONS = Path(__file__).parents[1] / "functions"
 WAIT = Duration.minutes(50)

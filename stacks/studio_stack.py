@@ -18,8 +18,8 @@ from config.resource_names import CLUSTER_TAG, job_namespaces
 from config.studio import SlurmStudioProfile, Studio, StudioProfile
 from config.studio_people import cluster_users, partition_uids, session_document, session_document_name
 from constructs import Construct
-from constructs.nodes.node_statements import Statement
 from constructs.policy.findings import acknowledge
+from constructs.policy.statement_role import Statement
 from constructs.storage.log_group import log_group
 from constructs.studio.studio_domain import (
     CLIENT_PREFIX,

@@ -19,8 +19,8 @@ from constructs.eks.task_governance import TaskGovernance
 from constructs.monitoring.managed_mlflow import ManagedMlflow
 from constructs.monitoring.metrics_workspace import MetricsWorkspace
 from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster
-from constructs.nodes.node_statements import Statement
-from constructs.storage.lustre_file_system import LustreFileSystem
+from constructs.policy.statement_role import Statement
+from constructs.storage.file_systems import LustreFileSystem
 from manifests.job_access import job_roles
 from manifests.karpenter import karpenter_objects
 from manifests.training_collector import NAME, NAMESPACE, collector_objects
@@ -139,7 +139,7 @@ class TrainingCollector(Construct):
             kubernetes=kubernetes,
             namespace=NAMESPACE,
             service_account=NAME,
-            statements=[Statement("WriteMetrics", ["aps:RemoteWrite"], [metrics.workspace.attr_arn])],
+            statements=[metrics.to_write],
         )
         wanted = collector_objects(kubernetes.settings, remote_write_url=metrics.remote_write_url)
         objects = kubernetes.manifest(self, "Objects", wanted)

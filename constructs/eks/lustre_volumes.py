@@ -12,8 +12,8 @@ from config.resource_names import COMMON_NAMESPACE, POD_SECURITY, job_namespaces
 from constructs import Construct, IConstruct
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.eks.pod_role import PodRole
-from constructs.nodes.node_statements import Statement
-from constructs.storage.lustre_file_system import LustreFileSystem
+from constructs.policy.statement_role import Statement
+from constructs.storage.file_systems import LustreFileSystem
 from manifests.lustre_volumes import (
     SYSTEM_NAMESPACE,
     LustreVolume,

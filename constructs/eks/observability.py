@@ -14,7 +14,8 @@ from constructs import Construct
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.eks.pod_role import PodRole
 from constructs.monitoring.metrics_workspace import MetricsWorkspace
-from constructs.nodes.node_statements import Statement, metrics_statement
+from constructs.nodes.node_roles import metrics_statement
+from constructs.policy.statement_role import Statement
 from constructs.storage.log_group import log_group
 
 # Names, levels and the place of logging are those of the console's own template (observability-template.yaml
@@ -55,7 +56,7 @@ class Observability(Construct):
             namespace="hyperpod-observability",
             service_account="hyperpod-observability-operator-otel-collector",
             statements=[
-                Statement("WriteMetrics", ["aps:RemoteWrite"], [workspace.attr_arn]),
+                metrics.to_write,
                 Statement(
                     "WriteLogs",
                     [

@@ -10,8 +10,7 @@ from aws_cdk import aws_iam as iam
 
 from constructs import Construct
 from constructs.eks.kubernetes_cluster import KubernetesCluster
-from constructs.nodes.node_statements import Statement
-from constructs.policy.statement_role import statement_role
+from constructs.policy.statement_role import Statement, statement_role
 
 
 class PodRole(Construct):

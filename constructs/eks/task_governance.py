@@ -19,7 +19,7 @@ from constructs import Construct
 from constructs.custom_resource import WAIT, ResourceProvider
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster
-from constructs.nodes.node_statements import Statement
+from constructs.policy.statement_role import Statement
 
 _SHARING = {"lend": "Lend", "dont_lend": "DontLend", "lend_and_borrow": "LendAndBorrow"}
 _PREEMPTION = {"lower_priority": "LowerPriority", "never": "Never"}

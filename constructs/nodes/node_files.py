@@ -13,7 +13,7 @@ from aws_cdk import aws_s3 as s3
 from config.node_settings import node_settings_text
 from config.slurm_cluster import SlurmCluster
 from constructs import Construct
-from constructs.nodes.node_statements import LIFECYCLE_PREFIX, WORKLOAD_PREFIX
+from constructs.nodes.node_roles import LIFECYCLE_PREFIX, WORKLOAD_PREFIX
 from constructs.storage.hashed_upload import HashedUpload, bucket_by_name
 from constructs.storage.log_group import log_group
 

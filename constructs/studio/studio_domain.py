@@ -21,7 +21,7 @@ from aws_cdk import aws_sagemaker as sagemaker
 from config.cluster import Cluster
 from config.studio import SHARED_PARTITION, STUDIO_FOLDER, SlurmStudio, Studio
 from constructs import Construct
-from constructs.nodes.node_statements import Statement
+from constructs.policy.statement_role import Statement
 from constructs.storage.hashed_upload import MEMORY_MIB, HashedUpload, bucket_by_name
 
 APPS = ("JupyterLab", "CodeEditor")

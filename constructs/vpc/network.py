@@ -13,9 +13,11 @@ from config.eks_cluster import EksCluster
 from config.facts.endpoint_services import endpoint_services, prefix_and_name
 from config.slurm_cluster import SlurmCluster
 from constructs import Construct
-from constructs.storage.accounting_database import PORT as DATABASE_PORT
 from constructs.storage.encryption_key import encryption_key
 from constructs.vpc.cluster_vpc import ClusterVpc, FlowLog
+
+DATABASE_PORT = 3306
+"""Of Slurm's accounting database."""
 
 
 class Network(Construct):

@@ -116,7 +116,6 @@ class EksHyperPodStack(Stack):
             lustre=storage.lustre,
             metrics=storage.metrics,
             mlflow=storage.mlflow,
-            key=key,
             log=log,
         )
         services.node.add_dependency(waiter.ready)

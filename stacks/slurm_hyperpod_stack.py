@@ -65,7 +65,7 @@ class SlurmHyperPodStack(Stack):
             key=key,
         )
         own = {"controller": self._controller_statements(storage, studio)}
-        roles = {
+        roles: dict[str, iam.Role] = {
             role: node_role(self, f"{role.capitalize()}Role", cluster.name, [*common, *own.get(role, [])])
             for role in sorted({group.role for group in cluster.instance_groups})
         }

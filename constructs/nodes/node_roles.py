@@ -144,6 +144,11 @@ def metrics_statement(namespace: str, *, sid: str = "PutMetrics") -> Statement:
     )
 
 
+def describe_file_systems(sid: str = "DescribeFileSystems") -> Statement:
+    why = "FSx has no resource-level permissions for it"
+    return Statement(sid, ["fsx:DescribeFileSystems"], ["*"], why_wildcard=why)
+
+
 def _service_statements(stack: Stack, cluster_name: str) -> list[Statement]:
     """Logs, metrics, Session Manager, and finding the file systems."""
     logs_arn = f"arn:{stack.partition}:logs:{stack.region}:{stack.account}"
@@ -169,12 +174,7 @@ def _service_statements(stack: Stack, cluster_name: str) -> list[Statement]:
             ["*"],
             why_wildcard="Session Manager's channels have no ARN",
         ),
-        Statement(
-            "DescribeFileSystems",
-            ["fsx:DescribeFileSystems"],
-            ["*"],
-            why_wildcard="FSx has no resource-level permissions for it",
-        ),
+        describe_file_systems(),
     ]
 
 

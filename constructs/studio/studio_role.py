@@ -9,7 +9,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 
 from constructs import Construct
-from constructs.nodes.node_roles import key_statements
+from constructs.nodes.node_roles import describe_file_systems, key_statements
 from constructs.policy.statement_role import Statement, statement_role
 
 _OWNER = "sagemaker:OwnerUserProfileArn"
@@ -106,10 +106,5 @@ def _studio_statements(stack: Stack) -> list[Statement]:
             [logs, f"{logs}:log-stream:*"],
             why_wildcard="SageMaker names streams after spaces",
         ),
-        Statement(
-            "FindFileSystems",
-            ["fsx:DescribeFileSystems"],
-            ["*"],
-            why_wildcard="FSx has no resource-level permissions for it",
-        ),
+        describe_file_systems("FindFileSystems"),
     ]

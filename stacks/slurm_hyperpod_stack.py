@@ -75,9 +75,11 @@ class SlurmHyperPodStack(Stack):
             cluster=cluster,
             artifact_bucket=storage.artifact_bucket,
             key=key,
-            remote_write_url=storage.metrics.remote_write_url if storage.metrics else None,
-            mlflow=self._mlflow(storage, roles),
-            studio=studio.for_controller() if studio else None,
+            deployment={
+                "remote_write_url": storage.metrics.remote_write_url if storage.metrics else None,
+                "mlflow": self._mlflow(storage, roles),
+                "studio": studio.for_controller() if studio else None,
+            },
         )
         hyperpod = SlurmCluster(
             self,
@@ -105,7 +107,7 @@ class SlurmHyperPodStack(Stack):
             LifecycleSourceS3Uri=files.lifecycle.s3_uri,
             WorkloadSourceS3Uri=files.workloads.s3_uri,
             DataBucketName=storage.data_bucket.bucket_name,
-            ArtifactBucketName=files.bucket_name,
+            ArtifactBucketName=files.lifecycle.bucket_name,
             LustreFileSystemId=storage.lustre.file_system_id,
             LustreMountName=storage.lustre.mount_name,
             ImageUri=storage.image_repository.repository.repository_uri,

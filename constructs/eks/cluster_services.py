@@ -105,7 +105,7 @@ class ClusterServices(Construct):
             other.node.add_dependency(steps[-1])
 
     def _volumes(self, lustre: LustreFileSystem) -> Construct:
-        """FSx's driver, and a volume and a claim in every namespace of jobs. Task governance makes those of teams.
+        """FSx's driver, and a volume and a claim in every namespace of jobs. Those of teams exist before.
 
         Volumes are the whole file system: the data under the bucket's path are shared, and each namespace has
         a folder of its own for what it makes.
@@ -156,7 +156,7 @@ class ClusterServices(Construct):
         return made
 
     def _mlflow(self, mlflow: ManagedMlflow) -> Construct:
-        """MLflow's address, and a service account whose pods may log to it, no more, in namespaces of jobs."""
+        """MLflow's address, and a service account whose pods may only log to it, in namespaces of jobs."""
         made = Construct(self, "Mlflow")
         namespaces = job_namespaces(self._kubernetes.settings)
         role = self._kubernetes.pod_role(made, "Role", namespaces, JOB_SERVICE_ACCOUNT, [mlflow.to_log_runs])

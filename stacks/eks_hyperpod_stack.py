@@ -31,7 +31,6 @@ from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
 from stacks.studio_stack import StudioStack
 
-FUNCTION_LOG_DAYS = 30
 DEFAULT_CLUSTER = "clusters/eks.yaml"
 """The file that app and make take when none is named."""
 
@@ -81,7 +80,7 @@ class EksHyperPodStack(Stack):
             repository=storage.image_repository.repository,
             key=key,
         )
-        log = log_group(self, "FunctionLog", key=key, retention_days=FUNCTION_LOG_DAYS)
+        log = log_group(self, "FunctionLog", key=key)
         interfaces = PodInterfaces(
             self, "PodInterfaces", settings=cluster, security_group=network.security_group, log=log
         )

@@ -28,7 +28,6 @@ from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
 from stacks.studio_stack import StudioStack
 
-NODE_LOG_DAYS = 30
 DEFAULT_CLUSTER = "clusters/slurm.yaml"
 """The file that app and make take when none is named."""
 
@@ -131,7 +130,7 @@ class SlurmHyperPodStack(Stack):
         It is there with the agent switched off, too: nodes that have not been told yet would make it again.
         """
         name = resource_names.node_log_group(cluster)
-        return log_group(self, "NodeLog", key=storage.key, retention_days=NODE_LOG_DAYS, log_group_name=name)
+        return log_group(self, "NodeLog", key=storage.key, log_group_name=name)
 
     def _mlflow(self, storage: StorageStack, roles: Mapping[str, iam.Role]) -> dict[str, str] | None:
         """Its address, and the role that workers take on for their jobs, since the nodes' own may do more."""

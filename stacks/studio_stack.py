@@ -34,8 +34,6 @@ from constructs.studio.studio_role import studio_role
 from constructs.vpc.network import Network
 from stacks.storage_stack import StorageStack
 
-FUNCTION_LOG_DAYS = 30
-
 
 class StudioStack(Stack):
     """What outlives clusters: people's spaces. A cluster that is there refers to it, and not the reverse."""
@@ -60,7 +58,7 @@ class StudioStack(Stack):
         self.add_stack_dependency(storage)
         self._cluster, self._storage = cluster, storage
         key = storage.key
-        log = log_group(self, "FunctionLog", key=key, retention_days=FUNCTION_LOG_DAYS)
+        log = log_group(self, "FunctionLog", key=key)
         self.login_secret = self._login_secret(studio)
         tools = self._tools()
         files = StudioFiles(

@@ -96,7 +96,6 @@ def _watched(settings: EksCluster) -> list[str]:
     return ["taskGovernanceMetrics"] * (settings.task_governance is not None) + ["networkMetrics"] * has_efa
 
 
-LOG_DAYS = 30
 _KINDS = ("application", "dataplane", "host", "performance")
 
 
@@ -110,7 +109,6 @@ class ContainerInsights(Construct):
                 self,
                 f"{kind.capitalize()}Log",
                 key=kubernetes.key,
-                retention_days=LOG_DAYS,
                 log_group_name=f"/aws/containerinsights/{kubernetes.settings.name}/{kind}",
             )
             for kind in _KINDS

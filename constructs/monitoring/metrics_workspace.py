@@ -15,7 +15,6 @@ from constructs.monitoring.alert_topic import AlertTopic
 from constructs.policy.statement_role import Statement
 from constructs.storage.log_group import log_group
 
-LOG_DAYS = 30
 _MESSAGE = (
     "{{ range .Alerts }}{{ .Status }} ({{ .Labels.severity }}): {{ .Annotations.summary }}\n"
     "What to do: {{ .Annotations.action }}\n"
@@ -43,7 +42,6 @@ class MetricsWorkspace(Construct):
             self,
             "Log",
             key=key,
-            retention_days=LOG_DAYS,
             # The prefix under which CloudWatch lets AWS services deliver without a policy for each group.
             log_group_name=metrics_log_group(cluster),
         )

@@ -20,7 +20,6 @@ from constructs.storage.log_group import log_group
 
 REPOSITORY = Path(__file__).parents[2]
 EKS_SCRIPTS = REPOSITORY / "lifecycle" / "eks"
-LOG_DAYS = 30
 SETTINGS = "settings.json"
 """Of the cluster file, and so a part of the scripts' hash."""
 DEPLOYMENT = "deployment.json"
@@ -69,5 +68,5 @@ class NodeFiles(Construct):
 
 
 def _upload(scope: Construct, artifact_bucket: s3.IBucket, key: kms.IKey | None) -> partial[HashedUpload]:
-    log = log_group(scope, "Log", key=key, retention_days=LOG_DAYS)
+    log = log_group(scope, "Log", key=key)
     return partial(HashedUpload, scope, artifact_bucket=artifact_bucket, key=key, log=log)

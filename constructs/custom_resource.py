@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,9 +14,8 @@ from aws_cdk import aws_logs as logs
 
 from config.content_hash import IGNORED, content_hash
 from constructs import Construct
-from constructs.nodes.node_statements import Statement
 from constructs.policy.findings import acknowledge_provider
-from constructs.policy.statement_role import statement_role
+from constructs.policy.statement_role import Statement, statement_role
 
 FUNCTIONS = Path(__file__).parents[1] / "functions"
 WAIT = Duration.minutes(50)
@@ -50,9 +48,13 @@ class ResourceProvider(Construct):
         self.contents = f"functions/{content_hash(FUNCTIONS / name, files)}"
         role = function_role(self, "Role", description=description, statements=statements, log=log)
         log_group = logs.LogGroup.from_log_group_arn(self, "Log", log.attr_arn)
-        with _beside(FUNCTIONS / name, files) as folder:
+        with TemporaryDirectory(prefix=f"{name}-") as temporary:
+            folder = Path(temporary) / name
+            shutil.copytree(FUNCTIONS / name, folder, ignore=shutil.ignore_patterns(*IGNORED))
+            for file, text in files.items():
+                (folder / file).write_text(text)
             # It is copied while a function is made of it.
-            code = lambda_.Code.from_asset(str(folder), exclude=[*IGNORED])
+            code = lambda_.Code.from_asset(str(folder))
             on_event, is_complete = (
                 python_function(
                     self,
@@ -129,17 +131,3 @@ def python_function(
         role=role,
         log_group=log_group,
     )
-
-
-@contextmanager
-def _beside(code: Path, files: Mapping[str, str]) -> Iterator[Path]:
-    """A folder with the code and the files; the code's own if there are none."""
-    if not files:
-        yield code
-        return
-    with TemporaryDirectory(prefix=f"{code.name}-") as temporary:
-        folder = Path(temporary) / code.name
-        shutil.copytree(code, folder, ignore=shutil.ignore_patterns(*IGNORED))
-        for name, text in files.items():
-            (folder / name).write_text(text)
-        yield folder

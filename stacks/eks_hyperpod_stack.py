@@ -16,9 +16,14 @@ from constructs.eks.node_waiter import NodeWaiter, PodInterfaces
 from constructs.eks.studio_on_kubernetes import StudioOnKubernetes
 from constructs.monitoring.cost_budget import CostBudget
 from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster
-from constructs.nodes.instance_role import InstanceRole, autoscaling_role
 from constructs.nodes.node_files import EksNodeFiles
-from constructs.nodes.node_statements import LIFECYCLE_PREFIX, NodeResources, eks_node_statements
+from constructs.nodes.node_roles import (
+    LIFECYCLE_PREFIX,
+    autoscaling_role,
+    eks_node_statements,
+    node_role,
+    node_statements,
+)
 from constructs.storage.log_group import log_group
 from constructs.vpc.network import Network
 from manifests.charts import chart_folder
@@ -26,7 +31,6 @@ from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
 from stacks.studio_stack import StudioStack
 
-FUNCTION_LOG_DAYS = 30
 DEFAULT_CLUSTER = "clusters/eks.yaml"
 """The file that app and make take when none is named."""
 
@@ -67,17 +71,16 @@ class EksHyperPodStack(Stack):
             HyperPodChart(without_nodes, "Chart", kubernetes=kubernetes, folder=folder)
 
         files = EksNodeFiles(self, "NodeFiles", artifact_bucket=storage.artifact_bucket, key=key)
-        resources = NodeResources(
+        common = node_statements(
+            self,
             cluster_name=cluster.name,
-            vpc=network.vpc,
-            subnets=network.private_subnets,
-            security_group=network.security_group,
-            artifact_bucket_name=files.bucket_name,
-            artifact_prefixes=[LIFECYCLE_PREFIX],
+            network=network,
+            bucket_name=files.lifecycle.bucket_name,
+            prefixes=[LIFECYCLE_PREFIX],
             repository=storage.image_repository.repository,
             key=key,
         )
-        log = log_group(self, "FunctionLog", key=key, retention_days=FUNCTION_LOG_DAYS)
+        log = log_group(self, "FunctionLog", key=key)
         interfaces = PodInterfaces(
             self, "PodInterfaces", settings=cluster, security_group=network.security_group, log=log
         )
@@ -87,13 +90,11 @@ class EksHyperPodStack(Stack):
             settings=cluster,
             network=network,
             eks_cluster_arn=kubernetes.arn,
-            role=InstanceRole(
+            role=node_role(
                 self,
                 "NodeRole",
-                resources=resources,
-                database_secret=None,
-                workspace=None,
-                more=eks_node_statements(self, resources, kubernetes.arn),
+                cluster.name,
+                [*common, *eks_node_statements(self, network, kubernetes.arn)],
             ),
             autoscaling_role=(
                 autoscaling_role(self, "AutoscalingRole", key=key)
@@ -114,7 +115,6 @@ class EksHyperPodStack(Stack):
             lustre=storage.lustre,
             metrics=storage.metrics,
             mlflow=storage.mlflow,
-            key=key,
             log=log,
         )
         services.node.add_dependency(waiter.ready)
@@ -136,7 +136,7 @@ class EksHyperPodStack(Stack):
             KubeconfigCommand=f"aws eks update-kubeconfig --name {cluster.name} --region {cluster.region}",
             LifecycleSourceS3Uri=files.lifecycle.s3_uri,
             DataBucketName=storage.data_bucket.bucket_name,
-            ArtifactBucketName=files.bucket_name,
+            ArtifactBucketName=files.lifecycle.bucket_name,
             LustreFileSystemId=storage.lustre.file_system_id,
             LustreMountName=storage.lustre.mount_name,
             ImageUri=storage.image_repository.repository.repository_uri,

@@ -16,8 +16,6 @@ from constructs.storage.log_group import log_group
 from monitoring.alert_rules import rules_text
 from stacks.storage_stack import StorageStack
 
-FUNCTION_LOG_DAYS = 30
-
 
 class ObservabilityStack(Stack):
     """It needs the storage stack alone, so that dashboards stay when the cluster is destroyed over night."""
@@ -64,7 +62,7 @@ class ObservabilityStack(Stack):
                 metrics=metrics,
                 lustre=storage.lustre,
                 home=storage.home,
-                log=log_group(self, "FunctionLog", key=storage.key, retention_days=FUNCTION_LOG_DAYS),
+                log=log_group(self, "FunctionLog", key=storage.key),
             )
             CfnOutput(self, "GrafanaUrl", value=f"https://{grafana.workspace.attr_endpoint}")
         CfnOutput(self, "AlertTopicArn", value=topic.topic_arn)

@@ -12,18 +12,22 @@ from config import resource_names
 from config.slurm_cluster import SlurmCluster as Settings
 from constructs import Construct, IDependable
 from constructs.monitoring.cost_budget import CostBudget
-from constructs.nodes.instance_role import InstanceRole
 from constructs.nodes.node_files import NodeFiles
-from constructs.nodes.node_statements import LIFECYCLE_PREFIX, MIRROR_PREFIX, WORKLOAD_PREFIX, NodeResources
-from constructs.nodes.slurm_cluster import Mounts, RunAsDocument, SlurmCluster
-from constructs.policy.statement_role import statement_role
+from constructs.nodes.node_roles import (
+    LIFECYCLE_PREFIX,
+    MIRROR_PREFIX,
+    WORKLOAD_PREFIX,
+    node_role,
+    node_statements,
+)
+from constructs.nodes.slurm_cluster import RunAsDocument, SlurmCluster
+from constructs.policy.statement_role import Statement, statement_role
 from constructs.storage.log_group import log_group
 from constructs.vpc.network import Network
 from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
 from stacks.studio_stack import StudioStack
 
-NODE_LOG_DAYS = 30
 DEFAULT_CLUSTER = "clusters/slurm.yaml"
 """The file that app and make take when none is named."""
 
@@ -45,15 +49,13 @@ class SlurmHyperPodStack(Stack):
         super().__init__(scope, construct_id, **stack_arguments)
         # Also for what no property refers to: the data repository association.
         self.add_stack_dependency(storage)
-        key, database = storage.key, storage.accounting_database
-        resources = NodeResources(
+        key = storage.key
+        common = node_statements(
+            self,
             cluster_name=cluster.name,
-            vpc=network.vpc,
-            # All, not those in use: nodes leave a zone after their role has learned of the next one.
-            subnets=network.private_subnets,
-            security_group=network.security_group,
-            artifact_bucket_name=resource_names.artifact_bucket(cluster, self.account),
-            artifact_prefixes=[
+            network=network,
+            bucket_name=resource_names.artifact_bucket(cluster, self.account),
+            prefixes=[
                 LIFECYCLE_PREFIX,
                 WORKLOAD_PREFIX,
                 *([MIRROR_PREFIX] if cluster.node_setup.downloads == "artifact_bucket" else []),
@@ -61,16 +63,9 @@ class SlurmHyperPodStack(Stack):
             repository=storage.image_repository.repository,
             key=key,
         )
-        roles: dict[str, InstanceRole] = {
-            role: InstanceRole(
-                self,
-                f"{role.capitalize()}Role",
-                resources=resources,
-                database_secret=database.secret if database and role == "controller" else None,
-                # It collects what all nodes measure.
-                workspace=storage.metrics.workspace if storage.metrics and role == "controller" else None,
-                more=studio.controller_statements() if studio and role == "controller" else [],
-            )
+        own = {"controller": self._controller_statements(storage, studio)}
+        roles: dict[str, iam.Role] = {
+            role: node_role(self, f"{role.capitalize()}Role", cluster.name, [*common, *own.get(role, [])])
             for role in sorted({group.role for group in cluster.instance_groups})
         }
         files = NodeFiles(
@@ -79,9 +74,11 @@ class SlurmHyperPodStack(Stack):
             cluster=cluster,
             artifact_bucket=storage.artifact_bucket,
             key=key,
-            remote_write_url=storage.metrics.remote_write_url if storage.metrics else None,
-            mlflow=self._mlflow(storage, roles),
-            studio=studio.for_controller() if studio else None,
+            deployment={
+                "remote_write_url": storage.metrics.remote_write_url if storage.metrics else None,
+                "mlflow": self._mlflow(storage, roles),
+                "studio": studio.for_controller() if studio else None,
+            },
         )
         hyperpod = SlurmCluster(
             self,
@@ -90,14 +87,10 @@ class SlurmHyperPodStack(Stack):
             network=network,
             roles=roles,
             lifecycle_s3_uri=files.lifecycle.s3_uri,
-            mounts=Mounts(
-                lustre_dns_name=storage.lustre.dns_name,
-                lustre_mount_name=storage.lustre.mount_name,
-                lustre_mount_path=storage.lustre.mount_path,
-                home_dns_name=storage.home.dns_name if storage.home else None,
-            ),
+            lustre=storage.lustre,
+            home=storage.home,
             key=key,
-            database=database,
+            database=storage.accounting_database,
             depends_on=[files.lifecycle, files.workloads, self._node_log(cluster, storage)],
         )
         session = RunAsDocument(self, "Session", cluster=cluster, key=key)
@@ -113,7 +106,7 @@ class SlurmHyperPodStack(Stack):
             LifecycleSourceS3Uri=files.lifecycle.s3_uri,
             WorkloadSourceS3Uri=files.workloads.s3_uri,
             DataBucketName=storage.data_bucket.bucket_name,
-            ArtifactBucketName=files.bucket_name,
+            ArtifactBucketName=files.lifecycle.bucket_name,
             LustreFileSystemId=storage.lustre.file_system_id,
             LustreMountName=storage.lustre.mount_name,
             ImageUri=storage.image_repository.repository.repository_uri,
@@ -121,15 +114,25 @@ class SlurmHyperPodStack(Stack):
             BillsUntilTeardown=", ".join(remaining_costs(cluster)),
         )
 
+    def _controller_statements(self, storage: StorageStack, studio: StudioStack | None) -> list[Statement]:
+        """Work for Studio, the accounting database, and the metrics of all nodes."""
+        statements = studio.controller_statements() if studio else []
+        if storage.accounting_database:
+            secret = storage.accounting_database.secret.secret_arn
+            statements.append(Statement("ReadDatabaseSecret", ["secretsmanager:GetSecretValue"], [secret]))
+        if storage.metrics:
+            statements.append(storage.metrics.to_write)
+        return statements
+
     def _node_log(self, cluster: Settings, storage: StorageStack) -> IDependable:
         """Where CloudWatch's agent writes, made before nodes: the agent would make it without key and end.
 
         It is there with the agent switched off, too: nodes that have not been told yet would make it again.
         """
         name = resource_names.node_log_group(cluster)
-        return log_group(self, "NodeLog", key=storage.key, retention_days=NODE_LOG_DAYS, log_group_name=name)
+        return log_group(self, "NodeLog", key=storage.key, log_group_name=name)
 
-    def _mlflow(self, storage: StorageStack, roles: Mapping[str, InstanceRole]) -> dict[str, str] | None:
+    def _mlflow(self, storage: StorageStack, roles: Mapping[str, iam.Role]) -> dict[str, str] | None:
         """Its address, and the role that workers take on for their jobs, since the nodes' own may do more."""
         if storage.mlflow is None:
             return None
@@ -138,7 +141,7 @@ class SlurmHyperPodStack(Stack):
             "JobRole",
             description="Jobs that log to MLflow",
             # Named here, the nodes' role needs no statement of its own.
-            assumed_by=iam.ArnPrincipal(roles["worker"].role.role_arn),
+            assumed_by=iam.ArnPrincipal(roles["worker"].role_arn),
             policy_name="LogRuns",
             statements=[storage.mlflow.to_log_runs],
         )

@@ -18,8 +18,7 @@ from constructs.monitoring.managed_mlflow import ManagedMlflow
 from constructs.monitoring.metrics_workspace import MetricsWorkspace
 from constructs.storage.accounting_database import AccountingDatabase
 from constructs.storage.encryption_key import encryption_key
-from constructs.storage.home_file_system import HomeFileSystem
-from constructs.storage.lustre_file_system import DataAssociation, LustreFileSystem
+from constructs.storage.file_systems import DataAssociation, HomeFileSystem, LustreFileSystem
 from constructs.storage.private_bucket import access_log_bucket, private_bucket
 from constructs.storage.removal import removal_policy
 from constructs.vpc.network import Network
@@ -47,28 +46,17 @@ class StorageStack(Stack):
             alias=resource_names.key_name(cluster),
             removal=removal_policy(_removal_of_key(cluster)),
         )
-
-        subnet = network.subnet(None)
         self.lustre = LustreFileSystem(
             self,
             "Lustre",
             settings=storage.lustre,
             log_group_name=resource_names.lustre_log_group(cluster),
-            subnet=subnet,
-            security_group=network.security_group,
+            network=network,
             key=self.key,
         )
         self.home = None
         if storage.home:
-            self.home = HomeFileSystem(
-                self,
-                "Home",
-                settings=storage.home,
-                vpc_cidr=network.vpc.vpc_cidr_block,
-                subnet=subnet,
-                security_group=network.security_group,
-                key=self.key,
-            )
+            self.home = HomeFileSystem(self, "Home", settings=storage.home, network=network, key=self.key)
 
         access_logs = access_log_bucket(self, "AccessLogs")
         self.data_bucket = private_bucket(
@@ -132,9 +120,7 @@ class StorageStack(Stack):
                 self,
                 "AccountingDatabase",
                 settings=cluster.accounting_database,
-                vpc=network.vpc,
-                subnets=network.database_subnets,
-                cluster_security_group=network.security_group,
+                network=network,
                 key=self.key,
             )
         self._outputs()

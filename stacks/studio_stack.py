@@ -18,8 +18,8 @@ from config.resource_names import CLUSTER_TAG, job_namespaces
 from config.studio import SlurmStudioProfile, Studio, StudioProfile
 from config.studio_people import cluster_users, partition_uids, session_document, session_document_name
 from constructs import Construct
-from constructs.nodes.node_statements import Statement
 from constructs.policy.findings import acknowledge
+from constructs.policy.statement_role import Statement
 from constructs.storage.log_group import log_group
 from constructs.studio.studio_domain import (
     CLIENT_PREFIX,
@@ -33,8 +33,6 @@ from constructs.studio.studio_partitions import StudioPartitions
 from constructs.studio.studio_role import studio_role
 from constructs.vpc.network import Network
 from stacks.storage_stack import StorageStack
-
-FUNCTION_LOG_DAYS = 30
 
 
 class StudioStack(Stack):
@@ -60,7 +58,7 @@ class StudioStack(Stack):
         self.add_stack_dependency(storage)
         self._cluster, self._storage = cluster, storage
         key = storage.key
-        log = log_group(self, "FunctionLog", key=key, retention_days=FUNCTION_LOG_DAYS)
+        log = log_group(self, "FunctionLog", key=key)
         self.login_secret = self._login_secret(studio)
         tools = self._tools()
         files = StudioFiles(

@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from aws_cdk import aws_kms as kms
+from aws_cdk import RemovalPolicy
 from aws_cdk import aws_logs as logs
 
 from config.facts import addons
-from config.resource_names import JOB_ENVIRONMENT, JOB_SERVICE_ACCOUNT, job_namespaces
+from config.resource_names import (
+    COMMON_NAMESPACE,
+    JOB_ENVIRONMENT,
+    JOB_SERVICE_ACCOUNT,
+    POD_SECURITY,
+    job_namespaces,
+)
 from constructs import Construct, IConstruct
 from constructs.eks.kubernetes_cluster import KubernetesCluster
-from constructs.eks.lustre_volumes import LustreVolumes
 from constructs.eks.observability import ContainerInsights, Observability
-from constructs.eks.pod_role import PodRole
 from constructs.eks.task_governance import TaskGovernance
 from constructs.monitoring.managed_mlflow import ManagedMlflow
 from constructs.monitoring.metrics_workspace import MetricsWorkspace
 from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster
-from constructs.nodes.node_statements import Statement
-from constructs.storage.lustre_file_system import LustreFileSystem
+from constructs.nodes.node_roles import describe_file_systems
+from constructs.policy.statement_role import Statement
+from constructs.storage.file_systems import LustreFileSystem
 from manifests.job_access import job_roles
 from manifests.karpenter import karpenter_objects
+from manifests.lustre_volumes import (
+    LustreVolume,
+    folder_job,
+    persistent_volume,
+    persistent_volume_claim,
+    storage_class,
+)
+from manifests.objects import SYSTEM_NAMESPACE
 from manifests.training_collector import NAME, NAMESPACE, collector_objects
+
+_COMMON = {
+    "apiVersion": "v1",
+    "kind": "Namespace",
+    "metadata": {"name": COMMON_NAMESPACE, "labels": POD_SECURITY},
+}
 
 
 class ClusterServices(Construct):
@@ -43,11 +63,10 @@ class ClusterServices(Construct):
         lustre: LustreFileSystem,
         metrics: MetricsWorkspace | None,
         mlflow: ManagedMlflow | None,
-        key: kms.IKey | None,
         log: logs.CfnLogGroup,
     ) -> None:
         super().__init__(scope, construct_id)
-        settings = kubernetes.settings
+        self._kubernetes, settings = kubernetes, kubernetes.settings
         steps: list[IConstruct] = [
             kubernetes.addon(self, "CoreDns", addons.COREDNS),
             kubernetes.addon(self, "CertManager", addons.CERT_MANAGER),
@@ -63,125 +82,96 @@ class ClusterServices(Construct):
                     log=log,
                 )
             )
-        volumes = LustreVolumes(self, "Lustre", kubernetes=kubernetes, lustre=lustre)
-        access = kubernetes.manifest(self, "JobRoles", job_roles(settings))
-        # Of the namespaces of jobs, one of which comes with the volumes.
-        access.node.add_dependency(volumes)
-        others: list[IConstruct] = [volumes, access]
+        volumes = self._volumes(lustre)
+        # One of the namespaces of jobs comes with the volumes.
+        in_namespaces: list[IConstruct] = [kubernetes.manifest(self, "JobRoles", job_roles(settings))]
+        others: list[IConstruct] = [volumes]
         if settings.training_operator == "hyperpod":
-            others.append(
-                TrainingOperator(self, "TrainingOperator", kubernetes=kubernetes, hyperpod=hyperpod)
-            )
+            others.append(self._training_operator(hyperpod))
         if metrics:
             others.append(Observability(self, "Observability", kubernetes=kubernetes, metrics=metrics))
-            collector = TrainingCollector(self, "TrainingMetrics", kubernetes=kubernetes, metrics=metrics)
-            # As access: the common namespace comes with the volumes.
-            collector.node.add_dependency(volumes)
-            others.append(collector)
+            in_namespaces.append(self._collector(metrics))
         if mlflow:
-            jobs = JobMlflow(self, "Mlflow", kubernetes=kubernetes, mlflow=mlflow)
-            # As access: the common namespace comes with the volumes.
-            jobs.node.add_dependency(volumes)
-            others.append(jobs)
+            in_namespaces.append(self._mlflow(mlflow))
         if settings.container_insights:
-            others.append(ContainerInsights(self, "ContainerInsights", kubernetes=kubernetes, key=key))
+            others.append(ContainerInsights(self, "ContainerInsights", kubernetes=kubernetes))
         if settings.autoscaling == "karpenter":
             others.append(kubernetes.manifest(self, "NodePools", karpenter_objects(settings)))
         for before, after in pairwise(steps):
             after.node.add_dependency(before)
-        for other in others:
+        for other in in_namespaces:
+            other.node.add_dependency(volumes)
+        for other in [*others, *in_namespaces]:
             other.node.add_dependency(steps[-1])
 
+    def _volumes(self, lustre: LustreFileSystem) -> Construct:
+        """FSx's driver, and a volume and a claim in every namespace of jobs. Those of teams exist before.
 
-class TrainingOperator(Construct):
-    """The add-on, and before it the identity of its pods, which it does not take as an argument."""
+        Volumes are the whole file system: the data under the bucket's path are shared, and each namespace has
+        a folder of its own for what it makes.
 
-    def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        kubernetes: KubernetesCluster,
-        hyperpod: EksHyperPodCluster,
-    ) -> None:
-        super().__init__(scope, construct_id)
-        role = PodRole(
-            self,
-            "Role",
-            kubernetes=kubernetes,
-            namespace="aws-hyperpod",
-            service_account="hp-training-operator-controller-manager",
-            # What AmazonSageMakerHyperPodTrainingOperatorAccess allows, of this cluster alone.
-            statements=[Statement("DescribeNodes", ["sagemaker:DescribeClusterNode"], [hyperpod.arn])],
+        The objects stay as long as the EKS cluster. Kubernetes deletes no claim, and so no namespace, while a
+        pod uses it, and the deletion of the stack would wait for the end of jobs until it fails.
+        """
+        kubernetes, made = self._kubernetes, Construct(self, "Lustre")
+        # Nothing is provisioned. With the role the controller also learns the region, which it would ask of
+        # the instance metadata that pods are kept from.
+        role = kubernetes.pod_role(
+            made, "ControllerRole", [SYSTEM_NAMESPACE], "fsx-csi-controller-sa", [describe_file_systems()]
         )
-        operator = kubernetes.addon(self, "Addon", addons.TRAINING_OPERATOR)
-        operator.node.add_dependency(role)
-
-
-class TrainingCollector(Construct):
-    """Prometheus as an agent, which finds trainings' pods and may write to the workspace, no more.
-
-    The namespaces of jobs must be there.
-    """
-
-    def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        kubernetes: KubernetesCluster,
-        metrics: MetricsWorkspace,
-    ) -> None:
-        super().__init__(scope, construct_id)
-        role = PodRole(
-            self,
-            "Role",
-            kubernetes=kubernetes,
-            namespace=NAMESPACE,
-            service_account=NAME,
-            statements=[Statement("WriteMetrics", ["aps:RemoteWrite"], [metrics.workspace.attr_arn])],
-        )
-        wanted = collector_objects(kubernetes.settings, remote_write_url=metrics.remote_write_url)
-        objects = kubernetes.manifest(self, "Objects", wanted)
-        objects.node.add_dependency(role)
-
-
-class JobMlflow(Construct):
-    """In every namespace of jobs: MLflow's address, and a service account whose pods may log to it, no more.
-
-    The namespaces must be there.
-    """
-
-    def __init__(
-        self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster, mlflow: ManagedMlflow
-    ) -> None:
-        super().__init__(scope, construct_id)
+        before: IConstruct = kubernetes.addon(made, "Driver", addons.LUSTRE_DRIVER, after=[role])
         namespaces = job_namespaces(kubernetes.settings)
-        first, *others = namespaces
-        role = PodRole(
-            self,
-            "Role",
-            kubernetes=kubernetes,
-            namespace=first,
-            further_namespaces=others,
-            service_account=JOB_SERVICE_ACCOUNT,
-            statements=[mlflow.to_log_runs],
-        )
-        variables = {"MLFLOW_TRACKING_URI": mlflow.arn}
-        objects = kubernetes.manifest(
-            self,
-            "Objects",
-            [
-                made
-                for namespace in namespaces
-                for made in (
-                    _head("ServiceAccount", JOB_SERVICE_ACCOUNT, namespace),
-                    {**_head("ConfigMap", JOB_ENVIRONMENT, namespace), "data": variables},
-                )
+        volume = LustreVolume(lustre.file_system_id, lustre.dns_name, lustre.mount_name, lustre.capacity_gib)
+        places = [SYSTEM_NAMESPACE, *namespaces]
+        steps: dict[str, Sequence[Mapping[str, Any]]] = {
+            "Volumes": [
+                *([_COMMON] if COMMON_NAMESPACE in namespaces else []),
+                storage_class(),
+                *(persistent_volume(volume, namespace) for namespace in places),
             ],
+            "Claims": [persistent_volume_claim(volume, namespace) for namespace in places],
+            "Folders": [folder_job(namespaces)],
+        }
+        for name, objects in steps.items():
+            before = kubernetes.manifest(made, name, objects, after=[before], removal=RemovalPolicy.RETAIN)
+        return made
+
+    def _training_operator(self, hyperpod: EksHyperPodCluster) -> Construct:
+        """The add-on, and before it the identity of its pods, which it does not take as an argument."""
+        made = Construct(self, "TrainingOperator")
+        # What AmazonSageMakerHyperPodTrainingOperatorAccess allows, of this cluster alone.
+        describe = Statement("DescribeNodes", ["sagemaker:DescribeClusterNode"], [hyperpod.arn])
+        role = self._kubernetes.pod_role(
+            made, "Role", ["aws-hyperpod"], "hp-training-operator-controller-manager", [describe]
         )
+        self._kubernetes.addon(made, "Addon", addons.TRAINING_OPERATOR, after=[role])
+        return made
+
+    def _collector(self, metrics: MetricsWorkspace) -> Construct:
+        """Prometheus as an agent, which finds trainings' pods and may write to the workspace, no more."""
+        made = Construct(self, "TrainingMetrics")
+        role = self._kubernetes.pod_role(made, "Role", [NAMESPACE], NAME, [metrics.to_write])
+        wanted = collector_objects(self._kubernetes.settings, remote_write_url=metrics.remote_write_url)
+        self._kubernetes.manifest(made, "Objects", wanted, after=[role])
+        return made
+
+    def _mlflow(self, mlflow: ManagedMlflow) -> Construct:
+        """MLflow's address, and a service account whose pods may only log to it, in namespaces of jobs."""
+        made = Construct(self, "Mlflow")
+        namespaces = job_namespaces(self._kubernetes.settings)
+        role = self._kubernetes.pod_role(made, "Role", namespaces, JOB_SERVICE_ACCOUNT, [mlflow.to_log_runs])
+        variables = {"MLFLOW_TRACKING_URI": mlflow.arn}
+        objects = [
+            found
+            for namespace in namespaces
+            for found in (
+                _head("ServiceAccount", JOB_SERVICE_ACCOUNT, namespace),
+                {**_head("ConfigMap", JOB_ENVIRONMENT, namespace), "data": variables},
+            )
+        ]
         # A pod reads its role at its start, and the account is what lets it start.
-        objects.node.add_dependency(role)
+        self._kubernetes.manifest(made, "Objects", objects, after=[role])
+        return made
 
 
 def _head(kind: str, name: str, namespace: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from aws_cdk import Annotations, RemovalPolicy, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_eks as eks_v1
 from aws_cdk import aws_eks_v2 as eks
+from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_logs as logs
 from aws_cdk.lambda_layer_kubectl_v34 import KubectlV34Layer
@@ -18,8 +19,9 @@ from config.eks_cluster import EksCluster
 from config.facts.addons import ADDON_VERSIONS
 from config.kubernetes import AccessEntry, LogKind
 from config.resource_names import control_plane_log_group, kubernetes_cluster
-from constructs import Construct
+from constructs import Construct, IDependable
 from constructs.policy.findings import acknowledge, acknowledge_kubectl
+from constructs.policy.statement_role import Statement, statement_role
 from constructs.storage.log_group import log_group
 from constructs.vpc.network import Network
 from manifests.job_access import job_groups
@@ -57,7 +59,7 @@ class KubernetesCluster(Construct):
         key: kms.IKey | None,
     ) -> None:
         super().__init__(scope, construct_id)
-        self.settings, kubernetes = settings, settings.kubernetes
+        self.settings, self.key, kubernetes = settings, key, settings.kubernetes
         # Before EKS writes to it, which would make it without key and end.
         log = log_group(
             self,
@@ -101,34 +103,73 @@ class KubernetesCluster(Construct):
         # The library's types do not know that a cluster is one.
         self.cluster = cast(eks.ICluster, cluster)
         for index, entry in enumerate(kubernetes.access):
-            self._access(f"Access{index}", entry)
+            self.access(self, f"Access{index}", entry)
         _end_logs(cluster, key)
         _acknowledge(cluster, settings)
         acknowledge_kubectl(cluster)
 
-    def _access(self, construct_id: str, entry: AccessEntry) -> None:
+    def access(self, scope: Construct, construct_id: str, entry: AccessEntry) -> None:
         """Level 1, as the library's own access entries have no groups."""
-        everywhere = not entry.namespaces
-        properties = eks_v1.CfnAccessEntry
         eks_v1.CfnAccessEntry(
-            self,
+            scope,
             construct_id,
             cluster_name=self.name,
             principal_arn=entry.principal_arn,
             kubernetes_groups=job_groups(entry) or None,
             access_policies=[
-                properties.AccessPolicyProperty(
+                eks_v1.CfnAccessEntry.AccessPolicyProperty(
                     policy_arn=(
                         f"arn:{Stack.of(self).partition}:eks::aws:cluster-access-policy/"
                         f"{_POLICIES[entry.level]}"
                     ),
-                    access_scope=properties.AccessScopeProperty(
-                        type="cluster" if everywhere else "namespace",
-                        namespaces=None if everywhere else entry.namespaces,
-                    ),
+                    access_scope={
+                        "type": "namespace" if entry.namespaces else "cluster",
+                        "namespaces": entry.namespaces or None,
+                    },
                 )
             ],
         )
+
+    def pod_role(
+        self,
+        scope: Construct,
+        construct_id: str,
+        namespaces: Sequence[str],
+        service_account: str,
+        statements: Sequence[Statement],
+    ) -> Construct:
+        """Create a role, and associations by which pods of a service account have it (EKS Pod Identity).
+
+        In each of the namespaces the account has the same name. Pods read their credentials at their start:
+        what makes the pods depends on what is returned.
+        """
+        made = Construct(scope, construct_id)
+        # The ARN stands in a condition of the trust, so that no other cluster's pods are let in.
+        pods = iam.ServicePrincipal(
+            "pods.eks.amazonaws.com",
+            conditions={
+                "StringEquals": {"aws:SourceAccount": Stack.of(self).account},
+                "ArnEquals": {"aws:SourceArn": self.arn},
+            },
+        )
+        role = statement_role(
+            made,
+            "Role",
+            description=f"Pods of {namespaces[0]}/{service_account}",
+            assumed_by=iam.SessionTagsPrincipal(pods),
+            policy_name="Pods",
+            statements=statements,
+        )
+        for number, namespace in enumerate(namespaces):
+            eks_v1.CfnPodIdentityAssociation(
+                made,
+                f"Association{number or ''}",
+                cluster_name=self.name,
+                namespace=namespace,
+                service_account=service_account,
+                role_arn=role.role_arn,
+            )
+        return made
 
     def addon(
         self,
@@ -136,13 +177,15 @@ class KubernetesCluster(Construct):
         construct_id: str,
         name: str,
         configuration: Mapping[str, Any] | None = None,
+        *,
+        after: Sequence[IDependable] = (),
     ) -> eks_v1.CfnAddon:
         """Install an EKS add-on, of the version that `config.facts.addons` has for this Kubernetes.
 
         Level 1, because the library's own add-ons cannot resolve conflicts. They are always resolved for the
         add-on: the stack is who says what is installed.
         """
-        return eks_v1.CfnAddon(
+        addon = eks_v1.CfnAddon(
             scope,
             construct_id,
             cluster_name=self.name,
@@ -154,6 +197,8 @@ class KubernetesCluster(Construct):
                 json.dumps(configuration, sort_keys=True, separators=(",", ":")) if configuration else None
             ),
         )
+        addon.node.add_dependency(*after)
+        return addon
 
     def manifest(
         self,
@@ -161,13 +206,14 @@ class KubernetesCluster(Construct):
         construct_id: str,
         objects: Sequence[Mapping[str, Any]],
         *,
+        after: Sequence[IDependable] = (),
         removal: RemovalPolicy = RemovalPolicy.DESTROY,
     ) -> eks.KubernetesManifest:
         """Put objects into the cluster by one resource, in their order; what is there already is taken over.
 
         Retained ones go with the EKS cluster.
         """
-        return eks.KubernetesManifest(
+        manifest = eks.KubernetesManifest(
             scope,
             construct_id,
             cluster=self.cluster,
@@ -175,6 +221,8 @@ class KubernetesCluster(Construct):
             overwrite=True,
             removal_policy=removal,
         )
+        manifest.node.add_dependency(*after)
+        return manifest
 
 
 def _end_logs(cluster: eks.Cluster, key: kms.IKey | None) -> None:

@@ -38,9 +38,8 @@ class NodePrerequisites(Construct):
         )
         kubernetes.addon(self, "KubeProxy", addons.KUBE_PROXY)
         kubernetes.addon(self, "PodIdentityAgent", addons.POD_IDENTITY_AGENT)
-        policy = kubernetes.manifest(self, "MetadataPolicy", [metadata_policy()])
-        # Which brings the kind of object.
-        policy.node.add_dependency(cni)
+        # The CNI brings the kind of object.
+        kubernetes.manifest(self, "MetadataPolicy", [metadata_policy()], after=[cni])
 
 
 class HyperPodChart(Construct):

@@ -12,7 +12,7 @@ from constructs import Construct
 from constructs.custom_resource import WAIT, ResourceProvider
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster
-from constructs.nodes.node_statements import Statement
+from constructs.policy.statement_role import Statement
 
 CNI = "aws-node"
 """The VPC CNI's pods, one on each node: ready when the node's network is."""

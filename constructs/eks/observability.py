@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from aws_cdk import Stack
-from aws_cdk import aws_kms as kms
 
 from config.eks_cluster import EksCluster
 from config.facts import addons
 from config.facts.instance_catalogue import instance_type
 from constructs import Construct
 from constructs.eks.kubernetes_cluster import KubernetesCluster
-from constructs.eks.pod_role import PodRole
 from constructs.monitoring.metrics_workspace import MetricsWorkspace
-from constructs.nodes.node_statements import Statement, metrics_statement
+from constructs.nodes.node_roles import metrics_statement
+from constructs.policy.statement_role import Statement
 from constructs.storage.log_group import log_group
 
 # Names, levels and the place of logging are those of the console's own template (observability-template.yaml
@@ -48,14 +47,13 @@ class Observability(Construct):
             f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:"
             f"/aws/sagemaker/Clusters/{settings.name}/*"
         )
-        role = PodRole(
+        role = kubernetes.pod_role(
             self,
             "Role",
-            kubernetes=kubernetes,
-            namespace="hyperpod-observability",
-            service_account="hyperpod-observability-operator-otel-collector",
-            statements=[
-                Statement("WriteMetrics", ["aps:RemoteWrite"], [workspace.attr_arn]),
+            ["hyperpod-observability"],
+            "hyperpod-observability-operator-otel-collector",
+            [
+                metrics.to_write,
                 Statement(
                     "WriteLogs",
                     [
@@ -71,7 +69,7 @@ class Observability(Construct):
         )
         levels = _LEVELS | dict.fromkeys(_watched(settings), "ADVANCED")
         metrics_provider: dict[str, Any] = {name: {"level": level} for name, level in levels.items()}
-        operator = kubernetes.addon(
+        kubernetes.addon(
             self,
             "Addon",
             addons.OBSERVABILITY,
@@ -86,8 +84,8 @@ class Observability(Construct):
                 },
                 "metricsProvider": {**metrics_provider, "logging": {"enabled": True}},
             },
+            after=[role],
         )
-        operator.node.add_dependency(role)
 
 
 def _watched(settings: EksCluster) -> list[str]:
@@ -98,34 +96,29 @@ def _watched(settings: EksCluster) -> list[str]:
     return ["taskGovernanceMetrics"] * (settings.task_governance is not None) + ["networkMetrics"] * has_efa
 
 
-LOG_DAYS = 30
 _KINDS = ("application", "dataplane", "host", "performance")
 
 
 class ContainerInsights(Construct):
     """CloudWatch's add-on, with log groups made before it, which it would make without key and end."""
 
-    def __init__(
-        self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster, key: kms.IKey | None
-    ) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster) -> None:
         super().__init__(scope, construct_id)
         groups = [
             log_group(
                 self,
                 f"{kind.capitalize()}Log",
-                key=key,
-                retention_days=LOG_DAYS,
+                key=kubernetes.key,
                 log_group_name=f"/aws/containerinsights/{kubernetes.settings.name}/{kind}",
             )
             for kind in _KINDS
         ]
-        role = PodRole(
+        role = kubernetes.pod_role(
             self,
             "Role",
-            kubernetes=kubernetes,
-            namespace="amazon-cloudwatch",
-            service_account="cloudwatch-agent",
-            statements=[
+            ["amazon-cloudwatch"],
+            "cloudwatch-agent",
+            [
                 Statement(
                     "WriteLogs",
                     ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
@@ -141,5 +134,4 @@ class ContainerInsights(Construct):
                 ),
             ],
         )
-        agent = kubernetes.addon(self, "Addon", addons.CONTAINER_INSIGHTS)
-        agent.node.add_dependency(role, *groups)
+        kubernetes.addon(self, "Addon", addons.CONTAINER_INSIGHTS, after=[role, *groups])

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aws_cdk import Stack
-from aws_cdk import aws_eks as eks
 from aws_cdk import aws_iam as iam
 
+from config.kubernetes import AccessEntry
 from config.resource_names import job_namespaces
 from config.studio_people import shared_uids
-from constructs import Construct
+from constructs import Construct, IDependable
 from constructs.eks.kubernetes_cluster import KubernetesCluster
-from constructs.eks.pod_role import PodRole
 from constructs.studio.studio_partitions import StudioPartitions
 from manifests import studio_jobs
-from manifests.job_access import EDITORS
 from manifests.objects import SYSTEM_NAMESPACE
-
-EDIT_POLICY = "AmazonEKSEditPolicy"
 
 
 class StudioOnKubernetes(Construct):
@@ -35,44 +30,22 @@ class StudioOnKubernetes(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         self._bring_partitions(kubernetes, partitions)
-        namespaces, partition = job_namespaces(kubernetes.settings), Stack.of(self).partition
+        namespaces = job_namespaces(kubernetes.settings)
         for number, role in enumerate(roles):
-            eks.CfnAccessEntry(
-                self,
-                f"Access{number}",
-                cluster_name=kubernetes.name,
-                principal_arn=role.role_arn,
-                # As of whom the file lets edit in a namespace.
-                kubernetes_groups=[f"{EDITORS}:{namespace}" for namespace in namespaces],
-                access_policies=[
-                    eks.CfnAccessEntry.AccessPolicyProperty(
-                        policy_arn=f"arn:{partition}:eks::aws:cluster-access-policy/{EDIT_POLICY}",
-                        access_scope=eks.CfnAccessEntry.AccessScopeProperty(
-                            type="namespace", namespaces=namespaces
-                        ),
-                    )
-                ],
+            # As for those whom the file lets edit in a namespace; the ARN is known at the deployment.
+            entry = AccessEntry.model_construct(
+                principal_arn=role.role_arn, level="edit", namespaces=namespaces
             )
+            kubernetes.access(self, f"Access{number}", entry)
 
     def _bring_partitions(self, kubernetes: KubernetesCluster, partitions: StudioPartitions | None) -> None:
         settings = kubernetes.settings
         objects = [studio_jobs.program(), studio_jobs.service_account()]
-        program = kubernetes.manifest(self, "Program", objects)
+        after: list[IDependable] = [kubernetes.manifest(self, "Program", objects)]
         if partitions is None:
-            shared = studio_jobs.shared_job(shared_uids(settings))
-            work = kubernetes.manifest(self, "Shared", [shared])
-        else:
-            role = PodRole(
-                self,
-                "Role",
-                kubernetes=kubernetes,
-                namespace=SYSTEM_NAMESPACE,
-                service_account=studio_jobs.NAME,
-                statements=partitions.worker_statements(),
-            )
-            job = studio_jobs.queue_job(
-                partitions.requests.queue_url, partitions.acknowledgements.queue_url, settings.region
-            )
-            work = kubernetes.manifest(self, "Queued", [job])
-            work.node.add_dependency(role)
-        work.node.add_dependency(program)
+            kubernetes.manifest(self, "Shared", [studio_jobs.shared_job(shared_uids(settings))], after=after)
+            return
+        statements = partitions.worker_statements()
+        after.append(kubernetes.pod_role(self, "Role", [SYSTEM_NAMESPACE], studio_jobs.NAME, statements))
+        queues = partitions.requests.queue_url, partitions.acknowledgements.queue_url
+        kubernetes.manifest(self, "Queued", [studio_jobs.queue_job(*queues, settings.region)], after=after)

@@ -13,13 +13,13 @@ from aws_cdk import aws_logs as logs
 from config.eks_cluster import EksCluster
 from config.facts import addons
 from config.resource_names import POD_SECURITY, tags_of
-from config.task_governance import Quota, Team, team_namespace
 from config.task_governance import TaskGovernance as Settings
+from config.task_governance import Team, team_namespace
 from constructs import Construct
 from constructs.custom_resource import WAIT, ResourceProvider
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster
-from constructs.nodes.node_statements import Statement
+from constructs.policy.statement_role import Statement
 
 _SHARING = {"lend": "Lend", "dont_lend": "DontLend", "lend_and_borrow": "LendAndBorrow"}
 _PREEMPTION = {"lower_priority": "LowerPriority", "never": "Never"}
@@ -157,29 +157,27 @@ def _scheduler(governance: Settings) -> dict[str, Any]:
 
 
 def _quota(cluster_name: str, team: Team) -> dict[str, Any]:
+    sharing: dict[str, Any] = {"Strategy": _SHARING[team.sharing]}
+    if team.sharing == "lend_and_borrow":
+        sharing["BorrowLimit"] = team.borrow_limit_percent or BORROW_LIMIT_PERCENT
+    resources = [
+        {
+            "InstanceType": quota.instance_type,
+            **(
+                {"Accelerators": quota.num_accelerators}
+                if quota.num_instances is None
+                else {"Count": quota.num_instances}
+            ),
+        }
+        for quota in team.quota
+    ]
     return {
         "Name": f"{cluster_name}-{team.name}"[:MAX_QUOTA_NAME].rstrip("-"),
         "ActivationState": "Enabled",
         "ComputeQuotaTarget": {"TeamName": team.name, "FairShareWeight": team.fair_share_weight},
-        "ComputeQuotaConfig": _quota_config(team),
+        "ComputeQuotaConfig": {
+            **({"ComputeQuotaResources": resources} if resources else {}),
+            "ResourceSharingConfig": sharing,
+            "PreemptTeamTasks": _PREEMPTION[team.preemption],
+        },
     }
-
-
-def _quota_config(team: Team) -> dict[str, Any]:
-    sharing: dict[str, Any] = {"Strategy": _SHARING[team.sharing]}
-    if team.sharing == "lend_and_borrow":
-        sharing["BorrowLimit"] = team.borrow_limit_percent or BORROW_LIMIT_PERCENT
-    return {
-        **({"ComputeQuotaResources": [_resource(quota) for quota in team.quota]} if team.quota else {}),
-        "ResourceSharingConfig": sharing,
-        "PreemptTeamTasks": _PREEMPTION[team.preemption],
-    }
-
-
-def _resource(quota: Quota) -> dict[str, Any]:
-    amount = (
-        {"Count": quota.num_instances}
-        if quota.num_instances is not None
-        else {"Accelerators": quota.num_accelerators}
-    )
-    return {"InstanceType": quota.instance_type, **amount}

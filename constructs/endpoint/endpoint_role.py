@@ -7,14 +7,13 @@ from aws_cdk import aws_kms as kms
 
 from config.endpoint import Endpoint
 from constructs import Construct
-from constructs.nodes.node_statements import (
-    Statement,
+from constructs.nodes.node_roles import (
     metrics_statement,
     network_statements,
     registry_statements,
     volume_key_statements,
 )
-from constructs.policy.statement_role import sagemaker_principal, statement_role
+from constructs.policy.statement_role import Statement, sagemaker_principal, statement_role
 
 METRICS_NAMESPACE = "/aws/sagemaker/Endpoints"
 """Of the instances' own metrics; log groups of endpoints begin with the same."""

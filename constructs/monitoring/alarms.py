@@ -12,8 +12,7 @@ from aws_cdk import aws_sns as sns
 from config.cluster import Cluster
 from constructs import Construct
 from constructs.policy.findings import acknowledge
-from constructs.storage.home_file_system import HomeFileSystem
-from constructs.storage.lustre_file_system import LustreFileSystem
+from constructs.storage.file_systems import HomeFileSystem, LustreFileSystem
 
 REPLACEMENT = "*as part of instance replacement in Cluster*"
 """What descriptions of replacements have in common, begun, completed and failed (SageMaker developer guide,

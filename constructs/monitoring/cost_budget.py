@@ -13,7 +13,7 @@ from constructs.monitoring.alert_topic import AlertTopic
 class CostBudget(Construct):
     """Mails when the costs tagged with the cluster's name pass the limit, or are forecast to.
 
-    The topic, if there is one, is told as well.
+    They also go to the topic, if there is one.
 
     It sees only what carries the tag, and the tag only once it is activated as a cost allocation tag.
     CloudFormation makes up its name: subscribers cannot be changed, only replaced together with the budget,
@@ -30,10 +30,9 @@ class CostBudget(Construct):
         alerts: AlertTopic | None,
     ) -> None:
         super().__init__(scope, construct_id)
-        told = [budgets.CfnBudget.SubscriberProperty(subscription_type="EMAIL", address=budget.email)]
+        subscribers = [{"subscriptionType": "EMAIL", "address": budget.email}]
         if alerts:
-            arn = alerts.topic.topic_arn
-            told.append(budgets.CfnBudget.SubscriberProperty(subscription_type="SNS", address=arn))
+            subscribers.append({"subscriptionType": "SNS", "address": alerts.topic.topic_arn})
         budgets.CfnBudget(
             self,
             "Budget",
@@ -45,13 +44,13 @@ class CostBudget(Construct):
             ),
             notifications_with_subscribers=[
                 budgets.CfnBudget.NotificationWithSubscribersProperty(
-                    notification=budgets.CfnBudget.NotificationProperty(
-                        notification_type=kind,
-                        comparison_operator="GREATER_THAN",
-                        threshold=100,
-                        threshold_type="PERCENTAGE",
-                    ),
-                    subscribers=told,
+                    notification={
+                        "notificationType": kind,
+                        "comparisonOperator": "GREATER_THAN",
+                        "threshold": 100,
+                        "thresholdType": "PERCENTAGE",
+                    },
+                    subscribers=subscribers,
                 )
                 for kind in ("ACTUAL", "FORECASTED")
             ],

@@ -16,10 +16,8 @@ from config.observability import GRAFANA_VERSION, Grafana
 from constructs import Construct
 from constructs.custom_resource import ResourceProvider
 from constructs.monitoring.metrics_workspace import MetricsWorkspace
-from constructs.nodes.node_statements import Statement
-from constructs.policy.statement_role import statement_role
-from constructs.storage.home_file_system import HomeFileSystem
-from constructs.storage.lustre_file_system import LustreFileSystem
+from constructs.policy.statement_role import Statement, statement_role
+from constructs.storage.file_systems import HomeFileSystem, LustreFileSystem
 from monitoring.dashboards import CLOUDWATCH_UID, HOME_MARK, LUSTRE_MARK, PROMETHEUS_UID, dashboards
 
 

@@ -12,8 +12,7 @@ from config import resource_names
 from config.cluster import Cluster
 from config.observability import Mlflow
 from constructs import Construct
-from constructs.nodes.node_statements import Statement
-from constructs.policy.statement_role import sagemaker_principal, statement_role
+from constructs.policy.statement_role import Statement, sagemaker_principal, statement_role
 from constructs.storage.private_bucket import private_bucket
 
 NONCURRENT_DAYS = 30

@@ -12,9 +12,9 @@ from config.cluster import Cluster
 from config.resource_names import metrics_log_group
 from constructs import Construct
 from constructs.monitoring.alert_topic import AlertTopic
+from constructs.policy.statement_role import Statement
 from constructs.storage.log_group import log_group
 
-LOG_DAYS = 30
 _MESSAGE = (
     "{{ range .Alerts }}{{ .Status }} ({{ .Labels.severity }}): {{ .Annotations.summary }}\n"
     "What to do: {{ .Annotations.action }}\n"
@@ -42,7 +42,6 @@ class MetricsWorkspace(Construct):
             self,
             "Log",
             key=key,
-            retention_days=LOG_DAYS,
             # The prefix under which CloudWatch lets AWS services deliver without a policy for each group.
             log_group_name=metrics_log_group(cluster),
         )
@@ -58,6 +57,7 @@ class MetricsWorkspace(Construct):
         )
         if alerts:
             alerts.let_prometheus(self.workspace.attr_arn)
+        self.to_write = Statement("WriteMetrics", ["aps:RemoteWrite"], [self.workspace.attr_arn])
         # The endpoint ends with a slash.
         self.remote_write_url = f"{self.workspace.attr_prometheus_endpoint}api/v1/remote_write"
 

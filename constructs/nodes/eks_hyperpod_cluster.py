@@ -10,7 +10,6 @@ from aws_cdk import aws_sagemaker as sagemaker
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from constructs import Construct, IDependable
 from constructs.nodes.instance_group import Group, common_properties, volumes, vpc_config
-from constructs.nodes.instance_role import InstanceRole
 from constructs.policy.findings import acknowledge
 from constructs.vpc.network import Network
 
@@ -31,15 +30,14 @@ class EksHyperPodCluster(Construct):
         settings: EksCluster,
         network: Network,
         eks_cluster_arn: str,
-        role: InstanceRole,
+        role: iam.IRole,
         autoscaling_role: iam.IRole | None,
         lifecycle_s3_uri: str,
         key: kms.IKey | None,
         depends_on: list[IDependable],
     ) -> None:
         super().__init__(scope, construct_id)
-        cluster = sagemaker.CfnCluster
-        self.resource = cluster(
+        self.resource = sagemaker.CfnCluster(
             self,
             "Resource",
             cluster_name=settings.name,
@@ -49,15 +47,9 @@ class EksHyperPodCluster(Construct):
             vpc_config=vpc_config(network, None),
             node_recovery="Automatic" if settings.node_recovery == "automatic" else "None",
             node_provisioning_mode="Continuous" if settings.continuous_provisioning else None,
-            orchestrator=cluster.OrchestratorProperty(
-                eks=cluster.ClusterOrchestratorEksConfigProperty(cluster_arn=eks_cluster_arn)
-            ),
+            orchestrator={"eks": {"clusterArn": eks_cluster_arn}},
             cluster_role=autoscaling_role.role_arn if autoscaling_role else None,
-            auto_scaling=(
-                cluster.ClusterAutoScalingConfigProperty(mode="Enable", auto_scaler_type="Karpenter")
-                if autoscaling_role
-                else None
-            ),
+            auto_scaling={"mode": "Enable", "autoScalerType": "Karpenter"} if autoscaling_role else None,
         )
         for name, value in OPERATOR_TAG.items():
             Tags.of(self.resource).add(name, value)
@@ -74,25 +66,17 @@ class EksHyperPodCluster(Construct):
 def _group(
     group: EksInstanceGroup,
     network: Network,
-    role: InstanceRole,
+    role: iam.IRole,
     lifecycle_s3_uri: str,
     key: kms.IKey | None,
 ) -> Group:
-    cluster = sagemaker.CfnCluster
-    taints = [
-        cluster.ClusterKubernetesTaintProperty(key=taint.key, value=taint.value, effect=taint.effect)
-        for taint in group.taints
-    ]
+    taints = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in group.taints]
     return Group(
         **common_properties(group, network=network, role=role),
         image_release_version=group.image_release_version,
-        life_cycle_config=cluster.ClusterLifeCycleConfigProperty(
-            source_s3_uri=lifecycle_s3_uri, on_create=ON_CREATE
-        ),
+        life_cycle_config={"sourceS3Uri": lifecycle_s3_uri, "onCreate": ON_CREATE},
         instance_storage_configs=volumes(group, key) or None,
         kubernetes_config=(
-            cluster.ClusterKubernetesConfigProperty(labels=group.labels or None, taints=taints or None)
-            if group.labels or taints
-            else None
+            {"labels": group.labels or None, "taints": taints or None} if group.labels or taints else None
         ),
     )

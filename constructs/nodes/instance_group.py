@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sagemaker as sagemaker
 
 from config.cluster import InstanceGroup
-from constructs.nodes.instance_role import InstanceRole
 from constructs.vpc.network import Network
 
 Group = sagemaker.CfnCluster.ClusterInstanceGroupProperty
@@ -17,15 +17,14 @@ StorageConfig = sagemaker.CfnCluster.ClusterInstanceStorageConfigProperty
 _PATCHING = {"when_idle": "WhenIdle", "when_all_idle": "WhenAllIdle"}
 
 
-def common_properties(group: InstanceGroup, *, network: Network, role: InstanceRole) -> dict[str, Any]:
+def common_properties(group: InstanceGroup, *, network: Network, role: iam.IRole) -> dict[str, Any]:
     """Arguments of ``Group`` but for its storage, its scripts, and what is one scheduler's own."""
-    cluster = sagemaker.CfnCluster
     return {
         "instance_group_name": group.name,
         "instance_type": group.instance_type,
         "instance_count": group.num_instances,
         "min_instance_count": group.min_instances,
-        "execution_role": role.role.role_arn,
+        "execution_role": role.role_arn,
         "threads_per_core": group.threads_per_core,
         "on_start_deep_health_checks": group.deep_health_checks or None,
         "training_plan_arn": group.training_plan_arn,
@@ -34,17 +33,11 @@ def common_properties(group: InstanceGroup, *, network: Network, role: InstanceR
         ),
         "image_id": group.image_id,
         "auto_patch_config": (
-            cluster.AutoPatchConfigProperty(patching_strategy=_PATCHING[group.auto_patch])
-            if group.auto_patch != "none"
-            else None
+            {"patchingStrategy": _PATCHING[group.auto_patch]} if group.auto_patch != "none" else None
         ),
         # On demand is what the service does without being told.
-        "capacity_requirements": (
-            cluster.ClusterCapacityRequirementsProperty(spot={}) if group.capacity == "spot" else None
-        ),
-        "network_interface": (
-            cluster.ClusterNetworkInterfaceProperty(interface_type="efa-only") if group.efa_only else None
-        ),
+        "capacity_requirements": {"spot": {}} if group.capacity == "spot" else None,
+        "network_interface": {"interfaceType": "efa-only"} if group.efa_only else None,
     }
 
 

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from aws_cdk import Stack
 from aws_cdk import aws_iam as iam
 
 from constructs import Construct
-from constructs.nodes.node_statements import Statement
 from constructs.policy.findings import acknowledge, wildcard_finding
+
+
+@dataclass(frozen=True)
+class Statement:
+    sid: str
+    actions: list[str]
+    resources: list[str]
+    conditions: Mapping[str, Mapping[str, str | list[str]]] | None = None
+    why_wildcard: str = ""
+    """Why a resource cannot be named, for the ones that hold a star."""
 
 
 def sagemaker_principal(stack: Stack, service: str = "sagemaker") -> iam.ServicePrincipal:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from aws_cdk import Duration
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_kms as kms
@@ -14,8 +12,8 @@ from config.slurm_cluster import AccountingDatabase as Settings
 from constructs import Construct
 from constructs.policy.findings import acknowledge, skip_check
 from constructs.storage.removal import KEEP, removal_policy
+from constructs.vpc.network import DATABASE_PORT, Network
 
-PORT = 3306
 ENGINE = rds.DatabaseInstanceEngine.maria_db(version=rds.MariaDbEngineVersion.VER_11_4_10)
 """A version with long-term support; slurmdbd works with MariaDB from 5.5 on.
 
@@ -37,25 +35,22 @@ class AccountingDatabase(Construct):
         construct_id: str,
         *,
         settings: Settings,
-        vpc: ec2.IVpc,
-        subnets: Sequence[ec2.ISubnet],
-        cluster_security_group: ec2.ISecurityGroup,
+        network: Network,
         key: kms.IKey | None,
     ) -> None:
         super().__init__(scope, construct_id)
         is_kept = settings.removal == "retain"
         removal = removal_policy(settings.removal)
-        selection = ec2.SubnetSelection(subnets=subnets)
         security_group = ec2.SecurityGroup(
             self,
             "SecurityGroup",
-            vpc=vpc,
+            vpc=network.vpc,
             description="Slurm accounting database",
             allow_all_outbound=False,
         )
         # One way only: what leaves the cluster's group is the network's own to say.
         security_group.add_ingress_rule(
-            cluster_security_group, ec2.Port.tcp(PORT), "slurmdbd on the controller"
+            network.security_group, ec2.Port.tcp(DATABASE_PORT), "slurmdbd on the controller"
         )
         self.instance = rds.DatabaseInstance(
             self,
@@ -63,18 +58,18 @@ class AccountingDatabase(Construct):
             engine=ENGINE,
             instance_type=ec2.InstanceType(settings.instance_class.removeprefix("db.")),
             credentials=rds.Credentials.from_generated_secret("slurm", encryption_key=key),
-            vpc=vpc,
+            vpc=network.vpc,
             subnet_group=rds.SubnetGroup(
                 self,
                 "Subnets",
                 description="Slurm accounting database",
-                vpc=vpc,
-                vpc_subnets=selection,
+                vpc=network.vpc,
+                vpc_subnets=ec2.SubnetSelection(subnets=network.database_subnets),
                 removal_policy=removal,
             ),
             security_groups=[security_group],
             publicly_accessible=False,
-            port=PORT,
+            port=DATABASE_PORT,
             parameters={
                 # TLS is offered, not forced: HyperPod's API has no word for it, and a slurmdbd without it
                 # would be locked out. The way from the controller stays inside two security groups. Stated,
@@ -100,6 +95,12 @@ class AccountingDatabase(Construct):
         )
         assert self.instance.secret is not None  # generated above
         self.secret: secretsmanager.ISecret = self.instance.secret
+        self.for_slurm = {
+            "endpoint": self.instance.db_instance_endpoint_address,
+            "port": DATABASE_PORT,
+            "secretArn": self.secret.secret_arn,
+        }
+        """As HyperPod's API wants it."""
         if is_kept:
             # A database that stays needs its group, its parameters and its password.
             for child in self.node.find_all():

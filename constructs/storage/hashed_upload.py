@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aws_cdk import Stack, Token
@@ -34,38 +34,50 @@ class HashedUpload(Construct):
         scope: Construct,
         construct_id: str,
         *,
-        bucket: s3.IBucket,
+        artifact_bucket: s3.IBucket,
+        key: kms.IKey | None,
+        log: logs.CfnLogGroup,
         prefix: str,
         folder: Path,
-        log_group: logs.ILogGroup,
         extra_files: Mapping[str, str] | None = None,
         deployment_files: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
+        resource = artifact_bucket.node.default_child
+        assert isinstance(resource, s3.CfnBucket) and resource.bucket_name
+        self.bucket_name = resource.bucket_name
         # BucketDeployment tags the bucket it is given with the prefix: the storage stack would change with
-        # every change of a script. An imported bucket it leaves alone.
-        assert not isinstance(bucket, s3.Bucket), "give the bucket by its name"
+        # every change of a script. It leaves an imported bucket alone.
+        bucket = s3.Bucket.from_bucket_attributes(
+            self, "Bucket", bucket_name=self.bucket_name, encryption_key=key
+        )
         extra = dict(extra_files or {})
         # A token stands for another text in each synthesis.
         assert not any(Token.is_unresolved(text) for text in extra.values())
         key_prefix = f"{prefix}/{content_hash(folder, extra)}"
         self.s3_uri = f"s3://{bucket.bucket_name}/{key_prefix}"
-        deployment = s3_deployment.BucketDeployment(
-            self,
-            "Files",
-            destination_bucket=bucket,
+        self._bucket, self._log = bucket, logs.LogGroup.from_log_group_arn(self, "Log", log.attr_arn)
+        texts = extra | dict(deployment_files or {})
+        files = [s3_deployment.Source.asset(str(folder), exclude=[f"**/{name}" for name in IGNORED])]
+        files += [s3_deployment.Source.data(name, text) for name, text in texts.items()]
+        deployment = self.deployment(self, "Files", key_prefix, files)
+        _acknowledge_handler(deployment, bucket)
+
+    def deployment(
+        self, scope: Construct, construct_id: str, key_prefix: str, sources: Sequence[s3_deployment.ISource]
+    ) -> s3_deployment.BucketDeployment:
+        """Put files below a prefix of the bucket, where they stay."""
+        return s3_deployment.BucketDeployment(
+            scope,
+            construct_id,
+            destination_bucket=self._bucket,
             destination_key_prefix=key_prefix,
-            sources=[
-                s3_deployment.Source.asset(str(folder), exclude=[f"**/{name}" for name in IGNORED]),
-                *(s3_deployment.Source.data(name, text) for name, text in extra.items()),
-                *(s3_deployment.Source.data(name, text) for name, text in (deployment_files or {}).items()),
-            ],
+            sources=sources,
             prune=False,
             retain_on_delete=True,
             memory_limit=MEMORY_MIB,
-            log_group=log_group,
+            log_group=self._log,
         )
-        _acknowledge_handler(deployment, bucket)
 
 
 def _acknowledge_handler(deployment: s3_deployment.BucketDeployment, bucket: s3.IBucket) -> None:
@@ -89,13 +101,3 @@ def _acknowledge_handler(deployment: s3_deployment.BucketDeployment, bucket: s3.
         ),
     }
     acknowledge(handler, findings)
-
-
-def bucket_by_name(
-    scope: Construct, construct_id: str, bucket: s3.IBucket, key: kms.IKey | None
-) -> tuple[str, s3.IBucket]:
-    """Return a bucket's name, which is known, and the bucket by name, with no reference to its stack."""
-    resource = bucket.node.default_child
-    assert isinstance(resource, s3.CfnBucket) and resource.bucket_name
-    name = resource.bucket_name
-    return name, s3.Bucket.from_bucket_attributes(scope, construct_id, bucket_name=name, encryption_key=key)

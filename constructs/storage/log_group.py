@@ -16,7 +16,7 @@ def log_group(
     construct_id: str,
     *,
     key: kms.IKey | None,
-    retention_days: int,
+    retention_days: int = 30,
     log_group_name: str | None = None,
 ) -> logs.CfnLogGroup:
     """A log group that goes with its stack; CloudFormation names it after the stack unless a name is given.

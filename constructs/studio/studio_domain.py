@@ -21,8 +21,8 @@ from aws_cdk import aws_sagemaker as sagemaker
 from config.cluster import Cluster
 from config.studio import SHARED_PARTITION, STUDIO_FOLDER, SlurmStudio, Studio
 from constructs import Construct
-from constructs.nodes.node_statements import Statement
-from constructs.storage.hashed_upload import MEMORY_MIB, HashedUpload, bucket_by_name
+from constructs.policy.statement_role import Statement
+from constructs.storage.hashed_upload import HashedUpload
 
 APPS = ("JupyterLab", "CodeEditor")
 START = Path(__file__).parents[2] / "lifecycle" / "studio" / "start_space.sh"
@@ -260,31 +260,23 @@ class StudioFiles(Construct):
         log: logs.CfnLogGroup,
     ) -> None:
         super().__init__(scope, construct_id)
-        self.bucket_name, bucket = bucket_by_name(self, "Bucket", artifact_bucket, key)
-        log_group = logs.LogGroup.from_log_group_arn(self, "LogReference", log.attr_arn)
         upload = HashedUpload(
             self,
             "Scripts",
-            bucket=bucket,
+            artifact_bucket=artifact_bucket,
+            key=key,
+            log=log,
             prefix=PREFIX,
             folder=FOLDER,
             deployment_files={"settings.json": json.dumps(settings, indent=2, sort_keys=True) + "\n"},
-            log_group=log_group,
         )
+        self.bucket_name = upload.bucket_name
         # By the function of the other, without which one would be made for this alone.
-        pointer = s3_deployment.BucketDeployment(
-            self,
-            "Current",
-            destination_bucket=bucket,
-            destination_key_prefix=PREFIX,
-            sources=[s3_deployment.Source.data(CURRENT, upload.s3_uri)],
-            prune=False,
-            retain_on_delete=True,
-            memory_limit=MEMORY_MIB,
-            log_group=log_group,
+        pointer = upload.deployment(
+            self, "Current", PREFIX, [s3_deployment.Source.data(CURRENT, upload.s3_uri)]
         )
         pointer.node.add_dependency(upload)
-        self.current_s3_uri = f"s3://{bucket.bucket_name}/{PREFIX}/{CURRENT}"
+        self.current_s3_uri = f"s3://{self.bucket_name}/{PREFIX}/{CURRENT}"
 
 
 def read_statements(partition: str, bucket_name: str, *prefixes: str) -> list[Statement]:

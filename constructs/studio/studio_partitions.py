@@ -19,7 +19,7 @@ from config.storage import Removal
 from config.studio import PROFILE_PARTITIONS, STUDIO_FOLDER
 from constructs import Construct
 from constructs.custom_resource import FUNCTIONS, function_role, python_function
-from constructs.nodes.node_statements import Statement
+from constructs.policy.statement_role import Statement
 
 NAME = "studio_partitions"
 TRIES = 20

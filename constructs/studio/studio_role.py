@@ -9,8 +9,8 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 
 from constructs import Construct
-from constructs.nodes.node_statements import Statement, volume_key_statements
-from constructs.policy.statement_role import statement_role
+from constructs.nodes.node_roles import describe_file_systems, key_statements
+from constructs.policy.statement_role import Statement, statement_role
 
 _OWNER = "sagemaker:OwnerUserProfileArn"
 _SHARING = "sagemaker:SpaceSharingType"
@@ -31,9 +31,8 @@ def studio_role(
     stack = Stack.of(scope)
     statements = [*_studio_statements(stack), *more]
     if key:
-        decrypt = Statement("Decrypt", ["kms:Decrypt"], [key.key_arn])
         # The disks of spaces.
-        statements += [decrypt, *volume_key_statements(stack, key.key_arn, volumes="Disks")]
+        statements += key_statements(stack, key.key_arn, volumes="Disks")
     sagemaker = iam.ServicePrincipal(
         "sagemaker.amazonaws.com", conditions={"StringEquals": {"aws:SourceAccount": stack.account}}
     )
@@ -107,10 +106,5 @@ def _studio_statements(stack: Stack) -> list[Statement]:
             [logs, f"{logs}:log-stream:*"],
             why_wildcard="SageMaker names streams after spaces",
         ),
-        Statement(
-            "FindFileSystems",
-            ["fsx:DescribeFileSystems"],
-            ["*"],
-            why_wildcard="FSx has no resource-level permissions for it",
-        ),
+        describe_file_systems("FindFileSystems"),
     ]

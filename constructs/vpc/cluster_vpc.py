@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
+from itertools import islice
 
 from aws_cdk import Stack, Tags
 from aws_cdk import aws_ec2 as ec2
@@ -158,18 +159,12 @@ class AddressPlan:
 def address_plan(network: NewVpc) -> AddressPlan:
     """Divide ``network.cidr``. That all fits is a rule of the cluster file."""
     vpc = IPv4Network(network.cidr)
-    num_zones = len(network.availability_zone_ids)
-    size_private = 2 ** (32 - network.private_prefix_length)
-    size_small = 2 ** (32 - SMALL_PREFIX)
-    assert num_zones * size_private + NUM_SMALL_SUBNETS * size_small <= vpc.num_addresses
-    first, end = int(vpc.network_address), int(vpc.network_address) + vpc.num_addresses
-    private = tuple(
-        IPv4Network((first + i * size_private, network.private_prefix_length)) for i in range(num_zones)
-    )
-    nat, *database = (
-        IPv4Network((end - (i + 1) * size_small, SMALL_PREFIX)) for i in range(NUM_SMALL_SUBNETS)
-    )
-    return AddressPlan(private=private, nat=nat, database=(database[0], database[1]))
+    num_zones, prefix = len(network.availability_zone_ids), network.private_prefix_length
+    needed = num_zones * 2 ** (32 - prefix) + NUM_SMALL_SUBNETS * 2 ** (32 - SMALL_PREFIX)
+    assert needed <= vpc.num_addresses
+    nat, first, second = reversed(list(vpc.subnets(new_prefix=SMALL_PREFIX))[-NUM_SMALL_SUBNETS:])
+    private = tuple(islice(vpc.subnets(new_prefix=prefix), num_zones))
+    return AddressPlan(private=private, nat=nat, database=(first, second))
 
 
 class FlowLog(Construct):

@@ -13,9 +13,11 @@ from config.eks_cluster import EksCluster
 from config.facts.endpoint_services import endpoint_services, prefix_and_name
 from config.slurm_cluster import SlurmCluster
 from constructs import Construct
-from constructs.storage.accounting_database import PORT as DATABASE_PORT
 from constructs.storage.encryption_key import encryption_key
 from constructs.vpc.cluster_vpc import ClusterVpc, FlowLog
+
+DATABASE_PORT = 3306
+"""Of Slurm's accounting database."""
 
 
 class Network(Construct):
@@ -39,39 +41,27 @@ class Network(Construct):
         else:
             self._import(cluster, network)
         closed = isinstance(network, NewVpc) and network.internet == "none"
-        self.security_group = cluster_security_group(
-            self,
-            "SecurityGroup",
-            vpc=self.vpc,
-            closed=closed,
-            database_cidrs=[subnet.ipv4_cidr_block for subnet in self.database_subnets],
-        )
+        self.security_group = self._security_group(closed)
         if isinstance(network, NewVpc) or network.s3_gateway_endpoint:
-            s3_gateway_endpoint(
+            tables = [subnet.route_table.route_table_id for subnet in self.private_subnets]
+            ec2.CfnVPCEndpoint(
                 self,
                 "S3Endpoint",
                 vpc_id=self.vpc.vpc_id,
-                route_table_ids=[subnet.route_table.route_table_id for subnet in self.private_subnets],
-                closed=closed,
+                service_name=f"com.amazonaws.{Stack.of(self).region}.s3",
+                vpc_endpoint_type="Gateway",
+                route_table_ids=list(dict.fromkeys(tables)),
+                # Else the service's default, as those of the interface endpoints are. Where there is a way to
+                # the internet, a policy here keeps nothing in; and in a VPC that others use too, it would
+                # bind them.
+                policy_document=_no_foreign_writes(self) if closed else None,
             )
         if network.interface_endpoints:
-            InterfaceEndpoints(
-                self,
-                "InterfaceEndpoints",
-                vpc=self.vpc,
-                subnet=self.subnet(None),
-                clients=[
-                    self.security_group,
-                    # Their private names are the whole VPC's from then on, also for what is there already.
-                    # And so are spaces of Studio, which are in a group that is made later.
-                    *(
-                        [ec2.Peer.ipv4(network.cidr)]
-                        if isinstance(network, ExistingVpc) or cluster.studio
-                        else []
-                    ),
-                ],
-                services=endpoint_services(cluster),
-            )
+            # Their private names are the whole VPC's from then on, also for what is there already. And so are
+            # spaces of Studio, which are in a group that is made later.
+            everyone = isinstance(network, ExistingVpc) or cluster.studio
+            clients = [self.security_group, *([ec2.Peer.ipv4(network.cidr)] if everyone else [])]
+            self._interface_endpoints(clients, endpoint_services(cluster))
 
     @property
     def private_subnets(self) -> list[ec2.ISubnet]:
@@ -121,6 +111,72 @@ class Network(Construct):
         self.control_plane_subnets = [self._subnets[zone] for zone in _control_plane_zones(cluster)]
         self.vpc = _imported_vpc(self, network.vpc_id, network.cidr, self.private_subnets)
 
+    def _security_group(self, closed: bool) -> ec2.SecurityGroup:
+        """Everything between members, nothing else inwards.
+
+        EFA's health check and an EFA-enabled Lustre file system both want all protocols from and to the group
+        itself. The same rules carry Lustre (TCP 988 and 1018-1023), NFS to OpenZFS (TCP and UDP 111, 2049,
+        20001-20003), Slurm, MPI and NCCL.
+
+        Outwards, nodes of an open network may go anywhere. In a closed one they have three ways: HTTPS, which
+        the route tables take to S3 and the endpoints only, the database, and each other.
+        """
+        group = ec2.SecurityGroup(
+            self,
+            "SecurityGroup",
+            vpc=self.vpc,
+            description="Nodes and file systems of the cluster: all traffic between members",
+            allow_all_outbound=not closed,
+        )
+        group.add_ingress_rule(
+            group, ec2.Port.all_traffic(), "All protocols from members: EFA, Lustre, NFS, Slurm"
+        )
+        # Beside "anywhere" this looks redundant, but the EFA health check looks for the rule itself.
+        ec2.CfnSecurityGroupEgress(
+            self,
+            "SecurityGroupEgressToMembers",
+            group_id=group.security_group_id,
+            ip_protocol="-1",
+            destination_security_group_id=group.security_group_id,
+            description="All protocols to members: EFA, Lustre, NFS, Slurm",
+        )
+        if closed:
+            group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(443), "S3 and the interface endpoints")
+            for subnet in self.database_subnets:
+                database = ec2.Peer.ipv4(subnet.ipv4_cidr_block)
+                group.add_egress_rule(database, ec2.Port.tcp(DATABASE_PORT), "Accounting database")
+        return group
+
+    def _interface_endpoints(self, clients: Sequence[ec2.IPeer], services: Mapping[str, str]) -> None:
+        """One endpoint per service, open to ``clients`` only; ``services`` by construct id.
+
+        They stand in one zone, the file systems': endpoints bill per zone, and without that zone there is no
+        cluster to serve. Their policies are the services' default, since agents on the nodes call with
+        credentials of other accounts; what a node may do is in its role.
+        """
+        made = Construct(self, "InterfaceEndpoints")
+        group = ec2.SecurityGroup(
+            made,
+            "SecurityGroup",
+            vpc=self.vpc,
+            description="Interface endpoints of a HyperPod cluster",
+            allow_all_outbound=False,
+        )
+        for client in clients:
+            group.add_ingress_rule(client, ec2.Port.tcp(443), "HTTPS")
+        for service_id, service in services.items():
+            prefix, name = prefix_and_name(service)
+            ec2.InterfaceVpcEndpoint(
+                made,
+                service_id,
+                vpc=self.vpc,
+                service=ec2.InterfaceVpcEndpointAwsService(name, prefix),
+                subnets=ec2.SubnetSelection(subnets=[self.subnet(None)]),
+                security_groups=[group],
+                open=False,
+                private_dns_enabled=True,
+            )
+
 
 def _has_database(cluster: Cluster) -> bool:
     return isinstance(cluster, SlurmCluster) and cluster.accounting_database is not None
@@ -140,106 +196,6 @@ def _imported_vpc(scope: Construct, vpc_id: str, cidr: str, subnets: list[ec2.IS
         availability_zones=[subnet.availability_zone for subnet in subnets],
         private_subnet_ids=[subnet.subnet_id for subnet in subnets],
         private_subnet_route_table_ids=[subnet.route_table.route_table_id for subnet in subnets],
-    )
-
-
-def cluster_security_group(
-    scope: Construct, construct_id: str, *, vpc: ec2.IVpc, closed: bool, database_cidrs: Sequence[str]
-) -> ec2.SecurityGroup:
-    """Everything between members, nothing else inwards.
-
-    EFA's health check and an EFA-enabled Lustre file system both want all protocols from and to the group
-    itself. The same rules carry Lustre (TCP 988 and 1018-1023), NFS to OpenZFS (TCP and UDP 111, 2049,
-    20001-20003), Slurm, MPI and NCCL.
-
-    Outwards, nodes of an open network may go anywhere. In a closed one they have three ways: HTTPS, which
-    the route tables take to S3 and the endpoints only, the database, and each other.
-    """
-    group = ec2.SecurityGroup(
-        scope,
-        construct_id,
-        vpc=vpc,
-        description="Nodes and file systems of the cluster: all traffic between members",
-        allow_all_outbound=not closed,
-    )
-    group.add_ingress_rule(
-        group, ec2.Port.all_traffic(), "All protocols from members: EFA, Lustre, NFS, Slurm"
-    )
-    # Beside "anywhere" this looks redundant, but the EFA health check looks for the rule itself.
-    ec2.CfnSecurityGroupEgress(
-        scope,
-        f"{construct_id}EgressToMembers",
-        group_id=group.security_group_id,
-        ip_protocol="-1",
-        destination_security_group_id=group.security_group_id,
-        description="All protocols to members: EFA, Lustre, NFS, Slurm",
-    )
-    if closed:
-        group.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(443), "S3 and the interface endpoints")
-        for cidr in database_cidrs:
-            group.add_egress_rule(ec2.Peer.ipv4(cidr), ec2.Port.tcp(DATABASE_PORT), "Accounting database")
-    return group
-
-
-class InterfaceEndpoints(Construct):
-    """One endpoint per service, open to ``clients`` only; ``services`` by construct id.
-
-    They stand in one zone, the file systems': endpoints bill per zone, and without that zone there is no
-    cluster to serve. Their policies are the services' default, since agents on the nodes call with
-    credentials of other accounts; what a node may do is in its role.
-    """
-
-    def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        vpc: ec2.IVpc,
-        subnet: ec2.ISubnet,
-        clients: Sequence[ec2.IPeer],
-        services: Mapping[str, str],
-    ) -> None:
-        super().__init__(scope, construct_id)
-        group = ec2.SecurityGroup(
-            self,
-            "SecurityGroup",
-            vpc=vpc,
-            description="Interface endpoints of a HyperPod cluster",
-            allow_all_outbound=False,
-        )
-        for client in clients:
-            group.add_ingress_rule(client, ec2.Port.tcp(443), "HTTPS")
-        for service_id, service in services.items():
-            prefix, name = prefix_and_name(service)
-            ec2.InterfaceVpcEndpoint(
-                self,
-                service_id,
-                vpc=vpc,
-                service=ec2.InterfaceVpcEndpointAwsService(name, prefix),
-                subnets=ec2.SubnetSelection(subnets=[subnet]),
-                security_groups=[group],
-                open=False,
-                private_dns_enabled=True,
-            )
-
-
-def s3_gateway_endpoint(
-    scope: Construct, construct_id: str, *, vpc_id: str, route_table_ids: Sequence[str], closed: bool
-) -> ec2.CfnVPCEndpoint:
-    """A gateway endpoint on the route tables given; repeated ones are taken once.
-
-    Its policy is the service's default, as those of the interface endpoints are, unless the network is
-    ``closed``. Where there is a way to the internet, a policy here keeps nothing in; and in a VPC that others
-    use too, it would bind them.
-    """
-    return ec2.CfnVPCEndpoint(
-        scope,
-        construct_id,
-        vpc_id=vpc_id,
-        service_name=f"com.amazonaws.{Stack.of(scope).region}.s3",
-        vpc_endpoint_type="Gateway",
-        route_table_ids=list(dict.fromkeys(route_table_ids)),
-        policy_document=_no_foreign_writes(scope) if closed else None,
     )
 
 

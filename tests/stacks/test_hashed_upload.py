@@ -80,10 +80,10 @@ def test_extra_files_count_like_the_folder_s(tmp_path: Path) -> None:
 def upload_of(folder: Path, **files: dict[str, str]) -> tuple[str, list[dict[str, Any]]]:
     """Prefix and markers of an upload."""
     stack = Stack(App(analytics_reporting=False), "Stack")
-    log = logs.LogGroup(stack, "Log")
-    bucket = s3.Bucket.from_bucket_name(stack, "Bucket", "artifacts")
+    log = logs.CfnLogGroup(stack, "Log")
+    bucket = s3.Bucket(stack, "Bucket", bucket_name="artifacts")
     upload = HashedUpload(
-        stack, "Upload", bucket=bucket, prefix="scripts", folder=folder, log_group=log, **files
+        stack, "Upload", artifact_bucket=bucket, key=None, log=log, prefix="scripts", folder=folder, **files
     )
     (found,) = resources(Template.from_stack(stack).to_json(), "Custom::CDKBucketDeployment").values()
     prefix = found["Properties"]["DestinationBucketKeyPrefix"]

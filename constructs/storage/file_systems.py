@@ -1,23 +1,55 @@
-"""FSx for Lustre: the fast file system that every node mounts, and its links to S3."""
+"""File systems of FSx: Lustre, which every node mounts, its links to S3, and OpenZFS for home directories."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from aws_cdk import Annotations, ArnFormat, CfnDeletionPolicy, RemovalPolicy, Stack
-from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_fsx as fsx
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 
 from config.storage import EFA_NOT_CONFIGURED
+from config.storage import HomeFileSystem as HomeSettings
 from config.storage import LustreFileSystem as LustreSettings
 from constructs import Construct
 from constructs.policy.findings import skip_check
 from constructs.storage.encryption_key import USE_OF_KEY
 from constructs.storage.log_group import log_group
-from constructs.storage.removal import apply_to_file_system
+from constructs.vpc.network import Network
 
 LOG_DAYS = 90
+
+
+def _file_system(
+    scope: Construct,
+    settings: LustreSettings | HomeSettings,
+    network: Network,
+    key: kms.IKey | None,
+    **own: Any,
+) -> fsx.CfnFileSystem:
+    """Create an encrypted file system on SSD; ``own`` holds the properties of its kind.
+
+    The file decides about its deletion at the end of the stack. A replacement never deletes it: a changed
+    subnet or deployment type makes a new, empty file system, and the old one stays, with its data.
+    """
+    made = fsx.CfnFileSystem(
+        scope,
+        "FileSystem",
+        storage_type="SSD",
+        storage_capacity=settings.capacity_gib,
+        subnet_ids=[network.subnet(None).subnet_id],
+        security_group_ids=[network.security_group.security_group_id],
+        kms_key_id=key.key_arn if key else None,
+        **own,
+    )
+    is_kept = settings.removal == "retain"
+    made.cfn_options.deletion_policy = (
+        CfnDeletionPolicy.RETAIN_EXCEPT_ON_CREATE if is_kept else CfnDeletionPolicy.DELETE
+    )
+    made.cfn_options.update_replace_policy = CfnDeletionPolicy.RETAIN
+    return made
 
 
 class LustreFileSystem(Construct):
@@ -34,8 +66,7 @@ class LustreFileSystem(Construct):
         *,
         settings: LustreSettings,
         log_group_name: str,
-        subnet: ec2.ISubnet,
-        security_group: ec2.ISecurityGroup,
+        network: Network,
         key: kms.IKey | None,
     ) -> None:
         super().__init__(scope, construct_id)
@@ -47,16 +78,13 @@ class LustreFileSystem(Construct):
         # A file that cannot be imported or exported is reported here and nowhere else. FSx accepts only
         # groups below /aws/fsx/.
         events = log_group(self, "Events", key=key, retention_days=LOG_DAYS, log_group_name=log_group_name)
-        file_system = fsx.CfnFileSystem(
+        file_system = _file_system(
             self,
-            "FileSystem",
+            settings,
+            network,
+            key,
             file_system_type="LUSTRE",
             file_system_type_version="2.15",
-            storage_type="SSD",
-            storage_capacity=settings.capacity_gib,
-            subnet_ids=[subnet.subnet_id],
-            security_group_ids=[security_group.security_group_id],
-            kms_key_id=key.key_arn if key else None,
             lustre_configuration=fsx.CfnFileSystem.LustreConfigurationProperty(
                 deployment_type="PERSISTENT_2",
                 per_unit_storage_throughput=settings.throughput_mbps_per_tib,
@@ -81,7 +109,6 @@ class LustreFileSystem(Construct):
                 ),
             ),
         )
-        apply_to_file_system(file_system, settings.removal)
         self.file_system_id = file_system.ref
         self.dns_name = file_system.attr_dns_name
         self.mount_name = file_system.attr_lustre_mount_name
@@ -164,3 +191,55 @@ class DataAssociation(Construct):
                 "The wildcard stands for one service-linked role, which the conditions name by pattern: a"
                 " principal that does not exist yet cannot be written.",
             )
+
+
+class HomeFileSystem(Construct):
+    """A highly available pair of file servers in one zone, encrypted, exported to the VPC only."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        settings: HomeSettings,
+        network: Network,
+        key: kms.IKey | None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self.capacity_gib = settings.capacity_gib
+        file_system = _file_system(
+            self,
+            settings,
+            network,
+            key,
+            file_system_type="OPENZFS",
+            open_zfs_configuration=fsx.CfnFileSystem.OpenZFSConfigurationProperty(
+                # A file server that restarts would stop every login and job for its while.
+                deployment_type="SINGLE_AZ_HA_2",
+                throughput_capacity=settings.throughput_mbps,
+                automatic_backup_retention_days=settings.backup_days,
+                copy_tags_to_backups=True,
+                copy_tags_to_volumes=True,
+                # Otherwise a file system on which someone has made a volume cannot be deleted at all.
+                options=["DELETE_CHILD_VOLUMES_AND_SNAPSHOTS"] if settings.removal == "destroy" else None,
+                root_volume_configuration=fsx.CfnFileSystem.RootVolumeConfigurationProperty(
+                    data_compression_type="ZSTD",
+                    # The range is the whole VPC's, because UpdateFileSystem cannot change exports:
+                    # CloudFormation would replace the file system when a zone is added. The security group
+                    # keeps other machines of the VPC out. Root is not squashed: the nodes' set-up makes the
+                    # directories of users as root and gives them away.
+                    nfs_exports=[
+                        fsx.CfnFileSystem.NfsExportsProperty(
+                            client_configurations=[
+                                fsx.CfnFileSystem.ClientConfigurationsProperty(
+                                    clients=network.vpc.vpc_cidr_block,
+                                    options=["rw", "crossmnt", "no_root_squash"],
+                                )
+                            ]
+                        )
+                    ],
+                ),
+            ),
+        )
+        self.file_system_id = file_system.ref
+        self.dns_name = file_system.attr_dns_name

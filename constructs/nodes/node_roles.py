@@ -1,14 +1,17 @@
-"""The statements of a node's role: what HyperPod, Session Manager and jobs need, and where."""
+"""Roles of nodes and of Karpenter, and their statements: HyperPod, Session Manager, jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from aws_cdk import Stack
-from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_ecr as ecr
+from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
+
+from constructs import Construct
+from constructs.policy.statement_role import Statement, sagemaker_principal, statement_role
+from constructs.vpc.network import Network
 
 LIFECYCLE_PREFIX, WORKLOAD_PREFIX, MIRROR_PREFIX = "lifecycle", "workloads", "downloads"
 """Of the artifact bucket: scripts that set nodes up, training code, and what nodes without a way to the
@@ -16,58 +19,88 @@ internet find there instead."""
 _PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeResources:
-    """What all nodes of a cluster use."""
-
-    cluster_name: str
-    vpc: ec2.IVpc
-    subnets: Sequence[ec2.ISubnet]
-    security_group: ec2.ISecurityGroup
-    artifact_bucket_name: str
-    artifact_prefixes: Sequence[str]
-    """What nodes read of the artifact bucket."""
-    repository: ecr.IRepository
-    key: kms.IKey | None
+def node_role(
+    scope: Construct, construct_id: str, cluster_name: str, statements: list[Statement]
+) -> iam.Role:
+    return statement_role(
+        Construct(scope, construct_id),
+        "Role",
+        description=f"{construct_id} of HyperPod cluster {cluster_name}",
+        assumed_by=sagemaker_principal(Stack.of(scope)),
+        policy_name="HyperPodNode",
+        statements=statements,
+    )
 
 
-@dataclass(frozen=True)
-class Statement:
-    sid: str
-    actions: list[str]
-    resources: list[str]
-    conditions: Mapping[str, Mapping[str, str | list[str]]] | None = None
-    why_wildcard: str = ""
-    """Why a resource cannot be named, for the ones that hold a star."""
+def autoscaling_role(scope: Construct, construct_id: str, *, key: kms.IKey | None) -> iam.Role:
+    """Create the role with which HyperPod's Karpenter adds and removes nodes.
+
+    After "Create an IAM role for HyperPod autoscaling with Karpenter" in SageMaker's developer guide. The
+    cluster's id is not known before the cluster, which names the role: the statement is for the account's
+    clusters in the region.
+    """
+    stack = Stack.of(scope)
+    statements = [
+        Statement(
+            "ScaleClusters",
+            ["sagemaker:BatchAddClusterNodes", "sagemaker:BatchDeleteClusterNodes"],
+            [f"arn:{stack.partition}:sagemaker:{stack.region}:{stack.account}:cluster/*"],
+            why_wildcard="the cluster's id is the service's, and follows the role",
+        )
+    ]
+    if key:
+        statements += volume_key_statements(stack, key.key_arn)
+    return statement_role(
+        scope,
+        construct_id,
+        description="HyperPod's Karpenter",
+        assumed_by=sagemaker_principal(stack, "hyperpod.sagemaker"),
+        policy_name="Autoscaling",
+        statements=statements,
+    )
 
 
-def node_statements(stack: Stack, resources: NodeResources) -> list[Statement]:
-    """What every node may do.
+def node_statements(
+    stack: Stack,
+    *,
+    cluster_name: str,
+    network: Network,
+    bucket_name: str,
+    prefixes: Sequence[str],
+    repository: ecr.IRepository,
+    key: kms.IKey | None,
+) -> list[Statement]:
+    """What every node may do; ``prefixes`` are those that it reads of the artifact bucket.
 
     These are the statements of the AWS managed AmazonSageMakerClusterInstanceRolePolicy and of HyperPod's
     documented VPC policy, narrowed to this cluster's log groups, bucket prefixes and network. ``grant_*``
     would add actions that nodes have no use for. The data bucket is left out: data come through Lustre.
     """
     statements = [
-        *_service_statements(stack, resources.cluster_name),
+        *_service_statements(stack, cluster_name),
         *network_statements(
             stack,
-            vpc_id=resources.vpc.vpc_id,
-            subnet_ids=[subnet.subnet_id for subnet in resources.subnets],
-            security_group_id=resources.security_group.security_group_id,
+            vpc_id=network.vpc.vpc_id,
+            # All, not those in use: nodes leave a zone after their role has learned of the next one.
+            subnet_ids=[subnet.subnet_id for subnet in network.private_subnets],
+            security_group_id=network.security_group.security_group_id,
         ),
-        *_artifact_statements(stack, resources),
+        *_artifact_statements(f"arn:{stack.partition}:s3:::{bucket_name}", prefixes),
+        *registry_statements(repository.repository_arn, sid="PullImages"),
     ]
-    if resources.key:
-        statements += _key_statements(stack, resources.key.key_arn)
+    if key:
+        statements += key_statements(stack, key.key_arn)
     return statements
 
 
-def _key_statements(stack: Stack, key_arn: str) -> list[Statement]:
-    """What HyperPod's page on customer managed keys asks for, and what scripts and sessions need."""
-    # Scripts and code in S3, and the sessions that Session Manager encrypts.
+def key_statements(stack: Stack, key_arn: str, *, volumes: str = "Volumes") -> list[Statement]:
+    """Allow reading of files and sessions under a key, and volumes under it.
+
+    HyperPod's page on customer managed keys asks for the volumes. S3 decrypts scripts and code, and Session
+    Manager encrypts its sessions.
+    """
     decrypt = Statement("Decrypt", ["kms:Decrypt"], [key_arn])
-    return [decrypt, *volume_key_statements(stack, key_arn)]
+    return [decrypt, *volume_key_statements(stack, key_arn, volumes=volumes)]
 
 
 def volume_key_statements(stack: Stack, key_arn: str, *, volumes: str = "Volumes") -> list[Statement]:
@@ -111,6 +144,11 @@ def metrics_statement(namespace: str, *, sid: str = "PutMetrics") -> Statement:
     )
 
 
+def describe_file_systems(sid: str = "DescribeFileSystems") -> Statement:
+    why = "FSx has no resource-level permissions for it"
+    return Statement(sid, ["fsx:DescribeFileSystems"], ["*"], why_wildcard=why)
+
+
 def _service_statements(stack: Stack, cluster_name: str) -> list[Statement]:
     """Logs, metrics, Session Manager, and finding the file systems."""
     logs_arn = f"arn:{stack.partition}:logs:{stack.region}:{stack.account}"
@@ -136,12 +174,7 @@ def _service_statements(stack: Stack, cluster_name: str) -> list[Statement]:
             ["*"],
             why_wildcard="Session Manager's channels have no ARN",
         ),
-        Statement(
-            "DescribeFileSystems",
-            ["fsx:DescribeFileSystems"],
-            ["*"],
-            why_wildcard="FSx has no resource-level permissions for it",
-        ),
+        describe_file_systems(),
     ]
 
 
@@ -206,10 +239,8 @@ def network_statements(
     ]
 
 
-def _artifact_statements(stack: Stack, resources: NodeResources) -> list[Statement]:
-    """Lifecycle scripts, workload code and the training image."""
-    bucket = f"arn:{stack.partition}:s3:::{resources.artifact_bucket_name}"
-    prefixes = resources.artifact_prefixes
+def _artifact_statements(bucket: str, prefixes: Sequence[str]) -> list[Statement]:
+    """Lifecycle scripts and workload code."""
     return [
         Statement(
             "ListArtifacts",
@@ -226,11 +257,10 @@ def _artifact_statements(stack: Stack, resources: NodeResources) -> list[Stateme
             [f"{bucket}/{prefix}/*" for prefix in prefixes],
             why_wildcard="replaced nodes and rollbacks read earlier contents, each below a hash of its own",
         ),
-        *registry_statements(resources.repository.repository_arn, sid="PullImages"),
     ]
 
 
-def eks_node_statements(stack: Stack, resources: NodeResources, cluster_arn: str) -> list[Statement]:
+def eks_node_statements(stack: Stack, network: Network, cluster_arn: str) -> list[Statement]:
     """HyperPod's documented role for EKS ("IAM role for SageMaker HyperPod"), narrowed to this cluster.
 
     Amazon's VPC CNI works with the node's role. Alarms, by which updates can roll back, are left out.
@@ -238,8 +268,8 @@ def eks_node_statements(stack: Stack, resources: NodeResources, cluster_arn: str
     ec2_arn = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}"
     interfaces = f"{ec2_arn}:network-interface/*"
     instances = f"arn:{stack.partition}:ec2:{stack.region}:*:instance/*"
-    vpc = {"ArnEqualsIfExists": {"ec2:Vpc": f"{ec2_arn}:vpc/{resources.vpc.vpc_id}"}}
-    group = f"{ec2_arn}:security-group/{resources.security_group.security_group_id}"
+    vpc = {"ArnEqualsIfExists": {"ec2:Vpc": f"{ec2_arn}:vpc/{network.vpc.vpc_id}"}}
+    group = f"{ec2_arn}:security-group/{network.security_group.security_group_id}"
     return [
         Statement(
             "GivePodsAddresses",

@@ -35,7 +35,7 @@ from tools.images.container_engine import ENGINES, find_engine
 from tools.images.image_registry import Repository, digest_of, find_repository, scan_summary
 from tools.images.push import NOT_COMMITTED, push_image
 from tools.images.source_revision import Revision, read_revision, require_clean
-from tools.jobs.slurm.request import folder_problems, worker_groups
+from tools.jobs.slurm.request import shared_files, worker_groups
 from tools.nodes.head_node import HeadNode, Say, find_head_node
 from tools.nodes.node_session import BrokenSession
 
@@ -106,7 +106,7 @@ def shared_folder(cluster: SlurmCluster, wanted: str | None) -> str:
         ValueError: if the nodes do not share it, or make could not be given it.
     """
     folder = str(PurePosixPath(wanted or f"{cluster.storage.lustre.mount_path}/{FOLDER}"))
-    if problems := folder_problems(cluster, folder):
+    if problems := shared_files(cluster).folder_problems(folder):
         raise ValueError(problems[0])
     if not re.fullmatch(r"[\w./+-]+", folder):
         raise ValueError(f"--folder: got {folder}; allowed are letters, digits and . _ + - /")

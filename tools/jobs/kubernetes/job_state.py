@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tools.kubernetes.kubectl import Kubectl, Refused
-from workloads.launch.pod_job import QUEUE_LABEL, STAGE_LABEL, Operator
+from workloads.launch.pod_job import QUEUE_LABEL, STAGE_LABEL, Operator, PodSettings
 
-WORKLOAD_KIND = "workloads.kueue.x-k8s.io"
+WORKLOAD_KIND, QUEUE_KIND = "workloads.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io"
 IN_ORDER = ("ContainerCreating", "PodInitializing")
 """Reasons to wait that pass."""
 STARTS_AGAIN = "CrashLoopBackOff"
@@ -136,3 +136,25 @@ def queue_problems(kubectl: Kubectl, job: Mapping[str, Any]) -> list[str]:
         for condition in workload.get("status", {}).get("conditions", [])
         if (condition["type"], condition["status"]) == ("QuotaReserved", "False") and condition.get("message")
     ]
+
+
+def place_problems(kubectl: Kubectl, pods: PodSettings) -> list[str]:
+    """What pods need of their namespace and is not there: the file system, and a team's queue.
+
+    Raises:
+        ValueError: if the namespace itself is not there.
+    """
+    if kubectl.find("namespace", pods.namespace) is None:
+        comes = "with the team's quota (make deploy)" if pods.queue else "with the cluster (make deploy)"
+        raise ValueError(f"namespace {pods.namespace} is not there; it comes {comes}, or name another one")
+    problems = []
+    claim = kubectl.find("persistentvolumeclaim", pods.claim)
+    phase = claim.get("status", {}).get("phase") if claim else None
+    if phase != "Bound":
+        problems.append(
+            f"claim {pods.claim}: {phase or 'not there'}; pods get the Lustre file system by it. make deploy "
+            "makes it, kubectl describe pvc says why it is not bound"
+        )
+    if pods.queue and kubectl.find(QUEUE_KIND, pods.queue) is None:
+        problems.append(f"queue {pods.queue} is not there; it comes with the team's quota (make deploy)")
+    return problems

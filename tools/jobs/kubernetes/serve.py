@@ -14,20 +14,21 @@ from config.eks_cluster import EksCluster
 from config.endpoint import Endpoint
 from config.reading.endpoint_file import load_endpoint
 from config.reading.loader import load_eks_cluster
-from config.resource_names import COMMON_NAMESPACE, LUSTRE_CLAIM, TRAINING_UID
-from config.task_governance import team_namespace
+from config.resource_names import LUSTRE_CLAIM, TRAINING_UID
 from tools.command_line import cluster_parser, run_command
 from tools.jobs.checks import listed
 from tools.jobs.code_version import code_revision
 from tools.jobs.kubernetes.files import to_yaml
 from tools.jobs.kubernetes.image import commit_image
+from tools.jobs.kubernetes.job_state import place_problems
 from tools.jobs.kubernetes.placement import (
+    chosen_namespace,
     chosen_priority,
     chosen_team,
     groups_of_type,
-    is_shared,
     node_labels,
     queue_names,
+    shared_files,
     tolerations,
 )
 from tools.kubernetes.kubectl import Kubectl, Manifest, Refused, open_kubectl
@@ -63,7 +64,8 @@ def main() -> int:
             for kind in delete(kubectl, objects):
                 print(f"deleted  {kind} {service.name}")
             return 0
-        check_place(kubectl, service)
+        if problems := place_problems(kubectl, service):
+            raise ValueError("\n".join(problems))
         apply(kubectl, objects)
     print(f"pods     {service.replicas} in {service.namespace}, each with {service.num_gpus} GPU(s)")
     print(f"address  http://{service.name}.{service.namespace}:{SERVICE_PORT}/invocations, for pods there")
@@ -107,7 +109,7 @@ def pod_service(
     whose = chosen_team(cluster, team, problems) if namespace is None else None
     queue, priority_class = queue_names(whose, chosen_priority(cluster, priority, whose, problems))
     mount = cluster.storage.lustre.mount_path
-    if not is_shared(cluster, endpoint.model) or PurePosixPath(endpoint.model) == PurePosixPath(mount):
+    if not shared_files(cluster).has(endpoint.model) or PurePosixPath(endpoint.model) == PurePosixPath(mount):
         problems.append(f"MODEL: got {endpoint.model}; pods read folders below {mount}")
     groups = groups_of_type(cluster, group, problems)
     if problems:
@@ -115,7 +117,7 @@ def pod_service(
     limits = ServeSettings.of(endpoint.limits.environment)
     return PodService(
         name=endpoint.name,
-        namespace=namespace or (team_namespace(whose) if whose else COMMON_NAMESPACE),
+        namespace=chosen_namespace(namespace, whose),
         image=endpoint.image,
         version=version,
         model=str(PurePosixPath(endpoint.model).relative_to(mount)),
@@ -134,20 +136,6 @@ def pod_service(
         queue=queue,
         priority=priority_class,
     )
-
-
-def check_place(kubectl: Kubectl, service: PodService) -> None:
-    """Whether the namespace is there, and the file system in it.
-
-    Raises:
-        ValueError: saying what is missing.
-    """
-    if kubectl.find("namespace", service.namespace) is None:
-        raise ValueError(f"namespace {service.namespace} is not there; make deploy makes it, or name another")
-    claim = kubectl.find("persistentvolumeclaim", service.claim)
-    phase = claim.get("status", {}).get("phase") if claim else None
-    if phase != "Bound":
-        raise ValueError(f"claim {service.claim}: {phase or 'not there'}; the model comes by it: make deploy")
 
 
 def apply(kubectl: Kubectl, objects: Sequence[Manifest]) -> None:

@@ -24,16 +24,17 @@ from tools.aws_session import aws_client, open_session
 from tools.command_line import DEFAULT_CLUSTER_FILE, cluster_parser, run_command
 from tools.images.build import (
     FRAMEWORKS,
+    NOT_COMMITTED,
     REPOSITORY,
     Framework,
-    add_framework,
+    add_build_options,
     build_image,
     local_tag,
+    push_image,
     registry_tag,
 )
-from tools.images.container_engine import ENGINES, find_engine
+from tools.images.container_engine import find_engine
 from tools.images.image_registry import Repository, digest_of, find_repository, scan_summary
-from tools.images.push import NOT_COMMITTED, push_image
 from tools.images.source_revision import Revision, read_revision, require_clean
 from tools.jobs.slurm.request import shared_files, worker_groups
 from tools.nodes.head_node import HeadNode, Say, find_head_node
@@ -86,8 +87,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = cluster_parser("Put the training image on the shared file system, for pyxis.")
-    add_framework(parser)
-    parser.add_argument("--engine", choices=ENGINES, help="to build with; the first one that works")
+    add_build_options(parser)
     parser.add_argument("--folder", help="on the shared file system (images/ on Lustre)")
     parser.add_argument("--partition", help="of the worker that does it; the first one with GPUs")
     parser.add_argument(
@@ -95,7 +95,6 @@ def _options() -> argparse.Namespace:
         metavar="REGISTRY/REPOSITORY:TAG@sha256:DIGEST",
         help="an image that was pushed before, instead of this commit's; the registry is not asked from here",
     )
-    parser.add_argument("engine_options", nargs="*", help="after --: options of the engine's build command")
     return parser.parse_args()
 
 

@@ -16,11 +16,8 @@ import re
 import shutil
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
@@ -43,10 +40,10 @@ from manifests.charts import (
     problem_of,
     write_lock,
 )
+from tools.archives import SECONDS_WITHOUT_DATA, download
 from tools.command_line import run_command
 from tools.kubernetes.kubectl import find_helm, run_helm
 
-SECONDS_WITHOUT_DATA = 60
 GIT_SECONDS = 900
 """For one command of git; a repository's commit is some MB."""
 ELSEWHERE = (
@@ -320,25 +317,12 @@ def fetch_archive(archive: Archive, folder: Path) -> Path:
     if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == archive.sha256:
         return path
     print(f"{archive.name} {archive.version}: from {archive.url}", flush=True)
-    try:
-        with urllib.request.urlopen(archive.url, timeout=SECONDS_WITHOUT_DATA) as response:
-            data = response.read()
-    except urllib.error.HTTPError as error:
-        raise ValueError(f"{archive.url} answers {error.code} {error.reason}; {ELSEWHERE}") from None
-    except (OSError, HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise ValueError(f"{archive.url} could not be fetched: {reason}; {ELSEWHERE}") from None
-    digest = hashlib.sha256(data).hexdigest()
-    if digest != archive.sha256:
-        raise ValueError(
-            f"{archive.url} has SHA-256 {digest} ({len(data)} bytes), not {archive.sha256} as in the table; "
-            "it was not kept. A proxy changes files, or somebody has replaced it: look in its publisher's "
-            "index.yaml before you change the table"
-        )
     folder.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_bytes(data)
-    part.rename(path)
+    changed = (
+        "the table has that; it was not kept. A proxy changes files, or somebody has replaced it: look in "
+        "its publisher's index.yaml before you change the table"
+    )
+    download(archive.url, path, archive.sha256, unreached=ELSEWHERE, changed=changed)
     return path
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from botocore.exceptions import ClientError
-
 from config.resource_names import artifact_bucket, image_repository, stack_names
 from config.slurm_cluster import SlurmCluster
-from tools.aws_session import error_code
+from tools.aws_session import if_present
 from tools.images.mirror_downloads import DEPLOY_STORAGE, PREFIX, file_name, image_digest, needed
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -48,10 +46,5 @@ def _files_there(aws: ReadOnlyAws, bucket: str) -> set[str]:
 
 def _is_image_there(aws: ReadOnlyAws, cluster: SlurmCluster, image: dict[str, Any]) -> bool:
     wanted = [{"imageDigest": image_digest(image)}]
-    try:
-        aws.call("ecr", "describe_images", repositoryName=image_repository(cluster), imageIds=wanted)
-    except ClientError as error:
-        if error_code(error) == "ImageNotFoundException":
-            return False
-        raise
-    return True
+    name = image_repository(cluster)
+    return if_present(aws.call, "ecr", "describe_images", repositoryName=name, imageIds=wanted) is not None

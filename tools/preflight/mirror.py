@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from config.resource_names import artifact_bucket, image_repository, stack_names
+from config.resource_names import artifact_bucket, image_repository
 from config.slurm_cluster import SlurmCluster
 from tools.aws_session import if_present
 from tools.images.mirror_downloads import DEPLOY_STORAGE, PREFIX, file_name, image_digest, needed
@@ -20,7 +20,7 @@ def check_mirror(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
     """Nodes that do not find them fail, which is seen only when the cluster has been waited for."""
     if cluster.node_setup.downloads == "internet" or not cluster.prometheus:
         return
-    if not is_deployed(aws, stack_names(cluster).storage):
+    if not is_deployed(aws, cluster, "storage"):
         yield fail(
             SUBJECT,
             "the bucket for them does not exist, and nodes are to find them there at their first start",

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 from config.cluster import Cluster
-from config.resource_names import mlflow, stack_names
+from config.resource_names import mlflow
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.service_quotas import judge, quotas_by_name
+from tools.preflight.service_quotas import Quota, judge_quota, quotas_by_name
 from tools.preflight.stacks import is_deployed
 
 QUOTAS = {
@@ -26,7 +26,7 @@ def check_mlflow(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     name, kind = mlflow(cluster), cluster.mlflow.kind
     names = _names(aws, kind)
     subject = f"MLflow {kind.replace('_', ' ')} {name}"
-    if name in names and is_deployed(aws, stack_names(cluster).storage):
+    if name in names and is_deployed(aws, cluster, "storage"):
         yield ok(subject, "this cluster's own")
         return
     # Apps are told apart by ids, and may have a name in common.
@@ -37,18 +37,9 @@ def check_mlflow(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
             f"change `name`; or, if nobody needs its runs (look into it), `aws sagemaker "
             f"delete-mlflow-tracking-server --tracking-server-name {name}`",
         )
-    quotas = {
-        quota: value
-        for quota, value in quotas_by_name(aws, "sagemaker").items()
-        if QUOTAS[kind].fullmatch(quota)
-    }
-    for quota, value in quotas.items():
-        yield judge(
-            quota_name=quota,
-            service="Amazon SageMaker",
-            value=value,
-            used=len(names),
-        )
+    quotas = [quota for quota in quotas_by_name(aws, "sagemaker") if QUOTAS[kind].fullmatch(quota)]
+    for quota in quotas:
+        yield judge_quota(aws, Quota("sagemaker", "Amazon SageMaker", quota), used=len(names))
     if not quotas:
         yield ok(subject, f"{len(names)} of the kind are here; Service Quotas has no bound of them")
 

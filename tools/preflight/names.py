@@ -15,14 +15,13 @@ from config.resource_names import (
     metrics_log_group,
     node_log_group,
     shell_document,
-    stack_names,
 )
 from config.slurm_cluster import SlurmCluster
 from tools.aws_session import if_present
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.planned import Planned
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.stacks import is_deployed
+from tools.preflight.stacks import Stack, is_deployed
 
 
 def _judge(subject: str, *, found: object, own: bool, action: str) -> Finding:
@@ -37,7 +36,7 @@ def check_cluster_name(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     yield _judge(
         f"name of cluster {cluster.name}",
         found=if_present(aws.call, "sagemaker", "describe_cluster", ClusterName=cluster.name),
-        own=is_deployed(aws, stack_names(cluster).hyperpod),
+        own=is_deployed(aws, cluster, "hyperpod"),
         action="change `name`, or delete that cluster if nobody needs it",
     )
 
@@ -48,7 +47,7 @@ def check_bucket(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     yield _judge(
         f"bucket {bucket}",
         found=if_present(aws.call, "s3", "head_bucket", Bucket=bucket),
-        own=is_deployed(aws, stack_names(cluster).storage),
+        own=is_deployed(aws, cluster, "storage"),
         action="an earlier cluster of this name left it: look into it, then change `name`, or delete it with "
         "all versions (S3 console: Empty, then Delete)",
     )
@@ -59,7 +58,7 @@ def check_repository(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     yield _judge(
         f"image repository {name}",
         found=if_present(aws.call, "ecr", "describe_repositories", repositoryNames=[name]),
-        own=is_deployed(aws, stack_names(cluster).storage),
+        own=is_deployed(aws, cluster, "storage"),
         action="change `name`; or, if nobody needs its images (look into it), delete it",
     )
 
@@ -69,7 +68,7 @@ def check_document(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]
     yield _judge(
         f"SSM document {name}",
         found=if_present(aws.call, "ssm", "describe_document", Name=name),
-        own=is_deployed(aws, stack_names(cluster).hyperpod),
+        own=is_deployed(aws, cluster, "hyperpod"),
         action=f"change `name`, or `aws ssm delete-document --name {name}`",
     )
 
@@ -79,34 +78,33 @@ def check_kubernetes_cluster(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[
     yield _judge(
         f"name of EKS cluster {name}",
         found=if_present(aws.call, "eks", "describe_cluster", name=name),
-        own=is_deployed(aws, stack_names(cluster).hyperpod),
+        own=is_deployed(aws, cluster, "hyperpod"),
         action="change `name`, or delete that cluster if nobody needs it",
     )
 
 
 def check_storage_log_groups(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    stack = stack_names(cluster).storage
-    yield _log_group(aws, lustre_log_group(cluster), stack)
+    yield _log_group(aws, cluster, lustre_log_group(cluster), "storage")
     if cluster.prometheus:
-        yield _log_group(aws, metrics_log_group(cluster), stack)
+        yield _log_group(aws, cluster, metrics_log_group(cluster), "storage")
 
 
 def check_node_log_group(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
-    yield _log_group(aws, node_log_group(cluster), stack_names(cluster).hyperpod)
+    yield _log_group(aws, cluster, node_log_group(cluster), "hyperpod")
 
 
 def check_planned_log_groups(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     """Of the control plane and of pods: EKS and agents may have made them in an earlier cluster's time."""
     for name in planned.log_groups:
-        yield _log_group(aws, name, stack_names(cluster).hyperpod)
+        yield _log_group(aws, cluster, name, "hyperpod")
 
 
-def _log_group(aws: ReadOnlyAws, name: str, stack: str) -> Finding:
+def _log_group(aws: ReadOnlyAws, cluster: Cluster, name: str, stack: Stack) -> Finding:
     groups = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=name)
     return _judge(
         f"log group {name}",
         found=next((group for group in groups if group["logGroupName"] == name), None),
-        own=is_deployed(aws, stack),
+        own=is_deployed(aws, cluster, stack),
         action=f"`aws logs delete-log-group --log-group-name {name}`",
     )
 
@@ -119,7 +117,7 @@ def check_key_alias(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     yield _judge(
         f"KMS {name}",
         found=next((alias for alias in aliases if alias["AliasName"] == name), None),
-        own=is_deployed(aws, stack_names(cluster).storage),
+        own=is_deployed(aws, cluster, "storage"),
         action="the key may still be needed to read what it encrypted; "
         f"`aws kms delete-alias --alias-name {name}` frees the name and leaves the key",
     )

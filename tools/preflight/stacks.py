@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from config.cluster import Cluster
 from config.resource_names import stack_names, wanted_stacks
@@ -12,6 +13,8 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 
 NEVER_CREATED = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED"}
 """The first creation failed: CloudFormation takes nothing but a deletion."""
+Stack = Literal["network", "storage", "hyperpod", "observability", "studio"]
+"""Kind of a cluster's stack: a field of ``stack_names``."""
 
 
 def stack_status(aws: ReadOnlyAws, name: str) -> str | None:
@@ -21,9 +24,9 @@ def stack_status(aws: ReadOnlyAws, name: str) -> str | None:
     return None if status == "REVIEW_IN_PROGRESS" else status
 
 
-def is_deployed(aws: ReadOnlyAws, name: str) -> bool:
+def is_deployed(aws: ReadOnlyAws, cluster: Cluster, stack: Stack) -> bool:
     """Whether the stack holds resources that the next deployment keeps."""
-    status = stack_status(aws, name)
+    status = stack_status(aws, getattr(stack_names(cluster), stack))
     return status is not None and status not in NEVER_CREATED
 
 

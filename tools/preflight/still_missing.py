@@ -7,14 +7,13 @@ from collections import Counter
 from config.address_demand import address_takers
 from config.cluster import Cluster
 from config.eks_cluster import EksInstanceGroup
-from config.resource_names import stack_names
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed
 
 
 def missing_nodes(aws: ReadOnlyAws, cluster: Cluster) -> Cluster:
     """The cluster with as many nodes in each group as are still to come, also by Karpenter."""
-    if not is_deployed(aws, stack_names(cluster).hyperpod):
+    if not is_deployed(aws, cluster, "hyperpod"):
         return cluster
     described = aws.call("sagemaker", "describe_cluster", ClusterName=cluster.name)
     present = {
@@ -33,11 +32,10 @@ def missing_nodes(aws: ReadOnlyAws, cluster: Cluster) -> Cluster:
 
 def missing_addresses(aws: ReadOnlyAws, cluster: Cluster) -> Counter[str]:
     """Addresses that the next deployment takes, by zone id; what a deployed stack made it has already."""
-    names = stack_names(cluster)
-    held: tuple[str, ...] = ("network.",) if is_deployed(aws, names.network) else ()
-    if is_deployed(aws, names.storage):
+    held: tuple[str, ...] = ("network.",) if is_deployed(aws, cluster, "network") else ()
+    if is_deployed(aws, cluster, "storage"):
         held += ("storage.", "accounting_database")
-    if is_deployed(aws, names.hyperpod):
+    if is_deployed(aws, cluster, "hyperpod"):
         held += ("kubernetes",)
     return Counter(
         {

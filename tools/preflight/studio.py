@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.cluster import Cluster
-from config.resource_names import stack_names
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.instance_quotas import SERVICE
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -14,15 +13,15 @@ from tools.preflight.stacks import is_deployed
 
 RUNNING = "Studio JupyterLab Apps running on {} instances"
 """As Service Quotas names it."""
-DOMAINS = Quota("sagemaker", "L-B683BCB0", SERVICE, "Total domains")
+DOMAINS = Quota("sagemaker", SERVICE, "Total domains", "L-B683BCB0")
 PROFILES = Quota(
-    "sagemaker", "L-AC46C40F", SERVICE, "Maximum number of Studio user profiles allowed per account"
+    "sagemaker", SERVICE, "Maximum number of Studio user profiles allowed per account", "L-AC46C40F"
 )
 
 
 def check_domains(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Room for the domain and its profiles, until it is there."""
-    if not cluster.studio or is_deployed(aws, stack_names(cluster).studio):
+    if not cluster.studio or is_deployed(aws, cluster, "studio"):
         return
     domains = aws.items("sagemaker", "list_domains", "Domains")
     profiles = aws.items("sagemaker", "list_user_profiles", "UserProfiles")

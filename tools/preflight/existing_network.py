@@ -37,20 +37,19 @@ def check_existing_vpc(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         yield fail(
             subject, f"its ranges are {', '.join(cidrs)}", f"set network.cidr (now {network.cidr}) to one"
         )
-    for attribute in ("enableDnsSupport", "enableDnsHostnames"):
+    for attribute, option in (
+        ("enableDnsSupport", "enable-dns-support"),
+        ("enableDnsHostnames", "enable-dns-hostnames"),
+    ):
         answer = aws.call("ec2", "describe_vpc_attribute", VpcId=network.vpc_id, Attribute=attribute)
         if not answer[attribute[0].upper() + attribute[1:]]["Value"]:
             yield fail(
                 subject,
                 f"{attribute} is off; FSx and the interface endpoints are reached by name",
-                f"`aws ec2 modify-vpc-attribute --vpc-id {network.vpc_id} --{_option(attribute)}`",
+                f"`aws ec2 modify-vpc-attribute --vpc-id {network.vpc_id} --{option}`",
             )
     for subnet in network.private_subnets:
         yield from _check_subnet(aws, cluster, network, subnet)
-
-
-def _option(attribute: str) -> str:
-    return {"enableDnsSupport": "enable-dns-support", "enableDnsHostnames": "enable-dns-hostnames"}[attribute]
 
 
 def _check_subnet(
@@ -73,19 +72,14 @@ def _check_subnet(
             yield fail(subject, f"{field} is {found[key]}, the file says {told}", f"set it to {found[key]}")
     if found.get("MapPublicIpOnLaunch"):
         yield fail(subject, "gives its nodes public addresses", "name a private subnet")
-    yield _addresses(aws, cluster, subnet, free=found["AvailableIpAddressCount"])
-
-
-def _addresses(aws: ReadOnlyAws, cluster: Cluster, subnet: ExistingSubnet, *, free: int) -> Finding:
-    subject = f"subnet {subnet.subnet_id}"
     needed = missing_addresses(aws, cluster)[subnet.availability_zone_id]
+    free = found["AvailableIpAddressCount"]
+    said = f"{needed} addresses needed, {free} free"
     if free < needed:
-        return fail(
-            subject,
-            f"{needed} addresses needed, {free} free",
-            "name a larger subnet, or fewer instances (a P5 takes 32 addresses, on EKS 60)",
-        )
-    return ok(subject, f"{needed} addresses needed, {free} free")
+        action = "name a larger subnet, or fewer instances (a P5 takes 32 addresses, on EKS 60)"
+        yield fail(subject, said, action)
+    else:
+        yield ok(subject, said)
 
 
 def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:

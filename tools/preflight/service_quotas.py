@@ -68,11 +68,8 @@ def judge(
     subject = subject or f"quota {quota.name}"
     need = f"{needed:,.10g} {unit} needed".replace("  ", " ") + (f", {used:,.10g} in use" if used else "")
     if value is None:
-        return warn(
-            subject,
-            f"no quota '{quota.name}' here; {need}",
-            f"look for it in Service Quotas, {quota.service}",
-        )
+        action = f"look for it in Service Quotas, {quota.service}"
+        return warn(subject, f"no quota '{quota.name}' here; {need}", action)
     if used + needed > value:
         return fail(
             subject,

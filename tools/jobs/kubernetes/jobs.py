@@ -13,7 +13,7 @@ from tools.images.build import DEFAULT_FRAMEWORK, FRAMEWORK_OF, NEURON
 from tools.jobs.kubernetes import watch
 from tools.jobs.kubernetes.files import write_files
 from tools.jobs.kubernetes.image import commit_image, image_note
-from tools.jobs.kubernetes.job_state import active_jobs, kind_of, place_problems
+from tools.jobs.kubernetes.job_state import KINDS, active_jobs, place_problems
 from tools.jobs.kubernetes.placement import EksWanted, chosen_namespace, chosen_team, groups_of_type
 from tools.jobs.kubernetes.request import pod_job
 from tools.jobs.scheduler import Scheduler, print_found
@@ -140,7 +140,7 @@ def create(kubectl: Kubectl, job: PodJob) -> None:
     Raises:
         ValueError: if the cluster refuses one of them; then neither is there.
     """
-    manifest, kind = job_manifest(job), kind_of(job.operator)
+    manifest, kind = job_manifest(job), KINDS[job.operator]
     try:
         if unknown := dropped(manifest["spec"], kubectl.create(manifest, dry_run=True)["spec"], "spec"):
             raise Refused(

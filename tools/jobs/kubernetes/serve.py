@@ -41,15 +41,7 @@ def main() -> int:
     cluster = load_eks_cluster(options.cluster)
     image = options.image or commit_image(cluster, options.profile)
     endpoint = load_endpoint(options.endpoint, {"image": image, "model": options.model}, "eks")
-    service = pod_service(
-        cluster,
-        endpoint,
-        team=options.team,
-        priority=options.priority,
-        namespace=options.namespace,
-        group=options.group,
-        version=code_revision(),
-    )
+    service = pod_service(cluster, endpoint, options, version=code_revision())
     objects = manifests(service)
     if options.to:
         options.to.mkdir(parents=True, exist_ok=True)
@@ -89,16 +81,15 @@ def _options() -> argparse.Namespace:
 
 
 def pod_service(
-    cluster: EksCluster,
-    endpoint: Endpoint,
-    *,
-    team: str | None,
-    priority: str | None,
-    namespace: str | None,
-    group: str | None,
-    version: str,
+    cluster: EksCluster, endpoint: Endpoint, options: argparse.Namespace, *, version: str
 ) -> PodService:
     """What the endpoint file says, on nodes of the cluster.
+
+    Args:
+        cluster: has the nodes.
+        endpoint: what is served.
+        options: ``team``, ``priority``, ``namespace`` and ``group`` of the command line.
+        version: of the code.
 
     Raises:
         ValueError: listing all that does not fit together.
@@ -106,18 +97,18 @@ def pod_service(
     asked = endpoint.kubernetes
     assert asked is not None  # load_endpoint has seen to it
     problems: list[str] = []
-    whose = chosen_team(cluster, team, problems) if namespace is None else None
-    queue, priority_class = queue_names(whose, chosen_priority(cluster, priority, whose, problems))
+    team = chosen_team(cluster, options.team, problems) if options.namespace is None else None
+    queue, priority = queue_names(team, chosen_priority(cluster, options.priority, team, problems))
     mount = cluster.storage.lustre.mount_path
     if not shared_files(cluster).has(endpoint.model) or PurePosixPath(endpoint.model) == PurePosixPath(mount):
         problems.append(f"MODEL: got {endpoint.model}; pods read folders below {mount}")
-    groups = groups_of_type(cluster, group, problems)
+    groups = groups_of_type(cluster, options.group, problems)
     if problems:
         raise ValueError(listed(problems))
     limits = ServeSettings.of(endpoint.limits.environment)
     return PodService(
         name=endpoint.name,
-        namespace=chosen_namespace(namespace, whose),
+        namespace=chosen_namespace(options.namespace, team),
         image=endpoint.image,
         version=version,
         model=str(PurePosixPath(endpoint.model).relative_to(mount)),
@@ -127,14 +118,14 @@ def pod_service(
         num_gpus=asked.gpus,
         num_cpus=asked.cpus,
         memory_gib=asked.memory_gib,
-        node_labels=node_labels(groups, by_name=group is not None),
+        node_labels=node_labels(groups, by_name=options.group is not None),
         tolerations=tolerations(groups),
         user=TRAINING_UID,
         startup_seconds=endpoint.startup_seconds,
         drain_seconds=limits.drain_seconds,
         timeout_seconds=limits.timeout_seconds,
         queue=queue,
-        priority=priority_class,
+        priority=priority,
     )
 
 

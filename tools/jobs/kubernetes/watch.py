@@ -14,9 +14,9 @@ from typing import Any
 from tools.command_line import format_table
 from tools.jobs.delivery import Delivery
 from tools.jobs.kubernetes.job_state import (
+    KINDS,
     has_begun,
     has_ended,
-    kind_of,
     list_jobs,
     pod_problems,
     queue_problems,
@@ -104,15 +104,11 @@ def _messages(job: Mapping[str, Any]) -> list[str]:
 def _age(created: str | None) -> str:
     if not created:
         return ""
-    seconds = (datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()
-    minutes, hours = int(seconds // 60), int(seconds // 3600)
-    return (
-        f"{hours // 24}d{hours % 24}h"
-        if hours >= 48
-        else f"{hours}h{minutes % 60}m"
-        if hours
-        else f"{minutes}m"
-    )
+    minutes = int((datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds() // 60)
+    hours = minutes // 60
+    if hours >= 48:
+        return f"{hours // 24}d{hours % 24}h"
+    return f"{hours}h{minutes % 60}m" if hours else f"{minutes}m"
 
 
 def _pods(kubectl: Kubectl, name: str) -> list[dict[str, Any]]:
@@ -182,9 +178,8 @@ def _why_not_begun(kubectl: Kubectl, job: Mapping[str, Any], pods: list[dict[str
 def cancel(kubectl: Kubectl, operator: Operator, job: Mapping[str, Any]) -> int:
     """Have its processes save and end: Kubernetes sends SIGTERM, and waits for them."""
     name = job["metadata"]["name"]
-    was_over = has_ended(job)
-    kubectl.delete(kind_of(operator), name)
-    if was_over:
+    kubectl.delete(KINDS[operator], name)
+    if has_ended(job):
         print(f"job {name} had ended ({state(job)}) and is removed, with its pods' logs")
         return 0
     print(f"job {name} is asked to save and to end, within {SAVE_SECONDS} s: make tail TARGET=eks JOB={name}")

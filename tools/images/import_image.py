@@ -11,7 +11,6 @@ import getpass
 import os
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -67,8 +66,8 @@ def main() -> int:
     cluster = load_slurm_cluster(options.cluster)
     folder = shared_folder(cluster, options.folder)
     partition, num_cpus = place(cluster, options.partition)
-    if options.reference:
-        job = ImportJob(partition, num_cpus, options.reference, image_file(folder, options.reference))
+    if reference := options.reference:
+        job = ImportJob(partition, num_cpus, reference, image_file(folder, reference))
         _import(find_head_node(cluster, options.profile), job, options.cluster)
         return 0
     revision = read_revision(REPOSITORY)
@@ -77,7 +76,7 @@ def main() -> int:
     head = find_head_node(cluster, options.profile)
     ecr = aws_client(open_session(region=cluster.region, profile=options.profile), "ecr")
     repository = find_repository(ecr, image_repository(cluster))
-    digest = _digest_in_registry(ecr, repository, revision, framework, options.engine, options.engine_options)
+    digest = _digest_in_registry(ecr, repository, revision, framework, options)
     reference = f"{repository.uri}:{registry_tag(revision, framework)}@{digest}"
     _import(head, ImportJob(partition, num_cpus, reference, image_file(folder, reference)), options.cluster)
     # Last: meanwhile the scan has had its time.
@@ -143,8 +142,7 @@ def _digest_in_registry(
     repository: Repository,
     revision: Revision,
     framework: Framework,
-    engine_name: str | None,
-    options: Sequence[str],
+    options: argparse.Namespace,
 ) -> str:
     """Of the commit's image; built and pushed if it is not there."""
     tag = registry_tag(revision, framework)
@@ -154,14 +152,14 @@ def _digest_in_registry(
         print(f"{name} is there already: not built again", file=sys.stderr)
         return digest
     try:
-        engine = find_engine(engine_name)
+        engine = find_engine(options.engine)
     except ValueError as error:
         raise ValueError(
             f"{name} is not in the registry yet, and cannot be built here: {error}. Or run `make image push` "
             "on another machine, and this again"
         ) from None
-    if options or not engine.has_image(local_tag(revision, framework)):
-        build_image(engine, REPOSITORY, revision, options, framework)
+    if options.engine_options or not engine.has_image(local_tag(revision, framework)):
+        build_image(engine, REPOSITORY, revision, options.engine_options, framework)
     return push_image(ecr, repository, revision, framework, engine)
 
 

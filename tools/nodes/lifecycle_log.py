@@ -92,12 +92,8 @@ def read_events(logs: Any, log_group: str, streams: Sequence[str], *, since_ms: 
         )
         for page in pages:
             for event in page["events"]:
-                yield Event(
-                    stream=event["logStreamName"],
-                    id=event["eventId"],
-                    time_ms=event["timestamp"],
-                    text=event["message"].rstrip("\n"),
-                )
+                text = event["message"].rstrip("\n")
+                yield Event(event["logStreamName"], event["eventId"], event["timestamp"], text)
 
 
 def newest_run(events: Sequence[Event]) -> list[Event]:

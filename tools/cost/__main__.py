@@ -57,12 +57,11 @@ def bill_table(bill: Bill) -> str:
     rows = []
     for line in bill.lines:
         dimensions = line.item.dimensions + (" *" if _is_borrowed(line, bill) else "")
-        known = line.price is not None
-        amounts = _amounts(line.monthly_usd) if known else ("not known", "not known")
-        rows.append((line.item.service, dimensions, *amounts))
+        amounts = _amounts(line.monthly_usd) if line.price else ("not known", "not known")
+        rows.append([line.item.service, dimensions, *amounts])
     least = "at least " if bill.lacking else ""
     mark = "*" if _borrowed_usd(bill) else ""
-    rows.append(("Total", mark, *(f"{least}{amount}" for amount in _amounts(bill.monthly_usd))))
+    rows.append(["Total", mark, *(f"{least}{amount}" for amount in _amounts(bill.monthly_usd))])
     return format_table(header, rows)
 
 

@@ -11,7 +11,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from config.facts.instance_catalogue import instance_type
 from config.reading.loader import load_slurm_cluster
@@ -78,7 +78,8 @@ def _mirror_files(s3: Any, bucket: str, files: list[dict[str, str]]) -> None:
         name = file_name(entry)
         key = f"{PREFIX}/{name}"
         checksum = base64.b64encode(bytes.fromhex(entry["sha256"])).decode()
-        if _checksum_there(s3, bucket, key) == checksum:
+        there = if_present(s3.head_object, Bucket=bucket, Key=key, ChecksumMode="ENABLED")
+        if there and there.get("ChecksumSHA256") == checksum:
             print(f"{name}: there already")
             continue
         with tempfile.TemporaryDirectory() as folder:
@@ -87,11 +88,6 @@ def _mirror_files(s3: Any, bucket: str, files: list[dict[str, str]]) -> None:
             with path.open("rb") as body:
                 s3.put_object(Bucket=bucket, Key=key, Body=body, ChecksumSHA256=checksum)
         print(f"{name}: uploaded to s3://{bucket}/{key}")
-
-
-def _checksum_there(s3: Any, bucket: str, key: str) -> str | None:
-    head = if_present(s3.head_object, Bucket=bucket, Key=key, ChecksumMode="ENABLED")
-    return cast(str | None, head and head.get("ChecksumSHA256"))
 
 
 def _mirror_image(ecr: Any, repository: str, image: dict[str, Any]) -> bool:

@@ -77,9 +77,7 @@ def _show_control_plane(logs: Any, cluster: EksCluster, options: argparse.Namesp
         # The part of the control plane: its stream's name without the id of its instance.
         print(f"{event.stream.rpartition('-')[0]}: {event.text}", flush=True)
 
-    def read(since_ms: int) -> list[Event]:
-        return read_control_plane(logs, cluster, since_ms=since_ms)
-
+    read = partial(read_control_plane, logs, cluster)
     events = read(now_ms - (options.since or DEFAULT_SINCE_MS))
     for event in events:
         tell(event)
@@ -230,7 +228,7 @@ def _follow(
                 tell(event)
 
 
-def read_control_plane(logs: Any, cluster: EksCluster, *, since_ms: int) -> list[Event]:
+def read_control_plane(logs: Any, cluster: EksCluster, since_ms: int) -> list[Event]:
     """Events of all parts but the audit log since a time, in the order of their times.
 
     Raises:

@@ -60,7 +60,10 @@ def main() -> int:
         number_bytes=4 if config.train.precision == "fp32" else 2,
         attention="window" if place.hardware.is_neuron else "flash",
     )
-    check_sharding(layout)
+    if layout.world_size % layout.shards:
+        raise ValueError(
+            f"parallel.shard_size: got {layout.shards}; it must divide the {layout.world_size} GPUs"
+        )
     if place.hardware.is_neuron and (problems := xla_violations(config)):
         raise ValueError(listed(problems))
     print(f"{config.name} on {place.group.name} of {cluster.name}\n")
@@ -84,14 +87,6 @@ def main() -> int:
         sep="\n",
     )
     return 0
-
-
-def check_sharding(layout: Layout) -> None:
-    """Raise ValueError for shard groups that the GPUs do not divide into."""
-    if layout.world_size % layout.shards:
-        raise ValueError(
-            f"parallel.shard_size: got {layout.shards}; it must divide the {layout.world_size} GPUs"
-        )
 
 
 def lustre_bytes_per_second(cluster: AnyCluster) -> float:

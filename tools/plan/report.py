@@ -131,10 +131,9 @@ def time_and_money(
     else:
         lines.append(f"no price is known of {place.group.instance_type}: make prices REGION={cluster.region}")
     if co2:
-        kwh = [energy_kwh(place.gpu, place.world_size, hours) for hours in (hours_low, hours_high)]
-        grams = grid_grams_per_kwh(cluster.region)
-        mass = _span(kwh[0] * grams / 1e6, kwh[1] * grams / 1e6, "{:.3g}")
-        energy = _span(*kwh, "{:,.0f}")
+        low, high = (energy_kwh(place.gpu, place.world_size, hours) for hours in (hours_low, hours_high))
+        mass = _span(low, high, "{:.3g}", grid_grams_per_kwh(cluster.region) / 1e6)
+        energy = _span(low, high, "{:,.0f}")
         lines.append(
             f"{mass} t CO2e by the grid of {cluster.region} for {energy} kWh (at full load; docs/cost.md)"
         )

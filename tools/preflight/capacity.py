@@ -83,7 +83,12 @@ def _check_plan(
     subject = f"training plan {name}"
     plan = if_present(aws.call, "sagemaker", "describe_training_plan", TrainingPlanName=name)
     if plan is None:
-        yield _missing(subject, cluster.region)
+        yield fail(
+            subject,
+            f"there is no such plan in this account and {cluster.region}",
+            "copy the ARN of `aws sagemaker list-training-plans`, or remove training_plan_arn to run on "
+            "demand",
+        )
         return
     if plan["TrainingPlanArn"] != arn:
         yield fail(
@@ -100,14 +105,6 @@ def _check_plan(
             f"buy a plan whose target is {TARGET}",
         )
     yield from _capacity(subject, cluster, plan, groups)
-
-
-def _missing(subject: str, region: str) -> Finding:
-    return fail(
-        subject,
-        f"there is no such plan in this account and {region}",
-        "copy the ARN of `aws sagemaker list-training-plans`, or remove training_plan_arn to run on demand",
-    )
 
 
 def _status(subject: str, plan: dict[str, Any]) -> Finding:

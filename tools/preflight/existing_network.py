@@ -178,7 +178,8 @@ def _judge_way_out(subject: str, cluster: Cluster, route: dict[str, Any] | None)
             "no way out to the internet, from where nodes get images of operators and plugins",
             "name subnets whose route table leads to a NAT gateway",
         )
-    if route is None and _nodes_download(cluster):
+    is_fetching = isinstance(cluster, SlurmCluster) and cluster.node_setup.downloads == "internet"
+    if route is None and is_fetching and cluster.prometheus:
         return fail(
             subject,
             "no way out to the internet, from where nodes fetch what prometheus needs",
@@ -199,15 +200,6 @@ def _judge_way_out(subject: str, cluster: Cluster, route: dict[str, Any] | None)
             subject, "the default route is an internet gateway: a public subnet", "name private subnets"
         )
     return ok(subject, "there is a way out to the internet")
-
-
-def _nodes_download(cluster: Cluster) -> bool:
-    """Whether the set-up of Slurm's nodes fetches from the internet."""
-    return (
-        isinstance(cluster, SlurmCluster)
-        and cluster.prometheus
-        and cluster.node_setup.downloads == "internet"
-    )
 
 
 def _without_s3(subject: str, way_out: dict[str, Any] | None) -> Finding:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tools.kubernetes.kubectl import Kubectl, Refused
-from workloads.launch.pod_job import QUEUE_LABEL, STAGE_LABEL, Operator, PodSettings
+from workloads.launch.pod_job import QUEUE_LABEL, Operator, PodSettings
 
 WORKLOAD_KIND, QUEUE_KIND = "workloads.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io"
 IN_ORDER = ("ContainerCreating", "PodInitializing")
@@ -54,17 +54,6 @@ def state(job: Mapping[str, Any]) -> str:
 
 def has_ended(job: Mapping[str, Any]) -> bool:
     return state(job) in ENDED
-
-
-def active_jobs(
-    kubectl: Kubectl, operator: Operator, labels: Mapping[str, str], *, stages: Sequence[str]
-) -> list[str]:
-    """Names of jobs of these stages that have not ended."""
-    return [
-        job["metadata"]["name"]
-        for job in list_jobs(kubectl, operator, labels)
-        if job["metadata"]["labels"].get(STAGE_LABEL) in stages and not has_ended(job)
-    ]
 
 
 def pod_problems(pod: Mapping[str, Any]) -> list[str]:

@@ -13,14 +13,14 @@ from tools.images.build import DEFAULT_FRAMEWORK, FRAMEWORK_OF, NEURON
 from tools.jobs.kubernetes import watch
 from tools.jobs.kubernetes.files import write_files
 from tools.jobs.kubernetes.image import commit_image, image_note
-from tools.jobs.kubernetes.job_state import KINDS, active_jobs, place_problems
+from tools.jobs.kubernetes.job_state import KINDS, has_ended, list_jobs, place_problems
 from tools.jobs.kubernetes.placement import EksWanted, chosen_namespace, chosen_team, groups_of_type
 from tools.jobs.kubernetes.request import pod_job
 from tools.jobs.scheduler import Scheduler, print_found
 from tools.jobs.work import NamedRun
 from tools.kubernetes.kubectl import Kubectl, Refused, open_kubectl
 from workloads.launch.kubernetes_job import config_map, job_manifest
-from workloads.launch.pod_job import RUN_LABEL, PodJob
+from workloads.launch.pod_job import RUN_LABEL, STAGE_LABEL, PodJob
 from workloads.stages import STAGES
 
 
@@ -124,12 +124,14 @@ def check_place(kubectl: Kubectl, job: PodJob) -> None:
             "jobs, --service-account names another"
         )
     training = [name for name, stage in STAGES.items() if stage.trains]
-    if job.stage in training:
-        problems += [
-            f"run {job.run} is being trained by job {name}; make cancel TARGET=eks JOB={name}, or give "
-            "another name="
-            for name in active_jobs(kubectl, job.operator, {RUN_LABEL: job.run}, stages=training)
-        ]
+    same_run = list_jobs(kubectl, job.operator, {RUN_LABEL: job.run}) if job.stage in training else []
+    for found in same_run:
+        name = found["metadata"]["name"]
+        if found["metadata"]["labels"].get(STAGE_LABEL) in training and not has_ended(found):
+            problems.append(
+                f"run {job.run} is being trained by job {name}; make cancel TARGET=eks JOB={name}, or give "
+                "another name="
+            )
     if problems:
         raise ValueError("\n".join(problems))
 

@@ -46,6 +46,7 @@ def pod_job(
     place = placement(cluster, wanted, problems)
     work = work_of(run, overrides, wanted, place, place.folder, shared_files(cluster), problems)
     cpus, memory_gib = place.share(wanted.stage)
+    has_account = cluster.mlflow and place.namespace in job_namespaces(cluster)
     queue, priority = queue_names(place.team, place.priority)
     return PodJob(
         name=_job_name(wanted.stage, _slug(work.run)),
@@ -77,15 +78,10 @@ def pod_job(
         priority=priority,
         preferred_topology=wanted.preferred_topology,
         required_topology=wanted.required_topology,
-        service_account=wanted.service_account or _service_account(cluster, place.namespace),
+        service_account=wanted.service_account or (JOB_SERVICE_ACCOUNT if has_account else None),
         hang_seconds=wanted.hang_seconds,
         max_retries=wanted.num_retries,
     )
-
-
-def _service_account(cluster: EksCluster, namespace: str) -> str | None:
-    """That of jobs, where the cluster has one."""
-    return JOB_SERVICE_ACCOUNT if cluster.mlflow and namespace in job_namespaces(cluster) else None
 
 
 def _slug(name: str) -> str:

@@ -7,7 +7,6 @@ import getpass
 import json
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
 
 from config.slurm_cluster import SlurmCluster
 from tools.jobs import code_version
@@ -15,7 +14,7 @@ from tools.jobs.delivery import Delivery
 from tools.jobs.scheduler import Scheduler, print_found
 from tools.jobs.slurm.request import SlurmWanted, job_request, job_user, user_folder
 from tools.jobs.work import NamedRun
-from tools.nodes.head_node import HeadNode, find_head_node, slurm_is_here
+from tools.nodes.head_node import find_head_node, slurm_is_here
 from tools.nodes.node_session import BrokenSession
 
 PROGRAM = Path(__file__).with_name("jobs_on_cluster.sh")
@@ -72,14 +71,20 @@ class SlurmJobs(Scheduler):
             code = code_version.copy_here(cluster, folder)
         else:
             code = code_version.bring(cluster, head, options.profile)
+            refusal: list[str] = []
             lustre = cluster.storage.lustre.mount_path
-            said: list[str] = []
             if folder.startswith(f"{lustre}/{user}/") and head.run_as_root(
-                _MAKE_FOLDER, [lustre, user], said.append
+                _MAKE_FOLDER, [lustre, user], refusal.append
             ):
-                raise ValueError(f"{head.name}: {lustre}/{user} cannot be made: " + "\n".join(said))
+                raise ValueError(f"{head.name}: {lustre}/{user} cannot be made: " + "\n".join(refusal))
         named = f"{folder}/code/{code_version.code_hash()}"
-        found = _submit(head, user, code, request | {"job": request["job"] | {"code": named}})
+        request["job"]["code"] = named
+        command = ["bash", "-c", _WITH_CODE, "submit", named, code]
+        command += ["python3", "-s", "-B", "-m", SUBMIT_MODULE, json.dumps(request)]
+        said: list[str] = []
+        if head.run(user, command, said.append):
+            raise ValueError("\n".join(said).removeprefix("error: "))
+        found = json.loads(said[-1])
         print_found(found, follow=f"make tail JOB={found['job']}, make status, make fetch JOB={found['job']}")
         return 0
 
@@ -101,14 +106,3 @@ class SlurmJobs(Scheduler):
         """Return the jobs' user, and their folder."""
         user = job_user(self._cluster, options.user, getpass.getuser() if slurm_is_here() else None)
         return user, options.folder or user_folder(self._cluster, user)
-
-
-def _submit(head: HeadNode, user: str, code: str, request: dict[str, Any]) -> dict[str, str]:
-    said: list[str] = []
-    command = ["bash", "-c", _WITH_CODE, "submit", request["job"]["code"], code]
-    command += ["python3", "-s", "-B", "-m", SUBMIT_MODULE, json.dumps(request)]
-    status = head.run(user, command, said.append)
-    if status:
-        raise ValueError("\n".join(said).removeprefix("error: "))
-    found: dict[str, str] = json.loads(said[-1])
-    return found

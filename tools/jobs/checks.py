@@ -84,14 +84,12 @@ def listed(problems: list[str]) -> str:
     return f"{len(problems)} problem(s)\n" + "\n".join(f"  {problem}" for problem in problems)
 
 
-def accelerators_of(
-    hardware: InstanceType, stage: str, asked: int | None, problems: list[str], *, option: str
-) -> int:
+def accelerators_of(hardware: InstanceType, wanted: Wanted, problems: list[str], *, option: str) -> int:
     """How many a job takes of each node; ``option`` is the one that chose the hardware."""
+    stage, found = wanted.stage, hardware.num_accelerators
     if stage == "data":
         return 0
-    found = hardware.num_accelerators
-    number = found if asked is None else asked
+    number = found if wanted.gpus_per_node is None else wanted.gpus_per_node
     if hardware.is_neuron and number and stage not in NEURON_STAGES:
         problems.append(
             f"{option}: {hardware.name} has {hardware.accelerator}, on which only {', '.join(NEURON_STAGES)} "

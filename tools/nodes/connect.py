@@ -118,7 +118,16 @@ def _connect_node(
         host = cluster.name if wanted == HEAD else f"{cluster.name}-{node.name}"
         user = options.user or NODE_USERS[cluster.scheduler]
         block = host_block(host=host, user=user, instance_id=node.instance_id, start_session=command)
-        _configure_ssh(options.ssh_config, host, block)
+        if options.ssh_config == PRINT:
+            print(block)
+            return 0
+        path = options.ssh_config
+        done = "wrote" if write_block(path.expanduser(), host=host, block=block) else "already had"
+        print(f"{path}: {done} Host {host}; connect with `ssh {host}`")
+        print(
+            "Your public key must be in ~/.ssh/authorized_keys on the node: append it in a `make connect` "
+            "shell. After the node is replaced, run this again."
+        )
         return 0
     if found.status != "InService":
         print(f"note: the cluster is {found.status} {found.failure}".rstrip(), file=sys.stderr)
@@ -131,18 +140,6 @@ def _connect_node(
     check_programs()
     # The aws command takes this one's place, and owns the terminal and its signals.
     os.execvp(command[0], command)
-
-
-def _configure_ssh(path: Path, host: str, block: str) -> None:
-    if path == PRINT:
-        print(block)
-        return
-    changed = write_block(path.expanduser(), host=host, block=block)
-    print(f"{path}: {'wrote' if changed else 'already had'} Host {host}; connect with `ssh {host}`")
-    print(
-        "Your public key must be in ~/.ssh/authorized_keys on the node: append it in a `make connect` shell. "
-        "After the node is replaced, run this again."
-    )
 
 
 def host_block(*, host: str, user: str, instance_id: str, start_session: Sequence[str]) -> str:

@@ -43,16 +43,8 @@ class Speed:
     """Share of GPUs with a pack in an average round of a step."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Of a finished run."""
-
-    gpu: str
-    mfu: float
-
-
-def read_measured(path: Path) -> Measured:
-    """From a run's ``results.json``.
+def read_measured(path: Path) -> tuple[str, float]:
+    """The accelerator of a finished run and its MFU, from ``results.json``.
 
     Raises:
         ValueError: if it is not one, or the run was on a device whose peak is not known, as a CPU.
@@ -70,7 +62,7 @@ def read_measured(path: Path) -> Measured:
             f"--measured: {path} is of a run on {device}, for which no MFU is known; give one of a GPU:"
             f" {', '.join(PEAKS)}"
         )
-    return Measured(gpu, mfu)
+    return gpu, mfu
 
 
 def flops_per_residue(layout: Layout) -> float:
@@ -86,8 +78,10 @@ def flops_per_residue(layout: Layout) -> float:
     return weights + 12 * shape.layers * shape.hidden * min(MEAN_LENGTH, longest)
 
 
-def speed(layout: Layout, *, gpu: str, mfu: float | None = None, measured: Measured | None = None) -> Speed:
-    """With a share of the peak that is given, else measured, else published.
+def speed(
+    layout: Layout, *, gpu: str, mfu: float | None = None, measured: tuple[str, float] | None = None
+) -> Speed:
+    """With a share of the peak that is given, else measured (``read_measured``), else published.
 
     Raises:
         ValueError: if the GPU's peak is not known, or what was measured was on another GPU.
@@ -96,8 +90,8 @@ def speed(layout: Layout, *, gpu: str, mfu: float | None = None, measured: Measu
         raise ValueError(
             f"{gpu}: its bf16 peak is not in workloads/training/peak_rates.py; listed are {', '.join(PEAKS)}"
         )
-    if measured and measured.gpu != gpu:
-        raise ValueError(f"--measured: the run was on {measured.gpu}, and the cluster has {gpu}; give --mfu")
+    if measured and measured[0] != gpu:
+        raise ValueError(f"--measured: the run was on {measured[0]}, and the cluster has {gpu}; give --mfu")
     config, shape, world_size = layout.config, layout.shape, layout.world_size
     counted = flops_per_residue(layout)
     size = next((name for name, known in SHAPES.items() if ModelShape(*known) == shape), None)
@@ -105,8 +99,8 @@ def speed(layout: Layout, *, gpu: str, mfu: float | None = None, measured: Measu
         low = high = mfu
         source = "given by --mfu"
     elif measured:
-        low = high = measured.mfu
-        source = f"measured on {measured.gpu} by the run of --measured"
+        low = high = measured[1]
+        source = f"measured on {gpu} by the run of --measured"
     else:
         found = published_mfu(gpu, size)
         low, high = found.low, found.high

@@ -24,14 +24,13 @@ from tools.preflight import (
     instance_quotas,
     kubernetes,
     mirror,
-    mlflow,
     named_resources,
     names,
     network_quotas,
     observability,
+    sagemaker_services,
     stacks,
     storage_quotas,
-    studio,
 )
 from tools.preflight.finding import Finding, fail, unknown
 from tools.preflight.planned import Planned
@@ -69,11 +68,11 @@ CHECKS: dict[str, Check] = {
     "IAM Identity Center": observability.check_identity_center,
     "SAML identity provider": observability.check_saml,
     "version of Grafana": observability.check_grafana_version,
-    "room for MLflow": mlflow.check_mlflow,
-    "quotas of Studio": studio.check_domains,
-    "quota of Studio's spaces": studio.check_spaces,
-    "sign-in of Studio": studio.check_sign_in,
-    "trail for Studio": studio.check_trail,
+    "room for MLflow": sagemaker_services.check_mlflow,
+    "quotas of Studio": sagemaker_services.check_domains,
+    "quota of Studio's spaces": sagemaker_services.check_spaces,
+    "sign-in of Studio": sagemaker_services.check_sign_in,
+    "trail for Studio": sagemaker_services.check_trail,
 }
 """In the order of the report. Each runs whatever the others found."""
 

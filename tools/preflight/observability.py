@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 from xml.etree import ElementTree
 
 from config.cluster import Cluster
@@ -60,11 +61,7 @@ def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
     grafana = _grafana(cluster)
     if not grafana or grafana.sign_in != "identity_center":
         return
-    instances = [
-        instance
-        for instance in aws.items("sso-admin", "list_instances", "Instances", RegionScope="ALL_REGIONS")
-        if instance.get("Status", "ACTIVE") == "ACTIVE"
-    ]
+    instances = active_instances(aws, RegionScope="ALL_REGIONS")
     if not instances:
         yield fail(
             "Grafana",
@@ -87,6 +84,12 @@ def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
                 "take it from `aws identitystore list-groups` or list-users, with --identity-store-id "
                 f"{stores[0]}",
             )
+
+
+def active_instances(aws: ReadOnlyAws, **scope: str) -> list[dict[str, Any]]:
+    """Instances of IAM Identity Center."""
+    found = aws.items("sso-admin", "list_instances", "Instances", **scope)
+    return [instance for instance in found if instance.get("Status", "ACTIVE") == "ACTIVE"]
 
 
 def _is_known(aws: ReadOnlyAws, store: str, name: str) -> bool:

@@ -123,9 +123,7 @@ def placement(cluster: EksCluster, wanted: EksWanted, problems: list[str]) -> Pl
         folder=folder,
         groups=groups,
         hardware=hardware,
-        accelerators=accelerators_of(
-            hardware, wanted.stage, wanted.gpus_per_node, problems, option="--group"
-        ),
+        accelerators=accelerators_of(hardware, wanted, problems, option="--group"),
         sizes=_sizes(cluster, groups, wanted, _quota(cluster, team, hardware), problems),
         priority=chosen_priority(cluster, wanted.priority, team, problems),
     )

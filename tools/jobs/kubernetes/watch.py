@@ -85,12 +85,13 @@ def status(kubectl: Kubectl, operator: Operator) -> int:
         waits = [] if has_ended(job) else queue_problems(kubectl, job)
         for message in [*_messages(job), *waits]:
             print(f"  {'why':8} {message}")
-        for pod in _pods(kubectl, name):
+        pods = _pods(kubectl, name)
+        for pod in pods:
             where = pod["spec"].get("nodeName", "no node yet")
             print(f"  {'pod':8} {pod['metadata']['name']}  {pod['status'].get('phase', '')}  {where}")
             for problem in pod_problems(pod):
                 print(f"  {'':8} {problem}")
-        if line := _last_line(kubectl, name):
+        if line := _last_line(kubectl, pods):
             print(f"  {'log':8} {line}")
     return 0
 
@@ -115,9 +116,9 @@ def _pods(kubectl: Kubectl, name: str) -> list[dict[str, Any]]:
     return sorted(kubectl.matching("pod", {JOB_LABEL: name}), key=lambda pod: str(pod["metadata"]["name"]))
 
 
-def _last_line(kubectl: Kubectl, name: str) -> str:
+def _last_line(kubectl: Kubectl, pods: list[dict[str, Any]]) -> str:
     """Of the first pod that has one."""
-    for pod in _pods(kubectl, name):
+    for pod in pods:
         try:
             lines = kubectl.run("logs", pod["metadata"]["name"], "--tail=1").strip().splitlines()
         except Refused:  # its container has not begun

@@ -160,7 +160,7 @@ def placement(
     if not groups:
         raise ValueError(listed(problems))
     hardware = instance_type(groups[0].instance_type)
-    accelerators = accelerators_of(hardware, wanted.stage, wanted.gpus_per_node, problems, option="partition")
+    accelerators = accelerators_of(hardware, wanted, problems, option="partition")
     bounds = HANG_SECONDS["gpu" if accelerators and not hardware.is_neuron else "cpu"]
     if wanted.hang_seconds not in bounds:
         problems.append(

@@ -73,38 +73,32 @@ def check_training_plans(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
         if group.training_plan_arn:
             groups_of.setdefault(group.training_plan_arn, []).append(group)
     for arn, groups in groups_of.items():
-        yield from _check_plan(aws, cluster, arn, groups)
-
-
-def _check_plan(
-    aws: ReadOnlyAws, cluster: Cluster, arn: str, groups: list[InstanceGroup]
-) -> Iterator[Finding]:
-    name = arn.rpartition("/")[2]
-    subject = f"training plan {name}"
-    plan = if_present(aws.call, "sagemaker", "describe_training_plan", TrainingPlanName=name)
-    if plan is None:
-        yield fail(
-            subject,
-            f"there is no such plan in this account and {cluster.region}",
-            "copy the ARN of `aws sagemaker list-training-plans`, or remove training_plan_arn to run on "
-            "demand",
-        )
-        return
-    if plan["TrainingPlanArn"] != arn:
-        yield fail(
-            subject,
-            f"the file names {arn}, the account has {plan['TrainingPlanArn']}",
-            "copy the ARN of `aws sagemaker list-training-plans`",
-        )
-        return
-    yield _status(subject, plan)
-    if TARGET not in plan.get("TargetResources", [TARGET]):
-        yield fail(
-            subject,
-            f"bought for {', '.join(plan['TargetResources'])}",
-            f"buy a plan whose target is {TARGET}",
-        )
-    yield from _capacity(subject, cluster, plan, groups)
+        name = arn.rpartition("/")[2]
+        subject = f"training plan {name}"
+        plan = if_present(aws.call, "sagemaker", "describe_training_plan", TrainingPlanName=name)
+        if plan is None:
+            yield fail(
+                subject,
+                f"there is no such plan in this account and {cluster.region}",
+                "copy the ARN of `aws sagemaker list-training-plans`, or remove training_plan_arn to run on "
+                "demand",
+            )
+            continue
+        if plan["TrainingPlanArn"] != arn:
+            yield fail(
+                subject,
+                f"the file names {arn}, the account has {plan['TrainingPlanArn']}",
+                "copy the ARN of `aws sagemaker list-training-plans`",
+            )
+            continue
+        yield _status(subject, plan)
+        if TARGET not in plan.get("TargetResources", [TARGET]):
+            yield fail(
+                subject,
+                f"bought for {', '.join(plan['TargetResources'])}",
+                f"buy a plan whose target is {TARGET}",
+            )
+        yield from _capacity(subject, cluster, plan, groups)
 
 
 def _status(subject: str, plan: dict[str, Any]) -> Finding:

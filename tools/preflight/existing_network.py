@@ -14,8 +14,7 @@ from config.slurm_cluster import SlurmCluster
 from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.stacks import is_deployed
-from tools.preflight.still_missing import missing_addresses
+from tools.preflight.stacks import is_deployed, missing_addresses
 
 
 def check_existing_vpc(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -116,7 +115,11 @@ def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
                 "set network.s3_gateway_endpoint to false",
             )
         elif not network.s3_gateway_endpoint and actual not in with_s3:
-            yield _without_s3(subject, way_out)
+            lacking, action = "no gateway endpoint for S3", "set network.s3_gateway_endpoint to true"
+            if way_out is None:
+                yield fail(subject, f"{lacking} and no way out: nodes cannot fetch their scripts", action)
+            else:
+                yield warn(subject, f"{lacking}: NAT bills every byte to and from it", action)
 
 
 def check_endpoints(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -200,12 +203,3 @@ def _judge_way_out(subject: str, cluster: Cluster, route: dict[str, Any] | None)
             subject, "the default route is an internet gateway: a public subnet", "name private subnets"
         )
     return ok(subject, "there is a way out to the internet")
-
-
-def _without_s3(subject: str, way_out: dict[str, Any] | None) -> Finding:
-    action = "set network.s3_gateway_endpoint to true"
-    if way_out is None:
-        return fail(
-            subject, "no gateway endpoint for S3 and no way out: nodes cannot fetch their scripts", action
-        )
-    return warn(subject, "no gateway endpoint for S3: NAT bills every byte to and from it", action)

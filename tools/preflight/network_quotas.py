@@ -10,8 +10,7 @@ from config.facts.endpoint_services import endpoint_services
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.service_quotas import Quota, judge_quota
-from tools.preflight.stacks import is_deployed
-from tools.preflight.still_missing import missing_nodes
+from tools.preflight.stacks import is_deployed, missing_nodes
 
 VPC, EC2 = "Amazon Virtual Private Cloud (Amazon VPC)", "Amazon Elastic Compute Cloud (Amazon EC2)"
 VPCS = Quota("vpc", VPC, "VPCs per Region", "L-F678F1CE")

@@ -7,7 +7,6 @@ The same command again brings what runs to what the file says. ``--to FOLDER`` w
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from config.eks_cluster import EksCluster
@@ -31,7 +30,7 @@ from tools.jobs.kubernetes.placement import (
     shared_files,
     tolerations,
 )
-from tools.kubernetes.kubectl import Kubectl, Manifest, Refused, open_kubectl
+from tools.kubernetes.kubectl import Refused, open_kubectl
 from workloads.esm2.serving.settings import ServeSettings
 from workloads.launch.kubernetes_service import SERVICE_PORT, PodService, manifests
 
@@ -53,12 +52,18 @@ def main() -> int:
         cluster, service.namespace, profile=options.profile, kubeconfig=options.kubeconfig
     ) as kubectl:
         if options.delete:
-            for kind in delete(kubectl, objects):
-                print(f"deleted  {kind} {service.name}")
+            # Last made, first gone.
+            for manifest in reversed(objects):
+                if kubectl.delete(manifest["kind"].lower(), manifest["metadata"]["name"]):
+                    print(f"deleted  {manifest['kind']} {service.name}")
             return 0
         if problems := place_problems(kubectl, service):
             raise ValueError("\n".join(problems))
-        apply(kubectl, objects)
+        for manifest in objects:
+            try:
+                kubectl.apply(manifest)
+            except Refused as error:
+                raise ValueError(f"Kubernetes refuses the {manifest['kind']}: {error}") from None
     print(f"pods     {service.replicas} in {service.namespace}, each with {service.num_gpus} GPU(s)")
     print(f"address  http://{service.name}.{service.namespace}:{SERVICE_PORT}/invocations, for pods there")
     print(f"next     kubectl --namespace {service.namespace} rollout status deployment/{service.name}")
@@ -127,28 +132,6 @@ def pod_service(
         queue=queue,
         priority=priority,
     )
-
-
-def apply(kubectl: Kubectl, objects: Sequence[Manifest]) -> None:
-    """Make the objects, or change them to what they should be.
-
-    Raises:
-        ValueError: naming the one that the cluster refuses; those before it are made.
-    """
-    for manifest in objects:
-        try:
-            kubectl.apply(manifest)
-        except Refused as error:
-            raise ValueError(f"Kubernetes refuses the {manifest['kind']}: {error}") from None
-
-
-def delete(kubectl: Kubectl, objects: Sequence[Manifest]) -> list[str]:
-    """Last made, first gone; kinds of those that were there."""
-    return [
-        manifest["kind"]
-        for manifest in reversed(objects)
-        if kubectl.delete(manifest["kind"].lower(), manifest["metadata"]["name"])
-    ]
 
 
 if __name__ == "__main__":

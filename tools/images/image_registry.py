@@ -126,12 +126,12 @@ def copy_image(source: str, target: str, login: RegistryLogin) -> bool:
         config = Path(folder) / "config.json"
         config.touch(mode=0o600)
         config.write_text(json.dumps({"auths": {login.registry: {"auth": token}}}))
-        environment = dict(os.environ)
+        environment, has_buildx = dict(os.environ), ["docker", "buildx", "version"]
         if shutil.which("skopeo"):
             # All platforms, and none converted: a converted one has another digest.
             options = ["--all", "--preserve-digests", "--authfile", str(config)]
             command = ["skopeo", "copy", *options, f"docker://{source}", f"docker://{target}"]
-        elif _has_buildx():
+        elif shutil.which("docker") and not subprocess.run(has_buildx, capture_output=True).returncode:
             # Docker looks for its plugins beside its configuration.
             plugins = Path.home() / ".docker/cli-plugins"
             if plugins.is_dir():
@@ -147,10 +147,3 @@ def copy_image(source: str, target: str, login: RegistryLogin) -> bool:
         said = " ".join(done.stdout.split())[-SHOWN_CHARACTERS:]
         raise ValueError(f"`{' '.join(command)}` ended with {done.returncode}: {said}")
     return True
-
-
-def _has_buildx() -> bool:
-    return bool(
-        shutil.which("docker")
-        and subprocess.run(["docker", "buildx", "version"], capture_output=True).returncode == 0
-    )

@@ -77,7 +77,11 @@ def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
         if "IdentityStoreId" in instance and instance.get("PrimaryRegion", aws.region) == aws.region
     ]
     for name in [*grafana.admins, *grafana.editors, *grafana.viewers] if stores else []:
-        if not _is_known(aws, stores[0], name):
+        kind, _, principal = name.partition("/")
+        key = "UserId" if kind == "user" else "GroupId"
+        who = {"IdentityStoreId": stores[0], key: principal}
+        operation = "describe_user" if kind == "user" else "describe_group"
+        if if_present(aws.call, "identitystore", operation, **who) is None:
             yield fail(
                 f"Grafana, {name}",
                 "Identity Center knows nobody of that id",
@@ -90,13 +94,6 @@ def active_instances(aws: ReadOnlyAws, **scope: str) -> list[dict[str, Any]]:
     """Instances of IAM Identity Center."""
     found = aws.items("sso-admin", "list_instances", "Instances", **scope)
     return [instance for instance in found if instance.get("Status", "ACTIVE") == "ACTIVE"]
-
-
-def _is_known(aws: ReadOnlyAws, store: str, name: str) -> bool:
-    kind, _, principal = name.partition("/")
-    key, operation = ("UserId", "describe_user") if kind == "user" else ("GroupId", "describe_group")
-    who = {"IdentityStoreId": store, key: principal}
-    return if_present(aws.call, "identitystore", operation, **who) is not None
 
 
 def check_saml(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:

@@ -320,7 +320,7 @@ else
 endif
 
 push: $(READY) ## push it to the cluster's repository and print its reference by digest
-	@$(BIN)/python -m tools.images.push --cluster $(CLUSTER) $(if $(FRAMEWORK),--framework $(FRAMEWORK)) $(ARGS)
+	@$(BIN)/python -m tools.images.build --push --cluster $(CLUSTER) $(if $(FRAMEWORK),--framework $(FRAMEWORK)) $(ARGS)
 
 PYTEST = $(NODE_HERE) $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 test: $(READY) $(CDK_READY) ## every module's tests, for each commit: five minutes on two cores (docs/testing.md)

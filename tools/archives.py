@@ -1,9 +1,61 @@
-"""Archives from elsewhere, unpacked into a folder and nowhere else."""
+"""Files from elsewhere: fetched by their checksums, and archives unpacked into a folder and nowhere else."""
 
 from __future__ import annotations
 
+import hashlib
+import sys
 import tarfile
+import urllib.error
+import urllib.request
+from http.client import HTTPException
 from pathlib import Path, PurePosixPath
+
+CHUNK_BYTES = 1 << 20
+SECONDS_WITHOUT_DATA = 60
+
+
+def download(url: str, path: Path, sha256: str, *, unreached: str, changed: str) -> None:
+    """Fetch a file, which is there whole with its checksum or not at all.
+
+    Args:
+        url: where the file is.
+        path: where it goes.
+        sha256: its checksum.
+        unreached: what to do if it cannot be had.
+        changed: what another checksum means, and what to do.
+
+    Raises:
+        ValueError: if the file cannot be had, or has another checksum.
+    """
+    digest, received, part = hashlib.sha256(), 0, path.with_name(f"{path.name}.part")
+    try:
+        with urllib.request.urlopen(url, timeout=SECONDS_WITHOUT_DATA) as response, part.open("wb") as file:
+            total = int(response.headers.get("Content-Length") or 0)
+            while chunk := response.read(CHUNK_BYTES):
+                file.write(chunk)
+                digest.update(chunk)
+                received += len(chunk)
+                _show(path.name, received, total)
+            if received < total:
+                raise ConnectionError(f"{received} of {total} bytes came")
+        if digest.hexdigest() == sha256:
+            part.rename(path)
+    except urllib.error.HTTPError as error:
+        raise ValueError(f"{url} answers {error.code} {error.reason}; {unreached}") from None
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise ValueError(f"{url} could not be fetched: {reason}; {unreached}") from None
+    finally:
+        part.unlink(missing_ok=True)
+    if (found := digest.hexdigest()) != sha256:
+        raise ValueError(f"{url} has SHA-256 {found} ({received} bytes), not {sha256}; {changed}")
+
+
+def _show(name: str, received: int, total: int) -> None:
+    if sys.stderr.isatty():
+        of = f" of {total / 1e6:.0f}" if total else ""
+        end = "\n" if received == total else ""
+        print(f"\r{name}: {received / 1e6:.0f}{of} MB", end=end, file=sys.stderr)
 
 
 def extract(tar: tarfile.TarFile, folder: Path) -> None:

@@ -43,6 +43,7 @@ ABSENT = {
     "NoSuchEntity",
     "404",
     "DataRepositoryAssociationNotFound",
+    "ImageNotFoundException",
     "InvalidDocument",
     "NoSuchResourceException",
     "NotFoundException",
@@ -50,6 +51,7 @@ ABSENT = {
     "RepositoryNotFoundException",
     "ResourceNotFound",
     "ResourceNotFoundException",
+    "ScanNotFoundException",
 }
 SAYS_ABSENT = re.compile(r"does not exist|could not find|not found", re.IGNORECASE)
 """How CloudFormation and SageMaker put it, whose code is the one for any invalid parameter."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ DEFAULT_CLUSTER_FILE = Path("clusters/slurm.yaml")
 USAGE_ERROR = 2
 INTERRUPTED = 130
 """Exit status after Ctrl-C (128 + SIGINT)."""
+Say = Callable[[str], None]
+"""Takes a line."""
 
 
 def cluster_parser(description: str, *, add_help: bool = True) -> argparse.ArgumentParser:
@@ -48,6 +51,23 @@ def run_command(main: Callable[[], int]) -> NoReturn:
     except KeyboardInterrupt:
         status = INTERRUPTED
     sys.exit(status)
+
+
+def tell_lines(command: Sequence[str], say: Say, *, folder: Path | None = None) -> int:
+    """Run a program, telling each line that it says for as long as it runs; returns its exit status."""
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout
+        for line in process.stdout:
+            say(line.rstrip("\n"))
+    return process.returncode
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

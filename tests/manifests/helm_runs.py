@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from manifests.charts import CACHE
-from tools.kubernetes.kubectl import find_helm, run_helm
+from tools.kubernetes.kubectl import find_program, run_helm
 
 STAND_INS = Path(__file__).parent / "stand_ins"
 NAMESPACE = "kube-system"
@@ -26,7 +26,7 @@ class HelmRefusedError(Exception):
 @cache
 def helm() -> Path:
     """Skips the test where none runs."""
-    found = find_helm(CACHE)
+    found = find_program("helm", CACHE)
     if found is None:
         pytest.skip("no helm runs here: the Python package's is for Linux on x86-64, and none is on the PATH")
     return found

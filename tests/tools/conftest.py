@@ -28,9 +28,7 @@ EVERY_CLUSTERS_CHECKS = preflight.CHECKS
 @pytest.fixture
 def approved(monkeypatch: pytest.MonkeyPatch) -> None:
     """The approved templates are what is synthesized; of preflight's checks, those of EKS alone are made."""
-    monkeypatch.setattr(
-        planned, "synthesize", lambda cluster: planned.Synthesis(approved_template(cluster), [])
-    )
+    monkeypatch.setattr(planned, "synthesize", lambda cluster: (approved_template(cluster), []))
     monkeypatch.setattr(preflight, "CHECKS", {})
 
 

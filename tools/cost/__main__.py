@@ -9,7 +9,7 @@ from pathlib import Path
 from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.endpoint import Endpoint
-from config.facts.price_list import HOURS_PER_MONTH, Price, PriceList, load_prices, sources
+from config.facts.price_list import HOURS_PER_MONTH, PriceList, load_prices, sources
 from config.reading.loader import load_cluster
 from config.resource_names import CLUSTER_TAG
 from config.storage import EFA_NOT_CONFIGURED
@@ -24,44 +24,26 @@ def main() -> int:
     parser.add_argument("usage", nargs="*", metavar="NAME=VALUE", help="of tools/cost/bill.py")
     options = parser.parse_intermixed_args()
     usage = parse_usage(options.usage)
+    billed: AnyCluster | Endpoint
     if options.endpoint:
-        _print_endpoint(options.endpoint, usage)
+        billed = read_endpoint(options.endpoint)
+        items, kind = endpoint_items(billed, usage), "endpoint"
     else:
-        _print_cluster(options.cluster, usage)
-    return 0
-
-
-def _print_cluster(path: Path, usage: Usage) -> None:
-    cluster = load_cluster(path)
-    prices = load_prices(cluster.region)
-    bill = make_bill(cluster_items(cluster, usage), prices)
-    print(f"{cluster.name} ({cluster.scheduler}) in {cluster.region}, on demand\n")
-    _print(
-        bill,
-        [
-            *idle_notes(bill),
-            *capacity_notes(cluster, prices),
-            *unpriced_notes(cluster),
-            *budget_note(cluster, bill),
-            usage_note(usage),
-        ],
-    )
-
-
-def _print_endpoint(path: Path, usage: Usage) -> None:
-    endpoint = read_endpoint(path)
-    prices = load_prices(endpoint.region)
-    bill = make_bill(endpoint_items(endpoint, usage), prices)
-    print(f"{endpoint.name} (endpoint) in {endpoint.region}, on demand\n")
-    _print(bill, scaling_note(endpoint, prices))
-
-
-def _print(bill: Bill, notes: list[str]) -> None:
-    print(bill_table(bill), *notes, *price_notes(bill), sep="\n")
+        billed = load_cluster(options.cluster)
+        items, kind = cluster_items(billed, usage), billed.scheduler
+    prices = load_prices(billed.region)
+    bill = make_bill(items, prices)
+    if isinstance(billed, Endpoint):
+        notes = scaling_note(billed, prices)
+    else:
+        notes = [*idle_notes(bill), *capacity_notes(billed, prices), *unpriced_notes(billed)]
+        notes += [*budget_note(billed, bill), usage_note(usage)]
+    print(f"{billed.name} ({kind}) in {billed.region}, on demand\n")
+    print(bill_table(bill), *notes, *price_notes(bill), "\nPrices:", sep="\n")
     described = sources()
-    print("\nPrices:")
     for name in sorted({line.price.source for line in bill.lines if line.price}):
         print(f"  {name}: {described[name]}")
+    return 0
 
 
 NIGHT_HOURS = 14
@@ -72,46 +54,40 @@ WEEKEND_HOURS = 62
 def bill_table(bill: Bill) -> str:
     """Service, dimensions, dollars a month and an hour; ``*`` is a price that note or source explains."""
     header = ("AWS service", "Dimensions", "USD / month", "USD / hour")
-    rows = [
-        (line.item.service, line.item.dimensions + _mark(line, bill.region), *_amounts(line))
-        for line in bill.lines
-    ]
+    rows = []
+    for line in bill.lines:
+        dimensions = line.item.dimensions + (" *" if _is_borrowed(line, bill) else "")
+        amounts = _amounts(line.monthly_usd) if line.price else ("not known", "not known")
+        rows.append([line.item.service, dimensions, *amounts])
     least = "at least " if bill.lacking else ""
-    total = bill.monthly_usd
     mark = "*" if _borrowed_usd(bill) else ""
-    rows.append(("Total", mark, f"{least}{total:.2f}", f"{least}{hourly_usd(total):.3f}"))
+    rows.append(["Total", mark, *(f"{least}{amount}" for amount in _amounts(bill.monthly_usd))])
     return format_table(header, rows)
 
 
-def _amounts(line: Line) -> tuple[str, str]:
-    if line.price is None:
-        return "not known", "not known"
-    return f"{line.monthly_usd:.2f}", f"{hourly_usd(line.monthly_usd):.3f}"
+def _amounts(monthly_usd: float) -> tuple[str, str]:
+    return f"{monthly_usd:.2f}", f"{hourly_usd(monthly_usd):.3f}"
 
 
-def _mark(line: Line, region: str) -> str:
-    return " *" if line.price and _is_borrowed(line.price, region) else ""
-
-
-def _is_borrowed(price: Price, region: str) -> bool:
-    return price.region != region or bool(price.stand_in)
+def _is_borrowed(line: Line, bill: Bill) -> bool:
+    """Whether its price is not the thing's own in its region."""
+    return bool(line.price and (line.price.region != bill.region or line.price.stand_in))
 
 
 def _borrowed_usd(bill: Bill) -> float:
     """A month's, of lines with a star."""
-    return sum(
-        line.monthly_usd for line in bill.lines if line.price and _is_borrowed(line.price, bill.region)
-    )
+    return sum(line.monthly_usd for line in bill.lines if _is_borrowed(line, bill))
 
 
 def price_notes(bill: Bill) -> list[str]:
     """Prices that are not the thing's own in its region, by whose they are, and those that are lacking."""
     prices: dict[str, list[str]] = defaultdict(list)
-    for key, price in {line.item.key: line.price for line in bill.lines}.items():
-        if price and _is_borrowed(price, bill.region):
+    for key, line in {line.item.key: line for line in bill.lines}.items():
+        if (price := line.price) and _is_borrowed(line, bill):
             dated = f", {price.as_of}" if price.as_of else ""
             shown = f"{key} {price.usd:g} per {price.unit} ({price.source}{dated})"
-            prices[_origin(price, bill.region)].append(shown)
+            elsewhere = f"as it is in {price.region}" if price.region != bill.region else ""
+            prices[" ".join(filter(None, (price.stand_in, elsewhere)))].append(shown)
     notes = [f"* {origin}: {'; '.join(shown)}" for origin, shown in prices.items()]
     if borrowed := _borrowed_usd(bill):
         notes.insert(
@@ -126,13 +102,6 @@ def price_notes(bill: Bill) -> list[str]:
     elif notes:
         notes.append(f"make prices REGION={bill.region} puts AWS's own list in their place.")
     return notes
-
-
-def _origin(price: Price, region: str) -> str:
-    parts = [price.stand_in] if price.stand_in else []
-    if price.region != region:
-        parts.append(f"as it is in {price.region}")
-    return " ".join(parts)
 
 
 def idle_notes(bill: Bill) -> list[str]:

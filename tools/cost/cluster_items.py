@@ -19,7 +19,7 @@ from config.facts.price_list import HOURS_PER_MONTH
 from config.reading.endpoint_file import load_endpoint
 from config.reading.yaml_document import read_document
 from config.slurm_cluster import SlurmCluster
-from config.storage import HomeFileSystem, LustreFileSystem
+from config.storage import LustreFileSystem
 from tools.cost.bill import Item, Usage
 
 SECONDS_PER_HOUR = 3600
@@ -56,7 +56,9 @@ def _storage(cluster: Cluster, usage: Usage) -> Iterator[Item]:
     lustre, home = cluster.storage.lustre, cluster.storage.home
     yield from _lustre(lustre)
     if home:
-        yield from _home(home)
+        size, speed = home.capacity_gib, home.throughput_mbps
+        yield Item("Storage", f"FSx for OpenZFS ({size} GiB)", "openzfs.ssd", size, "kept")
+        yield Item("Storage", f"FSx for OpenZFS ({speed} MB/s)", "openzfs.throughput", speed, "kept")
     yield Item("Storage", f"S3 ({usage.data_gb:g} GB)", "s3.standard", usage.data_gb, "kept")
     yield Item("Container Registry", f"ECR ({usage.image_gb:g} GB)", "ecr.storage", usage.image_gb, "kept")
     if isinstance(cluster, SlurmCluster) and (database := cluster.accounting_database):
@@ -89,14 +91,6 @@ def included_metadata_iops(capacity_gib: int) -> int:
         if capacity_gib <= up_to:
             return iops
     return capacity_gib // 24000 * 12000
-
-
-def _home(home: HomeFileSystem) -> Iterator[Item]:
-    yield Item(
-        "Storage", f"FSx for OpenZFS ({home.capacity_gib} GiB)", "openzfs.ssd", home.capacity_gib, "kept"
-    )
-    what = f"FSx for OpenZFS ({home.throughput_mbps} MB/s)"
-    yield Item("Storage", what, "openzfs.throughput", home.throughput_mbps, "kept")
 
 
 def _network(cluster: Cluster, usage: Usage) -> Iterator[Item]:

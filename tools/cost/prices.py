@@ -9,7 +9,6 @@ nothing). Other projects that read the list name these; MLflow's nobody names, s
 from __future__ import annotations
 
 import csv
-import io
 import json
 import re
 from collections import defaultdict
@@ -54,12 +53,14 @@ def refresh(pricing: Any, region: str, folder: Path) -> list[str]:
         ValueError: if the list has nothing of all that for the region; the file stays as it is.
     """
     found: dict[str, list[Found]] = defaultdict(list)
-    for service in dict.fromkeys((query.service, tuple(query.filters.items())) for query in QUERIES):
-        queries = [query for query in QUERIES if (query.service, tuple(query.filters.items())) == service]
-        products = _products(pricing, queries[0], region)
-        for query in queries:
-            for price in matching(query, iter(products)):
-                found[price.key].append(price)
+    products: dict[str, list[dict[str, Any]]] = {}
+    for query in QUERIES:
+        wanted = {"regionCode": region, **query.filters}
+        asked = f"{query.service} {wanted}"
+        if asked not in products:
+            products[asked] = _products(pricing, query.service, wanted)
+        for price in matching(query, products[asked]):
+            found[price.key].append(price)
     doubtful = {key: prices for key, prices in found.items() if len({price.usd for price in prices}) > 1}
     certain = {key: prices[0] for key, prices in found.items() if key not in doubtful}
     if not certain:
@@ -74,16 +75,22 @@ def refresh(pricing: Any, region: str, folder: Path) -> list[str]:
     return [
         f"{path}: {len(certain)} prices of the AWS Price List",
         *_changes(before, certain),
-        *(f"not taken, the list has several: {key} {_several(prices)}" for key, prices in doubtful.items()),
+        *(
+            f"not taken, the list has several: {key} "
+            + ", ".join(f"{price.usd:g} ({price.sku})" for price in prices)
+            for key, prices in doubtful.items()
+        ),
         *([f"as they were, the list has none: {', '.join(sorted(kept))}"] if kept else []),
     ]
 
 
-def _products(pricing: Any, query: Query, region: str) -> list[str]:
+def _products(pricing: Any, service: str, wanted: Mapping[str, str]) -> list[dict[str, Any]]:
     pages = pricing.get_paginator("get_products").paginate(
-        ServiceCode=query.service, Filters=filters(query, region), FormatVersion="aws_v1"
+        ServiceCode=service,
+        Filters=[{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()],
+        FormatVersion="aws_v1",
     )
-    return [product for page in pages for product in page["PriceList"]]
+    return [json.loads(product) for page in pages for product in page["PriceList"]]
 
 
 def _rows(path: Path) -> dict[str, Row]:
@@ -100,26 +107,20 @@ def _row(price: Found) -> Row:
 
 
 def _write(path: Path, rows: Mapping[str, Row]) -> None:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows[key] for key in sorted(rows))
     unfinished = path.with_suffix(".csv.tmp")
-    unfinished.write_text(text.getvalue())
+    with unfinished.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows[key] for key in sorted(rows))
     unfinished.replace(path)
 
 
 def _changes(before: Mapping[str, Row], now: Mapping[str, Found]) -> list[str]:
-    changes = []
-    for key in sorted(now):
-        old = float(before[key]["usd"]) if key in before else None
-        if old is not None and old != now[key].usd:
-            changes.append(f"{key}: {old:g} -> {now[key].usd:g} USD per {now[key].unit}")
-    return changes
-
-
-def _several(prices: Sequence[Found]) -> str:
-    return ", ".join(f"{price.usd:g} ({price.sku})" for price in prices)
+    return [
+        f"{key}: {float(before[key]['usd']):g} -> {now[key].usd:g} USD per {now[key].unit}"
+        for key in sorted(now)
+        if key in before and float(before[key]["usd"]) != now[key].usd
+    ]
 
 
 @dataclass(frozen=True)
@@ -195,33 +196,23 @@ QUERIES = (
 )
 
 
-def filters(query: Query, region: str) -> list[dict[str, str]]:
-    """What GetProducts is asked for."""
-    wanted = {"regionCode": region, **query.filters}
-    return [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()]
-
-
-def matching(query: Query, products: Iterator[str | dict[str, Any]]) -> Iterator[Found]:
-    """Prices on demand of the products that a query means; JSON texts, as boto3 hands them on."""
-    for text in products:
-        product = json.loads(text) if isinstance(text, str) else text
+def matching(query: Query, products: Sequence[Mapping[str, Any]]) -> Iterator[Found]:
+    """Prices on demand of the products that a query means."""
+    for product in products:
         attributes = product["product"]["attributes"]
-        groups: dict[str, str] = {}
-        for name, pattern in query.attributes.items():
-            match = re.fullmatch(pattern, attributes.get(name, ""))
-            if match is None:
-                break
-            groups |= match.groupdict()
-        else:
-            usd = _on_demand_usd(product)
-            if usd:
-                yield Found(
-                    key=query.key.format(**groups),
-                    usd=round(usd * query.multiple, 10),
-                    unit=query.unit,
-                    sku=product["product"]["sku"],
-                    published=product["publicationDate"][:10],
-                )
+        matches = [
+            re.fullmatch(pattern, attributes.get(name, "")) for name, pattern in query.attributes.items()
+        ]
+        usd = _on_demand_usd(product)
+        if all(matches) and usd:
+            groups = {name: text for match in matches if match for name, text in match.groupdict().items()}
+            yield Found(
+                key=query.key.format(**groups),
+                usd=round(usd * query.multiple, 10),
+                unit=query.unit,
+                sku=product["product"]["sku"],
+                published=product["publicationDate"][:10],
+            )
 
 
 def _on_demand_usd(product: Mapping[str, Any]) -> float | None:

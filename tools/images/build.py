@@ -1,4 +1,8 @@
-"""Build a training image from the commit that is checked out: ``python -m tools.images.build``."""
+"""Build a training image from the commit that is checked out: ``python -m tools.images.build``.
+
+``--push`` pushes the one that was built to the cluster's repository. Standard output is then the reference by
+digest alone, which is what runs name: it never comes to mean another image.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tools.command_line import run_command
+from config.cluster_kinds import AnyCluster
+from config.reading.loader import load_cluster
+from config.resource_names import image_repository
+from tools.aws_session import aws_client, open_session
+from tools.command_line import cluster_parser, run_command
 from tools.images.container_engine import ENGINES, ContainerEngine, find_engine
+from tools.images.image_registry import Repository, digest_of, find_repository, registry_login, scan_summary
 from tools.images.source_revision import Revision, build_context, read_revision, require_clean
 
 REPOSITORY = Path(__file__).parents[2]
@@ -45,31 +55,51 @@ FRAMEWORKS = {
 DEFAULT_FRAMEWORK, NEURON = "esm2", "neuron"
 FRAMEWORK_OF = {"train-bionemo": "bionemo", "convert-bionemo": "bionemo"}
 """Of stages that the default one's image has not got."""
+NOT_COMMITTED = "check out a commit: only committed images are pushed"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Build the training image, named by commit.")
-    add_framework(parser)
-    parser.add_argument("--engine", choices=ENGINES, help="the first one that works, if not given")
+    parser = cluster_parser("Build the training image, named by commit, or push the one that was built.")
+    add_build_options(parser)
+    parser.add_argument("--push", action="store_true", help="push it to the cluster's repository instead")
     parser.add_argument(
         "--allow-dirty", action="store_true", help="build what is not committed, as <commit>-dirty"
     )
-    parser.add_argument("engine_options", nargs="*", help="after --: options of the engine's build command")
     options = parser.parse_args()
-    revision = read_revision(REPOSITORY)
+    framework, revision = FRAMEWORKS[options.framework], read_revision(REPOSITORY)
+    if options.push:
+        require_clean(revision, instead=NOT_COMMITTED)
+        _push(load_cluster(options.cluster), options, revision, framework)
+        return 0
     if not options.allow_dirty:
         require_clean(revision, instead="give ARGS=--allow-dirty: such an image cannot be pushed")
     engine = find_engine(options.engine)
-    tag = build_image(engine, REPOSITORY, revision, options.engine_options, FRAMEWORKS[options.framework])
-    print(tag)
+    print(build_image(engine, REPOSITORY, revision, options.engine_options, framework))
     print("next: make push" if not revision.changes else "it cannot be pushed", file=sys.stderr)
     return 0
 
 
-def add_framework(parser: argparse.ArgumentParser) -> None:
+def add_build_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--framework", choices=FRAMEWORKS, default=DEFAULT_FRAMEWORK, help=f"{DEFAULT_FRAMEWORK} if not given"
     )
+    parser.add_argument("--engine", choices=ENGINES, help="the first one that works, if not given")
+    parser.add_argument("engine_options", nargs="*", help="after --: options of the engine's build command")
+
+
+def _push(cluster: AnyCluster, options: argparse.Namespace, revision: Revision, framework: Framework) -> None:
+    ecr = aws_client(open_session(region=cluster.region, profile=options.profile), "ecr")
+    repository = find_repository(ecr, image_repository(cluster))
+    name = f"{repository.uri}:{registry_tag(revision, framework)}"
+    digest = digest_of(ecr, repository, registry_tag(revision, framework))
+    if digest:
+        # Tags are immutable: a second push of the same commit would be refused.
+        print(f"{name} is there already", file=sys.stderr)
+    else:
+        digest = push_image(ecr, repository, revision, framework, find_engine(options.engine))
+    print(scan_summary(ecr, repository, digest), file=sys.stderr)
+    print(f'next, for Slurm: make image TARGET=slurm ARGS="--reference {name}@{digest}"', file=sys.stderr)
+    print(f"{repository.uri}@{digest}")
 
 
 def build_image(
@@ -101,6 +131,27 @@ def build_image(
             options=options,
         )
     return tag
+
+
+def push_image(
+    ecr: Any, repository: Repository, revision: Revision, framework: Framework, engine: ContainerEngine
+) -> str:
+    """Push the image of a commit, which the engine has; returns its digest.
+
+    Raises:
+        ValueError: if the engine has not got it, or the registry does not take it.
+    """
+    registered = registry_tag(revision, framework)
+    tag, target = local_tag(revision, framework), f"{repository.uri}:{registered}"
+    if not engine.has_image(tag):
+        raise ValueError(f"{engine.name} has no image {tag}; run make image first")
+    login = registry_login(ecr)
+    with engine.logged_in(login.registry, user=login.user, password=login.password):
+        engine.push(tag, target)
+    digest = digest_of(ecr, repository, registered)
+    if not digest:
+        raise ValueError(f"{target} was pushed, but the repository does not show it; try again")
+    return digest
 
 
 def local_tag(revision: Revision, framework: Framework) -> str:

@@ -99,14 +99,10 @@ def find_engine(wanted: str | None = None) -> ContainerEngine:
             raise ValueError(f"{wanted} is not installed; there are: {', '.join(installed) or 'none'}")
         return ContainerEngine(wanted)
     for name in installed:
-        if name != "docker" or _docker_answers():
+        if name != "docker" or subprocess.run(["docker", "version"], capture_output=True).returncode == 0:
             return ContainerEngine(name)
     stopped = "docker is installed, but its daemon does not answer: start it, or " if installed else ""
     raise ValueError(
         f"{stopped}install docker, buildah or podman (Debian/Ubuntu: apt-get install buildah; macOS: Docker "
         "Desktop, or brew install podman). An image needs about 60 GB of free disk"
     )
-
-
-def _docker_answers() -> bool:
-    return subprocess.run(["docker", "version"], capture_output=True).returncode == 0

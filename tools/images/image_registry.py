@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,7 @@ class RegistryLogin:
     registry: str
     """Host name."""
     user: str
-    password: str
-
-    def __repr__(self) -> str:
-        """Without the password, wherever it may be printed."""
-        return f"RegistryLogin({self.registry}, {self.user})"
+    password: str = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -72,20 +68,15 @@ def registry_login(ecr: Any) -> RegistryLogin:
 
 def digest_of(ecr: Any, repository: Repository, tag: str) -> str | None:
     """The digest that a tag names, None if there is no such tag."""
-    try:
-        answer = ecr.describe_images(repositoryName=repository.name, imageIds=[{"imageTag": tag}])
-    except ecr.exceptions.ImageNotFoundException:
-        return None
-    return str(answer["imageDetails"][0]["imageDigest"])
+    answer = if_present(ecr.describe_images, repositoryName=repository.name, imageIds=[{"imageTag": tag}])
+    return answer and str(answer["imageDetails"][0]["imageDigest"])
 
 
 def tags_of(ecr: Any, repository: Repository, digest: str) -> list[str] | None:
     """The tags of an image, None if there is no such digest."""
-    try:
-        answer = ecr.describe_images(repositoryName=repository.name, imageIds=[{"imageDigest": digest}])
-    except ecr.exceptions.ImageNotFoundException:
-        return None
-    return list(answer["imageDetails"][0].get("imageTags", []))
+    image = {"imageDigest": digest}
+    answer = if_present(ecr.describe_images, repositoryName=repository.name, imageIds=[image])
+    return answer and list(answer["imageDetails"][0].get("imageTags", []))
 
 
 def scan_summary(
@@ -98,8 +89,12 @@ def scan_summary(
 ) -> str:
     """What the scan of an image found, in a line; waits for it, with a bound."""
     deadline = clock() + SCAN_WAIT_SECONDS
+    image = {"imageDigest": digest}
     while True:
-        answer = _scan(ecr, repository, digest)
+        # There is no scan in the first moments after a push.
+        answer = if_present(
+            ecr.describe_image_scan_findings, repositoryName=repository.name, imageId=image, maxResults=1
+        )
         if answer is None and not repository.scans_on_push:
             return "image scan: none, scanning is off for this repository"
         if answer and answer["imageScanStatus"]["status"] not in UNFINISHED:
@@ -107,17 +102,6 @@ def scan_summary(
         if clock() >= deadline:
             return f"image scan: not finished after {SCAN_WAIT_SECONDS:.0f} s; make push shows it later"
         pause(SCAN_POLL_SECONDS)
-
-
-def _scan(ecr: Any, repository: Repository, digest: str) -> dict[str, Any] | None:
-    """The state of the scan; None if there is none, as in the first moments after a push."""
-    try:
-        answer: dict[str, Any] = ecr.describe_image_scan_findings(
-            repositoryName=repository.name, imageId={"imageDigest": digest}, maxResults=1
-        )
-    except ecr.exceptions.ScanNotFoundException:
-        return None
-    return answer
 
 
 def _findings(answer: dict[str, Any]) -> str:
@@ -129,44 +113,37 @@ def _findings(answer: dict[str, Any]) -> str:
     return f"image scan: {', '.join(found) or 'no findings'}"
 
 
-def copy_image(source: str, target: str, *, registry: str, token: str) -> bool:
+def copy_image(source: str, target: str, login: RegistryLogin) -> bool:
     """Copy with skopeo, or docker's buildx; False if neither is here.
 
-    ``token`` signs in to the target's ``registry``, as ECR gives it. It stays in a file of this call's.
+    The password for the target's registry stays in a file of this call.
 
     Raises:
         ValueError: if the copy fails, with what the program said.
     """
+    token = base64.b64encode(f"{login.user}:{login.password}".encode()).decode()
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.json"
         config.touch(mode=0o600)
-        config.write_text(json.dumps({"auths": {registry: {"auth": token}}}))
+        config.write_text(json.dumps({"auths": {login.registry: {"auth": token}}}))
+        environment, has_buildx = dict(os.environ), ["docker", "buildx", "version"]
         if shutil.which("skopeo"):
             # All platforms, and none converted: a converted one has another digest.
             options = ["--all", "--preserve-digests", "--authfile", str(config)]
-            return _run(["skopeo", "copy", *options, f"docker://{source}", f"docker://{target}"], os.environ)
-        if _has_buildx():
+            command = ["skopeo", "copy", *options, f"docker://{source}", f"docker://{target}"]
+        elif shutil.which("docker") and not subprocess.run(has_buildx, capture_output=True).returncode:
             # Docker looks for its plugins beside its configuration.
             plugins = Path.home() / ".docker/cli-plugins"
             if plugins.is_dir():
                 (Path(folder) / "cli-plugins").symlink_to(plugins)
             command = ["docker", "buildx", "imagetools", "create", "--tag", target, source]
-            return _run(command, {**os.environ, "DOCKER_CONFIG": folder})
-    return False
-
-
-def _has_buildx() -> bool:
-    if not shutil.which("docker"):
-        return False
-    version = subprocess.run(["docker", "buildx", "version"], capture_output=True, check=False)
-    return version.returncode == 0
-
-
-def _run(command: list[str], env: os._Environ[str] | dict[str, str]) -> bool:
-    done = subprocess.run(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    if done.returncode != 0:
+            environment["DOCKER_CONFIG"] = folder
+        else:
+            return False
+        done = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+    if done.returncode:
         said = " ".join(done.stdout.split())[-SHOWN_CHARACTERS:]
         raise ValueError(f"`{' '.join(command)}` ended with {done.returncode}: {said}")
     return True

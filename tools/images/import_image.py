@@ -11,7 +11,6 @@ import getpass
 import os
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -21,22 +20,23 @@ from config.reading.loader import load_slurm_cluster
 from config.resource_names import image_repository
 from config.slurm_cluster import SlurmCluster
 from tools.aws_session import aws_client, open_session
-from tools.command_line import DEFAULT_CLUSTER_FILE, cluster_parser, run_command
+from tools.command_line import DEFAULT_CLUSTER_FILE, Say, cluster_parser, run_command
 from tools.images.build import (
     FRAMEWORKS,
+    NOT_COMMITTED,
     REPOSITORY,
     Framework,
-    add_framework,
+    add_build_options,
     build_image,
     local_tag,
+    push_image,
     registry_tag,
 )
-from tools.images.container_engine import ENGINES, find_engine
+from tools.images.container_engine import find_engine
 from tools.images.image_registry import Repository, digest_of, find_repository, scan_summary
-from tools.images.push import NOT_COMMITTED, push_image
 from tools.images.source_revision import Revision, read_revision, require_clean
-from tools.jobs.slurm.request import folder_problems, worker_groups
-from tools.nodes.head_node import HeadNode, Say, find_head_node
+from tools.jobs.slurm.request import shared_files, worker_groups
+from tools.nodes.head_node import HeadNode, find_head_node
 from tools.nodes.node_session import BrokenSession
 
 ON_CLUSTER = Path(__file__).with_name("import_on_cluster.sh")
@@ -66,8 +66,8 @@ def main() -> int:
     cluster = load_slurm_cluster(options.cluster)
     folder = shared_folder(cluster, options.folder)
     partition, num_cpus = place(cluster, options.partition)
-    if options.reference:
-        job = ImportJob(partition, num_cpus, options.reference, image_file(folder, options.reference))
+    if reference := options.reference:
+        job = ImportJob(partition, num_cpus, reference, image_file(folder, reference))
         _import(find_head_node(cluster, options.profile), job, options.cluster)
         return 0
     revision = read_revision(REPOSITORY)
@@ -76,7 +76,7 @@ def main() -> int:
     head = find_head_node(cluster, options.profile)
     ecr = aws_client(open_session(region=cluster.region, profile=options.profile), "ecr")
     repository = find_repository(ecr, image_repository(cluster))
-    digest = _digest_in_registry(ecr, repository, revision, framework, options.engine, options.engine_options)
+    digest = _digest_in_registry(ecr, repository, revision, framework, options)
     reference = f"{repository.uri}:{registry_tag(revision, framework)}@{digest}"
     _import(head, ImportJob(partition, num_cpus, reference, image_file(folder, reference)), options.cluster)
     # Last: meanwhile the scan has had its time.
@@ -86,8 +86,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = cluster_parser("Put the training image on the shared file system, for pyxis.")
-    add_framework(parser)
-    parser.add_argument("--engine", choices=ENGINES, help="to build with; the first one that works")
+    add_build_options(parser)
     parser.add_argument("--folder", help="on the shared file system (images/ on Lustre)")
     parser.add_argument("--partition", help="of the worker that does it; the first one with GPUs")
     parser.add_argument(
@@ -95,7 +94,6 @@ def _options() -> argparse.Namespace:
         metavar="REGISTRY/REPOSITORY:TAG@sha256:DIGEST",
         help="an image that was pushed before, instead of this commit's; the registry is not asked from here",
     )
-    parser.add_argument("engine_options", nargs="*", help="after --: options of the engine's build command")
     return parser.parse_args()
 
 
@@ -106,7 +104,7 @@ def shared_folder(cluster: SlurmCluster, wanted: str | None) -> str:
         ValueError: if the nodes do not share it, or make could not be given it.
     """
     folder = str(PurePosixPath(wanted or f"{cluster.storage.lustre.mount_path}/{FOLDER}"))
-    if problems := folder_problems(cluster, folder):
+    if problems := shared_files(cluster).folder_problems(folder):
         raise ValueError(problems[0])
     if not re.fullmatch(r"[\w./+-]+", folder):
         raise ValueError(f"--folder: got {folder}; allowed are letters, digits and . _ + - /")
@@ -144,8 +142,7 @@ def _digest_in_registry(
     repository: Repository,
     revision: Revision,
     framework: Framework,
-    engine_name: str | None,
-    options: Sequence[str],
+    options: argparse.Namespace,
 ) -> str:
     """Of the commit's image; built and pushed if it is not there."""
     tag = registry_tag(revision, framework)
@@ -155,14 +152,14 @@ def _digest_in_registry(
         print(f"{name} is there already: not built again", file=sys.stderr)
         return digest
     try:
-        engine = find_engine(engine_name)
+        engine = find_engine(options.engine)
     except ValueError as error:
         raise ValueError(
             f"{name} is not in the registry yet, and cannot be built here: {error}. Or run `make image push` "
             "on another machine, and this again"
         ) from None
-    if options or not engine.has_image(local_tag(revision, framework)):
-        build_image(engine, REPOSITORY, revision, options, framework)
+    if options.engine_options or not engine.has_image(local_tag(revision, framework)):
+        build_image(engine, REPOSITORY, revision, options.engine_options, framework)
     return push_image(ecr, repository, revision, framework, engine)
 
 

@@ -7,28 +7,26 @@ storage stack is deployed and before the cluster is. Nothing goes in whose check
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from config.facts.instance_catalogue import instance_type
 from config.reading.loader import load_slurm_cluster
 from config.resource_names import artifact_bucket, image_repository
 from config.slurm_cluster import SlurmCluster
+from tools.archives import download
 from tools.aws_session import aws_client, if_present, open_session
 from tools.command_line import cluster_parser, run_command
-from tools.images.image_registry import copy_image
+from tools.images.image_registry import copy_image, registry_login
 
 TABLE = Path(__file__).parents[2] / "lifecycle" / "slurm" / "downloads.json"
 PREFIX = "downloads"
 """Of the artifact bucket, where nodes look (node_setup/downloads.py)."""
-CHUNK_BYTES = 1 << 20
-SECONDS_WITHOUT_DATA = 60
+UNREACHED = "run this where there is internet"
+CHANGED = f"{TABLE.name} has that; it was not uploaded. The transfer was cut, or a proxy changes files"
 SOME_LEFT = 1
 """Exit status if an image could not be copied from this machine."""
 DEPLOY_STORAGE = "`make deploy STACKS=SlurmStorageStack` (with `CLUSTER=<file>` for another file)"
@@ -56,11 +54,8 @@ def main() -> int:
 def needed(cluster: SlurmCluster) -> dict[str, list[dict[str, Any]]]:
     """``files`` and ``images`` of the table; images are for clusters with GPUs."""
     table: dict[str, list[dict[str, Any]]] = json.loads(TABLE.read_text())
-    return table if _has_gpus(cluster) else {**table, "images": []}
-
-
-def _has_gpus(cluster: SlurmCluster) -> bool:
-    return any(instance_type(group.instance_type).num_gpus for group in cluster.instance_groups)
+    has_gpus = any(instance_type(group.instance_type).num_gpus for group in cluster.instance_groups)
+    return table if has_gpus else {**table, "images": []}
 
 
 def file_name(entry: dict[str, Any]) -> str:
@@ -83,52 +78,16 @@ def _mirror_files(s3: Any, bucket: str, files: list[dict[str, str]]) -> None:
         name = file_name(entry)
         key = f"{PREFIX}/{name}"
         checksum = base64.b64encode(bytes.fromhex(entry["sha256"])).decode()
-        if _checksum_there(s3, bucket, key) == checksum:
+        there = if_present(s3.head_object, Bucket=bucket, Key=key, ChecksumMode="ENABLED")
+        if there and there.get("ChecksumSHA256") == checksum:
             print(f"{name}: there already")
             continue
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / name
-            _download(entry, path)
+            download(entry["url"], path, entry["sha256"], unreached=UNREACHED, changed=CHANGED)
             with path.open("rb") as body:
                 s3.put_object(Bucket=bucket, Key=key, Body=body, ChecksumSHA256=checksum)
         print(f"{name}: uploaded to s3://{bucket}/{key}")
-
-
-def _checksum_there(s3: Any, bucket: str, key: str) -> str | None:
-    head = if_present(s3.head_object, Bucket=bucket, Key=key, ChecksumMode="ENABLED")
-    return cast(str | None, head and head.get("ChecksumSHA256"))
-
-
-def _download(entry: dict[str, str], path: Path) -> None:
-    """Fetch a file and compare its checksum, or raise ValueError."""
-    url, digest, received = entry["url"], hashlib.sha256(), 0
-    try:
-        with urllib.request.urlopen(url, timeout=SECONDS_WITHOUT_DATA) as response, path.open("wb") as file:
-            total = int(response.headers.get("Content-Length") or 0)
-            while chunk := response.read(CHUNK_BYTES):
-                file.write(chunk)
-                digest.update(chunk)
-                received += len(chunk)
-                _show(path.name, received, total)
-    except urllib.error.HTTPError as error:
-        raise ValueError(f"{url} answers {error.code} {error.reason}") from None
-    except OSError as error:
-        reason = getattr(error, "reason", error)
-        raise ValueError(f"{url} could not be fetched: {reason}; run this where there is internet") from None
-    if digest.hexdigest() != entry["sha256"]:
-        raise ValueError(
-            f"{url} has SHA-256 {digest.hexdigest()} ({received} bytes), not {entry['sha256']} as in "
-            f"{TABLE.name}; it was not uploaded. The transfer was cut, or a proxy "
-            "changes files"
-        )
-
-
-def _show(name: str, received: int, total: int) -> None:
-    if sys.stderr.isatty():
-        of = f" of {total / 1e6:.0f}" if total else ""
-        print(
-            f"\r{name}: {received / 1e6:.0f}{of} MB", end="\n" if received == total else "", file=sys.stderr
-        )
 
 
 def _mirror_image(ecr: Any, repository: str, image: dict[str, Any]) -> bool:
@@ -138,10 +97,9 @@ def _mirror_image(ecr: Any, repository: str, image: dict[str, Any]) -> bool:
     if _is_there(ecr, repository, digest):
         print(f"{tag}: there already")
         return True
-    token = ecr.get_authorization_token()["authorizationData"][0]
-    registry = token["proxyEndpoint"].removeprefix("https://")
-    target = f"{registry}/{repository}:{tag}"
-    if not copy_image(image["reference"], target, registry=registry, token=token["authorizationToken"]):
+    login = registry_login(ecr)
+    target = f"{login.registry}/{repository}:{tag}"
+    if not copy_image(image["reference"], target, login):
         print(
             f"{tag}: neither skopeo nor docker with buildx is on this machine; install one of them (Debian, "
             "Ubuntu: apt-get install skopeo; macOS: brew install skopeo) and run this again",

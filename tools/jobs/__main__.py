@@ -14,8 +14,9 @@ from config.reading.loader import load_cluster, load_eks_cluster, load_slurm_clu
 from tools.command_line import cluster_parser, run_command
 from tools.jobs.code_version import code_revision
 from tools.jobs.kubernetes.jobs import KubernetesJobs
-from tools.jobs.scheduler import NamedRun, Scheduler
+from tools.jobs.scheduler import Scheduler
 from tools.jobs.slurm.jobs import SlurmJobs
+from tools.jobs.work import NamedRun
 from workloads.run_file import load_config
 from workloads.stages import STAGES
 
@@ -51,17 +52,9 @@ def main() -> int:
         "--to", type=Path, default=Path("runs"), help="folder for what is fetched (%(default)s)"
     )
     options = parser.parse_args(words)
-    match command:
-        case "status":
-            return scheduler.status(options)
-        case "tail":
-            return scheduler.tail(options)
-        case "cancel":
-            if not options.job:
-                raise ValueError("cancel: name the job, make cancel JOB=<job>; make status lists them")
-            return scheduler.cancel(options)
-        case _:
-            return scheduler.fetch(options, options.to)
+    if command == "cancel" and not options.job:
+        raise ValueError("cancel: name the job, make cancel JOB=<job>; make status lists them")
+    return scheduler.follow_up(command, options)
 
 
 def _parser(description: str | None, *, add_help: bool = True) -> argparse.ArgumentParser:

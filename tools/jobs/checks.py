@@ -1,23 +1,17 @@
-"""What is checked of a job before anything is asked of a cluster, on Slurm as on Kubernetes."""
+"""What a job takes of a cluster, on Slurm as on Kubernetes: options, nodes and shared file systems."""
 
 from __future__ import annotations
 
+import argparse
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import PurePosixPath
+from typing import Any, Self
 
 from config.facts.instance_catalogue import InstanceType
-from workloads.bionemo.command import batch_problems, unsupported
-from workloads.bionemo.export_files import export_files
-from workloads.esm2.data.sources import PROTEINS
-from workloads.esm2.inference.output_file import output_file
 from workloads.launch.neuron import STAGES as NEURON_STAGES
-from workloads.run_file import RunFile, xla_violations
-from workloads.run_kinds import paths_read
 from workloads.stages import STAGES
-from workloads.training.data.manifest import MANIFEST_FILE
-from workloads.training.data.transfer import local_files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +26,12 @@ class Wanted:
     folder: str | None = None
     """Folder on the shared file system that holds runs, data and downloads."""
     hang_seconds: int
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, **changes: Any) -> Self:
+        """The options of the command line that have the fields' names, with some of them changed."""
+        given = vars(options) | changes
+        return cls(**{field.name: given[field.name] for field in fields(cls)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,95 +60,36 @@ class Share:
         return max(1, self.accelerators * self.hardware.processes_per_accelerator)
 
 
+@dataclass(frozen=True)
+class SharedFiles:
+    """File systems that all nodes or pods of a cluster have."""
+
+    mounts: Sequence[str]
+    who: str
+    """``nodes`` or ``pods``, for messages."""
+
+    @property
+    def where(self) -> str:
+        return " or ".join(self.mounts)
+
+    def has(self, path: str) -> bool:
+        place = PurePosixPath(path)
+        return ".." not in place.parts and any(place.is_relative_to(mount) for mount in self.mounts)
+
+    def folder_problems(self, folder: str) -> list[str]:
+        return [] if self.has(folder) else [f"--folder: got {folder}; {self.who} share {self.where}"]
+
+
 def listed(problems: list[str]) -> str:
     return f"{len(problems)} problem(s)\n" + "\n".join(f"  {problem}" for problem in problems)
 
 
-def path_problems(
-    config: RunFile, stage: str, folder: str, is_shared: Callable[[str], bool], *, who: str, where: str
-) -> list[str]:
-    """What those who run the job could not read or write.
-
-    Args:
-        config: the run.
-        stage: of it.
-        folder: what its relative paths are relative to.
-        is_shared: whether a path is on a file system that all of them share.
-        who: they, for messages.
-        where: these file systems, for messages.
-    """
-    is_inference = STAGES[stage].writes_table
-    # A hub id looks like a relative path, and is taken for one below the folder.
-    below: list[tuple[str, str | None]] = [
-        ("runs", config.runs),
-        ("data.downloads", config.data.downloads),
-        *([] if is_inference else [("data.path", config.data.path)]),
-        *([("inference.output", config.inference.output)] if is_inference else []),
-        *([("inference.model", config.inference.model)] if is_inference or stage == "evaluate" else []),
-    ]
-    problems = [
-        f"{name}: got {path}; {who} share {where}. Relative paths are below {folder}"
-        for name, path in below
-        if path is not None and not is_shared(str(PurePosixPath(folder) / path))
-    ]
-    if is_inference:
-        name, read = "inference.input", local_files(config.inference.input, PROTEINS)
-    else:
-        name, read = "data", paths_read(config)
-    start = config.model.init_from or ""
-    if PurePosixPath(start).is_absolute() and not is_shared(start):
-        problems.append(f"model.init_from: {start} is on this machine; {who} read below {where}, and the hub")
-    problems += [
-        f"{name}: {path} is on this machine; {who} read below {where}, https:// and s3://"
-        for path in read
-        if not is_shared(path)
-    ]
-    mutations = config.inference.mutations
-    if stage == "variants" and mutations is not None and not is_shared(mutations):
-        problems.append(f"inference.mutations: {mutations} is on this machine; {who} read below {where}")
-    return problems
-
-
-def output_of(config: RunFile, stage: str, folder: str, problems: list[str]) -> str:
-    """The table that a stage of inference writes, by its whole path; empty for other stages.
-
-    Args:
-        config: the run.
-        stage: of it.
-        folder: what its relative paths are relative to.
-        problems: what is wrong is added to them.
-    """
-    if not STAGES[stage].writes_table:
-        return ""
-    try:
-        return str(PurePosixPath(folder) / output_file(config, stage))
-    except ValueError as error:
-        problems.append(str(error))
-        return ""
-
-
-def files_needed(config: RunFile, stage: str, folder: str) -> tuple[str, ...]:
-    """What a stage of inference reads that nothing fetches, by whole paths: input, mutations and model.
-
-    A relative ``inference.model`` is left out: it may be a hub id.
-    """
-    if not STAGES[stage].writes_table:
-        return ()
-    inference = config.inference
-    model = inference.model or str(PurePosixPath(folder) / config.run_dir / "model")
-    mutations = [inference.mutations] if stage == "variants" and inference.mutations else []
-    models = [model] if PurePosixPath(model).is_absolute() else []
-    return (*local_files(inference.input, PROTEINS), *mutations, *models)
-
-
-def accelerators_of(
-    hardware: InstanceType, stage: str, asked: int | None, problems: list[str], *, option: str
-) -> int:
+def accelerators_of(hardware: InstanceType, wanted: Wanted, problems: list[str], *, option: str) -> int:
     """How many a job takes of each node; ``option`` is the one that chose the hardware."""
+    stage, found = wanted.stage, hardware.num_accelerators
     if stage == "data":
         return 0
-    found = hardware.num_accelerators
-    number = found if asked is None else asked
+    number = found if wanted.gpus_per_node is None else wanted.gpus_per_node
     if hardware.is_neuron and number and stage not in NEURON_STAGES:
         problems.append(
             f"{option}: {hardware.name} has {hardware.accelerator}, on which only {', '.join(NEURON_STAGES)} "
@@ -164,16 +105,19 @@ def accelerators_of(
     return number
 
 
-def sizes_of(asked: str, stage: str, there: int, problems: list[str], *, who: str) -> range:
+def sizes_of(wanted: Wanted, there: int, problems: list[str], *, own: int | None = None, who: str) -> range:
     """Every number of nodes that a job may run on; none if there is a problem.
 
     Args:
-        asked: a number or a range, as ``2-3``.
-        stage: of the run.
-        there: how many there are in the cluster file.
+        wanted: the job's options.
+        there: number of nodes in the cluster file.
         problems: what is wrong is added to them.
-        who: has these, for messages.
+        own: number of nodes that training takes without ``nodes``; all that are there by default.
+        who: the partition or groups with these nodes, for messages.
     """
+    stage = wanted.stage
+    takes_all = STAGES[stage].trains or stage == "bandwidth"
+    asked = wanted.nodes or str(min(there, own or there) if takes_all else 1)
     found = re.fullmatch(r"(\d+)(?:-(\d+))?", asked)
     fewest, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if found is None or not 1 <= fewest <= most:
@@ -185,57 +129,3 @@ def sizes_of(asked: str, stage: str, there: int, problems: list[str], *, who: st
     else:
         return range(fewest, most + 1)
     return range(0)
-
-
-def run_problems(
-    config: RunFile,
-    wanted: Wanted,
-    place: Share,
-    folder: str,
-    is_shared: Callable[[str], bool],
-    *,
-    who: str,
-    where: str,
-) -> list[str]:
-    """Settings of a run that do not fit its nodes; arguments as those of ``path_problems``."""
-    stage, sizes, num_processes = wanted.stage, place.sizes, place.num_processes
-    problems = path_problems(config, stage, folder, is_shared, who=who, where=where)
-    problems += bionemo_problems(config, stage, sizes, num_processes)
-    if stage == "train":
-        problems += shard_problems(config, sizes, num_processes)
-        problems += xla_violations(config) if place.neuron_devices else []
-    return problems
-
-
-def overrides_of(config: RunFile, overrides: Iterable[str], output: str) -> tuple[str, ...]:
-    """Overrides on the cluster: the file's name is another one there, and may decide on the output."""
-    return (*overrides, f"name={config.name}", *([f"inference.output={output}"] if output else ()))
-
-
-def shard_problems(config: RunFile, sizes: Iterable[int], num_processes: int) -> list[str]:
-    """Numbers of nodes, with this many processes each, over which a model cannot be sharded as asked."""
-    shard_size = config.parallel.shard_size
-    return [
-        f"parallel.shard_size: got {shard_size}; it must divide the number of processes, which is "
-        f"{size * num_processes} on {size} node(s)"
-        for size in sizes
-        if shard_size and size * num_processes % shard_size
-    ]
-
-
-def bionemo_problems(config: RunFile, stage: str, sizes: Iterable[int], num_processes: int) -> list[str]:
-    """What BioNeMo cannot do of a run, or not on these numbers of nodes with so many processes each."""
-    if stage != "train-bionemo":
-        return []
-    return unsupported(config) + [
-        problem for size in sizes for problem in batch_problems(config, size * num_processes)
-    ]
-
-
-def data_manifest(config: RunFile, stage: str, folder: str) -> str:
-    """The file below ``folder`` that is there once the data of a stage are; empty where it reads none."""
-    if stage == "convert-bionemo":
-        return ""
-    if stage == "train-bionemo":
-        return str(PurePosixPath(folder) / export_files(config.data.path).facts)
-    return str(PurePosixPath(folder) / config.data.path / MANIFEST_FILE)

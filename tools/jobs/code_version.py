@@ -39,9 +39,7 @@ def copy_here(cluster: SlurmCluster, folder: str) -> str:
         ValueError: if it cannot be written.
     """
     deployed = deployed_folder(cluster)
-    if deployed.is_dir():
-        return str(deployed)
-    target = Path(folder) / "copies" / code_hash()
+    target = deployed if deployed.is_dir() else Path(folder) / "copies" / code_hash()
     if target.is_dir():
         return str(target)
     try:
@@ -51,12 +49,11 @@ def copy_here(cluster: SlurmCluster, folder: str) -> str:
             shutil.copytree(WORKLOADS, copy, ignore=shutil.ignore_patterns(*IGNORED))
             copy.rename(target)
     except OSError as error:
-        if target.is_dir():
-            return str(target)  # that of another submission, which was first
-        raise ValueError(
-            f"the code cannot be copied to {target}: {error.strerror or error}; free space (df -h), or name "
-            "a folder of yours on the shared file system with --folder"
-        ) from None
+        if not target.is_dir():  # else another submission was first
+            raise ValueError(
+                f"the code cannot be copied to {target}: {error.strerror or error}; free space (df -h), or "
+                "name a folder of yours on the shared file system with --folder"
+            ) from None
     return str(target)
 
 

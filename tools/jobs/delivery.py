@@ -65,7 +65,9 @@ class Delivery:
         with TemporaryDirectory(prefix=".fetched-", dir=target) as folder:
             self._extract(Path(folder))
             for path in sorted(Path(folder).iterdir()):
-                _replace(path, target / path.name)
+                if (target / path.name).is_dir():
+                    shutil.rmtree(target / path.name)
+                path.rename(target / path.name)
         for line in self._said:
             if line.startswith("left "):
                 print(f"not fetched: {line.removeprefix('left ')}; {instead}", file=sys.stderr)
@@ -84,9 +86,3 @@ class Delivery:
             damage = str(error)
         if damage:
             raise ValueError(f"what came is damaged ({damage}); run the same command again")
-
-
-def _replace(path: Path, target: Path) -> None:
-    if target.is_dir():
-        shutil.rmtree(target)
-    path.rename(target)

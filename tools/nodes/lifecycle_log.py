@@ -69,17 +69,14 @@ def list_streams(logs: Any, log_group: str) -> list[NodeStream]:
     pages = logs.get_paginator("describe_log_streams").paginate(
         logGroupName=log_group, logStreamNamePrefix=PREFIX
     )
-    return if_present(lambda: [_stream(stream) for page in pages for stream in page["logStreams"]]) or []
-
-
-def _stream(stream: dict[str, Any]) -> NodeStream:
-    group, _, instance_id = stream["logStreamName"].removeprefix(PREFIX).rpartition("/")
-    return NodeStream(
-        name=stream["logStreamName"],
-        group=group,
-        instance_id=instance_id,
-        last_event_ms=max(stream.get("creationTime", 0), stream.get("lastEventTimestamp", 0)),
-    )
+    found = if_present(lambda: [stream for page in pages for stream in page["logStreams"]]) or []
+    streams = []
+    for stream in found:
+        name = stream["logStreamName"]
+        group, _, instance_id = name.removeprefix(PREFIX).rpartition("/")
+        last_event_ms = max(stream.get("creationTime", 0), stream.get("lastEventTimestamp", 0))
+        streams.append(NodeStream(name, group, instance_id, last_event_ms))
+    return streams
 
 
 def read_events(logs: Any, log_group: str, streams: Sequence[str], *, since_ms: int) -> Iterator[Event]:
@@ -92,12 +89,8 @@ def read_events(logs: Any, log_group: str, streams: Sequence[str], *, since_ms: 
         )
         for page in pages:
             for event in page["events"]:
-                yield Event(
-                    stream=event["logStreamName"],
-                    id=event["eventId"],
-                    time_ms=event["timestamp"],
-                    text=event["message"].rstrip("\n"),
-                )
+                text = event["message"].rstrip("\n")
+                yield Event(event["logStreamName"], event["eventId"], event["timestamp"], text)
 
 
 def newest_run(events: Sequence[Event]) -> list[Event]:

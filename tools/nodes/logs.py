@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from config.cluster import Cluster
 from config.eks_cluster import EksCluster
 from config.reading.loader import load_cluster
 from config.resource_names import control_plane_log_group
@@ -51,7 +50,8 @@ def main() -> int:
     options = _options()
     cluster = load_cluster(options.cluster)
     session = open_session(region=cluster.region, profile=options.profile)
-    if options.node == CONTROL_PLANE and isinstance(cluster, EksCluster) and not _has_group(cluster):
+    is_group = any(group.name == CONTROL_PLANE for group in cluster.instance_groups)
+    if options.node == CONTROL_PLANE and isinstance(cluster, EksCluster) and not is_group:
         _show_control_plane(aws_client(session, "logs"), cluster, options)
         return 0
     read_nodes = partial(_read_nodes, aws_client(session, "sagemaker"), cluster.name)
@@ -70,19 +70,14 @@ def main() -> int:
     return 0
 
 
-def _has_group(cluster: Cluster) -> bool:
-    return any(group.name == CONTROL_PLANE for group in cluster.instance_groups)
-
-
 def _show_control_plane(logs: Any, cluster: EksCluster, options: argparse.Namespace) -> None:
     now_ms = _now_ms()
 
     def tell(event: Event) -> None:
-        print(f"{part(event)}: {event.text}", flush=True)
+        # The part of the control plane: its stream's name without the id of its instance.
+        print(f"{event.stream.rpartition('-')[0]}: {event.text}", flush=True)
 
-    def read(since_ms: int) -> list[Event]:
-        return read_control_plane(logs, cluster, since_ms=since_ms)
-
+    read = partial(read_control_plane, logs, cluster)
     events = read(now_ms - (options.since or DEFAULT_SINCE_MS))
     for event in events:
         tell(event)
@@ -233,7 +228,7 @@ def _follow(
                 tell(event)
 
 
-def read_control_plane(logs: Any, cluster: EksCluster, *, since_ms: int) -> list[Event]:
+def read_control_plane(logs: Any, cluster: EksCluster, since_ms: int) -> list[Event]:
     """Events of all parts but the audit log since a time, in the order of their times.
 
     Raises:
@@ -269,11 +264,6 @@ def _events(logs: Any, group: str, since_ms: int) -> Iterator[Event]:
 def _is_recent(stream: dict[str, Any], since_ms: int) -> bool:
     last = max(stream.get("lastEventTimestamp", 0), stream.get("creationTime", 0))
     return bool(last >= since_ms - SHIPPED_WITHIN_MS)
-
-
-def part(event: Event) -> str:
-    """The part of the control plane that said it: its stream's name without the id of its instance."""
-    return event.stream.rpartition("-")[0]
 
 
 if __name__ == "__main__":

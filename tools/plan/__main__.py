@@ -60,7 +60,10 @@ def main() -> int:
         number_bytes=4 if config.train.precision == "fp32" else 2,
         attention="window" if place.hardware.is_neuron else "flash",
     )
-    check_sharding(layout)
+    if layout.world_size % layout.shards:
+        raise ValueError(
+            f"parallel.shard_size: got {layout.shards}; it must divide the {layout.world_size} GPUs"
+        )
     if place.hardware.is_neuron and (problems := xla_violations(config)):
         raise ValueError(listed(problems))
     print(f"{config.name} on {place.group.name} of {cluster.name}\n")
@@ -69,23 +72,10 @@ def main() -> int:
     print(*memory_lines(layout, needed, place, [] if fits else remedies(layout, usable)), sep="\n")
     if not fits:
         return DOES_NOT_FIT
-    found = speed(
-        config,
-        shape,
-        layout.parameters,
-        gpu=place.gpu,
-        world_size=place.world_size,
-        attention=layout.attention,
-        mfu=options.mfu,
-        measured=read_measured(options.measured) if options.measured else None,
-    )
-    saving = plan_checkpoints(
-        layout.parameters,
-        shards=layout.shards,
-        world_size=place.world_size,
-        lustre_bytes_per_second=lustre_bytes_per_second(cluster),
-        failure_hours=options.failure_hours,
-    )
+    measured = read_measured(options.measured) if options.measured else None
+    found = speed(layout, gpu=place.gpu, mfu=options.mfu, measured=measured)
+    written = lustre_bytes_per_second(cluster)
+    saving = plan_checkpoints(layout, lustre_bytes_per_second=written, failure_hours=options.failure_hours)
     rates = found.residues_per_second_high, found.residues_per_second_low
     hours = [residues_of(config) / rate / SECONDS_PER_HOUR / (1 - saving.lost_share) for rate in rates]
     steps_seconds = residues_of(config) / config.train.max_steps / found.residues_per_second_high
@@ -97,14 +87,6 @@ def main() -> int:
         sep="\n",
     )
     return 0
-
-
-def check_sharding(layout: Layout) -> None:
-    """Raise ValueError for shard groups that the GPUs do not divide into."""
-    if layout.world_size % layout.shards:
-        raise ValueError(
-            f"parallel.shard_size: got {layout.shards}; it must divide the {layout.world_size} GPUs"
-        )
 
 
 def lustre_bytes_per_second(cluster: AnyCluster) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tools.plan.memory import ADAM_STATE, FP32
+from tools.plan.memory import ADAM_STATE, FP32, Layout
 from tools.plan.model_size import Parameters
 
 GPU_HOURS_BETWEEN_FAILURES = 16_384 * 54 * 24 / 419
@@ -56,22 +56,17 @@ def lost_share(interval: float, stall: float, failure_seconds: float) -> float:
 
 
 def plan_checkpoints(
-    parameters: Parameters,
-    *,
-    shards: int,
-    world_size: int,
-    lustre_bytes_per_second: float,
-    failure_hours: float | None = None,
+    layout: Layout, *, lustre_bytes_per_second: float, failure_hours: float | None = None
 ) -> Checkpoints:
-    """For a job on ``world_size`` GPUs; ``failure_hours`` is the job's own mean time between failures.
+    """For a job of the layout's size; ``failure_hours`` is the job's own mean time between failures.
 
     Raises:
         ValueError: if failures come so fast that nothing is left of the time.
     """
-    size = checkpoint_bytes(parameters)
-    stall = size / shards / STAGING_BYTES_PER_SECOND
+    size = checkpoint_bytes(layout.parameters)
+    stall = size / layout.shards / STAGING_BYTES_PER_SECOND
     write = size / lustre_bytes_per_second
-    hours = failure_hours or GPU_HOURS_BETWEEN_FAILURES / world_size
+    hours = failure_hours or GPU_HOURS_BETWEEN_FAILURES / layout.world_size
     failures = hours * 3600
     # The next one starts when the last one is written.
     interval = max(daly_interval(stall, failures), write)

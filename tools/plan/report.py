@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from config.cluster_kinds import AnyCluster
 from config.facts.price_list import load_prices
@@ -31,6 +32,8 @@ GRID_FILE = Path(__file__).with_name("grid_carbon.csv")
 GIB = 2**30
 SECONDS_PER_HOUR = 3600
 HOURS_PER_DAY = 24
+Changes = dict[str, Any]
+"""Values of the run file's settings, by ``section.field``."""
 
 
 def usable_bytes(place: Place) -> float:
@@ -38,15 +41,8 @@ def usable_bytes(place: Place) -> float:
 
 
 def memory_lines(layout: Layout, found: Memory, place: Place, changes: list[str]) -> list[str]:
-    parts = {
-        "parameters": found.parameters,
-        "gradients": found.gradients,
-        "optimizer": found.optimizer,
-        "weights in use": found.weights_in_use,
-        "activations": found.activations,
-        "together": found.total,
-    }
-    rows = [(name, f"{value / GIB:.1f}") for name, value in parts.items()]
+    parts = {**dataclasses.asdict(found), "together": found.total}
+    rows = [(name.replace("_", " "), f"{value / GIB:.1f}") for name, value in parts.items()]
     usable, size = usable_bytes(place), place.device_memory_gib
     others = "Neuron's runtime" if place.hardware.is_neuron else "CUDA and NCCL"
     verdict = f"of {usable / GIB:.1f} usable ({size} GiB {place.device}, {1 - USABLE:.0%} left to {others})"
@@ -58,7 +54,7 @@ def memory_lines(layout: Layout, found: Memory, place: Place, changes: list[str]
         )
     if found.total <= usable:
         lines.append(f"fits: {found.total / GIB:.1f} {verdict}")
-        kept = memory(layout_without_recomputing(layout)).total
+        kept = memory(_changed(layout, {"train.activation_checkpointing": False})).total
         if layout.config.train.activation_checkpointing and kept <= usable:
             lines.append(
                 f"With {kept / GIB:.1f} GiB it may fit without computing layers again too, in a quarter less"
@@ -135,13 +131,9 @@ def time_and_money(
     else:
         lines.append(f"no price is known of {place.group.instance_type}: make prices REGION={cluster.region}")
     if co2:
-        arguments = place.gpu, place.world_size
-        mass = _span(
-            tonnes(*arguments, hours_low, cluster.region),
-            tonnes(*arguments, hours_high, cluster.region),
-            "{:.3g}",
-        )
-        energy = _span(energy_kwh(*arguments, hours_low), energy_kwh(*arguments, hours_high), "{:,.0f}")
+        low, high = (energy_kwh(place.gpu, place.world_size, hours) for hours in (hours_low, hours_high))
+        mass = _span(low, high, "{:.3g}", grid_grams_per_kwh(cluster.region) / 1e6)
+        energy = _span(low, high, "{:,.0f}")
         lines.append(
             f"{mass} t CO2e by the grid of {cluster.region} for {energy} kWh (at full load; docs/cost.md)"
         )
@@ -189,42 +181,39 @@ def energy_kwh(gpu: str, world_size: int, hours: float) -> float:
     return BOARD_WATTS[gpu] / 1000 * world_size * hours * HOST_FACTOR * POWER_USAGE_EFFECTIVENESS
 
 
-def tonnes(gpu: str, world_size: int, hours: float, region: str) -> float:
-    return energy_kwh(gpu, world_size, hours) * grid_grams_per_kwh(region) / 1e6
-
-
 def remedies(layout: Layout, usable_bytes: float) -> list[str]:
     """Changes as ARGS of make with which the run fits, the least of each kind; empty if none does."""
-    found: list[dict[str, str]] = []
+    found: list[Changes] = []
     for setting in _settings(layout):
         if any(changes.items() <= setting.items() for changes in found):
             continue  # less is enough
-        for tokens in (None, *_smaller_packs(layout.config)):
-            changes = setting if tokens is None else {**setting, "train.tokens_per_pack": str(tokens)}
-            config = _changed(layout.config, changes)
-            if memory(dataclasses.replace(layout, config=config)).total <= usable_bytes:
-                found.append(changes)
+        packs: list[Changes] = [{"train.tokens_per_pack": size} for size in _smaller_packs(layout.config)]
+        for pack in ({}, *packs):
+            if memory(_changed(layout, setting | pack)).total <= usable_bytes:
+                found.append(setting | pack)
                 break
-    return [" ".join(f"{key}={value}" for key, value in changes.items()) for changes in found]
+    return [" ".join(f"{key}={value}".lower() for key, value in changes.items()) for changes in found]
 
 
-def layout_without_recomputing(layout: Layout) -> Layout:
-    train = dataclasses.replace(layout.config.train, activation_checkpointing=False)
-    return dataclasses.replace(layout, config=dataclasses.replace(layout.config, train=train))
+def _changed(layout: Layout, changes: Changes) -> Layout:
+    config = layout.config
+    for key, value in changes.items():
+        name, _, field = key.partition(".")
+        section = dataclasses.replace(getattr(config, name), **{field: value})
+        config = dataclasses.replace(config, **{name: section})
+    return dataclasses.replace(layout, config=config)
 
 
-def _settings(layout: Layout) -> list[dict[str, str]]:
+def _settings(layout: Layout) -> list[Changes]:
     """What can be switched on beside smaller packs, nothing first."""
     config = layout.config
-    recomputing = {"train.activation_checkpointing": "true"}
-    sharded = {"parallel.mode": "fsdp"}
-    settings: list[dict[str, str]] = [{}]
+    settings: list[Changes] = [{}]
     if not config.train.activation_checkpointing:
-        settings.append(recomputing)
+        settings.append({"train.activation_checkpointing": True})
     # Adapters leave little to shard, and NeuronCores have copies alone.
     can_shard = layout.world_size > 1 and config.lora is None and layout.attention != "window"
     if config.parallel.mode == "ddp" and can_shard:
-        settings += [{**setting, **sharded} for setting in settings]
+        settings += [{**setting, "parallel.mode": "fsdp"} for setting in settings]
     return settings
 
 
@@ -236,14 +225,3 @@ def _smaller_packs(config: RunFile) -> list[int]:
         tokens //= 2
         sizes.append(tokens)
     return sizes
-
-
-def _changed(config: RunFile, changes: dict[str, str]) -> RunFile:
-    train, parallel = config.train, config.parallel
-    if "train.tokens_per_pack" in changes:
-        train = dataclasses.replace(train, tokens_per_pack=int(changes["train.tokens_per_pack"]))
-    if "train.activation_checkpointing" in changes:
-        train = dataclasses.replace(train, activation_checkpointing=True)
-    if "parallel.mode" in changes:
-        parallel = dataclasses.replace(parallel, mode="fsdp")
-    return dataclasses.replace(config, train=train, parallel=parallel)

@@ -11,8 +11,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.plan.memory import Attention, window_keys
-from tools.plan.model_size import ModelShape, Parameters
+from tools.plan.memory import Layout, window_keys
+from tools.plan.model_size import ModelShape
 from workloads.esm2.shapes import SHAPES
 from workloads.run_file import RunFile
 from workloads.training.peak_rates import NEURON_CORE_BF16_FLOPS, PEAK_BF16_FLOPS
@@ -43,16 +43,8 @@ class Speed:
     """Share of GPUs with a pack in an average round of a step."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Of a finished run."""
-
-    gpu: str
-    mfu: float
-
-
-def read_measured(path: Path) -> Measured:
-    """From a run's ``results.json``.
+def read_measured(path: Path) -> tuple[str, float]:
+    """The accelerator of a finished run and its MFU, from ``results.json``.
 
     Raises:
         ValueError: if it is not one, or the run was on a device whose peak is not known, as a CPU.
@@ -70,11 +62,12 @@ def read_measured(path: Path) -> Measured:
             f"--measured: {path} is of a run on {device}, for which no MFU is known; give one of a GPU:"
             f" {', '.join(PEAKS)}"
         )
-    return Measured(gpu, mfu)
+    return gpu, mfu
 
 
-def flops_per_residue(config: RunFile, shape: ModelShape, parameters: Parameters) -> float:
+def flops_per_residue(layout: Layout) -> float:
     """As the trainer counts them: 4 for a frozen parameter, whose gradient falls away."""
+    config, shape, parameters = layout.config, layout.shape, layout.parameters
     counted_out = shape.embedding + shape.contact_head
     frozen = parameters.frozen + parameters.frozen_matrices
     if config.task is None or config.lora is None:
@@ -86,17 +79,9 @@ def flops_per_residue(config: RunFile, shape: ModelShape, parameters: Parameters
 
 
 def speed(
-    config: RunFile,
-    shape: ModelShape,
-    parameters: Parameters,
-    *,
-    gpu: str,
-    world_size: int,
-    attention: Attention = "flash",
-    mfu: float | None = None,
-    measured: Measured | None = None,
+    layout: Layout, *, gpu: str, mfu: float | None = None, measured: tuple[str, float] | None = None
 ) -> Speed:
-    """With a share of the peak that is given, else measured, else published.
+    """With a share of the peak that is given, else measured (``read_measured``), else published.
 
     Raises:
         ValueError: if the GPU's peak is not known, or what was measured was on another GPU.
@@ -105,15 +90,17 @@ def speed(
         raise ValueError(
             f"{gpu}: its bf16 peak is not in workloads/training/peak_rates.py; listed are {', '.join(PEAKS)}"
         )
-    if measured and measured.gpu != gpu:
-        raise ValueError(f"--measured: the run was on {measured.gpu}, and the cluster has {gpu}; give --mfu")
+    if measured and measured[0] != gpu:
+        raise ValueError(f"--measured: the run was on {measured[0]}, and the cluster has {gpu}; give --mfu")
+    config, shape, world_size = layout.config, layout.shape, layout.world_size
+    counted = flops_per_residue(layout)
     size = next((name for name, known in SHAPES.items() if ModelShape(*known) == shape), None)
     if mfu is not None:
         low = high = mfu
         source = "given by --mfu"
     elif measured:
-        low = high = measured.mfu
-        source = f"measured on {measured.gpu} by the run of --measured"
+        low = high = measured[1]
+        source = f"measured on {gpu} by the run of --measured"
     else:
         found = published_mfu(gpu, size)
         low, high = found.low, found.high
@@ -121,9 +108,8 @@ def speed(
         if config.train.activation_checkpointing:
             low, high = RECOMPUTED * low, RECOMPUTED * high
             source += "; a quarter less, as layers are computed again"
-        if attention == "window":
+        if layout.attention == "window":
             # Keys of other proteins are computed with, and are no work that a share of the peak counts.
-            counted = flops_per_residue(config, shape, parameters)
             spare = window_keys(config) - min(MEAN_LENGTH, config.model.max_residues + 2)
             share = counted / (counted + 12 * shape.layers * shape.hidden * max(0.0, spare))
             low, high = share * low, share * high
@@ -132,7 +118,7 @@ def speed(
             source += "; that is of bf16, and fp32 takes several times as long"
     rounds = -(-config.packs_per_step // world_size)
     busy = config.packs_per_step / (rounds * world_size)
-    peak = PEAKS[gpu] * world_size * busy / flops_per_residue(config, shape, parameters)
+    peak = PEAKS[gpu] * world_size * busy / counted
     return Speed(low, high, source, low * peak, high * peak, busy)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from botocore.exceptions import BotoCoreError, ClientError
 
 from config.cluster import Cluster
-from config.resource_names import stack_names
 from tools.aws_session import explain, if_present
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -78,7 +77,7 @@ def check_bootstrap(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 def check_roles(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """A warning, as how many there will be is known at synthesis alone."""
-    if is_deployed(aws, stack_names(cluster).hyperpod):
+    if is_deployed(aws, cluster, "hyperpod"):
         return
     summary = aws.call("iam", "get_account_summary")["SummaryMap"]
     most, used, quota = MOST_ROLES[cluster.scheduler], summary["Roles"], summary["RolesQuota"]

@@ -57,21 +57,18 @@ def _not_offered(subject: str, cluster: EksCluster, addon: Addon, offered: list[
             f"it is not offered {where}",
             "choose another region or kubernetes.version, or leave out in the file what brings it",
         )
-    default = next((v["addonVersion"] for v in offered if _is_default(v, cluster)), None)
+    defaults = [
+        version["addonVersion"]
+        for version in offered
+        for compatible in version.get("compatibilities", [])
+        if compatible.get("clusterVersion") == cluster.kubernetes.version and compatible.get("defaultVersion")
+    ]
     shown = ", ".join(version["addonVersion"] for version in offered[:NUM_SHOWN])
     more = f" and {len(offered) - NUM_SHOWN} older" if len(offered) > NUM_SHOWN else ""
     return fail(
         subject,
         f"{addon.version} is not offered {where}; there are {shown}{more}",
-        f"put one of them in {TABLE}" + (f", as EKS's default {default}" if default else ""),
-    )
-
-
-def _is_default(version: dict[str, Any], cluster: EksCluster) -> bool:
-    return any(
-        compatibility.get("defaultVersion")
-        for compatibility in version.get("compatibilities", [])
-        if compatibility.get("clusterVersion") == cluster.kubernetes.version
+        f"put one of them in {TABLE}" + (f", as EKS's default {defaults[0]}" if defaults else ""),
     )
 
 

@@ -5,10 +5,7 @@ Its Neuron plugin and its health monitoring have lists of types of their own, wh
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -17,7 +14,7 @@ from config.eks_cluster import EksCluster
 from config.facts.instance_catalogue import instance_type
 from manifests.chart_values import TYPE_LABEL, chart_values
 from manifests.charts import CACHE, chart_folder
-from tools.kubernetes.kubectl import find_helm, run_helm
+from tools.kubernetes.kubectl import find_program, run_helm
 from tools.preflight.finding import Finding, fail, ok, unknown, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 
@@ -32,14 +29,11 @@ def check_types(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
         folder = chart_folder("hyperpod")
     except ValueError:  # of which the synthesis tells
         return
-    helm = find_helm(CACHE)
+    helm = find_program("helm", CACHE)
     if helm is None:
         yield unknown(SUBJECT, "there is no helm on the PATH", "install helm 3, and run it again")
         return
-    with TemporaryDirectory() as scratch:
-        values = Path(scratch) / "values.json"
-        values.write_text(json.dumps(chart_values(cluster)))
-        rendered = run_helm(helm, "template", "hyperpod", str(folder), f"--values={values}")
+    rendered = run_helm(helm, "template", "hyperpod", str(folder), values=chart_values(cluster))
     if rendered.returncode != 0:
         said = " ".join(rendered.stderr.split())
         yield fail(SUBJECT, f"helm cannot render it for this file: {said}", "run `make charts` again")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from config.cluster import Cluster
-from config.eks_cluster import EksCluster, EksInstanceGroup
+from config.eks_cluster import EksCluster
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.service_quotas import judge, quotas_by_name
+from tools.preflight.service_quotas import Quota, judge_quota, quotas_by_name
 
 # Names as Service Quotas shows them (SageMaker AI developer guide, "SageMaker HyperPod quotas").
 PER_CLUSTER = "Maximum number instances allowed per SageMaker HyperPod cluster"
@@ -50,22 +50,18 @@ def _instances_wanted(cluster: Cluster) -> Counter[TypeAndCapacity]:
     return count
 
 
-def _instances_at_most(cluster: Cluster) -> Counter[TypeAndCapacity]:
-    """With all the nodes that Karpenter may add."""
-    count = _instances_wanted(cluster)
-    for group in cluster.instance_groups:
-        if isinstance(group, EksInstanceGroup) and group.max_instances:
-            count[group.instance_type, group.capacity] += max(0, group.max_instances - group.num_instances)
-    return count
-
-
 def check_karpenter(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     """A warning, as the cluster is deployed without these nodes."""
     if cluster.autoscaling == "none":
         return
     quotas = quotas_by_name(aws, "sagemaker")
     wanted, elsewhere = _instances_wanted(cluster), _instances_elsewhere(aws, cluster)
-    for kind, most in sorted(_instances_at_most(cluster).items()):
+    at_most = wanted.copy()
+    for group in cluster.instance_groups:
+        at_most[group.instance_type, group.capacity] += max(
+            0, (group.max_instances or 0) - group.num_instances
+        )
+    for kind, most in sorted(at_most.items()):
         name, used = _quota_name(*kind), elsewhere[kind]
         value = quotas.get(name)
         if value is not None and most > wanted[kind] and used + most > value:
@@ -79,37 +75,26 @@ def check_karpenter(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
 
 def check_instance_types(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Training plans count too: they reserve capacity, they do not raise the quota."""
-    quotas = quotas_by_name(aws, "sagemaker")
     elsewhere = _instances_elsewhere(aws, cluster)
-    for (instance_type, capacity), needed in sorted(_instances_wanted(cluster).items()):
-        name = _quota_name(instance_type, capacity)
-        yield _judge(quotas, name, needed=needed, used=elsewhere[instance_type, capacity])
+    for kind, needed in sorted(_instances_wanted(cluster).items()):
+        yield _judge(aws, _quota_name(*kind), needed=needed, used=elsewhere[kind])
 
 
 def check_instance_totals(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    quotas = quotas_by_name(aws, "sagemaker")
     wanted, elsewhere = _instances_wanted(cluster), _instances_elsewhere(aws, cluster)
-    totals = [
-        (PER_CLUSTER, wanted.total(), 0),
-        (ALL_CLUSTERS, wanted.total(), elsewhere.total()),
-    ]
-    spot = sum(number for (_, capacity), number in wanted.items() if capacity == "spot")
-    if spot:
-        spot_elsewhere = sum(number for (_, capacity), number in elsewhere.items() if capacity == "spot")
-        totals.append((ALL_SPOT, spot, spot_elsewhere))
-    for name, needed, used in totals:
-        yield _judge(quotas, name, needed=needed, used=used)
-
-
-def _judge(quotas: Mapping[str, float], name: str, *, needed: int, used: int) -> Finding:
-    return judge(
-        quota_name=name,
-        service=SERVICE,
-        value=quotas.get(name),
-        needed=needed,
-        used=used,
-        unit="instances",
+    yield _judge(aws, PER_CLUSTER, needed=wanted.total(), used=0)
+    yield _judge(aws, ALL_CLUSTERS, needed=wanted.total(), used=elsewhere.total())
+    spot, spot_elsewhere = (
+        sum(number for (_, capacity), number in count.items() if capacity == "spot")
+        for count in (wanted, elsewhere)
     )
+    if spot:
+        yield _judge(aws, ALL_SPOT, needed=spot, used=spot_elsewhere)
+
+
+def _judge(aws: ReadOnlyAws, name: str, *, needed: int, used: int) -> Finding:
+    quota = Quota("sagemaker", SERVICE, name)
+    return judge_quota(aws, quota, needed=needed, used=used, unit="instances")
 
 
 def check_volume_size(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.eks_cluster import EksCluster
-from config.resource_names import kubernetes_cluster, stack_names
+from config.resource_names import kubernetes_cluster
 from tools.aws_session import if_present
 from tools.preflight.finding import Finding, fail, ok, unknown, warn
 from tools.preflight.planned import Planned
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.service_quotas import judge, quotas_by_name
+from tools.preflight.service_quotas import Quota, judge_quota
 from tools.preflight.stacks import is_deployed
 
-SERVICE = "Amazon Elastic Kubernetes Service (Amazon EKS)"
-CLUSTERS = "Clusters"
-"""Name of the quota of clusters in a region (AWS General Reference, "Amazon EKS endpoints and quotas")."""
+CLUSTERS = Quota("eks", "Amazon Elastic Kubernetes Service (Amazon EKS)", "Clusters")
+"""The quota of clusters in a region (AWS General Reference, "Amazon EKS endpoints and quotas")."""
 
 
 def check_synthesis(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
@@ -61,7 +60,7 @@ def check_version(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
 
 def _upgrade(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     """EKS goes up by one minor version at a time, and never down."""
-    if not is_deployed(aws, stack_names(cluster).hyperpod):
+    if not is_deployed(aws, cluster, "hyperpod"):
         return
     found = if_present(aws.call, "eks", "describe_cluster", name=kubernetes_cluster(cluster))
     if found is None:
@@ -81,15 +80,10 @@ def _minor(version: str) -> int:
 
 
 def check_cluster_quota(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
-    if is_deployed(aws, stack_names(cluster).hyperpod):
+    if is_deployed(aws, cluster, "hyperpod"):
         return
-    yield judge(
-        subject="quota EKS clusters per Region",
-        quota_name=CLUSTERS,
-        service=SERVICE,
-        value=quotas_by_name(aws, "eks").get(CLUSTERS),
-        used=len(aws.items("eks", "list_clusters", "clusters")),
-    )
+    used = len(aws.items("eks", "list_clusters", "clusters"))
+    yield judge_quota(aws, CLUSTERS, used=used, subject="quota EKS clusters per Region")
 
 
 def check_access(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from botocore.exceptions import ClientError
-
-from config.resource_names import artifact_bucket, image_repository, stack_names
+from config.resource_names import artifact_bucket, image_repository
 from config.slurm_cluster import SlurmCluster
-from tools.aws_session import error_code
+from tools.aws_session import if_present
 from tools.images.mirror_downloads import DEPLOY_STORAGE, PREFIX, file_name, image_digest, needed
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -22,7 +20,7 @@ def check_mirror(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
     """Nodes that do not find them fail, which is seen only when the cluster has been waited for."""
     if cluster.node_setup.downloads == "internet" or not cluster.prometheus:
         return
-    if not is_deployed(aws, stack_names(cluster).storage):
+    if not is_deployed(aws, cluster, "storage"):
         yield fail(
             SUBJECT,
             "the bucket for them does not exist, and nodes are to find them there at their first start",
@@ -48,10 +46,5 @@ def _files_there(aws: ReadOnlyAws, bucket: str) -> set[str]:
 
 def _is_image_there(aws: ReadOnlyAws, cluster: SlurmCluster, image: dict[str, Any]) -> bool:
     wanted = [{"imageDigest": image_digest(image)}]
-    try:
-        aws.call("ecr", "describe_images", repositoryName=image_repository(cluster), imageIds=wanted)
-    except ClientError as error:
-        if error_code(error) == "ImageNotFoundException":
-            return False
-        raise
-    return True
+    name = image_repository(cluster)
+    return if_present(aws.call, "ecr", "describe_images", repositoryName=name, imageIds=wanted) is not None

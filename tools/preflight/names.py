@@ -15,100 +15,85 @@ from config.resource_names import (
     metrics_log_group,
     node_log_group,
     shell_document,
-    stack_names,
 )
 from config.slurm_cluster import SlurmCluster
 from tools.aws_session import if_present
 from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.planned import Planned
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.stacks import is_deployed
+from tools.preflight.stacks import Stack, is_deployed
+
+DELETE_CLUSTER = "change `name`, or delete that cluster if nobody needs it"
 
 
-def _judge(subject: str, *, found: object, own: bool, action: str) -> Finding:
+def _judge(
+    aws: ReadOnlyAws, cluster: Cluster, subject: str, found: object, stack: Stack, action: str
+) -> Finding:
+    """``found`` is what has the name now; ``stack`` is what it belongs to if it is this cluster's own."""
     if found is None:
         return ok(subject, "free")
-    if own:
+    if is_deployed(aws, cluster, stack):
         return ok(subject, "this cluster's own")
     return fail(subject, "taken, and not by this cluster's stacks", action)
 
 
 def check_cluster_name(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    yield _judge(
-        f"name of cluster {cluster.name}",
-        found=if_present(aws.call, "sagemaker", "describe_cluster", ClusterName=cluster.name),
-        own=is_deployed(aws, stack_names(cluster).hyperpod),
-        action="change `name`, or delete that cluster if nobody needs it",
-    )
+    found = if_present(aws.call, "sagemaker", "describe_cluster", ClusterName=cluster.name)
+    yield _judge(aws, cluster, f"name of cluster {cluster.name}", found, "hyperpod", DELETE_CLUSTER)
 
 
 def check_bucket(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Buckets outlive a teardown that retains them; the one with a fixed name then stands in the way."""
     bucket = artifact_bucket(cluster, aws.account)
-    yield _judge(
-        f"bucket {bucket}",
-        found=if_present(aws.call, "s3", "head_bucket", Bucket=bucket),
-        own=is_deployed(aws, stack_names(cluster).storage),
-        action="an earlier cluster of this name left it: look into it, then change `name`, or delete it with "
-        "all versions (S3 console: Empty, then Delete)",
+    found = if_present(aws.call, "s3", "head_bucket", Bucket=bucket)
+    action = (
+        "an earlier cluster of this name left it: look into it, then change `name`, or delete it with all "
+        "versions (S3 console: Empty, then Delete)"
     )
+    yield _judge(aws, cluster, f"bucket {bucket}", found, "storage", action)
 
 
 def check_repository(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     name = image_repository(cluster)
-    yield _judge(
-        f"image repository {name}",
-        found=if_present(aws.call, "ecr", "describe_repositories", repositoryNames=[name]),
-        own=is_deployed(aws, stack_names(cluster).storage),
-        action="change `name`; or, if nobody needs its images (look into it), delete it",
-    )
+    found = if_present(aws.call, "ecr", "describe_repositories", repositoryNames=[name])
+    action = "change `name`; or, if nobody needs its images (look into it), delete it"
+    yield _judge(aws, cluster, f"image repository {name}", found, "storage", action)
 
 
 def check_document(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
     name = shell_document(cluster)
-    yield _judge(
-        f"SSM document {name}",
-        found=if_present(aws.call, "ssm", "describe_document", Name=name),
-        own=is_deployed(aws, stack_names(cluster).hyperpod),
-        action=f"change `name`, or `aws ssm delete-document --name {name}`",
-    )
+    found = if_present(aws.call, "ssm", "describe_document", Name=name)
+    action = f"change `name`, or `aws ssm delete-document --name {name}`"
+    yield _judge(aws, cluster, f"SSM document {name}", found, "hyperpod", action)
 
 
 def check_kubernetes_cluster(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     name = kubernetes_cluster(cluster)
-    yield _judge(
-        f"name of EKS cluster {name}",
-        found=if_present(aws.call, "eks", "describe_cluster", name=name),
-        own=is_deployed(aws, stack_names(cluster).hyperpod),
-        action="change `name`, or delete that cluster if nobody needs it",
-    )
+    found = if_present(aws.call, "eks", "describe_cluster", name=name)
+    yield _judge(aws, cluster, f"name of EKS cluster {name}", found, "hyperpod", DELETE_CLUSTER)
 
 
 def check_storage_log_groups(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    stack = stack_names(cluster).storage
-    yield _log_group(aws, lustre_log_group(cluster), stack)
+    yield _log_group(aws, cluster, lustre_log_group(cluster), "storage")
     if cluster.prometheus:
-        yield _log_group(aws, metrics_log_group(cluster), stack)
+        yield _log_group(aws, cluster, metrics_log_group(cluster), "storage")
 
 
 def check_node_log_group(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
-    yield _log_group(aws, node_log_group(cluster), stack_names(cluster).hyperpod)
+    yield _log_group(aws, cluster, node_log_group(cluster), "hyperpod")
 
 
 def check_planned_log_groups(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     """Of the control plane and of pods: EKS and agents may have made them in an earlier cluster's time."""
     for name in planned.log_groups:
-        yield _log_group(aws, name, stack_names(cluster).hyperpod)
+        yield _log_group(aws, cluster, name, "hyperpod")
 
 
-def _log_group(aws: ReadOnlyAws, name: str, stack: str) -> Finding:
+def _log_group(aws: ReadOnlyAws, cluster: Cluster, name: str, stack: Stack) -> Finding:
     groups = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=name)
-    return _judge(
-        f"log group {name}",
-        found=next((group for group in groups if group["logGroupName"] == name), None),
-        own=is_deployed(aws, stack),
-        action=f"`aws logs delete-log-group --log-group-name {name}`",
-    )
+    found = next((group for group in groups if group["logGroupName"] == name), None)
+    action = f"`aws logs delete-log-group --log-group-name {name}`"
+    return _judge(aws, cluster, f"log group {name}", found, stack, action)
 
 
 def check_key_alias(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -116,10 +101,9 @@ def check_key_alias(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         return
     name = key_alias(cluster)
     aliases = aws.items("kms", "list_aliases", "Aliases")
-    yield _judge(
-        f"KMS {name}",
-        found=next((alias for alias in aliases if alias["AliasName"] == name), None),
-        own=is_deployed(aws, stack_names(cluster).storage),
-        action="the key may still be needed to read what it encrypted; "
-        f"`aws kms delete-alias --alias-name {name}` frees the name and leaves the key",
+    found = next((alias for alias in aliases if alias["AliasName"] == name), None)
+    action = (
+        "the key may still be needed to read what it encrypted; "
+        f"`aws kms delete-alias --alias-name {name}` frees the name and leaves the key"
     )
+    yield _judge(aws, cluster, f"KMS {name}", found, "storage", action)

@@ -7,26 +7,24 @@ from collections.abc import Iterator
 from config.address_demand import node_interfaces
 from config.cluster import Cluster, ExistingVpc, NewVpc
 from config.facts.endpoint_services import endpoint_services
-from config.resource_names import stack_names
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.service_quotas import Quota, judge_quota
-from tools.preflight.stacks import is_deployed
-from tools.preflight.still_missing import missing_nodes
+from tools.preflight.stacks import is_deployed, missing_nodes
 
 VPC, EC2 = "Amazon Virtual Private Cloud (Amazon VPC)", "Amazon Elastic Compute Cloud (Amazon EC2)"
-VPCS = Quota("vpc", "L-F678F1CE", VPC, "VPCs per Region")
-INTERNET_GATEWAYS = Quota("vpc", "L-A4707A72", VPC, "Internet gateways per Region")
-ADDRESSES = Quota("ec2", "L-0263D0A3", EC2, "EC2-VPC Elastic IPs")
-NAT_GATEWAYS = Quota("vpc", "L-FE5A380F", VPC, "NAT gateways per Availability Zone")
-GATEWAY_ENDPOINTS = Quota("vpc", "L-1B52E74A", VPC, "Gateway VPC endpoints per Region")
-INTERFACE_ENDPOINTS = Quota("vpc", "L-29B6F2EB", VPC, "Interface VPC endpoints per VPC")
-NETWORK_INTERFACES = Quota("vpc", "L-DF5E4CA3", VPC, "Network interfaces per Region")
+VPCS = Quota("vpc", VPC, "VPCs per Region", "L-F678F1CE")
+INTERNET_GATEWAYS = Quota("vpc", VPC, "Internet gateways per Region", "L-A4707A72")
+ADDRESSES = Quota("ec2", EC2, "EC2-VPC Elastic IPs", "L-0263D0A3")
+NAT_GATEWAYS = Quota("vpc", VPC, "NAT gateways per Availability Zone", "L-FE5A380F")
+GATEWAY_ENDPOINTS = Quota("vpc", VPC, "Gateway VPC endpoints per Region", "L-1B52E74A")
+INTERFACE_ENDPOINTS = Quota("vpc", VPC, "Interface VPC endpoints per VPC", "L-29B6F2EB")
+NETWORK_INTERFACES = Quota("vpc", VPC, "Network interfaces per Region", "L-DF5E4CA3")
 
 
 def check_network_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Of the network nothing once it is deployed, of a given one endpoints alone; of nodes those to come."""
-    if not is_deployed(aws, stack_names(cluster).network):
+    if not is_deployed(aws, cluster, "network"):
         if isinstance(cluster.network, NewVpc):
             yield from _new_vpc(aws, cluster.network)
         yield from _endpoints(aws, cluster)

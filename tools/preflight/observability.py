@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 from xml.etree import ElementTree
 
 from config.cluster import Cluster
 from config.observability import GRAFANA_VERSION, Grafana
-from config.resource_names import stack_names
 from tools.aws_session import if_present
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.service_quotas import judge, quotas_by_name
+from tools.preflight.service_quotas import Quota, judge_quota
 from tools.preflight.stacks import is_deployed
 
-METRICS_SERVICE = "Amazon Managed Service for Prometheus"
-METRICS_QUOTA = "Workspaces per region per account"
-GRAFANA_SERVICE = "Amazon Managed Grafana"
-GRAFANA_QUOTA = "Number of workspaces"
-"""Names of the quotas (user guides of both services, "Quotas")."""
+METRICS_QUOTA = Quota("aps", "Amazon Managed Service for Prometheus", "Workspaces per region per account")
+GRAFANA_QUOTA = Quota("grafana", "Amazon Managed Grafana", "Number of workspaces")
+"""The quotas of both services (their user guides, "Quotas")."""
 METADATA = "{urn:oasis:names:tc:SAML:2.0:metadata}EntityDescriptor"
 METADATA_SECONDS = 10
 METADATA_BYTES = 1_000_000
@@ -30,31 +28,20 @@ def _grafana(cluster: Cluster) -> Grafana | None:
 
 
 def check_metrics_quota(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    if cluster.prometheus and not is_deployed(aws, stack_names(cluster).storage):
-        yield _room_for_a_workspace(aws, "metrics", "aps", "amp", METRICS_SERVICE, METRICS_QUOTA)
+    if cluster.prometheus and not is_deployed(aws, cluster, "storage"):
+        used = len(aws.items("amp", "list_workspaces", "workspaces"))
+        yield judge_quota(aws, METRICS_QUOTA, used=used, subject="quota metrics workspaces per Region")
 
 
 def check_grafana_quota(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    if _grafana(cluster) and not is_deployed(aws, stack_names(cluster).observability):
-        yield _room_for_a_workspace(aws, "Grafana", "grafana", "grafana", GRAFANA_SERVICE, GRAFANA_QUOTA)
-
-
-def _room_for_a_workspace(
-    aws: ReadOnlyAws, what: str, quota_code: str, client: str, service: str, quota_name: str
-) -> Finding:
-    """``quota_code`` is the service's name in Service Quotas, ``client`` that in the SDK."""
-    return judge(
-        subject=f"quota {what} workspaces per Region",
-        quota_name=quota_name,
-        service=service,
-        value=quotas_by_name(aws, quota_code).get(quota_name),
-        used=len(aws.items(client, "list_workspaces", "workspaces")),
-    )
+    if _grafana(cluster) and not is_deployed(aws, cluster, "observability"):
+        used = len(aws.items("grafana", "list_workspaces", "workspaces"))
+        yield judge_quota(aws, GRAFANA_QUOTA, used=used, subject="quota Grafana workspaces per Region")
 
 
 def check_grafana_version(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Of new workspaces: the service takes up versions, and gives them up."""
-    if not _grafana(cluster) or is_deployed(aws, stack_names(cluster).observability):
+    if not _grafana(cluster) or is_deployed(aws, cluster, "observability"):
         return
     versions = aws.items("grafana", "list_versions", "grafanaVersions")
     if GRAFANA_VERSION in versions:
@@ -74,11 +61,7 @@ def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
     grafana = _grafana(cluster)
     if not grafana or grafana.sign_in != "identity_center":
         return
-    instances = [
-        instance
-        for instance in aws.items("sso-admin", "list_instances", "Instances", RegionScope="ALL_REGIONS")
-        if instance.get("Status", "ACTIVE") == "ACTIVE"
-    ]
+    instances = active_instances(aws, RegionScope="ALL_REGIONS")
     if not instances:
         yield fail(
             "Grafana",
@@ -94,7 +77,11 @@ def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
         if "IdentityStoreId" in instance and instance.get("PrimaryRegion", aws.region) == aws.region
     ]
     for name in [*grafana.admins, *grafana.editors, *grafana.viewers] if stores else []:
-        if not _is_known(aws, stores[0], name):
+        kind, _, principal = name.partition("/")
+        key = "UserId" if kind == "user" else "GroupId"
+        who = {"IdentityStoreId": stores[0], key: principal}
+        operation = "describe_user" if kind == "user" else "describe_group"
+        if if_present(aws.call, "identitystore", operation, **who) is None:
             yield fail(
                 f"Grafana, {name}",
                 "Identity Center knows nobody of that id",
@@ -103,11 +90,10 @@ def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
             )
 
 
-def _is_known(aws: ReadOnlyAws, store: str, name: str) -> bool:
-    kind, _, principal = name.partition("/")
-    key, operation = ("UserId", "describe_user") if kind == "user" else ("GroupId", "describe_group")
-    who = {"IdentityStoreId": store, key: principal}
-    return if_present(aws.call, "identitystore", operation, **who) is not None
+def active_instances(aws: ReadOnlyAws, **scope: str) -> list[dict[str, Any]]:
+    """Instances of IAM Identity Center."""
+    found = aws.items("sso-admin", "list_instances", "Instances", **scope)
+    return [instance for instance in found if instance.get("Status", "ACTIVE") == "ACTIVE"]
 
 
 def check_saml(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:

@@ -27,12 +27,6 @@ class Addon:
     """Its configuration values, with LATER in them; None if it has none."""
 
 
-@dataclass(frozen=True)
-class Synthesis:
-    template: Template
-    errors: list[str]
-
-
 class Planned:
     """The cluster's own stack, synthesized when it is first looked at."""
 
@@ -40,17 +34,22 @@ class Planned:
         self._cluster = cluster
 
     @cached_property
-    def _synthesis(self) -> Synthesis:
+    def _synthesis(self) -> tuple[Template, list[str]]:
         return synthesize(self._cluster)
 
     @property
     def errors(self) -> list[str]:
         """Why it cannot be deployed."""
-        return self._synthesis.errors
+        return self._synthesis[1]
 
     @property
     def addons(self) -> list[Addon]:
-        return [_addon(properties) for properties in self._of_type("AWS::EKS::Addon")]
+        addons = []
+        for properties in self._of_type("AWS::EKS::Addon"):
+            values = properties.get("ConfigurationValues")
+            configuration = None if values is None else json.loads(_text(values))
+            addons.append(Addon(properties["AddonName"], properties["AddonVersion"], configuration))
+        return addons
 
     @property
     def log_groups(self) -> list[str]:
@@ -59,12 +58,12 @@ class Planned:
         return [name for name in names if isinstance(name, str)]
 
     def _of_type(self, resource_type: str) -> list[dict[str, Any]]:
-        resources = self._synthesis.template["Resources"].values()
+        resources = self._synthesis[0]["Resources"].values()
         return [resource["Properties"] for resource in resources if resource["Type"] == resource_type]
 
 
-def synthesize(cluster: EksCluster) -> Synthesis:
-    """The template of the cluster's stack, also where something is wrong with it.
+def synthesize(cluster: EksCluster) -> tuple[Template, list[str]]:
+    """The template of the cluster's stack, also where something is wrong with it, and its errors.
 
     Raises:
         ValueError: without Node.js, on which the CDK runs.
@@ -91,7 +90,7 @@ def synthesize(cluster: EksCluster) -> Synthesis:
         else:
             errors = []
         template: Template = json.loads((Path(folder) / f"{stack}.template.json").read_text())
-    return Synthesis(template, errors)
+    return template, errors
 
 
 def _errors(metadata: Path) -> list[str]:
@@ -99,15 +98,6 @@ def _errors(metadata: Path) -> list[str]:
         return []
     entries = [entry for found in json.loads(metadata.read_text()).values() for entry in found]
     return [entry["data"] for entry in entries if entry["type"] == "aws:cdk:error"]
-
-
-def _addon(properties: dict[str, Any]) -> Addon:
-    values = properties.get("ConfigurationValues")
-    return Addon(
-        name=properties["AddonName"],
-        version=properties["AddonVersion"],
-        configuration=None if values is None else json.loads(_text(values)),
-    )
 
 
 def _text(value: str | dict[str, Any]) -> str:

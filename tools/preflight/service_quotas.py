@@ -11,12 +11,13 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 
 @dataclass(frozen=True)
 class Quota:
-    """Of a code of its own: the service's code and its, and how Service Quotas shows both."""
+    """A quota by its code; by its name where none is known."""
 
     service_code: str
-    code: str
     service: str
+    """Name of the service, as Service Quotas shows it."""
     name: str
+    code: str | None = None
 
 
 def quota_by_code(aws: ReadOnlyAws, service: str, code: str) -> float | None:
@@ -37,35 +38,42 @@ def quotas_by_name(aws: ReadOnlyAws, service: str) -> dict[str, float]:
     return values
 
 
-def judge_quota(aws: ReadOnlyAws, quota: Quota, *, used: float, needed: float = 1, unit: str = "") -> Finding:
-    """``judge`` with what the quota is in this account."""
-    value = quota_by_code(aws, quota.service_code, quota.code)
-    return judge(
-        quota_name=quota.name, service=quota.service, value=value, needed=needed, used=used, unit=unit
-    )
-
-
-def judge(
+def judge_quota(
+    aws: ReadOnlyAws,
+    quota: Quota,
     *,
-    quota_name: str,
-    service: str,
-    value: float | None,
     used: float,
     needed: float = 1,
     unit: str = "",
     subject: str | None = None,
 ) -> Finding:
-    """Compare a quota with what is in use and what the cluster adds to it."""
-    subject = subject or f"quota {quota_name}"
+    """Compare a quota of this account with what is in use and what the cluster adds to it."""
+    if quota.code:
+        value = quota_by_code(aws, quota.service_code, quota.code)
+    else:
+        value = quotas_by_name(aws, quota.service_code).get(quota.name)
+    return judge(quota, value, used=used, needed=needed, unit=unit, subject=subject)
+
+
+def judge(
+    quota: Quota,
+    value: float | None,
+    *,
+    used: float,
+    needed: float = 1,
+    unit: str = "",
+    subject: str | None = None,
+) -> Finding:
+    """``judge_quota`` for a known value of the quota."""
+    subject = subject or f"quota {quota.name}"
     need = f"{needed:,.10g} {unit} needed".replace("  ", " ") + (f", {used:,.10g} in use" if used else "")
     if value is None:
-        return warn(
-            subject, f"no quota '{quota_name}' here; {need}", f"look for it in Service Quotas, {service}"
-        )
+        action = f"look for it in Service Quotas, {quota.service}"
+        return warn(subject, f"no quota '{quota.name}' here; {need}", action)
     if used + needed > value:
         return fail(
             subject,
             f"{need}, the quota is {value:,.10g}",
-            f"request {used + needed:,.10g} for '{quota_name}' in Service Quotas, {service}",
+            f"request {used + needed:,.10g} for '{quota.name}' in Service Quotas, {quota.service}",
         )
     return ok(subject, f"{need}, the quota is {value:,.10g}")

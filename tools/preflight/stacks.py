@@ -1,10 +1,14 @@
-"""The cluster's own CloudFormation stacks: which are there, and whether they can be updated."""
+"""The cluster's own CloudFormation stacks: which are there, can be updated, and what they do not hold yet."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import Literal
 
+from config.address_demand import address_takers
 from config.cluster import Cluster
+from config.eks_cluster import EksInstanceGroup
 from config.resource_names import stack_names, wanted_stacks
 from tools.aws_session import if_present
 from tools.preflight.finding import Finding, fail, ok
@@ -12,6 +16,8 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 
 NEVER_CREATED = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED"}
 """The first creation failed: CloudFormation takes nothing but a deletion."""
+Stack = Literal["network", "storage", "hyperpod", "observability", "studio"]
+"""Kind of a cluster's stack: a field of ``stack_names``."""
 
 
 def stack_status(aws: ReadOnlyAws, name: str) -> str | None:
@@ -21,9 +27,9 @@ def stack_status(aws: ReadOnlyAws, name: str) -> str | None:
     return None if status == "REVIEW_IN_PROGRESS" else status
 
 
-def is_deployed(aws: ReadOnlyAws, name: str) -> bool:
+def is_deployed(aws: ReadOnlyAws, cluster: Cluster, stack: Stack) -> bool:
     """Whether the stack holds resources that the next deployment keeps."""
-    status = stack_status(aws, name)
+    status = stack_status(aws, getattr(stack_names(cluster), stack))
     return status is not None and status not in NEVER_CREATED
 
 
@@ -57,3 +63,37 @@ def check_stacks(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
             )
         else:
             yield ok(subject, f"deployed ({status}); the next deployment updates it")
+
+
+def missing_nodes(aws: ReadOnlyAws, cluster: Cluster) -> Cluster:
+    """The cluster with as many nodes in each group as are still to come, also by Karpenter."""
+    if not is_deployed(aws, cluster, "hyperpod"):
+        return cluster
+    described = aws.call("sagemaker", "describe_cluster", ClusterName=cluster.name)
+    present = {
+        (group["InstanceGroupName"], group.get("InstanceType")): group.get("CurrentCount", 0)
+        for group in described["InstanceGroups"]
+    }
+    groups = []
+    for group in cluster.instance_groups:
+        there = present.get((group.name, group.instance_type), 0)
+        missing = {"num_instances": max(0, group.num_instances - there)}
+        if isinstance(group, EksInstanceGroup) and group.max_instances:
+            missing["max_instances"] = max(0, group.max_instances - there)
+        groups.append(group.model_copy(update=missing))
+    return cluster.model_copy(update={"instance_groups": groups})
+
+
+def missing_addresses(aws: ReadOnlyAws, cluster: Cluster) -> Counter[str]:
+    """Addresses that the next deployment takes, by zone id; what a deployed stack made it has already."""
+    held: tuple[str, ...] = ("network.",) if is_deployed(aws, cluster, "network") else ()
+    if is_deployed(aws, cluster, "storage"):
+        held += ("storage.", "accounting_database")
+    if is_deployed(aws, cluster, "hyperpod"):
+        held += ("kubernetes",)
+    return Counter(
+        {
+            zone: sum(number for place, number in taken.items() if not place.startswith(held))
+            for zone, taken in address_takers(missing_nodes(aws, cluster)).items()
+        }
+    )

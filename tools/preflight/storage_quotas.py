@@ -22,11 +22,11 @@ DATABASE_QUOTAS = {
 }
 """Names in Service Quotas, by those in RDS's own answer, which has values and use."""
 SERVICE = "Amazon FSx"
-LUSTRE_SYSTEMS = Quota("fsx", "L-FD6F2F22", SERVICE, "Lustre Persistent_2 file systems")
-LUSTRE_CAPACITY = Quota("fsx", "L-8F1B9C74", SERVICE, "Lustre Persistent_2 storage capacity")
-ZFS_SYSTEMS = Quota("fsx", "L-59D0763F", SERVICE, "OpenZFS file systems")
-ZFS_CAPACITY = Quota("fsx", "L-88479C21", SERVICE, "OpenZFS SSD storage capacity")
-ZFS_THROUGHPUT = Quota("fsx", "L-4EDE4065", SERVICE, "OpenZFS throughput capacity")
+LUSTRE_SYSTEMS = Quota("fsx", SERVICE, "Lustre Persistent_2 file systems", "L-FD6F2F22")
+LUSTRE_CAPACITY = Quota("fsx", SERVICE, "Lustre Persistent_2 storage capacity", "L-8F1B9C74")
+ZFS_SYSTEMS = Quota("fsx", SERVICE, "OpenZFS file systems", "L-59D0763F")
+ZFS_CAPACITY = Quota("fsx", SERVICE, "OpenZFS SSD storage capacity", "L-88479C21")
+ZFS_THROUGHPUT = Quota("fsx", SERVICE, "OpenZFS throughput capacity", "L-4EDE4065")
 
 
 def check_storage_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -72,9 +72,8 @@ def check_database_quotas(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[F
         quota = quotas.get(name)
         is_storage = name == "AllocatedStorage"
         yield judge(
-            quota_name=shown,
-            service=RDS,
-            value=quota and quota["Max"],
+            Quota("rds", RDS, shown),
+            quota and quota["Max"],
             needed=database.storage_gib if is_storage else 1,
             used=quota["Used"] if quota else 0,
             unit="GiB" if is_storage else "",

@@ -15,7 +15,7 @@ from tests.tools.images.image_sources import git, make_repository
 from tests.tools.images.registries import DIGEST, NAME, PASSWORD, REGISTRY, Registry, WholeFindings, scan
 from tests.tools.nodes.sleeping import only_sleep
 from tools.command_line import run_command
-from tools.images import image_registry, push
+from tools.images import build, image_registry
 from tools.images.image_registry import registry_login
 
 CLUSTER = "clusters/slurm.yaml"
@@ -30,7 +30,7 @@ def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engines:
 def registry(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> Registry:
     monkeypatch.setattr(answering_aws, "SecondPages", WholeFindings)
     made = Registry(engines)
-    monkeypatch.setattr(push, "open_session", lambda region, profile: made.aws.session)
+    monkeypatch.setattr(build, "open_session", lambda region, profile: made.aws.session)
     monkeypatch.setattr(image_registry, "time", only_sleep(lambda seconds: pytest.fail("waited")))
     return made
 
@@ -38,14 +38,14 @@ def registry(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> Registry:
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made = make_repository(tmp_path)
-    monkeypatch.setattr(push, "REPOSITORY", made)
+    monkeypatch.setattr(build, "REPOSITORY", made)
     return made
 
 
 def make_push(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
-    monkeypatch.setattr(sys, "argv", ["push", "--cluster", CLUSTER, *arguments])
+    monkeypatch.setattr(sys, "argv", ["build", "--push", "--cluster", CLUSTER, *arguments])
     with pytest.raises(SystemExit) as stopped:
-        run_command(push.main)
+        run_command(build.main)
     return stopped.value.code
 
 

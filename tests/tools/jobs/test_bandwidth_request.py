@@ -9,8 +9,8 @@ import pytest
 
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from tests.tools.cluster_files import shipped
-from tools.jobs.bandwidth import PUBLISHED
-from tools.jobs.slurm.request import SlurmWanted, bandwidth_request, user_folder
+from tools.jobs.slurm.request import SlurmWanted, job_request, user_folder
+from tools.jobs.work import PUBLISHED
 from workloads.launch.network.expectation import wire_limit_gb_s
 
 CLUSTER, P5 = shipped("slurm"), shipped("slurm-p5")
@@ -19,7 +19,7 @@ CLUSTER, P5 = shipped("slurm"), shipped("slurm-p5")
 def request(*settings: str, cluster: Any = P5, **wanted: Any) -> dict[str, Any]:
     folder = user_folder(cluster, "ubuntu")
     asked = SlurmWanted(**{"stage": "bandwidth", "folder": folder, "image": "/fsx/x.sqsh", **wanted})
-    return bandwidth_request(cluster, list(settings), asked, version="abc")
+    return job_request(cluster, None, list(settings), asked, version="abc")
 
 
 def test_it_takes_whole_nodes_and_brings_what_is_expected() -> None:

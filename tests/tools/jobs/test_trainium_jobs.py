@@ -15,7 +15,7 @@ from tests.tools.cluster_files import shipped, shipped_eks
 from tests.tools.jobs.kubernetes.eks_jobs_made import made
 from tools.images.build import FRAMEWORKS, base_image
 from tools.jobs.kubernetes.jobs import framework_of
-from tools.jobs.slurm.request import SlurmWanted, bandwidth_request, job_request
+from tools.jobs.slurm.request import SlurmWanted, job_request
 from workloads.causal_lm.config import ChatConfig
 from workloads.launch.kubernetes_job import job_manifest
 from workloads.run_file import load_config, xla_violations
@@ -31,7 +31,7 @@ def wanted(**changes: Any) -> SlurmWanted:
 
 def request(*overrides: str, **changes: Any) -> dict[str, Any]:
     config = load_config(RUN, overrides)
-    return job_request(TRN1, config, RUN.read_text(), list(overrides), wanted(**changes), version="abc")
+    return job_request(TRN1, (config, RUN.read_text()), list(overrides), wanted(**changes), version="abc")
 
 
 def test_slurm_gives_whole_nodes() -> None:
@@ -83,7 +83,7 @@ def test_conversations_are_a_fine_tuning_too() -> None:
 
 def test_the_bandwidth_measured_is_nccl_s() -> None:
     with pytest.raises(ValueError, match="on which only train runs; bandwidth takes NVIDIA GPUs"):
-        bandwidth_request(TRN1, [], wanted(stage="bandwidth"), version="abc")
+        job_request(TRN1, None, [], wanted(stage="bandwidth"), version="abc")
 
 
 @pytest.mark.parametrize("operator", ["hyperpod", "kubeflow"])

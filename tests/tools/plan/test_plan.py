@@ -32,16 +32,21 @@ from tools.plan.checkpoints import (
 from tools.plan.memory import USABLE, Layout, memory
 from tools.plan.model_size import ModelShape, parameters_of, shape_of
 from tools.plan.placement import find_place
-from tools.plan.report import BOARD_WATTS, GIB, GRID_FILE, energy_kwh, time_and_money, tonnes
+from tools.plan.report import BOARD_WATTS, GIB, GRID_FILE, energy_kwh, grid_grams_per_kwh, time_and_money
 from tools.plan.speed import MEAN_LENGTH, PUBLISHED, flops_per_residue, read_measured, residues_of, speed
 from workloads.esm2.model import PackedEsm, published_config
 from workloads.esm2.shapes import SHAPES
-from workloads.run_file import load_config
+from workloads.run_file import RunFile, load_config
 from workloads.training.hardware import num_flops
 from workloads.training.peak_rates import PEAK_BF16_FLOPS
 
 CONFIGS = Path("workloads/esm2/configs")
 Plan = Callable[..., tuple[int, str]]
+
+
+def layout_on(config: RunFile, gpus: int) -> Layout:
+    shape = shape_of(config)
+    return Layout(config, shape, parameters_of(config, shape), gpus)
 
 
 @pytest.fixture
@@ -57,12 +62,12 @@ def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("size", ["8M", "650M"])
 def test_flops_are_counted_as_the_trainer_counts_them(size: str) -> None:
     config = load_config(CONFIGS / f"esm2_{size.lower()}.yaml")
-    shape = shape_of(config)
+    layout = layout_on(config, 1)
     with torch.device("meta"):
         model = PackedEsm(published_config(size))
     model.esm.contact_head.requires_grad_(False)
     of_a_residue = num_flops(model, 1000, int(1000 * MEAN_LENGTH)) / 1000
-    assert flops_per_residue(config, shape, parameters_of(config, shape)) == pytest.approx(of_a_residue)
+    assert flops_per_residue(layout) == pytest.approx(of_a_residue)
 
 
 def test_the_mean_length_is_that_of_such_lengths() -> None:
@@ -100,12 +105,12 @@ def test_published_shares_follow_from_the_published_rates(
 
 def test_time_follows_from_the_share_of_the_peak() -> None:
     config = load_config(CONFIGS / "esm2_650m.yaml")
-    shape = shape_of(config)
-    found = speed(config, shape, parameters_of(config, shape), gpu="H100", world_size=64, mfu=0.5)
-    expected = 0.5 * 64 * 989e12 / flops_per_residue(config, shape, parameters_of(config, shape))
+    layout = layout_on(config, 64)
+    found = speed(layout, gpu="H100", mfu=0.5)
+    expected = 0.5 * 64 * 989e12 / flops_per_residue(layout)
     assert found.residues_per_second_low == found.residues_per_second_high == pytest.approx(expected)
     assert found.busy == 1 and found.source == "given by --mfu"
-    idle = speed(config, shape, parameters_of(config, shape), gpu="H100", world_size=96, mfu=0.5)
+    idle = speed(layout_on(config, 96), gpu="H100", mfu=0.5)
     assert idle.busy == pytest.approx(128 / 192)
 
 
@@ -115,12 +120,11 @@ def test_layers_that_are_computed_again_take_time() -> None:
     for recomputing in ("false", "true"):
         changes = [f"train.activation_checkpointing={recomputing}", "train.precision=fp32"]
         config = load_config(CONFIGS / "esm2_650m.yaml", changes)
-        shape = shape_of(config)
-        found = speed(config, shape, parameters_of(config, shape), gpu="H100", world_size=64)
+        found = speed(layout_on(config, 64), gpu="H100")
         rates.append(found.residues_per_second_low)
         assert ("a quarter less" in found.source) is (recomputing == "true")
         assert "fp32 takes several times as long" in found.source
-        given = speed(config, shape, parameters_of(config, shape), gpu="H100", world_size=64, mfu=0.3)
+        given = speed(layout_on(config, 64), gpu="H100", mfu=0.3)
         assert (given.mfu_low, given.source) == (0.3, "given by --mfu")
     assert rates[1] == pytest.approx(rates[0] * 6 / 8)
 
@@ -143,31 +147,31 @@ def test_daly_is_the_best_interval() -> None:
 
 def test_failures_come_with_the_number_of_gpus() -> None:
     config = load_config(CONFIGS / "esm2_3b.yaml")
-    parameters = parameters_of(config, shape_of(config))
+    layout = layout_on(config, 8)
+    parameters = layout.parameters
     small, large = (
-        plan_checkpoints(parameters, shards=gpus, world_size=gpus, lustre_bytes_per_second=1e9)
-        for gpus in (8, 1024)
+        plan_checkpoints(layout_on(config, gpus), lustre_bytes_per_second=1e9) for gpus in (8, 1024)
     )
     assert small.mean_seconds_between_failures == pytest.approx(GPU_HOURS_BETWEEN_FAILURES * 3600 / 8)
     assert large.mean_seconds_between_failures == pytest.approx(small.mean_seconds_between_failures / 128)
     assert small.stall_seconds == pytest.approx(checkpoint_bytes(parameters) / 8 / STAGING_BYTES_PER_SECOND)
     # A slow file system keeps the next checkpoint waiting for the last one.
-    slow = plan_checkpoints(parameters, shards=8, world_size=8, lustre_bytes_per_second=1e8, failure_hours=1)
+    slow = plan_checkpoints(layout, lustre_bytes_per_second=1e8, failure_hours=1)
     assert slow.interval_seconds == slow.write_seconds == pytest.approx(checkpoint_bytes(parameters) / 1e8)
     with pytest.raises(
         ValueError, match=r"--failure-hours: 0\.2 hours between failures are less than saving"
     ):
-        plan_checkpoints(parameters, shards=8, world_size=8, lustre_bytes_per_second=1e9, failure_hours=0.2)
+        plan_checkpoints(layout, lustre_bytes_per_second=1e9, failure_hours=0.2)
 
 
 def test_emissions() -> None:
     assert set(BOARD_WATTS) == set(PEAK_BF16_FLOPS)
     assert energy_kwh("H100", 8, 1) == pytest.approx(10.2 * 1.135)
-    assert tonnes("H100", 8, 1000, "eu-north-1") == pytest.approx(10.2 * 1.135 * 8.8 / 1000)
+    assert grid_grams_per_kwh("eu-north-1") == 8.8
     with GRID_FILE.open(newline="") as file:
         assert {row["region"] for row in csv.DictReader(file)} <= set(ZONE_ID_PREFIXES)
     with pytest.raises(ValueError, match="--co2: got ap-south-2; figures are known of ap-northeast-1"):
-        tonnes("H100", 8, 1, "ap-south-2")
+        grid_grams_per_kwh("ap-south-2")
 
 
 def test_the_group_with_the_most_gpus_is_taken() -> None:
@@ -226,16 +230,13 @@ def test_a_plan_says_what_it_takes(plan: Plan) -> None:
 def test_days_and_dollars_follow_from_speed_and_failures(plan: Plan) -> None:
     out = plan("esm2_650m", "slurm-p5", "--mfu", "0.4", "--failure-hours", "1")[1]
     config = load_config(CONFIGS / "esm2_650m.yaml")
-    shape = shape_of(config)
-    parameters = parameters_of(config, shape)
+    layout = layout_on(config, 64)
     assert residues_of(config) == 0.99 * 500_000 * 2**21
-    found = speed(config, shape, parameters, gpu="H100", world_size=64, mfu=0.4)
+    found = speed(layout, gpu="H100", mfu=0.4)
     # Lustre of 9,600 GiB with 500 MB/s per TiB.
     lustre = lustre_bytes_per_second(load_cluster(Path("clusters/slurm-p5.yaml")))
     assert lustre == 9600 / 1024 * 500e6
-    saving = plan_checkpoints(
-        parameters, shards=1, world_size=64, lustre_bytes_per_second=lustre, failure_hours=1
-    )
+    saving = plan_checkpoints(layout, lustre_bytes_per_second=lustre, failure_hours=1)
     assert saving.lost_share > 0.2
     hours = residues_of(config) / found.residues_per_second_low / 3600 / (1 - saving.lost_share)
     assert f"{hours / 24:.1f} days on 8 * ml.p5.48xlarge (64 GPUs)" in out
@@ -262,8 +263,7 @@ def test_large_models_fit_without_recomputing_layers(size: str, gpus: int, token
     path = CONFIGS / f"esm2_{size}.yaml"
     config = load_config(path, [] if gpus == 8 else [f"train.tokens_per_pack={tokens}"])
     assert config.train.tokens_per_pack == tokens and not config.train.activation_checkpointing
-    shape = shape_of(config)
-    needed = memory(Layout(config, shape, parameters_of(config, shape), gpus)).total / GIB
+    needed = memory(layout_on(config, gpus)).total / GIB
     assert round(needed) == gib < USABLE * 80
     assert f"{gib} GiB" in path.read_text() or f"{gib} of {USABLE * 80:.0f} usable GiB" in path.read_text()
 

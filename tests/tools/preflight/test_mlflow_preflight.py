@@ -10,8 +10,8 @@ from tests.tools.accounts import APPLIED_QUOTAS, deployed_stacks, empty_account
 from tests.tools.answering_aws import ACCOUNT, AnsweringAws
 from tests.tools.cluster_files import shipped, shipped_eks
 from tools.preflight.finding import Finding
-from tools.preflight.mlflow import check_mlflow
 from tools.preflight.read_only_aws import ReadOnlyAws
+from tools.preflight.sagemaker_services import check_mlflow
 
 SLURM, WITH_SERVER, WITH_APP = shipped("slurm"), shipped("slurm-p5"), shipped_eks("eks-p5")
 SERVERS, APPS = "Number of Tracking Servers", "Maximum number of MLflow Apps"

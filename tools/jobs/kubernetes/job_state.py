@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tools.kubernetes.kubectl import Kubectl, Refused
-from workloads.launch.pod_job import QUEUE_LABEL, STAGE_LABEL, Operator
+from workloads.launch.pod_job import QUEUE_LABEL, Operator, PodSettings
 
-WORKLOAD_KIND = "workloads.kueue.x-k8s.io"
+WORKLOAD_KIND, QUEUE_KIND = "workloads.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io"
 IN_ORDER = ("ContainerCreating", "PodInitializing")
 """Reasons to wait that pass."""
 STARTS_AGAIN = "CrashLoopBackOff"
@@ -17,17 +17,13 @@ KINDS: Mapping[Operator, str] = {
     "hyperpod": "hyperpodpytorchjobs.sagemaker.amazonaws.com",
     "kubeflow": "pytorchjobs.kubeflow.org",
 }
+"""Kinds of jobs, as kubectl takes them."""
 OPERATORS: Mapping[Operator, str] = {
     "hyperpod": "HyperPod's training operator",
     "kubeflow": "Kubeflow's training operator",
 }
 ENDED = ("Completed", "Complete", "Succeeded", "Failed")
 """Conditions after which a job does nothing more; operators call success differently."""
-
-
-def kind_of(operator: Operator) -> str:
-    """As kubectl takes it."""
-    return KINDS[operator]
 
 
 def list_jobs(kubectl: Kubectl, operator: Operator, labels: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -37,12 +33,12 @@ def list_jobs(kubectl: Kubectl, operator: Operator, labels: Mapping[str, str]) -
         ValueError: if the cluster does not know the kind.
     """
     try:
-        found = kubectl.matching(kind_of(operator), {"app.kubernetes.io/name": "esm2", **labels})
+        found = kubectl.matching(KINDS[operator], {"app.kubernetes.io/name": "esm2", **labels})
     except ValueError as error:
         if "doesn't have a resource type" not in str(error):
             raise
         raise ValueError(
-            f"{kubectl.where} does not know {kind_of(operator)}: {OPERATORS[operator]} is not installed "
+            f"{kubectl.where} does not know {KINDS[operator]}: {OPERATORS[operator]} is not installed "
             "(the cluster file's training_operator; make deploy)"
         ) from None
     return sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp", "")), reverse=True)
@@ -58,17 +54,6 @@ def state(job: Mapping[str, Any]) -> str:
 
 def has_ended(job: Mapping[str, Any]) -> bool:
     return state(job) in ENDED
-
-
-def active_jobs(
-    kubectl: Kubectl, operator: Operator, labels: Mapping[str, str], *, stages: Sequence[str]
-) -> list[str]:
-    """Names of jobs of these stages that have not ended."""
-    return [
-        job["metadata"]["name"]
-        for job in list_jobs(kubectl, operator, labels)
-        if job["metadata"]["labels"].get(STAGE_LABEL) in stages and not has_ended(job)
-    ]
 
 
 def pod_problems(pod: Mapping[str, Any]) -> list[str]:
@@ -136,3 +121,25 @@ def queue_problems(kubectl: Kubectl, job: Mapping[str, Any]) -> list[str]:
         for condition in workload.get("status", {}).get("conditions", [])
         if (condition["type"], condition["status"]) == ("QuotaReserved", "False") and condition.get("message")
     ]
+
+
+def place_problems(kubectl: Kubectl, pods: PodSettings) -> list[str]:
+    """What pods need of their namespace and is not there: the file system, and a team's queue.
+
+    Raises:
+        ValueError: if the namespace itself is not there.
+    """
+    if kubectl.find("namespace", pods.namespace) is None:
+        comes = "with the team's quota (make deploy)" if pods.queue else "with the cluster (make deploy)"
+        raise ValueError(f"namespace {pods.namespace} is not there; it comes {comes}, or name another one")
+    problems = []
+    claim = kubectl.find("persistentvolumeclaim", pods.claim)
+    phase = claim.get("status", {}).get("phase") if claim else None
+    if phase != "Bound":
+        problems.append(
+            f"claim {pods.claim}: {phase or 'not there'}; pods get the Lustre file system by it. make deploy "
+            "makes it, kubectl describe pvc says why it is not bound"
+        )
+    if pods.queue and kubectl.find(QUEUE_KIND, pods.queue) is None:
+        problems.append(f"queue {pods.queue} is not there; it comes with the team's quota (make deploy)")
+    return problems

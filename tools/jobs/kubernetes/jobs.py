@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import argparse
 from contextlib import AbstractContextManager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from config.eks_cluster import EksCluster
 from config.facts.instance_catalogue import instance_type
-from config.resource_names import COMMON_NAMESPACE
-from config.task_governance import team_namespace
 from tools.images.build import DEFAULT_FRAMEWORK, FRAMEWORK_OF, NEURON
 from tools.jobs.kubernetes import watch
 from tools.jobs.kubernetes.files import write_files
 from tools.jobs.kubernetes.image import commit_image, image_note
-from tools.jobs.kubernetes.job_state import active_jobs, kind_of
-from tools.jobs.kubernetes.placement import EksWanted, chosen_team, groups_of_type
-from tools.jobs.kubernetes.request import bandwidth_job, pod_job
-from tools.jobs.scheduler import NamedRun, Scheduler, print_found
+from tools.jobs.kubernetes.job_state import KINDS, has_ended, list_jobs, place_problems
+from tools.jobs.kubernetes.placement import EksWanted, chosen_namespace, chosen_team, groups_of_type
+from tools.jobs.kubernetes.request import pod_job
+from tools.jobs.scheduler import Scheduler, print_found
+from tools.jobs.work import NamedRun
 from tools.kubernetes.kubectl import Kubectl, Refused, open_kubectl
 from workloads.launch.kubernetes_job import config_map, job_manifest
-from workloads.launch.pod_job import RUN_LABEL, PodJob
+from workloads.launch.pod_job import RUN_LABEL, STAGE_LABEL, PodJob
 from workloads.stages import STAGES
 
 
@@ -62,12 +60,8 @@ class KubernetesJobs(Scheduler):
         cluster = self._cluster
         framework = framework_of(cluster, options.stage, options.group)
         image = options.image or commit_image(cluster, options.profile, framework)
-        given = vars(options) | {"image": image}
-        wanted = EksWanted(**{field.name: given[field.name] for field in fields(EksWanted)})
-        if run is None:
-            job = bandwidth_job(cluster, options.overrides, wanted, version=version)
-        else:
-            job = pod_job(cluster, *run, options.overrides, wanted, version=version)
+        wanted = EksWanted.of(options, image=image)
+        job = pod_job(cluster, run, options.overrides, wanted, version=version)
         if options.to:
             for line in write_files(job, options.to):
                 print(line)
@@ -89,37 +83,25 @@ class KubernetesJobs(Scheduler):
         )
         return 0
 
-    def status(self, options: argparse.Namespace) -> int:
-        with self._kubectl(options) as kubectl:
-            return watch.status(kubectl, self._operator)
-
-    def tail(self, options: argparse.Namespace) -> int:
-        with self._kubectl(options) as kubectl:
-            return watch.tail(kubectl, self._operator, options.job)
-
-    def cancel(self, options: argparse.Namespace) -> int:
-        with self._kubectl(options) as kubectl:
-            job = watch.find_job(kubectl, self._operator, options.job)
-            return watch.cancel(kubectl, self._operator, job)
-
-    def fetch(self, options: argparse.Namespace, to: Path) -> int:
-        with self._kubectl(options) as kubectl:
-            return watch.fetch(kubectl, watch.find_job(kubectl, self._operator, options.job), to)
-
-    def _kubectl(self, options: argparse.Namespace, namespace: str = "") -> AbstractContextManager[Kubectl]:
-        return open_kubectl(
-            self._cluster,
-            namespace or options.namespace or self._namespace(options.team),
-            profile=options.profile,
-            kubeconfig=options.kubeconfig,
-        )
-
-    def _namespace(self, wanted: str | None) -> str:
+    def follow_up(self, command: str, options: argparse.Namespace) -> int:
         problems: list[str] = []
-        team = chosen_team(self._cluster, wanted, problems)
-        if problems:
+        team = chosen_team(self._cluster, options.team, problems)
+        if problems and not options.namespace:
             raise ValueError(problems[0])
-        return team_namespace(team) if team else COMMON_NAMESPACE
+        namespace = chosen_namespace(options.namespace, team)
+        with self._kubectl(options, namespace) as kubectl:
+            match command:
+                case "status":
+                    return watch.status(kubectl, self._operator)
+                case "tail":
+                    return watch.tail(kubectl, self._operator, options.job)
+            job = watch.find_job(kubectl, self._operator, options.job)
+            if command == "cancel":
+                return watch.cancel(kubectl, self._operator, job)
+            return watch.fetch(kubectl, job, options.to)
+
+    def _kubectl(self, options: argparse.Namespace, namespace: str) -> AbstractContextManager[Kubectl]:
+        return open_kubectl(self._cluster, namespace, profile=options.profile, kubeconfig=options.kubeconfig)
 
 
 def framework_of(cluster: EksCluster, stage: str, group: str | None) -> str:
@@ -129,40 +111,27 @@ def framework_of(cluster: EksCluster, stage: str, group: str | None) -> str:
     return FRAMEWORK_OF.get(stage, NEURON if is_neuron else DEFAULT_FRAMEWORK)
 
 
-QUEUE_KIND = "localqueues.kueue.x-k8s.io"
-
-
 def check_place(kubectl: Kubectl, job: PodJob) -> None:
     """Whether the cluster has what the job needs, and nothing that is in its way.
 
     Raises:
         ValueError: listing what is missing.
     """
-    if kubectl.find("namespace", job.namespace) is None:
-        comes = "with the team's quota (make deploy)" if job.queue else "with the cluster (make deploy)"
-        raise ValueError(f"namespace {job.namespace} is not there; it comes {comes}, or name another one")
-    problems = []
-    claim = kubectl.find("persistentvolumeclaim", job.claim)
-    phase = claim.get("status", {}).get("phase") if claim else None
-    if phase != "Bound":
-        problems.append(
-            f"claim {job.claim}: {phase or 'not there'}; pods get the Lustre file system by it. make deploy "
-            "makes it, kubectl describe pvc says why it is not bound"
-        )
-    if job.queue and kubectl.find(QUEUE_KIND, job.queue) is None:
-        problems.append(f"queue {job.queue} is not there; it comes with the team's quota (make deploy)")
+    problems = place_problems(kubectl, job)
     if job.service_account and kubectl.find("serviceaccount", job.service_account) is None:
         problems.append(
             f"service account {job.service_account} is not in {job.namespace}; make deploy makes the one of "
             "jobs, --service-account names another"
         )
     training = [name for name, stage in STAGES.items() if stage.trains]
-    if job.stage in training:
-        problems += [
-            f"run {job.run} is being trained by job {name}; make cancel TARGET=eks JOB={name}, or give "
-            "another name="
-            for name in active_jobs(kubectl, job.operator, {RUN_LABEL: job.run}, stages=training)
-        ]
+    same_run = list_jobs(kubectl, job.operator, {RUN_LABEL: job.run}) if job.stage in training else []
+    for found in same_run:
+        name = found["metadata"]["name"]
+        if found["metadata"]["labels"].get(STAGE_LABEL) in training and not has_ended(found):
+            problems.append(
+                f"run {job.run} is being trained by job {name}; make cancel TARGET=eks JOB={name}, or give "
+                "another name="
+            )
     if problems:
         raise ValueError("\n".join(problems))
 
@@ -173,7 +142,7 @@ def create(kubectl: Kubectl, job: PodJob) -> None:
     Raises:
         ValueError: if the cluster refuses one of them; then neither is there.
     """
-    manifest, kind = job_manifest(job), kind_of(job.operator)
+    manifest, kind = job_manifest(job), KINDS[job.operator]
     try:
         if unknown := dropped(manifest["spec"], kubectl.create(manifest, dry_run=True)["spec"], "spec"):
             raise Refused(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
 
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.facts.instance_catalogue import InstanceType, instance_type
 from config.resource_names import COMMON_NAMESPACE, job_folder
 from config.task_governance import team_namespace
-from tools.jobs.checks import Share, Wanted, accelerators_of, listed, sizes_of
+from tools.jobs.checks import Share, SharedFiles, Wanted, accelerators_of, listed, sizes_of
 from workloads.launch.pod_job import DEEP_HEALTH_LABEL, GROUP_LABEL, INSTANCE_TYPE_LABEL, PodJob
 from workloads.stages import STAGES
 
@@ -93,10 +92,9 @@ def placement(cluster: EksCluster, wanted: EksWanted, problems: list[str]) -> Pl
         ValueError: listing all problems, if there is no such group.
     """
     team = chosen_team(cluster, wanted.team, problems)
-    namespace = wanted.namespace or (team_namespace(team) if team else COMMON_NAMESPACE)
-    folder, mount = wanted.folder or namespace_folder(cluster, namespace), cluster.storage.lustre.mount_path
-    if not is_shared(cluster, folder):
-        problems.append(f"--folder: got {folder}; pods share {mount}")
+    namespace = chosen_namespace(wanted.namespace, team)
+    folder = wanted.folder or f"{cluster.storage.lustre.mount_path}/{job_folder(namespace)}/esm2"
+    problems += shared_files(cluster).folder_problems(folder)
     if cluster.training_operator == "kubeflow" and not RESUMED_NAMESPACE.match(namespace):
         problems.append(
             f"--namespace: got {namespace}; HyperPod resumes Kubeflow's jobs in kubeflow and in namespaces "
@@ -125,23 +123,19 @@ def placement(cluster: EksCluster, wanted: EksWanted, problems: list[str]) -> Pl
         folder=folder,
         groups=groups,
         hardware=hardware,
-        accelerators=accelerators_of(
-            hardware, wanted.stage, wanted.gpus_per_node, problems, option="--group"
-        ),
+        accelerators=accelerators_of(hardware, wanted, problems, option="--group"),
         sizes=_sizes(cluster, groups, wanted, _quota(cluster, team, hardware), problems),
         priority=chosen_priority(cluster, wanted.priority, team, problems),
     )
 
 
-def is_shared(cluster: EksCluster, path: str) -> bool:
-    """Whether pods share the file system that the path is on."""
-    mount = cluster.storage.lustre.mount_path
-    return ".." not in Path(path).parts and PurePosixPath(path).is_relative_to(mount)
+def shared_files(cluster: EksCluster) -> SharedFiles:
+    return SharedFiles([cluster.storage.lustre.mount_path], who="pods")
 
 
-def namespace_folder(cluster: EksCluster, namespace: str) -> str:
-    """Where runs, data and downloads of a namespace are."""
-    return f"{cluster.storage.lustre.mount_path}/{job_folder(namespace)}/esm2"
+def chosen_namespace(namespace: str | None, team: str | None) -> str:
+    """The namespace that was named, else the team's, else that of all jobs."""
+    return namespace or (team_namespace(team) if team else COMMON_NAMESPACE)
 
 
 def chosen_team(cluster: EksCluster, team: str | None, problems: list[str]) -> str | None:
@@ -236,58 +230,46 @@ def tolerations(groups: Sequence[EksInstanceGroup]) -> tuple[dict[str, str], ...
     return tuple(found.values())
 
 
-@dataclass(frozen=True)
-class _Nodes:
-    """Of one instance type, for one team."""
-
-    own: int
-    with_borrowed: int
-
-
-def _quota(cluster: EksCluster, team_name: str | None, hardware: InstanceType) -> _Nodes | None:
-    """Whole nodes that a team may use; None where nothing bounds it."""
+def _quota(cluster: EksCluster, team_name: str | None, hardware: InstanceType) -> tuple[int, int] | None:
+    """Whole nodes of a team, and with all that it may borrow; None where nothing bounds it."""
     teams = cluster.task_governance.teams if cluster.task_governance else []
-    for team in teams:
-        if team.name != team_name:
-            continue
-        own = 0
-        for part in team.quota:
-            if part.instance_type == hardware.name:
-                own += part.num_instances or 0
-                own += (part.num_accelerators or 0) // max(1, hardware.num_accelerators)
-        if not own:
-            return None  # lives on what is lent, which only Kueue knows
-        percent = team.borrow_limit_percent or BORROW_LIMIT_PERCENT
-        lent = own * percent // 100 if team.sharing == "lend_and_borrow" else 0
-        return _Nodes(own, own + lent)
-    return None
+    team = next((found for found in teams if found.name == team_name), None)
+    own = sum(
+        (part.num_instances or 0) + (part.num_accelerators or 0) // max(1, hardware.num_accelerators)
+        for part in (team.quota if team else [])
+        if part.instance_type == hardware.name
+    )
+    if team is None or not own:
+        return None  # such a team lives on what is lent, which only Kueue knows
+    percent = team.borrow_limit_percent or BORROW_LIMIT_PERCENT
+    lent = own * percent // 100 if team.sharing == "lend_and_borrow" else 0
+    return own, own + lent
 
 
 def _sizes(
     cluster: EksCluster,
     groups: Sequence[EksInstanceGroup],
     wanted: EksWanted,
-    quota: _Nodes | None,
+    quota: tuple[int, int] | None,
     problems: list[str],
 ) -> range:
     there = sum(group.max_instances or group.num_instances for group in groups)
-    most = min(there, quota.own) if quota else there
-    asked = wanted.nodes or str(most if STAGES[wanted.stage].trains or wanted.stage == "bandwidth" else 1)
     names = ", ".join(group.name for group in groups)
-    sizes = sizes_of(asked, wanted.stage, there, problems, who=names)
-    if sizes and quota and sizes[-1] > quota.with_borrowed:
+    own, with_borrowed = quota or (there, there)
+    sizes = sizes_of(wanted, there, problems, own=own, who=names)
+    if sizes and sizes[-1] > with_borrowed:
         problems.append(
-            f"NODES: got {asked}; the team's quota of {groups[0].instance_type} is {quota.own} node(s), "
-            f"{quota.with_borrowed} with all that it may borrow"
+            f"NODES: got {wanted.nodes}; the team's quota of {groups[0].instance_type} is {own} node(s), "
+            f"{with_borrowed} with all that it may borrow"
         )
     if len(sizes) > 1 and wanted.stage != "train":
-        problems.append(f"NODES: got {asked}; only training goes on with another number of nodes")
+        problems.append(f"NODES: got {wanted.nodes}; only training goes on with another number of nodes")
     if len(sizes) > 1 and cluster.training_operator == "hyperpod":
         # SageMaker developer guide, "Using elastic training in Amazon SageMaker HyperPod".
-        spot = [group.name for group in groups if group.capacity == "spot"]
         problems += [
-            f"NODES: got {asked}; HyperPod's operator does not change the number of spot nodes, "
-            f"which {name} has"
-            for name in spot
+            f"NODES: got {wanted.nodes}; HyperPod's operator does not change the number of spot nodes, "
+            f"which {group.name} has"
+            for group in groups
+            if group.capacity == "spot"
         ]
     return sizes

@@ -1,7 +1,4 @@
-"""A job of Kubernetes from a run file and a cluster file.
-
-Everything that can be known to be wrong is told here, before the cluster is asked for anything.
-"""
+"""A job of Kubernetes from a run file and a cluster file."""
 
 from __future__ import annotations
 
@@ -9,23 +6,19 @@ import hashlib
 import re
 import secrets
 from collections.abc import Sequence
-from pathlib import PurePosixPath
 
 from config.eks_cluster import EksCluster
 from config.resource_names import JOB_SERVICE_ACCOUNT, LUSTRE_CLAIM, TRAINING_UID, job_namespaces
-from tools.jobs.bandwidth import bandwidth_of, bandwidth_run
-from tools.jobs.checks import listed, output_of, overrides_of, run_problems
 from tools.jobs.kubernetes.placement import (
     EksWanted,
-    Placement,
-    is_shared,
     node_labels,
     placement,
     queue_names,
+    shared_files,
     tolerations,
 )
+from tools.jobs.work import NamedRun, work_of
 from workloads.launch.pod_job import PodJob
-from workloads.run_file import RunFile
 from workloads.stages import STAGES
 
 MAX_NAME = 40
@@ -35,91 +28,32 @@ LONGEST_STAGE = max(map(len, STAGES))
 
 
 def pod_job(
-    cluster: EksCluster,
-    config: RunFile,
-    config_text: str,
-    overrides: Sequence[str],
-    wanted: EksWanted,
-    *,
-    version: str,
+    cluster: EksCluster, run: NamedRun | None, overrides: Sequence[str], wanted: EksWanted, *, version: str
 ) -> PodJob:
-    """A stage of a run, as a job with a name of its own.
+    """Return a job with a name of its own.
+
+    Args:
+        cluster: has the nodes.
+        run: the run; None for a bandwidth job.
+        overrides: settings, as ``work_of`` takes them.
+        wanted: the job's options.
+        version: of the code.
 
     Raises:
         ValueError: listing all that does not fit together.
     """
     problems: list[str] = []
     place = placement(cluster, wanted, problems)
-    output = output_of(config, wanted.stage, place.folder, problems)
-    problems += run_problems(
-        config,
-        wanted,
-        place,
-        place.folder,
-        lambda path: is_shared(cluster, path),
-        who="pods",
-        where=cluster.storage.lustre.mount_path,
-    )
-    if problems:
-        raise ValueError(listed(problems))
-    return _job(
-        cluster,
-        wanted,
-        place,
-        version=version,
-        run=config.name,
-        run_dir=str(PurePosixPath(place.folder) / config.run_dir),
-        output=output,
-        config=config_text,
-        overrides=overrides_of(config, overrides, output),
-    )
-
-
-def bandwidth_job(cluster: EksCluster, settings: Sequence[str], wanted: EksWanted, *, version: str) -> PodJob:
-    """A job that measures all-reduces; ``settings`` are ``at_least=<GB/s>``, or nothing.
-
-    Raises:
-        ValueError: listing all that does not fit together.
-    """
-    problems: list[str] = []
-    place = placement(cluster, wanted, problems)
-    expected = bandwidth_of(place, settings, problems)
-    if problems:
-        raise ValueError(listed(problems))
-    run = bandwidth_run(place.hardware)
-    return _job(
-        cluster,
-        wanted,
-        place,
-        version=version,
-        run=run,
-        run_dir=str(PurePosixPath(place.folder) / "runs" / run),
-        output="",
-        config=expected.text(),
-        overrides=(),
-    )
-
-
-def _job(
-    cluster: EksCluster,
-    wanted: EksWanted,
-    place: Placement,
-    *,
-    version: str,
-    run: str,
-    run_dir: str,
-    output: str,
-    config: str,
-    overrides: tuple[str, ...],
-) -> PodJob:
+    work = work_of(run, overrides, wanted, place, place.folder, shared_files(cluster), problems)
     cpus, memory_gib = place.share(wanted.stage)
+    has_account = cluster.mlflow and place.namespace in job_namespaces(cluster)
     queue, priority = queue_names(place.team, place.priority)
     return PodJob(
-        name=_job_name(wanted.stage, _slug(run)),
+        name=_job_name(wanted.stage, _slug(work.run)),
         namespace=place.namespace,
         operator=cluster.training_operator,
         stage=wanted.stage,
-        run=_slug(run),
+        run=_slug(work.run),
         image=str(wanted.image),
         version=version,
         num_pods=place.sizes[-1],
@@ -135,24 +69,19 @@ def _job(
         claim=LUSTRE_CLAIM,
         mount=cluster.storage.lustre.mount_path,
         work_folder=place.folder,
-        run_dir=run_dir,
-        output=output,
-        config=config,
-        overrides=overrides,
+        run_dir=work.run_dir,
+        output=work.output,
+        config=work.config,
+        overrides=work.overrides,
         user=TRAINING_UID,
         queue=queue,
         priority=priority,
         preferred_topology=wanted.preferred_topology,
         required_topology=wanted.required_topology,
-        service_account=wanted.service_account or _service_account(cluster, place.namespace),
+        service_account=wanted.service_account or (JOB_SERVICE_ACCOUNT if has_account else None),
         hang_seconds=wanted.hang_seconds,
         max_retries=wanted.num_retries,
     )
-
-
-def _service_account(cluster: EksCluster, namespace: str) -> str | None:
-    """That of jobs, where the cluster has one."""
-    return JOB_SERVICE_ACCOUNT if cluster.mlflow and namespace in job_namespaces(cluster) else None
 
 
 def _slug(name: str) -> str:

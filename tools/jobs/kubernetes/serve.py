@@ -7,30 +7,30 @@ The same command again brings what runs to what the file says. ``--to FOLDER`` w
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from config.eks_cluster import EksCluster
 from config.endpoint import Endpoint
 from config.reading.endpoint_file import load_endpoint
 from config.reading.loader import load_eks_cluster
-from config.resource_names import COMMON_NAMESPACE, LUSTRE_CLAIM, TRAINING_UID
-from config.task_governance import team_namespace
+from config.resource_names import LUSTRE_CLAIM, TRAINING_UID
 from tools.command_line import cluster_parser, run_command
 from tools.jobs.checks import listed
 from tools.jobs.code_version import code_revision
 from tools.jobs.kubernetes.files import to_yaml
 from tools.jobs.kubernetes.image import commit_image
+from tools.jobs.kubernetes.job_state import place_problems
 from tools.jobs.kubernetes.placement import (
+    chosen_namespace,
     chosen_priority,
     chosen_team,
     groups_of_type,
-    is_shared,
     node_labels,
     queue_names,
+    shared_files,
     tolerations,
 )
-from tools.kubernetes.kubectl import Kubectl, Manifest, Refused, open_kubectl
+from tools.kubernetes.kubectl import Refused, open_kubectl
 from workloads.esm2.serving.settings import ServeSettings
 from workloads.launch.kubernetes_service import SERVICE_PORT, PodService, manifests
 
@@ -40,15 +40,7 @@ def main() -> int:
     cluster = load_eks_cluster(options.cluster)
     image = options.image or commit_image(cluster, options.profile)
     endpoint = load_endpoint(options.endpoint, {"image": image, "model": options.model}, "eks")
-    service = pod_service(
-        cluster,
-        endpoint,
-        team=options.team,
-        priority=options.priority,
-        namespace=options.namespace,
-        group=options.group,
-        version=code_revision(),
-    )
+    service = pod_service(cluster, endpoint, options, version=code_revision())
     objects = manifests(service)
     if options.to:
         options.to.mkdir(parents=True, exist_ok=True)
@@ -60,11 +52,18 @@ def main() -> int:
         cluster, service.namespace, profile=options.profile, kubeconfig=options.kubeconfig
     ) as kubectl:
         if options.delete:
-            for kind in delete(kubectl, objects):
-                print(f"deleted  {kind} {service.name}")
+            # Last made, first gone.
+            for manifest in reversed(objects):
+                if kubectl.delete(manifest["kind"].lower(), manifest["metadata"]["name"]):
+                    print(f"deleted  {manifest['kind']} {service.name}")
             return 0
-        check_place(kubectl, service)
-        apply(kubectl, objects)
+        if problems := place_problems(kubectl, service):
+            raise ValueError("\n".join(problems))
+        for manifest in objects:
+            try:
+                kubectl.apply(manifest)
+            except Refused as error:
+                raise ValueError(f"Kubernetes refuses the {manifest['kind']}: {error}") from None
     print(f"pods     {service.replicas} in {service.namespace}, each with {service.num_gpus} GPU(s)")
     print(f"address  http://{service.name}.{service.namespace}:{SERVICE_PORT}/invocations, for pods there")
     print(f"next     kubectl --namespace {service.namespace} rollout status deployment/{service.name}")
@@ -87,16 +86,15 @@ def _options() -> argparse.Namespace:
 
 
 def pod_service(
-    cluster: EksCluster,
-    endpoint: Endpoint,
-    *,
-    team: str | None,
-    priority: str | None,
-    namespace: str | None,
-    group: str | None,
-    version: str,
+    cluster: EksCluster, endpoint: Endpoint, options: argparse.Namespace, *, version: str
 ) -> PodService:
     """What the endpoint file says, on nodes of the cluster.
+
+    Args:
+        cluster: has the nodes.
+        endpoint: what is served.
+        options: ``team``, ``priority``, ``namespace`` and ``group`` of the command line.
+        version: of the code.
 
     Raises:
         ValueError: listing all that does not fit together.
@@ -104,18 +102,18 @@ def pod_service(
     asked = endpoint.kubernetes
     assert asked is not None  # load_endpoint has seen to it
     problems: list[str] = []
-    whose = chosen_team(cluster, team, problems) if namespace is None else None
-    queue, priority_class = queue_names(whose, chosen_priority(cluster, priority, whose, problems))
+    team = chosen_team(cluster, options.team, problems) if options.namespace is None else None
+    queue, priority = queue_names(team, chosen_priority(cluster, options.priority, team, problems))
     mount = cluster.storage.lustre.mount_path
-    if not is_shared(cluster, endpoint.model) or PurePosixPath(endpoint.model) == PurePosixPath(mount):
+    if not shared_files(cluster).has(endpoint.model) or PurePosixPath(endpoint.model) == PurePosixPath(mount):
         problems.append(f"MODEL: got {endpoint.model}; pods read folders below {mount}")
-    groups = groups_of_type(cluster, group, problems)
+    groups = groups_of_type(cluster, options.group, problems)
     if problems:
         raise ValueError(listed(problems))
     limits = ServeSettings.of(endpoint.limits.environment)
     return PodService(
         name=endpoint.name,
-        namespace=namespace or (team_namespace(whose) if whose else COMMON_NAMESPACE),
+        namespace=chosen_namespace(options.namespace, team),
         image=endpoint.image,
         version=version,
         model=str(PurePosixPath(endpoint.model).relative_to(mount)),
@@ -125,51 +123,15 @@ def pod_service(
         num_gpus=asked.gpus,
         num_cpus=asked.cpus,
         memory_gib=asked.memory_gib,
-        node_labels=node_labels(groups, by_name=group is not None),
+        node_labels=node_labels(groups, by_name=options.group is not None),
         tolerations=tolerations(groups),
         user=TRAINING_UID,
         startup_seconds=endpoint.startup_seconds,
         drain_seconds=limits.drain_seconds,
         timeout_seconds=limits.timeout_seconds,
         queue=queue,
-        priority=priority_class,
+        priority=priority,
     )
-
-
-def check_place(kubectl: Kubectl, service: PodService) -> None:
-    """Whether the namespace is there, and the file system in it.
-
-    Raises:
-        ValueError: saying what is missing.
-    """
-    if kubectl.find("namespace", service.namespace) is None:
-        raise ValueError(f"namespace {service.namespace} is not there; make deploy makes it, or name another")
-    claim = kubectl.find("persistentvolumeclaim", service.claim)
-    phase = claim.get("status", {}).get("phase") if claim else None
-    if phase != "Bound":
-        raise ValueError(f"claim {service.claim}: {phase or 'not there'}; the model comes by it: make deploy")
-
-
-def apply(kubectl: Kubectl, objects: Sequence[Manifest]) -> None:
-    """Make the objects, or change them to what they should be.
-
-    Raises:
-        ValueError: naming the one that the cluster refuses; those before it are made.
-    """
-    for manifest in objects:
-        try:
-            kubectl.apply(manifest)
-        except Refused as error:
-            raise ValueError(f"Kubernetes refuses the {manifest['kind']}: {error}") from None
-
-
-def delete(kubectl: Kubectl, objects: Sequence[Manifest]) -> list[str]:
-    """Last made, first gone; kinds of those that were there."""
-    return [
-        manifest["kind"]
-        for manifest in reversed(objects)
-        if kubectl.delete(manifest["kind"].lower(), manifest["metadata"]["name"])
-    ]
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from typing import Any
 from tools.command_line import format_table
 from tools.jobs.delivery import Delivery
 from tools.jobs.kubernetes.job_state import (
+    KINDS,
     has_begun,
     has_ended,
-    kind_of,
     list_jobs,
     pod_problems,
     queue_problems,
@@ -85,12 +85,13 @@ def status(kubectl: Kubectl, operator: Operator) -> int:
         waits = [] if has_ended(job) else queue_problems(kubectl, job)
         for message in [*_messages(job), *waits]:
             print(f"  {'why':8} {message}")
-        for pod in _pods(kubectl, name):
+        pods = _pods(kubectl, name)
+        for pod in pods:
             where = pod["spec"].get("nodeName", "no node yet")
             print(f"  {'pod':8} {pod['metadata']['name']}  {pod['status'].get('phase', '')}  {where}")
             for problem in pod_problems(pod):
                 print(f"  {'':8} {problem}")
-        if line := _last_line(kubectl, name):
+        if line := _last_line(kubectl, pods):
             print(f"  {'log':8} {line}")
     return 0
 
@@ -104,24 +105,20 @@ def _messages(job: Mapping[str, Any]) -> list[str]:
 def _age(created: str | None) -> str:
     if not created:
         return ""
-    seconds = (datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()
-    minutes, hours = int(seconds // 60), int(seconds // 3600)
-    return (
-        f"{hours // 24}d{hours % 24}h"
-        if hours >= 48
-        else f"{hours}h{minutes % 60}m"
-        if hours
-        else f"{minutes}m"
-    )
+    minutes = int((datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds() // 60)
+    hours = minutes // 60
+    if hours >= 48:
+        return f"{hours // 24}d{hours % 24}h"
+    return f"{hours}h{minutes % 60}m" if hours else f"{minutes}m"
 
 
 def _pods(kubectl: Kubectl, name: str) -> list[dict[str, Any]]:
     return sorted(kubectl.matching("pod", {JOB_LABEL: name}), key=lambda pod: str(pod["metadata"]["name"]))
 
 
-def _last_line(kubectl: Kubectl, name: str) -> str:
+def _last_line(kubectl: Kubectl, pods: list[dict[str, Any]]) -> str:
     """Of the first pod that has one."""
-    for pod in _pods(kubectl, name):
+    for pod in pods:
         try:
             lines = kubectl.run("logs", pod["metadata"]["name"], "--tail=1").strip().splitlines()
         except Refused:  # its container has not begun
@@ -182,9 +179,8 @@ def _why_not_begun(kubectl: Kubectl, job: Mapping[str, Any], pods: list[dict[str
 def cancel(kubectl: Kubectl, operator: Operator, job: Mapping[str, Any]) -> int:
     """Have its processes save and end: Kubernetes sends SIGTERM, and waits for them."""
     name = job["metadata"]["name"]
-    was_over = has_ended(job)
-    kubectl.delete(kind_of(operator), name)
-    if was_over:
+    kubectl.delete(KINDS[operator], name)
+    if has_ended(job):
         print(f"job {name} had ended ({state(job)}) and is removed, with its pods' logs")
         return 0
     print(f"job {name} is asked to save and to end, within {SAVE_SECONDS} s: make tail TARGET=eks JOB={name}")

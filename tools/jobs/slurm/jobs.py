@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 import getpass
 import json
-from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
 
 from config.slurm_cluster import SlurmCluster
 from tools.jobs import code_version
 from tools.jobs.delivery import Delivery
-from tools.jobs.scheduler import NamedRun, Scheduler, print_found
-from tools.jobs.slurm.request import SlurmWanted, bandwidth_request, job_request, job_user, user_folder
-from tools.nodes.head_node import HeadNode, Say, find_head_node, slurm_is_here
+from tools.jobs.scheduler import Scheduler, print_found
+from tools.jobs.slurm.request import SlurmWanted, job_request, job_user, user_folder
+from tools.jobs.work import NamedRun
+from tools.nodes.head_node import find_head_node, slurm_is_here
 from tools.nodes.node_session import BrokenSession
 
 PROGRAM = Path(__file__).with_name("jobs_on_cluster.sh")
@@ -65,50 +64,41 @@ class SlurmJobs(Scheduler):
 
     def submit(self, run: NamedRun | None, options: argparse.Namespace, *, version: str) -> int:
         cluster, (user, folder) = self._cluster, self._place(options)
-        given = vars(options) | {"image": options.image or None, "folder": folder}
-        wanted = SlurmWanted(**{field.name: given[field.name] for field in fields(SlurmWanted)})
-        if run is None:
-            request = bandwidth_request(cluster, options.overrides, wanted, version=version)
-        else:
-            request = job_request(cluster, *run, options.overrides, wanted, version=version)
+        wanted = SlurmWanted.of(options, image=options.image or None, folder=folder)
+        request = job_request(cluster, run, options.overrides, wanted, version=version)
         head = find_head_node(cluster, options.profile)
         if head.is_here:
             code = code_version.copy_here(cluster, folder)
         else:
             code = code_version.bring(cluster, head, options.profile)
+            refusal: list[str] = []
             lustre = cluster.storage.lustre.mount_path
-            said: list[str] = []
             if folder.startswith(f"{lustre}/{user}/") and head.run_as_root(
-                _MAKE_FOLDER, [lustre, user], said.append
+                _MAKE_FOLDER, [lustre, user], refusal.append
             ):
-                raise ValueError(f"{head.name}: {lustre}/{user} cannot be made: " + "\n".join(said))
+                raise ValueError(f"{head.name}: {lustre}/{user} cannot be made: " + "\n".join(refusal))
         named = f"{folder}/code/{code_version.code_hash()}"
-        found = _submit(head, user, code, request | {"job": request["job"] | {"code": named}})
+        request["job"]["code"] = named
+        command = ["bash", "-c", _WITH_CODE, "submit", named, code]
+        command += ["python3", "-s", "-B", "-m", SUBMIT_MODULE, json.dumps(request)]
+        said: list[str] = []
+        if head.run(user, command, said.append):
+            raise ValueError("\n".join(said).removeprefix("error: "))
+        found = json.loads(said[-1])
         print_found(found, follow=f"make tail JOB={found['job']}, make status, make fetch JOB={found['job']}")
         return 0
 
-    def status(self, options: argparse.Namespace) -> int:
-        return self._look("status", options)
-
-    def tail(self, options: argparse.Namespace) -> int:
-        return self._look("tail", options)
-
-    def cancel(self, options: argparse.Namespace) -> int:
-        return self._look("cancel", options)
-
-    def fetch(self, options: argparse.Namespace, to: Path) -> int:
+    def follow_up(self, command: str, options: argparse.Namespace) -> int:
         user, folder = self._place(options)
         head = find_head_node(self._cluster, options.profile)
-        with TemporaryFile() as archive:
-            delivery = Delivery(archive)
-            status = _run(head, user, "fetch", folder, options.job, str(LARGEST_MIB), say=delivery.take)
-            return delivery.unpack(to, status=status, instead=COPY_INSTEAD)
-
-    def _look(self, what: str, options: argparse.Namespace) -> int:
-        user, folder = self._place(options)
-        head = find_head_node(self._cluster, options.profile)
+        program = ["bash", "-c", FETCH.read_text() + PROGRAM.read_text(), PROGRAM.name, command, folder]
+        if command == "fetch":
+            with TemporaryFile() as archive:
+                delivery = Delivery(archive)
+                status = head.run(user, [*program, options.job, str(LARGEST_MIB)], delivery.take)
+                return delivery.unpack(options.to, status=status, instead=COPY_INSTEAD)
         try:
-            return _run(head, user, what, folder, options.job, say=lambda line: print(line, flush=True))
+            return head.run(user, [*program, options.job], lambda line: print(line, flush=True))
         except BrokenSession as error:
             raise ValueError(f"{error}; the jobs go on") from None
 
@@ -116,19 +106,3 @@ class SlurmJobs(Scheduler):
         """Return the jobs' user, and their folder."""
         user = job_user(self._cluster, options.user, getpass.getuser() if slurm_is_here() else None)
         return user, options.folder or user_folder(self._cluster, user)
-
-
-def _submit(head: HeadNode, user: str, code: str, request: dict[str, Any]) -> dict[str, str]:
-    said: list[str] = []
-    command = ["bash", "-c", _WITH_CODE, "submit", request["job"]["code"], code]
-    command += ["python3", "-s", "-B", "-m", SUBMIT_MODULE, json.dumps(request)]
-    status = head.run(user, command, said.append)
-    if status:
-        raise ValueError("\n".join(said).removeprefix("error: "))
-    found: dict[str, str] = json.loads(said[-1])
-    return found
-
-
-def _run(head: HeadNode, user: str, *arguments: str, say: Say) -> int:
-    program = FETCH.read_text() + PROGRAM.read_text()
-    return head.run(user, ["bash", "-c", program, PROGRAM.name, *arguments], say)

@@ -1,34 +1,18 @@
-"""A job of Slurm from a run file and a cluster file: what it takes, and what it is told.
-
-Everything that can be known to be wrong is told here, before anything is copied or a node is taken.
-"""
+"""A job of Slurm from a run file and a cluster file."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
 from typing import Any
 
 from config.facts.instance_catalogue import instance_type
 from config.node_settings import HOME_MOUNT_PATH
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
-from tools.jobs.bandwidth import bandwidth_of, bandwidth_run
-from tools.jobs.checks import (
-    Share,
-    Wanted,
-    accelerators_of,
-    data_manifest,
-    files_needed,
-    listed,
-    output_of,
-    overrides_of,
-    run_problems,
-    sizes_of,
-)
+from tools.jobs.checks import Share, SharedFiles, Wanted, accelerators_of, listed, sizes_of
+from tools.jobs.work import NamedRun, work_of
 from workloads.launch.job_file import Job
-from workloads.run_file import RunFile
-from workloads.stages import STAGES
 
 WITHOUT_USERS = "ubuntu"
 """The image's own user, who is there when the cluster file names none."""
@@ -84,67 +68,50 @@ def user_folder(cluster: SlurmCluster, user: str) -> str:
 
 def job_request(
     cluster: SlurmCluster,
-    config: RunFile,
-    config_text: str,
-    overrides: list[str],
+    run: NamedRun | None,
+    overrides: Sequence[str],
     wanted: SlurmWanted,
     *,
     version: str,
 ) -> dict[str, Any]:
     """What slurm_submit.py takes on the cluster; where the code is, is added when it is there.
 
-    Raises:
-        ValueError: listing all that does not fit together.
-    """
-    problems = folder_problems(cluster, wanted.folder)
-    output = output_of(config, wanted.stage, wanted.folder, problems)
-    place = placement(cluster, wanted, problems)
-    problems += run_problems(
-        config,
-        wanted,
-        place,
-        wanted.folder,
-        lambda path: is_shared(cluster, path),
-        who="nodes",
-        where=" or ".join(shared_folders(cluster)),
-    )
-    if problems:
-        raise ValueError(listed(problems))
-    job = Job(
-        **common_fields(cluster, wanted, place),
-        version=version,
-        overrides=overrides_of(config, overrides, output),
-        run_dir=str(PurePosixPath(wanted.folder) / config.run_dir),
-        data_manifest="" if output else data_manifest(config, wanted.stage, wanted.folder),
-        output=output,
-        needed=files_needed(config, wanted.stage, wanted.folder),
-    )
-    return {"config": config_text, "job": asdict(job), "sbatch": place.options(wanted, config.name)}
-
-
-def bandwidth_request(
-    cluster: SlurmCluster, settings: list[str], wanted: SlurmWanted, *, version: str
-) -> dict[str, Any]:
-    """The same for a job that measures all-reduces; ``settings`` are ``at_least=<GB/s>``, or nothing.
+    Args:
+        cluster: has the nodes.
+        run: the run; None for a bandwidth job.
+        overrides: settings, as ``work_of`` takes them.
+        wanted: the job's options.
+        version: of the code.
 
     Raises:
         ValueError: listing all that does not fit together.
     """
-    problems = folder_problems(cluster, wanted.folder)
-    place = placement(cluster, wanted, problems)
-    expected = bandwidth_of(place, settings, problems)
-    if problems:
-        raise ValueError(listed(problems))
-    run = bandwidth_run(place.hardware)
+    shared = shared_files(cluster)
+    problems = shared.folder_problems(wanted.folder)
+    place = placement(cluster, wanted, shared, problems)
+    work = work_of(run, overrides, wanted, place, wanted.folder, shared, problems)
     job = Job(
-        **common_fields(cluster, wanted, place),
+        stage=wanted.stage,
+        code="",
         version=version,
-        overrides=(),
-        run_dir=str(PurePosixPath(wanted.folder) / "runs" / run),
-        data_manifest="",
+        work_folder=wanted.folder,
+        overrides=work.overrides,
+        run_dir=work.run_dir,
+        data_manifest=work.data_manifest,
+        python=wanted.python or "python3",
+        image=wanted.image,
+        mounts=tuple(shared.mounts),
+        gpus_per_node=place.gpus,
+        processes_per_node=place.num_processes,
+        efa=bool(place.accelerators and place.sizes[-1] > 1 and place.hardware.num_efa),
+        neuron_devices=place.neuron_devices,
+        min_nodes=place.sizes[0],
+        hang_seconds=wanted.hang_seconds,
+        output=work.output,
+        needed=work.needed,
     )
-    name = run.removeprefix("bandwidth-")
-    return {"config": expected.text(), "job": asdict(job), "sbatch": place.options(wanted, name)}
+    name = work.run.removeprefix("bandwidth-") if run is None else work.run
+    return {"config": work.config, "job": asdict(job), "sbatch": place.options(wanted, name)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +132,9 @@ class Placement(Share):
         return options
 
 
-def placement(cluster: SlurmCluster, wanted: SlurmWanted, problems: list[str]) -> Placement:
+def placement(
+    cluster: SlurmCluster, wanted: SlurmWanted, shared: SharedFiles, problems: list[str]
+) -> Placement:
     """Find the nodes, and add to the problems what does not fit.
 
     Raises:
@@ -176,9 +145,9 @@ def placement(cluster: SlurmCluster, wanted: SlurmWanted, problems: list[str]) -
             "image, python: give one of them: IMAGE=<.sqsh file or image> for containers, or "
             "SUBMIT='--python <file>' of an environment that all nodes see"
         )
-    if wanted.image and _is_file(wanted.image) and not is_shared(cluster, wanted.image):
+    if wanted.image and _is_file(wanted.image) and not shared.has(wanted.image):
         problems.append(
-            f"IMAGE: got {wanted.image}; nodes share {' or '.join(shared_folders(cluster))}. make image "
+            f"IMAGE: got {wanted.image}; nodes share {shared.where}. make image "
             "TARGET=slurm makes such a file and prints its path"
         )
     minutes = _minutes(wanted.time or "")
@@ -191,42 +160,25 @@ def placement(cluster: SlurmCluster, wanted: SlurmWanted, problems: list[str]) -
     if not groups:
         raise ValueError(listed(problems))
     hardware = instance_type(groups[0].instance_type)
-    accelerators = accelerators_of(hardware, wanted.stage, wanted.gpus_per_node, problems, option="partition")
+    accelerators = accelerators_of(hardware, wanted, problems, option="partition")
     bounds = HANG_SECONDS["gpu" if accelerators and not hardware.is_neuron else "cpu"]
     if wanted.hang_seconds not in bounds:
         problems.append(
             f"--hang-seconds: got {wanted.hang_seconds}; give {bounds[0]} to {bounds[-1]}, "
             "and more than a step takes"
         )
+    partition, there = str(groups[0].partition), sum(group.num_instances for group in groups)
     return Placement(
         hardware=hardware,
-        partition=str(groups[0].partition),
+        partition=partition,
         accelerators=accelerators,
-        sizes=_sizes(groups, wanted, problems),
+        sizes=sizes_of(wanted, there, problems, who=f"partition {partition}"),
     )
 
 
-def common_fields(cluster: SlurmCluster, wanted: SlurmWanted, place: Placement) -> dict[str, Any]:
-    """Fields of a job that do not depend on what it does."""
-    return {
-        "stage": wanted.stage,
-        "code": "",
-        "work_folder": wanted.folder,
-        "python": wanted.python or "python3",
-        "image": wanted.image,
-        "mounts": tuple(shared_folders(cluster)),
-        "min_nodes": place.sizes[0],
-        "gpus_per_node": place.gpus,
-        "neuron_devices": place.neuron_devices,
-        "processes_per_node": place.num_processes,
-        "efa": bool(place.accelerators and place.sizes[-1] > 1 and place.hardware.num_efa),
-        "hang_seconds": wanted.hang_seconds,
-    }
-
-
-def shared_folders(cluster: SlurmCluster) -> list[str]:
-    """Where the file systems are that all nodes have."""
-    return [cluster.storage.lustre.mount_path, *([HOME_MOUNT_PATH] if cluster.storage.home else [])]
+def shared_files(cluster: SlurmCluster) -> SharedFiles:
+    home = [HOME_MOUNT_PATH] if cluster.storage.home else []
+    return SharedFiles([cluster.storage.lustre.mount_path, *home], who="nodes")
 
 
 def worker_groups(cluster: SlurmCluster) -> list[SlurmInstanceGroup]:
@@ -235,21 +187,9 @@ def worker_groups(cluster: SlurmCluster) -> list[SlurmInstanceGroup]:
     return sorted(workers, key=lambda group: instance_type(group.instance_type).num_accelerators == 0)
 
 
-def is_shared(cluster: SlurmCluster, path: str) -> bool:
-    return ".." not in Path(path).parts and any(
-        PurePosixPath(path).is_relative_to(mount) for mount in shared_folders(cluster)
-    )
-
-
 def _is_file(image: str) -> bool:
     """What begins with a slash or a dot is one to pyxis; what ends like one was meant to be one."""
     return image.startswith(("/", ".")) or image.endswith((".sqsh", ".squashfs"))
-
-
-def folder_problems(cluster: SlurmCluster, folder: str) -> list[str]:
-    if is_shared(cluster, folder):
-        return []
-    return [f"--folder: got {folder}; nodes share {' or '.join(shared_folders(cluster))}"]
 
 
 def _groups(cluster: SlurmCluster, partition: str | None, problems: list[str]) -> list[SlurmInstanceGroup]:
@@ -264,12 +204,6 @@ def _groups(cluster: SlurmCluster, partition: str | None, problems: list[str]) -
     if len(types := sorted({group.instance_type for group in groups})) > 1:
         problems.append(f"partition: {chosen} has {', '.join(types)}; a run needs nodes of one type")
     return groups
-
-
-def _sizes(groups: list[SlurmInstanceGroup], wanted: SlurmWanted, problems: list[str]) -> range:
-    there = sum(group.num_instances for group in groups)
-    asked = wanted.nodes or str(there if STAGES[wanted.stage].trains or wanted.stage == "bandwidth" else 1)
-    return sizes_of(asked, wanted.stage, there, problems, who=f"partition {groups[0].partition}")
 
 
 def _minutes(time: str) -> float | None:

@@ -12,7 +12,7 @@ import yaml
 from config.eks_cluster import EksCluster
 from tests.job_schemas.validation import pod_templates
 from tools.jobs.kubernetes.placement import EksWanted
-from tools.jobs.kubernetes.request import bandwidth_job, pod_job
+from tools.jobs.kubernetes.request import pod_job
 from workloads.launch.kubernetes_job import job_manifest
 from workloads.launch.pod_job import PodJob
 from workloads.run_file import load_config
@@ -45,10 +45,8 @@ def with_group(cluster: EksCluster, group_name: str, **changes: Any) -> EksClust
 def made(*overrides: str, stage: str = "train", cluster: EksCluster | None = None, **wanted: Any) -> PodJob:
     cluster = cluster or shipped()
     options = EksWanted(**{"stage": stage, "image": IMAGE, **wanted})
-    if stage == "bandwidth":
-        return bandwidth_job(cluster, overrides, options, version="abc")
-    config = load_config(RUN, overrides)
-    return pod_job(cluster, config, RUN.read_text(), list(overrides), options, version="abc")
+    run = None if stage == "bandwidth" else (load_config(RUN, overrides), RUN.read_text())
+    return pod_job(cluster, run, list(overrides), options, version="abc")
 
 
 def pod(job: PodJob) -> dict[str, Any]:

@@ -130,9 +130,6 @@ class Registry:
 
     def __init__(self, tags: list[str]) -> None:
         self._tags = tags
-        self.exceptions = SimpleNamespace(
-            ImageNotFoundException=KeyError, RepositoryNotFoundException=LookupError
-        )
         self.meta = SimpleNamespace(region_name="us-west-2")
 
     def describe_repositories(self, **_: Any) -> dict[str, Any]:
@@ -143,7 +140,7 @@ class Registry:
             None,
             DIGEST,
         ):
-            raise self.exceptions.ImageNotFoundException
+            raise ClientError({"Error": {"Code": "ImageNotFoundException"}}, "DescribeImages")
         return {"imageDetails": [{"imageDigest": DIGEST, "imageTags": self._tags}]}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,8 @@ def endpoint(**changes: Any) -> Endpoint:
 def served(
     cluster: str = "eks", team: str | None = None, priority: str | None = None, **changes: Any
 ) -> PodService:
-    return pod_service(
-        shipped(cluster),
-        endpoint(**changes),
-        team=team,
-        priority=priority,
-        namespace=None,
-        group=None,
-        version="abc",
-    )
+    options = Namespace(team=team, priority=priority, namespace=None, group=None)
+    return pod_service(shipped(cluster), endpoint(**changes), options, version="abc")
 
 
 def made(service: PodService) -> dict[str, dict[str, Any]]:

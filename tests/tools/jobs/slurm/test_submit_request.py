@@ -19,8 +19,7 @@ FOLDER, IMAGE = "/fsx/ubuntu/esm2", "/fsx/images/esm2.sqsh"
 def request(*overrides: str, cluster: Any = CLUSTER, **wanted: Any) -> dict[str, Any]:
     return job_request(
         cluster,
-        load_config(RUN, overrides),
-        RUN.read_text(),
+        (load_config(RUN, overrides), RUN.read_text()),
         list(overrides),
         SlurmWanted(**{"stage": "train", "folder": FOLDER, "image": IMAGE, **wanted}),
         version="abc",

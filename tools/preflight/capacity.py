@@ -1,12 +1,16 @@
-"""Training plans that groups name: reserved capacity, which has a type, a zone, a number and dates."""
+"""Capacity for the groups: availability zones, EC2's offers in them, and training plans.
+
+Training plans are reserved capacity, which has a type, a zone, a number and dates.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from config.cluster import Cluster, InstanceGroup, zone_of
+from config.cluster import Cluster, InstanceGroup, zone_ids, zone_of
 from tools.aws_session import if_present
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -16,47 +20,85 @@ TARGET = "hyperpod-cluster"
 ENDS_SOON = timedelta(days=2)
 
 
+def check_zones(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
+    zones = aws.call("ec2", "describe_availability_zones")["AvailabilityZones"]
+    state = {zone["ZoneId"]: zone["State"] for zone in zones}
+    for zone_id in dict.fromkeys(zone_ids(cluster)):
+        subject = f"zone {zone_id}"
+        if zone_id not in state:
+            known = ", ".join(sorted(state))
+            yield fail(subject, f"not a zone of this account in {cluster.region}", f"use one of {known}")
+        elif state[zone_id] != "available":
+            yield warn(subject, f"state {state[zone_id]}", "choose another zone, or wait")
+        else:
+            yield ok(subject, "available")
+
+
+def check_offers(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
+    """EC2's offers stand in for HyperPod's, which cannot be asked for."""
+    types = sorted({group.instance_type.removeprefix("ml.") for group in cluster.instance_groups})
+    offers = aws.items(
+        "ec2",
+        "describe_instance_type_offerings",
+        "InstanceTypeOfferings",
+        LocationType="availability-zone-id",
+        Filters=[{"Name": "instance-type", "Values": types}],
+    )
+    zones_of: dict[str, set[str]] = defaultdict(set)
+    for offer in offers:
+        zones_of[f"ml.{offer['InstanceType']}"].add(offer["Location"])
+    for group in cluster.instance_groups:
+        zone = zone_of(cluster, group)
+        subject = f"offer {group.name}"
+        offered = ", ".join(sorted(zones_of[group.instance_type])) or f"no zone of {cluster.region}"
+        if zone in zones_of[group.instance_type]:
+            yield ok(subject, f"{group.instance_type} is offered in {zone}")
+        elif group.training_plan_arn:
+            yield warn(
+                subject,
+                f"EC2 lists {group.instance_type} in {offered}, not in {zone}",
+                "trust the training plan's own zone, checked below",
+            )
+        else:
+            yield fail(
+                subject,
+                f"{group.instance_type} is not offered in {zone}; it is in {offered}",
+                "set availability_zone_id of the group (or the network's first zone) to one that has it",
+            )
+
+
 def check_training_plans(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     groups_of: dict[str, list[InstanceGroup]] = {}
     for group in cluster.instance_groups:
         if group.training_plan_arn:
             groups_of.setdefault(group.training_plan_arn, []).append(group)
     for arn, groups in groups_of.items():
-        yield from _check_plan(aws, cluster, arn, groups)
-
-
-def _check_plan(
-    aws: ReadOnlyAws, cluster: Cluster, arn: str, groups: list[InstanceGroup]
-) -> Iterator[Finding]:
-    name = arn.rpartition("/")[2]
-    subject = f"training plan {name}"
-    plan = if_present(aws.call, "sagemaker", "describe_training_plan", TrainingPlanName=name)
-    if plan is None:
-        yield _missing(subject, cluster.region)
-        return
-    if plan["TrainingPlanArn"] != arn:
-        yield fail(
-            subject,
-            f"the file names {arn}, the account has {plan['TrainingPlanArn']}",
-            "copy the ARN of `aws sagemaker list-training-plans`",
-        )
-        return
-    yield _status(subject, plan)
-    if TARGET not in plan.get("TargetResources", [TARGET]):
-        yield fail(
-            subject,
-            f"bought for {', '.join(plan['TargetResources'])}",
-            f"buy a plan whose target is {TARGET}",
-        )
-    yield from _capacity(subject, cluster, plan, groups)
-
-
-def _missing(subject: str, region: str) -> Finding:
-    return fail(
-        subject,
-        f"there is no such plan in this account and {region}",
-        "copy the ARN of `aws sagemaker list-training-plans`, or remove training_plan_arn to run on demand",
-    )
+        name = arn.rpartition("/")[2]
+        subject = f"training plan {name}"
+        plan = if_present(aws.call, "sagemaker", "describe_training_plan", TrainingPlanName=name)
+        if plan is None:
+            yield fail(
+                subject,
+                f"there is no such plan in this account and {cluster.region}",
+                "copy the ARN of `aws sagemaker list-training-plans`, or remove training_plan_arn to run on "
+                "demand",
+            )
+            continue
+        if plan["TrainingPlanArn"] != arn:
+            yield fail(
+                subject,
+                f"the file names {arn}, the account has {plan['TrainingPlanArn']}",
+                "copy the ARN of `aws sagemaker list-training-plans`",
+            )
+            continue
+        yield _status(subject, plan)
+        if TARGET not in plan.get("TargetResources", [TARGET]):
+            yield fail(
+                subject,
+                f"bought for {', '.join(plan['TargetResources'])}",
+                f"buy a plan whose target is {TARGET}",
+            )
+        yield from _capacity(subject, cluster, plan, groups)
 
 
 def _status(subject: str, plan: dict[str, Any]) -> Finding:

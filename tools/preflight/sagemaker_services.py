@@ -1,28 +1,68 @@
-"""What SageMaker Studio takes from the account: who lets people in, and who tells of new profiles."""
+"""SageMaker's managed MLflow and Studio: room in the account, free names, and who lets people in."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from config.cluster import Cluster
-from config.resource_names import stack_names
+from config.resource_names import mlflow
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.instance_quotas import SERVICE
+from tools.preflight.observability import active_instances
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.service_quotas import Quota, judge_quota, quotas_by_name
 from tools.preflight.stacks import is_deployed
 
+MLFLOW_QUOTAS = {
+    "app": re.compile(r"(?!Rate\b).*\bMLflow Apps?\b.*", re.IGNORECASE),
+    "tracking_server": re.compile(r"(?!Rate\b).*\bTracking Servers?\b.*", re.IGNORECASE),
+}
+"""Names of the quotas of how many there may be: no public list of quotas has them."""
 RUNNING = "Studio JupyterLab Apps running on {} instances"
 """As Service Quotas names it."""
-DOMAINS = Quota("sagemaker", "L-B683BCB0", SERVICE, "Total domains")
+DOMAINS = Quota("sagemaker", SERVICE, "Total domains", "L-B683BCB0")
 PROFILES = Quota(
-    "sagemaker", "L-AC46C40F", SERVICE, "Maximum number of Studio user profiles allowed per account"
+    "sagemaker", SERVICE, "Maximum number of Studio user profiles allowed per account", "L-AC46C40F"
 )
+
+
+def check_mlflow(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
+    """What is there under the name is the cluster's own if its stack is, too: there is one in it."""
+    if not cluster.mlflow:
+        return
+    name, kind = mlflow(cluster), cluster.mlflow.kind
+    names = _names(aws, kind)
+    subject = f"MLflow {kind.replace('_', ' ')} {name}"
+    if name in names and is_deployed(aws, cluster, "storage"):
+        yield ok(subject, "this cluster's own")
+        return
+    # Apps are told apart by ids, and may have a name in common.
+    if name in names and kind == "tracking_server":
+        yield fail(
+            subject,
+            "taken, and not by this cluster's stacks",
+            f"change `name`; or, if nobody needs its runs (look into it), `aws sagemaker "
+            f"delete-mlflow-tracking-server --tracking-server-name {name}`",
+        )
+    quotas = [quota for quota in quotas_by_name(aws, "sagemaker") if MLFLOW_QUOTAS[kind].fullmatch(quota)]
+    for quota in quotas:
+        yield judge_quota(aws, Quota("sagemaker", "Amazon SageMaker", quota), used=len(names))
+    if not quotas:
+        yield ok(subject, f"{len(names)} of the kind are here; Service Quotas has no bound of them")
+
+
+def _names(aws: ReadOnlyAws, kind: str) -> list[str]:
+    if kind == "app":
+        apps = aws.items("sagemaker", "list_mlflow_apps", "Summaries")
+        return [app["Name"] for app in apps if app.get("Status") != "Deleted"]
+    servers = aws.items("sagemaker", "list_mlflow_tracking_servers", "TrackingServerSummaries")
+    return [server["TrackingServerName"] for server in servers]
 
 
 def check_domains(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Room for the domain and its profiles, until it is there."""
-    if not cluster.studio or is_deployed(aws, stack_names(cluster).studio):
+    if not cluster.studio or is_deployed(aws, cluster, "studio"):
         return
     domains = aws.items("sagemaker", "list_domains", "Domains")
     profiles = aws.items("sagemaker", "list_user_profiles", "UserProfiles")
@@ -50,12 +90,7 @@ def check_sign_in(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """A domain takes users of an instance of IAM Identity Center in its own region (SageMaker's guide)."""
     if not cluster.studio or cluster.studio.sign_in != "identity_center":
         return
-    instances = [
-        instance
-        for instance in aws.items("sso-admin", "list_instances", "Instances")
-        if instance.get("Status", "ACTIVE") == "ACTIVE"
-    ]
-    if instances:
+    if active_instances(aws):
         yield ok("Studio", f"people sign in by IAM Identity Center, which is in {cluster.region}")
     else:
         yield fail(

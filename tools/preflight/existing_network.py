@@ -1,18 +1,84 @@
-"""Routes and endpoints of a VPC that is given: how its subnets reach S3, AWS and the internet."""
+"""A VPC that is given: whether what the file says about it is so, and how its subnets reach S3 and AWS."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from config.cluster import Cluster, ExistingVpc
+from botocore.exceptions import ClientError
+
+from config.cluster import Cluster, ExistingSubnet, ExistingVpc
 from config.eks_cluster import EksCluster
 from config.facts.endpoint_services import endpoint_services, whole_name
-from config.resource_names import stack_names
 from config.slurm_cluster import SlurmCluster
+from tools.aws_session import is_absent
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
-from tools.preflight.stacks import is_deployed
+from tools.preflight.stacks import is_deployed, missing_addresses
+
+
+def check_existing_vpc(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
+    network = cluster.network
+    if not isinstance(network, ExistingVpc):
+        return
+    subject = f"VPC {network.vpc_id}"
+    try:
+        vpc = aws.call("ec2", "describe_vpcs", VpcIds=[network.vpc_id])["Vpcs"][0]
+    except ClientError as error:
+        if not is_absent(error):
+            raise
+        yield fail(subject, str(error), "set network.vpc_id to a VPC of this account and region")
+        return
+    cidrs = [block["CidrBlock"] for block in vpc.get("CidrBlockAssociationSet", [])]
+    if network.cidr in cidrs:
+        yield ok(subject, f"has {network.cidr}")
+    else:
+        yield fail(
+            subject, f"its ranges are {', '.join(cidrs)}", f"set network.cidr (now {network.cidr}) to one"
+        )
+    for attribute, option in (
+        ("enableDnsSupport", "enable-dns-support"),
+        ("enableDnsHostnames", "enable-dns-hostnames"),
+    ):
+        answer = aws.call("ec2", "describe_vpc_attribute", VpcId=network.vpc_id, Attribute=attribute)
+        if not answer[attribute[0].upper() + attribute[1:]]["Value"]:
+            yield fail(
+                subject,
+                f"{attribute} is off; FSx and the interface endpoints are reached by name",
+                f"`aws ec2 modify-vpc-attribute --vpc-id {network.vpc_id} --{option}`",
+            )
+    for subnet in network.private_subnets:
+        yield from _check_subnet(aws, cluster, network, subnet)
+
+
+def _check_subnet(
+    aws: ReadOnlyAws, cluster: Cluster, network: ExistingVpc, subnet: ExistingSubnet
+) -> Iterator[Finding]:
+    subject = f"subnet {subnet.subnet_id}"
+    try:
+        found = aws.call("ec2", "describe_subnets", SubnetIds=[subnet.subnet_id])["Subnets"][0]
+    except ClientError as error:
+        if not is_absent(error):
+            raise
+        yield fail(subject, str(error), "set network.private_subnets to subnets of the VPC")
+        return
+    for field, key, told in (
+        ("vpc_id", "VpcId", network.vpc_id),
+        ("availability_zone_id", "AvailabilityZoneId", subnet.availability_zone_id),
+        ("cidr", "CidrBlock", subnet.cidr),
+    ):
+        if found[key] != told:
+            yield fail(subject, f"{field} is {found[key]}, the file says {told}", f"set it to {found[key]}")
+    if found.get("MapPublicIpOnLaunch"):
+        yield fail(subject, "gives its nodes public addresses", "name a private subnet")
+    needed = missing_addresses(aws, cluster)[subnet.availability_zone_id]
+    free = found["AvailableIpAddressCount"]
+    said = f"{needed} addresses needed, {free} free"
+    if free < needed:
+        action = "name a larger subnet, or fewer instances (a P5 takes 32 addresses, on EKS 60)"
+        yield fail(subject, said, action)
+    else:
+        yield ok(subject, said)
 
 
 def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -29,7 +95,7 @@ def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     }
     main = next((i for i, table in tables.items() if any(a["Main"] for a in table["Associations"])), "none")
     with_s3 = _tables_with_s3(aws, network)
-    deployed = is_deployed(aws, stack_names(cluster).network)
+    deployed = is_deployed(aws, cluster, "network")
     for subnet in network.private_subnets:
         subject = f"routes of {subnet.subnet_id}"
         actual = table_of.get(subnet.subnet_id, main)
@@ -49,13 +115,17 @@ def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
                 "set network.s3_gateway_endpoint to false",
             )
         elif not network.s3_gateway_endpoint and actual not in with_s3:
-            yield _without_s3(subject, way_out)
+            lacking, action = "no gateway endpoint for S3", "set network.s3_gateway_endpoint to true"
+            if way_out is None:
+                yield fail(subject, f"{lacking} and no way out: nodes cannot fetch their scripts", action)
+            else:
+                yield warn(subject, f"{lacking}: NAT bills every byte to and from it", action)
 
 
 def check_endpoints(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Interface endpoints: none missing without a way out, none there twice."""
     network = cluster.network
-    if not isinstance(network, ExistingVpc) or is_deployed(aws, stack_names(cluster).network):
+    if not isinstance(network, ExistingVpc) or is_deployed(aws, cluster, "network"):
         return
     present = {
         endpoint["ServiceName"]: endpoint
@@ -111,7 +181,8 @@ def _judge_way_out(subject: str, cluster: Cluster, route: dict[str, Any] | None)
             "no way out to the internet, from where nodes get images of operators and plugins",
             "name subnets whose route table leads to a NAT gateway",
         )
-    if route is None and _nodes_download(cluster):
+    is_fetching = isinstance(cluster, SlurmCluster) and cluster.node_setup.downloads == "internet"
+    if route is None and is_fetching and cluster.prometheus:
         return fail(
             subject,
             "no way out to the internet, from where nodes fetch what prometheus needs",
@@ -132,21 +203,3 @@ def _judge_way_out(subject: str, cluster: Cluster, route: dict[str, Any] | None)
             subject, "the default route is an internet gateway: a public subnet", "name private subnets"
         )
     return ok(subject, "there is a way out to the internet")
-
-
-def _nodes_download(cluster: Cluster) -> bool:
-    """Whether the set-up of Slurm's nodes fetches from the internet."""
-    return (
-        isinstance(cluster, SlurmCluster)
-        and cluster.prometheus
-        and cluster.node_setup.downloads == "internet"
-    )
-
-
-def _without_s3(subject: str, way_out: dict[str, Any] | None) -> Finding:
-    action = "set network.s3_gateway_endpoint to true"
-    if way_out is None:
-        return fail(
-            subject, "no gateway endpoint for S3 and no way out: nodes cannot fetch their scripts", action
-        )
-    return warn(subject, "no gateway endpoint for S3: NAT bills every byte to and from it", action)

@@ -145,7 +145,7 @@ def _loop(
         nonlocal save_began, last_saved
         trainer.settle()
         progress.seconds = earlier + time.monotonic() - started
-        with metrics.stalling():
+        with metrics.timing("checkpoint_stall"):
             checkpointer.save(
                 progress.step,
                 trainer.model,
@@ -161,7 +161,7 @@ def _loop(
         window.begin()
 
     def finish() -> int | None:
-        with metrics.stalling():
+        with metrics.timing("checkpoint_stall"):
             saved = checkpointer.finish()
         window.begin()
         if saved is not None:
@@ -169,7 +169,7 @@ def _loop(
         return saved
 
     def evaluate() -> None:
-        with metrics.evaluating():
+        with metrics.timing("evaluation"):
             found = trainer.evaluate(validation, config.eval_packs)
         log.evaluation(step, "validation", **found.values)
         metrics.evaluated(found.values)
@@ -179,9 +179,9 @@ def _loop(
         while progress.step < config.max_steps:
             window.next_step()
             trainer.beat()  # what was slow, a checkpoint or an evaluation, is over
-            with metrics.waiting_for_data():
+            with metrics.timing("data_wait"):
                 packs = next(steps)
-            with metrics.stepping():
+            with metrics.timing("step"):
                 trainer.step(packs)
                 step = progress.step
                 is_last = step == config.max_steps
@@ -224,7 +224,7 @@ def _finish(
     if here.is_first:
         objective.write_model(config.run_dir, weights, here.device)
     here.sum_on_host(0.0)  # the others wait here, where waiting may take long
-    with metrics.evaluating():
+    with metrics.timing("evaluation"):
         valid = trainer.evaluate(validation)
     log.evaluation(progress.step, "validation", **valid.values)
     metrics.evaluated(valid.values)
@@ -245,7 +245,7 @@ def _finish(
     parameters = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
     place = Place(here, trainer.shape, trainer.dtype)
     trainer.release()
-    with metrics.evaluating():
+    with metrics.timing("evaluation"):
         written = objective.score_written(config.run_dir, place)
     if written:
         log.evaluation(progress.step, "validation" if test is None else "test", **written)

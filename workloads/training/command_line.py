@@ -50,39 +50,30 @@ class RunError(RuntimeError):
     """
 
 
-def parse_config(
-    load: Callable[[str, Sequence[str]], Config], arguments: Sequence[str] | None = None
-) -> Config:
-    """Read the configuration that the command line names, by ``load`` (file, overrides).
-
-    Raises:
-        ValueError: if the file or an override is wrong, listing every problem.
-    """
-    parser = argparse.ArgumentParser(description="One stage of a run.")
-    parser.add_argument("--config", required=True, help="YAML file of the run")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="section.field=value", help="changes to single fields"
-    )
-    parsed = parser.parse_args(arguments)
-    return load(parsed.config, parsed.overrides)
-
-
 def run_command(main: Callable[[Config], None], load: Callable[[str, Sequence[str]], Config]) -> None:
-    """Run a stage with the configuration that the command line names, in ``one_line_errors``."""
+    """Run a stage with the configuration of its command line, in ``one_line_errors``.
+
+    ``load`` reads it from the file and the overrides that are named there.
+    """
     with one_line_errors():
-        main(parse_config(load))
+        parser = argparse.ArgumentParser(description="One stage of a run.")
+        parser.add_argument("--config", required=True, help="YAML file of the run")
+        parser.add_argument(
+            "overrides", nargs="*", metavar="section.field=value", help="changes to single fields"
+        )
+        parsed = parser.parse_args()
+        main(load(parsed.config, parsed.overrides))
 
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
     """End the program with one line instead of a traceback if an error occurs that users can correct.
 
-    The exit status is 2 for wrong input, 1 for a failing file or device (which a cluster tries again), and
-    130 after Ctrl-C. A fault of this project keeps its traceback.
+    The exit status is 2 for wrong input, 1 for a missing package and for a failing file or device (which a
+    cluster tries again), and 130 after Ctrl-C. A fault of this project keeps its traceback.
     """
     try:
-        with one_line_if_missing():
-            yield
+        yield
     except (ValueError, RunError) as error:
         tell(f"error: {error}")
         _leave(USAGE_ERROR)
@@ -100,8 +91,12 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _explained(error: BaseException) -> str | None:
-    """Return the file, what is wrong with it and what to do; None for a fault of this project."""
+    """Return what is wrong, with which file, and what to do; None for a fault of this project."""
     text = " ".join(str(error).split())[:500]
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if package and importlib.util.find_spec(package) is None:
+        name = {"sklearn": "scikit-learn"}.get(package, package)
+        return f"the package {name} is missing; install it (pip install {name}) and try again"
     if isinstance(error, OSError):
         files = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
         advice = _ADVICE.get(error.errno or 0, "correct this and run the same command again")
@@ -122,20 +117,6 @@ def require(package: str) -> None:
     """Raise ModuleNotFoundError if a package is not installed, before a run and not at the end of it."""
     if importlib.util.find_spec(package) is None:
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-
-
-@contextlib.contextmanager
-def one_line_if_missing() -> Iterator[None]:
-    """End with one line and status 1 if a package is missing that this stage needs."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if not package or importlib.util.find_spec(package) is not None:
-            raise  # a fault of this project, or of a package that is there
-        name = {"sklearn": "scikit-learn"}.get(package, package)
-        tell(f"error: the package {name} is missing; install it (pip install {name}) and try again")
-        _leave(1)
 
 
 def _leave(status: int) -> NoReturn:

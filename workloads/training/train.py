@@ -76,7 +76,14 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         lost = log.truncate_after(progress.step)
         if saved is not None or lost:
             log.event(progress.step, "resumed", lost_steps=lost)
-        metrics = _metrics(trainer)
+        peak = peak_flops(here.device)
+        metrics = TrainingMetrics(
+            run=config.name,
+            max_steps=config.train.max_steps,
+            processes=here.world_size,
+            peak_flops=peak * here.world_size if peak else None,
+            num_flops=trainer.num_flops,
+        )
         metrics.started_at(progress.step, lost)
         status: RunStatus = "FAILED"
         try:
@@ -101,18 +108,6 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         write_results(run_dir, results)
         _write_report(objective)
     return results
-
-
-def _metrics(trainer: Trainer) -> TrainingMetrics:
-    config, here = trainer.config, trainer.here
-    peak = peak_flops(here.device)
-    return TrainingMetrics(
-        run=config.name,
-        max_steps=config.train.max_steps,
-        processes=here.world_size,
-        peak_flops=peak * here.world_size if peak else None,
-        num_flops=trainer.num_flops,
-    )
 
 
 def _write_report(objective: Objective) -> None:
@@ -168,13 +163,6 @@ def _loop(
             metrics.saved(saved, time.monotonic() - save_began)
         return saved
 
-    def evaluate() -> None:
-        with metrics.timing("evaluation"):
-            found = trainer.evaluate(validation, config.eval_packs)
-        log.evaluation(step, "validation", **found.values)
-        metrics.evaluated(found.values)
-        window.begin()
-
     try:
         while progress.step < config.max_steps:
             window.next_step()
@@ -203,7 +191,11 @@ def _loop(
             if is_last or step % config.save_every_steps == 0:
                 save()
             if step % config.eval_every_steps == 0 and not is_last:
-                evaluate()
+                with metrics.timing("evaluation"):
+                    found = trainer.evaluate(validation, config.eval_packs)
+                log.evaluation(step, "validation", **found.values)
+                metrics.evaluated(found.values)
+                window.begin()
     except Stopped:
         if last_saved != progress.step:
             save()

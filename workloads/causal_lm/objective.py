@@ -15,7 +15,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from workloads.esm2.evaluation import EVALUATION_SEED, score_packs
 from workloads.run_file import RunFile
 from workloads.training.adapters import adapters
-from workloads.training.adapters.adapted_objective import AdaptedObjective
+from workloads.training.adapters.adapters import AdaptedObjective
 from workloads.training.checksums import verified, write_sums
 from workloads.training.config_rules import fine_tuning_on_xla
 from workloads.training.heartbeat import beat

@@ -195,8 +195,7 @@ class Checkpointer:
         """
         beat("restoring a checkpoint", slow=True)
         damaged: list[str] = []
-        while candidates := self._agreed_candidates():
-            path = candidates[0]
+        for path in self._agreed_candidates():
             try:
                 return self._load(path, model, optimizers)
             except DamagedError as error:

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -197,13 +198,7 @@ def _snapshot(name: str) -> Path | None:
 def _digest(path: Path, expected: Digest) -> Digest:
     """Checksum of a file, of the kind that is expected; the error's text if the file cannot be read."""
     try:
-        with path.open("rb") as file:
-            if isinstance(expected, str):
-                return hashlib.file_digest(file, "sha256").hexdigest()
-            checksum = 0
-            while chunk := file.read(_CHUNK_BYTES):
-                checksum = zlib.crc32(chunk, checksum)
-            return checksum
+        return digest_of(path, "sha256") if isinstance(expected, str) else int(digest_of(path, "crc32"), 16)
     except OSError as error:
         return str(error)
 
@@ -211,6 +206,18 @@ def _digest(path: Path, expected: Digest) -> Digest:
 def crc32(path: Path) -> Digest:
     """CRC-32 of a file of a checkpoint."""
     return _digest(path, 0)
+
+
+def digest_of(path: Path, algorithm: str) -> str:
+    """Return a file's checksum in hexadecimal, by ``crc32`` or any of hashlib's algorithms."""
+    with path.open("rb") as file:
+        if algorithm != "crc32":
+            new = partial(hashlib.new, algorithm, usedforsecurity=False)
+            return hashlib.file_digest(file, new).hexdigest()
+        checksum = 0
+        while chunk := file.read(_CHUNK_BYTES):
+            checksum = zlib.crc32(chunk, checksum)
+        return f"{checksum:08x}"
 
 
 def _sha256(text: str) -> str:

@@ -62,7 +62,6 @@ def run_command(
     main: Callable[[Config], None],
     load: Callable[[str, Sequence[str]], Config],
     stage: Described,
-    arguments: Sequence[str] | None = None,
 ) -> None:
     """Run a stage with the configuration that the command line names, in ``one_line_errors``.
 
@@ -70,10 +69,8 @@ def run_command(
         main: the stage.
         load: reads the configuration from (file, overrides); ValueError lists every problem.
         stage: its description, for ``--help`` and ``--dry-run``.
-        arguments: of the command line; by default those of this program.
     """
-    given = sys.argv[1:] if arguments is None else arguments
-    about, fields = stage.help() if {"-h", "--help"} & {*given} else ("", "")
+    about, fields = stage.help() if {"-h", "--help"} & {*sys.argv} else ("", "")
     parser = argparse.ArgumentParser(
         description=about, epilog=fields, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -83,7 +80,7 @@ def run_command(
         "overrides", nargs="*", metavar="section.field=value", help="changes to single fields"
     )
     with one_line_errors():
-        parsed = parser.parse_intermixed_args(given)
+        parsed = parser.parse_intermixed_args()
         config = load(parsed.config, parsed.overrides)
         if parsed.dry_run:
             print(stage.dry_run(config))
@@ -95,12 +92,11 @@ def run_command(
 def one_line_errors() -> Iterator[None]:
     """End the program with one line instead of a traceback if an error occurs that users can correct.
 
-    The exit status is 2 for wrong input, 1 for a failing file or device (which a cluster tries again), and
-    130 after Ctrl-C. A fault of this project keeps its traceback.
+    The exit status is 2 for wrong input, 1 for a missing package and for a failing file or device (which a
+    cluster tries again), and 130 after Ctrl-C. A fault of this project keeps its traceback.
     """
     try:
-        with one_line_if_missing():
-            yield
+        yield
     except (ValueError, RunError) as error:
         tell(f"error: {error}")
         _leave(USAGE_ERROR)
@@ -118,8 +114,12 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _explained(error: BaseException) -> str | None:
-    """Return the file, what is wrong with it and what to do; None for a fault of this project."""
+    """Return what is wrong, with which file, and what to do; None for a fault of this project."""
     text = " ".join(str(error).split())[:500]
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if package and importlib.util.find_spec(package) is None:
+        name = {"sklearn": "scikit-learn"}.get(package, package)
+        return f"the package {name} is missing; install it (pip install {name}) and try again"
     if isinstance(error, OSError):
         files = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
         advice = _ADVICE.get(error.errno or 0, "correct this and run the same command again")
@@ -140,20 +140,6 @@ def require(package: str) -> None:
     """Raise ModuleNotFoundError if a package is not installed, before a run and not at the end of it."""
     if importlib.util.find_spec(package) is None:
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-
-
-@contextlib.contextmanager
-def one_line_if_missing() -> Iterator[None]:
-    """End with one line and status 1 if a package is missing that this stage needs."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if not package or importlib.util.find_spec(package) is not None:
-            raise  # a fault of this project, or of a package that is there
-        name = {"sklearn": "scikit-learn"}.get(package, package)
-        tell(f"error: the package {name} is missing; install it (pip install {name}) and try again")
-        _leave(1)
 
 
 def _leave(status: int) -> NoReturn:

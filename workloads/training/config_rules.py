@@ -91,18 +91,16 @@ def training_rules(config: RunConfig) -> list[Rule]:
 
 def xla_violations(config: RunConfig) -> list[str]:
     """Return settings that XLA devices, such as NeuronCores, do not support; each as a rule's message."""
-    problems = []
-    if config.parallel.mode != "ddp":
-        problems.append(
-            f"parallel.mode: got {config.parallel.mode}; FSDP2 does not shard XLA's tensors, so set ddp"
-        )
-    if config.train.compile == "on":
-        problems.append("train.compile: got on; XLA compiles by itself; leave it at auto")
-    if config.optim.name != "adamw":
-        problems.append(
-            f"optim.name: got {config.optim.name}, parts of which torch_xla computes on the host; set adamw"
-        )
-    return problems
+    optimizer, mode = config.optim.name, config.parallel.mode
+    rules: list[Rule] = [
+        (mode == "ddp", f"parallel.mode: got {mode}; FSDP2 does not shard XLA's tensors, so set ddp"),
+        (config.train.compile != "on", "train.compile: got on; XLA compiles by itself; leave it at auto"),
+        (
+            optimizer == "adamw",
+            f"optim.name: got {optimizer}, parts of which torch_xla computes on the host; set adamw",
+        ),
+    ]
+    return [message for holds, message in rules if not holds]
 
 
 def fine_tuning_on_xla(section: str) -> str:

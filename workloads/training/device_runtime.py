@@ -17,7 +17,6 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -127,10 +126,6 @@ class DeviceRuntime:
 
     def peak_flops(self) -> float | None:
         """Return bf16 FLOP/s of a device that is known by other than a GPU's name."""
-        return None
-
-    def torch_xla_version(self) -> str | None:
-        """Return the version of torch_xla, where it is used."""
         return None
 
 
@@ -254,9 +249,6 @@ class XlaRuntime(DeviceRuntime):
         """Return bf16 FLOP/s of one logical NeuronCore, None where it is not known."""
         chip = _chip()
         return NEURON_CORE_BF16_FLOPS[chip] if chip and self.has_bf16 else None
-
-    def torch_xla_version(self) -> str:
-        return metadata.version("torch_xla")
 
 
 @cache

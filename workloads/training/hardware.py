@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "platform": platform.platform(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "torch_xla": runtime_of(device).torch_xla_version(),
+        "torch_xla": metadata.version("torch_xla") if device.type == "xla" else None,
         "transformers": transformers.__version__,
         "numpy": np.__version__,
         "cuda": torch.version.cuda if is_cuda else None,

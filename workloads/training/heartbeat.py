@@ -50,10 +50,9 @@ def beat(doing: str, *, slow: bool = False) -> None:
         doing: what comes next, for people.
         slow: whether the next beat may be long in coming, though nothing is wrong.
     """
-    if (heart := _heart()) is not None:
-        heart.beat(doing, slow)
-    if (lines := _lines()) is not None:
-        lines.beat(doing, slow)
+    for sign in (_heart(), _lines()):
+        if sign is not None:
+            sign.beat(doing, slow)
 
 
 @cache
@@ -65,19 +64,17 @@ def _heart() -> _Heart | None:
 @cache
 def _lines() -> BeatLines | None:
     seconds = os.environ.get(BEAT_LINES)
-    if not seconds or os.environ.get("LOCAL_RANK") != "0":
-        return None
-    return BeatLines(float(seconds), slow_seconds=slow_seconds())
+    is_first = os.environ.get("LOCAL_RANK") == "0"
+    return BeatLines(float(seconds), slow_seconds=slow_seconds()) if seconds and is_first else None
 
 
 class _Heart:
     def __init__(self, folder: Path) -> None:
         name = os.environ["LOCAL_RANK"]
-        # faulthandler needs neither Python's lock nor a thread that runs.
-        self._stack = (folder / f"{name}.stack").open("w")
-        self._threads = (folder / f"{name}.threads").open("w")
-        faulthandler.register(STACK_SIGNAL, self._stack, all_threads=False)
-        faulthandler.register(THREADS_SIGNAL, self._threads, all_threads=True)
+        for number, kind in ((STACK_SIGNAL, "stack"), (THREADS_SIGNAL, "threads")):
+            # faulthandler needs neither Python's lock nor a thread that runs. It keeps the file open.
+            file = (folder / f"{name}.{kind}").open("w")
+            faulthandler.register(number, file, all_threads=kind == "threads")
         self._record = os.open(folder / f"{name}.json", os.O_WRONLY | os.O_CREAT, 0o600)
         self._last: tuple[str, bool] | None = None
 
@@ -86,9 +83,8 @@ class _Heart:
             os.utime(self._record)
             return
         self._last = (doing, slow)
-        who = {"pid": os.getpid(), "rank": int(os.environ["RANK"])}
-        text = json.dumps({**who, "doing": doing, "slow": slow})
-        os.pwrite(self._record, text.encode().ljust(RECORD_BYTES), 0)
+        record = {"pid": os.getpid(), "rank": int(os.environ["RANK"]), "doing": doing, "slow": slow}
+        os.pwrite(self._record, json.dumps(record).encode().ljust(RECORD_BYTES), 0)
 
 
 class BeatLines:

@@ -40,4 +40,3 @@ class LayeredModel(nn.Module):
 
     def make_buffers(self, device: torch.device) -> None:
         """Fill the buffers that no checkpoint holds, once the parameters have left the meta device."""
-        return

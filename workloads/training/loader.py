@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 
@@ -52,35 +52,14 @@ class ReadAhead:
     """Iterate over steps while a thread prepares the next ones; errors there are raised here."""
 
     def __init__(self, steps: Iterator[StepPacks]) -> None:
-        self._queue: queue.Queue[StepPacks | BaseException] = queue.Queue(READ_AHEAD_STEPS)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._fill, args=(steps,), name="read-ahead", daemon=True)
-        self._thread.start()
-
-    def _fill(self, steps: Iterator[StepPacks]) -> None:
-        try:
-            for step in steps:
-                self._put(step)
-                if self._stopped.is_set():
-                    return
-        except BaseException as error:
-            self._put(error)
-
-    def _put(self, item: StepPacks | BaseException) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._queue.put(item, timeout=0.1)
-                return
-            except queue.Full:
-                continue
+        self._steps = steps
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
+        self._waiting = deque(self._thread.submit(next, steps) for _ in range(READ_AHEAD_STEPS))
 
     def __iter__(self) -> Iterator[StepPacks]:
         while True:
-            item = self._queue.get()
-            if isinstance(item, BaseException):
-                raise item
-            yield item
+            self._waiting.append(self._thread.submit(next, self._steps))
+            yield self._waiting.popleft().result()
 
     def close(self) -> None:
-        self._stopped.set()
-        self._thread.join()
+        self._thread.shutdown(cancel_futures=True)

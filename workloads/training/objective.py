@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from .config import OptimConfig, RunConfig
+from .config import RunConfig
 from .layered_model import LayeredModel
 from .packing import HostPack, PackShape, PackStream
 from .processes import Processes
@@ -64,28 +64,19 @@ class Objective(ABC):
 
     xla_problems: Sequence[str] = ()
     """Settings of the objective that XLA devices do not support."""
+    lr_field = "optim.lr"
+    """Field of the run file with the peak learning rate."""
+    trains_all = True
+    """Whether checkpoints hold the whole model; else what is trained of it."""
 
     def __init__(self, config: RunConfig, split: ProteinSplit, model_config: PretrainedConfig) -> None:
         self.config, self.split, self.model_config = config, split, model_config
+        self.optim = config.optim
 
     @property
     def start(self) -> str | Path | None:
         """Model that ``weights`` reads: a folder or a hub id. None if weights start at random."""
         return self.config.model.init_from
-
-    @property
-    def optim(self) -> OptimConfig:
-        return self.config.optim
-
-    @property
-    def lr_field(self) -> str:
-        """Of the run file."""
-        return "optim.lr"
-
-    @property
-    def trains_all(self) -> bool:
-        """Whether checkpoints hold the whole model; else what is trained of it."""
-        return True
 
     @abstractmethod
     def on_meta(self) -> LayeredModel:

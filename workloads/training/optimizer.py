@@ -179,7 +179,4 @@ def learning_rate(step: int, max_steps: int, config: OptimConfig) -> float:
 def set_learning_rate(optimizers: Iterable[Optimizer], value: float) -> None:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            if isinstance(group["lr"], torch.Tensor):
-                group["lr"].fill_(value)
-            else:
-                group["lr"] = value
+            group["lr"] = value

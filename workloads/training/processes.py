@@ -136,20 +136,15 @@ def take(lock_file: Path) -> IO[str] | None:
             f"{lock_file.parent} cannot be written: {error.strerror}; name a folder of yours"
         ) from None
     deadline = time.monotonic() + float(os.environ.get(PATIENCE, "0"))
-    while _is_held(lock):
-        if time.monotonic() >= deadline:
-            lock.close()
-            return None
-        time.sleep(0.5)
-    return lock
-
-
-def _is_held(lock: IO[str]) -> bool:
-    """Whether by somebody else; if not, it is ours from now on."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass  # a file system without locks (Lustre mounted without flock): nothing to go by
-    return False
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                lock.close()
+                return None
+            time.sleep(0.5)
+        except OSError:
+            return lock  # a file system without locks (Lustre mounted without flock): nothing to go by
+        else:
+            return lock

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,15 +48,17 @@ def save_model(
     """
     with torch.device("meta"):
         plain = kind(config)
+    with new_folder(folder) as partial:
+        plain.save_pretrained(partial, state_dict=weights)
+        tokens.save_pretrained(partial)
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Make a model folder beside its place, where it replaces another one once it has its checksums."""
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    plain.save_pretrained(partial, state_dict=weights)
-    tokens.save_pretrained(partial)
-    replace_folder(partial, folder)
-
-
-def replace_folder(partial: Path, folder: Path) -> None:
-    """Give a finished folder its name; one that is there is replaced."""
+    yield partial
     for file in partial.iterdir():
         # safetensors makes files for their owner alone, whatever the umask says.
         shutil.copymode(partial / "config.json", file)

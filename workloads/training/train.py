@@ -76,7 +76,14 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         lost = log.truncate_after(progress.step)
         if saved is not None or lost:
             log.event(progress.step, "resumed", lost_steps=lost)
-        metrics = _metrics(trainer)
+        peak = peak_flops(here.device)
+        metrics = TrainingMetrics(
+            run=config.name,
+            max_steps=config.train.max_steps,
+            processes=here.world_size,
+            peak_flops=peak * here.world_size if peak else None,
+            num_flops=trainer.num_flops,
+        )
         metrics.started_at(progress.step, lost)
         status: RunStatus = "FAILED"
         try:
@@ -104,18 +111,6 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         write_results(run_dir, results)
         _write_report(objective)
     return results
-
-
-def _metrics(trainer: Trainer) -> TrainingMetrics:
-    config, here = trainer.config, trainer.here
-    peak = peak_flops(here.device)
-    return TrainingMetrics(
-        run=config.name,
-        max_steps=config.train.max_steps,
-        processes=here.world_size,
-        peak_flops=peak * here.world_size if peak else None,
-        num_flops=trainer.num_flops,
-    )
 
 
 def _write_report(objective: Objective) -> None:
@@ -148,7 +143,7 @@ def _loop(
         nonlocal save_began, last_saved
         trainer.settle()
         progress.seconds = earlier + time.monotonic() - started
-        with metrics.stalling():
+        with metrics.timing("checkpoint_stall"):
             checkpointer.save(
                 progress.step,
                 trainer.model,
@@ -164,27 +159,20 @@ def _loop(
         window.begin()
 
     def finish() -> int | None:
-        with metrics.stalling():
+        with metrics.timing("checkpoint_stall"):
             saved = checkpointer.finish()
         window.begin()
         if saved is not None:
             metrics.saved(saved, time.monotonic() - save_began)
         return saved
 
-    def evaluate() -> None:
-        with metrics.evaluating():
-            found = trainer.evaluate(validation, config.eval_packs)
-        log.evaluation(step, "validation", **found.values)
-        metrics.evaluated(found.values)
-        window.begin()
-
     try:
         while progress.step < config.max_steps:
             window.next_step()
             trainer.beat()  # what was slow, a checkpoint or an evaluation, is over
-            with metrics.waiting_for_data():
+            with metrics.timing("data_wait"):
                 packs = next(steps)
-            with metrics.stepping():
+            with metrics.timing("step"):
                 trainer.step(packs)
                 step = progress.step
                 is_last = step == config.max_steps
@@ -206,7 +194,11 @@ def _loop(
             if is_last or step % config.save_every_steps == 0:
                 save()
             if step % config.eval_every_steps == 0 and not is_last:
-                evaluate()
+                with metrics.timing("evaluation"):
+                    found = trainer.evaluate(validation, config.eval_packs)
+                log.evaluation(step, "validation", **found.values)
+                metrics.evaluated(found.values)
+                window.begin()
     except Stopped:
         if last_saved != progress.step:
             save()
@@ -227,7 +219,7 @@ def _finish(
     if here.is_first:
         objective.write_model(config.run_dir, weights, here.device)
     here.sum_on_host(0.0)  # the others wait here, where waiting may take long
-    with metrics.evaluating():
+    with metrics.timing("evaluation"):
         valid = trainer.evaluate(validation)
     log.evaluation(progress.step, "validation", **valid.values)
     metrics.evaluated(valid.values)
@@ -248,7 +240,7 @@ def _finish(
     parameters = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
     place = Place(here, trainer.shape, trainer.dtype)
     trainer.release()
-    with metrics.evaluating():
+    with metrics.timing("evaluation"):
         written = objective.score_written(config.run_dir, place)
     if written:
         log.evaluation(progress.step, "validation" if test is None else "test", **written)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from workloads.training.command_line import one_line_if_missing, require
+from workloads.training.command_line import one_line_errors, require
 
 REPOSITORY = Path(__file__).parents[3]
 REQUIRED = ("torch", "transformers", "numpy", "pyarrow", "safetensors", "PyYAML", "tqdm", "matplotlib")
@@ -155,7 +155,7 @@ def test_a_run_needs_no_other_packages_and_every_other_module_imports(
 
 
 def test_a_missing_package_is_named_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as raised, one_line_if_missing():
+    with pytest.raises(SystemExit) as raised, one_line_errors():
         require("no_such_package")
     assert raised.value.code == 1
     said = capsys.readouterr().err
@@ -164,9 +164,10 @@ def test_a_missing_package_is_named_in_one_line(capsys: pytest.CaptureFixture[st
     )
 
 
-def test_a_missing_module_of_a_package_that_is_there_is_a_fault() -> None:
-    with pytest.raises(ModuleNotFoundError), one_line_if_missing():
+def test_a_missing_module_of_a_package_that_is_there_is_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit), one_line_errors():
         import workloads.nowhere  # noqa: F401
+    assert "ModuleNotFoundError: No module named 'workloads.nowhere'" in capsys.readouterr().err
 
 
 @pytest.mark.long

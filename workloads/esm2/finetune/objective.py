@@ -14,7 +14,7 @@ from workloads.esm2.model import Pack, PackedModel
 from workloads.esm2.pretrained import save_esm, starting_config, starting_weights, tokenizer
 from workloads.run_file import RunFile
 from workloads.training.adapters import adapters
-from workloads.training.adapters.adapted_objective import AdaptedObjective
+from workloads.training.adapters.adapters import AdaptedObjective
 from workloads.training.checkpoint import check_identity
 from workloads.training.checkpoint_reader import saved_weights
 from workloads.training.checksums import CHECKPOINT_FILE, verified

@@ -1,4 +1,4 @@
-"""Low-rank adapters by peft, beside frozen weights of 32, 16 or 4 bits.
+"""Runs that train all weights, or low-rank adapters by peft beside frozen weights of 32, 16 or 4 bits.
 
 A model with adapters is the packed model itself, in which peft puts its layers in the places of the matrices:
 what it names ``x.base_layer.weight`` is ``x.weight`` of the model without.
@@ -6,24 +6,28 @@ what it names ``x.base_layer.weight`` is ``x.weight`` of the model without.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import math
 import re
-import shutil
 import warnings
+from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from workloads.training.command_line import require
-from workloads.training.config import LoraConfig, LoraTarget
+from workloads.training.config import LoraConfig, LoraTarget, RunConfig
 from workloads.training.layered_model import LayeredModel
-from workloads.training.saved_model import replace_folder, save_model
+from workloads.training.objective import Objective
+from workloads.training.processes import Processes
+from workloads.training.records import ProteinSplit
+from workloads.training.saved_model import fingerprint, new_folder, save_model
 
 from . import four_bit
 
@@ -31,7 +35,7 @@ _TASKS = {"CausalLM": "CAUSAL_LM", "Token": "TOKEN_CLS", "Sequence": "SEQ_CLS"}
 """peft's words, by what transformers' classes are called."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class AdaptedModules:
     """Modules of an architecture that adapters go beside."""
 
@@ -41,16 +45,6 @@ class AdaptedModules:
     """Of a layer, by their names in ``lora.targets``."""
     head: str | None = None
     """Module that is trained as a whole."""
-
-
-def check_packages(lora: LoraConfig) -> None:
-    """Raise an error if peft is missing, or bitsandbytes and 4-bit weights are asked for."""
-    require("peft")
-    if lora.quantize != "none" and importlib.util.find_spec("bitsandbytes") is None:
-        raise ValueError(
-            f"lora.quantize: got {lora.quantize}, which needs bitsandbytes, and that is not installed; "
-            "install requirements.txt anew (make env), or set lora.quantize=none"
-        )
 
 
 def add_adapters(model: LayeredModel, lora: LoraConfig, family: AdaptedModules) -> None:
@@ -99,22 +93,6 @@ def shrink_frozen(model: LayeredModel, dtype: torch.dtype) -> None:
             module.to(dtype)
 
 
-def dequantized(
-    weights: dict[str, Tensor], lora: LoraConfig, device: torch.device, family: AdaptedModules
-) -> dict[str, Tensor]:
-    """The weights as the model sees them that is trained: 4-bit ones after their rounding.
-
-    In the places of what they were, since two copies of a model may not fit.
-    """
-    if lora.quantize == "none":
-        return weights
-    for name, value in list(weights.items()):
-        if name.startswith(f"{family.layers}.") and name.endswith(".weight") and value.ndim == 2:
-            row = four_bit.rounded(value.to(device), torch.float32)
-            weights[name] = four_bit.exact(row, value.shape).cpu()
-    return weights
-
-
 def write_adapters(
     run_dir: Path,
     lora: LoraConfig,
@@ -159,14 +137,11 @@ def write_adapters(
             inner = inner.replace(part, "")
         state[name] = trained[inner] if ".lora_" in inner else weights[inner]
     model.load_state_dict(state, assign=True)
-    folder = run_dir / "adapter"
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    # Otherwise peft asks the hub whether the vocabulary has grown.
-    model.save_pretrained(partial, save_embedding_layers=False)
-    config.save_pretrained(partial)
-    tokens.save_pretrained(partial)
-    replace_folder(partial, folder)
+    with new_folder(run_dir / "adapter") as folder:
+        # Otherwise peft asks the hub whether the vocabulary has grown.
+        model.save_pretrained(folder, save_embedding_layers=False)
+        config.save_pretrained(folder)
+        tokens.save_pretrained(folder)
     if lora.merge:
         save_model(run_dir / "model", config, dict(model.merge_and_unload().state_dict()), kind, tokens)
 
@@ -187,3 +162,104 @@ def _peft_config(
         revision=revision,
         inference_mode=False,
     )
+
+
+class AdaptedObjective(Objective):
+    """Trains all weights, or with ``lora:`` adapters beside frozen ones.
+
+    Args:
+        config: of the run.
+        split: what is trained on.
+        model_config: shape of the model.
+        family: where its models have what adapters go beside.
+
+    Raises:
+        ModuleNotFoundError: if ``lora:`` is set and peft is missing.
+        ValueError: if ``lora.quantize`` is set and bitsandbytes is missing.
+    """
+
+    def __init__(
+        self, config: RunConfig, split: ProteinSplit, model_config: PretrainedConfig, family: AdaptedModules
+    ) -> None:
+        super().__init__(config, split, model_config)
+        self.lora, self.family = config.lora, family
+        self._fingerprint = ""
+        if self.lora is None:
+            return
+        require("peft")
+        if self.lora.quantize != "none" and importlib.util.find_spec("bitsandbytes") is None:
+            raise ValueError(
+                f"lora.quantize: got {self.lora.quantize}, which needs bitsandbytes, and that is not "
+                "installed; install requirements.txt anew (make env), or set lora.quantize=none"
+            )
+        self.optim, self.lr_field = dataclasses.replace(config.optim, lr=self.lora.lr), "lora.lr"
+        self.trains_all = False
+
+    @abstractmethod
+    def plain_on_meta(self) -> LayeredModel:
+        """The model without weights and adapters."""
+
+    @abstractmethod
+    def plain_weights(self) -> dict[str, Tensor]:
+        """Its full fp32 state to start from.
+
+        Raises:
+            ValueError: if ``model.init_from`` cannot be read.
+        """
+
+    def on_meta(self) -> LayeredModel:
+        model = self.plain_on_meta()
+        if self.lora is not None:
+            add_adapters(model, self.lora, self.family)
+        return model
+
+    def weights(self) -> dict[str, Tensor]:
+        weights = self.plain_weights()
+        if self.lora is None:
+            return weights
+        self._fingerprint = fingerprint(weights)
+        return with_adapters(self.on_meta(), weights, self.config.train.seed)
+
+    def quantize(
+        self, model: LayeredModel, weights: dict[str, Tensor], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        if self.lora is not None and self.lora.quantize == "nf4":
+            four_bit.quantize_layers(model, weights, dtype, device)
+
+    def loaded(self, model: LayeredModel, dtype: torch.dtype) -> None:
+        if self.lora is not None:
+            shrink_frozen(model, dtype)
+
+    def base_of_adapters(self, device: torch.device) -> dict[str, Tensor]:
+        """The frozen weights again, as the trained model has seen them on the device: 4-bit ones rounded.
+
+        Raises:
+            ValueError: if they are not those that the run started from.
+        """
+        assert self.lora is not None
+        weights = self.plain_weights()
+        if fingerprint(weights) != self._fingerprint:
+            raise ValueError(
+                f"model.init_from: {self.config.model.init_from} has changed since this run started from it, "
+                "and the adapters fit what it was; put it back and start the same command again"
+            )
+        for name, value in weights.items() if self.lora.quantize != "none" else ():
+            if name.startswith(f"{self.family.layers}.") and name.endswith(".weight") and value.ndim == 2:
+                # In place: two copies of a model may not fit.
+                weights[name] = four_bit.as_rounded(value.to(device)).cpu()
+        return weights
+
+    def identity(self, here: Processes) -> dict[str, Any]:
+        identity = super().identity(here)
+        if self.lora is None:
+            return identity
+        # Checkpoints do not hold the frozen weights, so they must be the same at the next start.
+        weights = [self._fingerprint]
+        dist.broadcast_object_list(weights, src=0, group=here.control)
+        return identity | {
+            "lora.rank": self.lora.rank,
+            "lora.alpha": self.lora.alpha,
+            "lora.targets": list(self.lora.targets),
+            "lora.quantize": self.lora.quantize,
+            "weights to start from (sha256)": weights[0],
+        }

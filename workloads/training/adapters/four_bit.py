@@ -124,9 +124,7 @@ def quantize_layers(
 
 def rounded(matrix: Tensor, dtype: torch.dtype) -> Tensor:
     """(O, I) -> bytes in the order of ``_places``, as one row of ``dtype``."""
-    from bitsandbytes.functional import quantize_4bit
-
-    numbers, state = quantize_4bit(matrix, blocksize=BLOCK, quant_type="nf4", compress_statistics=True)
+    numbers, state = _quantized(matrix)
     parts = (numbers, state.state2.absmax, state.offset.reshape(1), state.absmax)
     places = _places(matrix.numel())
     result = torch.zeros(places[-1], dtype=torch.uint8, device=matrix.device)
@@ -136,14 +134,18 @@ def rounded(matrix: Tensor, dtype: torch.dtype) -> Tensor:
     return result.view(dtype)
 
 
-def exact(row: Tensor, shape: torch.Size) -> Tensor:
-    """What a row of ``rounded`` stands for, (O, I) in fp32."""
+def as_rounded(matrix: Tensor) -> Tensor:
+    """(O, I) -> what the row of ``rounded`` stands for, in the matrix's own type."""
     from bitsandbytes.functional import dequantize_4bit
 
-    numbers, state = _opened(row, shape)
-    state.dtype = torch.float32
-    result: Tensor = dequantize_4bit(numbers, state)
+    result: Tensor = dequantize_4bit(*_quantized(matrix))
     return result
+
+
+def _quantized(matrix: Tensor) -> tuple[Tensor, Any]:
+    from bitsandbytes.functional import quantize_4bit
+
+    return quantize_4bit(matrix, blocksize=BLOCK, quant_type="nf4", compress_statistics=True)
 
 
 def _opened(row: Tensor, shape: torch.Size) -> tuple[Tensor, Any]:

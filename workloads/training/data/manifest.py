@@ -133,19 +133,13 @@ def describe_similar(similar: Mapping[str, Any]) -> str:
 
 
 def _from_json(raw: dict[str, Any]) -> Manifest:
-    splits = {
-        name: Split(
-            **{**raw["splits"][name], "shards": tuple(ShardFile(**s) for s in raw["splits"][name]["shards"])}
-        )
-        for name in SPLITS
+    def split(of: dict[str, Any]) -> Split:
+        return Split(**of | {"shards": tuple(ShardFile(**shard) for shard in of["shards"])})
+
+    parsed = {
+        "sources": tuple(SourceFile(**source) for source in raw["sources"]),
+        "settings": Settings(**raw["settings"]),
+        "splits": {name: split(raw["splits"][name]) for name in SPLITS},
+        "vocabulary": tuple(raw["vocabulary"]),
     }
-    sources = tuple(SourceFile(**source) for source in raw["sources"])
-    return Manifest(
-        **{
-            **raw,
-            "sources": sources,
-            "settings": Settings(**raw["settings"]),
-            "splits": splits,
-            "vocabulary": tuple(raw["vocabulary"]),
-        },
-    )
+    return Manifest(**raw | parsed)

@@ -12,6 +12,7 @@ run and column; there are never more open files than processes.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Callable, Sequence
@@ -91,9 +92,7 @@ def write_run(
     rows = np.empty(len(order), dtype=_row_type(len(columns)))
     rows["key"] = keys[order]
     rows["tag"] = tags[order]
-    index = np.empty(GRID_CELLS + 1, dtype="<u4")
-    index[:-1] = np.searchsorted(rows["key"], _CELL_STARTS)
-    index[-1] = len(order)
+    index = np.append(np.searchsorted(rows["key"], _CELL_STARTS), len(order)).astype("<u4")
     path = folder / f"{kind}-{os.getpid()}.spill"
     with path.open("ab") as file:
         offset = file.seek(0, os.SEEK_END)
@@ -102,9 +101,7 @@ def write_run(
             rows["ends"][:, number] = np.cumsum(lengths[order])
         file.write(index.tobytes())
         file.write(rows.tobytes())
-        column_bytes = []
-        for column in columns:
-            column_bytes.append(file.write(b"".join([column[position] for position in positions])))
+        column_bytes = [file.write(b"".join([column[row] for row in positions])) for column in columns]
     return Run(str(path), len(order), offset, tuple(column_bytes))
 
 
@@ -125,24 +122,18 @@ class RowSlice:
         return RowSlice(self.run, self.keys[start:stop], self.tags[start:stop], self.edges[start : stop + 1])
 
 
-class SpillReader:
+class SpillReader(contextlib.ExitStack):
     """Gathers key ranges out of runs. Use as a context manager: it keeps the spill files open."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
+        super().__init__()
         self.runs = runs
         self._files: dict[str, int] = {}
-
-    def __enter__(self) -> SpillReader:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for file in self._files.values():
-            os.close(file)
-        self._files.clear()
 
     def _file(self, run: Run) -> int:
         if run.path not in self._files:
             self._files[run.path] = os.open(run.path, os.O_RDONLY)
+            self.callback(os.close, self._files[run.path])
         return self._files[run.path]
 
     def rows(self, first_cell: int, next_cell: int) -> list[RowSlice]:

@@ -18,28 +18,19 @@ import os
 import shutil
 import sys
 import time
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from tqdm import tqdm
 
+from workloads.training.checksums import digest_of
 from workloads.training.command_line import escaped
 from workloads.training.heartbeat import beat
 from workloads.training.whole_file import write_whole
 
-from .remotes import (
-    CHUNK_BYTES,
-    ChangedError,
-    FetchError,
-    HttpRemote,
-    RemoteState,
-    S3Remote,
-    TransientError,
-    s3_remotes,
-)
+from .remotes import ChangedError, FetchError, HttpRemote, RemoteState, S3Remote, TransientError, s3_remotes
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +58,10 @@ class SourceKind:
     def words(self) -> str:
         return ", ".join(("sample", *self.addresses))
 
+    @property
+    def names(self) -> str:
+        return f"their names end in {', '.join(self.suffixes)}"
+
     def has(self, name: str) -> bool:
         """Tell whether a folder's file is of this kind. Hidden ones are not: macOS leaves ``._x.fasta``."""
         return name.lower().endswith(self.suffixes) and not name.startswith(".")
@@ -76,28 +71,38 @@ class BeingFetched(FetchError):
     """Another process downloads the same file right now."""
 
 
-def fetch(location: str, downloads: Path, kind: SourceKind, *, progress: bool = True) -> list[Path]:
+def fetch(location: str, downloads: Path, kind: SourceKind) -> list[Path]:
     """Return the local files of ``location``; what is not on this machine is downloaded into ``downloads``.
 
     Raises:
         FetchError: (a ValueError) naming the location, what is wrong with it and what to do.
     """
     if location == "sample":
-        return [embedded(kind.sample)]
+        if not kind.sample.is_file():
+            raise FetchError(
+                f"sample: {kind.sample} is missing; restore it with: git checkout -- {kind.sample}"
+            )
+        return [kind.sample]
     address = kind.addresses.get(location, location)
     scheme, separator, _ = address.partition("://")
     if not separator:
         return _local_files(address, kind)
+    remotes: Sequence[Remote]
     match scheme.lower():
         case "https" | "http":
-            return [download(HttpRemote(address), downloads, progress=progress)]
+            remotes = [HttpRemote(address)]
         case "s3":
-            return _s3_files(address, downloads, kind, progress=progress)
+            remotes = s3_remotes(address)
+            if address.endswith("/"):
+                remotes = [remote for remote in remotes if kind.has(remote.name)]
+            if not remotes:
+                raise FetchError(f"{address}: no {kind.name} object under this prefix; {kind.names}")
         case _:
             raise FetchError(
                 f"{scheme}://... cannot be read; allowed are https:// and s3:// addresses, paths of files "
                 f"and folders, {kind.words}"
             )
+    return [download(remote, downloads) for remote in remotes]
 
 
 def _local_files(location: str, kind: SourceKind) -> list[Path]:
@@ -106,8 +111,8 @@ def _local_files(location: str, kind: SourceKind) -> list[Path]:
         found = sorted(file for file in path.iterdir() if kind.has(file.name) and file.is_file())
         if not found:
             raise FetchError(
-                f"{path}: no {kind.name} file in this folder; their names end in {', '.join(kind.suffixes)} "
-                "(folders inside it are not searched)"
+                f"{path}: no {kind.name} file in this folder; {kind.names} (folders inside it are not "
+                "searched)"
             )
         return found
     if path.is_file():
@@ -116,18 +121,6 @@ def _local_files(location: str, kind: SourceKind) -> list[Path]:
         f"{location}: no such file or folder, or it is a pipe or a link to nothing (looked in {Path.cwd()}); "
         f"give a path, an https:// or s3:// address, {kind.words}"
     )
-
-
-def _s3_files(address: str, downloads: Path, kind: SourceKind, *, progress: bool) -> list[Path]:
-    remotes = s3_remotes(address)
-    if address.endswith("/"):
-        remotes = [remote for remote in remotes if kind.has(remote.name)]
-    if not remotes:
-        raise FetchError(
-            f"{address}: no {kind.name} object under this prefix; "
-            f"their names end in {', '.join(kind.suffixes)}"
-        )
-    return [download(remote, downloads, progress=progress) for remote in remotes]
 
 
 def local_files(locations: Iterable[str | None], kind: SourceKind) -> list[str]:
@@ -139,18 +132,7 @@ def local_files(locations: Iterable[str | None], kind: SourceKind) -> list[str]:
     ]
 
 
-def embedded(sample: Path) -> Path:
-    """Return a file of this repository.
-
-    Raises:
-        FetchError: if it is missing.
-    """
-    if not sample.is_file():
-        raise FetchError(f"sample: {sample} is missing; restore it with: git checkout -- {sample}")
-    return sample
-
-
-def download(remote: Remote, downloads: Path, *, progress: bool) -> Path:
+def download(remote: Remote, downloads: Path) -> Path:
     """Return ``remote`` as a complete file in ``downloads``; bytes that are there are not sent again.
 
     Raises:
@@ -164,14 +146,14 @@ def download(remote: Remote, downloads: Path, *, progress: bool) -> Path:
         partial = target.with_name(target.name + ".partial")
         with partial.open("ab") as stream:
             _lock(stream, partial)
-            state = _transfer(remote, stream, partial, progress=progress)
+            state = _transfer(remote, stream, partial)
             _verify(remote, state, partial)
             # The note comes second: a kill in between costs a new download, never a wrong belief about
             # the file.
             os.replace(partial, target)
             note = _as_note(remote, state) | {"bytes_on_disk": target.stat().st_size}
             write_whole(_note_path(target, ".source"), json.dumps(note, indent=1))
-            _note_path(partial).unlink(missing_ok=True)
+            _note_path(target, ".partial").unlink(missing_ok=True)
     except OSError as error:
         raise FetchError(
             f"{remote.address}: cannot write to {downloads}: {error.strerror or error}; free space or set "
@@ -210,14 +192,14 @@ def _is_current(remote: Remote, target: Path) -> bool:
     return False
 
 
-def _transfer(remote: Remote, stream: BinaryIO, partial: Path, *, progress: bool) -> RemoteState:
+def _transfer(remote: Remote, stream: BinaryIO, partial: Path) -> RemoteState:
     """Append to ``partial`` until it is complete."""
     furthest_bytes = failures = 0
     while True:
         try:
             state = remote.head()
             offset_bytes = _resume_offset(remote, state, stream, partial)
-            _append(remote, state, stream, offset_bytes, progress=progress)
+            _append(remote, state, stream, offset_bytes)
             return state
         except TransientError as error:
             have_bytes = stream.seek(0, os.SEEK_END)
@@ -259,9 +241,7 @@ def _resume_offset(remote: Remote, state: RemoteState, stream: BinaryIO, partial
     return have_bytes
 
 
-def _append(
-    remote: Remote, state: RemoteState, stream: BinaryIO, offset_bytes: int, *, progress: bool
-) -> None:
+def _append(remote: Remote, state: RemoteState, stream: BinaryIO, offset_bytes: int) -> None:
     if state.length_bytes == offset_bytes and offset_bytes:
         return
     with tqdm(
@@ -271,7 +251,6 @@ def _append(
         unit="B",
         unit_scale=True,
         unit_divisor=1024,
-        disable=not progress,
         # A log file wants a line now and then, not ten a second.
         mininterval=0.1 if sys.stderr.isatty() else 30,
     ) as bar:
@@ -302,18 +281,6 @@ def _verify(remote: Remote, state: RemoteState, partial: Path) -> None:
         log.warning("%s: no checksum of it is published, so only its length was verified", remote.address)
     else:
         log.info("%s: %s agrees with %s", remote.address, checksum.algorithm, checksum.published_by)
-
-
-def digest_of(path: Path, algorithm: str) -> str:
-    with path.open("rb") as stream:
-        if algorithm != "crc32":
-            return hashlib.file_digest(
-                stream, lambda: hashlib.new(algorithm, usedforsecurity=False)
-            ).hexdigest()
-        value = 0
-        while chunk := stream.read(CHUNK_BYTES):
-            value = zlib.crc32(chunk, value)
-        return f"{value:08x}"
 
 
 def _lock(stream: BinaryIO, partial: Path) -> None:

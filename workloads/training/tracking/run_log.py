@@ -34,8 +34,9 @@ PLAIN_LINE_EVERY_SECONDS = 30.0
 class RunLog:
     """The record of one run, kept by rank 0; with ``enabled=False`` (all other ranks) it does nothing.
 
-    An existing record is continued. Call ``truncate_after`` with the step resumed from before the
-    first ``train``. ``tokens`` is what people call them; metrics have one name for all.
+    An existing record is continued. Call ``truncate_after`` with the step resumed from before the first
+    ``train``: it also drops a last line that a kill cut short. ``tokens`` is what people call them; metrics
+    have one name for all.
     """
 
     def __init__(
@@ -56,7 +57,6 @@ class RunLog:
         run_dir.mkdir(parents=True, exist_ok=True)
         write_whole(run_dir / CONFIG_FILE, yaml.safe_dump(dict(config), sort_keys=False))
         self._path = run_dir / METRICS_FILE
-        _drop_torn_line(self._path)
         self._stream: TextIO | None = self._path.open("a", encoding="utf-8")
         self._progress = _Progress(max_steps, tokens)
         self._mlflow = (
@@ -117,7 +117,8 @@ class RunLog:
 
     def _mirror(self, step: int, kind: str, values: Mapping[str, float | None]) -> None:
         if self._mlflow is not None:
-            self._mlflow.metrics(step, _numbers(kind, values))
+            numbers = {f"{kind}/{name}": float(value) for name, value in values.items() if value is not None}
+            self._mlflow.metrics(step, numbers)
 
     def _write(self, line: Mapping[str, Any]) -> None:
         assert self._stream is not None, "the record is closed"
@@ -210,10 +211,6 @@ class _Progress:
         self._bar.close()
 
 
-def _numbers(group: str, values: Mapping[str, float | None]) -> dict[str, float]:
-    return {f"{group}/{name}": float(value) for name, value in values.items() if value is not None}
-
-
 def _json_line(line: Mapping[str, Any]) -> str:
     return json.dumps(_finite(line), allow_nan=False) + "\n"
 
@@ -225,11 +222,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _drop_torn_line(path: Path) -> None:
-    """Cut ``path`` behind its last newline, or the next line would be appended to half a one."""
-    if not path.exists():
-        return
-    with path.open("rb+") as stream:
-        stream.truncate(stream.read().rfind(b"\n") + 1)

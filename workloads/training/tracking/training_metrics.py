@@ -14,33 +14,58 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Literal
 
 from workloads.training.loader import StepPacks
 
 from .metrics_port import JOB_ID, PORT
 
-LABELS = ("run", "job_id")
 STEP_BUCKETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 """Seconds: from 8M on one GPU to 15B with 2 M tokens on few."""
-_GAUGES = {
-    # Of the run's log: the name there, here, and what it is.
-    "loss": ("loss", "Mean over the targets of the last logged step; in nats where it is a cross-entropy"),
-    "grad_norm": ("gradient_norm", "Global norm of the gradient in the last logged step, before clipping"),
-    "learning_rate": ("learning_rate", "Of the last logged step"),
-    "epoch": ("epoch", "Passes over the training split that are complete"),
-    "residues": ("run_residues", "Residues trained on over all starts of the run"),
-    "seconds": ("run_seconds", "Training time over all starts of the run"),
-    "peak_memory_bytes": (
-        "peak_memory_bytes",
-        "Most memory in use so far: allocated on the first GPU, resident in the first process without GPUs",
-    ),
+_METRICS = {
+    "Gauge": {
+        "loss": "Mean over the targets of the last logged step; in nats where it is a cross-entropy",
+        "gradient_norm": "Global norm of the gradient in the last logged step, before clipping",
+        "learning_rate": "Of the last logged step",
+        "epoch": "Passes over the training split that are complete",
+        "run_residues": "Residues trained on over all starts of the run",
+        "run_seconds": "Training time over all starts of the run",
+        "peak_memory_bytes": "Most memory in use so far: allocated on the first GPU, resident in the first "
+        "process without GPUs",
+        "step": "Optimizer steps that the run has made",
+        "validation_loss": "Of the last evaluation on the validation split",
+        "checkpoint_step": "Step of the newest whole checkpoint",
+        "checkpoint_write_seconds": "From the last save to its checkpoint being whole, beside the training",
+        "max_steps": "Optimizer steps of the whole run",
+        "processes": "Processes that train",
+        "peak_flops_per_second": "bf16 peak of all GPUs, by their data sheet",
+    },
+    "Counter": {
+        "residues": "Residues trained on; no padding, no special tokens",
+        "tokens": "Slots of the packs trained on, padding included",
+        "model_flops": "Model FLOPs of forward and backward pass over residues",
+        "lost_steps": "Steps made again that a former start had not saved",
+    },
+    "Histogram": {"step_seconds": "Time of an optimizer step, without waiting for data"},
+    "Summary": {
+        "data_wait_seconds": "Waiting for the packs of a step",
+        "checkpoint_stall_seconds": "Standing still for a checkpoint",
+        "evaluation_seconds": "Standing still for an evaluation",
+    },
 }
+"""Texts of the metrics by prometheus_client's classes and by their names after ``esm2_training_``."""
+_LOGGED = {
+    **{name: name for name in ("loss", "learning_rate", "epoch", "peak_memory_bytes")},
+    "grad_norm": "gradient_norm",
+    "residues": "run_residues",
+    "seconds": "run_seconds",
+}
+"""Gauges by the names of their values in the run's log."""
 
 
 class TrainingMetrics:
-    """Numbers of one start of a run.
+    """Numbers of one start of a run; nothing is kept where prometheus_client is missing.
 
     Args:
         run: the run's name.
@@ -59,42 +84,24 @@ class TrainingMetrics:
         peak_flops: float | None,
         num_flops: Callable[[int, int], float],
     ) -> None:
+        self._metrics: dict[str, Any] = {}
+        self._labels = {"run": run, "job_id": os.environ.get(JOB_ID, "")}
+        self._flops_per_residue, self._flops_per_pair = num_flops(1, 0), num_flops(0, 1)
         try:
             self._client: Any = importlib.import_module("prometheus_client")
         except ModuleNotFoundError:
-            self._client = _Nothing()
+            self._client = None
+            return
         self.registry = self._client.CollectorRegistry()
-        self._labels = {"run": run, "job_id": os.environ.get(JOB_ID, "")}
-        self._flops_per_residue, self._flops_per_pair = num_flops(1, 0), num_flops(0, 1)
-        self._gauges = {name: self._gauge(*about) for name, about in _GAUGES.items()}
-        self._step = self._gauge("step", "Optimizer steps that the run has made")
-        self._validation_loss = self._gauge(
-            "validation_loss", "Of the last evaluation on the validation split"
-        )
-        self._checkpoint_step = self._gauge("checkpoint_step", "Step of the newest whole checkpoint")
-        self._checkpoint_write = self._gauge(
-            "checkpoint_write_seconds",
-            "From the last save to its checkpoint being whole, beside the training",
-        )
-        self._residues = self._counter("residues", "Residues trained on; no padding, no special tokens")
-        self._tokens = self._counter("tokens", "Slots of the packs trained on, padding included")
-        self._flops = self._counter("model_flops", "Model FLOPs of forward and backward pass over residues")
-        self._lost_steps = self._counter("lost_steps", "Steps made again that a former start had not saved")
-        self._step_seconds = self._client.Histogram(
-            "esm2_training_step_seconds",
-            "Time of an optimizer step, without waiting for data",
-            LABELS,
-            buckets=STEP_BUCKETS,
-            registry=self.registry,
-        ).labels(**self._labels)
-        self._data_wait = self._summary("data_wait_seconds", "Waiting for the packs of a step")
-        self._stall = self._summary("checkpoint_stall_seconds", "Standing still for a checkpoint")
-        self._evaluation = self._summary("evaluation_seconds", "Standing still for an evaluation")
-        self._gauge("max_steps", "Optimizer steps of the whole run").labels(**self._labels).set(max_steps)
-        self._gauge("processes", "Processes that train").labels(**self._labels).set(processes)
-        if peak_flops is not None:
-            peak = self._gauge("peak_flops_per_second", "bf16 peak of all GPUs, by their data sheet")
-            peak.labels(**self._labels).set(peak_flops)
+        for kind, texts in _METRICS.items():
+            options: dict[str, Any] = {"buckets": STEP_BUCKETS} if kind == "Histogram" else {}
+            for name, text in texts.items():
+                metric = getattr(self._client, kind)(
+                    f"esm2_training_{name}", text, tuple(self._labels), registry=self.registry, **options
+                )
+                # A gauge is not published before it has labels, which it gets with its first value.
+                self._metrics[name] = metric if kind == "Gauge" else metric.labels(**self._labels)
+        self._set(max_steps=max_steps, processes=processes, peak_flops_per_second=peak_flops)
 
     @contextmanager
     def served(self, port: str | None) -> Iterator[None]:
@@ -105,7 +112,7 @@ class TrainingMetrics:
         server = thread = None
         if port is not None:
             try:
-                if isinstance(self._client, _Nothing):
+                if self._client is None:
                     raise ValueError("the package prometheus-client is missing")
                 server, thread = self._client.start_http_server(int(port), registry=self.registry)
             except (OSError, OverflowError, ValueError) as error:
@@ -123,65 +130,39 @@ class TrainingMetrics:
                 server.server_close()
 
     def made_step(self, step: int, packs: StepPacks) -> None:
-        self._step.labels(**self._labels).set(step)
-        self._residues.inc(packs.num_residues)
-        self._tokens.inc(packs.num_tokens)
-        self._flops.inc(
-            self._flops_per_residue * packs.num_residues + self._flops_per_pair * packs.num_attended_pairs
-        )
+        flops = self._flops_per_residue * packs.num_residues + self._flops_per_pair * packs.num_attended_pairs
+        self._set(step=step)
+        self._add(residues=packs.num_residues, tokens=packs.num_tokens, model_flops=flops)
 
     def logged(self, values: Mapping[str, float | None]) -> None:
         """What the run's log gets for a step, by its names there."""
-        for name, gauge in self._gauges.items():
-            if (value := values.get(name)) is not None:
-                gauge.labels(**self._labels).set(value)
+        self._set(**{name: values.get(in_log) for in_log, name in _LOGGED.items()})
 
     def started_at(self, step: int, lost_steps: int) -> None:
-        self._step.labels(**self._labels).set(step)
-        self._lost_steps.inc(lost_steps)
+        self._set(step=step)
+        self._add(lost_steps=lost_steps)
 
     def evaluated(self, values: Mapping[str, float]) -> None:
-        self._validation_loss.labels(**self._labels).set(values["eval_loss"])
+        self._set(validation_loss=values["eval_loss"])
 
     def saved(self, step: int, seconds: float) -> None:
         """A checkpoint is whole, ``seconds`` after its save began."""
-        self._checkpoint_step.labels(**self._labels).set(step)
-        self._checkpoint_write.labels(**self._labels).set(seconds)
+        self._set(checkpoint_step=step, checkpoint_write_seconds=seconds)
 
-    def stepping(self) -> AbstractContextManager[object]:
-        return self._step_seconds.time()
+    def timing(
+        self, what: Literal["step", "data_wait", "checkpoint_stall", "evaluation"]
+    ) -> AbstractContextManager[object]:
+        """Measure the seconds of a block."""
+        return self._metrics[f"{what}_seconds"].time() if self._metrics else nullcontext()
 
-    def waiting_for_data(self) -> AbstractContextManager[object]:
-        return self._data_wait.time()
+    def _set(self, **values: float | None) -> None:
+        """Set gauges; None leaves one as it is."""
+        for name, value in values.items():
+            if self._metrics and value is not None:
+                self._metrics[name].labels(**self._labels).set(value)
 
-    def stalling(self) -> AbstractContextManager[object]:
-        return self._stall.time()
-
-    def evaluating(self) -> AbstractContextManager[object]:
-        return self._evaluation.time()
-
-    def _gauge(self, name: str, text: str) -> Any:
-        """Return a gauge that has no value, and so is not published, until it is set."""
-        return self._client.Gauge(f"esm2_training_{name}", text, LABELS, registry=self.registry)
-
-    def _counter(self, name: str, text: str) -> Any:
-        metric = self._client.Counter(f"esm2_training_{name}", text, LABELS, registry=self.registry)
-        return metric.labels(**self._labels)
-
-    def _summary(self, name: str, text: str) -> Any:
-        metric = self._client.Summary(f"esm2_training_{name}", text, LABELS, registry=self.registry)
-        return metric.labels(**self._labels)
-
-
-class _Nothing:
-    """Stand-in for prometheus_client and its metrics where it is missing: takes values and keeps none."""
-
-    def __getattr__(self, name: str) -> _Nothing:
-        return self
-
-    def __call__(self, *values: object, **names: object) -> _Nothing:
-        return self
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *error: object) -> None: ...
+    def _add(self, **values: float) -> None:
+        """Add to counters."""
+        for name, value in values.items():
+            if self._metrics:
+                self._metrics[name].inc(value)

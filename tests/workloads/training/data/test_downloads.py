@@ -16,6 +16,7 @@ import pytest
 
 from tests.workloads.training.data.faulty_site import Site, etag, serve
 from workloads.esm2.data import sources
+from workloads.training.checksums import digest_of
 from workloads.training.data import remotes, transfer
 from workloads.training.data.transfer import FetchError, fetch
 
@@ -43,14 +44,14 @@ def _ranges(site: Site) -> list[str | None]:
 
 def test_a_download_is_whole_and_leaves_nothing_half_done(proteins: str, tmp_path: Path) -> None:
     downloads = tmp_path / "new" / "downloads"
-    assert fetch(proteins, downloads, sources.PROTEINS, progress=False) == [downloads / "p.fasta"]
+    assert fetch(proteins, downloads, sources.PROTEINS) == [downloads / "p.fasta"]
     assert (downloads / "p.fasta").read_bytes() == PROTEINS
     assert sorted(p.name for p in downloads.iterdir()) == ["p.fasta", "p.fasta.source.json"]
 
 
 def test_a_broken_connection_is_resumed_where_it_broke(proteins: str, site: Site, tmp_path: Path) -> None:
     site.break_after_bytes = [100_000, 50_000]
-    (path,) = fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+    (path,) = fetch(proteins, tmp_path, sources.PROTEINS)
     assert path.read_bytes() == PROTEINS
     first, second, third = _ranges(site)
     assert first is None
@@ -64,7 +65,7 @@ def test_a_second_run_goes_on_after_a_kill(proteins: str, site: Site, tmp_path: 
     note = {"address": proteins, "validator": etag(PROTEINS), "length_bytes": len(PROTEINS)}
     (tmp_path / "p.fasta.partial").write_bytes(PROTEINS[:77_000])
     (tmp_path / "p.fasta.partial.json").write_text(json.dumps(note))
-    (path,) = fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+    (path,) = fetch(proteins, tmp_path, sources.PROTEINS)
     assert path.read_bytes() == PROTEINS
     assert _ranges(site) == ["bytes=77000-"]
 
@@ -73,7 +74,7 @@ def test_a_kill_before_the_rename_sends_nothing_again(proteins: str, site: Site,
     note = {"address": proteins, "validator": etag(PROTEINS), "length_bytes": len(PROTEINS)}
     (tmp_path / "p.fasta.partial").write_bytes(PROTEINS)
     (tmp_path / "p.fasta.partial.json").write_text(json.dumps(note))
-    (path,) = fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+    (path,) = fetch(proteins, tmp_path, sources.PROTEINS)
     assert path.read_bytes() == PROTEINS
     assert _ranges(site) == []
 
@@ -85,7 +86,7 @@ def test_a_partial_of_other_content_is_dropped(
     (tmp_path / "p.fasta.partial").write_bytes(b"x" * 9_000)
     if note is not None:
         (tmp_path / "p.fasta.partial.json").write_text(note.replace("%s", proteins))
-    (path,) = fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+    (path,) = fetch(proteins, tmp_path, sources.PROTEINS)
     assert path.read_bytes() == PROTEINS
     assert "starting again" in caplog.text
 
@@ -103,7 +104,7 @@ def test_a_file_that_changes_during_the_transfer_is_read_anew(
             site.files["/pub/p.fasta"] = newer
 
     site.before_get = change_before_the_second_get
-    (path,) = fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+    (path,) = fetch(proteins, tmp_path, sources.PROTEINS)
     assert path.read_bytes() == newer
     assert "changed at the source; starting again; trying again" in caplog.text
 
@@ -111,7 +112,7 @@ def test_a_file_that_changes_during_the_transfer_is_read_anew(
 def test_a_server_without_ranges_is_read_from_the_start(proteins: str, site: Site, tmp_path: Path) -> None:
     site.ranges = False
     site.break_after_bytes = [100_000]
-    (path,) = fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+    (path,) = fetch(proteins, tmp_path, sources.PROTEINS)
     assert path.read_bytes() == PROTEINS
 
 
@@ -121,12 +122,12 @@ def test_a_server_that_always_breaks_at_the_same_byte_is_given_up(
     site.ranges = False
     site.break_after_bytes = [100_000] * 50
     with pytest.raises(FetchError, match="8 times in a row"):
-        fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+        fetch(proteins, tmp_path, sources.PROTEINS)
 
 
 def test_errors_of_the_server_are_waited_out(proteins: str, site: Site, tmp_path: Path) -> None:
     site.statuses = [500, 503, 429]
-    (path,) = fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+    (path,) = fetch(proteins, tmp_path, sources.PROTEINS)
     assert path.read_bytes() == PROTEINS
 
 
@@ -136,13 +137,13 @@ def test_a_server_that_stays_down_is_given_up(proteins: str, site: Site, tmp_pat
         FetchError,
         match=r"p\.fasta: the server answered 500 Internal Server Error, 8 times in a row; check the network",
     ):
-        fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+        fetch(proteins, tmp_path, sources.PROTEINS)
     assert not (tmp_path / "p.fasta").exists()
 
 
 def test_nobody_listening_is_given_up(site: Site, tmp_path: Path) -> None:
     with pytest.raises(FetchError, match=r"127\.0\.0\.1:9/p\.fa: the connection failed .* 8 times in a row"):
-        fetch("http://127.0.0.1:9/p.fa", tmp_path, sources.PROTEINS, progress=False)
+        fetch("http://127.0.0.1:9/p.fa", tmp_path, sources.PROTEINS)
 
 
 @pytest.mark.parametrize(
@@ -159,13 +160,13 @@ def test_a_refusal_names_the_address_and_what_to_do(
 ) -> None:
     site.statuses = [status] * 2
     with pytest.raises(FetchError, match=rf"{proteins}: {message}"):
-        fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+        fetch(proteins, tmp_path, sources.PROTEINS)
     assert len(site.requests) == 1
 
 
 def test_a_server_that_refuses_head_is_asked_for_one_byte(proteins: str, site: Site, tmp_path: Path) -> None:
     site.head_status = 403
-    (path,) = fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+    (path,) = fetch(proteins, tmp_path, sources.PROTEINS)
     assert path.read_bytes() == PROTEINS
     assert _ranges(site) == ["bytes=0-0", None]
 
@@ -175,40 +176,40 @@ def test_a_wrong_length_is_an_error_and_nothing_is_kept(proteins: str, site: Sit
     with pytest.raises(
         FetchError, match=rf"announced {len(PROTEINS) + 5} bytes and sent {len(PROTEINS)}; the file was not"
     ):
-        fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+        fetch(proteins, tmp_path, sources.PROTEINS)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_complete_file_is_asked_about_but_not_sent_again(proteins: str, site: Site, tmp_path: Path) -> None:
-    fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+    fetch(proteins, tmp_path, sources.PROTEINS)
     site.requests.clear()
-    assert fetch(proteins, tmp_path, sources.PROTEINS, progress=False) == [tmp_path / "p.fasta"]
+    assert fetch(proteins, tmp_path, sources.PROTEINS) == [tmp_path / "p.fasta"]
     assert [method for method, _, _ in site.requests] == ["HEAD"]
 
 
 def test_a_complete_file_is_used_without_a_network(
     proteins: str, site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+    fetch(proteins, tmp_path, sources.PROTEINS)
     site.statuses = [500]
-    assert fetch(proteins, tmp_path, sources.PROTEINS, progress=False) == [tmp_path / "p.fasta"]
+    assert fetch(proteins, tmp_path, sources.PROTEINS) == [tmp_path / "p.fasta"]
     assert f"using the complete copy at {tmp_path / 'p.fasta'} unchecked" in caplog.text
 
 
 def test_a_complete_file_is_replaced_when_the_source_changed(
     proteins: str, site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+    fetch(proteins, tmp_path, sources.PROTEINS)
     site.files["/pub/p.fasta"] = b">new\nMM\n"
-    (path,) = fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+    (path,) = fetch(proteins, tmp_path, sources.PROTEINS)
     assert path.read_bytes() == b">new\nMM\n"
     assert "has changed since" in caplog.text
 
 
 def test_a_file_that_was_cut_on_disk_is_not_reused(proteins: str, tmp_path: Path) -> None:
-    (path,) = fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+    (path,) = fetch(proteins, tmp_path, sources.PROTEINS)
     path.write_bytes(b">a\n")
-    fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+    fetch(proteins, tmp_path, sources.PROTEINS)
     assert path.read_bytes() == PROTEINS
 
 
@@ -218,15 +219,15 @@ def test_two_sources_of_one_name_do_not_overwrite_each_other(
     site.files["/other/p.fasta"] = b">b\nAAA\n"
     other = f"{site.address}/other/p.fasta"
     for _ in range(2):
-        (first,) = fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
-        (second,) = fetch(other, tmp_path, sources.PROTEINS, progress=False)
+        (first,) = fetch(proteins, tmp_path, sources.PROTEINS)
+        (second,) = fetch(other, tmp_path, sources.PROTEINS)
         assert (first.read_bytes(), second.read_bytes()) == (PROTEINS, b">b\nAAA\n")
 
 
 def test_a_file_of_the_users_own_is_never_overwritten(proteins: str, tmp_path: Path) -> None:
     (tmp_path / "p.fasta").write_text("mine")
     with pytest.raises(FetchError, match="is in the way and was not downloaded by this program"):
-        fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+        fetch(proteins, tmp_path, sources.PROTEINS)
     assert (tmp_path / "p.fasta").read_text() == "mine"
 
 
@@ -236,7 +237,7 @@ def test_a_second_process_is_told_to_wait(proteins: str, tmp_path: Path) -> None
     with (tmp_path / "p.fasta.partial").open("ab") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         with pytest.raises(FetchError, match="is being written by another process"):
-            fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+            fetch(proteins, tmp_path, sources.PROTEINS)
 
 
 def test_a_disk_too_small_is_found_before_the_download(
@@ -244,7 +245,7 @@ def test_a_disk_too_small_is_found_before_the_download(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1_000))  # type: ignore[attr-defined]
     with pytest.raises(FetchError, match=rf"{len(PROTEINS)} bytes to download but 1000 free on the disk of"):
-        fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+        fetch(proteins, tmp_path, sources.PROTEINS)
     assert _ranges(site) == []
 
 
@@ -259,14 +260,14 @@ def test_a_disk_that_fills_up_keeps_what_arrived(
     with pytest.raises(
         FetchError, match=r"cannot write to .*: No space left on device; free space or set data\.down"
     ):
-        fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+        fetch(proteins, tmp_path, sources.PROTEINS)
     assert (tmp_path / "p.fasta.partial").read_bytes() == PROTEINS[:1000]
 
 
 def test_a_download_folder_that_cannot_be_made_is_named(proteins: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FetchError, match=r"cannot write to .*file/x: .*set data\.downloads to another"):
-        fetch(proteins, tmp_path / "file" / "x", sources.PROTEINS, progress=False)
+        fetch(proteins, tmp_path / "file" / "x", sources.PROTEINS)
 
 
 def test_progress_is_shown_in_bytes_on_stderr(
@@ -310,7 +311,7 @@ def test_a_published_checksum_is_verified(
 ) -> None:
     caplog.set_level(logging.INFO)
     published.files["/pub/RELEASE.metalink"] = _metalink("p.fasta", PROTEINS)
-    fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+    fetch(proteins, tmp_path, sources.PROTEINS)
     assert "md5 agrees with" in caplog.text
 
 
@@ -321,7 +322,7 @@ def test_a_wrong_checksum_is_an_error_and_the_file_is_not_kept(
     with pytest.raises(
         FetchError, match=r"md5 is [0-9a-f]{32}, but .*RELEASE\.metalink says 0{32}; the file was"
     ):
-        fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+        fetch(proteins, tmp_path, sources.PROTEINS)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -331,14 +332,14 @@ def test_a_missing_checksum_is_said(
 ) -> None:
     if metalink is not None:
         published.files["/pub/RELEASE.metalink"] = metalink
-    fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+    fetch(proteins, tmp_path, sources.PROTEINS)
     assert "no checksum of it is published, so only its length was verified" in caplog.text
 
 
 def test_a_size_other_than_published_is_an_error(proteins: str, published: Site, tmp_path: Path) -> None:
     published.files["/pub/RELEASE.metalink"] = _metalink("p.fasta", b"short")
     with pytest.raises(FetchError, match=rf"has {len(PROTEINS)} bytes, but .* says 5; a new release"):
-        fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+        fetch(proteins, tmp_path, sources.PROTEINS)
     assert [path for method, path, _ in published.requests if method == "GET"] == ["/pub/RELEASE.metalink"]
 
 
@@ -348,7 +349,7 @@ def test_a_size_other_than_published_is_an_error(proteins: str, published: Site,
 def test_a_redirect_must_stay_encrypted(proteins: str, site: Site, tmp_path: Path) -> None:
     site.redirect_to = "http://user:secret@example.org/p.fasta"
     with pytest.raises(FetchError, match=r"unencrypted http://example.org/p.fasta is refused"):
-        fetch(proteins, tmp_path, sources.PROTEINS, progress=False)
+        fetch(proteins, tmp_path, sources.PROTEINS)
 
 
 def test_credentials_are_neither_shown_nor_stored(
@@ -358,10 +359,10 @@ def test_credentials_are_neither_shown_nor_stored(
     host = site.address.removeprefix("http://")
     secret = f"http://me:hunter2@{host}/p.fasta?X-Amz-Signature=s3cret&x-amz-credential=s3cret"
     site.statuses = [500]
-    fetch(secret, tmp_path, sources.PROTEINS, progress=False)
+    fetch(secret, tmp_path, sources.PROTEINS)
     site.statuses = [404]
     with pytest.raises(FetchError) as refused:
-        fetch(secret, tmp_path / "again", sources.PROTEINS, progress=False)
+        fetch(secret, tmp_path / "again", sources.PROTEINS)
     written = "".join(p.read_text() for p in tmp_path.glob("*.json"))
     for text in (caplog.text, str(refused.value), written):
         assert "hunter2" not in text
@@ -377,4 +378,4 @@ def test_digests_are_those_of_the_content(algorithm: str, tmp_path: Path) -> Non
     expected = f"{zlib.crc32(PROTEINS):08x}"
     with contextlib.suppress(ValueError):
         expected = hashlib.new(algorithm, PROTEINS).hexdigest()
-    assert transfer.digest_of(tmp_path / "x", algorithm) == expected
+    assert digest_of(tmp_path / "x", algorithm) == expected

@@ -39,7 +39,7 @@ def test_an_object_is_downloaded_verified_and_reused(
     caplog.set_level(logging.INFO)
     bucket.put_object(Bucket="proteins", Key="in/p.fasta", Body=PROTEINS)
     for _ in range(2):
-        (path,) = fetch("s3://proteins/in/p.fasta", tmp_path, sources.PROTEINS, progress=False)
+        (path,) = fetch("s3://proteins/in/p.fasta", tmp_path, sources.PROTEINS)
         assert path.read_bytes() == PROTEINS
     assert "agrees with S3's" in caplog.text
     assert "is already at" in caplog.text
@@ -60,7 +60,7 @@ def test_an_object_is_resumed(bucket: Any, tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(remotes.S3Remote, "read", spy)
-        (path,) = fetch("s3://proteins/p.fasta", tmp_path, sources.PROTEINS, progress=False)
+        (path,) = fetch("s3://proteins/p.fasta", tmp_path, sources.PROTEINS)
     assert path.read_bytes() == PROTEINS
     assert offsets == [1000]
 
@@ -74,24 +74,24 @@ def test_an_object_that_changed_is_read_anew(
     bucket.put_object(Bucket="proteins", Key="p.fasta", Body=b">n\nMM\n")
     with pytest.raises(remotes.ChangedError, match="changed in the bucket"):
         list(remote.read(0, state))
-    (path,) = fetch("s3://proteins/p.fasta", tmp_path, sources.PROTEINS, progress=False)
+    (path,) = fetch("s3://proteins/p.fasta", tmp_path, sources.PROTEINS)
     assert path.read_bytes() == b">n\nMM\n"
 
 
 def test_a_prefix_gives_all_fasta_under_it(bucket: Any, tmp_path: Path) -> None:
     for key in ("in/b.fa", "in/sub/a.fasta.gz", "in/notes.txt", "in/", "other.fa"):
         bucket.put_object(Bucket="proteins", Key=key, Body=key.encode())
-    paths = fetch("s3://proteins/in/", tmp_path, sources.PROTEINS, progress=False)
+    paths = fetch("s3://proteins/in/", tmp_path, sources.PROTEINS)
     assert [(p.name, p.read_text()) for p in paths] == [
         ("b.fa", "in/b.fa"),
         ("a.fasta.gz", "in/sub/a.fasta.gz"),
     ]
-    assert len(fetch("s3://proteins/", tmp_path / "all", sources.PROTEINS, progress=False)) == 3
+    assert len(fetch("s3://proteins/", tmp_path / "all", sources.PROTEINS)) == 3
 
 
 def test_an_empty_object_is_an_empty_file(bucket: Any, tmp_path: Path) -> None:
     bucket.put_object(Bucket="proteins", Key="empty.fa", Body=b"")
-    (path,) = fetch("s3://proteins/empty.fa", tmp_path, sources.PROTEINS, progress=False)
+    (path,) = fetch("s3://proteins/empty.fa", tmp_path, sources.PROTEINS)
     assert path.read_bytes() == b""
 
 
@@ -111,7 +111,7 @@ def test_an_empty_object_is_an_empty_file(bucket: Any, tmp_path: Path) -> None:
 )
 def test_missing_objects_are_named(bucket: Any, location: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(FetchError, match=message):
-        fetch(location, tmp_path, sources.PROTEINS, progress=False)
+        fetch(location, tmp_path, sources.PROTEINS)
 
 
 def _client_error(status: int, code: str) -> Exception:

@@ -31,7 +31,7 @@ from workloads.training.data.transfer import FetchError, fetch
 )
 def test_a_location_that_cannot_be_used_says_what_can(location: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(FetchError, match=message):
-        fetch(location, tmp_path / "downloads", PROTEINS, progress=False)
+        fetch(location, tmp_path / "downloads", PROTEINS)
     assert not (tmp_path / "downloads").exists()
 
 

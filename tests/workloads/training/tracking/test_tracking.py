@@ -242,6 +242,7 @@ def test_a_last_line_torn_by_a_kill_is_dropped(tmp_path: Path) -> None:
         stream.write('{"kind": "train", "step": 2, "lo')
     assert _steps(tmp_path / "r") == [1]
     again = _open(tmp_path / "r", tmp_path / "mlruns")
+    assert again.truncate_after(1) == 0
     again.train(2, loss=2.0)
     again.close()
     assert _steps(tmp_path / "r") == [1, 2]

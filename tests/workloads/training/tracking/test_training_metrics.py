@@ -135,7 +135,7 @@ def test_without_the_package_metrics_are_off_and_asking_for_them_costs_a_warning
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)  # which makes importing it fail
     metrics = TrainingMetrics(run="run", max_steps=9, processes=1, peak_flops=None, num_flops=lambda a, b: 1)
-    with metrics.served(None), metrics.stepping(), metrics.evaluating():
+    with metrics.served(None), metrics.timing("step"), metrics.timing("evaluation"):
         metrics.started_at(3, lost_steps=2)
         metrics.logged({"loss": 1.0})
     assert capsys.readouterr().err == ""

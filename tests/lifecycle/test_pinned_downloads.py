@@ -209,7 +209,7 @@ def test_the_environments_proxy_is_used(
     with served(body(b"", 502)) as proxy:
         monkeypatch.setenv("https_proxy", proxy)
         message = fails(node_with_table(tmp_path, url))
-        assert "cannot be reached" in message and "502" in message
+        assert "cannot be reached" in message and "501" in message
 
 
 def test_a_full_disk_says_so(tmp_path: Path, url: str) -> None:

@@ -112,17 +112,14 @@ def kubernetes(space: Space) -> list[str]:
             unpacked.unlink()
     archive.unlink()
     kubeconfig = space.home / ".kube/config"
-    space.aws("eks", "update-kubeconfig", "--name", space.settings["cluster_name"], *_config(kubeconfig))
+    cluster = space.settings["cluster_name"]
+    space.aws("eks", "update-kubeconfig", "--name", cluster, "--kubeconfig", str(kubeconfig))
     kubectl = str(space.path("/usr/local/bin/kubectl"))
     namespace = space.settings["namespaces"][0]
     current = ("config", "set-context", "--current", f"--namespace={namespace}")
     space.run(kubectl, *current, f"--kubeconfig={kubeconfig}")
     kubeconfig.chmod(0o600)
     return []
-
-
-def _config(path: Path) -> tuple[str, str]:
-    return "--kubeconfig", str(path)
 
 
 if __name__ == "__main__":

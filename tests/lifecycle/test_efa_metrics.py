@@ -48,10 +48,8 @@ def test_counters_are_told_for_each_adapter_and_port(devices: Path) -> None:
 
 def test_it_writes_a_file_that_all_may_read(devices: Path, tmp_path: Path) -> None:
     output = tmp_path / "efa.prom"
-    program = SCRIPTS / "collectors/efa_metrics.py"
-    subprocess.run(
-        [sys.executable, program, "--devices", devices, "--output", output], check=True, timeout=60
-    )
+    program = [sys.executable, "-m", "collectors.efa_metrics", "--devices", devices, "--output", output]
+    subprocess.run(program, cwd=SCRIPTS, check=True, timeout=60)
     assert "node_amazonefa_tx_bytes" in output.read_text()
     assert output.stat().st_mode & 0o777 == 0o644
     assert [path.name for path in tmp_path.glob("*prom*")] == ["efa.prom"]

@@ -7,6 +7,7 @@ import io
 import json
 import platform
 import tarfile
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -63,7 +64,7 @@ def source() -> Source:
 def url(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     certificate = tmp_path / "certificate.pem"
     write_certificate(certificate)
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    monkeypatch.setenv("CURL_CA_BUNDLE", str(certificate))
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     with served(source, certificate) as base:
@@ -162,7 +163,7 @@ def test_a_transfer_that_ends_early_is_repeated(
     source.answers = [cut]
     (tmp_path / "second").mkdir()
     message = fails(node_with_table(tmp_path / "second", url))
-    assert f"ended after 20 of {len(CONTENT)} bytes; tried 5 times" in message
+    assert "cannot be reached: curl: (18)" in message and "tried 5 times" in message
 
 
 def test_a_file_that_is_gone_is_not_asked_for_again(
@@ -170,13 +171,13 @@ def test_a_file_that_is_gone_is_not_asked_for_again(
 ) -> None:
     source.answers = [body(b"", 404)]
     message = fails(node_with_table(tmp_path, url))
-    assert "answers 404 Not Found" in message and "needs another version" in message
+    assert "answers 404." in message and "needs another version" in message
     assert len(source.asked) == 1
 
 
 def test_a_node_without_a_way_out_says_so(tmp_path: Path, url: str, pauses: list[float]) -> None:
     message = fails(node_with_table(tmp_path, "https://127.0.0.1:1"))
-    assert "cannot be reached: [Errno 111] Connection refused; tried 5 times" in message
+    assert "cannot be reached: curl: (7)" in message and "tried 5 times" in message
     assert "make mirror-downloads" in message
     assert pauses == [5, 10, 20, 40]
 
@@ -186,8 +187,8 @@ def test_a_server_that_nobody_vouches_for_is_refused(
 ) -> None:
     other = tmp_path / "other.pem"
     write_certificate(other)
-    monkeypatch.setenv("SSL_CERT_FILE", str(other))
-    assert "CERTIFICATE_VERIFY_FAILED" in fails(node_with_table(tmp_path, url))
+    monkeypatch.setenv("CURL_CA_BUNDLE", str(other))
+    assert "curl: (60) SSL certificate problem" in fails(node_with_table(tmp_path, url))
 
 
 def test_only_https_is_followed(tmp_path: Path, source: Source, url: str) -> None:
@@ -197,7 +198,7 @@ def test_only_https_is_followed(tmp_path: Path, source: Source, url: str) -> Non
         request.end_headers()
 
     source.answers = [elsewhere]
-    assert "http://127.0.0.1:1/evil is no https:// address" in fails(node_with_table(tmp_path, url))
+    assert "is no https:// address, or leads to one that is none" in fails(node_with_table(tmp_path, url))
     assert "is no https:// address" in fails(node_with_table(tmp_path, "http://127.0.0.1:1"))
 
 
@@ -207,7 +208,8 @@ def test_the_environments_proxy_is_used(
     """The proxy answers the request for a tunnel, so that it must have been asked."""
     with served(body(b"", 502)) as proxy:
         monkeypatch.setenv("https_proxy", proxy)
-        assert "Tunnel connection failed" in fails(node_with_table(tmp_path, url))
+        message = fails(node_with_table(tmp_path, url))
+        assert "cannot be reached" in message and "501" in message
 
 
 def test_a_full_disk_says_so(tmp_path: Path, url: str) -> None:
@@ -217,7 +219,7 @@ def test_a_full_disk_says_so(tmp_path: Path, url: str) -> None:
     partial.parent.mkdir(parents=True)
     partial.symlink_to("/dev/full")
     message = fails(node)
-    assert "the disk is full: no space left for" in message and "larger ebs_gib" in message
+    assert "the disk is full" in message and "larger ebs_gib" in message
 
 
 def test_from_the_clusters_bucket(tmp_path: Path, stand_ins: StandIns) -> None:
@@ -281,6 +283,19 @@ def test_an_architecture_that_is_not_in_the_table(tmp_path: Path, monkeypatch: p
         downloads.find_image(node, "dcgm-exporter")
 
 
-def test_a_server_that_drips_is_left(tmp_path: Path, url: str, pauses: list[float], monkeypatch: Any) -> None:
-    monkeypatch.setattr(transfer, "SECONDS_PER_TRY", -1)
-    assert "bytes in -1 s, then given up; tried 5 times" in fails(node_with_table(tmp_path, url))
+def test_a_server_that_drips_is_left(
+    tmp_path: Path, source: Source, url: str, pauses: list[float], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(transfer, "SECONDS_PER_TRY", 1)
+
+    def drip(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", "2")
+        request.end_headers()
+        request.wfile.write(b"x")
+        request.wfile.flush()
+        time.sleep(1.5)
+
+    source.answers = [drip]
+    message = fails(node_with_table(tmp_path, url))
+    assert "curl: (28)" in message and "tried 5 times" in message

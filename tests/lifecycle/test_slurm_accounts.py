@@ -114,11 +114,6 @@ def test_a_refusal_fails_with_what_slurm_says(folder: Path, slurm: SlurmCommands
         apply(folder, [TOP])
 
 
-def test_accounts_in_a_circle_fail(folder: Path) -> None:
-    with pytest.raises(SetupError, match="each other's parents: esm2, top"):
-        apply(folder, [ESM2, {**TOP, "parent": "esm2"}])
-
-
 def test_shares_and_accounts_without_effect_are_warnings(folder: Path, slurm: SlurmCommands) -> None:
     slurm.configure(AccountingStorageEnforce="none")
     _, warnings = apply(folder, [TOP, {**ESM2, "fairshare": 1}])

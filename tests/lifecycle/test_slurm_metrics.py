@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from collectors import slurm_metrics
+from collectors.text_files import format_samples
 from node_setup.failure import SetupError
 from node_setup.steps import slurm_metrics as step
 from tests.lifecycle.node import StandIns, node_of
@@ -134,7 +135,7 @@ def test_states_of_nodes(state: str, word: str) -> None:
 
 
 def test_labels_are_escaped() -> None:
-    text = slurm_metrics.format_samples([("a", {"account": 'x"\\\n'}, 1)])
+    text = format_samples([("a", {"account": 'x"\\\n'}, 1)], lambda _: False)
     assert text == '# TYPE a gauge\na{account="x\\"\\\\\\n"} 1\n'
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import socket
 import subprocess
@@ -21,20 +20,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+from collectors.text_files import repeat, write
+
 SECONDS_PER_COMMAND = 25
 NODE_PORT, GPU_PORT = 9100, 9400
 JOB_COMMENT, FIRST_JOB_PORT, NUM_JOB_PORTS = "prometheus", 10_000, 10_000
 """As ``workloads/training/tracking/metrics_port.py`` has them."""
+UNREADABLE = (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError, AttributeError)
+"""What a list that is not there or half written, and Slurm that does not answer, raise."""
 Nodes = dict[str, dict[str, str]]
 """Labels of each node, by its address."""
 
 
 def platform_nodes(resource_config: Path, groups: dict[str, Any]) -> Nodes:
-    """All instances, from resource_config.json.
-
-    Raises:
-        OSError, ValueError, KeyError, TypeError, AttributeError: if the file is not there, or half written.
-    """
+    """All instances, from resource_config.json; raises one of UNREADABLE."""
     config = json.loads(resource_config.read_text())
     nodes: Nodes = {}
     for group in config["InstanceGroups"] or []:
@@ -52,11 +51,7 @@ def platform_nodes(resource_config: Path, groups: dict[str, Any]) -> Nodes:
 
 
 def slurm_nodes() -> Nodes:
-    """The names of workers and login nodes, from slurmctld.
-
-    Raises:
-        OSError, subprocess.SubprocessError: if it does not answer.
-    """
+    """The names of workers and login nodes, from slurmctld; raises one of UNREADABLE."""
     nodes: Nodes = {}
     for line in _ask("scontrol", "--oneliner", "show", "nodes"):
         fields: dict[str, str] = dict(
@@ -110,27 +105,26 @@ def discover(resource_config: Path, groups: dict[str, Any], former: dict[str, No
     ``former`` keeps both lists from one call to the next. It stands in for one that cannot be read now: a
     file that is half written must not change the labels of all nodes.
     """
-    failures = 0
-    try:
-        former["platform"] = platform_nodes(resource_config, groups)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        print(f"{resource_config}: {type(error).__name__} {error}", file=sys.stderr, flush=True)
-        failures += 1
-    try:
-        former["slurm"] = slurm_nodes()
-    except (OSError, subprocess.SubprocessError) as error:
-        _complain("scontrol", error)
-        failures += 1
-    nodes = dict(former.get("platform", {}))
-    for address, labels in former.get("slurm", {}).items():
+    answers = 0
+    for source, read in (
+        (str(resource_config), lambda: platform_nodes(resource_config, groups)),
+        ("scontrol", slurm_nodes),
+    ):
+        try:
+            former[source] = read()
+            answers += 1
+        except UNREADABLE as error:
+            _complain(source, error)
+    nodes = dict(former.get(str(resource_config), {}))
+    for address, labels in former.get("scontrol", {}).items():
         # A login node is one of Slurm's too; what the platform calls it holds. Its name is Slurm's.
         nodes[address] = {"role": "worker", **nodes.get(address, {}), **labels}
-    return None if failures == 2 else nodes
+    return nodes if answers else None
 
 
-def _complain(program: str, error: Exception) -> None:
+def _complain(source: str, error: Exception) -> None:
     said = (getattr(error, "stderr", None) or "").strip()
-    print(f"{program}: {error} {said}".strip(), file=sys.stderr, flush=True)
+    print(f"{source}: {type(error).__name__} {error} {said}".strip(), file=sys.stderr, flush=True)
 
 
 def targets(nodes: Nodes, port: int) -> list[dict[str, Any]]:
@@ -149,14 +143,11 @@ def has_gpus(labels: dict[str, str], groups: dict[str, Any]) -> bool:
     return bool(group["role"] == "worker" and group["num_gpus"])
 
 
-def write(path: Path, text: str) -> None:
-    """Replace the file at once, and only if it would be another: Prometheus reads it when it changes."""
-    if path.is_file() and path.read_text() == text:
-        return
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text)
-    partial.chmod(0o644)
-    os.replace(partial, path)
+def write_targets(path: Path, found: list[dict[str, Any]]) -> None:
+    """Replace a list only if it would be another: Prometheus reads it when it changes."""
+    text = json.dumps(found, indent=1) + "\n"
+    if not path.is_file() or path.read_text() != text:
+        write(path, text)
 
 
 def run_once(config: dict[str, Any], output: Path, text_file: Path | None, former: dict[str, Nodes]) -> bool:
@@ -171,10 +162,10 @@ def run_once(config: dict[str, Any], output: Path, text_file: Path | None, forme
         # The list before stands: a job that has ended meanwhile does not answer.
         _complain("squeue", error)
     else:
-        write(output / "jobs.json", json.dumps(jobs, indent=1) + "\n")
+        write_targets(output / "jobs.json", jobs)
     with_gpus = {address: labels for address, labels in nodes.items() if has_gpus(labels, groups)}
     for name, found, port in (("nodes", nodes, NODE_PORT), ("gpus", with_gpus, GPU_PORT)):
-        write(output / f"{name}.json", json.dumps(targets(found, port), indent=1) + "\n")
+        write_targets(output / f"{name}.json", targets(found, port))
     if text_file:
         write(text_file, f"node_discovery_last_success_timestamp_seconds {round(time.time())}\n")
     return True
@@ -183,19 +174,13 @@ def run_once(config: dict[str, Any], output: Path, text_file: Path | None, forme
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="JSON: instance_groups, resource_config")
-    parser.add_argument(
-        "--output", type=Path, required=True, help="folder of nodes.json, gpus.json, jobs.json"
-    )
     parser.add_argument("--text-file", type=Path, help="for node_exporter: when it last went well")
-    parser.add_argument("--every-seconds", type=float, help="go on until stopped; once without it")
-    arguments = parser.parse_args()
-    config = json.loads(arguments.config.read_text())
     former: dict[str, Nodes] = {}
-    while True:
-        went_well = run_once(config, arguments.output, arguments.text_file, former)
-        if arguments.every_seconds is None:
-            return 0 if went_well else 1
-        time.sleep(arguments.every_seconds)
+
+    def run(options: argparse.Namespace) -> bool:
+        return run_once(json.loads(options.config.read_text()), options.output, options.text_file, former)
+
+    return repeat(parser, run)
 
 
 if __name__ == "__main__":

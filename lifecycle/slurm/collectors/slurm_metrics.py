@@ -16,7 +16,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timezone
-from pathlib import Path
+
+from collectors.text_files import Sample, format_samples, repeat, write
 
 SECONDS_PER_COMMAND = 25
 """slurmctld's own clients wait 10 s for each message."""
@@ -25,9 +26,22 @@ NODE_STATES = ("allocated", "down", "drained", "draining", "idle", "mixed")
 UNUSABLE = ("down", "drained", "draining", "fail", "unknown")
 NOT_WAITING = ("BeginTime", "Dependency", "JobArrayTaskLimit", "JobHeldAdmin", "JobHeldUser")
 """Reasons of pending jobs that more nodes would not help."""
-JOB_EVENTS = ("submitted", "started", "completed", "canceled", "failed")
-Sample = tuple[str, dict[str, str], float]
-"""Name, labels, value."""
+CYCLES = {
+    "Last cycle": ("slurm_scheduler_last_cycle_seconds", 1e-6),
+    "Mean cycle": ("slurm_scheduler_mean_cycle_seconds", 1e-6),
+    "Last queue length": ("slurm_scheduler_queue_length", 1),
+}
+"""Metric and unit of what sdiag says of both schedulers."""
+SCHEDULER: dict[str, tuple[str, dict[str, str]]] = {
+    "Server thread count": ("slurm_scheduler_threads", {}),
+    "Agent queue size": ("slurm_scheduler_agent_queue_size", {}),
+    # Since midnight UTC or slurmctld's start, whichever was last: a counter that begins again.
+    **{
+        f"Jobs {event}": ("slurm_scheduler_jobs_total", {"event": event})
+        for event in ("submitted", "started", "completed", "canceled", "failed")
+    },
+}
+"""Metric and labels of what sdiag says once."""
 
 
 def ask(*command: str) -> str:
@@ -140,29 +154,12 @@ def scheduler_samples() -> list[Sample]:
     main, _, backfill = ask("sdiag").partition("Backfilling stats")
     samples: list[Sample] = []
     for scheduler, text in (("main", main), ("backfill", backfill)):
-        numbers = {
-            name.strip(): int(value) for name, value in re.findall(r"^\s*([\w ]+):\s+(\d+)$", text, re.M)
-        }
-        of = {"scheduler": scheduler}
-        for key, metric, scale in (
-            ("Last cycle", "slurm_scheduler_last_cycle_seconds", 1e-6),
-            ("Mean cycle", "slurm_scheduler_mean_cycle_seconds", 1e-6),
-            ("Last queue length", "slurm_scheduler_queue_length", 1),
-        ):
-            if key in numbers:
-                samples.append((metric, of, numbers[key] * scale))
-        for key, metric in (
-            ("Server thread count", "slurm_scheduler_threads"),
-            ("Agent queue size", "slurm_scheduler_agent_queue_size"),
-        ):
-            if key in numbers:
-                samples.append((metric, {}, numbers[key]))
-        # Since midnight UTC or slurmctld's start, whichever was last: a counter that begins again.
-        samples += [
-            ("slurm_scheduler_jobs_total", {"event": event}, numbers[f"Jobs {event}"])
-            for event in JOB_EVENTS
-            if f"Jobs {event}" in numbers
-        ]
+        for key, value in re.findall(r"^\s*(\w[\w ]*):\s+(\d+)$", text, re.M):
+            if key in CYCLES:
+                metric, scale = CYCLES[key]
+                samples.append((metric, {"scheduler": scheduler}, int(value) * scale))
+            elif key in SCHEDULER:
+                samples.append((*SCHEDULER[key], int(value)))
     return samples
 
 
@@ -185,49 +182,16 @@ def collect() -> str:
             found, success = [], 0
         samples += [*found, ("slurm_collector_success", {"source": source}, success)]
     samples.append(("slurm_collector_last_run_timestamp_seconds", {}, round(time.time())))
-    return format_samples(samples)
+    return format_samples(samples, lambda name: name.endswith("_total"))
 
 
-def format_samples(samples: list[Sample]) -> str:
-    """Prometheus' text format, samples of a metric together as it demands."""
-    lines: dict[str, list[str]] = {}
-    for name, labels, value in samples:
-        inner = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
-        lines.setdefault(name, []).append(
-            f"{name}{{{inner}}} {value:.10g}" if inner else f"{name} {value:.10g}"
-        )
-    text = []
-    for name, values in sorted(lines.items()):
-        text += [f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}", *sorted(values)]
-    return "\n".join(text) + "\n"
+def main() -> int:
+    def run(options: argparse.Namespace) -> bool:
+        write(options.output, collect())
+        return True
 
-
-def _escape(label: str) -> str:
-    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def write(path: Path, text: str) -> None:
-    """Replace the file at once: a reader sees the old one or the new one, whole.
-
-    Each collector has its own: it is installed by itself, and needs nothing beside it.
-    """
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text)
-    partial.chmod(0o644)
-    os.replace(partial, path)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--every-seconds", type=float, help="go on until stopped; once without it")
-    arguments = parser.parse_args()
-    while True:
-        write(arguments.output, collect())
-        if arguments.every_seconds is None:
-            return
-        time.sleep(arguments.every_seconds)
+    return repeat(argparse.ArgumentParser(description=__doc__), run)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -58,7 +58,7 @@ def largest_local_disk(node: Node) -> str | None:
 def _wait_for_instance_store(node: Node) -> None:
     try:
         node.host.wait_for(
-            lambda: True if _instance_store_is_done(node.host) else None,
+            lambda: _instance_store_is_done(node.host),
             timeout_seconds=SECONDS_FOR_INSTANCE_STORE,
             what=f"{INSTANCE_STORE_SERVICE} is not done",
             remedy=f"see `systemctl status {INSTANCE_STORE_SERVICE}`, then apply the scripts again",

@@ -10,8 +10,8 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import tarfile
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,8 @@ from node_setup.node import Node, log
 CACHE = "/var/cache/node-setup"
 RECORDS = "/var/lib/node-setup/downloads"
 """What was installed from which archive, one file a name."""
-TRIES = 5
-FIRST_PAUSE_SECONDS = 5
-"""Doubled after each try: 75 s in all, for a network or a proxy that comes up beside this script."""
+PAUSES_SECONDS = (5, 10, 20, 40)
+"""After each try but the last, for a network or a proxy that comes up beside this script."""
 CHUNK_BYTES = 1 << 20
 DOWNLOADS_PREFIX = "downloads"
 """Of the artifact bucket; ``make mirror-downloads`` fills it."""
@@ -117,19 +116,20 @@ def install_binaries(node: Node, name: str, binaries: tuple[str, ...]) -> bool:
     """
     download = find_download(node, name)
     record = node.host.path(f"{RECORDS}/{name}.json")
-    if _recorded(record) == _installed(node, download, binaries):
-        return False
+    with contextlib.suppress(OSError, ValueError):
+        if json.loads(record.read_text()) == _installed(node, download, binaries):
+            return False
     archive = fetch(node, name)
     try:
         for binary in binaries:
-            _extract(archive, binary, node.host.path(f"/usr/local/bin/{binary}"))
+            _extract(node, archive, binary)
     except tarfile.TarError as error:
         raise SetupError(
             f"{download.file_name} has the right checksum but is no tar archive: {error}",
             "downloads.json names a file of another kind: correct its URL",
         ) from None
     except OSError as error:
-        raise transfer.disk_error(error, "/usr/local/bin") from None
+        raise transfer.cannot_write("/usr/local/bin", str(error)) from None
     finally:
         archive.unlink(missing_ok=True)
     node.host.write_text(
@@ -154,22 +154,21 @@ def _table(node: Node) -> dict[str, Any]:
 
 def _transfer(node: Node, download: Download, partial: Path) -> None:
     """Raise SetupError of the last try, or of the first one that another cannot mend."""
-    pause = FIRST_PAUSE_SECONDS
-    for attempt in range(1, TRIES + 1):
+    for pause in (*PAUSES_SECONDS, None):
         try:
             if node.settings.downloads == "internet":
-                transfer.from_internet(download.url, partial)
+                transfer.from_internet(node.host, download.url, partial)
             else:
                 bucket = node.deployment.artifact_bucket
                 uri = f"s3://{bucket}/{DOWNLOADS_PREFIX}/{download.file_name}"
                 transfer.from_s3(node.host, uri, partial, region=node.settings.region)
             return
         except transfer.PassingFault as fault:
-            if attempt == TRIES:
-                raise SetupError(f"{fault.problem}; tried {TRIES} times", fault.remedy) from None
+            if pause is None:
+                tries = len(PAUSES_SECONDS) + 1
+                raise SetupError(f"{fault.problem}; tried {tries} times", fault.remedy) from None
             log(f"  {fault.problem}; trying again in {pause} s")
-        node.host.sleep(pause)
-        pause *= 2
+            node.host.sleep(pause)
 
 
 def _check(node: Node, download: Download, partial: Path) -> None:
@@ -177,8 +176,10 @@ def _check(node: Node, download: Download, partial: Path) -> None:
     if found == download.sha256:
         return
     source = download.url
-    remedy = "something between the node and its source, such as a proxy, changes files; or the release was "
-    remedy += "replaced: find out before correcting downloads.json"
+    remedy = (
+        "something between the node and its source, such as a proxy, changes files; or the release was "
+        "replaced: find out before correcting downloads.json"
+    )
     if node.settings.downloads != "internet":
         source = f"{download.file_name} in bucket {node.deployment.artifact_bucket}"
         remedy = "somebody changed the copy: delete it there, and run `make mirror-downloads` again"
@@ -189,13 +190,6 @@ def _check(node: Node, download: Download, partial: Path) -> None:
     )
 
 
-def _recorded(record: Path) -> Any:
-    try:
-        return json.loads(record.read_text())
-    except (OSError, ValueError):
-        return None
-
-
 def _installed(node: Node, download: Download, binaries: tuple[str, ...]) -> dict[str, Any]:
     """The archive and what is in place of its programs, whoever put it there."""
     places = {binary: node.host.path(f"/usr/local/bin/{binary}") for binary in binaries}
@@ -203,25 +197,16 @@ def _installed(node: Node, download: Download, binaries: tuple[str, ...]) -> dic
     return {"version": download.version, "archive": download.sha256, "programs": sums}
 
 
-def _extract(archive: Path, binary: str, target: Path) -> None:
-    """Read one program, by its name in the archive's top folder; the archive's paths are never written to."""
+def _extract(node: Node, archive: Path, binary: str) -> None:
+    """Install one program, by its name in the top folder; the archive's paths are never written to."""
     with tarfile.open(archive) as tar:
         for member in tar:
             parts = member.name.removeprefix("./").split("/")
             if len(parts) == 2 and parts[1] == binary and member.isreg():
                 content = tar.extractfile(member)
                 assert content is not None
-                target.parent.mkdir(parents=True, exist_ok=True)
-                handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{binary}.")
-                try:
-                    with os.fdopen(handle, "wb") as file:
-                        while chunk := content.read(CHUNK_BYTES):
-                            file.write(chunk)
-                    os.chmod(partial, 0o755)
-                    os.replace(partial, target)
-                finally:
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(partial)
+                with node.host.replaced(f"/usr/local/bin/{binary}", mode=0o755) as file:
+                    shutil.copyfileobj(content, file)
                 return
     raise SetupError(
         f"{archive.name} has no program {binary}", "downloads.json names another file: correct its URL"

@@ -114,10 +114,7 @@ def _make_folders(node: Node) -> None:
     parents = " ".join(f"{disk}/enroot" for disk in ours)
     for parent in parents.split():
         make_root_folder(node.host, parent)  # before the unit gives its folders to all
-    changed = node.install_unit(
-        UNIT, lambda text: text.replace("@PARENTS@", parents).replace("@FOLDERS@", " ".join(folders))
-    )
-    if changed:
+    if node.install_unit(UNIT, parents=parents, folders=" ".join(folders)):
         node.host.run("systemctl", "daemon-reload")
     node.host.run("systemctl", "enable", "--quiet", UNIT)
     node.host.run("systemctl", "restart", UNIT)

@@ -7,10 +7,10 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from node_setup.failure import SetupError
 
@@ -113,11 +113,19 @@ class Host:
             changed = (target.stat().st_mode & 0o7777) != mode
             target.chmod(mode)
             return changed
+        with self.replaced(path, mode) as file:
+            file.write(text.encode())
+        return True
+
+    @contextlib.contextmanager
+    def replaced(self, path: str | Path, mode: int) -> Iterator[IO[bytes]]:
+        """Open a file to write, which takes its place when it is whole; after a failure nothing is left."""
+        target = self.path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
-            with os.fdopen(handle, "w") as file:
-                file.write(text)
+            with os.fdopen(handle, "wb") as file:
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             os.chmod(partial, mode)
@@ -125,23 +133,22 @@ class Host:
         except BaseException:
             Path(partial).unlink(missing_ok=True)
             raise
-        return True
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds * self.patience)
 
     def wait_for(
         self,
-        look: Callable[[], Found | None],
+        look: Callable[[], Found],
         *,
         timeout_seconds: float,
         what: str,
-        remedy: str,
+        remedy: str = "",
         every_seconds: float = 5,
     ) -> Found:
-        """Look until there is something; one look at least, and one when the time is over.
+        """Look until something is found that counts as true; at least once, and once more when time is over.
 
-        A look that raises SetupError has found nothing yet; the last one's message is the one that is told.
+        A look that raises SetupError has found nothing yet. The message has the problem of the last look.
 
         Raises:
             SetupError: if nothing has come in time.
@@ -151,12 +158,10 @@ class Host:
             last_look = time.monotonic() >= deadline
             reason, advice = "", remedy
             try:
-                found = look()
+                if found := look():
+                    return found
             except SetupError as error:
-                found, reason = None, f": {error.problem}"
-                advice = error.remedy or remedy
-            if found is not None:
-                return found
+                reason, advice = f": {error.problem}", error.remedy or remedy
             if last_look:
                 raise SetupError(f"{what} after {timeout_seconds:g} s{reason}", advice)
             self.sleep(every_seconds)

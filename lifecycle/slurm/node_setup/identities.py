@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from node_setup.failure import SetupError
 from node_setup.host import Host
@@ -28,9 +29,9 @@ class Account:
     home: str
 
 
-def find_user(host: Host, key: str | int) -> Account | None:
-    """The user of this name or number, whichever database has it."""
-    found = _entry(host, "passwd", key)
+def find_user(host: Host, name: str) -> Account | None:
+    """The user of this name, whichever database has it."""
+    found = _entry(host, "passwd", name)
     return Account(found[0], int(found[2]), int(found[3]), found[5]) if found else None
 
 
@@ -51,37 +52,32 @@ def bring_group(node: Node, group: UserGroup) -> None:
     Raises:
         SetupError: if its name or its number is another group's.
     """
-    named, numbered = _entry(node.host, "group", group.name), _entry(node.host, "group", group.gid)
-    if named and int(named[2]) != group.gid:
-        raise SetupError(
-            f"group {group.name} has gid {named[2]} on this node, and {group.gid} in the cluster file",
-            f"write gid {named[2]} or another name into the cluster file; a group's number cannot "
-            "change, since files have it",
-        )
-    if numbered and numbered[0] != group.name:
-        raise SetupError(
-            f"gid {group.gid} of group {group.name} is group {numbered[0]}'s on this node",
-            "give the group another gid in the cluster file",
-        )
-    if not named:
+    if not _check_number(node.host, "group", group.name, group.gid):
         node.host.run("groupadd", "--gid", str(group.gid), group.name)
         node.changed(f"group {group.name} ({group.gid})")
 
 
 def check_user(host: Host, user: User) -> None:
     """Raise SetupError if the user's name or number is another user's on this node."""
-    named, numbered = find_user(host, user.name), find_user(host, user.uid)
-    if named and named.uid != user.uid:
+    _check_number(host, "user", user.name, user.uid)
+
+
+def _check_number(host: Host, kind: Literal["user", "group"], name: str, number: int) -> bool:
+    """Whether the name is there; SetupError if it or its number belongs to another user or group."""
+    database, number_kind = ("passwd", "uid") if kind == "user" else ("group", "gid")
+    named, numbered = _entry(host, database, name), _entry(host, database, number)
+    if named and int(named[2]) != number:
         raise SetupError(
-            f"user {user.name} has uid {named.uid} on this node, and {user.uid} in the cluster file",
-            f"write uid {named.uid} or another name into the cluster file; a user's number cannot "
+            f"{kind} {name} has {number_kind} {named[2]} on this node, and {number} in the cluster file",
+            f"write {number_kind} {named[2]} or another name into the cluster file; a {kind}'s number cannot "
             "change, since files have it",
         )
-    if numbered and numbered.name != user.name:
+    if numbered and numbered[0] != name:
         raise SetupError(
-            f"uid {user.uid} of user {user.name} is user {numbered.name}'s on this node",
-            "give the user another uid in the cluster file",
+            f"{number_kind} {number} of {kind} {name} is {kind} {numbered[0]}'s on this node",
+            f"give the {kind} another {number_kind} in the cluster file",
         )
+    return named is not None
 
 
 def bring_user(node: Node, user: User, gid: int, home: str) -> None:

@@ -33,7 +33,7 @@ def only_run(host: Host) -> Iterator[None]:
     """
     with open_lock(host, LOCK) as file:
         host.wait_for(
-            lambda: take(file) or None,
+            lambda: take(file),
             timeout_seconds=SECONDS_FOR_OTHER_RUN,
             what=f"another run of this script still holds {LOCK}",
             remedy=f"`fuser {LOCK}` shows its process: see in the log what it waits for",

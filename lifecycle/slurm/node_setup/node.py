@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -48,7 +47,19 @@ class Node:
             self.changed(path)
         return changed
 
-    def install_unit(self, name: str, replace: Callable[[str], str] = lambda text: text) -> bool:
+    def template(self, name: str, **values: str) -> str:
+        """Text of a file of the bundle, with each value in the place of its mark: ``url`` for @URL@."""
+        text = (self.files / name).read_text()
+        for mark, value in values.items():
+            text = text.replace(f"@{mark.upper()}@", value)
+        return text
+
+    def install_unit(self, name: str, **values: str) -> bool:
         """Install ``units/<name>`` as a unit of systemd; the caller reloads, enables and starts it."""
-        text = replace((self.files / "units" / name).read_text())
-        return self.install(f"/etc/systemd/system/{name}", text)
+        return self.install(f"/etc/systemd/system/{name}", self.template(f"units/{name}", **values))
+
+    def remove(self, path: str) -> None:
+        """Remove a file of the system; counts as a change if it was there."""
+        if self.host.path(path).exists():
+            self.host.path(path).unlink()
+            self.changed(f"{path}: removed")

@@ -12,12 +12,15 @@ TEXT_FILES = "/var/lib/node_exporter/textfile"
 """Where node_exporter looks for metrics of others."""
 
 
-def keep_running(node: Node, unit: str, *, changed: bool) -> None:
-    """Have a unit start at every boot and run now, of its newest version if ``changed``.
+def run_unit(node: Node, unit: str, *, changed: bool = False, **values: str) -> None:
+    """Install a unit, have it start at every boot and run now; restart it if it, or what it runs, changed.
+
+    ``values`` are those of the marks in its template.
 
     Raises:
         SetupError: if it does not start, with the end of its log.
     """
+    changed |= node.install_unit(unit, **values)
     if changed:
         node.host.run("systemctl", "daemon-reload")
     if node.host.try_run("systemctl", "is-enabled", "--quiet", unit).status != 0:
@@ -87,21 +90,18 @@ def run_collector(
         SetupError: if it writes none in time, with the end of its log.
     """
     unit = f"{name.replace('_', '-')}.service"
-    changed = install_program(node, name)
-    changed |= node.install_unit(unit)
     written = node.host.path(f"{TEXT_FILES}/{name}.prom")
-    keep_running(node, unit, changed=changed)
+    run_unit(node, unit, changed=install_program(node, name))
 
-    def look() -> str | None:
+    def look() -> str:
         text = written.read_text() if written.is_file() else ""
-        return text if is_good(text) else None
+        return text if is_good(text) else ""
 
     try:
         return node.host.wait_for(
             look,
             timeout_seconds=timeout_seconds,
             what=f"{unit} has no numbers in {TEXT_FILES}/{name}.prom",
-            remedy="",
         )
     except SetupError as error:
         raise SetupError(
@@ -111,5 +111,7 @@ def run_collector(
 
 
 def install_program(node: Node, name: str) -> bool:
-    """Put a collector where its unit starts it; whether it is another one than before."""
-    return node.install(f"{FOLDER}/{name}.py", (node.files / "collectors" / f"{name}.py").read_text())
+    """Install a collector where its unit starts it, and what it imports; whether any of it changed."""
+    shared = "collectors/text_files.py"
+    changed = node.install(f"{FOLDER}/{shared}", node.template(shared))
+    return node.install(f"{FOLDER}/{name}.py", node.template(f"collectors/{name}.py")) or changed

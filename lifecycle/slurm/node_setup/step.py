@@ -60,25 +60,23 @@ def run_steps(steps: Sequence[Step], node: Node, results: list[StepResult]) -> N
         node.changes = []
         before = len(node.warnings)
         start = time.monotonic()
+        error = None
         try:
             step.apply(node)
-        except BaseException as error:
-            results.append(_result(step, node, start, before, error=described(error)))
+        except BaseException as failure:
+            error = described(failure)
             raise
-        result = _result(step, node, start, before, error=None)
-        results.append(result)
+        finally:
+            result = StepResult(
+                name=step.name,
+                seconds=round(time.monotonic() - start, 3),
+                changes=tuple(node.changes),
+                warnings=tuple(node.warnings[before:]),
+                error=error,
+            )
+            results.append(result)
         changes = f"{len(result.changes)} changes" if len(result.changes) != 1 else "1 change"
         log(f"step {number}/{len(steps)} {step.name}: ok, {changes}, {result.seconds:.1f} s")
-
-
-def _result(step: Step, node: Node, start: float, before: int, *, error: str | None) -> StepResult:
-    return StepResult(
-        name=step.name,
-        seconds=round(time.monotonic() - start, 3),
-        changes=tuple(node.changes),
-        warnings=tuple(node.warnings[before:]),
-        error=error,
-    )
 
 
 def write_state(host: Host, *, bundle: str, group: str, role: str, results: list[StepResult]) -> None:

@@ -110,10 +110,15 @@ def pack_client() -> bytes:
 
 
 def plugin_folders() -> list[Path]:
-    found = re.search(r"^PluginDir\s*=\s*(\S+)", _run("scontrol", "show", "config"), re.MULTILINE)
+    return [Path(name) for name in _setting("PluginDir").split(":")]
+
+
+def _setting(name: str) -> str:
+    """What the running Slurm has for one name of its configuration."""
+    found = re.search(rf"^{name}\s*=\s*(\S+)", _run("scontrol", "show", "config"), re.MULTILINE)
     if not found:
-        raise SystemExit("scontrol show config names no PluginDir")
-    return [Path(name) for name in found[1].split(":")]
+        raise SystemExit(f"scontrol show config names no {name}")
+    return found[1]
 
 
 def needed(program: Path) -> list[tuple[str, Path]]:
@@ -125,11 +130,8 @@ def needed(program: Path) -> list[tuple[str, Path]]:
 
 def configuration_files() -> dict[str, bytes]:
     """slurm.conf and what it includes, by name; nothing of the database, which has a password."""
-    shown = _run("scontrol", "show", "config")
-    found = re.search(r"^SLURM_CONF\s*=\s*(\S+)", shown, re.MULTILINE)
-    if not found:
-        raise SystemExit("scontrol show config names no slurm.conf")
-    folder, files, queue = Path(found[1]).parent, {}, [Path(found[1]).name]
+    slurm_conf = Path(_setting("SLURM_CONF"))
+    folder, files, queue = slurm_conf.parent, {}, [slurm_conf.name]
     while queue:
         name = queue.pop()
         files[name] = (folder / name).read_bytes()

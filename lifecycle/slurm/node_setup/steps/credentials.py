@@ -13,8 +13,8 @@ CURL_COULD_NOT_CONNECT, CURL_TIMED_OUT = 7, 28
 
 def block(node: Node) -> None:
     """Install the rules as a service, so that they are there before the network at every boot."""
-    changed = node.install(SCRIPT, (node.files / "block_instance_credentials.sh").read_text(), mode=0o755)
-    changed |= node.install(f"/etc/systemd/system/{UNIT}", (node.files / UNIT).read_text())
+    changed = node.install(SCRIPT, node.template("block_instance_credentials.sh"), mode=0o755)
+    changed |= node.install(f"/etc/systemd/system/{UNIT}", node.template(UNIT))
     if changed:
         node.host.run("systemctl", "daemon-reload")
     # Always: rules that were flushed come back, rules that are there stay.

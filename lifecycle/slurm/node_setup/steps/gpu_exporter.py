@@ -9,14 +9,15 @@ from node_setup.downloads import Image, find_image
 from node_setup.endpoint import require_free_port, wait_for_metric
 from node_setup.failure import SetupError
 from node_setup.node import Node, log
-from node_setup.service import is_running, keep_running
+from node_setup.service import is_running, run_unit
 
 UNIT = "gpu-exporter.service"
 PORT = 9400
 LOCAL_NAME = "node-setup/dcgm-exporter"
 JOB_MAPPING_PROLOG = "700_dcgm_job_map_*"
 """HyperPod's, which writes the ids of jobs to /run/slurm/dcgm-job-mapping/<GPU>."""
-PULL_TRIES = 4
+PULL_PAUSES_SECONDS = (10, 20, 40)
+"""After each try but the last."""
 SECONDS_PER_PULL = 600
 SECONDS_TO_ANSWER = 180
 
@@ -31,10 +32,7 @@ def run_exporter(node: Node) -> None:
     local = f"{LOCAL_NAME}:{image.version}"
     changed = _have_image(node, image, local)
     listen = f"{node.facts.address}:{PORT}"
-    changed |= node.install_unit(
-        UNIT, lambda text: text.replace("@LISTEN@", listen).replace("@IMAGE@", local)
-    )
-    keep_running(node, UNIT, changed=changed)
+    run_unit(node, UNIT, changed=changed, listen=listen, image=local)
     answer = wait_for_metric(
         node,
         f"http://{listen}/metrics",
@@ -58,8 +56,10 @@ def run_exporter(node: Node) -> None:
 
 def _have_image(node: Node, image: Image, local: str) -> bool:
     """Have the image of the table's digest under its local name; whether it had to be fetched."""
-    recorded = node.host.path(f"/var/lib/node-setup/images/{image.name}")
-    named = node.host.try_run("docker", "image", "inspect", "--format", "{{.Id}}", local)
+    record = f"/var/lib/node-setup/images/{image.name}"
+    recorded = node.host.path(record)
+    inspect = ("docker", "image", "inspect", "--format", "{{.Id}}", local)
+    named = node.host.try_run(*inspect)
     known = recorded.read_text() if recorded.is_file() else ""
     if named.status == 0 and known == f"{image.reference} {named.output.strip()}\n":
         return False
@@ -69,8 +69,7 @@ def _have_image(node: Node, image: Image, local: str) -> bool:
     else:
         reference = _pull_mirrored(node, image)
     node.host.run("docker", "tag", reference, local)
-    image_id = node.host.run("docker", "image", "inspect", "--format", "{{.Id}}", local).strip()
-    node.host.write_text(f"/var/lib/node-setup/images/{image.name}", f"{image.reference} {image_id}\n")
+    node.host.write_text(record, f"{image.reference} {node.host.run(*inspect).strip()}\n")
     node.changed(f"image {image.name} {image.version}")
     return True
 
@@ -103,8 +102,7 @@ def _pull_mirrored(node: Node, image: Image) -> str:
 
 
 def _pull(node: Node, reference: str, env: dict[str, str] | None = None) -> None:
-    pause = 10
-    for attempt in range(1, PULL_TRIES + 1):
+    for pause in (*PULL_PAUSES_SECONDS, None):
         done = node.host.try_run(
             "docker", "pull", "--quiet", reference, timeout_seconds=SECONDS_PER_PULL, env=env
         )
@@ -116,12 +114,10 @@ def _pull(node: Node, reference: str, env: dict[str, str] | None = None) -> None
                 "see `docker info --format '{{.DockerRootDir}}'` and `df -h`; in the cluster file "
                 "node_setup.container_storage: local_disk moves it",
             )
-        if re.search(r"not found|manifest unknown|denied|unauthorized", done.said):
+        if pause is None or re.search(r"not found|manifest unknown|denied|unauthorized", done.said):
             break
-        if attempt < PULL_TRIES:
-            log(f"  {done.said}; trying again in {pause} s")
-            node.host.sleep(pause)
-            pause *= 2
+        log(f"  {done.said}; trying again in {pause} s")
+        node.host.sleep(pause)
     mirrored = "in a closed network set node_setup.downloads: artifact_bucket and run `make mirror-downloads`"
     if env is not None:
         mirrored = "run `make mirror-downloads` on a machine with internet access"

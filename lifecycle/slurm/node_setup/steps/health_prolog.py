@@ -26,14 +26,15 @@ def apply(node: Node) -> None:
     if not node.settings.health_check_prolog:
         _take_back(node, config)
         return
-    text = (node.files / "units/check_node_health.sh").read_text()
-    text = text.replace("@LUSTRE@", node.settings.lustre_mount_path)
-    hardware = node.facts.hardware
-    text = text.replace("@NUM_GPUS@", str(hardware.num_gpus))
-    text = text.replace("@NUM_NEURON_DEVICES@", str(hardware.num_neuron_devices))
+    text = node.template(
+        "units/check_node_health.sh",
+        lustre=node.settings.lustre_mount_path,
+        num_gpus=str(node.facts.hardware.num_gpus),
+        num_neuron_devices=str(node.facts.hardware.num_neuron_devices),
+    )
     node.install(CHECK, text, mode=0o755)
     folder = _folder(node, config)
-    node.install(f"{folder}/{NAME}", (node.files / "units/health_check_prolog.sh").read_text(), mode=0o755)
+    node.install(f"{folder}/{NAME}", node.template("units/health_check_prolog.sh"), mode=0o755)
     _verify(node)
 
 
@@ -69,9 +70,7 @@ def _folder(node: Node, config: dict[str, str] | None) -> str:
 def _take_back(node: Node, config: dict[str, str] | None) -> None:
     # The prolog first: without the checks it would log at every job that they are missing.
     for path in (*(f"{folder}/{NAME}" for folder in {FOLDER, *_folders(config or {})}), CHECK):
-        if node.host.path(path).exists():
-            node.host.path(path).unlink()
-            node.changed(f"{path}: removed")
+        node.remove(path)
 
 
 def _verify(node: Node) -> None:

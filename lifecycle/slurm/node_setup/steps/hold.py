@@ -33,7 +33,6 @@ def hold(node: Node) -> None:
         lambda: show_node(node.host, name),
         timeout_seconds=SECONDS_TO_BE_KNOWN,
         what=f"Slurm's controller does not know {name}",
-        remedy="",
     )
     if _is_anothers(state):
         log(f"  {name} is {state.state} already, and left so: {state.reason}")

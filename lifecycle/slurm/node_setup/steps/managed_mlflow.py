@@ -7,7 +7,7 @@ import json
 from node_setup.endpoint import http_get
 from node_setup.failure import SetupError
 from node_setup.node import Node
-from node_setup.service import install_program, keep_running, remove_units
+from node_setup.service import install_program, remove_units, run_unit
 
 UNIT = "job-credentials.service"
 PORT = 9911
@@ -27,26 +27,17 @@ def apply(node: Node) -> None:
     mlflow = node.deployment.mlflow
     if mlflow is None:
         remove_units(node, (UNIT,))
-        variables_file = node.host.path(ENVIRONMENT)
-        if variables_file.is_file():
-            variables_file.unlink()
-            node.changed(f"{ENVIRONMENT}: removed")
+        node.remove(ENVIRONMENT)
         return
-    values = {
-        "@ROLE_ARN@": mlflow.role_arn,
-        "@SESSION_NAME@": node.facts.host_name,
-        "@REGION@": node.settings.region,
-        "@PORT@": str(PORT),
-    }
-
-    def filled(text: str) -> str:
-        for mark, value in values.items():
-            text = text.replace(mark, value)
-        return text
-
-    changed = install_program(node, "job_credentials")
-    changed |= node.install_unit(UNIT, filled)
-    keep_running(node, UNIT, changed=changed)
+    run_unit(
+        node,
+        UNIT,
+        changed=install_program(node, "job_credentials"),
+        role_arn=mlflow.role_arn,
+        session_name=node.facts.host_name,
+        region=node.settings.region,
+        port=str(PORT),
+    )
     url = f"http://127.0.0.1:{PORT}/credentials"
     variables = {"MLFLOW_TRACKING_URI": mlflow.tracking_uri, "AWS_CONTAINER_CREDENTIALS_FULL_URI": url}
     node.install(ENVIRONMENT, json.dumps(variables, indent=2, sort_keys=True) + "\n")

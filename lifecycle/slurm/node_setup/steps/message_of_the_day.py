@@ -15,12 +15,11 @@ LOG = "/var/log/provision/provisioning.log"
 
 def install(node: Node) -> None:
     """Install the script that the system runs at log-in, and run it once; a warning if it is not shown."""
-    text = (node.files / "units/message_of_the_day.py").read_text()
     # JSON within a Python string: backslashes would be read twice.
     facts = json.dumps(_facts(node), indent=1).replace("\\", "\\\\")
-    text = text.replace("@FACTS@", facts).replace("@STATE@", str(node.host.path(STATE)))
+    text = node.template("units/message_of_the_day.py", facts=facts, state=str(node.host.path(STATE)))
     node.install(f"{FOLDER}/{NAME}", text, mode=0o755)
-    node.install(FOR_LOGIN_SHELLS, (node.files / "units/message_of_the_day.sh").read_text())
+    node.install(FOR_LOGIN_SHELLS, node.template("units/message_of_the_day.sh"))
     listed = node.host.try_run("run-parts", "--test", node.host.path(FOLDER))
     shown = node.host.try_run(node.host.path(FOLDER) / NAME)
     if NAME not in listed.output or node.settings.cluster_name not in shown.output:

@@ -16,7 +16,7 @@ from node_setup.endpoint import http_get
 from node_setup.facts import RESOURCE_CONFIG
 from node_setup.failure import SetupError
 from node_setup.node import Node, log
-from node_setup.service import install_program, keep_running
+from node_setup.service import install_program, run_unit
 from node_setup.slurm import configuration
 from node_setup.steps.node_exporter import PORT as NODE_PORT
 
@@ -32,6 +32,17 @@ SECONDS_TO_SEND = 120
 SHOWN_TARGETS = 5
 SLURM_ENDPOINTS = ("jobs", "nodes", "partitions", "scheduler")
 """Of slurmctld 25.11 and later. Not jobs-users-accts, whose series have no bound (Slurm's Metrics Guide)."""
+# Prometheus 3 refuses answers that do not say what they are: the protocol is named.
+_SLURM_JOB = """\
+  - job_name: slurm-{endpoint}
+    metrics_path: /metrics/{endpoint}
+    scrape_interval: 1m
+    fallback_scrape_protocol: PrometheusText0.0.4
+    static_configs:
+      - targets: [{target}]
+        labels:
+          instance: {instance}
+"""
 
 ADVICE = (
     (
@@ -82,8 +93,7 @@ def run_collector(node: Node) -> None:
     changed = install_binaries(node, "prometheus", ("prometheus", "promtool"))
     _run_discovery(node)
     changed |= _install_config(node, url)
-    changed |= node.install_unit(UNIT)
-    keep_running(node, UNIT, changed=changed)
+    run_unit(node, UNIT, changed=changed)
     remedy = f"see `journalctl --unit {UNIT}` on the controller"
     node.host.wait_for(
         lambda: http_get(f"{URL}/-/ready"),
@@ -105,12 +115,11 @@ def _run_discovery(node: Node) -> None:
     changed |= node.install(
         "/etc/node-setup/discover_nodes.json", json.dumps(config, indent=2, sort_keys=True) + "\n"
     )
-    changed |= node.install_unit(DISCOVERY_UNIT)
-    keep_running(node, DISCOVERY_UNIT, changed=changed)
+    run_unit(node, DISCOVERY_UNIT, changed=changed)
     nodes = node.host.path(NODE_LIST)
     own = f'"{node.facts.address}:{NODE_PORT}"'
     node.host.wait_for(
-        lambda: True if nodes.is_file() and own in nodes.read_text() else None,
+        lambda: nodes.is_file() and own in nodes.read_text(),
         timeout_seconds=SECONDS_TO_DISCOVER,
         what=f"{NODE_LIST} does not list this node ({node.facts.address})",
         remedy=f"see `journalctl --unit {DISCOVERY_UNIT}`, and whether {RESOURCE_CONFIG} has the address",
@@ -119,16 +128,14 @@ def _run_discovery(node: Node) -> None:
 
 def _install_config(node: Node, url: str) -> bool:
     """Put the configuration in place if Prometheus accepts it; whether it is another one than before."""
-    values = {
-        "@CLUSTER@": json.dumps(node.settings.cluster_name),
-        "@HOST_NAME@": json.dumps(node.facts.host_name),
-        "@REGION@": json.dumps(node.settings.region),
-        "@URL@": json.dumps(url),
-        "@SLURM@": _native_slurm_jobs(node),
-    }
-    text = (node.files / "units/prometheus.yml").read_text()
-    for mark, value in values.items():
-        text = text.replace(mark, value)
+    text = node.template(
+        "units/prometheus.yml",
+        cluster=json.dumps(node.settings.cluster_name),
+        host_name=json.dumps(node.facts.host_name),
+        region=json.dumps(node.settings.region),
+        url=json.dumps(url),
+        slurm=_native_slurm_jobs(node),
+    )
     candidate = node.host.path(f"{CONFIG}.candidate")
     node.host.write_text(f"{CONFIG}.candidate", text)
     try:
@@ -149,21 +156,10 @@ def _native_slurm_jobs(node: Node) -> str:
         return ""
     # A range of ports is one port for each slurmctld thread; each serves all.
     port = values.get("SlurmctldPort", "6817").split("-")[0]
-    target = json.dumps(f"{node.facts.address}:{port}")
-    lines = ["  # Slurm's own, asked for once a minute: each answer takes slurmctld's locks."]
-    for endpoint in SLURM_ENDPOINTS:
-        lines += [
-            f"  - job_name: slurm-{endpoint}",
-            f"    metrics_path: /metrics/{endpoint}",
-            "    scrape_interval: 1m",
-            # Prometheus 3 refuses answers that do not say what they are.
-            "    fallback_scrape_protocol: PrometheusText0.0.4",
-            "    static_configs:",
-            f"      - targets: [{target}]",
-            "        labels:",
-            f"          instance: {json.dumps(node.facts.host_name)}",
-        ]
-    return "\n".join(lines) + "\n"
+    target, instance = json.dumps(f"{node.facts.address}:{port}"), json.dumps(node.facts.host_name)
+    head = "  # Slurm's own, asked for once a minute: each answer takes slurmctld's locks.\n"
+    jobs = (_SLURM_JOB.format(endpoint=name, target=target, instance=instance) for name in SLURM_ENDPOINTS)
+    return head + "".join(jobs)
 
 
 def _verify_targets(node: Node, remedy: str) -> None:
@@ -194,29 +190,23 @@ def _verify_sending(node: Node, url: str) -> None:
     """Warn unless the workspace takes what it is sent now; what it once refused is over."""
     before = _remote_write()
 
-    def look() -> bool | None:
+    def look() -> bool:
         now = _remote_write()
-        if now.refused_samples > before.refused_samples:
-            return False
         # Nothing was ever refused, and the last samples sent are new: there is no need to wait for the next.
         goes_well = now.refused_samples == 0 and time.time() - now.newest_sent < SECONDS_TO_SEND
-        return True if goes_well or now.sent_bytes > before.sent_bytes else None
+        return goes_well or now.refused_samples > before.refused_samples or now.sent_bytes > before.sent_bytes
 
+    problem = ""
     try:
-        taken = node.host.wait_for(
-            look,
-            timeout_seconds=SECONDS_TO_SEND,
-            what=f"{url} has taken no metrics",
-            remedy="look again later",
-        )
+        node.host.wait_for(look, timeout_seconds=SECONDS_TO_SEND, what=f"{url} has taken no metrics")
         # A batch that is refused counts as sent a moment before it counts as failed.
         node.host.sleep(5)
-        taken = taken and _remote_write().refused_samples == before.refused_samples
+        if _remote_write().refused_samples > before.refused_samples:
+            problem = f"{url} refuses metrics"
     except SetupError as error:
-        node.warn(f"{error.problem}: {_last_complaint(node)}; {_advice(node)}")
-        return
-    if not taken:
-        node.warn(f"{url} refuses metrics: {_last_complaint(node)}; {_advice(node)}")
+        problem = error.problem
+    if problem:
+        node.warn(f"{problem}: {_last_complaint(node)}")
 
 
 def _remote_write() -> RemoteWrite:
@@ -235,14 +225,11 @@ def _remote_write() -> RemoteWrite:
 
 
 def _last_complaint(node: Node) -> str:
+    """What Prometheus' log says of sending, and what to do."""
     lines = node.host.try_run(
         *("journalctl", "--unit", UNIT, "--lines", "200", "--no-pager", "--output", "cat")
     ).output.splitlines()
     complaints = [line for line in lines if "remote" in line and re.search(r"level=(?i:warn|error)", line)]
-    return complaints[-1][-400:] if complaints else "its log says nothing of it"
-
-
-def _advice(node: Node) -> str:
-    complaint = _last_complaint(node)
+    complaint = complaints[-1][-400:] if complaints else "its log says nothing of it"
     found = (advice for pattern, advice in ADVICE if re.search(pattern, complaint))
-    return next(found, f"see `journalctl --unit {UNIT}` on the controller")
+    return f"{complaint}; {next(found, f'see `journalctl --unit {UNIT}` on the controller')}"

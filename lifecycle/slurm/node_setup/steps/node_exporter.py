@@ -5,7 +5,7 @@ from __future__ import annotations
 from node_setup.downloads import find_download, install_binaries
 from node_setup.endpoint import require_free_port, wait_for_metric
 from node_setup.node import Node
-from node_setup.service import TEXT_FILES, have_system_user, is_running, keep_running
+from node_setup.service import TEXT_FILES, have_system_user, is_running, run_unit
 
 UNIT = "node-exporter.service"
 PORT = 9100
@@ -20,8 +20,7 @@ def run_exporter(node: Node) -> None:
         require_free_port(node, PORT, "metrics of the node")
     changed = install_binaries(node, "node_exporter", ("node_exporter",))
     listen = f"{node.facts.address}:{PORT}"
-    changed |= node.install_unit(UNIT, lambda text: text.replace("@LISTEN@", listen))
-    keep_running(node, UNIT, changed=changed)
+    run_unit(node, UNIT, changed=changed, listen=listen)
     version = find_download(node, "node_exporter").version
     wait_for_metric(
         node,

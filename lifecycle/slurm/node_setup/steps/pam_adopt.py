@@ -118,9 +118,7 @@ def _take_back(node: Node) -> None:
     if sshd.is_file() and BEGIN in (text := sshd.read_text()):
         node.install(SSHD, without_adoption(text))
     for path in (ACCESS, SESSION):
-        if node.host.path(path).exists():
-            node.host.path(path).unlink()
-            node.changed(f"{path}: removed")
+        node.remove(path)
 
 
 def _find_module(node: Node) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 
 from node_setup.failure import SetupError
 from node_setup.node import Node
@@ -42,8 +43,11 @@ def apply(node: Node) -> None:
     config = configuration(node.host)
     cluster = config.get("ClusterName", "").lower()
     known = _known(node, cluster)
-    for account in _parents_first(node.settings.accounts):
-        _bring_account(node, cluster, account, known)
+    accounts = {account.name: account for account in node.settings.accounts}
+    parents = {name: {account.parent} & set(accounts) for name, account in accounts.items()}
+    # Parents come first; the cluster file has no circles (config/rules/access.py).
+    for name in TopologicalSorter(parents).static_order():
+        _bring_account(node, cluster, accounts[str(name)], known)
     users = {user.name: user for user in node.settings.users if user.account}
     for user in users.values():
         _bring_user(node, cluster, user, known)
@@ -73,21 +77,6 @@ def _show(node: Node, *what: str) -> list[list[str]]:
 def _change(node: Node, *what: str) -> None:
     node.host.run("sacctmgr", "--immediate", *what, remedy=REMEDY)
     node.changed(f"sacctmgr {' '.join(what)}")
-
-
-def _parents_first(accounts: tuple[Account, ...]) -> list[Account]:
-    ordered: list[Account] = []
-    names = {account.name for account in accounts}
-    while len(ordered) < len(accounts):
-        placed = {account.name for account in ordered}
-        ready = [
-            a for a in accounts if a.name not in placed and (a.parent in placed or a.parent not in names)
-        ]
-        if not ready:
-            circle = ", ".join(sorted(names - placed))
-            raise SetupError(f"accounts are each other's parents: {circle}", "correct the cluster file")
-        ordered += ready
-    return ordered
 
 
 def _bring_account(node: Node, cluster: str, account: Account, known: Known) -> None:

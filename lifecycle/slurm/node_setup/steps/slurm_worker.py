@@ -138,7 +138,7 @@ def verify_pyxis(node: Node) -> None:
     node.host.run("systemctl", "restart", "slurmd", remedy=remedy)
     node.changed("slurmd: restarted, to fetch plugstack.conf again")
     node.host.wait_for(
-        lambda: pyxis.srun_knows(node.host) or None,
+        lambda: pyxis.srun_knows(node.host),
         timeout_seconds=SECONDS_TO_FETCH,
         what=f"{problem}, even with slurmd restarted,",
         remedy=remedy,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from node_setup.node import Node, log
 from node_setup.root_folder import make_root_folder
-from node_setup.service import FOLDER, keep_running, last_log_lines, remove_units
+from node_setup.service import FOLDER, last_log_lines, remove_units, run_unit
 from node_setup.settings import Studio, StudioDeployment
 
 PARTITIONS = "studio-partitions.service"
@@ -26,7 +26,8 @@ def apply(node: Node) -> None:
         return
     if studio and deployment:
         # Of this name on no other cluster: config/studio_people.py says why.
-        node.install(f"{FOLDER}/studio_submit_{node.settings.cluster_name}.py", _program(node, "submit"))
+        program = f"{FOLDER}/studio_submit_{node.settings.cluster_name}.py"
+        node.install(program, node.template("studio/submit.py"))
         _bring_folders(node, studio)
         _answer_requests(node, deployment)
     _let_log_in(node, deployment if studio and studio.login_spaces else None)
@@ -35,7 +36,7 @@ def apply(node: Node) -> None:
 
 
 def _bring_folders(node: Node, studio: Studio) -> None:
-    changed = node.install(f"{FOLDER}/studio_partitions.py", _program(node, "partitions"))
+    changed = node.install(f"{FOLDER}/studio_partitions.py", node.template("studio/partitions.py"))
     root = f"{node.settings.lustre_mount_path}/{SUBFOLDER}"
     make_root_folder(node.host, root)
     if studio.partitions == "shared":
@@ -56,14 +57,14 @@ def _bring_folders(node: Node, studio: Studio) -> None:
 def _answer_requests(node: Node, deployment: StudioDeployment) -> None:
     if deployment.requests_url is None or deployment.acknowledgements_url is None:
         return
-    values = {
-        "@ROOT@": f"{node.settings.lustre_mount_path}/{SUBFOLDER}",
-        "@REQUESTS@": deployment.requests_url,
-        "@ACKNOWLEDGEMENTS@": deployment.acknowledgements_url,
-        "@REGION@": node.settings.region,
-    }
-    changed = node.install_unit(PARTITIONS, lambda text: _filled(text, values))
-    keep_running(node, PARTITIONS, changed=changed)
+    run_unit(
+        node,
+        PARTITIONS,
+        root=f"{node.settings.lustre_mount_path}/{SUBFOLDER}",
+        requests=deployment.requests_url,
+        acknowledgements=deployment.acknowledgements_url,
+        region=node.settings.region,
+    )
 
 
 def _let_log_in(node: Node, deployment: StudioDeployment | None) -> None:
@@ -74,25 +75,14 @@ def _let_log_in(node: Node, deployment: StudioDeployment | None) -> None:
     if deployment is None or deployment.login_secret is None:
         remove_units(node, (LOGIN_TIMER, LOGIN))
         return
-    values = {
-        "@BUCKET@": node.deployment.artifact_bucket,
-        "@SECRET@": deployment.login_secret,
-        "@REGION@": node.settings.region,
-    }
-    node.install(f"{FOLDER}/studio_login_bundle.py", _program(node, "login_bundle"))
-    changed = node.install_unit(LOGIN, lambda text: _filled(text, values))
-    changed |= node.install_unit(LOGIN_TIMER)
-    keep_running(node, LOGIN_TIMER, changed=changed)
+    node.install(f"{FOLDER}/studio_login_bundle.py", node.template("studio/login_bundle.py"))
+    changed = node.install_unit(
+        LOGIN,
+        bucket=node.deployment.artifact_bucket,
+        secret=deployment.login_secret,
+        region=node.settings.region,
+    )
+    run_unit(node, LOGIN_TIMER, changed=changed)
     done = node.host.try_run("systemctl", "start", LOGIN, timeout_seconds=SECONDS_TO_PUBLISH)
     if done.status != 0:
         node.warn(f"nothing is published for login spaces of Studio: {last_log_lines(node, LOGIN)}")
-
-
-def _program(node: Node, name: str) -> str:
-    return (node.files / "studio" / f"{name}.py").read_text()
-
-
-def _filled(text: str, values: dict[str, str]) -> str:
-    for mark, value in values.items():
-        text = text.replace(mark, value)
-    return text

@@ -75,11 +75,8 @@ def _write_record(node: Node, names: set[str]) -> None:
 def _allow_sudo(node: Node) -> None:
     """Administrators by name: Ubuntu's group sudo asks for a password, which nobody here has."""
     admins = sorted(user.name for user in node.settings.users if user.admin)
-    path = node.host.path(SUDOERS)
     if not admins:
-        if path.exists():
-            path.unlink()
-            node.changed(f"{SUDOERS}: removed")
+        node.remove(SUDOERS)
         return
     text = SUDOERS_HEAD + "".join(f"{name} ALL=(ALL:ALL) NOPASSWD: ALL\n" for name in admins)
     # A file with a mistake in it ends all sudo on the node.

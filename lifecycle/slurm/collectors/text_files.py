@@ -1,0 +1,49 @@
+"""What collectors share: the form of metrics as text, and files that readers see whole."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+Sample = tuple[str, dict[str, str], float]
+"""Name, labels, value."""
+
+
+def format_samples(samples: list[Sample], is_counter: Callable[[str], bool]) -> str:
+    """Prometheus' text format, samples of a metric together as it demands."""
+    lines: dict[str, list[str]] = {}
+    for name, labels, value in samples:
+        inner = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
+        number = str(value) if isinstance(value, int) else f"{value:.10g}"
+        lines.setdefault(name, []).append(f"{name}{{{inner}}} {number}" if inner else f"{name} {number}")
+    text = []
+    for name, values in sorted(lines.items()):
+        text += [f"# TYPE {name} {'counter' if is_counter(name) else 'gauge'}", *sorted(values)]
+    return "\n".join(text) + "\n"
+
+
+def _escape(label: str) -> str:
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def write(path: Path, text: str) -> None:
+    """Replace the file at once: a reader sees the old one or the new one, whole."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text)
+    partial.chmod(0o644)
+    os.replace(partial, path)
+
+
+def repeat(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], bool]) -> int:
+    """Run with the options of the command line, once or until stopped; returns the exit status."""
+    parser.add_argument("--output", type=Path, required=True, help="file or folder to write")
+    parser.add_argument("--every-seconds", type=float, help="repeat until stopped; once without it")
+    options = parser.parse_args()
+    while True:
+        went_well = run(options)
+        if options.every_seconds is None:
+            return 0 if went_well else 1
+        time.sleep(options.every_seconds)

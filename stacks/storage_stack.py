@@ -93,7 +93,7 @@ class StorageStack(Stack):
                     else "destroy"
                 ),
             )
-        self.image_repository = TrainingImageRepository(self, "TrainingImage", cluster=cluster, key=self.key)
+        self.image_repository = training_image_repository(self, cluster, self.key)
         self.alerts = None
         if cluster.observability:
             self.alerts = AlertTopic(
@@ -145,38 +145,33 @@ def _removal_of_key(cluster: Cluster) -> Removal:
     return "retain" if "retain" in kept else "destroy"
 
 
-class TrainingImageRepository(Construct):
-    """ECR repository ``<cluster name>/training`` of images: a tag is never moved, every push is scanned.
+def training_image_repository(scope: Construct, cluster: Cluster, key: kms.IKey | None) -> ecr.Repository:
+    """Create the ECR repository ``<cluster name>/training`` of images.
 
-    Nodes without a way to the internet find copies of the other images that they run in it.
+    A tag is never moved, and every push is scanned. Nodes without a way to the internet find copies of the other images that they run in it.
 
     It goes with its stack, images included: they can be built again, and a repository that was kept would
     collide with the next one by name.
     """
-
-    def __init__(
-        self, scope: Construct, construct_id: str, *, cluster: Cluster, key: kms.IKey | None
-    ) -> None:
-        super().__init__(scope, construct_id)
-        self.repository = ecr.Repository(
-            self,
-            "Repository",
-            repository_name=resource_names.image_repository(cluster),
-            image_tag_mutability=ecr.TagMutability.IMMUTABLE,
-            image_scan_on_push=True,
-            encryption=ecr.RepositoryEncryption.KMS if key else ecr.RepositoryEncryption.AES_256,
-            encryption_key=key,
-            removal_policy=RemovalPolicy.DESTROY,
-            empty_on_delete=True,
-            lifecycle_rules=[
-                # First: "An image that matches the tagging requirements of a rule cannot be expired by a rule
-                # with a lower priority" (ECR user guide), here for being among the oldest.
-                ecr.LifecycleRule(
-                    rule_priority=1, tag_prefix_list=[MIRRORED_TAGS], max_image_count=KEPT_MIRRORED
-                ),
-                ecr.LifecycleRule(
-                    rule_priority=2, tag_status=ecr.TagStatus.UNTAGGED, max_image_age=Duration.days(7)
-                ),
-                ecr.LifecycleRule(rule_priority=3, tag_status=ecr.TagStatus.ANY, max_image_count=KEPT_IMAGES),
-            ],
-        )
+    return ecr.Repository(
+        Construct(scope, "TrainingImage"),
+        "Repository",
+        repository_name=resource_names.image_repository(cluster),
+        image_tag_mutability=ecr.TagMutability.IMMUTABLE,
+        image_scan_on_push=True,
+        encryption=ecr.RepositoryEncryption.KMS if key else ecr.RepositoryEncryption.AES_256,
+        encryption_key=key,
+        removal_policy=RemovalPolicy.DESTROY,
+        empty_on_delete=True,
+        lifecycle_rules=[
+            # First: "An image that matches the tagging requirements of a rule cannot be expired by a rule
+            # with a lower priority" (ECR user guide), here for being among the oldest.
+            ecr.LifecycleRule(
+                rule_priority=1, tag_prefix_list=[MIRRORED_TAGS], max_image_count=KEPT_MIRRORED
+            ),
+            ecr.LifecycleRule(
+                rule_priority=2, tag_status=ecr.TagStatus.UNTAGGED, max_image_age=Duration.days(7)
+            ),
+            ecr.LifecycleRule(rule_priority=3, tag_status=ecr.TagStatus.ANY, max_image_count=KEPT_IMAGES),
+        ],
+    )

@@ -6,8 +6,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from aws_cdk import Duration, custom_resources
+from aws_cdk import CustomResource, Duration, custom_resources
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
@@ -27,7 +28,7 @@ class ResourceProvider(Construct):
     """Provider of custom resources: ``on_event`` of ``functions/<name>/index.py`` starts the work, and
     ``is_complete`` is called until it returns true.
 
-    A resource has ``service_token``. ``files`` are texts to lie beside the code; ``contents`` names these and
+    ``files`` are texts to lie beside the code; ``contents`` names these and
     the code, for resources that are to be updated when one of them changes.
     """
 
@@ -77,8 +78,25 @@ class ResourceProvider(Construct):
             log_group=log_group,
             disable_waiter_state_machine_logging=True,
         )
-        self.service_token = provider.service_token
+        self._service_token = provider.service_token
         acknowledge_provider(self)
+
+    def resource(
+        self,
+        scope: Construct,
+        construct_id: str,
+        kind: str,
+        properties: Mapping[str, Any],
+        wait: Duration = WAIT,
+    ) -> CustomResource:
+        """Create a resource for which the function has ``wait`` from its first call on."""
+        return CustomResource(
+            scope,
+            construct_id,
+            resource_type=f"Custom::HyperPod{kind}",
+            service_token=self._service_token,
+            properties={**properties, "TimeoutSeconds": wait.to_seconds()},
+        )
 
 
 def function_role(

@@ -54,9 +54,11 @@ class StorageStack(Stack):
             network=network,
             key=self.key,
         )
-        self.home = None
-        if storage.home:
-            self.home = HomeFileSystem(self, "Home", settings=storage.home, network=network, key=self.key)
+        self.home = (
+            HomeFileSystem(self, "Home", settings=storage.home, network=network, key=self.key)
+            if storage.home
+            else None
+        )
 
         access_logs = access_log_bucket(self, "AccessLogs")
         self.data_bucket = private_bucket(
@@ -94,16 +96,16 @@ class StorageStack(Stack):
                 ),
             )
         self.image_repository = training_image_repository(self, cluster, self.key)
-        self.alerts = None
-        if cluster.observability:
-            self.alerts = AlertTopic(
-                self, "Alerts", cluster=cluster, settings=cluster.observability, key=self.key
-            )
-        self.metrics = None
-        if cluster.prometheus:
-            self.metrics = MetricsWorkspace(
-                self, "Metrics", cluster=cluster, key=self.key, alerts=self.alerts
-            )
+        self.alerts = (
+            AlertTopic(self, "Alerts", cluster=cluster, settings=cluster.observability, key=self.key)
+            if cluster.observability
+            else None
+        )
+        self.metrics = (
+            MetricsWorkspace(self, "Metrics", cluster=cluster, key=self.key, alerts=self.alerts)
+            if cluster.prometheus
+            else None
+        )
         self.mlflow = None
         if cluster.mlflow:
             self.mlflow = ManagedMlflow(
@@ -148,7 +150,8 @@ def _removal_of_key(cluster: Cluster) -> Removal:
 def training_image_repository(scope: Construct, cluster: Cluster, key: kms.IKey | None) -> ecr.Repository:
     """Create the ECR repository ``<cluster name>/training`` of images.
 
-    A tag is never moved, and every push is scanned. Nodes without a way to the internet find copies of the other images that they run in it.
+    A tag is never moved, and every push is scanned. Nodes without a way to the internet find copies of the
+    other images that they run in it.
 
     It goes with its stack, images included: they can be built again, and a repository that was kept would
     collide with the next one by name.

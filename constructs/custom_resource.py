@@ -48,7 +48,6 @@ class ResourceProvider(Construct):
         files = files or {}
         self.contents = f"functions/{content_hash(FUNCTIONS / name, files)}"
         role = function_role(self, "Role", description=description, statements=statements, log=log)
-        log_group = logs.LogGroup.from_log_group_arn(self, "Log", log.attr_arn)
         with TemporaryDirectory(prefix=f"{name}-") as temporary:
             folder = Path(temporary) / name
             shutil.copytree(FUNCTIONS / name, folder, ignore=shutil.ignore_patterns(*IGNORED))
@@ -64,7 +63,7 @@ class ResourceProvider(Construct):
                     code=code,
                     handler=handler,
                     role=role,
-                    log_group=log_group,
+                    log=log,
                 )
                 for construct_id, handler in (("OnEvent", "on_event"), ("IsComplete", "is_complete"))
             )
@@ -75,7 +74,7 @@ class ResourceProvider(Construct):
             is_complete_handler=is_complete,
             query_interval=query_interval,
             total_timeout=GIVE_UP,
-            log_group=log_group,
+            log_group=logs.LogGroup.from_log_group_arn(self, "Log", log.attr_arn),
             disable_waiter_state_machine_logging=True,
         )
         self._service_token = provider.service_token
@@ -132,7 +131,7 @@ def python_function(
     code: lambda_.Code,
     handler: str,
     role: iam.IRole,
-    log_group: logs.ILogGroup,
+    log: logs.CfnLogGroup,
     environment: Mapping[str, str] | None = None,
 ) -> lambda_.Function:
     """Create a function of ``index.py`` in the code, whose ``handler`` has a minute."""
@@ -147,5 +146,5 @@ def python_function(
         timeout=Duration.minutes(1),
         environment=environment,
         role=role,
-        log_group=log_group,
+        log_group=logs.LogGroup.from_log_group_arn(scope, f"{construct_id}Log", log.attr_arn),
     )

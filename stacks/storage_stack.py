@@ -23,8 +23,6 @@ from constructs.storage.private_bucket import access_log_bucket, private_bucket
 from constructs.storage.removal import removal_policy
 from constructs.vpc.network import Network
 
-ARTIFACT_NONCURRENT_DAYS = 30
-"""Lifecycle scripts and code are overwritten under the same name only by hand: time to notice."""
 KEPT_IMAGES = 20
 """At about 10 GB each; older ones are rebuilt from their commit."""
 MIRRORED_TAGS = "dcgm-exporter-"
@@ -76,7 +74,6 @@ class StorageStack(Stack):
             bucket_name=resource_names.artifact_bucket(cluster, self.account),
             key=self.key,
             access_logs=access_logs,
-            noncurrent_days=ARTIFACT_NONCURRENT_DAYS,
             # It holds copies of this repository's files, and kept it would collide with the next one by name.
             removal=RemovalPolicy.DESTROY,
         )

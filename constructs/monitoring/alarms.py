@@ -106,7 +106,7 @@ class SpaceAlarms(Construct):
             f"{lustre.mount_path} has less than {free_percent} % of {lustre.capacity_gib} GiB free: "
             "remove checkpoints that nobody needs, or raise storage.lustre.capacity_gib and deploy",
             # The sum over all of its disks, each of which reports once a minute.
-            _metric("FreeDataStorageCapacity", "Sum", lustre.file_system_id),
+            ("FreeDataStorageCapacity", "Sum", lustre.file_system_id),
             cloudwatch.ComparisonOperator.LESS_THAN_THRESHOLD,
             lustre.capacity_gib * _GIB * free_percent // 100,
             topic,
@@ -116,7 +116,7 @@ class SpaceAlarms(Construct):
                 "Home",
                 f"homes have less than {free_percent} % of {home.capacity_gib} GiB free: ask people to "
                 "tidy up, or raise storage.home.capacity_gib and deploy",
-                _metric("UsedStorageCapacity", "Average", home.file_system_id),
+                ("UsedStorageCapacity", "Average", home.file_system_id),
                 cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
                 home.capacity_gib * _GIB * (100 - free_percent) // 100,
                 topic,
@@ -126,16 +126,23 @@ class SpaceAlarms(Construct):
         self,
         construct_id: str,
         description: str,
-        metric: cloudwatch.Metric,
+        metric: tuple[str, str, str],
         comparison: cloudwatch.ComparisonOperator,
         threshold: int,
         topic: sns.ITopic,
     ) -> None:
+        name, statistic, file_system_id = metric
         alarm = cloudwatch.Alarm(
             self,
             construct_id,
             alarm_description=description,
-            metric=metric,
+            metric=cloudwatch.Metric(
+                namespace="AWS/FSx",
+                metric_name=name,
+                dimensions_map={"FileSystemId": file_system_id},
+                statistic=statistic,
+                period=Duration.minutes(1),
+            ),
             threshold=threshold,
             comparison_operator=comparison,
             # A job's temporary files may come and go.
@@ -144,13 +151,3 @@ class SpaceAlarms(Construct):
         )
         alarm.add_alarm_action(actions.SnsAction(topic))
         alarm.add_ok_action(actions.SnsAction(topic))
-
-
-def _metric(name: str, statistic: str, file_system_id: str) -> cloudwatch.Metric:
-    return cloudwatch.Metric(
-        namespace="AWS/FSx",
-        metric_name=name,
-        dimensions_map={"FileSystemId": file_system_id},
-        statistic=statistic,
-        period=Duration.minutes(1),
-    )

@@ -6,8 +6,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from aws_cdk import Duration, custom_resources
+from aws_cdk import CustomResource, Duration, custom_resources
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
@@ -27,7 +28,7 @@ class ResourceProvider(Construct):
     """Provider of custom resources: ``on_event`` of ``functions/<name>/index.py`` starts the work, and
     ``is_complete`` is called until it returns true.
 
-    A resource has ``service_token``. ``files`` are texts to lie beside the code; ``contents`` names these and
+    ``files`` are texts to lie beside the code; ``contents`` names these and
     the code, for resources that are to be updated when one of them changes.
     """
 
@@ -47,7 +48,6 @@ class ResourceProvider(Construct):
         files = files or {}
         self.contents = f"functions/{content_hash(FUNCTIONS / name, files)}"
         role = function_role(self, "Role", description=description, statements=statements, log=log)
-        log_group = logs.LogGroup.from_log_group_arn(self, "Log", log.attr_arn)
         with TemporaryDirectory(prefix=f"{name}-") as temporary:
             folder = Path(temporary) / name
             shutil.copytree(FUNCTIONS / name, folder, ignore=shutil.ignore_patterns(*IGNORED))
@@ -63,7 +63,7 @@ class ResourceProvider(Construct):
                     code=code,
                     handler=handler,
                     role=role,
-                    log_group=log_group,
+                    log=log,
                 )
                 for construct_id, handler in (("OnEvent", "on_event"), ("IsComplete", "is_complete"))
             )
@@ -74,11 +74,28 @@ class ResourceProvider(Construct):
             is_complete_handler=is_complete,
             query_interval=query_interval,
             total_timeout=GIVE_UP,
-            log_group=log_group,
+            log_group=logs.LogGroup.from_log_group_arn(self, "Log", log.attr_arn),
             disable_waiter_state_machine_logging=True,
         )
-        self.service_token = provider.service_token
+        self._service_token = provider.service_token
         acknowledge_provider(self)
+
+    def resource(
+        self,
+        scope: Construct,
+        construct_id: str,
+        kind: str,
+        properties: Mapping[str, Any],
+        wait: Duration = WAIT,
+    ) -> CustomResource:
+        """Create a resource for which the function has ``wait`` from its first call on."""
+        return CustomResource(
+            scope,
+            construct_id,
+            resource_type=f"Custom::HyperPod{kind}",
+            service_token=self._service_token,
+            properties={**properties, "TimeoutSeconds": wait.to_seconds()},
+        )
 
 
 def function_role(
@@ -114,7 +131,7 @@ def python_function(
     code: lambda_.Code,
     handler: str,
     role: iam.IRole,
-    log_group: logs.ILogGroup,
+    log: logs.CfnLogGroup,
     environment: Mapping[str, str] | None = None,
 ) -> lambda_.Function:
     """Create a function of ``index.py`` in the code, whose ``handler`` has a minute."""
@@ -129,5 +146,5 @@ def python_function(
         timeout=Duration.minutes(1),
         environment=environment,
         role=role,
-        log_group=log_group,
+        log_group=logs.LogGroup.from_log_group_arn(scope, f"{construct_id}Log", log.attr_arn),
     )

@@ -77,7 +77,7 @@ class EksHyperPodStack(Stack):
             network=network,
             bucket_name=files.lifecycle.bucket_name,
             prefixes=[LIFECYCLE_PREFIX],
-            repository=storage.image_repository.repository,
+            repository=storage.image_repository,
             key=key,
         )
         log = log_group(self, "FunctionLog", key=key)
@@ -139,7 +139,7 @@ class EksHyperPodStack(Stack):
             ArtifactBucketName=files.lifecycle.bucket_name,
             LustreFileSystemId=storage.lustre.file_system_id,
             LustreMountName=storage.lustre.mount_name,
-            ImageUri=storage.image_repository.repository.repository_uri,
+            ImageUri=storage.image_repository.repository_uri,
             BillsUntilTeardown=", ".join(remaining_costs(cluster)),
         )
 

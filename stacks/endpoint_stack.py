@@ -10,7 +10,7 @@ from aws_cdk import aws_ec2 as ec2
 from config.endpoint import Endpoint, EndpointVpc
 from config.resource_names import PROJECT, PROJECT_TAG
 from constructs import Construct
-from constructs.endpoint.endpoint_role import METRICS_NAMESPACE, EndpointRole
+from constructs.endpoint.endpoint_role import METRICS_NAMESPACE, endpoint_role
 from constructs.endpoint.model_endpoint import EndpointAlarms, ModelEndpoint
 from constructs.storage.encryption_key import encryption_key
 from constructs.storage.log_group import log_group
@@ -38,13 +38,13 @@ class EndpointStack(Stack):
         )
         security_group = self._security_group(endpoint.vpc) if endpoint.vpc else None
         security_group_id = security_group.attr_group_id if security_group else None
-        role = EndpointRole(self, "Role", endpoint=endpoint, key=key, security_group_id=security_group_id)
+        role = endpoint_role(self, "Role", endpoint=endpoint, key=key, security_group_id=security_group_id)
         alarms = EndpointAlarms(self, "Alarms", endpoint=endpoint, key=key)
         model = ModelEndpoint(
             self,
             "Model",
             endpoint=endpoint,
-            role=role.role,
+            role=role,
             key=key,
             security_group_id=security_group_id,
             rollback_alarms=alarms.rollback,

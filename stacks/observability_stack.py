@@ -51,7 +51,7 @@ class ObservabilityStack(Stack):
         NodeEvents(self, "NodeEvents", cluster=cluster, topic=topic)
         if settings.grafana:
             grafana = GrafanaWorkspace(
-                self, "Grafana", cluster=cluster, settings=settings.grafana, metrics=metrics.workspace
+                self, "Grafana", cluster=cluster, settings=settings.grafana, metrics=metrics
             )
             GrafanaContents(
                 self,

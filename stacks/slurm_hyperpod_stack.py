@@ -60,7 +60,7 @@ class SlurmHyperPodStack(Stack):
                 WORKLOAD_PREFIX,
                 *([MIRROR_PREFIX] if cluster.node_setup.downloads == "artifact_bucket" else []),
             ],
-            repository=storage.image_repository.repository,
+            repository=storage.image_repository,
             key=key,
         )
         own = {"controller": self._controller_statements(storage, studio)}
@@ -109,7 +109,7 @@ class SlurmHyperPodStack(Stack):
             ArtifactBucketName=files.lifecycle.bucket_name,
             LustreFileSystemId=storage.lustre.file_system_id,
             LustreMountName=storage.lustre.mount_name,
-            ImageUri=storage.image_repository.repository.repository_uri,
+            ImageUri=storage.image_repository.repository_uri,
             SessionDocumentName=session.name,
             BillsUntilTeardown=", ".join(remaining_costs(cluster)),
         )

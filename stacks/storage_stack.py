@@ -23,8 +23,6 @@ from constructs.storage.private_bucket import access_log_bucket, private_bucket
 from constructs.storage.removal import removal_policy
 from constructs.vpc.network import Network
 
-ARTIFACT_NONCURRENT_DAYS = 30
-"""Lifecycle scripts and code are overwritten under the same name only by hand: time to notice."""
 KEPT_IMAGES = 20
 """At about 10 GB each; older ones are rebuilt from their commit."""
 MIRRORED_TAGS = "dcgm-exporter-"
@@ -54,9 +52,11 @@ class StorageStack(Stack):
             network=network,
             key=self.key,
         )
-        self.home = None
-        if storage.home:
-            self.home = HomeFileSystem(self, "Home", settings=storage.home, network=network, key=self.key)
+        self.home = (
+            HomeFileSystem(self, "Home", settings=storage.home, network=network, key=self.key)
+            if storage.home
+            else None
+        )
 
         access_logs = access_log_bucket(self, "AccessLogs")
         self.data_bucket = private_bucket(
@@ -74,7 +74,6 @@ class StorageStack(Stack):
             bucket_name=resource_names.artifact_bucket(cluster, self.account),
             key=self.key,
             access_logs=access_logs,
-            noncurrent_days=ARTIFACT_NONCURRENT_DAYS,
             # It holds copies of this repository's files, and kept it would collide with the next one by name.
             removal=RemovalPolicy.DESTROY,
         )
@@ -93,17 +92,17 @@ class StorageStack(Stack):
                     else "destroy"
                 ),
             )
-        self.image_repository = TrainingImageRepository(self, "TrainingImage", cluster=cluster, key=self.key)
-        self.alerts = None
-        if cluster.observability:
-            self.alerts = AlertTopic(
-                self, "Alerts", cluster=cluster, settings=cluster.observability, key=self.key
-            )
-        self.metrics = None
-        if cluster.prometheus:
-            self.metrics = MetricsWorkspace(
-                self, "Metrics", cluster=cluster, key=self.key, alerts=self.alerts
-            )
+        self.image_repository = training_image_repository(self, cluster, self.key)
+        self.alerts = (
+            AlertTopic(self, "Alerts", cluster=cluster, settings=cluster.observability, key=self.key)
+            if cluster.observability
+            else None
+        )
+        self.metrics = (
+            MetricsWorkspace(self, "Metrics", cluster=cluster, key=self.key, alerts=self.alerts)
+            if cluster.prometheus
+            else None
+        )
         self.mlflow = None
         if cluster.mlflow:
             self.mlflow = ManagedMlflow(
@@ -145,38 +144,34 @@ def _removal_of_key(cluster: Cluster) -> Removal:
     return "retain" if "retain" in kept else "destroy"
 
 
-class TrainingImageRepository(Construct):
-    """ECR repository ``<cluster name>/training`` of images: a tag is never moved, every push is scanned.
+def training_image_repository(scope: Construct, cluster: Cluster, key: kms.IKey | None) -> ecr.Repository:
+    """Create the ECR repository ``<cluster name>/training`` of images.
 
-    Nodes without a way to the internet find copies of the other images that they run in it.
+    A tag is never moved, and every push is scanned. Nodes without a way to the internet find copies of the
+    other images that they run in it.
 
     It goes with its stack, images included: they can be built again, and a repository that was kept would
     collide with the next one by name.
     """
-
-    def __init__(
-        self, scope: Construct, construct_id: str, *, cluster: Cluster, key: kms.IKey | None
-    ) -> None:
-        super().__init__(scope, construct_id)
-        self.repository = ecr.Repository(
-            self,
-            "Repository",
-            repository_name=resource_names.image_repository(cluster),
-            image_tag_mutability=ecr.TagMutability.IMMUTABLE,
-            image_scan_on_push=True,
-            encryption=ecr.RepositoryEncryption.KMS if key else ecr.RepositoryEncryption.AES_256,
-            encryption_key=key,
-            removal_policy=RemovalPolicy.DESTROY,
-            empty_on_delete=True,
-            lifecycle_rules=[
-                # First: "An image that matches the tagging requirements of a rule cannot be expired by a rule
-                # with a lower priority" (ECR user guide), here for being among the oldest.
-                ecr.LifecycleRule(
-                    rule_priority=1, tag_prefix_list=[MIRRORED_TAGS], max_image_count=KEPT_MIRRORED
-                ),
-                ecr.LifecycleRule(
-                    rule_priority=2, tag_status=ecr.TagStatus.UNTAGGED, max_image_age=Duration.days(7)
-                ),
-                ecr.LifecycleRule(rule_priority=3, tag_status=ecr.TagStatus.ANY, max_image_count=KEPT_IMAGES),
-            ],
-        )
+    return ecr.Repository(
+        Construct(scope, "TrainingImage"),
+        "Repository",
+        repository_name=resource_names.image_repository(cluster),
+        image_tag_mutability=ecr.TagMutability.IMMUTABLE,
+        image_scan_on_push=True,
+        encryption=ecr.RepositoryEncryption.KMS if key else ecr.RepositoryEncryption.AES_256,
+        encryption_key=key,
+        removal_policy=RemovalPolicy.DESTROY,
+        empty_on_delete=True,
+        lifecycle_rules=[
+            # First: "An image that matches the tagging requirements of a rule cannot be expired by a rule
+            # with a lower priority" (ECR user guide), here for being among the oldest.
+            ecr.LifecycleRule(
+                rule_priority=1, tag_prefix_list=[MIRRORED_TAGS], max_image_count=KEPT_MIRRORED
+            ),
+            ecr.LifecycleRule(
+                rule_priority=2, tag_status=ecr.TagStatus.UNTAGGED, max_image_age=Duration.days(7)
+            ),
+            ecr.LifecycleRule(rule_priority=3, tag_status=ecr.TagStatus.ANY, max_image_count=KEPT_IMAGES),
+        ],
+    )

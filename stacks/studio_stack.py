@@ -88,8 +88,7 @@ class StudioStack(Stack):
             "Studio",
             cluster=cluster,
             studio=studio,
-            vpc_id=network.vpc.vpc_id,
-            subnet_id=network.subnet(None).subnet_id,
+            network=network,
             security_group_id=group.security_group_id,
             file_system_id=storage.lustre.file_system_id,
             current_s3_uri=files.current_s3_uri,
@@ -112,8 +111,17 @@ class StudioStack(Stack):
             )
         for profile in studio.profiles:
             own = self._own_statements(profile, files.bucket_name)
-            # Of people who have no more than others do, the role is the others'.
-            profile_role = self._profile_role(profile, scripts, own) if own else role
+            # People who may do no more than others have the others' role.
+            profile_role = role
+            if own:
+                profile_role = studio_role(
+                    self,
+                    f"Role-{profile.name}",
+                    description=f"Spaces of {profile.name} beside HyperPod cluster {cluster.name}",
+                    key=key,
+                    more=[*scripts, *own],
+                )
+                self.roles.append(profile_role)
             made = domain.profile(
                 f"Profile-{profile.name}",
                 name=profile.name,
@@ -155,19 +163,6 @@ class StudioStack(Stack):
             "acknowledgements_url": partitions.acknowledgements.queue_url if partitions else None,
             "login_secret": secret.secret_arn if secret else None,
         }
-
-    def _profile_role(
-        self, profile: StudioProfile, common: list[Statement], own: list[Statement]
-    ) -> iam.Role:
-        role = studio_role(
-            self,
-            f"Role-{profile.name}",
-            description=f"Spaces of {profile.name} beside HyperPod cluster {self._cluster.name}",
-            key=self._storage.key,
-            more=[*common, *own],
-        )
-        self.roles.append(role)
-        return role
 
     def _login_secret(self, studio: Studio) -> secretsmanager.Secret | None:
         if not _login_profiles(studio):

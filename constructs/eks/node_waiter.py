@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from aws_cdk import CustomResource, Duration, Stack
+from aws_cdk import Duration, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_logs as logs
 
 from config.eks_cluster import EksCluster, system_groups
 from constructs import Construct
-from constructs.custom_resource import WAIT, ResourceProvider
+from constructs.custom_resource import ResourceProvider
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster
 from constructs.policy.statement_role import Statement
@@ -53,18 +53,16 @@ class NodeWaiter(Construct):
             query_interval=Duration.seconds(30),
             log=log,
         )
-        running = CustomResource(
+        running = function.resource(
             self,
             "Resource",
-            resource_type="Custom::HyperPodNodes",
-            service_token=function.service_token,
-            properties={
+            "Nodes",
+            {
                 "ClusterName": settings.name,
                 # A group of more waits for the first node alone, unless the file wants more at least.
                 "Groups": {group.name: group.min_instances or 1 for group in system_groups(settings)},
                 # The objects of Karpenter that come next are refused before.
                 "Autoscaling": settings.autoscaling == "karpenter",
-                "TimeoutSeconds": WAIT.to_seconds(),
             },
         )
         running.node.add_dependency(hyperpod)
@@ -123,14 +121,5 @@ class PodInterfaces(Construct):
             query_interval=Duration.seconds(15),
             log=log,
         )
-        self.resource = CustomResource(
-            self,
-            "Resource",
-            resource_type="Custom::HyperPodPodInterfaces",
-            service_token=function.service_token,
-            properties={
-                "ClusterName": settings.name,
-                "SecurityGroupId": security_group.security_group_id,
-                "TimeoutSeconds": WAIT.to_seconds(),
-            },
-        )
+        watched = {"ClusterName": settings.name, "SecurityGroupId": security_group.security_group_id}
+        self.resource = function.resource(self, "Resource", "PodInterfaces", watched)

@@ -20,13 +20,7 @@ from constructs.storage.log_group import log_group
 # of aws/sagemaker-hyperpod-cluster-setup); make preflight holds them against the add-on's schema.
 _LEVELS = {
     **dict.fromkeys(
-        (
-            "trainingMetrics",
-            "inferenceMetrics",
-            "clusterMetrics",
-            "nodeMetrics",
-            "acceleratedComputeMetrics",
-        ),
+        [f"{kind}Metrics" for kind in ("training", "inference", "cluster", "node", "acceleratedCompute")],
         "BASIC",
     ),
     # There is no basic level of these.

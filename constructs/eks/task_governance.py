@@ -16,7 +16,7 @@ from config.resource_names import POD_SECURITY, tags_of
 from config.task_governance import TaskGovernance as Settings
 from config.task_governance import Team, team_namespace
 from constructs import Construct
-from constructs.custom_resource import WAIT, ResourceProvider
+from constructs.custom_resource import ResourceProvider
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.nodes.eks_hyperpod_cluster import EksHyperPodCluster
 from constructs.policy.statement_role import Statement
@@ -83,22 +83,13 @@ class TaskGovernance(Construct):
 
     def _resource(self, construct_id: str, kind: str, request: Mapping[str, Any]) -> CustomResource:
         tags = [{"Key": key, "Value": value} for key, value in tags_of(self._settings).items()]
-        return CustomResource(
-            self,
-            construct_id,
-            resource_type=f"Custom::HyperPod{kind}",
-            service_token=self._function.service_token,
-            properties={
-                "Kind": kind,
-                # As text: CloudFormation makes texts of the numbers that it hands on.
-                "Request": json.dumps(
-                    {**request, "ClusterArn": self._hyperpod.arn, "Tags": tags},
-                    sort_keys=True,
-                    separators=(",", ":"),
-                ),
-                "TimeoutSeconds": WAIT.to_seconds(),
-            },
+        # As text: CloudFormation makes texts of the numbers that it hands on.
+        text = json.dumps(
+            {**request, "ClusterArn": self._hyperpod.arn, "Tags": tags},
+            sort_keys=True,
+            separators=(",", ":"),
         )
+        return self._function.resource(self, construct_id, kind, {"Kind": kind, "Request": text})
 
 
 def _statements(stack: Stack, settings: EksCluster, eks_arn: str, hyperpod_arn: str) -> list[Statement]:

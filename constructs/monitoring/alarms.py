@@ -101,58 +101,53 @@ class SpaceAlarms(Construct):
         topic: sns.ITopic,
     ) -> None:
         super().__init__(scope, construct_id)
-        alarms = [
-            self._alarm(
-                "Lustre",
-                f"{lustre.mount_path} has less than {free_percent} % of {lustre.capacity_gib} GiB free: "
-                "remove checkpoints that nobody needs, or raise storage.lustre.capacity_gib and deploy",
-                # The sum over all of its disks, each of which reports once a minute.
-                _metric("FreeDataStorageCapacity", "Sum", lustre.file_system_id),
-                cloudwatch.ComparisonOperator.LESS_THAN_THRESHOLD,
-                lustre.capacity_gib * _GIB * free_percent // 100,
-            )
-        ]
+        self._alarm(
+            "Lustre",
+            f"{lustre.mount_path} has less than {free_percent} % of {lustre.capacity_gib} GiB free: "
+            "remove checkpoints that nobody needs, or raise storage.lustre.capacity_gib and deploy",
+            # The sum over all of its disks, each of which reports once a minute.
+            ("FreeDataStorageCapacity", "Sum", lustre.file_system_id),
+            cloudwatch.ComparisonOperator.LESS_THAN_THRESHOLD,
+            lustre.capacity_gib * _GIB * free_percent // 100,
+            topic,
+        )
         if home:
-            alarms.append(
-                self._alarm(
-                    "Home",
-                    f"homes have less than {free_percent} % of {home.capacity_gib} GiB free: ask people to "
-                    "tidy up, or raise storage.home.capacity_gib and deploy",
-                    _metric("UsedStorageCapacity", "Average", home.file_system_id),
-                    cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
-                    home.capacity_gib * _GIB * (100 - free_percent) // 100,
-                )
+            self._alarm(
+                "Home",
+                f"homes have less than {free_percent} % of {home.capacity_gib} GiB free: ask people to "
+                "tidy up, or raise storage.home.capacity_gib and deploy",
+                ("UsedStorageCapacity", "Average", home.file_system_id),
+                cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
+                home.capacity_gib * _GIB * (100 - free_percent) // 100,
+                topic,
             )
-        for alarm in alarms:
-            alarm.add_alarm_action(actions.SnsAction(topic))
-            alarm.add_ok_action(actions.SnsAction(topic))
 
     def _alarm(
         self,
         construct_id: str,
         description: str,
-        metric: cloudwatch.Metric,
+        metric: tuple[str, str, str],
         comparison: cloudwatch.ComparisonOperator,
         threshold: int,
-    ) -> cloudwatch.Alarm:
-        return cloudwatch.Alarm(
+        topic: sns.ITopic,
+    ) -> None:
+        name, statistic, file_system_id = metric
+        alarm = cloudwatch.Alarm(
             self,
             construct_id,
             alarm_description=description,
-            metric=metric,
+            metric=cloudwatch.Metric(
+                namespace="AWS/FSx",
+                metric_name=name,
+                dimensions_map={"FileSystemId": file_system_id},
+                statistic=statistic,
+                period=Duration.minutes(1),
+            ),
             threshold=threshold,
             comparison_operator=comparison,
             # A job's temporary files may come and go.
             evaluation_periods=15,
             treat_missing_data=cloudwatch.TreatMissingData.IGNORE,
         )
-
-
-def _metric(name: str, statistic: str, file_system_id: str) -> cloudwatch.Metric:
-    return cloudwatch.Metric(
-        namespace="AWS/FSx",
-        metric_name=name,
-        dimensions_map={"FileSystemId": file_system_id},
-        statistic=statistic,
-        period=Duration.minutes(1),
-    )
+        alarm.add_alarm_action(actions.SnsAction(topic))
+        alarm.add_ok_action(actions.SnsAction(topic))

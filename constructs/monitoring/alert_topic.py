@@ -51,41 +51,53 @@ class AlertTopic(Construct):
         )
         assert own_key is not None
         for name, service in _SERVICES.items():
-            own_key.add_to_resource_policy(
-                iam.PolicyStatement(
-                    sid=f"{name}Alerts",
-                    principals=[iam.ServicePrincipal(service)],
-                    actions=["kms:Decrypt", "kms:GenerateDataKey*"],
-                    # Of a key's policy it is this key. Not all of them say for which account they ask.
-                    resources=["*"],
-                )
-            )
+            let_encrypt(own_key, f"{name}Alerts", service)
         self.topic = sns.Topic(
             self, "Topic", display_name=f"HyperPod {cluster.name}", enforce_ssl=True, master_key=own_key
         )
         for email in settings.emails:
             self.topic.add_subscription(subscriptions.EmailSubscription(email))
         for name in (_BUDGETS, _CLOUDWATCH, _EVENTS):
-            self._let(name, {"StringEquals": {"aws:SourceAccount": Stack.of(self).account}})
+            let_publish(self.topic, name, _SERVICES[name])
 
     def let_prometheus(self, workspace_arn: str) -> None:
         """Its alert manager, of one workspace (user guide of Amazon Managed Service for Prometheus)."""
-        self._let(
-            _PROMETHEUS,
-            {
-                "StringEquals": {"aws:SourceAccount": Stack.of(self).account},
-                "ArnEquals": {"aws:SourceArn": workspace_arn},
-            },
-            "sns:GetTopicAttributes",
-        )
+        source = {"ArnEquals": {"aws:SourceArn": workspace_arn}}
+        let_publish(self.topic, _PROMETHEUS, _SERVICES[_PROMETHEUS], source, "sns:GetTopicAttributes")
 
-    def _let(self, name: str, conditions: Mapping[str, Mapping[str, str]], *more: str) -> None:
-        self.topic.add_to_resource_policy(
-            iam.PolicyStatement(
-                sid=name,
-                principals=[iam.ServicePrincipal(_SERVICES[name])],
-                actions=["sns:Publish", *more],
-                resources=[self.topic.topic_arn],
-                conditions=dict(conditions),
-            )
+
+def let_encrypt(key: kms.IKey, sid: str, service: str) -> None:
+    """Let a service publish to topics under the key."""
+    key.add_to_resource_policy(
+        iam.PolicyStatement(
+            sid=sid,
+            principals=[iam.ServicePrincipal(service)],
+            actions=["kms:Decrypt", "kms:GenerateDataKey*"],
+            # In a key's policy it is this key. Not all services are documented to say for which account they
+            # ask.
+            resources=["*"],
         )
+    )
+
+
+def let_publish(
+    topic: sns.Topic,
+    sid: str,
+    service: str,
+    conditions: Mapping[str, Mapping[str, str]] | None = None,
+    *more: str,
+) -> None:
+    """Let a service publish for this account.
+
+    A policy of one's own takes the place of the one that lets the account's alarms publish.
+    """
+    account = {"StringEquals": {"aws:SourceAccount": Stack.of(topic).account}}
+    topic.add_to_resource_policy(
+        iam.PolicyStatement(
+            sid=sid,
+            principals=[iam.ServicePrincipal(service)],
+            actions=["sns:Publish", *more],
+            resources=[topic.topic_arn],
+            conditions={**account, **(conditions or {})},
+        )
+    )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from aws_cdk import CustomResource, Duration, Stack
-from aws_cdk import aws_aps as aps
+from aws_cdk import Duration, Stack
 from aws_cdk import aws_grafana as grafana
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
@@ -34,7 +33,7 @@ class GrafanaWorkspace(Construct):
         *,
         cluster: Cluster,
         settings: Grafana,
-        metrics: aps.CfnWorkspace,
+        metrics: MetricsWorkspace,
     ) -> None:
         super().__init__(scope, construct_id)
         stack = Stack.of(self)
@@ -62,7 +61,7 @@ class GrafanaWorkspace(Construct):
                         "aps:GetSeries",
                         "aps:QueryMetrics",
                     ],
-                    [metrics.attr_arn],
+                    [metrics.workspace.attr_arn],
                 ),
                 Statement(
                     "ReadAccount",
@@ -145,12 +144,12 @@ class GrafanaContents(Construct):
             log=log,
         )
         people = {role: getattr(settings, field) for role, field in _ROLES.items()}
-        CustomResource(
+        marks = {LUSTRE_MARK: lustre.file_system_id, **({HOME_MARK: home.file_system_id} if home else {})}
+        function.resource(
             self,
             "Resource",
-            resource_type="Custom::HyperPodGrafanaContents",
-            service_token=function.service_token,
-            properties={
+            "GrafanaContents",
+            {
                 "WorkspaceId": grafana.workspace.attr_id,
                 "Endpoint": grafana.workspace.attr_endpoint,
                 # As text: CloudFormation makes texts of the truth values that it hands on.
@@ -158,15 +157,10 @@ class GrafanaContents(Construct):
                 "DataSources": json.dumps([_prometheus(cluster, metrics), _cloudwatch(cluster)]),
                 # The dashboards lie there; what has changed in them is a reason to call it again.
                 "Contents": function.contents,
-                "Marks": json.dumps(
-                    {
-                        LUSTRE_MARK: lustre.file_system_id,
-                        **({HOME_MARK: home.file_system_id} if home else {}),
-                    }
-                ),
+                "Marks": json.dumps(marks),
                 "People": people if settings.sign_in == "identity_center" else {},
-                "TimeoutSeconds": GIVE_UP.to_seconds(),
             },
+            GIVE_UP,
         )
 
 

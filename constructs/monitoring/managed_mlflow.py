@@ -15,8 +15,6 @@ from constructs import Construct
 from constructs.policy.statement_role import Statement, sagemaker_principal, statement_role
 from constructs.storage.private_bucket import private_bucket
 
-NONCURRENT_DAYS = 30
-"""Time to notice that an artefact was overwritten or deleted."""
 _LOG_RUNS = [
     f"sagemaker-mlflow:{action}"
     for action in (
@@ -53,12 +51,7 @@ class ManagedMlflow(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         bucket = private_bucket(
-            self,
-            "MlflowArtifacts",
-            key=key,
-            access_logs=access_logs,
-            noncurrent_days=NONCURRENT_DAYS,
-            removal=RemovalPolicy.DESTROY,
+            self, "MlflowArtifacts", key=key, access_logs=access_logs, removal=RemovalPolicy.DESTROY
         )
         role = self._role(cluster, bucket, key)
         name, uri = resource_names.mlflow(cluster), bucket.s3_url_for_object()

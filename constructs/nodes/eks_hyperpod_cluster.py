@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from aws_cdk import Tags
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
@@ -15,8 +17,6 @@ from constructs.vpc.network import Network
 
 ON_CREATE = "on_create.sh"
 """Runs once on each new node before it joins."""
-OPERATOR_TAG = {"SageMaker": "true"}
-"""By which AWS's policy for the training operator tells whose nodes it may look at."""
 
 
 class EksHyperPodCluster(Construct):
@@ -42,7 +42,14 @@ class EksHyperPodCluster(Construct):
             "Resource",
             cluster_name=settings.name,
             instance_groups=[
-                _group(group, network, role, lifecycle_s3_uri, key) for group in settings.instance_groups
+                Group(
+                    **common_properties(group, network=network, role=role),
+                    image_release_version=group.image_release_version,
+                    life_cycle_config={"sourceS3Uri": lifecycle_s3_uri, "onCreate": ON_CREATE},
+                    instance_storage_configs=volumes(group, key) or None,
+                    kubernetes_config=_kubernetes_config(group),
+                )
+                for group in settings.instance_groups
             ],
             vpc_config=vpc_config(network, None),
             node_recovery="Automatic" if settings.node_recovery == "automatic" else "None",
@@ -51,8 +58,8 @@ class EksHyperPodCluster(Construct):
             cluster_role=autoscaling_role.role_arn if autoscaling_role else None,
             auto_scaling={"mode": "Enable", "autoScalerType": "Karpenter"} if autoscaling_role else None,
         )
-        for name, value in OPERATOR_TAG.items():
-            Tags.of(self.resource).add(name, value)
+        # By it AWS's policy for the training operator tells whose nodes it may look at.
+        Tags.of(self.resource).add("SageMaker", "true")
         self.resource.node.add_dependency(role, *depends_on)
         if any(group.image_release_version for group in settings.instance_groups):
             newer = "ImageReleaseVersion is newer than the library's own schema; cfn-lint has it"
@@ -63,20 +70,7 @@ class EksHyperPodCluster(Construct):
         return self.resource.attr_cluster_arn
 
 
-def _group(
-    group: EksInstanceGroup,
-    network: Network,
-    role: iam.IRole,
-    lifecycle_s3_uri: str,
-    key: kms.IKey | None,
-) -> Group:
+def _kubernetes_config(group: EksInstanceGroup) -> dict[str, Any] | None:
     taints = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in group.taints]
-    return Group(
-        **common_properties(group, network=network, role=role),
-        image_release_version=group.image_release_version,
-        life_cycle_config={"sourceS3Uri": lifecycle_s3_uri, "onCreate": ON_CREATE},
-        instance_storage_configs=volumes(group, key) or None,
-        kubernetes_config=(
-            {"labels": group.labels or None, "taints": taints or None} if group.labels or taints else None
-        ),
-    )
+    found = {"labels": group.labels, "taints": taints}
+    return {name: value for name, value in found.items() if value} or None

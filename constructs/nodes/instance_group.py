@@ -50,15 +50,13 @@ def vpc_config(network: Network, zone_id: str | None) -> sagemaker.CfnCluster.Vp
 
 def volumes(group: InstanceGroup, key: kms.IKey | None) -> list[StorageConfig]:
     """At most two of the four that the service takes: a volume, and the root volume's key."""
-    cluster = sagemaker.CfnCluster
+    key_arn = key.key_arn if key else None
     configs = []
     if group.ebs_gib is not None:
-        volume = cluster.ClusterEbsVolumeConfigProperty(
-            volume_size_in_gb=group.ebs_gib, volume_kms_key_id=key.key_arn if key else None
-        )
+        volume = {"volumeSizeInGb": group.ebs_gib, "volumeKmsKeyId": key_arn}
         configs.append(StorageConfig(ebs_volume_config=volume))
-    if key is not None:
+    if key_arn:
         # The service sets the root volume's size itself and rejects one given here.
-        root = cluster.ClusterEbsVolumeConfigProperty(root_volume=True, volume_kms_key_id=key.key_arn)
+        root = {"rootVolume": True, "volumeKmsKeyId": key_arn}
         configs.append(StorageConfig(ebs_volume_config=root))
     return configs

@@ -108,9 +108,6 @@ class AccountingDatabase(Construct):
                     child, ec2.CfnSecurityGroup | rds.CfnDBParameterGroup | secretsmanager.CfnSecret
                 ):
                     child.apply_removal_policy(KEEP)
-        self._acknowledge(settings)
-
-    def _acknowledge(self, settings: Settings) -> None:
         findings = {
             "AwsSolutions-RDS10": "its deletion policy and its backups outlive the stack; see above",
             "AwsSolutions-RDS6": "slurmdbd logs in with a password; it cannot renew IAM tokens",

@@ -55,11 +55,13 @@ def private_bucket(
     *,
     key: kms.IKey | None,
     access_logs: s3.Bucket,
-    noncurrent_days: int,
     removal: RemovalPolicy,
+    noncurrent_days: int = 30,
     bucket_name: str | None = None,
 ) -> s3.Bucket:
     """A versioned, encrypted bucket that takes TLS only and logs its use under ``<construct_id>/``.
+
+    In ``noncurrent_days`` people can notice that a file was overwritten or deleted.
 
     With ``removal`` DESTROY CloudFormation deletes the bucket if it is empty and fails loudly if it is not:
     nothing here empties it in passing, which would take a function with the right to delete all data.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from config.studio import SHARED_PARTITION, STUDIO_FOLDER, SlurmStudio, Studio
 from constructs import Construct
 from constructs.policy.statement_role import Statement
 from constructs.storage.hashed_upload import HashedUpload
+from constructs.vpc.network import Network
 
 APPS = ("JupyterLab", "CodeEditor")
 START = Path(__file__).parents[2] / "lifecycle" / "studio" / "start_space.sh"
@@ -47,8 +48,7 @@ class StudioDomain(Construct):
         *,
         cluster: Cluster,
         studio: Studio,
-        vpc_id: str,
-        subnet_id: str,
+        network: Network,
         security_group_id: str,
         file_system_id: str,
         current_s3_uri: str,
@@ -56,32 +56,43 @@ class StudioDomain(Construct):
         key: kms.IKey | None,
     ) -> None:
         super().__init__(scope, construct_id)
-        self._studio, self._security_group_id = studio, security_group_id
         name = f"{cluster.name}-{cluster.scheduler}"
-        self._configs = {
-            app: self._lifecycle_config(app, f"{name}-{app.lower()}", cluster.region, current_s3_uri)
-            for app in APPS
-        }
-        shared = {
-            "fSxLustreFileSystemConfig": {
-                "fileSystemId": file_system_id,
-                "fileSystemPath": f"/{STUDIO_FOLDER}/{SHARED_PARTITION}",
-            }
-        }
+        settings = _app_settings(
+            studio,
+            *(
+                self._lifecycle_config(app, f"{name}-{app.lower()}", cluster.region, current_s3_uri)
+                for app in APPS
+            ),
+        )
+        path = f"/{STUDIO_FOLDER}/{SHARED_PARTITION}"
+        shared = {"fSxLustreFileSystemConfig": {"fileSystemId": file_system_id, "fileSystemPath": path}}
         self.resource = sagemaker.CfnDomain(
             self,
             "Domain",
             domain_name=name,
             auth_mode="IAM" if studio.sign_in == "iam" else "SSO",
-            vpc_id=vpc_id,
-            subnet_ids=[subnet_id],
+            vpc_id=network.vpc.vpc_id,
+            subnet_ids=[network.subnet(None).subnet_id],
             app_network_access_type="VpcOnly",
             kms_key_id=key.key_id if key else None,
             # Homes are on the spaces' own disks: an EFS file system would be left behind by every domain.
             home_efs_file_system_creation="Disabled",
             tag_propagation="ENABLED",
-            default_user_settings=self._settings(
-                role, custom_file_systems=[shared] if studio.partitions == "shared" else []
+            default_user_settings=sagemaker.CfnDomain.UserSettingsProperty(
+                execution_role=role.role_arn,
+                security_groups=[security_group_id],
+                auto_mount_home_efs="Disabled",
+                default_landing_uri="studio::",
+                studio_web_portal="ENABLED",
+                studio_web_portal_settings={"hiddenAppTypes": [*OTHER_APPS]},
+                space_storage_settings={
+                    "defaultEbsStorageSettings": {
+                        "defaultEbsVolumeSizeInGb": studio.space_gib,
+                        "maximumEbsVolumeSizeInGb": studio.max_space_gib,
+                    }
+                },
+                custom_file_system_configs=[shared] if studio.partitions == "shared" else None,
+                **settings,
             ),
             domain_settings=sagemaker.CfnDomain.DomainSettingsProperty(
                 # The person's name is in CloudTrail's record of what a space does.
@@ -106,48 +117,6 @@ class StudioDomain(Construct):
             user_settings={"executionRole": role.role_arn},
         )
 
-    def _settings(
-        self, role: iam.IRole, *, custom_file_systems: Sequence[Mapping[str, Any]]
-    ) -> sagemaker.CfnDomain.UserSettingsProperty:
-        studio = self._studio
-        idle = {
-            "idleSettings": {
-                "lifecycleManagement": "ENABLED",
-                "idleTimeoutInMinutes": studio.idle_minutes,
-                "minIdleTimeoutInMinutes": 60,
-                "maxIdleTimeoutInMinutes": max(studio.idle_minutes, 60),
-            }
-        }
-        jupyter, editor = (
-            {
-                "appLifecycleManagement": idle,
-                "lifecycleConfigArns": [self._configs[app].attr_studio_lifecycle_config_arn],
-                "defaultResourceSpec": {
-                    "instanceType": studio.instance_type,
-                    # Without it a person would have to choose it for each space.
-                    "lifecycleConfigArn": self._configs[app].attr_studio_lifecycle_config_arn,
-                },
-            }
-            for app in APPS
-        )
-        return sagemaker.CfnDomain.UserSettingsProperty(
-            execution_role=role.role_arn,
-            security_groups=[self._security_group_id],
-            auto_mount_home_efs="Disabled",
-            default_landing_uri="studio::",
-            studio_web_portal="ENABLED",
-            studio_web_portal_settings={"hiddenAppTypes": [*OTHER_APPS]},
-            jupyter_lab_app_settings=jupyter,
-            code_editor_app_settings=editor,
-            space_storage_settings={
-                "defaultEbsStorageSettings": {
-                    "defaultEbsVolumeSizeInGb": studio.space_gib,
-                    "maximumEbsVolumeSizeInGb": studio.max_space_gib,
-                }
-            },
-            custom_file_system_configs=[dict(found) for found in custom_file_systems] or None,
-        )
-
     def _lifecycle_config(
         self, app: str, name: str, region: str, current_s3_uri: str
     ) -> sagemaker.CfnStudioLifecycleConfig:
@@ -161,6 +130,30 @@ class StudioDomain(Construct):
             studio_lifecycle_config_name=f"{name}-{hashlib.sha256(script.encode()).hexdigest()[:16]}",
             studio_lifecycle_config_content=Fn.base64(text),
         )
+
+
+def _app_settings(studio: Studio, *starts: sagemaker.CfnStudioLifecycleConfig) -> dict[str, Any]:
+    """Return settings of JupyterLab and Code Editor, in the order of ``APPS``."""
+    jupyter, editor = (
+        {
+            "appLifecycleManagement": {
+                "idleSettings": {
+                    "lifecycleManagement": "ENABLED",
+                    "idleTimeoutInMinutes": studio.idle_minutes,
+                    "minIdleTimeoutInMinutes": 60,
+                    "maxIdleTimeoutInMinutes": max(studio.idle_minutes, 60),
+                }
+            },
+            "lifecycleConfigArns": [start.attr_studio_lifecycle_config_arn],
+            "defaultResourceSpec": {
+                "instanceType": studio.instance_type,
+                # Without it a person would have to choose it for each space.
+                "lifecycleConfigArn": start.attr_studio_lifecycle_config_arn,
+            },
+        }
+        for start in starts
+    )
+    return {"jupyter_lab_app_settings": jupyter, "code_editor_app_settings": editor}
 
 
 LUSTRE_PORTS = ((988, 988), (1018, 1023))
@@ -213,27 +206,24 @@ def _open(
     ways = [("To", spaces, members, ports != HTTPS)]
     if back:
         ways.append(("From", members, spaces, not members.allow_all_outbound))
+    rule: dict[str, Any] = {
+        "ip_protocol": "tcp",
+        "from_port": ports[0],
+        "to_port": ports[1],
+        "description": f"{what} of Studio's spaces",
+    }
     for name, source, target, out in ways:
+        here, there = source.security_group_id, target.security_group_id
         ec2.CfnSecurityGroupIngress(
-            scope,
-            f"{construct_id}{name}Ingress",
-            group_id=target.security_group_id,
-            source_security_group_id=source.security_group_id,
-            ip_protocol="tcp",
-            from_port=ports[0],
-            to_port=ports[1],
-            description=f"{what} of Studio's spaces",
+            scope, f"{construct_id}{name}Ingress", group_id=there, source_security_group_id=here, **rule
         )
         if out:
             ec2.CfnSecurityGroupEgress(
                 scope,
                 f"{construct_id}{name}Egress",
-                group_id=source.security_group_id,
-                destination_security_group_id=target.security_group_id,
-                ip_protocol="tcp",
-                from_port=ports[0],
-                to_port=ports[1],
-                description=f"{what} of Studio's spaces",
+                group_id=here,
+                destination_security_group_id=there,
+                **rule,
             )
 
 

@@ -118,11 +118,7 @@ class StudioPartitions(Construct):
     def worker_statements(self) -> list[Statement]:
         """What answers requests needs."""
         return [
-            Statement(
-                "AnswerStudio",
-                ["sqs:DeleteMessage", "sqs:ReceiveMessage"],
-                [self.requests.queue_arn],
-            ),
+            Statement("AnswerStudio", ["sqs:DeleteMessage", "sqs:ReceiveMessage"], [self.requests.queue_arn]),
             Statement("AcknowledgeToStudio", ["sqs:SendMessage"], [self.acknowledgements.queue_arn]),
             *self._key_statements(["kms:Decrypt", "kms:GenerateDataKey"]),
         ]
@@ -181,7 +177,7 @@ class StudioPartitions(Construct):
             handler=construct_id.lower(),
             environment=environment,
             role=role,
-            log_group=logs.LogGroup.from_log_group_arn(self, f"{construct_id}Log", self._log.attr_arn),
+            log=self._log,
         )
 
     def _rules(self, domain_id: str, request: lambda_.Function) -> None:

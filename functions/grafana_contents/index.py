@@ -99,16 +99,8 @@ def _people(properties: Event) -> set[tuple[str, str]]:
 def _put(grafana: _Grafana, properties: Event) -> None:
     folder = json.loads(properties["Folder"])
     for source in json.loads(properties["DataSources"]):
-        place = f"/api/datasources/uid/{source['uid']}"
-        if grafana.get(place) is None:
-            grafana.send("POST", "/api/datasources", source)
-        else:
-            grafana.send("PUT", place, source)
-    place = f"/api/folders/{folder['uid']}"
-    if grafana.get(place) is None:
-        grafana.send("POST", "/api/folders", folder)
-    else:
-        grafana.send("PUT", place, {**folder, "overwrite": True})
+        grafana.put("/api/datasources", f"/api/datasources/uid/{source['uid']}", source)
+    grafana.put("/api/folders", f"/api/folders/{folder['uid']}", folder, overwrite=True)
     ours = _dashboards(json.loads(properties["Marks"]))
     for dashboard in ours.values():
         grafana.send(
@@ -219,6 +211,13 @@ class _Grafana:
             if error.status == ABSENT:
                 return None
             raise
+
+    def put(self, kind: str, place: str, body: Event, **if_there: Any) -> None:
+        """Create what is not in its place; else change it."""
+        if self.get(place) is None:
+            self.send("POST", kind, body)
+        else:
+            self.send("PUT", place, {**body, **if_there})
 
     def send(self, method: str, path: str, body: Event | None = None) -> Any:
         request = urllib.request.Request(

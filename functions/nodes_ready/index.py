@@ -50,7 +50,11 @@ def is_complete(event: Event, _context: object) -> dict[str, bool]:
         return {"IsComplete": True}
     timeout = float(properties["TimeoutSeconds"])
     if time.time() - float(event["Data"]["Start"]) >= timeout:
-        raise TimeoutError(_message(properties["ClusterName"], problems, timeout))
+        raise TimeoutError(
+            f"after {timeout / 60:.0f} minutes: {'; '.join(problems)}. `aws sagemaker list-cluster-events"
+            f" --cluster-name {properties['ClusterName']}` shows why (capacity, quotas, lifecycle scripts);"
+            " then deploy again"
+        )
     return {"IsComplete": False}
 
 
@@ -61,10 +65,3 @@ def _shortage(name: str, number: int, nodes: list[Event]) -> str:
     found = ", ".join(f"{count} {status}" for status, count in sorted(counted.items())) or "no nodes"
     said = dict.fromkeys(status["Message"] for status in statuses if status.get("Message"))
     return "; ".join([f"group {name} has {found}, and needs {number} {GOOD}", *list(said)[:SHOWN]])
-
-
-def _message(cluster_name: str, problems: list[str], timeout: float) -> str:
-    return (
-        f"after {timeout / 60:.0f} minutes: {'; '.join(problems)}. `aws sagemaker list-cluster-events"
-        f" --cluster-name {cluster_name}` shows why (capacity, quotas, lifecycle scripts); then deploy again"
-    )

@@ -80,31 +80,26 @@ def _attach(profile: str) -> bool:
         print(f"profile {profile} is {found['Status']}: later")
         return False
     # Of one file system a profile has one place: another one was set by hand, or before this.
-    others = [config for config in attached if not _is_of_this_file_system(config)]
+    others = [config for config in attached if _file_system(config) != _file_system(wanted)]
     client.update_user_profile(**key, UserSettings={"CustomFileSystemConfigs": [*others, wanted]})
     print(f"profile {profile} has {wanted['FSxLustreFileSystemConfig']['FileSystemPath']}")
     return True
 
 
-def _is_of_this_file_system(config: Event) -> bool:
-    lustre = config.get("FSxLustreFileSystemConfig", {})
-    return bool(lustre.get("FileSystemId") == os.environ["FILE_SYSTEM_ID"])
+def _file_system(config: Event) -> Any:
+    return config.get("FSxLustreFileSystemConfig", {}).get("FileSystemId")
 
 
 def _without_partition() -> list[str]:
     client, domain = boto3.client("sagemaker"), os.environ["DOMAIN_ID"]
     pages = client.get_paginator("list_user_profiles").paginate(DomainIdEquals=domain)
-    names = [
-        profile["UserProfileName"]
-        for page in pages
-        for profile in page["UserProfiles"]
-        if profile["Status"] in READY
-    ]
     without = []
-    for name in names:
-        found = client.describe_user_profile(DomainId=domain, UserProfileName=name)
-        if partition(name) not in found.get("UserSettings", {}).get("CustomFileSystemConfigs", []):
-            without.append(name)
+    for profile in [profile for page in pages for profile in page["UserProfiles"]]:
+        name = profile["UserProfileName"]
+        if profile["Status"] in READY:
+            found = client.describe_user_profile(DomainId=domain, UserProfileName=name)
+            if partition(name) not in found.get("UserSettings", {}).get("CustomFileSystemConfigs", []):
+                without.append(name)
     return without
 
 

@@ -12,7 +12,7 @@ from aws_cdk import App
 
 from config.reading.endpoint_file import GIVEN, load_endpoint
 from config.reading.loader import load_cluster
-from stacks.cluster_stacks import add_checks, add_stacks, oversized
+from stacks.cluster_stacks import add_checks, add_stacks, oversized, remove_refused
 from stacks.endpoint_stack import add_endpoint_stack
 from stacks.remaining_costs import remaining_costs
 
@@ -37,7 +37,9 @@ def main() -> None:
         print(f"{cluster.name}: once deployed, billed until `make teardown`: {costs}", file=sys.stderr)
         add_stacks(app, cluster)
     add_checks(app)
-    if problems := oversized(Path(app.synth().directory)):
+    folder = Path(app.synth().directory)
+    remove_refused(folder)
+    if problems := oversized(folder):
         sys.exit("\n".join(problems))
 
 

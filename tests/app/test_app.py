@@ -43,7 +43,12 @@ def test_without_the_charts_the_eks_cluster_alone_is_refused(checkout: Path, tmp
     assert "Traceback" not in output
     assert f"chart hyperpod is not in {checkout}/.charts; run make charts" in output
     made = ("--app", str(tmp_path))
-    assert "make charts" not in NOBODY.cdk("synth", "SlurmHyperPodStack", "--quiet", *made, cwd=checkout)
+    for command in (("list",), ("synth", "SlurmHyperPodStack", "--quiet")):
+        assert "make charts" not in NOBODY.cdk(*command, *made, cwd=checkout)
+    assert (tmp_path / "EksStorageStack.template.json").exists()
+    assert not (tmp_path / "EksHyperPodStack.template.json").exists()
+    for command in (("synth",), ("diff",), ("deploy", "--ignore-errors")):
+        NOBODY.cdk(*command, "EksHyperPodStack", *made, cwd=checkout, succeeds=False)
 
 
 def test_the_command_line_makes_the_golden_templates(checkout: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -27,6 +27,7 @@ from typing import Any
 
 import yaml
 
+from config.eks_cluster import EksCluster
 from config.reading.loader import load_eks_cluster
 from manifests.chart_values import chart_values
 from manifests.charts import (
@@ -49,6 +50,8 @@ from tools.kubernetes.kubectl import find_helm, run_helm
 SECONDS_WITHOUT_DATA = 60
 GIT_SECONDS = 900
 """For one command of git; a repository's commit is some MB."""
+PROBE_SECONDS = 8
+"""Limit of a synthesis for the question whether git's server answers."""
 ELSEWHERE = (
     "git and the download follow https_proxy; without internet here, run make charts where there is some and "
     "copy .charts from there"
@@ -86,25 +89,48 @@ def main() -> int:
     parser.add_argument("--table", type=Path, default=TABLE, metavar="FILE", help="charts (%(default)s)")
     parser.add_argument("--cache", type=Path, default=CACHE, metavar="DIR", help="goes there (%(default)s)")
     options = parser.parse_args()
-    try:
-        with _alone_in(options.cache):
-            for name, chart in load_charts(options.table).items():
-                _bring(name, chart, options.cache, _values_of(name, options.cluster))
-    except OSError as error:
-        where = error.filename or options.cache
-        raise ValueError(
-            f"{where}: {error.strerror}; nothing unfinished was kept, run make charts again"
-        ) from None
+    bring_charts(load_eks_cluster(options.cluster), table=options.table, cache=options.cache)
     return 0
 
 
-def _values_of(name: str, cluster_file: Path) -> Values:
-    """What the cluster's installer gives the chart; the chart's own defaults are never installed.
+def bring_charts(cluster: EksCluster, *, table: Path = TABLE, cache: Path = CACHE) -> None:
+    """Fetch all charts of the table that are not in the cache.
 
     Raises:
-        ValueError: if the cluster file is wrong.
+        ValueError: if a chart cannot be fetched, or is not the one of the table.
     """
-    return chart_values(load_eks_cluster(cluster_file)) if name == HYPERPOD else {}
+    try:
+        with _alone_in(cache):
+            for name, chart in load_charts(table).items():
+                # The chart's own defaults are never installed.
+                _bring(name, chart, cache, chart_values(cluster) if name == HYPERPOD else {})
+    except OSError as error:
+        raise ValueError(
+            f"{error.filename or cache}: {error.strerror}; nothing unfinished was kept, run make charts again"
+        ) from None
+
+
+def bring_missing(cluster: EksCluster, *, table: Path = TABLE, cache: Path = CACHE) -> None:
+    """Fetch the charts that a synthesis lacks, if their servers answer within PROBE_SECONDS.
+
+    Print errors instead of raising them: the other stacks of the synthesis need no chart. Without a network,
+    print nothing: the stack that needs the chart reports that it is missing, if that stack is selected.
+    """
+    charts = [chart for name, chart in load_charts(table).items() if problem_of(name, chart, cache)]
+    if charts and all(_answers(chart.git) for chart in charts):
+        try:
+            with redirect_stdout(sys.stderr):  # a template may be printed on the other stream
+                bring_charts(cluster, table=table, cache=cache)
+        except ValueError as error:
+            print(error, file=sys.stderr)
+
+
+def _answers(source: GitFolder) -> bool:
+    try:
+        _git(Path.cwd(), "ls-remote", source.repository, "HEAD", to=source, seconds=PROBE_SECONDS)
+    except ValueError:
+        return False
+    return True
 
 
 @contextmanager
@@ -283,12 +309,12 @@ def fetch_folder(source: GitFolder, target: Path, scratch: Path) -> None:
     (files / source.folder).rename(target)
 
 
-def _git(folder: Path, *arguments: str, to: GitFolder) -> None:
+def _git(folder: Path, *arguments: str, to: GitFolder, seconds: int = GIT_SECONDS) -> None:
     settings = [word for name, value in _GIT_SETTINGS.items() for word in ("-c", f"{name}={value}")]
     environment = {name: value for name, value in os.environ.items() if name not in _OTHER_REPOSITORY}
     what = f"git of {to.repository} at {to.commit[:12]}"
-    # On a terminal people see git's own progress and messages.
-    shown = sys.stderr.isatty()
+    # On a terminal people see git's own progress and messages, but not those of a probe.
+    shown = sys.stderr.isatty() and seconds > PROBE_SECONDS
     try:
         subprocess.run(
             ["git", *settings, *arguments],
@@ -296,15 +322,16 @@ def _git(folder: Path, *arguments: str, to: GitFolder) -> None:
             # Asks for no password: a repository that is not there is a message, not a wait.
             env={**environment, "GIT_TERMINAL_PROMPT": "0", "GIT_LITERAL_PATHSPECS": "1"},
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
             stderr=None if shown else subprocess.PIPE,
             text=True,
-            timeout=GIT_SECONDS,
+            timeout=seconds,
             check=True,
         )
     except FileNotFoundError:
         raise ValueError("git is missing: install it (Debian, Ubuntu: apt-get install git)") from None
     except subprocess.TimeoutExpired:
-        raise ValueError(f"{what} took more than {GIT_SECONDS} s; run make charts again") from None
+        raise ValueError(f"{what} took more than {seconds} s; run make charts again") from None
     except subprocess.CalledProcessError as error:
         said = "as above" if shown else " ".join(error.stderr.split())
         raise ValueError(f"{what} failed: {said}; {ELSEWHERE}") from None

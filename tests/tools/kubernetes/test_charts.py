@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from config.reading.loader import load_eks_cluster
 from manifests.charts import content_sha256, files_of, load_charts
 from tests.manifests.helm_runs import helm
 from tests.tools.kubernetes.chart_upstream import (
@@ -26,6 +29,7 @@ from tools.kubernetes import charts
 from tools.kubernetes.kubectl import run_helm
 
 REPOSITORY = Path(__file__).parents[3]
+EKS = load_eks_cluster(REPOSITORY / "clusters" / "eks.yaml")
 WAIT_SECONDS = 60
 
 
@@ -42,6 +46,47 @@ def test_the_pinned_commit_comes_and_helm_renders_it_without_a_network(
     assert texts == {"main": "first", "own": "own", PLUGIN: "of the plugin"}
     assert f"without {LEFT_OUT}: comes by itself" in printed
     assert "device-plugin 0.5.20 of the table; Chart.yaml asks for 0.5.10" in printed
+
+
+def test_a_synthesis_fetches_what_is_missing(
+    upstream: Upstream, cache: Path, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upstream.write_table(table)
+    charts.bring_missing(EKS, table=table, cache=cache)
+    assert whole(cache, table).is_dir()
+    printed = capsys.readouterr()
+    assert printed.out == "" and "SHA-256" in printed.err
+    shutil.rmtree(upstream.repository)
+    charts.bring_missing(EKS, table=table, cache=cache)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_synthesis_without_a_network_goes_on_at_once(
+    upstream: Upstream,
+    cache: Path,
+    table: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A refused connection, and a server that accepts one and never answers."""
+    monkeypatch.setattr(charts, "PROBE_SECONDS", 1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for port in (9, silent.getsockname()[1]):
+            git = {**upstream.table()["main"]["git"], "repository": f"https://127.0.0.1:{port}/charts"}
+            upstream.write_table(table, git=git)
+            begin = time.monotonic()
+            charts.bring_missing(EKS, table=table, cache=cache)
+            assert time.monotonic() - begin < 5
+    printed = capsys.readouterr()
+    assert printed.out + printed.err == "" and not (cache / "main").exists()
+
+
+def test_a_synthesis_reports_a_chart_that_is_not_the_pinned_one(
+    upstream: Upstream, cache: Path, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upstream.write_table(table, content_sha256="0" * 64)
+    charts.bring_missing(EKS, table=table, cache=cache)
+    assert f"the table has {'0' * 64}" in capsys.readouterr().err
 
 
 def test_a_switch_of_the_upstream_chart_still_holds(make_charts: Run, cache: Path, table: Path) -> None:

@@ -162,7 +162,8 @@ def _bring(name: str, chart: Chart, cache: Path, values: Values) -> None:
         scratch.mkdir()
         whole.mkdir()
         files = files_folder(work, whole.name)
-        fetch_folder(chart.git, files, scratch)
+        content = fetch_folder(chart.git, files, scratch)
+        print(f"{name}: the folder of the commit has content_sha256 {content}")
         for archive in archives:
             copy_archive(archive, files)
         for note in make_self_contained(files / "Chart.yaml", chart):
@@ -194,6 +195,10 @@ def make_self_contained(chart_file: Path, chart: Chart) -> list[str]:
         name, repository = dependency["name"], dependency.get("repository", "")
         if not repository or repository.startswith("file://"):
             kept.append(dependency)
+            packed = chart_file.with_name("charts") / f"{name}-{dependency.get('version')}.tgz"
+            if packed.exists() and packed.with_name(name).is_dir():
+                packed.unlink()
+                notes.append(f"without {packed.name}: helm would take it or the folder {name}, at random")
         elif name in chart.left_out:
             notes.append(f"without {name}: {chart.left_out[name]}")
         elif name in archives:
@@ -225,19 +230,13 @@ def _from_folder(dependency: dict[str, Any], archive: Archive, notes: list[str])
 def _finish(name: str, chart: Chart, whole: Path, cache: Path, values: Values) -> None:
     """Check the assembled chart, lock its files, and put it in the place of what was there."""
     files = files_of(files_folder(whole.parent, whole.name))
-    content = content_sha256(files)
-    if chart.content_sha256 not in (None, content):
-        raise ValueError(
-            f"chart {name} has SHA-256 {content}, the table has {chart.content_sha256}; it was not kept. If "
-            "you have changed its pins, compare the files and note the new one"
-        )
     _check_with_helm(name, files_folder(whole.parent, whole.name), cache, values)
     write_lock(lock_file(whole.parent, whole.name), chart, files)
     target = cache / name
     if target.exists():
         target.rename(whole.parent / "replaced")
     whole.rename(target)
-    print(f"{name}: {len(files)} files in {target}, SHA-256 {content}")
+    print(f"{name}: {len(files)} files in {target}")
 
 
 def _check_with_helm(name: str, folder: Path, cache: Path, values: Values) -> None:
@@ -292,14 +291,18 @@ def _switch(values: Values, condition: str) -> bool | None:
     return found if isinstance(found, bool) else None
 
 
-def fetch_folder(source: GitFolder, target: Path, scratch: Path) -> None:
+def fetch_folder(source: GitFolder, target: Path, scratch: Path) -> str:
     """Make ``target`` the folder of the commit; ``scratch`` is an empty folder for git.
 
     git compares every object with the hash it is asked for by, down from the commit, so what comes is what
     the table names, wherever branches are.
 
+    Returns:
+        The content_sha256 of the folder.
+
     Raises:
-        ValueError: if git is missing, or it, the commit or the folder cannot be had.
+        ValueError: if git is missing, the commit or the folder cannot be fetched, or the folder's content is not
+            that of the table.
     """
     repository, files = scratch / "repository", scratch / "files"
     files.mkdir()
@@ -307,6 +310,14 @@ def fetch_folder(source: GitFolder, target: Path, scratch: Path) -> None:
     _git(repository, "fetch", "--depth=1", "--no-tags", source.repository, source.commit, to=source)
     _git(repository, f"--work-tree={files}", "checkout", source.commit, "--", source.folder, to=source)
     (files / source.folder).rename(target)
+    content = content_sha256(files_of(target))
+    if source.content_sha256 not in (None, content):
+        raise ValueError(
+            f"{source.folder} at {source.commit[:12]} has content_sha256 {content}, the table has "
+            f"{source.content_sha256}; it was not kept. If the commit in the table is new, compare the files "
+            "and record the new value"
+        )
+    return content
 
 
 def _git(folder: Path, *arguments: str, to: GitFolder, seconds: int = GIT_SECONDS) -> None:

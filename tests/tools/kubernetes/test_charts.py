@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from config.reading.loader import load_eks_cluster
-from manifests.charts import content_sha256, files_of, load_charts
+from manifests.charts import files_of, load_charts
 from tests.manifests.helm_runs import helm
 from tests.tools.kubernetes.chart_upstream import (
     FOLDER,
@@ -22,6 +22,7 @@ from tests.tools.kubernetes.chart_upstream import (
     Run,
     Server,
     Upstream,
+    packaged,
     unfinished,
     whole,
 )
@@ -55,7 +56,7 @@ def test_a_synthesis_fetches_what_is_missing(
     charts.bring_missing(EKS, table=table, cache=cache)
     assert whole(cache, table).is_dir()
     printed = capsys.readouterr()
-    assert printed.out == "" and "SHA-256" in printed.err
+    assert printed.out == "" and "content_sha256" in printed.err
     shutil.rmtree(upstream.repository)
     charts.bring_missing(EKS, table=table, cache=cache)
     assert capsys.readouterr().err == ""
@@ -84,7 +85,7 @@ def test_a_synthesis_without_a_network_goes_on_at_once(
 def test_a_synthesis_reports_a_chart_that_is_not_the_pinned_one(
     upstream: Upstream, cache: Path, table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    upstream.write_table(table, content_sha256="0" * 64)
+    upstream.write_table(table, git={**upstream.table()["main"]["git"], "content_sha256": "0" * 64})
     charts.bring_missing(EKS, table=table, cache=cache)
     assert f"the table has {'0' * 64}" in capsys.readouterr().err
 
@@ -172,23 +173,37 @@ def test_a_new_pin_replaces_what_was_there(
     assert unfinished(cache) == []
 
 
-def test_the_noted_hash_of_all_files_must_hold(make_charts: Run, cache: Path, table: Path) -> None:
-    make_charts()
-    noted = content_sha256(files_of(whole(cache, table)))
-    assert make_charts(content_sha256=noted) == "main: there already, unchanged\n"
-    with pytest.raises(
-        ValueError, match=f"chart main has SHA-256 {noted}, the table has 0{{64}}; it was not kept"
-    ):
-        make_charts(content_sha256="0" * 64)
-
-
-def test_the_hash_of_all_files_is_that_of_sha256sum(make_charts: Run, cache: Path, table: Path) -> None:
-    make_charts()
+def test_the_recorded_hash_of_the_commits_folder_must_hold(
+    make_charts: Run, upstream: Upstream, cache: Path, table: Path
+) -> None:
+    """It is the hash of what sha256sum prints of the folder in the repository, without the archives."""
+    subprocess.run(["git", "checkout", "--quiet", upstream.pinned], cwd=upstream.repository, check=True)
     command = "find . -type f -printf '%P\\n' | LC_ALL=C sort | xargs sha256sum | sha256sum"
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=whole(cache, table), capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split()[0] == content_sha256(files_of(whole(cache, table)))
+    folder = upstream.repository / FOLDER
+    summed = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=True)
+    content = summed.stdout.split()[0]
+    git = upstream.table()["main"]["git"]
+    with pytest.raises(ValueError, match=f"has content_sha256 {content}, the table has 0{{64}}; it was not"):
+        make_charts(git={**git, "content_sha256": "0" * 64})
+    assert not (cache / "main").exists()
+    assert f"content_sha256 {content}" in make_charts(git={**git, "content_sha256": content})
+    assert whole(cache, table).is_dir()
+
+
+def test_a_stale_package_beside_a_folder_of_the_same_chart_is_removed(
+    make_charts: Run, upstream: Upstream, cache: Path, table: Path
+) -> None:
+    """helm loads both, and which one it renders changes from run to run."""
+    stale = upstream.repository / FOLDER / "charts" / "own-0.1.0.tgz"
+    stale.write_bytes(packaged("own", "0.1.0", "stale"))
+    printed = make_charts(git={**upstream.table()["main"]["git"], "commit": upstream.commit()})
+    assert "without own-0.1.0.tgz" in printed
+    assert not (whole(cache, table) / "charts" / stale.name).exists()
+    assert (whole(cache, table) / "charts" / "own" / "Chart.yaml").exists()
+
+
+def test_the_table_records_the_content_of_its_commit() -> None:
+    assert all(chart.git.content_sha256 for chart in load_charts().values())
 
 
 def test_hyperpods_chart_is_rendered_with_a_clusters_values_and_surprises_are_told(

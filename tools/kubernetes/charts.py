@@ -301,8 +301,8 @@ def fetch_folder(source: GitFolder, target: Path, scratch: Path) -> str:
         The content_sha256 of the folder.
 
     Raises:
-        ValueError: if git is missing, the commit or the folder cannot be fetched, or the folder's content is not
-            that of the table.
+        ValueError: if git is missing, the commit or the folder cannot be fetched, or the folder does not have
+            the content of the table.
     """
     repository, files = scratch / "repository", scratch / "files"
     files.mkdir()

@@ -39,6 +39,7 @@ GIVEN_ENDPOINT = $(if $(findstring command line,$(origin ENDPOINT)),$(ENDPOINT))
 STACK = $(if $(GIVEN_ENDPOINT),EndpointStack,$(if $(shell grep -E '^scheduler: *["'\'']?eks' $(CLUSTER)),EksHyperPodStack,SlurmHyperPodStack))
 STACKS ?= --all
 CDK = $(NODE_HERE) node node_modules/aws-cdk/bin/cdk --context $(if $(GIVEN_ENDPOINT),endpoint=$(GIVEN_ENDPOINT),cluster=$(CLUSTER))
+CREDENTIALS = $(BIN)/python -m tools.stacks.credentials $(ARGS)
 AWSCLI_READY := .venv-awscli/.ready
 CHECKOV_READY := .venv-checkov/.ready
 HYPERPOD_READY := .venv-hyperpod/.ready
@@ -258,9 +259,11 @@ synth: $(CDK_READY) ## templates of the cluster's stacks, in cdk.out
 	$(CDK) synth --quiet
 
 bootstrap: $(CDK_READY) ## once for each account and region: what the CDK deploys with; ARGS="--qualifier myorg"
+	@$(CREDENTIALS)
 	$(CDK) bootstrap $(ARGS)
 
 deploy: $(CDK_READY) ## all stacks of the cluster file: the cluster, what it depends on, what watches it
+	@$(CREDENTIALS)
 	$(CDK) deploy $(STACKS) $(ARGS)
 
 diff: $(CDK_READY) ## what a deployment would change; warns when data or the cluster would be replaced
@@ -295,6 +298,7 @@ apply-lifecycle: $(READY) ## run the deployed scripts again on the nodes that ar
 	$(BIN)/python -m tools.nodes.apply_lifecycle --cluster $(CLUSTER) $(ARGS)
 
 destroy: $(CDK_READY) ## stop compute; storage and network stay, and bill
+	@$(CREDENTIALS)
 	$(CDK) destroy $(STACK) $(ARGS)
 
 teardown: $(CDK_READY) ## destroy everything in order, and name what is kept

@@ -15,7 +15,7 @@ from config.task_governance import team_namespace
 from tools.images.build import DEFAULT_FRAMEWORK, FRAMEWORK_OF, NEURON
 from tools.jobs.kubernetes import watch
 from tools.jobs.kubernetes.files import write_files
-from tools.jobs.kubernetes.image import commit_image, image_note
+from tools.jobs.kubernetes.image import FILL_IN, commit_image, image_note, image_or_placeholder
 from tools.jobs.kubernetes.job_state import active_jobs, kind_of
 from tools.jobs.kubernetes.placement import EksWanted, chosen_team, groups_of_type
 from tools.jobs.kubernetes.request import bandwidth_job, pod_job
@@ -61,7 +61,8 @@ class KubernetesJobs(Scheduler):
         """With ``--to`` it writes the manifests, for kubectl and for HyperPod's own command line (hyp)."""
         cluster = self._cluster
         framework = framework_of(cluster, options.stage, options.group)
-        image = options.image or commit_image(cluster, options.profile, framework)
+        find_image = image_or_placeholder if options.to else commit_image
+        image = options.image or find_image(cluster, options.profile, framework)
         given = vars(options) | {"image": image}
         wanted = EksWanted(**{field.name: given[field.name] for field in fields(EksWanted)})
         if run is None:
@@ -71,6 +72,8 @@ class KubernetesJobs(Scheduler):
         if options.to:
             for line in write_files(job, options.to):
                 print(line)
+            if image.startswith(FILL_IN):
+                print(f"first    replace {image} in these files by the image that `make push` prints")
             return 0
         if options.kubeconfig is None and (note := image_note(cluster, image, options.profile)):
             print(f"note: {note}")

@@ -109,6 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _say(f"{case.id}: {line['verdict']} in {line['seconds']:.0f} s {line.get('error', '')}")
         verdicts.append(str(line["verdict"]))
     _say("; ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts)) or "nothing to do")
+    if "failed" in verdicts:
+        sys.exit(1)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

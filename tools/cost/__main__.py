@@ -78,8 +78,10 @@ def bill_table(bill: Bill) -> str:
     ]
     least = "at least " if bill.lacking else ""
     total = bill.monthly_usd
-    mark = "*" if _borrowed_usd(bill) else ""
-    rows.append(("Total", mark, f"{least}{total:.2f}", f"{least}{hourly_usd(total):.3f}"))
+    rows.append(("Total", "", f"{least}{total:.2f}", f"{least}{hourly_usd(total):.3f}"))
+    if borrowed := _borrowed_usd(bill):
+        what = f"prices of other regions or products * ({borrowed / total:.0%})"
+        rows.append(("of which", what, f"{borrowed:.2f}", f"{hourly_usd(borrowed):.3f}"))
     return format_table(header, rows)
 
 
@@ -105,19 +107,12 @@ def _borrowed_usd(bill: Bill) -> float:
 
 
 def price_notes(bill: Bill) -> list[str]:
-    """Prices that are not the thing's own in its region, by whose they are, and those that are lacking."""
+    """Lines about the prices that are borrowed, by their origin, and about those that are lacking."""
     prices: dict[str, list[str]] = defaultdict(list)
     for key, price in {line.item.key: line.price for line in bill.lines}.items():
         if price and _is_borrowed(price, bill.region):
-            dated = f", {price.as_of}" if price.as_of else ""
-            shown = f"{key} {price.usd:g} per {price.unit} ({price.source}{dated})"
-            prices[_origin(price, bill.region)].append(shown)
-    notes = [f"* {origin}: {'; '.join(shown)}" for origin, shown in prices.items()]
-    if borrowed := _borrowed_usd(bill):
-        notes.insert(
-            0,
-            f"* {borrowed:.2f} of the {bill.monthly_usd:.2f} USD are of prices that are not the thing's own:",
-        )
+            prices[_origin(price, bill.region)].append(key)
+    notes = [f"* {origin}: {', '.join(keys)}" for origin, keys in prices.items()]
     if bill.lacking:
         notes.append(
             f"No price is known of {', '.join(bill.lacking)}: not in the total."

@@ -40,6 +40,7 @@ GIVEN_ENDPOINT = $(if $(findstring command line,$(origin ENDPOINT)),$(ENDPOINT))
 STACK = $(if $(GIVEN_ENDPOINT),EndpointStack,$(if $(shell grep -E '^scheduler: *["'\'']?eks' $(CLUSTER)),EksHyperPodStack,SlurmHyperPodStack))
 STACKS ?= --all
 CDK = $(NODE_HERE) node node_modules/aws-cdk/bin/cdk --context $(if $(GIVEN_ENDPOINT),endpoint=$(GIVEN_ENDPOINT),cluster=$(CLUSTER))
+CREDENTIALS = $(BIN)/python -m tools.stacks.credentials $(ARGS)
 AWSCLI_READY := .venv-awscli/.ready
 CHECKOV_READY := .venv-checkov/.ready
 HYPERPOD_READY := .venv-hyperpod/.ready
@@ -111,12 +112,16 @@ $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name))
 	synth bootstrap deploy diff preflight mirror-downloads charts connect logs apply-lifecycle destroy teardown \
 	schema golden lock image push test test-all fuzz test-cluster test-image test-xla test-oldest lint format clean
 
-help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo '  CONFIG=workloads/esm2/configs/<run>.yaml picks a run, ARGS="optim.lr=2e-4 ..." changes it'
-	@echo '  CLUSTER=clusters/<cluster>.yaml picks a cluster; TARGET=slurm or eks runs stages and bandwidth there'
+##@ Biologist: train, fine-tune, use
 
-env: $(READY) ## the Python environment in .venv; every target below makes it by itself
+help: ## this list
+	@awk -F ':.*## ' '/^##@/ { print "\n" substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo 'CONFIG=workloads/esm2/configs/<run>.yaml selects a run, ARGS="optim.lr=2e-4"'
+	@echo 'changes it. CLUSTER=clusters/<cluster>.yaml selects a cluster; TARGET=slurm or'
+	@echo 'eks runs stages and bandwidth there.'
+
+env: $(READY) ## the Python environment in .venv; other targets create it
 
 # Rebuilt when the pins change. The marker comes last, so a broken install is not taken for a whole one.
 $(READY): requirements.lock
@@ -131,38 +136,38 @@ $(READY): requirements.lock
 	@$(BIN)/pip uninstall --quiet --quiet --yes awscli
 	@touch $@
 
-data: $(READY) ## FASTA to shards: the run's data.source, prepared in its data.path
+data: $(READY) ## prepare data.source of the run file in its data.path
 	$(call stage,data,prepare) $(ARGS)
 
-train-ddp: $(READY) ## pre-train with a copy of the model on each device, and report
+train-ddp: $(READY) ## pre-train, with a copy of the model on each device
 	$(call stage,train,train) parallel.mode=ddp $(start_from) $(ARGS)
 
-train-fsdp: $(READY) ## the same with the model sharded (FSDP2), as a run named <run>_fsdp
+train-fsdp: $(READY) ## the same with a sharded model (FSDP2), as <run>_fsdp
 	$(call stage,train,train) parallel.mode=fsdp name=$(NAME)_fsdp $(start_from) $(ARGS)
 
-finetune-lora: $(READY) ## train for the task of CONFIG=workloads/esm2/configs/finetune/<task>.yaml, and report
+finetune-lora: $(READY) ## train for the task of CONFIG=.../configs/finetune/<task>
 	@test ! -r $(CONFIG) || grep -q '^task:' $(CONFIG) || \
 		{ echo "CONFIG: $(CONFIG) has no task: to fine-tune for; $(CONFIGS)/finetune has examples" >&2; exit 2; }
 	$(call stage,train,train) $(start_from) $(ARGS)
 
-finetune-llm: $(READY) ## a causal language model on questions: CONFIG=workloads/causal_lm/configs/<run>.yaml
+finetune-llm: $(READY) ## fine-tune a causal language model on questions
 	@test ! -r $(CONFIG) || grep -q '^chat:' $(CONFIG) || \
 		{ echo "CONFIG: $(CONFIG) has no chat: to fine-tune on; workloads/causal_lm/configs has examples" >&2; exit 2; }
 	$(call stage,train,train) $(start_from) $(ARGS)
 
-finetune-table: $(READY) ## minutes, scores and memory of each memory-saving method, run after run
+finetune-table: $(READY) ## time, scores, memory of each memory-saving method
 	$(STAGE).esm2.finetune.method_table --config $(CONFIG) $(start_from) $(ARGS)
 
-train-bionemo: $(READY) ## the same run file by NVIDIA BioNeMo, pre-training or a task (docs/bionemo.md)
+train-bionemo: $(READY) ## the same run file by NVIDIA BioNeMo (docs/bionemo.md)
 	$(call stage,train-bionemo,bionemo.start) $(ARGS)
 
-convert-bionemo: $(READY) ## its checkpoints to and from transformers' format: ARGS="bionemo.convert=from_transformers ..."
+convert-bionemo: $(READY) ## its checkpoints to and from transformers' format
 	$(call stage,convert-bionemo,bionemo.convert) $(ARGS)
 
-evaluate: $(READY) ## score RUN=runs/<name>, CONFIG='s run, or MODEL=<folder or hub id> on its data
+evaluate: $(READY) ## score RUN=runs/<name>, CONFIG=, or MODEL= on its data
 	$(call stage,evaluate,evaluate) $(if $(MODEL),$(use_model),$(if $(GIVEN_RUN),inference.model=$(GIVEN_RUN)/model)) $(ARGS)
 
-serve: $(READY) ## answer requests with MODEL=<folder> (RUN's) on port 8080; TARGET=eks: by pods, as ENDPOINT= says
+serve: $(READY) ## answer with MODEL=<folder> on port 8080; or TARGET=eks
 ifeq ($(TARGET),eks)
 	$(BIN)/python -m tools.jobs.kubernetes.serve --cluster $(CLUSTER) --endpoint $(ENDPOINT) \
 		$(if $(MODEL),--model $(MODEL)) $(if $(IMAGE),--image $(IMAGE)) $(SUBMIT) $(ARGS)
@@ -172,53 +177,29 @@ else
 	$(STAGE).esm2.serving --model $(or $(MODEL),$(RUN)/model) $(ARGS)
 endif
 
-embed: $(READY) ## embeddings by RUN='s model, or MODEL=: ARGS="inference.input=[proteins.fasta]"
+embed: $(READY) ## embeddings of inference.input= by RUN= or MODEL=
 	$(call stage,embed,embed) $(use_model) $(ARGS)
 
-predict: $(READY) ## labels and probabilities by the fine-tuned model of RUN= or CONFIG=, or by MODEL=
+predict: $(READY) ## labels by the fine-tuned RUN=, CONFIG= or MODEL=
 	$(call stage,predict,predict) $(use_model) $(ARGS)
 
-variants: $(READY) ## masked marginals of inference.mutations=<csv>, or of all single mutants, with heat maps
+variants: $(READY) ## masked marginals of inference.mutations=, or of all
 	$(call stage,variants,variants) $(use_model) $(ARGS)
 
-bandwidth: $(READY) ## all-reduces over nodes, against what their type should reach; here: over all GPUs, or cores
-ifneq ($(TARGET),local)
-	$(call submit,bandwidth) $(ARGS)
-else
-	$(if $(ARGS),$(error ARGS: got $(ARGS); here all-reduces are measured and nothing is expected of them: TARGET=slurm))
-	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node=auto \
-		-m workloads.launch.network.bandwidth --to runs/bandwidth
-endif
-
-report: $(READY) ## draw the report of RUN=runs/<name> again, also of a run that is still going
+report: $(READY) ## draw the report of RUN=runs/<name> again, at any time
 	$(STAGE).report $(RUN)
 
 status: $(READY) ## jobs on the cluster, and how far they are
 	@$(call jobs,status) $(ARGS)
 
-tail: $(READY) ## the log of JOB=<number>, or of the last one, until it ends
+tail: $(READY) ## the log of JOB=<number>, or of the last job, to its end
 	@$(call jobs,tail) $(JOB) $(ARGS)
 
 cancel: $(READY) ## have JOB=<number> save and end
 	@$(call jobs,cancel) $(JOB) $(ARGS)
 
-fetch: $(READY) ## report, results, model and tables of JOB=<number>, or of the last one, in runs/
+fetch: $(READY) ## bring results and model of a job (or JOB=) into runs/
 	@$(call jobs,fetch) $(JOB) $(ARGS)
-
-bench: $(READY) ## speed beside transformers' Trainer on this machine; ARGS="--stages quality": loss; FRAMEWORK=bionemo: its own
-	$(BIN)/python -m benchmarks.$(if $(filter bionemo,$(FRAMEWORK)),bionemo,acceptance --stages versus --out runs/bench) $(ARGS)
-
-gpu: ## every benchmark on one GPU, by SYSTEM_PYTHON=python3; ARGS="--stages speed,versus --until 540 --data data/mine"
-	$(SYSTEM_PYTHON) -m benchmarks.acceptance $(ARGS)
-
-bench-data: $(READY) ## data preparation against transformers' tokenizer and pyfastx
-	$(BIN)/python -m benchmarks.acceptance --stages data $(ARGS)
-
-bench-inference: $(READY) ## embeddings per second against transformers' feature-extraction pipeline
-	$(BIN)/python -m benchmarks.acceptance --stages embed $(ARGS)
-
-bench-serve: $(READY) ## answers of a server to 1, 8 and 64 users: median and 99 % of their times, residues/s
-	$(BIN)/python -m benchmarks.acceptance --stages serve $(ARGS)
 
 $(CDK_READY): package-lock.json $(READY)
 	$(NODE_HERE) npm ci --silent --no-audit --no-fund
@@ -256,90 +237,121 @@ $(OLDEST_READY): requirements-oldest.txt
 	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --requirement requirements-oldest.txt
 	@touch $@
 
+##@ Platform engineer: plan, deploy, operate, pay
+
 synth: $(CDK_READY) ## templates of the cluster's stacks, in cdk.out
 	$(CDK) synth --quiet
 
-bootstrap: $(CDK_READY) ## once for each account and region: what the CDK deploys with; ARGS="--qualifier myorg"
+bootstrap: $(CDK_READY) ## once per account and region: what the CDK deploys with
+	@$(CREDENTIALS)
 	$(CDK) bootstrap $(ARGS)
 
-deploy: $(CDK_READY) ## all stacks of the cluster file: the cluster, what it depends on, what watches it
+deploy: $(CDK_READY) ## deploy all stacks of CLUSTER=, or those of STACKS=
+	@$(CREDENTIALS)
 	$(CDK) deploy $(STACKS) $(ARGS)
 
-diff: $(CDK_READY) ## what a deployment would change; warns when data or the cluster would be replaced
+diff: $(CDK_READY) ## what deploy would change; warns if data would be lost
 	$(NODE_HERE) $(BIN)/python -m tools.stacks.diff --cluster $(CLUSTER) $(ARGS)
 
-preflight: $(READY) ## live checks before money is spent: quotas, zones, training plan, names
+preflight: $(READY) ## check quotas, zones, plans, names before money is spent
 	$(NODE_HERE) $(BIN)/python -m tools.preflight --cluster $(CLUSTER) $(ARGS)
 
-cost: $(READY) ## USD a month and an hour of CLUSTER=, or of ENDPOINT=<yaml>, by service; ARGS="hours=200 nat_gb=500 ..."
+cost: $(READY) ## USD a month of CLUSTER= or ENDPOINT=; ARGS="hours=200"
 	@$(BIN)/python -m tools.cost --cluster $(CLUSTER) \
 		$(if $(GIVEN_ENDPOINT),--endpoint $(GIVEN_ENDPOINT)) $(ARGS)
 
-plan: $(READY) ## what CONFIG= needs on CLUSTER=: memory, days, USD, checkpoints; ARGS="--nodes 4 --co2 --mfu 0.4 ..."
+plan: $(READY) ## memory, days, USD of CONFIG= on CLUSTER=; ARGS="--co2"
 	@$(BIN)/python -m tools.plan --config $(CONFIG) --cluster $(CLUSTER) $(ARGS)
 
-prices: $(READY) ## fetch the prices of REGION=, or of the cluster's region, from AWS into config/facts/prices
+prices: $(READY) ## fetch the prices of REGION=, or of the cluster's region
 	$(BIN)/python -m tools.cost.prices --cluster $(CLUSTER) $(if $(REGION),--region $(REGION)) $(ARGS)
 
-mirror-downloads: $(READY) ## for a network without internet: copy what nodes fetch to the cluster's bucket
+mirror-downloads: $(READY) ## without internet: put what nodes fetch into the bucket
 	$(BIN)/python -m tools.images.mirror_downloads --cluster $(CLUSTER) $(ARGS)
 
-charts: $(READY) ## for EKS: the Helm charts that manifests/charts.json pins, in .charts
+charts: $(READY) ## for EKS: the pinned Helm charts, in .charts
 	@$(BIN)/python -m tools.kubernetes.charts $(ARGS)
 
-connect: $(READY) ## a shell on the head node, or on NODE=<group>-<n>; on EKS without NODE= a kubeconfig
+connect: $(READY) ## a shell on NODE=<group>-<n>; on EKS a kubeconfig
 	$(BIN)/python -m tools.nodes.connect --cluster $(CLUSTER) $(NODE) $(ARGS)
 
-logs: $(READY) ## what the set-up of nodes said: of all, or of NODE=<group>-<n>, or NODE=control-plane; ARGS=--follow
+logs: $(READY) ## log of the set-up of all nodes, or NODE=<group>-<n>
 	$(BIN)/python -m tools.nodes.logs --cluster $(CLUSTER) $(NODE) $(ARGS)
 
-apply-lifecycle: $(READY) ## run the deployed scripts again on the nodes that are there
+apply-lifecycle: $(READY) ## run the deployed scripts again on existing nodes
 	$(BIN)/python -m tools.nodes.apply_lifecycle --cluster $(CLUSTER) $(ARGS)
 
 destroy: $(CDK_READY) ## stop compute; storage and network stay, and bill
+	@$(CREDENTIALS)
 	$(CDK) destroy $(STACK) $(ARGS)
 
 teardown: $(CDK_READY) ## destroy everything in order, and name what is kept
 	$(NODE_HERE) $(BIN)/python -m tools.stacks.teardown --cluster $(CLUSTER) $(ARGS)
 
-schema: $(READY) ## JSON schemas of cluster files and run files, which editors complete from
-	$(BIN)/python -m config.reading.schema
-	$(STAGE) --write-schema
-
-golden: $(READY) ## write the expected templates again
-	$(NODE_HERE) $(BIN)/python -m tests.golden.write
-
-lock: $(READY) ## the Python packages of requirements.txt and docker/requirements.in, with versions and hashes
-	PATH="$(CURDIR)/$(BIN):$$PATH" docker/lock.sh $(ARGS)
-
-image: $(READY) ## build the image of the commit (FRAMEWORK=); TARGET=slurm: push it, and a file of it for jobs on /fsx
+image: $(READY) ## build the commit's image; TARGET=slurm: and push it
 ifeq ($(TARGET),slurm)
 	@$(BIN)/python -m tools.images.import_image --cluster $(CLUSTER) $(if $(FRAMEWORK),--framework $(FRAMEWORK)) $(ARGS)
 else
 	$(BIN)/python -m tools.images.build $(if $(FRAMEWORK),--framework $(FRAMEWORK)) $(ARGS)
 endif
 
-push: $(READY) ## push it to the cluster's repository and print its reference by digest
+push: $(READY) ## push it to the cluster's repository; prints its digest
 	@$(BIN)/python -m tools.images.build --push --cluster $(CLUSTER) $(if $(FRAMEWORK),--framework $(FRAMEWORK)) $(ARGS)
 
+bandwidth: $(READY) ## measure all-reduces over nodes, or over the GPUs here
+ifneq ($(TARGET),local)
+	$(call submit,bandwidth) $(ARGS)
+else
+	$(if $(ARGS),$(error ARGS: got $(ARGS); here all-reduces are measured and nothing is expected of them: TARGET=slurm))
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node=auto \
+		-m workloads.launch.network.bandwidth --to runs/bandwidth
+endif
+
+##@ Developer: test, lint, measure
+
+schema: $(READY) ## JSON schemas of cluster and run files, for editors
+	$(BIN)/python -m config.reading.schema
+	$(STAGE) --write-schema
+
+golden: $(READY) ## write the expected templates again
+	$(NODE_HERE) $(BIN)/python -m tests.golden.write
+
+lock: $(READY) ## versions and hashes of all Python packages
+	PATH="$(CURDIR)/$(BIN):$$PATH" docker/lock.sh $(ARGS)
+
+bench: $(READY) ## speed next to transformers' Trainer; FRAMEWORK=bionemo
+	$(BIN)/python -m benchmarks.$(if $(filter bionemo,$(FRAMEWORK)),bionemo,acceptance --stages versus --out runs/bench) $(ARGS)
+
+gpu: ## every benchmark on one GPU, by SYSTEM_PYTHON=python3
+	$(SYSTEM_PYTHON) -m benchmarks.acceptance $(ARGS)
+
+bench-data: $(READY) ## data preparation, next to transformers and pyfastx
+	$(BIN)/python -m benchmarks.acceptance --stages data $(ARGS)
+
+bench-inference: $(READY) ## embeddings/s, next to transformers' pipeline
+	$(BIN)/python -m benchmarks.acceptance --stages embed $(ARGS)
+
+bench-serve: $(READY) ## response times of a server with 1, 8 and 64 users
+	$(BIN)/python -m benchmarks.acceptance --stages serve $(ARGS)
+
 PYTEST = $(NODE_HERE) $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
-test: $(READY) $(CDK_READY) ## every module's tests, for each commit: five minutes on two cores (docs/testing.md)
+test: $(READY) $(CDK_READY) ## every module's tests: five minutes on two cores
 	$(PYTEST) -m 'not long' $(ARGS)
 
 test-all: $(READY) $(CDK_READY) $(CHECKOV_READY) $(HYPERPOD_READY) ## every test that needs neither root nor cloud nor GPU
 	$(PYTEST) $(ARGS)
 
-test-cluster: $(READY) $(AWSCLI_READY) ## set-up and training on a real Slurm of five machines, made of namespaces (root, Debian 12)
+test-cluster: $(READY) $(AWSCLI_READY) ## a real Slurm of five machines (root, Debian 12)
 	tests/cluster/install_packages.sh
 	$(BIN)/python -m pytest tests/cluster $(ARGS)
 
-fuzz: $(READY) ## tests/fuzz with new seeds for MINUTES=10, beside a server under mixed load, whose memory must stay constant
+fuzz: $(READY) ## tests/fuzz with new seeds for MINUTES=10, under load
 	@$(BIN)/python -m tests.fuzz.soak --minutes $(MINUTES) & soak=$$!; \
 	FUZZ_SECONDS=$$((60 * $(MINUTES))) $(BIN)/python -m pytest tests/fuzz --timeout 0 $(ARGS); fuzz=$$?; \
 	wait $$soak && exit $$fuzz
 
 # Its name keeps it out of make test, which needs no root.
-test-image: $(READY) ## the Dockerfile built by buildah on a base that stands in for NVIDIA's (root, Debian/Ubuntu)
+test-image: $(READY) ## the Dockerfile on a stand-in base (root, Debian/Ubuntu)
 	@[ "$$(id -u)" = 0 ] || { echo "buildah needs root here: sudo make test-image" >&2; exit 1; }
 	@command -v buildah >/dev/null || { apt-get update --quiet --quiet && apt-get install --yes --quiet --quiet --no-install-recommends buildah; }
 	$(BIN)/python -m pytest tests/docker/image_build.py $(ARGS)
@@ -347,7 +359,7 @@ test-image: $(READY) ## the Dockerfile built by buildah on a base that stands in
 test-xla: $(XLA_READY) ## training for Trainium on torch_xla's CPU device
 	OMP_NUM_THREADS=1 .venv-xla/bin/python -m pytest tests/workloads/training/test_xla.py tests/workloads/launch/test_torchrun.py $(ARGS)
 
-test-oldest: $(OLDEST_READY) ## model, attention, packing, masks, trainer and checkpoints with the oldest versions (5.5 GB)
+test-oldest: $(OLDEST_READY) ## the model with the oldest versions of packages (5.5 GB)
 	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest $(addprefix tests/workloads/esm2/test_,attention.py model.py pretrained.py) \
 		$(addprefix tests/workloads/training/test_,packing.py modes.py parallel.py resuming.py) \
 		tests/workloads/causal_lm/test_grouped_attention.py $(ARGS)
@@ -359,9 +371,9 @@ lint: $(READY) ## ruff, mypy, shellcheck, hadolint
 	$(BIN)/shellcheck .ci/run $$(find docker lifecycle tests tools -name '*.sh') workloads/launch/train.sbatch
 	$(BIN)/hadolint workloads/esm2/Dockerfile docker/*/Dockerfile
 
-format: $(READY) ## rewrite the code in the house's format
+format: $(READY) ## rewrite the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean: ## remove the environments; data, runs and downloads stay
+clean: ## remove the environments; data, runs, downloads stay
 	rm -rf $(VENV) .venv-awscli .venv-checkov .venv-hyperpod .venv-oldest .venv-xla node_modules cdk.out

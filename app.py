@@ -10,12 +10,16 @@ from pathlib import Path
 
 from aws_cdk import App
 
+from config.eks_cluster import EksCluster
 from config.reading.endpoint_file import GIVEN, load_endpoint
 from config.reading.loader import load_cluster
-from stacks.cluster_stacks import add_checks, add_stacks, oversized
+from stacks.cluster_stacks import add_checks, add_stacks, oversized, remove_refused
 from stacks.endpoint_stack import add_endpoint_stack
 from stacks.remaining_costs import remaining_costs
+from tools.kubernetes.charts import bring_missing
 
+NEEDS_TEMPLATES = "aws:cdk:bundling-stacks"
+"""Context that the command line fills for synth, diff and deploy, and leaves empty for list and destroy."""
 DEFAULT_CLUSTERS = ("clusters/slurm.yaml", "clusters/eks.yaml")
 
 
@@ -35,9 +39,13 @@ def main() -> None:
         # At every command, because the command line shows no app which one it is, nor annotations at destroy.
         costs = ", ".join(remaining_costs(cluster))
         print(f"{cluster.name}: once deployed, billed until `make teardown`: {costs}", file=sys.stderr)
+        if isinstance(cluster, EksCluster) and context(NEEDS_TEMPLATES):
+            bring_missing(cluster)
         add_stacks(app, cluster)
     add_checks(app)
-    if problems := oversized(Path(app.synth().directory)):
+    folder = Path(app.synth().directory)
+    remove_refused(folder)
+    if problems := oversized(folder):
         sys.exit("\n".join(problems))
 
 

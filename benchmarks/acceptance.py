@@ -112,6 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         say(f"{case.id}: {line['verdict']} in {line['seconds']:.0f} s {line.get('error', '')}")
         verdicts.append(str(line["verdict"]))
     say("; ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts)) or "nothing to do")
+    if "failed" in verdicts:
+        sys.exit(1)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

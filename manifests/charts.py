@@ -25,6 +25,9 @@ class GitFolder(Section):
     repository: str
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
     folder: str
+    content_sha256: Sha256 | None
+    """``content_sha256`` of the folder as it is in the commit, before archives are added and Chart.yaml is
+    rewritten. Null if it is not recorded yet; the commit's id alone then holds."""
 
 
 class Archive(Section):
@@ -44,9 +47,6 @@ class Chart(Section):
     """Dependencies that Chart.yaml has elsewhere; those it has itself need no entry."""
     left_out: dict[Name, str]
     """Dependencies that do not go in, with the reason."""
-    content_sha256: Sha256 | None
-    """Of all its files as assembled (``content_sha256``); null where nobody has noted it yet, and
-    the commit and the archives' hashes alone hold."""
 
     @property
     def pins(self) -> dict[str, Any]:
@@ -124,9 +124,6 @@ def problem_of(name: str, chart: Chart, cache: Path) -> str | None:
     if differing:
         more = f" and {len(differing) - 1} more" if len(differing) > 1 else ""
         return f"chart {name} in {cache} was changed after it was fetched: {min(differing)}{more}"
-    noted = chart.content_sha256
-    if noted and content_sha256(files) != noted:
-        return f"chart {name} in {cache} has SHA-256 {content_sha256(files)}, the table has {noted}"
     return None
 
 

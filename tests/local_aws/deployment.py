@@ -88,6 +88,7 @@ class LocalAws:
             "AWS_EC2_METADATA_DISABLED": "true",
             "CDK_DEFAULT_ACCOUNT": ACCOUNT,
             "CDK_DISABLE_CLI_TELEMETRY": "true",
+            "GIT_ALLOW_PROTOCOL": "file",  # a synthesis fetches no chart
             "NODE_NO_WARNINGS": "1",
             # jsii wants the major version named; see its banner.
             "JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION": "20",

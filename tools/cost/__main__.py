@@ -60,8 +60,11 @@ def bill_table(bill: Bill) -> str:
         amounts = _amounts(line.monthly_usd) if line.price else ("not known", "not known")
         rows.append([line.item.service, dimensions, *amounts])
     least = "at least " if bill.lacking else ""
-    mark = "*" if _borrowed_usd(bill) else ""
-    rows.append(["Total", mark, *(f"{least}{amount}" for amount in _amounts(bill.monthly_usd))])
+    total = bill.monthly_usd
+    rows.append(["Total", "", *(f"{least}{amount}" for amount in _amounts(total))])
+    if borrowed := _borrowed_usd(bill):
+        what = f"prices of other regions or products * ({borrowed / total:.0%})"
+        rows.append(["of which", what, *_amounts(borrowed)])
     return format_table(header, rows)
 
 
@@ -80,20 +83,13 @@ def _borrowed_usd(bill: Bill) -> float:
 
 
 def price_notes(bill: Bill) -> list[str]:
-    """Prices that are not the thing's own in its region, by whose they are, and those that are lacking."""
+    """Lines about the prices that are borrowed, by their origin, and about those that are lacking."""
     prices: dict[str, list[str]] = defaultdict(list)
     for key, line in {line.item.key: line for line in bill.lines}.items():
         if (price := line.price) and _is_borrowed(line, bill):
-            dated = f", {price.as_of}" if price.as_of else ""
-            shown = f"{key} {price.usd:g} per {price.unit} ({price.source}{dated})"
             elsewhere = f"as it is in {price.region}" if price.region != bill.region else ""
-            prices[" ".join(filter(None, (price.stand_in, elsewhere)))].append(shown)
-    notes = [f"* {origin}: {'; '.join(shown)}" for origin, shown in prices.items()]
-    if borrowed := _borrowed_usd(bill):
-        notes.insert(
-            0,
-            f"* {borrowed:.2f} of the {bill.monthly_usd:.2f} USD are of prices that are not the thing's own:",
-        )
+            prices[" ".join(filter(None, (price.stand_in, elsewhere)))].append(key)
+    notes = [f"* {origin}: {', '.join(keys)}" for origin, keys in prices.items()]
     if bill.lacking:
         notes.append(
             f"No price is known of {', '.join(bill.lacking)}: not in the total."

@@ -16,13 +16,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import yaml
 
+from config.eks_cluster import EksCluster
 from config.reading.loader import load_eks_cluster
 from manifests.chart_values import chart_values
 from manifests.charts import (
@@ -45,6 +46,8 @@ from tools.kubernetes.kubectl import find_program, run_helm
 
 GIT_SECONDS = 900
 """For one command of git; a repository's commit is some MB."""
+PROBE_SECONDS = 8
+"""Limit of a synthesis for the question whether git's server answers."""
 ELSEWHERE = (
     "git and the download follow https_proxy; without internet here, run make charts where there is some and "
     "copy .charts from there"
@@ -82,18 +85,48 @@ def main() -> int:
     parser.add_argument("--table", type=Path, default=TABLE, metavar="FILE", help="charts (%(default)s)")
     parser.add_argument("--cache", type=Path, default=CACHE, metavar="DIR", help="goes there (%(default)s)")
     options = parser.parse_args()
-    try:
-        with _alone_in(options.cache):
-            for name, chart in load_charts(options.table).items():
-                # The chart's own defaults are never installed.
-                values = chart_values(load_eks_cluster(options.cluster)) if name == HYPERPOD else {}
-                _bring(name, chart, options.cache, values)
-    except OSError as error:
-        where = error.filename or options.cache
-        raise ValueError(
-            f"{where}: {error.strerror}; nothing unfinished was kept, run make charts again"
-        ) from None
+    bring_charts(load_eks_cluster(options.cluster), table=options.table, cache=options.cache)
     return 0
+
+
+def bring_charts(cluster: EksCluster, *, table: Path = TABLE, cache: Path = CACHE) -> None:
+    """Fetch all charts of the table that are not in the cache.
+
+    Raises:
+        ValueError: if a chart cannot be fetched, or is not the one of the table.
+    """
+    try:
+        with _alone_in(cache):
+            for name, chart in load_charts(table).items():
+                # The chart's own defaults are never installed.
+                _bring(name, chart, cache, chart_values(cluster) if name == HYPERPOD else {})
+    except OSError as error:
+        raise ValueError(
+            f"{error.filename or cache}: {error.strerror}; nothing unfinished was kept, run make charts again"
+        ) from None
+
+
+def bring_missing(cluster: EksCluster, *, table: Path = TABLE, cache: Path = CACHE) -> None:
+    """Fetch the charts that a synthesis lacks, if their servers answer within PROBE_SECONDS.
+
+    Print errors instead of raising them: the other stacks of the synthesis need no chart. Without a network,
+    print nothing: the stack that needs the chart reports that it is missing, if that stack is selected.
+    """
+    charts = [chart for name, chart in load_charts(table).items() if problem_of(name, chart, cache)]
+    if charts and all(_answers(chart.git) for chart in charts):
+        try:
+            with redirect_stdout(sys.stderr):  # a template may be printed on the other stream
+                bring_charts(cluster, table=table, cache=cache)
+        except ValueError as error:
+            print(error, file=sys.stderr)
+
+
+def _answers(source: GitFolder) -> bool:
+    try:
+        _git(Path.cwd(), "ls-remote", source.repository, "HEAD", to=source, seconds=PROBE_SECONDS)
+    except ValueError:
+        return False
+    return True
 
 
 @contextmanager
@@ -125,7 +158,8 @@ def _bring(name: str, chart: Chart, cache: Path, values: Values) -> None:
         scratch.mkdir()
         whole.mkdir()
         files = files_folder(work, whole.name)
-        fetch_folder(chart.git, files, scratch)
+        content = fetch_folder(chart.git, files, scratch)
+        print(f"{name}: the folder of the commit has content_sha256 {content}")
         # Where helm looks for what a chart depends on.
         (files / "charts").mkdir(exist_ok=True)
         for archive in archives:
@@ -159,6 +193,10 @@ def make_self_contained(chart_file: Path, chart: Chart) -> list[str]:
         name, repository = dependency["name"], dependency.get("repository", "")
         if not repository or repository.startswith("file://"):
             kept.append(dependency)
+            packed = chart_file.with_name("charts") / f"{name}-{dependency.get('version')}.tgz"
+            if packed.exists() and packed.with_name(name).is_dir():
+                packed.unlink()
+                notes.append(f"without {packed.name}: helm would take it or the folder {name}, at random")
         elif name in chart.left_out:
             notes.append(f"without {name}: {chart.left_out[name]}")
         elif name in archives:
@@ -186,19 +224,13 @@ def make_self_contained(chart_file: Path, chart: Chart) -> list[str]:
 def _finish(name: str, chart: Chart, whole: Path, cache: Path, values: Values) -> None:
     """Check the assembled chart, lock its files, and put it in the place of what was there."""
     files = files_of(files_folder(whole.parent, whole.name))
-    content = content_sha256(files)
-    if chart.content_sha256 not in (None, content):
-        raise ValueError(
-            f"chart {name} has SHA-256 {content}, the table has {chart.content_sha256}; it was not kept. If "
-            "you have changed its pins, compare the files and note the new one"
-        )
     _check_with_helm(name, files_folder(whole.parent, whole.name), cache, values)
     write_lock(lock_file(whole.parent, whole.name), chart, files)
     target = cache / name
     if target.exists():
         target.rename(whole.parent / "replaced")
     whole.rename(target)
-    print(f"{name}: {len(files)} files in {target}, SHA-256 {content}")
+    print(f"{name}: {len(files)} files in {target}")
 
 
 def _check_with_helm(name: str, folder: Path, cache: Path, values: Values) -> None:
@@ -249,14 +281,18 @@ def _switch(values: Values, condition: str) -> bool | None:
     return found if isinstance(found, bool) else None
 
 
-def fetch_folder(source: GitFolder, target: Path, scratch: Path) -> None:
+def fetch_folder(source: GitFolder, target: Path, scratch: Path) -> str:
     """Make ``target`` the folder of the commit; ``scratch`` is an empty folder for git.
 
     git compares every object with the hash it is asked for by, down from the commit, so what comes is what
     the table names, wherever branches are.
 
+    Returns:
+        The content_sha256 of the folder.
+
     Raises:
-        ValueError: if git is missing, or it, the commit or the folder cannot be had.
+        ValueError: if git is missing, the commit or the folder cannot be fetched, or the folder does not have
+            the content of the table.
     """
     repository, files = scratch / "repository", scratch / "files"
     files.mkdir()
@@ -264,14 +300,22 @@ def fetch_folder(source: GitFolder, target: Path, scratch: Path) -> None:
     _git(repository, "fetch", "--depth=1", "--no-tags", source.repository, source.commit, to=source)
     _git(repository, f"--work-tree={files}", "checkout", source.commit, "--", source.folder, to=source)
     (files / source.folder).rename(target)
+    content = content_sha256(files_of(target))
+    if source.content_sha256 not in (None, content):
+        raise ValueError(
+            f"{source.folder} at {source.commit[:12]} has content_sha256 {content}, the table has "
+            f"{source.content_sha256}; it was not kept. If the commit in the table is new, compare the files "
+            "and record the new value"
+        )
+    return content
 
 
-def _git(folder: Path, *arguments: str, to: GitFolder) -> None:
+def _git(folder: Path, *arguments: str, to: GitFolder, seconds: int = GIT_SECONDS) -> None:
     settings = [word for name, value in _GIT_SETTINGS.items() for word in ("-c", f"{name}={value}")]
     environment = {name: value for name, value in os.environ.items() if name not in _OTHER_REPOSITORY}
     what = f"git of {to.repository} at {to.commit[:12]}"
-    # On a terminal people see git's own progress and messages.
-    shown = sys.stderr.isatty()
+    # On a terminal people see git's own progress and messages, but not those of a probe.
+    shown = sys.stderr.isatty() and seconds > PROBE_SECONDS
     try:
         subprocess.run(
             ["git", *settings, *arguments],
@@ -279,15 +323,16 @@ def _git(folder: Path, *arguments: str, to: GitFolder) -> None:
             # Asks for no password: a repository that is not there is a message, not a wait.
             env={**environment, "GIT_TERMINAL_PROMPT": "0", "GIT_LITERAL_PATHSPECS": "1"},
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
             stderr=None if shown else subprocess.PIPE,
             text=True,
-            timeout=GIT_SECONDS,
+            timeout=seconds,
             check=True,
         )
     except FileNotFoundError:
         raise ValueError("git is missing: install it (Debian, Ubuntu: apt-get install git)") from None
     except subprocess.TimeoutExpired:
-        raise ValueError(f"{what} took more than {GIT_SECONDS} s; run make charts again") from None
+        raise ValueError(f"{what} took more than {seconds} s; run make charts again") from None
     except subprocess.CalledProcessError as error:
         said = "as above" if shown else " ".join(error.stderr.split())
         raise ValueError(f"{what} failed: {said}; {ELSEWHERE}") from None

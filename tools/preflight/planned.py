@@ -73,7 +73,7 @@ def synthesize(cluster: EksCluster) -> tuple[Template, list[str]]:
     # Seconds, which checks of Slurm clusters need not wait.
     from aws_cdk import App
 
-    from stacks.cluster_stacks import add_stacks
+    from stacks.cluster_stacks import add_stacks, errors_of
 
     context = json.loads((REPOSITORY / "cdk.json").read_text())["context"]
     with TemporaryDirectory(prefix="cdk-") as folder:
@@ -84,20 +84,13 @@ def synthesize(cluster: EksCluster) -> tuple[Template, list[str]]:
             app.synth()
         except RuntimeError:
             # Errors that the stack has of itself end it after the files are written.
-            errors = _errors(Path(folder) / f"{stack}.metadata.json")
+            errors = errors_of(Path(folder) / f"{stack}.metadata.json")
             if not errors:
                 raise
         else:
             errors = []
         template: Template = json.loads((Path(folder) / f"{stack}.template.json").read_text())
     return template, errors
-
-
-def _errors(metadata: Path) -> list[str]:
-    if not metadata.is_file():
-        return []
-    entries = [entry for found in json.loads(metadata.read_text()).values() for entry in found]
-    return [entry["data"] for entry in entries if entry["type"] == "aws:cdk:error"]
 
 
 def _text(value: str | dict[str, Any]) -> str:

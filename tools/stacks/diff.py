@@ -1,7 +1,8 @@
 """Show what a deployment would change, and warn if it would delete data or the cluster.
 
 ``python -m tools.stacks.diff --cluster FILE`` shows `cdk diff` and compares the deployed templates with
-cdk.out; ``--old FILE --new FILE`` compares two templates without AWS. Exit status 1 when something that holds
+cdk.out; ``--against FOLDER`` compares with templates of an earlier synthesis, and ``--old FILE --new FILE``
+compares two templates, both without AWS. Exit status 1 when something that holds
 data, or the cluster, would be replaced or deleted.
 """
 
@@ -51,24 +52,33 @@ def main() -> int:
     parser = cluster_parser("Show what a deployment would change, and warn when it would destroy something.")
     parser.add_argument("--old", type=Path, help="compare this template ...")
     parser.add_argument("--new", type=Path, help="... with this one, without AWS")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="FOLDER",
+        help="compare with the templates in this folder, one <stack>.template.json per stack, as an earlier "
+        "`make synth` wrote them to cdk.out (copy it before you change the file); needs no AWS credentials",
+    )
     options = parser.parse_args()
     if (options.old is None) != (options.new is None):
         raise ValueError("--old and --new belong together; give both, or neither to compare with AWS")
     cluster = load_cluster(options.cluster)
     if options.old:
         pairs = [("templates", _read(options.old), _read(options.new))]
+    elif not CDK.exists():
+        raise ValueError("the pinned CDK command line is not installed; run `make diff`, or `npm ci` first")
+    elif options.against:
+        pairs = _saved_and_new(cluster, options.cluster, options.against)
     else:
-        if not CDK.exists():
-            raise ValueError(
-                "the pinned CDK command line is not installed; run `make diff`, or `npm ci` first"
-            )
         session = open_session(region=cluster.region, profile=options.profile)
         if session.get_credentials() is None:
             # The CDK says it less clearly, and after a synthesis.
             raise NoCredentialsError
-        _show_cdk_diff(options.cluster, wanted_stacks(cluster, construct_ids(cluster)), options.profile)
+        profile = ["--profile", options.profile] if options.profile else []
+        stacks = wanted_stacks(cluster, construct_ids(cluster))
+        _run_cdk("diff", *stacks, "--context", f"cluster={options.cluster}", *profile)
         pairs = _deployed_and_new(cluster, session)
-    if not pairs:
+    if not pairs and not options.against:
         print(
             f"note: {cluster.region} has no stack of cluster {cluster.name}. If you changed `name` or "
             "`region`, the former cluster goes on running and billing: `make teardown` with the former file."
@@ -97,11 +107,37 @@ def _read(path: Path) -> Template:
     return template
 
 
-def _show_cdk_diff(cluster_file: Path, stacks: list[str], profile: str | None) -> None:
-    command = ["node", str(CDK), "diff", *stacks, "--context", f"cluster={cluster_file}"]
-    ended = subprocess.run([*command, *(["--profile", profile] if profile else [])])
+def _run_cdk(*arguments: str) -> None:
+    command = ["node", str(CDK), *arguments]
+    ended = subprocess.run(command)
     if ended.returncode:
         raise ValueError(f"`{' '.join(command)}` ended with status {ended.returncode}; see its message above")
+
+
+def _saved_and_new(
+    cluster: Cluster, cluster_file: Path, folder: Path
+) -> list[tuple[str, Template, Template]]:
+    """Synthesize the cluster's stacks, show what differs from the saved templates, and return both.
+
+    Raises:
+        ValueError: if the folder has the template of no stack of the cluster.
+    """
+    ids = construct_ids(cluster)
+    saved = {stack: folder / f"{stack}.template.json" for stack in ids}
+    if not any(file.is_file() for file in saved.values()):
+        raise ValueError(f"{folder}: expected templates such as {ids.hyperpod}.template.json; got none")
+    if folder.resolve() == ASSEMBLY.resolve():
+        raise ValueError(f"{folder} is where new templates are written; give a copy of it")
+    _run_cdk("synth", "--quiet", "--context", f"cluster={cluster_file}")
+    pairs = []
+    for stack, file in saved.items():
+        new = ASSEMBLY / file.name
+        if stack in wanted_stacks(cluster, ids) and file.is_file():
+            _run_cdk("--app", str(ASSEMBLY), "diff", "--exclusively", stack, "--template", str(file))
+            pairs.append((stack, _read(file), _read(new)))
+        elif file.is_file() or stack in wanted_stacks(cluster, ids):
+            print(f"note: stack {stack} is {'removed from the file' if file.is_file() else 'new'}")
+    return pairs
 
 
 def _deployed_and_new(cluster: Cluster, session: boto3.Session) -> list[tuple[str, Template, Template]]:

@@ -76,6 +76,9 @@ def _cluster(was: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, bo
         if after is None:
             yield f"group {name} is gone: its nodes are terminated, with what is on their disks", True
             continue
+        counts = before.get("InstanceCount"), after.get("InstanceCount")
+        if counts[0] != counts[1]:
+            yield f"group {name} changes from {counts[0]} to {counts[1]} instances", False
         types = before.get("InstanceType"), after.get("InstanceType")
         if types[0] != types[1]:
             yield (

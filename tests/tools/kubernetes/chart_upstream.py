@@ -112,9 +112,14 @@ class Upstream:
             "url": self._archive_url,
             "sha256": hashlib.sha256(self._archive).hexdigest(),
         }
-        git = {"repository": f"file://{self.repository}", "commit": self.pinned, "folder": FOLDER}
+        git = {
+            "repository": f"file://{self.repository}",
+            "commit": self.pinned,
+            "folder": FOLDER,
+            "content_sha256": None,
+        }
         chart = {"git": git, "archives": [plugin], "left_out": {LEFT_OUT: "comes by itself"}}
-        return {"main": {**chart, "content_sha256": None, **changes}}
+        return {"main": {**chart, **changes}}
 
     def write_table(self, path: Path, **changes: Any) -> Path:
         path.write_text(json.dumps(self.table(**changes)))

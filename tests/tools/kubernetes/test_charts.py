@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from manifests.charts import content_sha256, files_of, load_charts
+from config.reading.loader import load_eks_cluster
+from manifests.charts import files_of, load_charts
 from tests.manifests.helm_runs import helm
 from tests.tools.kubernetes.chart_upstream import (
     FOLDER,
@@ -19,6 +22,7 @@ from tests.tools.kubernetes.chart_upstream import (
     Run,
     Server,
     Upstream,
+    packaged,
     unfinished,
     whole,
 )
@@ -26,6 +30,7 @@ from tools.kubernetes import charts
 from tools.kubernetes.kubectl import run_helm
 
 REPOSITORY = Path(__file__).parents[3]
+EKS = load_eks_cluster(REPOSITORY / "clusters" / "eks.yaml")
 WAIT_SECONDS = 60
 
 
@@ -42,6 +47,47 @@ def test_the_pinned_commit_comes_and_helm_renders_it_without_a_network(
     assert texts == {"main": "first", "own": "own", PLUGIN: "of the plugin"}
     assert f"without {LEFT_OUT}: comes by itself" in printed
     assert "device-plugin 0.5.20 of the table; Chart.yaml asks for 0.5.10" in printed
+
+
+def test_a_synthesis_fetches_what_is_missing(
+    upstream: Upstream, cache: Path, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upstream.write_table(table)
+    charts.bring_missing(EKS, table=table, cache=cache)
+    assert whole(cache, table).is_dir()
+    printed = capsys.readouterr()
+    assert printed.out == "" and "content_sha256" in printed.err
+    shutil.rmtree(upstream.repository)
+    charts.bring_missing(EKS, table=table, cache=cache)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_synthesis_without_a_network_goes_on_at_once(
+    upstream: Upstream,
+    cache: Path,
+    table: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A refused connection, and a server that accepts one and never answers."""
+    monkeypatch.setattr(charts, "PROBE_SECONDS", 1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for port in (9, silent.getsockname()[1]):
+            git = {**upstream.table()["main"]["git"], "repository": f"https://127.0.0.1:{port}/charts"}
+            upstream.write_table(table, git=git)
+            begin = time.monotonic()
+            charts.bring_missing(EKS, table=table, cache=cache)
+            assert time.monotonic() - begin < 5
+    printed = capsys.readouterr()
+    assert printed.out + printed.err == "" and not (cache / "main").exists()
+
+
+def test_a_synthesis_reports_a_chart_that_is_not_the_pinned_one(
+    upstream: Upstream, cache: Path, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upstream.write_table(table, git={**upstream.table()["main"]["git"], "content_sha256": "0" * 64})
+    charts.bring_missing(EKS, table=table, cache=cache)
+    assert f"the table has {'0' * 64}" in capsys.readouterr().err
 
 
 def test_a_switch_of_the_upstream_chart_still_holds(make_charts: Run, cache: Path, table: Path) -> None:
@@ -127,23 +173,37 @@ def test_a_new_pin_replaces_what_was_there(
     assert unfinished(cache) == []
 
 
-def test_the_noted_hash_of_all_files_must_hold(make_charts: Run, cache: Path, table: Path) -> None:
-    make_charts()
-    noted = content_sha256(files_of(whole(cache, table)))
-    assert make_charts(content_sha256=noted) == "main: there already, unchanged\n"
-    with pytest.raises(
-        ValueError, match=f"chart main has SHA-256 {noted}, the table has 0{{64}}; it was not kept"
-    ):
-        make_charts(content_sha256="0" * 64)
-
-
-def test_the_hash_of_all_files_is_that_of_sha256sum(make_charts: Run, cache: Path, table: Path) -> None:
-    make_charts()
+def test_the_recorded_hash_of_the_commits_folder_must_hold(
+    make_charts: Run, upstream: Upstream, cache: Path, table: Path
+) -> None:
+    """It is the hash of what sha256sum prints of the folder in the repository, without the archives."""
+    subprocess.run(["git", "checkout", "--quiet", upstream.pinned], cwd=upstream.repository, check=True)
     command = "find . -type f -printf '%P\\n' | LC_ALL=C sort | xargs sha256sum | sha256sum"
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=whole(cache, table), capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split()[0] == content_sha256(files_of(whole(cache, table)))
+    folder = upstream.repository / FOLDER
+    summed = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=True)
+    content = summed.stdout.split()[0]
+    git = upstream.table()["main"]["git"]
+    with pytest.raises(ValueError, match=f"has content_sha256 {content}, the table has 0{{64}}; it was not"):
+        make_charts(git={**git, "content_sha256": "0" * 64})
+    assert not (cache / "main").exists()
+    assert f"content_sha256 {content}" in make_charts(git={**git, "content_sha256": content})
+    assert whole(cache, table).is_dir()
+
+
+def test_a_stale_package_beside_a_folder_of_the_same_chart_is_removed(
+    make_charts: Run, upstream: Upstream, cache: Path, table: Path
+) -> None:
+    """helm loads both, and which one it renders changes from run to run."""
+    stale = upstream.repository / FOLDER / "charts" / "own-0.1.0.tgz"
+    stale.write_bytes(packaged("own", "0.1.0", "stale"))
+    printed = make_charts(git={**upstream.table()["main"]["git"], "commit": upstream.commit()})
+    assert "without own-0.1.0.tgz" in printed
+    assert not (whole(cache, table) / "charts" / stale.name).exists()
+    assert (whole(cache, table) / "charts" / "own" / "Chart.yaml").exists()
+
+
+def test_the_table_records_the_content_of_its_commit() -> None:
+    assert all(chart.git.content_sha256 for chart in load_charts().values())
 
 
 def test_hyperpods_chart_is_rendered_with_a_clusters_values_and_surprises_are_told(

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from copy import deepcopy
@@ -280,6 +281,31 @@ def test_deployed_templates_are_compared_with_what_cdk_diff_synthesized(
     arguments = (checkout / "node.arguments").read_text().splitlines()
     stacks = ["SlurmNetworkStack", "SlurmStorageStack", "SlurmHyperPodStack"]
     assert arguments == ["node_modules/aws-cdk/bin/cdk", "diff", *stacks, "--context", cluster]
+
+
+def test_templates_of_a_folder_are_compared_without_credentials(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(template_diff, "open_session", None)
+    shutil.copytree(checkout / "cdk.out", checkout / "old")
+    cluster = templates()["hyperpod"]
+    cluster["Resources"]["Cluster"]["Properties"]["InstanceGroups"][0]["InstanceCount"] = 4
+    (checkout / "cdk.out/SlurmHyperPodStack.template.json").write_text(json.dumps(cluster))
+    assert run(["--against", "old"], monkeypatch) == 0
+    assert "note: group workers changes from 2 to 4 instances" in capsys.readouterr().out
+    last = (checkout / "node.arguments").read_text().splitlines()[1:]
+    saved = ["--template", "old/SlurmHyperPodStack.template.json"]
+    assert last == ["--app", "cdk.out", "diff", "--exclusively", "SlurmHyperPodStack", *saved]
+    storage = templates()["storage"]
+    storage["Resources"]["Lustre"]["Properties"]["StorageType"] = "HDD"
+    (checkout / "cdk.out/SlurmStorageStack.template.json").write_text(json.dumps(storage))
+    assert run(["--against", "old"], monkeypatch) == 1
+    (checkout / "old/SlurmStorageStack.template.json").unlink()
+    assert run(["--against", "old"], monkeypatch) == 0
+    assert "note: stack SlurmStorageStack is new" in capsys.readouterr().out
+    for folder, message in (("bin", "expected templates such as Slurm"), ("cdk.out", "give a copy of it")):
+        with pytest.raises(ValueError, match=message):
+            run(["--against", folder], monkeypatch)
 
 
 def test_a_first_deployment_loses_nothing(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,14 +19,21 @@ HYP_CONFIG, HYP_MANIFEST, JOB_FILE, RUN_FILE = "config.yaml", "k8s.jinja", "job.
 
 
 class _Plain(yaml.SafeDumper):
-    """Without YAML's anchors, which people need not read and jinja's users do not expect."""
+    """Text of several lines as a block. No anchors, which people need not read and jinja does not expect."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
+def _text(dumper: _Plain, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Plain.add_representer(str, _text)
+
+
 def to_yaml(manifest: Manifest) -> str:
-    return yaml.dump(manifest, Dumper=_Plain, sort_keys=False, width=110)
+    return yaml.dump(manifest, Dumper=_Plain, sort_keys=False, width=110, allow_unicode=True)
 
 
 def write_files(job: PodJob, folder: Path) -> list[str]:

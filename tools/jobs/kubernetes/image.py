@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from config.eks_cluster import EksCluster
 from config.resource_names import image_repository
@@ -41,6 +41,18 @@ def commit_image(cluster: EksCluster, profile: str | None, framework: str = DEFA
             f"push{wanted}, or name another one with IMAGE="
         )
     return f"{repository.uri}@{digest}"
+
+
+FILL_IN = "fill-in.invalid/"
+"""Registry of a placeholder. No host name ends in ``.invalid``, so pods with it never start."""
+
+
+def image_or_placeholder(cluster: EksCluster, profile: str | None, framework: str) -> str:
+    """The commit's image, or a placeholder for files that are written without AWS or before ``make push``."""
+    try:
+        return commit_image(cluster, profile, framework)
+    except (ValueError, BotoCoreError, ClientError):
+        return f"{FILL_IN}{image_repository(cluster)}@sha256:{'0' * 64}"
 
 
 def image_note(cluster: EksCluster, image: str, profile: str | None) -> str | None:

@@ -12,7 +12,7 @@ from config.facts.instance_catalogue import instance_type
 from tools.images.build import DEFAULT_FRAMEWORK, FRAMEWORK_OF, NEURON
 from tools.jobs.kubernetes import watch
 from tools.jobs.kubernetes.files import write_files
-from tools.jobs.kubernetes.image import commit_image, image_note
+from tools.jobs.kubernetes.image import FILL_IN, commit_image, image_note, image_or_placeholder
 from tools.jobs.kubernetes.job_state import KINDS, has_ended, list_jobs, place_problems
 from tools.jobs.kubernetes.placement import EksWanted, chosen_namespace, chosen_team, groups_of_type
 from tools.jobs.kubernetes.request import pod_job
@@ -59,12 +59,15 @@ class KubernetesJobs(Scheduler):
         """With ``--to`` it writes the manifests, for kubectl and for HyperPod's own command line (hyp)."""
         cluster = self._cluster
         framework = framework_of(cluster, options.stage, options.group)
-        image = options.image or commit_image(cluster, options.profile, framework)
+        find_image = image_or_placeholder if options.to else commit_image
+        image = options.image or find_image(cluster, options.profile, framework)
         wanted = EksWanted.of(options, image=image)
         job = pod_job(cluster, run, options.overrides, wanted, version=version)
         if options.to:
             for line in write_files(job, options.to):
                 print(line)
+            if image.startswith(FILL_IN):
+                print(f"first    replace {image} in these files by the image that `make push` prints")
             return 0
         if options.kubeconfig is None and (note := image_note(cluster, image, options.profile)):
             print(f"note: {note}")

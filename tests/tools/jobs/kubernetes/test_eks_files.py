@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ from tests.tools.jobs.kubernetes.eks_jobs_made import CLUSTERS, IMAGE, RUN, made
 from tools.images.source_revision import Revision
 from tools.jobs import __main__ as jobs
 from tools.jobs.kubernetes import image as eks_image
-from tools.jobs.kubernetes.files import hyp_config, write_files
+from tools.jobs.kubernetes.files import hyp_config, to_yaml, write_files
 from tools.kubernetes.eks_token import token
 from tools.kubernetes.kubectl import kubeconfig_of
 from workloads.launch.kubernetes_job import config_map, job_manifest
@@ -94,6 +95,34 @@ def test_writing_files_asks_nobody(
     monkeypatch.setattr(sys, "argv", ["jobs", "submit", "train", *arguments, "--to", str(tmp_path / "job")])
     assert jobs.main() == 0
     assert "kubectl apply" in capsys.readouterr().out
+
+
+def test_files_without_credentials_have_an_image_that_nobody_can_pull(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, os.devnull)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setattr(  # of a checkout without changes, so that AWS is asked
+        "tools.jobs.kubernetes.image.read_revision", lambda _: SimpleNamespace(changes=(), tag="a", sha="a")
+    )
+    cluster = str(CLUSTERS / "eks.yaml")
+    arguments = ["--config", str(RUN), "--cluster", cluster, "--to", str(tmp_path / "job")]
+    monkeypatch.setattr(sys, "argv", ["jobs", "submit", "train", *arguments])
+    assert jobs.main() == 0
+    placeholder = f"fill-in.invalid/esm2-eks/training@sha256:{'0' * 64}"
+    assert f"first    replace {placeholder}" in capsys.readouterr().out
+    assert f"image: {placeholder}" in (tmp_path / "job/job.yaml").read_text()
+
+
+def test_the_run_file_is_readable_in_its_manifest(tmp_path: Path) -> None:
+    write_files(made(), tmp_path)
+    text = (tmp_path / "run.yaml").read_text()
+    assert "  config.yaml: |\n    " in text and "\\n" not in text
+    config = yaml.safe_load(text)["data"]["config.yaml"]
+    assert yaml.safe_load(to_yaml({"text": config + "# Å\n"})) == {"text": config + "# Å\n"}
 
 
 def test_a_token_is_a_signed_question_who_asks() -> None:

@@ -1,0 +1,29 @@
+"""End with one line if there are no AWS credentials, which the CDK's command line reports late and unclearly.
+
+``python -m tools.stacks.credentials [options of cdk deploy]`` asks AWS nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from botocore.exceptions import NoCredentialsError
+
+from tools.aws_session import open_session
+from tools.command_line import run_command
+
+ANY_REGION = "us-east-1"
+"""Credentials are the same in every region."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--profile")
+    options, _ = parser.parse_known_args()
+    if open_session(region=ANY_REGION, profile=options.profile).get_credentials() is None:
+        raise NoCredentialsError
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

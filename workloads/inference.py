@@ -6,11 +6,13 @@ import os
 import sys
 from pathlib import Path
 
+from workloads.esm2.data.sources import PROTEINS
 from workloads.esm2.inference.output_file import output_file
 from workloads.families import INFERENCE, function
 from workloads.launch.local import on_every_device, processes_and_threads
 from workloads.run_file import RunFile
 from workloads.run_kinds import short_training
+from workloads.training.data.transfer import fetch, local_files
 from workloads.training.heartbeat import beat
 
 SMALL_BYTES = {"embed": 30_000, "predict": 30_000, "variants": 1_000}
@@ -25,13 +27,14 @@ def run_inference(name: str, config: RunFile) -> None:
         ValueError: for a model, an input or an output that cannot be used.
     """
     output_file(config, name)
+    for location in local_files([*config.inference.input, config.inference.mutations], PROTEINS):
+        fetch(location, Path(config.data.downloads), PROTEINS)
     check_model(config)
-    if "RANK" not in os.environ and (
-        warning := short_training(config.inference.model or str(config.run_dir / "model"))
-    ):
-        print(warning, file=sys.stderr)
-    if "RANK" not in os.environ and not _is_small(name, config) and processes_and_threads()[0] > 1:
-        raise SystemExit(on_every_device(f"workloads.{name}", f"{name} {config.name}"))
+    if "RANK" not in os.environ:
+        if warning := short_training(config.inference.model or str(config.run_dir / "model")):
+            print(warning, file=sys.stderr)
+        if not _is_small(name, config) and processes_and_threads()[0] > 1:
+            raise SystemExit(on_every_device(f"workloads.{name}", f"{name} {config.name}"))
     from workloads.training.processes import processes
 
     beat("starting", slow=True)

@@ -85,7 +85,12 @@ def test_help_and_mistakes_need_no_heavy_package(stage: str, tmp_path: Path) -> 
         "except SystemExit as end:\n"
         f"    print([name for name in {HEAVY} if name in sys.modules], end.code)\n"
     )
-    wrong = ["train.max_steps=x"] if stage in ("train", "prepare") else ["inference.model=no/such/folder"]
+    fields = {
+        "train": "train.max_steps=x",
+        "prepare": "data.seed=x",
+        "evaluate": "inference.model=no/such/one",
+    }
+    wrong = [fields.get(stage, "inference.input=[none.fasta]")]
     for arguments, status in ((["--help"], 0), (["--dry-run"], None), (wrong, 2)):
         done = subprocess.run(
             [sys.executable, "-c", program.format(arguments=arguments)],

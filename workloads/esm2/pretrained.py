@@ -126,8 +126,8 @@ def _read_config(init_from: str) -> EsmConfig:
         if Path(init_from).is_dir():
             raise unreadable(init_from, error) from error
         raise ValueError(
-            f"model.init_from: {init_from!r} is neither a model folder nor one that the hub has. Without a "
-            f'network: make train-ddp, and then ARGS="model.init_from=runs/esm2_8m_sample/model". {error}'
+            f"{init_from!r} was not found as a folder here or as a model of the Hugging Face Hub. Without a "
+            f"network: make train-ddp, and then MODEL=runs/esm2_8m_sample/model. {error}"
         ) from error
 
 

@@ -26,7 +26,7 @@ def test_a_hub_that_does_not_answer_is_asked_once(tmp_path: Path, monkeypatch: p
         sleep(seconds)
 
     monkeypatch.setattr(time, "sleep", sleep_elsewhere)
-    with pytest.raises(ValueError, match="Without a network: make train-ddp, and then ARGS=") as raised:
+    with pytest.raises(ValueError, match="Without a network: make train-ddp, and then MODEL=") as raised:
         starting_config(ModelConfig(init_from="facebook/esm2_t6_8M_UR50D"))
     assert "http://127.0.0.1:9/facebook/esm2_t6_8M_UR50D" in str(raised.value)
 

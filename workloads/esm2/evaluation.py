@@ -121,15 +121,27 @@ def rounds(
     Raises:
         Stopped: between two of them, if the run was asked to stop.
     """
-    done, shown = 0, time.monotonic()
+    progress = ScoringProgress(num_units, shows=here.is_first)
     packs = islice(packs, limit) if limit else packs
     while chunk := list(islice(packs, here.world_size)):
         here.check_stop()
         yield chunk
-        done += sum(len(pack.units) for pack in chunk)
-        if here.is_first and time.monotonic() - shown >= PROGRESS_SECONDS:
-            shown = time.monotonic()
-            print(f"scoring: {done:,} of {num_units:,} ({done / num_units:.0%})", file=sys.stderr)
+        progress.add(sum(len(pack.units) for pack in chunk))
+
+
+class ScoringProgress:
+    """Prints how much of ``total`` is scored, every ``PROGRESS_SECONDS``."""
+
+    def __init__(self, total: int, *, shows: bool = True) -> None:
+        self._total, self._shows = total, shows
+        self._done, self._shown = 0, time.monotonic()
+
+    def add(self, number: int) -> None:
+        self._done += number
+        if self._shows and time.monotonic() - self._shown >= PROGRESS_SECONDS:
+            self._shown = time.monotonic()
+            share = self._done / self._total
+            print(f"scoring: {self._done:,} of {self._total:,} ({share:.0%})", file=sys.stderr)
 
 
 def unigram_perplexity(split: ProteinSplit) -> float:
@@ -156,6 +168,7 @@ def pseudo_perplexity(
     """
     values = []
     places, lengths = split.draw(0, min(num_proteins, split.num_units), EVALUATION_SEED, 0)
+    progress = ScoringProgress(len(places))
     for place, full in zip(places, lengths.tolist(), strict=True):
         length = min(full, shape.max_residues)
         protein = np.concatenate([[CLS], split.residues(place)[:length], [EOS]]).astype(np.uint8)
@@ -168,6 +181,7 @@ def pseudo_perplexity(
                 total += float(model(pack).loss_sum)
             beat("evaluating")
         values.append(math.exp(total / length))
+        progress.add(1)
     return float(np.mean(values))
 
 

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from transformers import EsmForMaskedLM
 
 from tests.workloads.training.training_runs import REPOSITORY, train_here
+from workloads.esm2 import evaluation
 from workloads.esm2.alphabet import CLS, EOS, MASK
 from workloads.esm2.data.prepare import prepare
 from workloads.esm2.evaluation import EVALUATION_SEED, pseudo_perplexity, score, unigram_perplexity
@@ -197,3 +198,14 @@ def test_what_is_wrong_is_said(
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ValueError, match=re.escape(message)):
         scores_of(run_file, override)
+
+
+def test_progress_of_a_scoring_is_printed_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 4.0, 11.0, 11.0, 15.0])
+    monkeypatch.setattr(evaluation.time, "monotonic", lambda: next(clock))
+    progress = evaluation.ScoringProgress(200)
+    for _ in range(3):
+        progress.add(50)
+    assert capsys.readouterr().err == "scoring: 100 of 200 (50%)\n"

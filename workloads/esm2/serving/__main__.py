@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -34,15 +35,35 @@ def main() -> None:
         from .app import Service
         from .server import Server
 
+        _check_free(options.host, options.port)
         settings = ServeSettings.of(os.environ)
         from .model import open_model
 
         model = open_model(options.model, settings)
+    address = f"http://{options.host}:{options.port}/invocations"
+    print(
+        f"serving {options.model}: {model.answers}. Try:\n"
+        f"""  curl -H "Content-Type: application/json" -d '{{"proteins": ["MKTAYIAKQR"]}}' {address}""",
+        file=sys.stderr,
+    )
     server = Server(Service(model, settings), host=options.host, port=options.port)
     server.run()
     if server.failure is not None:
         print(f"error: --model: {options.model}: {server.failure}", file=sys.stderr)
         sys.exit(USAGE_ERROR)
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raise ValueError if another program listens on the port, before the model is loaded."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ValueError(
+                f"--host, --port: cannot listen on {host}:{port}: {error.strerror}; end the other program, or "
+                f'choose another port (make serve ARGS="--port {port + 1}")'
+            ) from None
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ class ServedModel:
         self._engine, self._head = engine, head
         self._wanted = head.answer if head else EMBEDDING
         self.tokens_per_pack = engine.tokens_per_pack
+        self.answers = f"{head.kind.name} of {', '.join(head.names[:10])}" if head else "mean embeddings"
 
     def warm_up(self) -> None:
         """Compute each shape that requests will have: on a GPU that compiles the layers, which takes minutes.

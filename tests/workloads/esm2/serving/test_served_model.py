@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 import urllib.request
 from pathlib import Path
@@ -179,6 +180,18 @@ def test_the_command_says_all_that_is_wrong_with_its_settings(
     told = capsys.readouterr().err
     assert "ESM2_SERVE_COLOUR: there is no such setting" in told
     assert "ESM2_SERVE_MAX_PROTEINS: got '0'" in told
+
+
+def test_a_taken_port_is_named_before_the_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(sys, "argv", ["serve", "--model", str(tmp_path / "none"), "--port", str(port)])
+        with pytest.raises(SystemExit, match="2"):
+            main()
+    assert f'(make serve ARGS="--port {port + 1}")' in capsys.readouterr().err
 
 
 @pytest.mark.long

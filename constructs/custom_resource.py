@@ -28,8 +28,8 @@ class ResourceProvider(Construct):
     """Provider of custom resources: ``on_event`` of ``functions/<name>/index.py`` starts the work, and
     ``is_complete`` is called until it returns true.
 
-    ``files`` are texts to lie beside the code; ``contents`` names these and
-    the code, for resources that are to be updated when one of them changes.
+    ``files`` are texts to lie beside the code; ``contents`` names these and the code, for resources that are
+    to be updated when one of them changes.
     """
 
     def __init__(

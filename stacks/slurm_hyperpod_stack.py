@@ -20,7 +20,7 @@ from constructs.nodes.node_roles import (
     node_role,
     node_statements,
 )
-from constructs.nodes.slurm_cluster import RunAsDocument, SlurmCluster
+from constructs.nodes.slurm_cluster import SlurmCluster, run_as_document
 from constructs.policy.statement_role import Statement, statement_role
 from constructs.storage.log_group import log_group
 from constructs.vpc.network import Network
@@ -93,7 +93,7 @@ class SlurmHyperPodStack(Stack):
             database=storage.accounting_database,
             depends_on=[files.lifecycle, files.workloads, self._node_log(cluster, storage)],
         )
-        session = RunAsDocument(self, "Session", cluster=cluster, key=key)
+        run_as_document(self, "Session", cluster=cluster, key=key)
         if cluster.budget:
             CostBudget(self, "Budget", cluster=cluster, budget=cluster.budget, alerts=storage.alerts)
         metrics = {"PrometheusRemoteWriteUrl": storage.metrics.remote_write_url} if storage.metrics else {}
@@ -110,7 +110,7 @@ class SlurmHyperPodStack(Stack):
             LustreFileSystemId=storage.lustre.file_system_id,
             LustreMountName=storage.lustre.mount_name,
             ImageUri=storage.image_repository.repository_uri,
-            SessionDocumentName=session.name,
+            SessionDocumentName=resource_names.shell_document(cluster),
             BillsUntilTeardown=", ".join(remaining_costs(cluster)),
         )
 

@@ -74,7 +74,8 @@ class StorageStack(Stack):
             bucket_name=resource_names.artifact_bucket(cluster, self.account),
             key=self.key,
             access_logs=access_logs,
-            # It holds copies of this repository's files, and kept it would collide with the next one by name.
+            # It holds copies of this repository's files, overwritten under the same name only by hand. A kept
+            # bucket would collide with the next one by name.
             removal=RemovalPolicy.DESTROY,
         )
         if storage.data_bucket.lustre_path is not None:

@@ -29,8 +29,8 @@ class StudioOnKubernetes(Construct):
         partitions: StudioPartitions | None,
     ) -> None:
         super().__init__(scope, construct_id)
-        self._bring_partitions(kubernetes, partitions)
-        namespaces = job_namespaces(kubernetes.settings)
+        settings = kubernetes.settings
+        namespaces = job_namespaces(settings)
         for number, role in enumerate(roles):
             # As for those whom the file lets edit in a namespace; the ARN is known at the deployment.
             entry = AccessEntry.model_construct(
@@ -38,8 +38,6 @@ class StudioOnKubernetes(Construct):
             )
             kubernetes.access(self, f"Access{number}", entry)
 
-    def _bring_partitions(self, kubernetes: KubernetesCluster, partitions: StudioPartitions | None) -> None:
-        settings = kubernetes.settings
         objects = [studio_jobs.program(), studio_jobs.service_account()]
         after: list[IDependable] = [kubernetes.manifest(self, "Program", objects)]
         if partitions is None:

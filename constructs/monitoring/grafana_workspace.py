@@ -95,16 +95,14 @@ def _saml(settings: Grafana) -> grafana.CfnWorkspace.SamlConfigurationProperty |
     if not saml:
         return None
     return grafana.CfnWorkspace.SamlConfigurationProperty(
-        idp_metadata=grafana.CfnWorkspace.IdpMetadataProperty(url=saml.metadata_url),
-        assertion_attributes=grafana.CfnWorkspace.AssertionAttributesProperty(
-            role=saml.role_attribute,
-            name=saml.name_attribute,
-            login=saml.login_attribute,
-            email=saml.email_attribute,
-        ),
-        role_values=grafana.CfnWorkspace.RoleValuesProperty(
-            admin=settings.admins, editor=settings.editors or None
-        ),
+        idp_metadata={"url": saml.metadata_url},
+        assertion_attributes={
+            "role": saml.role_attribute,
+            "name": saml.name_attribute,
+            "login": saml.login_attribute,
+            "email": saml.email_attribute,
+        },
+        role_values={"admin": settings.admins, "editor": settings.editors or None},
     )
 
 

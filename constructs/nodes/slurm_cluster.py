@@ -99,36 +99,32 @@ def _mounts(lustre: LustreFileSystem, home: HomeFileSystem | None) -> list[Stora
     return mounts
 
 
-class RunAsDocument(Construct):
-    """Session Manager document ``<cluster name>-shell``: a login shell as ubuntu instead of root.
+def run_as_document(
+    scope: Construct, construct_id: str, *, cluster: Settings, key: kms.IKey | None
+) -> ssm.CfnDocument:
+    """Create Session Manager's document ``<cluster name>-shell``: a login shell as ubuntu instead of root.
 
     With a key, what is typed and shown is encrypted with it on its way, on top of TLS.
     """
-
-    def __init__(
-        self, scope: Construct, construct_id: str, *, cluster: Settings, key: kms.IKey | None
-    ) -> None:
-        super().__init__(scope, construct_id)
-        inputs: dict[str, Any] = {
-            "runAsEnabled": True,
-            "runAsDefaultUser": NODE_USER,
-            "idleSessionTimeout": IDLE_MINUTES,
-            "shellProfile": {"linux": "cd && exec bash --login"},
-        }
-        if key:
-            inputs["kmsKeyId"] = key.key_arn
-        self.name = shell_document(cluster)
-        ssm.CfnDocument(
-            self,
-            "Document",
-            name=self.name,
-            document_type="Session",
-            content={
-                "schemaVersion": "1.0",
-                "description": f"Shell on a node of HyperPod cluster {cluster.name} as {NODE_USER}",
-                "sessionType": "Standard_Stream",
-                "inputs": inputs,
-            },
-            # A document with a name of its own cannot be replaced; a change makes a version of it.
-            update_method="NewVersion",
-        )
+    inputs: dict[str, Any] = {
+        "runAsEnabled": True,
+        "runAsDefaultUser": NODE_USER,
+        "idleSessionTimeout": IDLE_MINUTES,
+        "shellProfile": {"linux": "cd && exec bash --login"},
+    }
+    if key:
+        inputs["kmsKeyId"] = key.key_arn
+    return ssm.CfnDocument(
+        Construct(scope, construct_id),
+        "Document",
+        name=shell_document(cluster),
+        document_type="Session",
+        content={
+            "schemaVersion": "1.0",
+            "description": f"Shell on a node of HyperPod cluster {cluster.name} as {NODE_USER}",
+            "sessionType": "Standard_Stream",
+            "inputs": inputs,
+        },
+        # A document with a name of its own cannot be replaced; a change makes a version of it.
+        update_method="NewVersion",
+    )

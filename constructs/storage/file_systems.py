@@ -147,10 +147,7 @@ class DataAssociation(Construct):
             file_system_path=path,
             data_repository_path=f"s3://{bucket.bucket_name}",
             batch_import_meta_data_on_create=True,
-            s3=fsx.CfnDataRepositoryAssociation.S3Property(
-                auto_import_policy=fsx.CfnDataRepositoryAssociation.AutoImportPolicyProperty(events=IMPORTED),
-                auto_export_policy=fsx.CfnDataRepositoryAssociation.AutoExportPolicyProperty(events=EXPORTED),
-            ),
+            s3={"autoImportPolicy": {"events": IMPORTED}, "autoExportPolicy": {"events": EXPORTED}},
         )
         # Deleting it leaves the files in place: CloudFormation never asks for DeleteDataInFileSystem.
         association.apply_removal_policy(removal, apply_to_update_replace_policy=False)
@@ -207,6 +204,11 @@ class HomeFileSystem(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         self.capacity_gib = settings.capacity_gib
+        # The range is the whole VPC's, because UpdateFileSystem cannot change exports: CloudFormation would
+        # replace the file system when a zone is added. The security group keeps the VPC's other machines out.
+        # Root is not squashed: the nodes' set-up makes the directories of users as root and gives them away.
+        options = ["rw", "crossmnt", "no_root_squash"]
+        clients = {"clients": network.vpc.vpc_cidr_block, "options": options}
         file_system = _file_system(
             self,
             settings,
@@ -224,20 +226,7 @@ class HomeFileSystem(Construct):
                 options=["DELETE_CHILD_VOLUMES_AND_SNAPSHOTS"] if settings.removal == "destroy" else None,
                 root_volume_configuration=fsx.CfnFileSystem.RootVolumeConfigurationProperty(
                     data_compression_type="ZSTD",
-                    # The range is the whole VPC's, because UpdateFileSystem cannot change exports:
-                    # CloudFormation would replace the file system when a zone is added. The security group
-                    # keeps other machines of the VPC out. Root is not squashed: the nodes' set-up makes the
-                    # directories of users as root and gives them away.
-                    nfs_exports=[
-                        fsx.CfnFileSystem.NfsExportsProperty(
-                            client_configurations=[
-                                fsx.CfnFileSystem.ClientConfigurationsProperty(
-                                    clients=network.vpc.vpc_cidr_block,
-                                    options=["rw", "crossmnt", "no_root_squash"],
-                                )
-                            ]
-                        )
-                    ],
+                    nfs_exports=[{"clientConfigurations": [clients]}],
                 ),
             ),
         )

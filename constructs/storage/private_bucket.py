@@ -42,11 +42,9 @@ def access_log_bucket(scope: Construct, construct_id: str) -> s3.Bucket:
         ],
         removal_policy=KEEP,
     )
-    _keep_policy(bucket, KEEP)
-    skip_check(
-        cast(s3.CfnBucket, bucket.node.default_child), "CKV_AWS_18", "A log of its own reading has no end."
-    )
-    return bucket
+    resource = cast(s3.CfnBucket, bucket.node.default_child)
+    skip_check(resource, "CKV_AWS_18", "A log of its own reading has no end.")
+    return _keep_policy(bucket, KEEP)
 
 
 def private_bucket(
@@ -93,11 +91,11 @@ def private_bucket(
         server_access_logs_prefix=f"{construct_id}/",
         removal_policy=removal,
     )
-    _keep_policy(bucket, removal)
-    return bucket
+    return _keep_policy(bucket, removal)
 
 
-def _keep_policy(bucket: s3.Bucket, removal: RemovalPolicy) -> None:
+def _keep_policy(bucket: s3.Bucket, removal: RemovalPolicy) -> s3.Bucket:
     """A bucket that stays behind still takes TLS only."""
     assert bucket.policy is not None  # enforce_ssl makes it
     bucket.policy.apply_removal_policy(removal)
+    return bucket

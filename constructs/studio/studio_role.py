@@ -95,11 +95,7 @@ def _studio_statements(stack: Stack) -> list[Statement]:
             {"Null": {"sagemaker:TaggingAction": "false"}},
             names,
         ),
-        Statement(
-            "OpenStudio",
-            ["sagemaker:CreatePresignedDomainUrl"],
-            [profile],
-        ),
+        Statement("OpenStudio", ["sagemaker:CreatePresignedDomainUrl"], [profile]),
         Statement(
             "WriteLogs",
             ["logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],

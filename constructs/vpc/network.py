@@ -36,21 +36,33 @@ class Network(Construct):
     def __init__(self, scope: Construct, construct_id: str, *, cluster: Cluster) -> None:
         super().__init__(scope, construct_id)
         network = cluster.network
-        if isinstance(network, NewVpc):
-            self._make(cluster, network)
-        else:
-            self._import(cluster, network)
+        database = isinstance(cluster, SlurmCluster) and cluster.accounting_database is not None
+        zones = control_plane_zones(cluster) if isinstance(cluster, EksCluster) else []
+        vpc_id = (
+            self._make(cluster, network, database, zones)
+            if isinstance(network, NewVpc)
+            else self._import(network, database, zones)
+        )
+        self.vpc = ec2.Vpc.from_vpc_attributes(
+            self,
+            "Vpc",
+            vpc_id=vpc_id,
+            vpc_cidr_block=network.cidr,
+            # One entry per subnet: the library pairs the two lists by position.
+            availability_zones=[subnet.availability_zone for subnet in self.private_subnets],
+            private_subnet_ids=[subnet.subnet_id for subnet in self.private_subnets],
+            private_subnet_route_table_ids=self._route_table_ids(),
+        )
         closed = isinstance(network, NewVpc) and network.internet == "none"
         self.security_group = self._security_group(closed)
         if isinstance(network, NewVpc) or network.s3_gateway_endpoint:
-            tables = [subnet.route_table.route_table_id for subnet in self.private_subnets]
             ec2.CfnVPCEndpoint(
                 self,
                 "S3Endpoint",
                 vpc_id=self.vpc.vpc_id,
                 service_name=f"com.amazonaws.{Stack.of(self).region}.s3",
                 vpc_endpoint_type="Gateway",
-                route_table_ids=list(dict.fromkeys(tables)),
+                route_table_ids=list(dict.fromkeys(self._route_table_ids())),
                 # Else the service's default, as those of the interface endpoints are. Where there is a way to
                 # the internet, a policy here keeps nothing in; and in a VPC that others use too, it would
                 # bind them.
@@ -72,19 +84,22 @@ class Network(Construct):
         """The private subnet of one of the network's zones; None is the first zone."""
         return self._subnets[zone_id] if zone_id else next(iter(self._subnets.values()))
 
-    def _make(self, cluster: Cluster, network: NewVpc) -> None:
+    def _route_table_ids(self) -> list[str]:
+        return [subnet.route_table.route_table_id for subnet in self.private_subnets]
+
+    def _make(self, cluster: Cluster, network: NewVpc, database: bool, zones: Sequence[str]) -> str:
+        """Create the VPC with its flow log, and return its id."""
         made = ClusterVpc(
             self,
             "ClusterVpc",
             network=network,
             name=cluster.name,
-            database=_has_database(cluster),
-            control_plane_zone_ids=_control_plane_zones(cluster),
+            database=database,
+            control_plane_zone_ids=zones,
         )
         self._subnets = dict(zip(network.availability_zone_ids, made.private_subnets, strict=True))
         self.database_subnets = made.database_subnets
         self.control_plane_subnets = made.control_plane_subnets
-        self.vpc = _imported_vpc(self, made.vpc_id, network.cidr, made.private_subnets)
         key = encryption_key(
             self,
             "FlowLogKey",
@@ -93,8 +108,9 @@ class Network(Construct):
             removal=RemovalPolicy.DESTROY,
         )
         FlowLog(self, "FlowLog", vpc_id=made.vpc_id, key=key, retention_days=network.flow_logs_days)
+        return made.vpc_id
 
-    def _import(self, cluster: Cluster, network: ExistingVpc) -> None:
+    def _import(self, network: ExistingVpc, database: bool, zones: Sequence[str]) -> str:
         self._subnets = {
             subnet.availability_zone_id: ec2.Subnet.from_subnet_attributes(
                 self,
@@ -107,9 +123,9 @@ class Network(Construct):
             )
             for index, subnet in enumerate(network.private_subnets)
         }
-        self.database_subnets = self.private_subnets[:2] if _has_database(cluster) else []
-        self.control_plane_subnets = [self._subnets[zone] for zone in _control_plane_zones(cluster)]
-        self.vpc = _imported_vpc(self, network.vpc_id, network.cidr, self.private_subnets)
+        self.database_subnets = self.private_subnets[:2] if database else []
+        self.control_plane_subnets = [self._subnets[zone] for zone in zones]
+        return network.vpc_id
 
     def _security_group(self, closed: bool) -> ec2.SecurityGroup:
         """Everything between members, nothing else inwards.
@@ -176,27 +192,6 @@ class Network(Construct):
                 open=False,
                 private_dns_enabled=True,
             )
-
-
-def _has_database(cluster: Cluster) -> bool:
-    return isinstance(cluster, SlurmCluster) and cluster.accounting_database is not None
-
-
-def _control_plane_zones(cluster: Cluster) -> list[str]:
-    return control_plane_zones(cluster) if isinstance(cluster, EksCluster) else []
-
-
-def _imported_vpc(scope: Construct, vpc_id: str, cidr: str, subnets: list[ec2.ISubnet]) -> ec2.IVpc:
-    return ec2.Vpc.from_vpc_attributes(
-        scope,
-        "Vpc",
-        vpc_id=vpc_id,
-        vpc_cidr_block=cidr,
-        # One entry per subnet: the library pairs the two lists by position.
-        availability_zones=[subnet.availability_zone for subnet in subnets],
-        private_subnet_ids=[subnet.subnet_id for subnet in subnets],
-        private_subnet_route_table_ids=[subnet.route_table.route_table_id for subnet in subnets],
-    )
 
 
 def _no_foreign_writes(scope: Construct) -> iam.PolicyDocument:

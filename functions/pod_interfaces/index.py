@@ -42,9 +42,8 @@ def is_complete(event: Event, _context: object) -> dict[str, bool]:
             {"Name": CLUSTER_TAG, "Values": [properties["ClusterName"]]},
         ]
     )
-    interfaces = [interface for page in pages for interface in page["NetworkInterfaces"]]
     attached = []
-    for interface in interfaces:
+    for interface in [interface for page in pages for interface in page["NetworkInterfaces"]]:
         interface_id = interface["NetworkInterfaceId"]
         if interface["Status"] == "available":
             _delete(client, interface_id)

@@ -107,8 +107,8 @@ def test_documents_set_no_variable_that_is_not_read(command: str) -> None:
 @pytest.mark.parametrize(
     ("command", "variable", "read"),
     [
-        ("evaluate CLUSTER=x", "CLUSTER=x", "ARGS CONFIG TARGET RUN PYTHON VENV"),
-        ("train-ddp CONFG=x", "CONFG=x", "ARGS CONFIG TARGET PYTHON VENV"),
+        ("evaluate CLUSTER=x", "CLUSTER=x", "ARGS CONFIG TARGET RUN MODEL PYTHON VENV"),
+        ("train-ddp CONFG=x", "CONFG=x", "ARGS CONFIG TARGET MODEL PYTHON VENV"),
         ("report CONFIG=x", "CONFIG=x", "RUN PYTHON VENV"),
         ("synth ARGS=x", "ARGS=x", "CLUSTER ENDPOINT PYTHON VENV"),
         ("preflight NODES=2", "NODES=2", "ARGS CLUSTER PYTHON VENV"),

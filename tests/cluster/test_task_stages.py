@@ -73,7 +73,7 @@ def test_everything_is_fetched_and_fits_together(
     assert [answer["id"] for answer in answers] == names
     # Those of the run's own test split, which were computed at its end.
     found = {answer["id"]: float(answer["probability_membrane"]) for answer in answers}
-    tested = {row["id"]: float(row["probability membrane"]) for row in rows(run / "predictions-test.csv")}
+    tested = {row["id"]: float(row["probability_membrane"]) for row in rows(run / "predictions-test.csv")}
     assert len(tested) == results["test_samples"]
     assert {name: found[name] for name in tested} == pytest.approx(tested, abs=1e-5)
 

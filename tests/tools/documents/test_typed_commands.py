@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import re
 import runpy
@@ -61,7 +62,7 @@ def programs(command: str) -> Iterator[tuple[str, list[str]]]:
 @pytest.fixture
 def stops_when_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    for name in ("parse_args", "parse_intermixed_args"):
+    for name in ("parse_args", "parse_intermixed_args", "parse_known_args"):
         parse = getattr(argparse.ArgumentParser, name)
 
         def parsed(self: Any, *arguments: Any, parse: Any = parse, **keywords: Any) -> None:
@@ -89,8 +90,9 @@ def test_every_command_is_taken(
                 load_config(config if config.is_file() else "workloads/esm2/configs/esm2_8m.yaml", words[2:])
                 continue
             monkeypatch.setattr(sys, "argv", [module, *words])
-            for loaded in (module, f"{module}.__main__"):
-                monkeypatch.delitem(sys.modules, loaded, raising=False)  # runpy warns of them
+            found = importlib.util.find_spec(module)
+            started = f"{module}.__main__" if found and found.submodule_search_locations else module
+            monkeypatch.delitem(sys.modules, started, raising=False)  # runpy warns of it
             with pytest.raises((ParsedError, SystemExit)) as ended:
                 runpy.run_module(module, run_name="__main__")
             assert ParsedError in (type(ended.value), type(ended.value.__context__)), command

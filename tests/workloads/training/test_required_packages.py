@@ -140,7 +140,7 @@ def test_a_run_needs_no_other_packages_and_every_other_module_imports(
     inference = [f"inference.input=[{fasta}]", f"inference.model={tmp_path}/runs/run/model"]
     stages = [["train", *run], ["evaluate", *run]]
     stages += [["report", str(tmp_path / "runs/run")]]
-    stages += [[f"esm2.inference.{stage}", *run, *inference] for stage in ("embed", "variants")]
+    stages += [[stage, *run, *inference] for stage in ("embed", "variants")]
     for name, value in ONE_PROCESS.items():
         monkeypatch.setenv(name, value)
     names = [name for name in modules() if name not in EXTRA]

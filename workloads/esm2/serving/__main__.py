@@ -61,7 +61,7 @@ def _check_free(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise ValueError(
-                f"--host, --port: cannot listen on {host}:{port}: {error.strerror}; end the other program, or "
+                f"--host, --port: cannot listen on {host}:{port}: {error.strerror}; end the other program or "
                 f'choose another port (make serve ARGS="--port {port + 1}")'
             ) from None
 

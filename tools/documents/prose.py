@@ -90,7 +90,7 @@ def _document(path: Path, rules: dict[str, Any]) -> Iterator[Finding]:
         if count > (most := rules[f"max_{kind}_{unit}"]):
             yield 1, f"{count} {unit}; at most {most}"
     plain = re.sub(r"```.*?```|<!--.*?-->", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
-    plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`\n]+`", "code", plain))
+    plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`\n]+`", "Code", plain))
     number = 1
     # A block ends at an empty line; list items, headings and table cells stand alone.
     for block in re.split(r"(\n\s*\n|\n(?=\s*(?:[-*#|]|\d+\.) ?)|(?<=\|)(?!\n))", plain):

@@ -66,6 +66,9 @@ else
 $(error TARGET: got $(TARGET); allowed are local, slurm and eks)
 endif
 $(if $(GIVEN_RUN),$(if $(filter command,$(firstword $(origin CONFIG))),$(error CONFIG, RUN: give one; RUN=$(RUN) brings its own config.yaml)))
+# A run that does not exist is one line, with those that do.
+find_run = $(if $(GIVEN_RUN),@test -r $(GIVEN_RUN)/config.yaml || { echo "RUN: $(RUN) has no config.yaml; runs here: \
+$(or $(patsubst %/config.yaml,%,$(wildcard runs/*/config.yaml)),none)" >&2; exit 2; })
 start_from = $(if $(MODEL),model.init_from=$(MODEL))
 use_model = $(if $(MODEL),inference.model=$(MODEL))
 ifneq ($(TARGET),local)
@@ -102,10 +105,11 @@ READ_MINUTES := fuzz
 NO_ARGS := help env report synth schema golden lint format clean
 READ_ARGS := $(filter-out $(NO_ARGS),$(MAKECMDGOALS))
 GOALS := $(or $(MAKECMDGOALS),$(.DEFAULT_GOAL))
-READ := $(strip $(foreach name,ARGS CONFIG CLUSTER TARGET NODES IMAGE SUBMIT RUN JOB MODEL ENDPOINT STACKS FRAMEWORK NODE REGION \
-	MINUTES SYSTEM_PYTHON,$(if $(filter $(GOALS),$(READ_$(name))),$(name))) PYTHON VENV)
-$(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(if $(filter $(name),$(READ)),,\
-	$(error $(name)=$($(name)): make $(GOALS) does not read $(name); it reads $(READ)))))
+VARIABLES := ARGS CONFIG CLUSTER TARGET NODES IMAGE SUBMIT RUN JOB MODEL ENDPOINT STACKS FRAMEWORK NODE REGION MINUTES SYSTEM_PYTHON
+READ := $(strip $(foreach name,$(VARIABLES),$(if $(filter $(GOALS),$(READ_$(name))),$(name))) PYTHON VENV)
+given = $(filter $(2),$(firstword $(origin $(1))))
+$(foreach name,$(filter-out $(READ),$(.VARIABLES)),$(if $(call given,$(name),command $(if $(filter $(name),$(VARIABLES)),environment)),\
+	$(error $(name)=$($(name)): make $(GOALS) does not read $(name); it reads $(READ))))
 .PHONY: help env data train-ddp train-fsdp train-bionemo convert-bionemo finetune-lora finetune-llm finetune-table evaluate serve embed predict variants \
 	bandwidth report status tail cancel fetch bench gpu bench-data bench-inference bench-serve \
 	cost prices plan \
@@ -165,6 +169,7 @@ convert-bionemo: $(READY) ## its checkpoints to and from transformers' format
 	$(call stage,convert-bionemo,bionemo.convert) $(ARGS)
 
 evaluate: $(READY) ## score RUN=runs/<name>, CONFIG=, or MODEL= on its data
+	$(find_run)
 	$(call stage,evaluate,evaluate) $(if $(MODEL),$(use_model),$(if $(GIVEN_RUN),inference.model=$(GIVEN_RUN)/model)) $(ARGS)
 
 serve: $(READY) ## answer with MODEL=<folder> on port 8080; or TARGET=eks
@@ -174,16 +179,20 @@ ifeq ($(TARGET),eks)
 else ifeq ($(TARGET),slurm)
 	$(error TARGET: got slurm; a model is served on this machine, by pods (TARGET=eks) or by SageMaker (docs/serving.md))
 else
+	$(if $(MODEL),$(if $(GIVEN_RUN),$(error MODEL, RUN: give one; RUN=$(RUN) serves $(RUN)/model)))
 	$(STAGE).esm2.serving --model $(or $(MODEL),$(RUN)/model) $(ARGS)
 endif
 
 embed: $(READY) ## embeddings of inference.input= by RUN= or MODEL=
+	$(find_run)
 	$(call stage,embed,embed) $(use_model) $(ARGS)
 
 predict: $(READY) ## labels by the fine-tuned RUN=, CONFIG= or MODEL=
+	$(find_run)
 	$(call stage,predict,predict) $(use_model) $(ARGS)
 
 variants: $(READY) ## masked marginals of inference.mutations=, or of all
+	$(find_run)
 	$(call stage,variants,variants) $(use_model) $(ARGS)
 
 report: $(READY) ## draw the report of RUN=runs/<name> again, at any time

@@ -47,7 +47,7 @@ def make(*arguments: str, timeout_seconds: int = 60) -> subprocess.CompletedProc
 
 
 def test_readme_has_commands() -> None:
-    assert {"make train-ddp", "make test"} <= set(readme_commands())
+    assert {"make train-ddp", "make cost", "make teardown"} <= set(readme_commands())
 
 
 @pytest.mark.parametrize("command", [line for line in readme_commands() if line.startswith("make ")])
@@ -123,6 +123,28 @@ def test_a_variable_that_is_not_read_is_refused_in_one_line(command: str, variab
     (line,) = refused.stderr.splitlines()
     goals = " ".join(word for word in command.split() if "=" not in word) or "help"
     assert f"{variable}: make {goals} does not read {variable[:-2]}; it reads {read}." in line
+
+
+@pytest.mark.parametrize(
+    ("goal", "variables", "said"),
+    [
+        ("train-ddp", {"RUN": "runs/mine"}, "RUN=runs/mine: make train-ddp does not read RUN;"),
+        ("report", {"CONFIG": "mine.yaml"}, "CONFIG=mine.yaml: make report does not read CONFIG;"),
+    ],
+)
+def test_a_variable_of_the_environment_that_is_not_read_is_refused(
+    goal: str, variables: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    refused = make("--dry-run", goal)
+    assert refused.returncode == 2 and said in refused.stderr
+
+
+def test_a_missing_run_is_one_line_with_the_existing_ones() -> None:
+    refused = make("evaluate", "RUN=runs/missing")
+    assert refused.returncode == 2 and "RUN: runs/missing has no config.yaml; runs here: " in refused.stderr
+    assert "MODEL, RUN: give one" in make("--dry-run", "serve", "RUN=runs/a", "MODEL=b").stderr
 
 
 def test_every_target_reads_what_it_says() -> None:

@@ -37,7 +37,8 @@ def hash64(*parts: int | npt.NDArray[np.integer]) -> UInt64:
     state: UInt64 = np.zeros(1, dtype=np.uint64)
     with np.errstate(over="ignore"):
         for part in parts:
-            word = np.asarray(part).astype(np.uint64) if not isinstance(part, int) else _word(part)
+            number = part & 0xFFFFFFFFFFFFFFFF if isinstance(part, int) else part
+            word = np.asarray(number).astype(np.uint64)
             state = mix64((state ^ word) + np.uint64(GOLDEN))
     return state
 
@@ -62,7 +63,3 @@ def _shift_right(x: torch.Tensor, bits: int) -> torch.Tensor:
 
 def _signed(word: int) -> int:
     return word - (1 << 64) if word >= 1 << 63 else word
-
-
-def _word(number: int) -> UInt64:
-    return np.array([number & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64)

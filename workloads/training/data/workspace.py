@@ -50,9 +50,10 @@ def workspace(out: Path) -> Iterator[Path]:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             free = shutil.disk_usage(out.parent).free
+            written = sum(path.stat().st_size for path in partial.rglob("*") if path.is_file())
             raise ValueError(
                 f"the disk of {out.parent} filled up while preparing {out} ({error.strerror}; "
-                f"{size_text(_tree_bytes(partial))} written, {size_text(free)} free); nothing was kept; "
+                f"{size_text(written)} written, {size_text(free)} free); nothing was kept; "
                 "free space or choose a data.path on another disk"
             ) from None
         finally:
@@ -72,7 +73,8 @@ def check_place(out: Path) -> None:
 
 def check_free_space(out: Path, needed_bytes: int) -> None:
     """Raise a ValueError if the file system that holds ``out`` and the work beside it has less free."""
-    free = shutil.disk_usage(_existing_parent(out.parent)).free
+    existing = next(folder for folder in out.absolute().parents if folder.exists())
+    free = shutil.disk_usage(existing).free
     if free < needed_bytes:
         raise ValueError(
             f"preparing {out} needs about {size_text(needed_bytes)} of disk, temporary files included, and "
@@ -88,15 +90,6 @@ def size_text(num_bytes: int) -> str:
     while size >= 1024 and units:
         size, unit = size / 1024, units.pop(0)
     return f"{size:.1f} {unit}"
-
-
-def _existing_parent(path: Path) -> Path:
-    whole = path.absolute()
-    return next(folder for folder in (whole, *whole.parents) if folder.exists())
-
-
-def _tree_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 @contextmanager

@@ -67,7 +67,7 @@ def variants(config: RunFile, here: Processes) -> None:
             wanted = all_single_mutants(protein) if asked is None else asked.variants(protein)
             scores = masked_marginals(command.engine, protein.tokens, wanted) if wanted else []
             rows += [(protein.id, one.name, score) for one, score in zip(wanted, scores, strict=True)]
-        return pa.table(list(zip(*rows, strict=True)) or [[]] * 3, schema=_SCHEMA)
+        return pa.table(list(zip(*rows, strict=True)) or [()] * 3, schema=_SCHEMA)
 
     command.run(
         tabulate,

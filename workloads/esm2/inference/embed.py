@@ -14,8 +14,7 @@ from workloads.run_file import RunFile
 from workloads.training.processes import Processes
 
 from .engine import EMBEDDING, RESIDUE_EMBEDDINGS, Array
-from .job import cropped, load, run_parts, settings_of
-from .output import Output
+from .job import Command
 from .records import Protein
 
 MAX_PART_BYTES = 256 << 20
@@ -29,15 +28,13 @@ def embed(config: RunFile, here: Processes) -> None:
         ValueError: for a model, an input or an output that cannot be used.
     """
     inference = config.inference
-    output = Output(config, "embed")
-    loaded = load(config, here)
-    size = loaded.engine.model.config.hidden_size
+    command = Command(config, here, "embed")
+    size = command.engine.model.config.hidden_size
     is_mean = inference.embedding == "mean"
-    settings = settings_of(config, loaded, "embed")
-    settings |= {"embedding": inference.embedding, "stored_as": inference.stored_as}
+    command.settings |= {"embedding": inference.embedding, "stored_as": inference.stored_as}
 
     def tabulate(proteins: list[Protein]) -> pa.Table:
-        found = loaded.engine.run(cropped(config, proteins), EMBEDDING if is_mean else RESIDUE_EMBEDDINGS)
+        found = command.answers(proteins, EMBEDDING if is_mean else RESIDUE_EMBEDDINGS)
         embeddings = _vectors(found, size, inference.stored_as)
         if not is_mean:
             offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in found])]).astype(np.int32)
@@ -49,7 +46,7 @@ def embed(config: RunFile, here: Processes) -> None:
     part_residues = inference.part_residues
     if not is_mean:
         part_residues = max(1, min(part_residues, MAX_PART_BYTES // (4 * size)))
-    run_parts(config, here, output=output, settings=settings, tabulate=tabulate, part_residues=part_residues)
+    command.run(tabulate, part_residues)
 
 
 def _vectors(found: list[Array], size: int, kind: str) -> pa.Array:

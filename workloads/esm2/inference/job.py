@@ -11,11 +11,9 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import torch
 import torch.distributed as dist
@@ -29,174 +27,154 @@ from workloads.training.precision import select_precision
 from workloads.training.processes import Processes, exclusive
 from workloads.training.saved_model import fingerprint
 
-from .engine import Engine, compile_from
+from .engine import Answer, Array, Engine, compile_from
 from .output import Output
 from .records import Part, Protein, Reject, cut, key_of, planned, read_proteins
 
-Tabulate = Callable[[list[Protein]], pa.Table]
 WAIT_SECONDS = 0.5
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """The model of a command, ready to compute."""
-
-    name: str
-    fingerprint: str
-    engine: Engine
-
-
-def load(config: RunFile, here: Processes) -> Loaded:
-    """The model that ``inference.model`` names, or that the run has left.
-
-    Raises:
-        ValueError: if there is none, or if it cannot be read.
-    """
-    name = config.inference.model or str(config.run_dir / "model")
-    beat("loading", slow=True)
-    model = families.load_model(name, config.model.family, here)
-    identity = fingerprint(model.state_dict(), str(getattr(model, "config", None)))
-    engine = Engine(
-        model,
-        device=here.device,
-        dtype=select_precision(config.train, here.device, here).dtype,
-        tokens_per_pack=config.inference.tokens_per_pack,
-        max_residues=config.model.max_residues,
-        compile_from=compile_from(config.train, here.device),
-    )
-    return Loaded(name, identity, engine)
-
-
-def cropped(config: RunFile, proteins: list[Protein]) -> list[npt.NDArray[np.uint8]]:
-    """What the engine gets of the proteins."""
-    if config.inference.long_proteins != "crop":
-        return [protein.tokens for protein in proteins]
-    return [protein.tokens[: config.model.max_residues] for protein in proteins]
-
-
-def settings_of(config: RunFile, loaded: Loaded, command: str) -> dict[str, object]:
-    """What a result depends on besides the proteins."""
-    inference = config.inference
-    return {
-        "command": command,
-        "model": loaded.name,
-        "model_fingerprint": loaded.fingerprint,
-        "precision": "bf16" if loaded.engine.dtype == torch.bfloat16 else "fp32",
-        "max_residues": config.model.max_residues,
-        "long_proteins": inference.long_proteins,
-    }
-
-
-def run_parts(
-    config: RunFile,
-    here: Processes,
-    *,
-    output: Output,
-    settings: dict[str, object],
-    tabulate: Tabulate,
-    part_residues: int,
-    records: Callable[[], Iterable[Protein | Reject]] | None = None,
-) -> None:
-    """Compute the parts that are missing, and join them.
+class Command:
+    """A command of inference: what it writes, and its model, ready to compute.
 
     Args:
         config: of the command.
-        here: this process; all of them call this.
-        output: what is written.
-        settings: whatever the result depends on besides the proteins.
-        tabulate: rows for proteins.
-        part_residues: a part ends with the protein that reaches this.
-        records: the input, read twice; by default what ``inference.input`` names.
+        here: this process.
+        name: of the command.
 
     Raises:
-        ValueError: for an input that cannot be read at all, or that changes meanwhile; for an output that
-            another command writes, or that holds another result.
+        ValueError: for an output that is none, and for a model that is not there or cannot be read.
     """
-    when_held = (
-        f"{output.path} is being written by another command; wait for it, stop it (its workers too), or "
-        "name another inference.output"
-    )
-    try:
-        output.path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        folder = f"{output.path.parent} cannot be written: {error.strerror}"
-        raise ValueError(f"{folder}; name another inference.output") from None
-    with exclusive(output.lock, here, when_held):
-        _run_parts(here, output, settings, tabulate, part_residues, records or (lambda: records_of(config)))
 
-
-def _run_parts(
-    here: Processes,
-    output: Output,
-    settings: dict[str, object],
-    tabulate: Tabulate,
-    part_residues: int,
-    records: Callable[[], Iterable[Protein | Reject]],
-) -> None:
-    identity = json.dumps(settings)
-
-    def read() -> Iterator[Part]:
-        beat("reading the input", slow=True)  # it may have to come from somewhere first
-        for part in cut(records(), part_residues, identity):
-            beat("reading the input")
-            yield part
-
-    plan, implausible = [], Implausible()
-    for part in read():
-        plan.append(planned(part))
-        implausible.look_at([protein.id for protein in part.proteins], [p.tokens for p in part.proteins])
-    for warning in implausible.warnings():
-        _say(here, warning)
-    key = key_of(plan)
-    if output.is_finished(key):
-        _say(here, f"{output.path} is there already, from the same proteins and model")
-        return
-    output.check_free(key)
-    missing = {part.file for part in plan if not (output.folder / part.file).exists()}
-    # The first process may join and drop the parts as soon as all are there: not before all have looked.
-    beat("waiting for the other processes", slow=True)
-    dist.barrier(group=here.control)
-    started = time.monotonic()
-    if len(missing) < len(plan):
-        _say(here, f"going on: {len(plan) - len(missing)} of {len(plan)} parts are there")
-    for part, expected in zip(read(), plan, strict=True):
-        if planned(part) != expected:
-            raise ValueError("inference.input: a file has changed while it was read; run the command again")
-        if part.number % here.world_size != here.rank or expected.file not in missing:
-            continue
-        begun = time.monotonic()
-        output.write_part(expected.file, tabulate(part.proteins), part.rejects)
-        rate = part.num_residues / (time.monotonic() - begun)
-        print(
-            f"part {part.number + 1} of {len(plan)}: {len(part.proteins):,} proteins, "
-            f"{part.num_residues:,} residues, {rate:,.0f} residues/s",
-            file=sys.stderr,
+    def __init__(self, config: RunFile, here: Processes, name: str) -> None:
+        self.config, self.here = config, here
+        self.output = Output(config, name)
+        self.model_name = config.inference.model or str(config.run_dir / "model")
+        beat("loading", slow=True)
+        model = families.load_model(self.model_name, config.model.family, here)
+        identity = fingerprint(model.state_dict(), str(getattr(model, "config", None)))
+        self.engine = Engine(
+            model,
+            device=here.device,
+            dtype=select_precision(config.train, here.device, here).dtype,
+            tokens_per_pack=config.inference.tokens_per_pack,
+            max_residues=config.model.max_residues,
+            compile_from=compile_from(config.train, here.device),
         )
-    if not here.is_first:
-        _await(lambda: output.is_finished(key))
-        return
-    _await(lambda: all((output.folder / part.file).exists() for part in plan))
-    seconds = time.monotonic() - started
-    computed = sum(part.num_residues for part in plan if part.file in missing)
-    totals = {
-        "proteins": sum(part.num_proteins for part in plan),
-        "residues": sum(part.num_residues for part in plan),
-        "rejected": sum(part.num_rejects for part in plan),
-        "processes": here.world_size,
-        "computed_residues": computed,
-        "seconds": round(seconds, 3),
-    }
-    output.check_free(key)  # again, because hours may have passed
-    about = {"key": key, **settings, **totals, "environment": environment(here.device)}
-    output.join([part.file for part in plan], about)
-    _say(
-        here,
-        f"wrote {output.path}: {totals['proteins']:,} proteins, {totals['residues']:,} residues, in "
-        f"{seconds:,.1f} s ({settings['precision']}, {computed / max(seconds, 1e-9):,.0f} residues/s)\n"
-        f"wrote {output.summary}: settings and totals",
-    )
-    if totals["rejected"]:
-        _say(here, f"wrote {output.rejects}: {totals['rejected']:,} rejected records, each with its reason")
+        self.settings: dict[str, object] = {
+            "command": name,
+            "model": self.model_name,
+            "model_fingerprint": identity,
+            "precision": "bf16" if self.engine.dtype == torch.bfloat16 else "fp32",
+            "max_residues": config.model.max_residues,
+            "long_proteins": config.inference.long_proteins,
+        }
+        """What a result depends on besides the proteins."""
+
+    def answers(self, proteins: list[Protein], answer: Answer) -> list[Array]:
+        """The engine's answers, for long proteins as ``inference.long_proteins`` says."""
+        kept = self.config.model.max_residues if self.config.inference.long_proteins == "crop" else None
+        return self.engine.run([protein.tokens[:kept] for protein in proteins], answer)
+
+    def run(
+        self,
+        tabulate: Callable[[list[Protein]], pa.Table],
+        part_residues: int,
+        records: Callable[[], Iterable[Protein | Reject]] | None = None,
+    ) -> None:
+        """Compute the parts that are missing, and join them; every process calls this.
+
+        Args:
+            tabulate: rows for proteins.
+            part_residues: a part ends with the protein that reaches this.
+            records: the input, read twice; by default what ``inference.input`` names.
+
+        Raises:
+            ValueError: for an input that cannot be read at all, or that changes meanwhile; for an output that
+                another command writes, or that holds another result.
+        """
+        output, identity = self.output, json.dumps(self.settings)
+        when_held = (
+            f"{output.path} is being written by another command; wait for it, stop it (its workers too), or "
+            "name another inference.output"
+        )
+        try:
+            output.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            folder = f"{output.path.parent} cannot be written: {error.strerror}"
+            raise ValueError(f"{folder}; name another inference.output") from None
+
+        def read() -> Iterator[Part]:
+            beat("reading the input", slow=True)  # it may have to come from somewhere first
+            for part in cut((records or partial(records_of, self.config))(), part_residues, identity):
+                beat("reading the input")
+                yield part
+
+        with exclusive(output.lock, self.here, when_held):
+            self._run(read, tabulate)
+
+    def _run(self, read: Callable[[], Iterator[Part]], tabulate: Callable[[list[Protein]], pa.Table]) -> None:
+        here, output, settings = self.here, self.output, self.settings
+        plan, implausible = [], Implausible()
+        for part in read():
+            plan.append(planned(part))
+            implausible.look_at([protein.id for protein in part.proteins], [p.tokens for p in part.proteins])
+        for warning in implausible.warnings():
+            _say(here, warning)
+        key = key_of(plan)
+        if output.is_finished(key):
+            _say(here, f"{output.path} is there already, from the same proteins and model")
+            return
+        output.check_free(key)
+        missing = {part.file for part in plan if not (output.folder / part.file).exists()}
+        # The first process may join and drop the parts as soon as all are there: not before all have looked.
+        beat("waiting for the other processes", slow=True)
+        dist.barrier(group=here.control)
+        started = time.monotonic()
+        if len(missing) < len(plan):
+            _say(here, f"going on: {len(plan) - len(missing)} of {len(plan)} parts are there")
+        for part, expected in zip(read(), plan, strict=True):
+            if planned(part) != expected:
+                raise ValueError(
+                    "inference.input: a file has changed while it was read; run the command again"
+                )
+            if part.number % here.world_size != here.rank or expected.file not in missing:
+                continue
+            begun = time.monotonic()
+            output.write_part(expected.file, tabulate(part.proteins), part.rejects)
+            rate = part.num_residues / (time.monotonic() - begun)
+            print(
+                f"part {part.number + 1} of {len(plan)}: {len(part.proteins):,} proteins, "
+                f"{part.num_residues:,} residues, {rate:,.0f} residues/s",
+                file=sys.stderr,
+            )
+        if not here.is_first:
+            _await(lambda: output.is_finished(key))
+            return
+        _await(lambda: all((output.folder / part.file).exists() for part in plan))
+        seconds = time.monotonic() - started
+        computed = sum(part.num_residues for part in plan if part.file in missing)
+        totals = {
+            "proteins": sum(part.num_proteins for part in plan),
+            "residues": sum(part.num_residues for part in plan),
+            "rejected": sum(part.num_rejects for part in plan),
+            "processes": here.world_size,
+            "computed_residues": computed,
+            "seconds": round(seconds, 3),
+        }
+        output.check_free(key)  # again, because hours may have passed
+        about = {"key": key, **settings, **totals, "environment": environment(here.device)}
+        output.join([part.file for part in plan], about)
+        _say(
+            here,
+            f"wrote {output.path}: {totals['proteins']:,} proteins, {totals['residues']:,} residues, in "
+            f"{seconds:,.1f} s ({settings['precision']}, {computed / max(seconds, 1e-9):,.0f} residues/s)\n"
+            f"wrote {output.summary}: settings and totals",
+        )
+        if totals["rejected"]:
+            _say(
+                here, f"wrote {output.rejects}: {totals['rejected']:,} rejected records, each with its reason"
+            )
 
 
 def records_of(config: RunFile) -> Iterator[Protein | Reject]:

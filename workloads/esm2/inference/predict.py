@@ -21,8 +21,7 @@ from workloads.training.processes import Processes
 
 from .engine import Array
 from .heads import Head
-from .job import cropped, load, run_parts, settings_of
-from .output import Output
+from .job import Command
 from .records import Protein
 
 
@@ -32,18 +31,16 @@ def predict(config: RunFile, here: Processes) -> None:
     Raises:
         ValueError: for a model, an input or an output that cannot be used.
     """
-    inference = config.inference
-    output = Output(config, "predict")
-    loaded = load(config, here)
-    head = Head.of(loaded.engine.model, loaded.name)
+    command = Command(config, here, "predict")
+    head = Head.of(command.engine.model, command.model_name)
     if head.kind.measured and (taken := sorted({"id", "length"} & set(head.names))):
         raise ValueError(
-            f"{loaded.name} predicts a value called {taken[0]}, as another column is; give it another "
+            f"{command.model_name} predicts a value called {taken[0]}, as another column is; give it another "
             "name in id2label of the model's config.json"
         )
 
     def tabulate(proteins: list[Protein]) -> pa.Table:
-        logits = loaded.engine.run(cropped(config, proteins), head.answer)
+        logits = command.answers(proteins, head.answer)
         columns = {
             "id": pa.array([protein.id for protein in proteins], pa.string()),
             "length": pa.array([len(protein.tokens) for protein in proteins], pa.int32()),
@@ -51,14 +48,7 @@ def predict(config: RunFile, here: Processes) -> None:
         }
         return pa.table(columns)
 
-    run_parts(
-        config,
-        here,
-        output=output,
-        settings=settings_of(config, loaded, "predict"),
-        tabulate=tabulate,
-        part_residues=inference.part_residues,
-    )
+    command.run(tabulate, config.inference.part_residues)
 
 
 def predictions(head: Head, values: list[Array]) -> dict[str, pa.Array]:

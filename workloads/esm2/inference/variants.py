@@ -33,13 +33,13 @@ from workloads.training.processes import Processes
 
 from .engine import MASKED_LOGITS, Array, Engine
 from .heat_map import draw_heat_maps
-from .job import load, records_of, run_parts, settings_of
-from .output import Output
+from .job import Command, records_of
 from .records import Protein, Reject
 
 _FORM = re.compile(r"([A-Za-z])([1-9][0-9]{0,5})([A-Za-z])")
 SEPARATOR = ":"
 MAX_NAME_SHOWN = 60
+_SCHEMA = pa.schema([("id", pa.string()), ("mutation", pa.string()), ("score", pa.float32())])
 MASKED_RESIDUES_PER_PART = 50
 """A protein of L residues with all its positions masked is L proteins to the model; parts are as much
 smaller than those of embeddings."""
@@ -52,60 +52,31 @@ def variants(config: RunFile, here: Processes) -> None:
         ValueError: for a model, an input or an output that cannot be used, or mutations without a protein.
     """
     inference = config.inference
-    output = Output(config, "variants")
-    loaded = load(config, here)
-    if not isinstance(loaded.engine.model, PackedEsm):
+    command = Command(config, here, "variants")
+    if not isinstance(command.engine.model, PackedEsm):
         raise ValueError(
-            f"{loaded.name} has been fine-tuned for a task and predicts no residues; give a masked language "
-            "model, as facebook/esm2_t6_8M_UR50D or the model of a pre-training run"
+            f"{command.model_name} has been fine-tuned for a task and predicts no residues; give a masked "
+            "language model, as facebook/esm2_t6_8M_UR50D or the model of a pre-training run"
         )
     asked = None if inference.mutations is None else read_mutations(Path(inference.mutations))
+    command.settings["mutations_fingerprint"] = None if asked is None else asked.fingerprint
 
-    def wild_types() -> Iterator[Protein | Reject]:
-        return _asked_for(records_of(config), asked)
+    def tabulate(proteins: list[Protein]) -> pa.Table:
+        rows: list[tuple[str, str, float]] = []
+        for protein in proteins:
+            wanted = all_single_mutants(protein) if asked is None else asked.variants(protein)
+            scores = masked_marginals(command.engine, protein.tokens, wanted) if wanted else []
+            rows += [(protein.id, one.name, score) for one, score in zip(wanted, scores, strict=True)]
+        return pa.table(list(zip(*rows, strict=True)) or [()] * 3, schema=_SCHEMA)
 
-    table = Table(asked, loaded.engine)
-    settings = settings_of(config, loaded, "variants")
-    settings["mutations_fingerprint"] = None if asked is None else asked.fingerprint
-    run_parts(
-        config,
-        here,
-        output=output,
-        settings=settings,
-        records=wild_types,
-        tabulate=table.of,
-        part_residues=max(1, inference.part_residues // MASKED_RESIDUES_PER_PART),
+    command.run(
+        tabulate,
+        max(1, inference.part_residues // MASKED_RESIDUES_PER_PART),
+        lambda: _asked_for(records_of(config), asked),
     )
     if here.is_first and asked is None:
-        for picture in draw_heat_maps(output.path):
+        for picture in draw_heat_maps(command.output.path):
             print(f"wrote {picture}: heat map")
-
-
-class Table:
-    """Rows of variants for proteins."""
-
-    def __init__(self, asked: Wanted | None, engine: Engine) -> None:
-        self._asked, self._engine = asked, engine
-
-    def of(self, proteins: list[Protein]) -> pa.Table:
-        """Columns id, mutation, score."""
-        names: list[str] = []
-        found: list[str] = []
-        scores: list[float] = []
-        for protein in proteins:
-            wanted = self._variants(protein)
-            if wanted:
-                scores += masked_marginals(self._engine, protein.tokens, wanted)
-            names += [protein.id] * len(wanted)
-            found += [variant.name for variant in wanted]
-        columns = [pa.array(names, pa.string()), pa.array(found, pa.string()), pa.array(scores, pa.float32())]
-        return pa.table(columns, names=["id", "mutation", "score"])
-
-    def _variants(self, protein: Protein) -> list[Variant]:
-        if self._asked is None:
-            return all_single_mutants(protein)
-        rows = self._asked.of(protein.id)
-        return [variant for row in rows if isinstance(variant := _parsed(row, protein), Variant)]
 
 
 def masked_marginals(
@@ -213,6 +184,11 @@ class Wanted:
     def of(self, protein: str) -> Sequence[Asked]:
         """The rows for this protein; those that name none are for the only one there is."""
         return [*self._by_protein.get(None, []), *self._by_protein.get(protein, [])]
+
+    def variants(self, protein: Protein) -> list[Variant]:
+        """Those of its rows that fit the protein."""
+        rows = self.of(protein.id)
+        return [variant for row in rows if isinstance(variant := _parsed(row, protein), Variant)]
 
     def of_others(self, proteins: set[str]) -> list[Asked]:
         """The rows for none of these proteins."""

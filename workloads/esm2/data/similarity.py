@@ -3,8 +3,8 @@
 A held-out protein counts as similar if one training protein has at least ``SHARED_WORDS`` of its words. With
 substitutions alone that is an identity of about 63 %, since a word survives with the fifth power of it. Words
 are thinned by their hash to one in ``THINNED``, the same ones in every protein (scaled MinHash, Brown & Irber
-2016). At most ``MOST_HELD_OUT`` held-out proteins are compared, and as many training residues as
-take a small part of the preparation's time; the result names both numbers.
+2016). At most ``MOST_HELD_OUT`` held-out proteins are compared, the same number from each split, with as many
+training residues as take a small part of the preparation's time. The result names both numbers.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from .shards import SCHEMA
 WORD = 5
 """Residues of a word; 20^5 = 3.2 million words, of which a pair of unrelated proteins shares next to none."""
 SHARED_WORDS = 0.1
-THINNED = 4
-LEAST_WORDS = 4
+THINNED = 8
+LEAST_WORDS = 3
 """Shared words below this number are chance: two words of repeats, or a tag."""
-MOST_HELD_OUT = 2000
+MOST_HELD_OUT = 1000
 LEAST_COMPARED_RESIDUES = 2_000_000
 COMPARED_SHARE = 0.05
 """Share of the training residues that are compared, if that is more."""
 _BITS = 5
+_BLOCK = 1 << 15
+"""Residues whose words are computed at once, so that they stay in the cache."""
 _MULTIPLIER = np.uint32(2_654_435_761)  # Knuth's: the golden ratio of 2^32, odd
 
 Tokens = npt.NDArray[np.uint8]
@@ -49,13 +51,13 @@ class Proteins:
     """(proteins + 1,) positions in ``tokens``."""
 
     @classmethod
-    def of(cls, batches: Iterable[pa.RecordBatch], most: int | None = None) -> Proteins:
-        """Take the first proteins of record batches."""
-        columns = [batch.select(["id", "tokens"]) for batch in batches]
-        table = pa.Table.from_batches(columns, SCHEMA).slice(0, most)
+    def of(cls, batches: Iterable[pa.RecordBatch]) -> Proteins:
+        """Take the proteins of record batches."""
+        table = pa.Table.from_batches([batch.select(["id", "tokens"]) for batch in batches], SCHEMA)
         tokens = table["tokens"].combine_chunks()
         offsets = tokens.offsets.to_numpy()
-        return cls(table["id"].to_pylist(), tokens.values.to_numpy()[: offsets[-1]], offsets)
+        values = tokens.values.to_numpy()[offsets[0] : offsets[-1]]
+        return cls(table["id"].to_pylist(), values, offsets - offsets[0])
 
 
 def similar_proteins(held_out: Proteins, training: Iterable[Proteins]) -> dict[str, Any]:
@@ -92,15 +94,17 @@ def similar_proteins(held_out: Proteins, training: Iterable[Proteins]) -> dict[s
 
 def similar_across_splits(folder: Path, splits: dict[str, Split]) -> dict[str, Any]:
     """Compare the held-out splits of a folder of shards with its training split."""
-    batches = (batch for name in SPLITS if name != "train" for batch in _batches(folder, splits[name]))
-    held_out = Proteins.of(batches, MOST_HELD_OUT)
+    names = [name for name in SPLITS if name != "train"]
+    most = MOST_HELD_OUT // len(names)
+    held_out = Proteins.of(batch for name in names for batch in _first(_batches(folder, splits[name]), most))
     allowed = max(LEAST_COMPARED_RESIDUES, int(COMPARED_SHARE * splits["train"].residues))
 
     def training() -> Iterator[Proteins]:
         compared = 0
         for batch in _batches(folder, splits["train"]):
             proteins = Proteins.of([batch])
-            yield proteins
+            fitting = int(np.searchsorted(proteins.offsets, allowed - compared))
+            yield proteins if fitting >= len(proteins.ids) else Proteins.of([batch.slice(0, fitting)])
             compared += len(proteins.tokens)
             if compared >= allowed:
                 return
@@ -120,24 +124,40 @@ def _batches(folder: Path, split: Split) -> Iterator[pa.RecordBatch]:
         yield from pa.ipc.open_stream(pa.memory_map(str(folder / shard.file)))
 
 
+def _first(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """Yield the first ``most`` proteins."""
+    for batch in batches:
+        yield batch.slice(0, most)
+        most -= batch.num_rows
+        if most <= 0:
+            return
+
+
 def _words(
     proteins: Proteins, known: npt.NDArray[np.bool_] | None = None
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
     """Thinned words (those that are known), each once a protein, and the positions of their proteins."""
-    tokens = proteins.tokens.astype(np.uint32) & np.uint32((1 << _BITS) - 1)
-    if len(tokens) < WORD:
+    if len(proteins.tokens) < WORD:
         return np.zeros(0, np.uint32), np.zeros(0, np.int64)
-    stop = len(tokens) - WORD + 1
-    words = tokens[:stop].copy()
-    for place in range(1, WORD):
-        words <<= np.uint32(_BITS)
-        words |= tokens[place : place + stop]
-    chosen = np.flatnonzero(words * _MULTIPLIER < np.uint32(2**32 // THINNED))
-    if known is not None:
-        chosen = chosen[known[words[chosen]]]
+    places, found = [], []
+    for begin in range(0, len(proteins.tokens) - WORD + 1, _BLOCK):
+        tokens = proteins.tokens[begin : begin + _BLOCK + WORD - 1].astype(np.uint32)
+        tokens &= np.uint32((1 << _BITS) - 1)
+        stop = len(tokens) - WORD + 1
+        words = tokens[:stop].copy()
+        for place in range(1, WORD):
+            words <<= np.uint32(_BITS)
+            words |= tokens[place : place + stop]
+        kept = np.flatnonzero(words * _MULTIPLIER < np.uint32(2**32 // THINNED))
+        if known is not None:
+            kept = kept[known[words[kept]]]
+        places.append(kept + begin)
+        found.append(words[kept])
+    chosen, words = np.concatenate(places), np.concatenate(found)
     owners = np.searchsorted(proteins.offsets, chosen, side="right") - 1
     whole = chosen + WORD <= proteins.offsets[owners + 1]  # not across two proteins
-    keys = np.unique(owners[whole] << np.int64(32) | words[chosen[whole]].astype(np.int64))
+    keys = np.sort(owners[whole] << np.int64(32) | words[whole].astype(np.int64))
+    keys = keys[np.diff(keys, prepend=-1) != 0]
     return (keys & np.int64(0xFFFFFFFF)).astype(np.uint32), keys >> np.int64(32)
 
 

@@ -34,9 +34,9 @@ from .model import Pack, PackedEsm
 from .pretrained import starting_config, starting_weights, with_weights
 
 EVALUATION_SEED = 20_230_317
+"""Seed of masks, crops and drawn members of every evaluation. It never changes, so scores stay comparable."""
 PROGRESS_SECONDS = 10
-"""Between two lines about the progress of a scoring."""
-"""Masks, crops and drawn members of every evaluation; fixed for good, so that scores stay comparable."""
+"""Seconds between two lines of progress."""
 
 
 @dataclass(frozen=True)

@@ -214,7 +214,8 @@ def _check_columns(path: Path, header: Sequence[str], columns: Sequence[str]) ->
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise ValueError(
         f"{path} has no column {missing[0]!r}{hint}; it has {', '.join(map(repr, header))}. Name the table's "
-        "own columns in id_column, sequence_column and, of a task, label_columns and split"
+        "columns in task.id_column, task.sequence_column, task.label_columns and task.split, or for embed "
+        "and predict in inference.id_column and inference.sequence_column"
     )
 
 

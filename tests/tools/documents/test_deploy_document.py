@@ -31,7 +31,7 @@ from tools.nodes.cluster_nodes import read_cluster_nodes
 from tools.nodes.lifecycle_log import find_log_group, list_streams, read_events
 from tools.preflight.read_only_aws import DIFFERENTLY_NAMED
 
-TEXT = (REPOSITORY / "docs/deploy.md").read_text()
+TEXT = "".join((REPOSITORY / f"docs/{name}.md").read_text() for name in ("deploy", "troubleshooting"))
 MODELS = botocore.session.get_session()
 
 
@@ -73,8 +73,8 @@ def test_files_exist() -> None:
 
 
 def policy(*statements: str) -> set[str]:
-    (block,) = re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)
-    found = {statement["Sid"]: statement["Action"] for statement in json.loads(block)["Statement"]}
+    statements_of = json.loads((REPOSITORY / "docs/policies/deploy.json").read_text())["Statement"]
+    found = {statement["Sid"]: statement["Action"] for statement in statements_of}
     return {action for statement in statements for action in found[statement]}
 
 

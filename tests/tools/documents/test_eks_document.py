@@ -26,8 +26,8 @@ MODELS = botocore.session.get_session()
 
 
 def actions(statement: str) -> set[str]:
-    (block,) = re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)
-    (found,) = [each["Action"] for each in json.loads(block)["Statement"] if each["Sid"] == statement]
+    statements = json.loads((REPOSITORY / "docs/policies/deploy-eks.json").read_text())["Statement"]
+    (found,) = [each["Action"] for each in statements if each["Sid"] == statement]
     return {found} if isinstance(found, str) else set(found)
 
 

@@ -373,12 +373,13 @@ test-oldest: $(OLDEST_READY) ## the model with the oldest versions of packages (
 		$(addprefix tests/workloads/training/test_,packing.py modes.py parallel.py resuming.py) \
 		tests/workloads/causal_lm/test_grouped_attention.py $(ARGS)
 
-lint: $(READY) ## ruff, mypy, shellcheck, hadolint
+lint: $(READY) ## ruff, mypy, shellcheck, hadolint, English of documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/shellcheck .ci/run $$(find docker lifecycle tests tools -name '*.sh') workloads/launch/train.sbatch
 	$(BIN)/hadolint workloads/esm2/Dockerfile docker/*/Dockerfile
+	$(BIN)/python -m tools.documents.prose '*.md'
 
 format: $(READY) ## rewrite the code with ruff
 	$(BIN)/ruff check --fix .

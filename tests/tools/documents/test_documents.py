@@ -32,6 +32,17 @@ def test_links_lead_somewhere(document: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
 
 
+def test_figures_of_the_readme_are_measured() -> None:
+    """Ratios in the README's table stand in the generated tables of docs/performance.md."""
+    ratios = re.findall(
+        r"^\| [^|]* \| (\d+(?:\.\d+)?x)", (REPOSITORY / "README.md").read_text(), re.MULTILINE
+    )
+    measured = re.findall(
+        r"<!-- acceptance:\w+ -->(.*?)<!-- /", (REPOSITORY / "docs/performance.md").read_text(), re.DOTALL
+    )
+    assert len(ratios) == 3 and all(f" {ratio} " in "".join(measured) for ratio in ratios)
+
+
 def test_there_are_links_within_and_between_documents() -> None:
     found = [link for document in DOCUMENTS for link in links(document)]
     assert any(not path and anchor for path, anchor in found)

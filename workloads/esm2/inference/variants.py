@@ -77,7 +77,7 @@ def variants(config: RunFile, here: Processes) -> None:
         part_residues=max(1, inference.part_residues // MASKED_RESIDUES_PER_PART),
     )
     if here.is_first and asked is None:
-        for picture in draw_heat_maps(output.path):
+        for picture in draw_heat_maps(output.path, loaded.name):
             print(f"wrote {picture}: heat map")
 
 

@@ -57,7 +57,7 @@ summary { cursor: pointer; font-size: 18px; font-weight: 700; margin: 36px 0 12p
   figure { padding: 8px; }
   figure.wide svg text { font-size: 13px !important; }
   table { font-size: 12px; }
-  table.many { font-size: 2.5vw; }
+  table.many { font-size: 2.2vw; }
   th, td, .grid th, .grid td { padding: 6px 3px; overflow-wrap: break-word; }
 }
 @media print { body { background: #fff; } figure, .card, .panel { break-inside: avoid; } }

@@ -42,7 +42,7 @@ SUBSET_PROTEINS = 10_000
 ROUNDS = 3
 LOOK_UPS = 20
 """Repetitions of a look-up in a turn: one takes less than the clock's grain shows."""
-TOKENIZER, LOOK_UP = "transformers' EsmTokenizer", "our look-up"
+TOKENIZER, LOOK_UP = "transformers' EsmTokenizer", "our lookup"
 SCRIPTS = ("guidance 1: pyfastx to CSV", "guidance 2: CSV, tokenized and padded to 512, to Arrow")
 GOALS = {LOOK_UP: 200, "ours": 40}
 """Least ratios to the tokenizer, and to the guidance's scripts together."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import zlib
 from collections.abc import Mapping, Sequence
@@ -12,11 +13,22 @@ from typing import Any
 import matplotlib
 import numpy as np
 import numpy.typing as npt
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 from workloads.training.records import Split
 from workloads.training.report.contents import ReportContents, last_validation
-from workloads.training.report.figures import BLUE, GREY, INK, STYLE, WIDE_INCHES, drawing, svg_text
+from workloads.training.report.figures import (
+    BLUE,
+    GREY,
+    INK,
+    NARROW_INCHES,
+    PANEL,
+    STYLE,
+    WIDE_INCHES,
+    drawing,
+    svg_text,
+)
 from workloads.training.report.page import Card, figure_block, section, table
 
 from .labels import Floats, LabelSchema, load_schema
@@ -40,7 +52,8 @@ TITLES = {
     "precision": "Precision",
     "recall": "Recall",
 }
-SHARES = ("accuracy", "exact_match", "precision", "recall")
+LENGTH_BOUNDS = (0, 128, 256, 512, 1024, math.inf)
+"""Residues; a length class includes its upper bound."""
 AREAS = ("auroc", "auprc")
 MAX_SCATTERS = 4
 # Okabe and Ito's colours without yellow, which is faint on white; then the same again in dashes.
@@ -64,6 +77,8 @@ class PredictedSplit:
     schema: LabelSchema
     labels: Floats
     outputs: Floats
+    lengths: npt.NDArray[np.int64]
+    """Length of the protein of each row."""
 
 
 def read_predictions(run_dir: Path, data: Path) -> PredictedSplit | None:
@@ -74,7 +89,8 @@ def read_predictions(run_dir: Path, data: Path) -> PredictedSplit | None:
             found = Predictions.load(predictions_file(run_dir, split))
         except (OSError, ValueError, KeyError):
             continue  # a report shows what there is
-        return PredictedSplit(split, schema, found.labels, found.outputs)
+        lengths = np.repeat(found.lengths, np.diff(found.offsets))
+        return PredictedSplit(split, schema, found.labels, found.outputs, lengths)
     return None
 
 
@@ -144,14 +160,27 @@ def _figures(predictions: PredictedSplit, parts: Sequence[ClassScore], unit: str
             figure_block(f"Predicted over measured {name}", scatter_figure(name, *_known(labels, outputs, n)))
             for n, name in enumerate(schema.columns[:MAX_SCATTERS])
         ]
-        return f'<div class="grid">{"".join(figures)}</div>'
+        return f'<div class="grid">{"".join(figures)}{_length_table(predictions, unit)}</div>'
     ranked = [(truth, ranking) for _, truth, _, ranking in one_against_others(schema, labels, outputs)]
     curves = figure_block("ROC and precision-recall curves", curves_figure(parts, ranked), wide=True)
     counts = confusion(schema, labels, outputs)
-    if counts is None:
-        return curves
-    matrix = figure_block("Confusion matrix", confusion_figure(counts, schema.classes, unit))
-    return f'{curves}<div class="narrow">{matrix}</div>'
+    drawn = confusion_figure(counts, schema.classes, unit) if counts is not None else None
+    matrix = figure_block("Confusion matrix", drawn)
+    return f'{curves}<div class="grid">{matrix}{_length_table(predictions, unit)}</div>'
+
+
+def _length_table(predictions: PredictedSplit, unit: str) -> str:
+    """Headline scores by length of the protein; empty if the file of an earlier version lacks lengths."""
+    schema, lengths, rows = predictions.schema, predictions.lengths, []
+    headlines = TASK_KINDS[schema.kind].headlines
+    for low, high in itertools.pairwise(LENGTH_BOUNDS):
+        here = (lengths > low) & (lengths <= high)
+        if here.any():
+            found = scores(schema, predictions.labels[here], predictions.outputs[here])
+            title = f"{low + 1:.0f} to {high:.0f}" if math.isfinite(high) else f"over {low:.0f}"
+            shown = (_text(name, found[name]) or "\N{EN DASH}" for name in headlines)
+            rows.append([title, f"{here.sum():,}", *shown])
+    return table(["protein length", unit, *(TITLES[name] for name in headlines)], rows)
 
 
 def _known(labels: Floats, outputs: Floats, column: int) -> tuple[Any, Any]:
@@ -162,7 +191,7 @@ def _known(labels: Floats, outputs: Floats, column: int) -> tuple[Any, Any]:
 def _note(name: str, predictions: PredictedSplit, validation: Mapping[str, Any]) -> str:
     parts: list[str] = [predictions.split]
     if name == "accuracy" and (majority := _majority(predictions)) is not None:
-        parts.append(f"largest class {majority:.1%}")
+        parts.append(f"largest class {majority:.3f}")
     elif predictions.split == "test" and (text := _text(name, validation.get(name))) is not None:
         parts.append(f"validation {text}")
     return ", ".join(parts)
@@ -179,7 +208,7 @@ def _majority(predictions: PredictedSplit) -> float | None:
 def _text(name: str, value: object) -> str | None:
     if not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
-    return f"{value:.1%}" if name in SHARES else f"{value:.3f}"
+    return f"{value:.3f}"
 
 
 def confusion_figure(counts: npt.NDArray[np.int64], names: Sequence[str], unit: str) -> str | None:
@@ -188,13 +217,14 @@ def confusion_figure(counts: npt.NDArray[np.int64], names: Sequence[str], unit: 
     if size > MAX_MATRIX_CLASSES or not counts.sum():
         return None
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    inches = max(3.4, min(7.5, 1.6 + 0.55 * size))
-    with drawing((inches + 1.0, inches), "Confusion matrix") as (figure, axes):
+    inches = (NARROW_INCHES[0], min(6.5, 1.6 + 0.45 * size))
+    with drawing(inches, "Confusion matrix") as (figure, axes):
         axes.grid(visible=False)
-        # Cells as shapes: a picture inside the page is what its policy refuses.
-        axes.pcolormesh(shares, cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=1.5)
+        # Opacity instead of tints, so that the cells follow the theme. Shapes, because the page's policy
+        # refuses pictures.
+        opacity = ListedColormap([(BLUE, share) for share in np.linspace(0.04, 1, 256)])
+        axes.pcolormesh(shares, cmap=opacity, vmin=0, vmax=1, edgecolors=PANEL, linewidth=1.5)
         axes.invert_yaxis()
-        axes.set_aspect("equal")
         centres = np.arange(size) + 0.5
         # Long names of many classes would run into each other.
         leaning = size > 2 and max(map(len, names)) > 4
@@ -217,7 +247,7 @@ def confusion_figure(counts: npt.NDArray[np.int64], names: Sequence[str], unit: 
                 ha="center",
                 va="center",
                 fontsize=10 if size <= 6 else 8,
-                color="white" if share > 0.55 else INK,
+                color=PANEL if share > 0.55 else INK,
             )
         return svg_text(figure, "confusion")
 
@@ -281,10 +311,10 @@ def scatter_figure(name: str, labels: Doubles, predictions: Doubles) -> str | No
     x, y = labels[::step], predictions[::step]
     low, high = float(min(x.min(), y.min())), float(max(x.max(), y.max()))
     margin = 0.04 * (high - low) or 1.0
-    with drawing((4.6, 4.2), name[:50]) as (figure, axes):
+    with drawing((NARROW_INCHES[0], 4.0), name[:50]) as (figure, axes):
         axes.plot([low, high], [low, high], color=GREY, linestyle=":", linewidth=1.2)
         axes.scatter(x, y, s=9, color=BLUE, alpha=0.35, linewidths=0)
-        axes.set(xlabel="measured", ylabel="predicted", aspect="equal")
+        axes.set(xlabel="measured", ylabel="predicted")
         axes.set(xlim=(low - margin, high + margin), ylim=(low - margin, high + margin))
         return svg_text(figure, f"scatter-{zlib.crc32(name.encode())}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,8 +22,9 @@ from .output_file import PARQUET
 ROWS = "GAVLIMPFWYSTCNQDEHKR"
 """By chemical kind: small, aliphatic, aromatic, polar, charged."""
 COLOURS = colormaps["RdBu"].with_extremes(bad="#d9d9d9")
-"""Grey is the wild type, and what is no standard residue."""
+"""Blue is favoured, red disfavoured. Grey cells have no score, as those of the wild type."""
 POSITIONS_PER_LINE = 100
+"""Largest number; the bands of a protein have equal widths."""
 MAX_PICTURES = 20
 MAX_POSITIONS = 3000
 """Drawn of a protein; what is longer gives pictures that few programs open. The table has them all."""
@@ -38,14 +40,16 @@ class _Mutants:
     wild: dict[int, str] = field(default_factory=dict)
 
 
-def draw_heat_maps(table: Path) -> list[Path]:
+def draw_heat_maps(table: Path, model: str) -> list[Path]:
     """Draw ``<name>.<number>-<id>.png`` of the first proteins in a table of single mutants, if missing."""
     pictures = []
     for number, mutants in enumerate(itertools.islice(_proteins(table), MAX_PICTURES), start=1):
         safe = re.sub(r"[^\w.-]+", "-", mutants.protein)[:80]
         path = table.with_name(f"{table.stem}.{number:02d}-{safe}.png")
         if not path.exists():
-            _draw(path, mutants)
+            partial = path.with_name(f".{path.name}")
+            _figure(mutants, model).savefig(partial, dpi=150, bbox_inches="tight")
+            partial.replace(path)
         pictures.append(path)
     return pictures
 
@@ -80,7 +84,7 @@ def _rows(table: Path) -> Iterator[tuple[str, str, float]]:
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def _draw(path: Path, mutants: _Mutants) -> None:
+def _figure(mutants: _Mutants, model: str) -> Figure:
     length = min(max(mutants.wild), MAX_POSITIONS)
     grid = np.full((len(ROWS), length), np.nan)
     for (place, mutant), score in mutants.scores.items():
@@ -88,29 +92,26 @@ def _draw(path: Path, mutants: _Mutants) -> None:
             grid[ROWS.index(mutant), place - 1] = score
     # A few extreme positions would leave the rest without colour.
     limit = float(np.nanpercentile(np.abs(grid), 98))
-    count = -(-length // POSITIONS_PER_LINE)
-    width = min(length, POSITIONS_PER_LINE)
-    figure = Figure(figsize=(2.5 + 0.13 * width, 1 + 3.1 * count), layout="constrained")
+    count = math.ceil(length / POSITIONS_PER_LINE)
+    width = math.ceil(length / count)
+    figure = Figure(figsize=(max(7.0, 2.5 + 0.13 * width), 1.2 + 3.1 * count), layout="constrained")
     axes = figure.subplots(count, 1, squeeze=False)[:, 0]
-    for line, axis in enumerate(axes):
-        first = line * POSITIONS_PER_LINE
-        here = grid[:, first : first + POSITIONS_PER_LINE]
+    for first, axis in zip(range(0, length, width), axes, strict=True):
+        here = grid[:, first : first + width]
         image = axis.imshow(here, cmap=COLOURS, vmin=-limit, vmax=limit, aspect="auto", interpolation="none")
-        # The last line is as wide as the others, and empty behind the protein's end.
-        axis.set_xlim(-0.5, width - 0.5)
-        axis.set_frame_on(False)
+        axis.set(xlim=(-0.5, width - 0.5), frame_on=False)
+        axis.set_ylabel("mutant residue", fontsize=8)
         axis.set_yticks(range(len(ROWS)), list(ROWS), fontsize=6)
         ticks = [place for place in range(first + 1, first + here.shape[1] + 1) if place % 10 == 0]
         axis.set_xticks([place - first - 1 for place in ticks], [str(place) for place in ticks], fontsize=7)
-        for place in range(first, first + here.shape[1]):
-            if residue := mutants.wild.get(place + 1):
-                axis.text(place - first, ROWS.index(residue), "·", ha="center", va="center", fontsize=7)
-    axes[0].set_title(
-        f"{mutants.protein}: masked marginals, log p(mutant) - log p(wild type) (· wild type)", fontsize=9
-    )
+        wild = [(place - first - 1, ROWS.index(r)) for place, r in mutants.wild.items() if r in ROWS]
+        inside = [point for point in wild if 0 <= point[0] < here.shape[1]]
+        axis.plot(*zip(*inside, strict=True), "ko", markersize=2.6, label="wild type")
     axes[-1].set_xlabel("position", fontsize=8)
-    figure.colorbar(image, ax=list(axes), shrink=min(1.0, 2.5 / count), label="nats")
-    # A short protein's title is wider than its map.
-    partial = path.with_name(f".{path.name}")
-    figure.savefig(partial, dpi=150, bbox_inches="tight")
-    partial.replace(path)
+    figure.suptitle(f"{mutants.protein}, {'/'.join(Path(model).parts[-2:])}", fontsize=10, parse_math=False)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower right", fontsize=8, frameon=False)
+    bar = figure.colorbar(image, ax=list(axes), shrink=min(1.0, 2.5 / count))
+    bar.set_label("log p(mutant) - log p(wild type), nats", fontsize=8)
+    bar.ax.set_title("favoured", fontsize=8)
+    bar.ax.set_xlabel("disfavoured", fontsize=8)
+    return figure

@@ -75,7 +75,7 @@ def variants(config: RunFile, here: Processes) -> None:
         lambda: _asked_for(records_of(config), asked),
     )
     if here.is_first and asked is None:
-        for picture in draw_heat_maps(command.output.path):
+        for picture in draw_heat_maps(command.output.path, command.model_name):
             print(f"wrote {picture}: heat map")
 
 

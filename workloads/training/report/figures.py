@@ -24,7 +24,9 @@ from .page import as_number
 Floats = npt.NDArray[np.float64]
 
 BLUE, ORANGE, VERMILLION, GREEN, GREY = "#0072B2", "#E69F00", "#D55E00", "#009E73", "#6b7280"
-INK, GRID = "#1f2937", "#e5e7eb"
+INK, GRID, EDGE, PANEL = "#1f2937", "#e5e7eb", "#9ca3af", "#ffffff"
+THEME = {BLUE: "accent", GREY: "soft", INK: "ink", GRID: "line", EDGE: "edge", PANEL: "panel"}
+"""Colours that follow the page's light or dark theme, with the names of its CSS variables."""
 MAX_POINTS = 1200
 """More points than a screen is wide only make the file larger."""
 SMOOTHING_SHARE = 0.015
@@ -46,8 +48,10 @@ STYLE: Any = {
     "axes.titlepad": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": "#9ca3af",
+    "axes.edgecolor": EDGE,
+    "axes.facecolor": "none",
     "axes.labelcolor": INK,
+    "axes.labelpad": 8,
     "axes.titlecolor": INK,
     "axes.grid": True,
     "axes.axisbelow": True,
@@ -55,12 +59,13 @@ STYLE: Any = {
     "xtick.color": INK,
     "ytick.color": INK,
     "text.color": INK,
-    "figure.facecolor": "white",
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
     "figure.constrained_layout.use": True,
     "legend.frameon": False,
 }
 WIDE_INCHES = (9.6, 4.2)
-NARROW_INCHES = (6.2, 3.1)
+NARROW_INCHES = (5.4, 2.8)
 
 
 @dataclass(frozen=True)
@@ -162,8 +167,9 @@ def loss_figure(
         _steps_on_top(axes, history)
         if predicted:
             _perplexity_at_right(axes)
-        _mark_events(axes, history, labels=True)
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+        _mark_events(axes, history)
+        handles = axes.get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower center", ncols=3, columnspacing=5)
         return svg_text(figure, "loss")
 
 
@@ -206,7 +212,6 @@ def curve_figure(
             if top >= 1000:
                 axes.yaxis.set_major_formatter(EngFormatter())
         _finish_x(axes, history)
-        _mark_events(axes, history)
         return svg_text(figure, name.replace("_", "-"))
 
 
@@ -303,19 +308,21 @@ def _interpolated(values: Any, known: Floats, targets: Floats, slope: float) -> 
     return np.asarray(inside + slope * (below + above), dtype=float)
 
 
-def _mark_events(axes: Any, history: History, *, labels: bool = False) -> None:
-    """Draw checkpoints as ticks at the foot and everything else as lines across."""
+def _mark_events(axes: Any, history: History) -> None:
+    """Draw checkpoints as triangles at the foot, named in the legend, and other events as labelled lines."""
     texts: dict[float, list[str]] = {}
     for step, text in history.events:
         if math.isfinite(x := history.residues_at(step)):
             texts.setdefault(x, []).append(text)
+    if saved := [x for x, here in texts.items() if "checkpoint" in here]:
+        foot = {"transform": axes.get_xaxis_transform(), "clip_on": False, "linestyle": ""}
+        axes.plot(
+            saved, [0.025] * len(saved), marker="^", color=GREY, markersize=7, label="checkpoint", **foot
+        )
     for x, here in texts.items():
-        if "checkpoint" in here:
-            axes.plot([x], [0], marker="^", color=GREY, markersize=4.5, transform=axes.get_xaxis_transform())
         others = [text for text in here if text != "checkpoint"]
         if others:
             axes.axvline(x, color=GREY, linewidth=1, linestyle=":", zorder=1)
-        if others and labels:
             axes.annotate(
                 ", ".join(others)[:MAX_LABEL_CHARS] + " ",
                 (x, 0.985),
@@ -373,4 +380,7 @@ def svg_text(figure: Figure, name: str) -> str:
     text = f"{opening}>{rest}".replace("xlink:href", "href")
     text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
-    return re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', text).strip()
+    text = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', text).strip()
+    for colour, variable in THEME.items():
+        text = text.replace(f": {colour.lower()}", f": var(--{variable})")
+    return text

@@ -13,10 +13,10 @@ from html import escape
 
 _CSS = """
 :root { --page: #f3f5f8; --panel: #fff; --ink: #1f2937; --soft: #5b6472; --line: #dfe3e9;
-  --accent: #0072b2; }
+  --accent: #0072b2; --edge: #9ca3af; }
 @media (prefers-color-scheme: dark) {
   :root { --page: #12161c; --panel: #1c222b; --ink: #e6e9ee; --soft: #a3adba; --line: #343c48;
-    --accent: #56b4e9; }
+    --accent: #56b4e9; --edge: #5b6472; }
 }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink);
@@ -26,25 +26,23 @@ header { border-left: 5px solid var(--accent); padding-left: 16px; margin-bottom
 h1 { font-size: 28px; line-height: 1.2; margin: 0 0 4px; overflow-wrap: anywhere; }
 h2 { font-size: 18px; margin: 36px 0 12px; }
 header p { margin: 0; color: var(--soft); }
-.cards { display: grid; gap: 12px; grid-template-columns: repeat(auto-fill, minmax(min(200px, 45%), 1fr));
-  margin-bottom: 16px; }
+.cards { display: flex; flex-wrap: wrap; gap: 12px; margin-bottom: 16px; }
 .card, figure, .panel { background: var(--panel); border: 1px solid var(--line); border-radius: 10px; }
-.card { padding: 12px 14px; }
+.card { padding: 12px 14px; flex: 1 1 calc(100% / var(--columns) - 12px); }
 .card .label { color: var(--soft); font-size: 13px; }
 .card .value { font-size: 25px; font-weight: 650; line-height: 1.3; font-variant-numeric: tabular-nums; }
 .card .note { color: var(--soft); font-size: 12.5px; min-height: 1.5em; }
-.grid { display: grid; gap: 16px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr));
-  align-items: start; }
+.grid { display: grid; gap: 16px; grid-template-columns: repeat(auto-fill, minmax(min(100%, 440px), 1fr));
+  align-items: start; margin-bottom: 16px; }
 .grid > div { min-width: 0; }
-figure { margin: 0 0 16px; padding: 14px; overflow-x: auto; background: #fff; }
+figure { margin: 0 0 16px; padding: 14px; }
 .grid figure { margin: 0; }
-figure svg { display: block; width: 100%; height: auto; min-width: 400px; }
-figure.wide svg { min-width: 620px; }
+figure svg { display: block; width: 100%; height: auto; }
 figure svg text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif; }
-.narrow { max-width: 640px; }
 .panel { overflow-x: auto; margin-bottom: 16px; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 7px 14px; border-bottom: 1px solid var(--line); vertical-align: top; }
+.grid th, .grid td { padding: 7px 9px; }
 tr:last-child > * { border-bottom: 0; }
 thead th { color: var(--soft); font-weight: 600; white-space: nowrap; }
 td.number, th.number { text-align: right; white-space: nowrap; }
@@ -52,8 +50,20 @@ td.number, th.number { text-align: right; white-space: nowrap; }
 .facts td { overflow-wrap: anywhere; }
 summary { cursor: pointer; font-size: 18px; font-weight: 700; margin: 36px 0 12px; }
 .note { color: var(--soft); font-size: 13px; }
+@media (max-width: 900px) { .card { flex-basis: calc(25% - 12px); } }
+@media (max-width: 600px) {
+  main { padding: 20px 10px; }
+  .card { flex-basis: calc(50% - 12px); }
+  figure { padding: 8px; }
+  figure.wide svg text { font-size: 13px !important; }
+  table { font-size: 12px; }
+  table.many { font-size: 2.2vw; }
+  th, td, .grid th, .grid td { padding: 6px 3px; overflow-wrap: break-word; }
+}
 @media print { body { background: #fff; } figure, .card, .panel { break-inside: avoid; } }
 """
+CARD_COLUMNS = 6
+"""Largest number of cards in a row."""
 # The page loads nothing; this makes the browser refuse even if a value found a way to ask for something.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
@@ -73,6 +83,13 @@ class Card:
             f'<div class="value">{escape(self.value or "")}</div>'
             f'<div class="note">{escape(self.note)}</div></div>'
         )
+
+
+def card_block(cards: Sequence[Card]) -> str:
+    """Lay out the cards that have a value in rows of equal length; the last row stretches."""
+    shown = [card.html() for card in cards if card.value is not None]
+    columns = math.ceil(len(shown) / math.ceil(len(shown) / CARD_COLUMNS)) if shown else 1
+    return f'<div class="cards" style="--columns: {columns}">{"".join(shown)}</div>'
 
 
 def page(title: str, subtitle: str, state: str, body: Sequence[str]) -> str:
@@ -118,7 +135,8 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         for row in rows
     ]
     body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
-    return f'<div class="panel"><table>{body}</table></div>'
+    many = " class=many" if len(titles) > 6 else ""
+    return f'<div class="panel"><table{many}>{body}</table></div>'
 
 
 def definition_table(pairs: Iterable[tuple[str, str]]) -> str:

@@ -31,6 +31,7 @@ from .page import (
     as_number,
     as_text,
     binary_bytes,
+    card_block,
     definition_table,
     details,
     figure_block,
@@ -46,10 +47,11 @@ from .page import (
 RECENT_LINES = 20
 """Of a run without results, the speed shown is the median of this many last training lines."""
 MAX_EVENTS_SHOWN = 200
+GIT_HASH_CHARS = 12
 COLUMN_FORMATS = {
     "eval_loss": "{:.4f}",
     "perplexity": "{:.2f}",
-    "eval_accuracy": "{:.2%}",
+    "eval_accuracy": "{:.1%}",
     "eval_runtime": "{:.1f}",
 }
 SCORE_FORMAT = "{:.4f}"
@@ -132,8 +134,8 @@ def _report(
         _evaluation_table(evaluations, contents),
         _data_section(manifest, _get(config, "model", "max_residues"), contents),
         _event_table(events),
-        section("Environment", definition_table(_flat(results.get("environment") or {}))),
-        section("Configuration", definition_table(_flat(config))),
+        section("Environment", definition_table(_environment(results))),
+        details("Configuration", definition_table(_flat(config))),
     ]
     plain = {name: value for name, value in results.items() if name != "environment"}
     if plain:
@@ -204,8 +206,7 @@ def _cards(
         Card("Peak memory", binary_bytes(find("peak_memory_bytes")), "per device"),
         Card("Trained parameters", si(find("parameters")), contents.parameters_note),
     ]
-    # What was not measured (MFU on a CPU) has no card.
-    return '<div class="cards">' + "".join(c.html() for c in cards if c.value is not None) + "</div>"
+    return card_block(cards)
 
 
 def _state(lines: Sequence[Mapping[str, Any]], config: Mapping[str, Any], results: Mapping[str, Any]) -> str:
@@ -236,7 +237,7 @@ def _evaluation_table(evaluations: Sequence[Mapping[str, Any]], contents: Report
     scores = [f"eval_{name}" for name in contents.score_titles]
     shortened = ("eval_loss", "eval_accuracy", *scores)
     titles = {name: name.removeprefix("eval_").replace("_", " ") for name in shortened}
-    formats = dict.fromkeys(scores, SCORE_FORMAT) | COLUMN_FORMATS
+    formats = COLUMN_FORMATS | dict.fromkeys(scores, SCORE_FORMAT)
     rows = [
         [
             formatted(as_number(line.get(name)), formats.get(name, "")) or as_text(line.get(name))
@@ -298,6 +299,11 @@ def _data_section(manifest: Mapping[str, Any], crop_residues: object, contents: 
         )
         + "</div>",
     )
+
+
+def _environment(results: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    for name, value in _flat(results.get("environment") or {}):
+        yield name, value[:GIT_HASH_CHARS] if name == "git_sha" else value
 
 
 def _get(config: Mapping[str, Any], *names: str) -> Any:

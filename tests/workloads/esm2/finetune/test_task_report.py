@@ -238,10 +238,29 @@ def test_the_report_shows_scores_figures_and_classes(tmp_path: Path, schema: Lab
         )
         assert row is not None
         name, value = list(part.values.items())[1]
-        assert f"{value:.3f}" in row.group() or f"{value:.1%}" in row.group(), name
+        assert f"{value:.3f}" in row.group(), name
     assert "<b>golgi" not in text
     assert "<image" not in text  # the page's policy refuses pictures, data: addresses too
     assert "200 k" in text and "LoRA of rank 8" in text
+
+
+def test_scores_are_shown_by_length_class(tmp_path: Path) -> None:
+    labels, outputs = drawn(BINARY, 300)
+    text = report(finished_run(tmp_path, BINARY, labels, outputs)).read_text()
+    # The helper gives the protein of row n the length n.
+    row = re.search(r"<tr><td>129 to 256</td>(.*?)</tr>", text)
+    assert row is not None
+    found = scores(BINARY, labels[129:257], outputs[129:257])
+    assert ">128<" in row[1] and f"{found['mcc']:.3f}" in row[1]
+    assert "257 to 512" in text and "513 to 1024" not in text
+
+
+def test_the_confusion_matrix_follows_the_theme(tmp_path: Path) -> None:
+    text = report(finished_run(tmp_path, COLOURS, *drawn(COLOURS))).read_text()
+    matrix = text[text.index('aria-label="Confusion') :].split("</svg>")[0]
+    assert set(re.findall(r"(?:fill|stroke): ([^;\"]+)", matrix)) <= {
+        *("none", "var(--accent)", "var(--ink)", "var(--panel)", "var(--line)", "var(--edge)")
+    }
 
 
 def test_a_run_that_is_still_going_shows_its_last_evaluation(tmp_path: Path) -> None:
@@ -250,7 +269,7 @@ def test_a_run_that_is_still_going_shows_its_last_evaluation(tmp_path: Path) -> 
     (run / "all_results.json").unlink()
     text = report(run).read_text()
     assert "Predictions for" not in text and "unfinished" in text
-    assert re.search(r'Accuracy</div><div class="value">75\.0%</div><div class="note">validation', text)
+    assert re.search(r'Accuracy</div><div class="value">0\.750</div><div class="note">validation', text)
 
 
 def test_predictions_that_cannot_be_read_leave_the_rest_of_the_report(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, EsmForMaskedLM
 
 from tests.workloads.esm2.inference.written import rows
 from workloads.esm2.alphabet import STANDARD_RESIDUES, TOKENS, encode
+from workloads.esm2.inference import heat_map
 from workloads.esm2.inference.records import Protein
 from workloads.esm2.inference.variants import parse_variant, variants
 from workloads.run_file import RunFile
@@ -103,6 +104,23 @@ def test_every_single_mutant_and_its_picture(
     pictures = sorted(tmp_path.glob("*.png"))
     assert [path.name for path in pictures] == ["out.01-sp-P1-w.png", "out.02-0012.png", "out.03-0012.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+
+
+@pytest.mark.parametrize(("length", "widths"), [(3, [3]), (100, [100]), (101, [51, 50]), (210, [70] * 3)])
+def test_bands_of_a_heat_map_have_equal_widths_and_a_legend(length: int, widths: list[int]) -> None:
+    mutants = heat_map._Mutants("sp|P1|w$x")
+    for place in range(1, length + 1):
+        mutants.wild[place] = "M"
+        mutants.scores |= {(place, "A"): -1.0, (place, "G"): 0.5}
+    figure = heat_map._figure(mutants, "runs/a/model")
+    *bands, bar = figure.axes
+    assert [band.images[0].get_size()[1] for band in bands] == widths
+    assert all(band.get_ylabel() == "mutant residue" for band in bands)
+    assert bands[-1].get_xlabel() == "position"
+    assert (bar.get_title(), bar.get_xlabel()) == ("favoured", "disfavoured")
+    assert figure.get_suptitle() == "sp|P1|w$x, a/model"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["wild type"]
+    assert [len(band.lines[0].get_xdata()) for band in bands] == widths
 
 
 def test_pictures_are_replaced_only_if_that_is_asked_for(

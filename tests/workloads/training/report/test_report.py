@@ -21,6 +21,7 @@ from workloads.run_file import RunFile
 from workloads.training.config import TrainConfig
 from workloads.training.data.manifest import LENGTH_BIN_RESIDUES
 from workloads.training.report import figures as report_figures
+from workloads.training.report.page import Card, card_block
 from workloads.training.tracking.run_log import RunLog, write_results
 
 HOSTILE = '<script src="https://evil.example/x.js">alert(1)</script>&"\'$x_{'
@@ -103,7 +104,11 @@ RESULTS = {
     "share_of_ceiling": 0.463,
     "length_weighted_mean_length": 414.4,
     "peak_memory_bytes": 11 << 30,
-    "environment": {"torch": "2.13.0", "gpus": {"name": "H200", "count": 8}},
+    "environment": {
+        "torch": "2.13.0",
+        "git_sha": "0123456789abcdef" * 2,
+        "gpus": {"name": "H200", "count": 8},
+    },
 }
 
 
@@ -155,6 +160,24 @@ def test_a_finished_run_is_told_whole(finished: Path) -> None:
     ):
         assert expected in page.text, expected
     assert page.tags["svg"] == 6, "loss, throughput, learning rate, gradient norm, fill, lengths"
+
+
+def test_figures_follow_the_theme_and_name_their_marks(finished: Path) -> None:
+    text = report(finished).read_text()
+    drawings = re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
+    for drawing in drawings:
+        assert "var(--ink)" in drawing
+        assert not re.search(r": #(ffffff|1f2937|e5e7eb|0072b2)", drawing)
+    assert [">checkpoint</text>" in drawing for drawing in drawings] == [True] + [False] * 5
+    assert "0123456789ab<" in text
+    assert re.search(r"<details><summary>Configuration</summary>.*optim\.lr", text)
+
+
+@pytest.mark.parametrize(("count", "columns"), [(1, 1), (6, 6), (7, 4), (11, 6), (13, 5)])
+def test_cards_have_no_nearly_empty_row(count: int, columns: int) -> None:
+    block = card_block([Card("a", "1")] * count + [Card("not measured", None)])
+    assert block.count('class="card"') == count
+    assert f"--columns: {columns}" in block
 
 
 @pytest.mark.usefixtures("undrawn")

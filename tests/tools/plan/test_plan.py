@@ -227,6 +227,15 @@ def test_a_plan_says_what_it_takes(plan: Plan) -> None:
     assert "5,000 steps" in out and "hours on 2 * ml.p5.48xlarge" in out and "CO2" not in out
 
 
+def test_a_small_plan_shows_no_zeros(plan: Plan) -> None:
+    status, out = plan("esm2_8m_sample", "slurm", "--co2")
+    assert status == 0 and "seconds on 2 * ml.g5.8xlarge" in out
+    assert re.search(r"parameters +29 MiB", out) and "checkpoints of 90.1 MB" in out
+    assert re.search(r"[1-9][\d.]* cents for these nodes", out) and "less than 0.1% of the time" in out
+    assert not re.search(r"\b0(\.0+)?(%| (hours|USD|GiB|MiB|kWh))", out) and " kg CO2e" in out
+    assert "minutes on" in plan("esm2_8m_sample", "slurm", "train.max_steps=20000")[1]
+
+
 def test_days_and_dollars_follow_from_speed_and_failures(plan: Plan) -> None:
     out = plan("esm2_650m", "slurm-p5", "--mfu", "0.4", "--failure-hours", "1")[1]
     config = load_config(CONFIGS / "esm2_650m.yaml")
@@ -239,7 +248,7 @@ def test_days_and_dollars_follow_from_speed_and_failures(plan: Plan) -> None:
     saving = plan_checkpoints(layout, lustre_bytes_per_second=lustre, failure_hours=1)
     assert saving.lost_share > 0.2
     hours = residues_of(config) / found.residues_per_second_low / 3600 / (1 - saving.lost_share)
-    assert f"{hours / 24:.1f} days on 8 * ml.p5.48xlarge (64 GPUs)" in out
+    assert f"{hours / 24:.3g} days on 8 * ml.p5.48xlarge (64 GPUs)" in out
     usd = float(re.findall(r"([\d,]+) USD for these nodes", out)[0].replace(",", ""))
     price = load_prices("us-east-1").find("hyperpod.ml.p5.48xlarge")
     assert price and usd == pytest.approx(8 * price.usd * hours, rel=0.01)
@@ -248,8 +257,8 @@ def test_days_and_dollars_follow_from_speed_and_failures(plan: Plan) -> None:
 def test_layers_that_need_not_be_computed_again_are_told(plan: Plan) -> None:
     hint, other = "train.activation_checkpointing=false", "train.activation_checkpointing=true"
     recomputing, kept = plan("esm2_3b", "slurm-p5", other)[1], plan("esm2_3b", "slurm-p5")[1]
-    told = re.findall(rf"With ([\d.]+) GiB it may fit .*: ARGS={hint}", recomputing)
-    assert told == re.findall(r"fits: ([\d.]+) of", kept) and hint not in kept
+    told = re.findall(rf"With ([\d.]+ GiB) it may fit .*: ARGS={hint}", recomputing)
+    assert told == re.findall(r"fits: ([\d.]+ GiB) of", kept) and hint not in kept
     # Of 15B they are too many in packs of this size.
     assert hint not in plan("esm2_15b", "slurm-p5", other, "train.tokens_per_pack=8192")[1]
 

@@ -36,11 +36,11 @@ FITTING = ("train.activation_checkpointing=true", "train.tokens_per_pack=8192")
     [
         (
             "slurm-trn1",
-            ("of 14.7 usable (16 GiB Trainium NeuronCore", "on 4 * ml.trn1.32xlarge (128 NeuronCores)"),
+            ("of 14.7 GiB usable (16 GiB Trainium NeuronCore", "on 4 * ml.trn1.32xlarge (128 NeuronCores)"),
         ),
         (
             "eks-trn2",
-            ("of 22.1 usable (24 GiB Trainium2 NeuronCore", "on 4 * ml.trn2.48xlarge (256 NeuronCores)"),
+            ("of 22.1 GiB usable (24 GiB Trainium2 NeuronCore", "on 4 * ml.trn2.48xlarge (256 NeuronCores)"),
         ),
     ],
 )

@@ -12,7 +12,8 @@ from config.endpoint import Endpoint
 from config.facts.instance_catalogue import CPU_FAMILIES, GPU_FAMILIES, HOSTING_TYPES
 from config.facts.regions import ZONE_ID_PREFIXES
 from config.reading.field_errors import field_violations
-from config.reading.violation import Violation
+from config.reading.places import in_file_order
+from config.reading.violation import Violation, mistakes_text
 from config.reading.yaml_document import read_document
 
 Target = Literal["sagemaker", "eks"]
@@ -24,8 +25,7 @@ def load_endpoint(path: Path, given: Mapping[str, str | None], target: Target = 
     """Read and check an endpoint file, with the values given in place of the file's.
 
     Raises:
-        ValueError: whose text has one line for each thing that is wrong, as ``file: place: got what it has;
-            what is allowed; what to do``.
+        ValueError: listing every mistake in the file's order (``mistakes_text``).
     """
     document: dict[str, Any] = read_document(path) | {key: value for key, value in given.items() if value}
     try:
@@ -34,7 +34,7 @@ def load_endpoint(path: Path, given: Mapping[str, str | None], target: Target = 
     except ValidationError as error:
         found = [_with_context(violation) for violation in field_violations(error, document, Endpoint)]
     if found:
-        raise ValueError("\n".join(f"{path}: {violation}" for violation in found))
+        raise ValueError(mistakes_text(path, in_file_order(found, document)))
     return endpoint
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,9 +10,9 @@ from pydantic import ValidationError
 from config.cluster_kinds import KINDS, AnyCluster, Kind, kind_meant
 from config.eks_cluster import EksCluster
 from config.reading.field_errors import field_violations
-from config.reading.places import Location, below, item_label
+from config.reading.places import Location, below, in_file_order, is_within, item_label
 from config.reading.stand_ins import StandIns, repaired, with_stand_ins
-from config.reading.violation import Violation
+from config.reading.violation import Violation, mistakes_text
 from config.reading.yaml_document import read_document
 from config.rules import violations
 from config.slurm_cluster import SlurmCluster
@@ -35,13 +34,12 @@ def load_cluster(path: Path) -> AnyCluster:
     """Read and check a cluster file.
 
     Raises:
-        ValueError: whose text has one line for each thing that is wrong, as ``file: place: got what it has;
-            what is allowed; what to do``.
+        ValueError: listing every mistake in the file's order (``mistakes_text``).
     """
     document = read_document(path)
     cluster, found = _checked(document, kind_meant(document))
     if found:
-        raise ValueError("\n".join(f"{path}: {violation}" for violation in found))
+        raise ValueError(mistakes_text(path, in_file_order(found, document)))
     return cluster
 
 
@@ -114,8 +112,4 @@ def _set_names(cluster: AnyCluster, document: dict[str, Any], stand_ins: StandIn
 def _news(found: list[Violation], more: list[Violation]) -> list[Violation]:
     """Those of ``more`` about places of which ``found`` says nothing, nor of what they are in."""
     places = [violation.path for violation in found]
-    return [
-        violation
-        for violation in more
-        if not any(re.match(rf"{re.escape(place)}([.[]|$)", violation.path) for place in places)
-    ]
+    return [violation for violation in more if not any(is_within(violation.path, place) for place in places)]

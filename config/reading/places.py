@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from config.cluster import ExistingVpc, NewVpc
 from config.cluster_kinds import KINDS
-from config.reading.violation import key_path
+from config.reading.violation import Violation, key_path
 from config.section import Section
 
 Location = tuple[int | str, ...]
@@ -48,8 +48,36 @@ def path_of(location: Location, document: dict[str, Any]) -> str:
     path, value = "", document
     for part in location:
         value = below(value, [part])
-        path = f"{path}[{item_label(value, part)}]" if isinstance(part, int) else key_path(path, part)
+        path = _path_below(path, part, value)
     return path
+
+
+def _path_below(path: str, part: int | str, value: Any) -> str:
+    return f"{path}[{item_label(value, part)}]" if isinstance(part, int) else key_path(path, part)
+
+
+def is_within(path: str, section: str) -> bool:
+    """Return whether ``path`` is the place ``section`` or below it."""
+    return path == section or path.startswith((f"{section}.", f"{section}[")) or not section
+
+
+def in_file_order(found: list[Violation], document: dict[str, Any]) -> list[Violation]:
+    """Sort violations as the file has their values; a missing key has the place of its section."""
+    order: list[str] = []
+
+    def walk(value: Any, path: str) -> None:
+        order.append(path)
+        for part in (
+            value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+        ):
+            walk(value[part], _path_below(path, part, value[part]))
+
+    walk(document, "")
+
+    def position(violation: Violation) -> int:
+        return order.index(max((path for path in order if is_within(violation.path, path)), key=len))
+
+    return sorted(found, key=position)
 
 
 def item_label(item: Any, index: int) -> str:

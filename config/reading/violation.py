@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from config.public_key import is_private_key
+
+MAX_PLACE_WIDTH, MAX_VALUE_WIDTH = 48, 24
+"""Widest columns of a list of mistakes; what is longer moves the rest of its line to the right."""
 
 # What YAML would not take for a text without quotes.
 _NOT_A_TEXT = re.compile(r"|(0|[1-9]\d*)(\.\d*)?|\.\d+|true|false|null|~", re.IGNORECASE)
@@ -23,10 +28,27 @@ class Violation:
     fix: str
     """What to do, beginning with a verb."""
 
-    def __str__(self) -> str:
-        text = f"{self.path}: got {shown(self.got)}; {self.allowed}; {self.fix}"
-        # Control characters have a terminal do things, and others change the order of what it shows.
-        return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
+
+def mistakes_text(file: Path, found: Iterable[Violation]) -> str:
+    """Return the file's path and, in columns, one line per mistake."""
+    rows = [
+        (
+            _printable(f"{each.path}:"),
+            _printable(f"{shown(each.got)};"),
+            _printable(f"{each.allowed}; {each.fix}"),
+        )
+        for each in found
+    ]
+    place_width = min(max(len(place) for place, _, _ in rows), MAX_PLACE_WIDTH)
+    value_width = min(max(len(got) for _, got, _ in rows), MAX_VALUE_WIDTH)
+    lines = [f"  {place:<{place_width}} got {got:<{value_width}} {rest}" for place, got, rest in rows]
+    count = f"{len(rows)} mistakes" if len(rows) > 1 else "1 mistake"
+    return "\n".join((f"{file}: {count}", *lines))
+
+
+def _printable(text: str) -> str:
+    """Escape characters that control a terminal or change the order of what it shows."""
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def key_path(path: str, key: str) -> str:

@@ -82,3 +82,8 @@ def _place(made: dict[str, Any], path: str | int) -> tuple[Any, Any]:
 
 def _index(items: list[dict[str, Any]], name: str) -> int:
     return int(name) if name.isdigit() else [item["name"] for item in items].index(name)
+
+
+def mistakes(error: object) -> list[str]:
+    """Lines of a refusal below the file's path, without the spaces that align them."""
+    return [re.sub(r"^  (.*?): +got (.*?); +", r"\1: got \2; ", line) for line in str(error).split("\n")[1:]]

@@ -34,4 +34,4 @@ def test_too_much_is_refused(case: str, tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(document("small", {"tags": tags})))
     with pytest.raises(ValueError) as caught:
         load_cluster(path)
-    assert str(caught.value) == f"{path}: {error}"
+    assert str(caught.value) == f"{path}: 1 mistake\n  {error}"

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from config.reading import loader
-from tests.config.cluster_documents import document
+from tests.config.cluster_documents import document, mistakes
 
 # Independent of every other value.
 FAULT = {"aws:owner": "lab"}
@@ -84,11 +84,11 @@ PLACES = [(base, place) for base, made in DOCUMENTS.items() for place in places(
 
 
 def errors(made: dict[str, Any]) -> list[str]:
-    """Errors of a file of this content. To parse its text takes longer than all checks."""
+    """Errors of a file of this content, ``TOLD`` last. To parse its text takes longer than all checks."""
     path = Path("cluster.yaml")
     with patch.object(loader, "read_document", lambda path: made), pytest.raises(ValueError) as caught:
         loader.load_cluster(path)
-    return [line.removeprefix(f"{path}: ") for line in str(caught.value).splitlines()]
+    return sorted(mistakes(caught.value), key=TOLD.__eq__)
 
 
 def holder_of(made: dict[str, Any], place: Place) -> Any:
@@ -111,6 +111,22 @@ def shown(base: str, place: Place) -> str:
         else:
             path += f".{part}" if path else part
     return path
+
+
+def test_mistakes_are_aligned_lines_in_the_order_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    text = Path("clusters/slurm.yaml").read_text().replace("capacity_gib: 1200", "capacity_gib: 1000")
+    path.write_text(text.replace("vpc: new", "vpc: new\n  colour: red\n  flow_logs_days: 2"))
+    with pytest.raises(ValueError) as caught:
+        loader.load_cluster(path)
+    first, colour, days, capacity = str(caught.value).split("\n")
+    assert first == f"{path}: 3 mistakes"
+    assert colour.startswith("  network.colour:              got red;  there is no such key; remove it, or")
+    assert days.startswith("  network.flow_logs_days:      got 2;    one of 1, 3, 5, ")
+    assert capacity == (
+        "  storage.lustre.capacity_gib: got 1000; PERSISTENT_2 SSD allows 1200, 2400 or a multiple of 2400;"
+        " set 1200"
+    )
 
 
 def test_the_documents_are_wrong_in_one_thing() -> None:

@@ -13,6 +13,7 @@ import yaml
 from config.endpoint import Limits
 from config.reading.endpoint_file import load_endpoint
 from config.reading.schema import ENDPOINT_SCHEMA, endpoint_schema_text
+from tests.config.cluster_documents import mistakes
 from workloads.esm2.serving.settings import ServeSettings
 
 FILES = sorted(Path("endpoints").glob("*.yaml"))
@@ -26,7 +27,7 @@ def told(tmp_path: Path, given: dict[str, str] | None = None, **changes: Any) ->
     path.write_text(yaml.safe_dump(yaml.safe_load(Path("endpoints/esm2.yaml").read_text()) | changes))
     with pytest.raises(ValueError) as error:
         load_endpoint(path, GIVEN if given is None else given)
-    return [line.removeprefix(f"{path}: ") for line in str(error.value).splitlines()]
+    return mistakes(error.value)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from config import text_forms as forms
-from config.observability import Mlflow, Observability
+from config.observability import Grafana, Mlflow, Observability
 from config.section import Section
 from config.storage import Storage
 from config.studio import Studio
@@ -164,6 +164,10 @@ class Cluster(Section):
     """SageMaker Studio for people's work, with the Lustre file system; a stack of its own. Null has none."""
     observability: Observability | None = None
     """Alerts, alarms and dashboards of what Prometheus has. Null has none."""
+
+    @property
+    def grafana(self) -> Grafana | None:
+        return self.observability.grafana if self.observability else None
 
 
 ZONES_WITHOUT_CONTROL_PLANE = frozenset({"use1-az3", "usw1-az2", "cac1-az3"})

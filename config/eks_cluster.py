@@ -12,7 +12,7 @@ from config.cluster import Cluster, InstanceGroup
 from config.facts.instance_catalogue import instance_type
 from config.kubernetes import Kubernetes
 from config.section import Section
-from config.task_governance import TaskGovernance
+from config.task_governance import TaskGovernance, Team
 
 # What an editor knows of the keys; the rules look at them.
 _LABEL_KEYS: JsonDict = {"propertyNames": {"pattern": forms.LABEL_KEY.pattern}}
@@ -70,6 +70,10 @@ class EksCluster(Cluster):
     writes to it. It bills by samples."""
     container_insights: bool = False
     """CloudWatch's own metrics and logs of pods and nodes; it bills for both."""
+
+    @property
+    def teams(self) -> list[Team]:
+        return self.task_governance.teams if self.task_governance else []
 
 
 def scaled_groups(cluster: EksCluster) -> list[EksInstanceGroup]:

@@ -122,8 +122,7 @@ TRAINING_UID = 10001
 
 def job_namespaces(cluster: EksCluster) -> list[str]:
     """Where jobs may run: each team's namespace, or the common one."""
-    teams = cluster.task_governance.teams if cluster.task_governance else []
-    return [team_namespace(team.name) for team in teams] or [COMMON_NAMESPACE]
+    return [team_namespace(team.name) for team in cluster.teams] or [COMMON_NAMESPACE]
 
 
 def job_folder(namespace: str) -> str:

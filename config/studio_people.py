@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from config.cluster import Cluster
@@ -25,9 +25,6 @@ class ClusterUser:
     uid: int
     gid: int
     home: str
-
-    def as_dict(self) -> dict[str, str | int]:
-        return asdict(self)
 
 
 def cluster_users(cluster: Cluster) -> dict[str, ClusterUser]:

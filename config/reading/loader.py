@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,25 +45,13 @@ def load_cluster(path: Path) -> AnyCluster:
     return cluster
 
 
-def load_slurm_cluster(path: Path) -> SlurmCluster:
-    """The same, for what is made for Slurm alone.
+def _load_kind(path: Path, kind: type[Wanted]) -> Wanted:
+    """Read and check a cluster file for a command that serves one scheduler.
 
     Raises:
         ValueError: also if the file is for another scheduler.
     """
-    return _of_kind(load_cluster(path), SlurmCluster, path)
-
-
-def load_eks_cluster(path: Path) -> EksCluster:
-    """The same, for what is made for EKS alone.
-
-    Raises:
-        ValueError: also if the file is for another scheduler.
-    """
-    return _of_kind(load_cluster(path), EksCluster, path)
-
-
-def _of_kind(cluster: AnyCluster, kind: type[Wanted], path: Path) -> Wanted:
+    cluster = load_cluster(path)
     if isinstance(cluster, kind):
         return cluster
     wanted = next(scheduler for scheduler, other in KINDS.items() if other is kind)
@@ -69,6 +59,10 @@ def _of_kind(cluster: AnyCluster, kind: type[Wanted], path: Path) -> Wanted:
         f"{path}: scheduler: got {cluster.scheduler}; what you started is for scheduler: {wanted};"
         f" give it a cluster file for that, as clusters/{wanted}.yaml"
     )
+
+
+load_slurm_cluster: Callable[[Path], SlurmCluster] = partial(_load_kind, kind=SlurmCluster)
+load_eks_cluster: Callable[[Path], EksCluster] = partial(_load_kind, kind=EksCluster)
 
 
 def _checked(document: dict[str, Any], kind: Kind) -> tuple[AnyCluster, list[Violation]]:

@@ -79,7 +79,7 @@ def administrators_have_no_namespaces(cluster: EksCluster) -> Iterator[Violation
 
 def namespaces_of_teams_exist(cluster: EksCluster) -> Iterator[Violation]:
     """Other namespaces may be made by anyone, these by task governance alone."""
-    teams = [team.name for team in cluster.task_governance.teams] if cluster.task_governance else []
+    teams = [team.name for team in cluster.teams]
     if not all(re.search(TEAM_NAME.pattern, team) and len(team) <= MAX_NAME for team in teams):
         return  # who means one that is wrong itself is not to blame
     there = [team_namespace(team) for team in teams]

@@ -30,7 +30,7 @@ def mails_once(cluster: Cluster) -> Iterator[Violation]:
 
 
 def people_are_named_as_they_sign_in(cluster: Cluster) -> Iterator[Violation]:
-    grafana = _grafana(cluster)
+    grafana = cluster.grafana
     if not grafana or grafana.sign_in == "saml":
         return
     seen: set[str] = set()
@@ -47,16 +47,12 @@ def people_are_named_as_they_sign_in(cluster: Cluster) -> Iterator[Violation]:
             seen.add(name)
 
 
-def _grafana(cluster: Cluster) -> Grafana | None:
-    return cluster.observability.grafana if cluster.observability else None
-
-
 def _is_app(cluster: Cluster) -> bool:
     return cluster.mlflow is not None and cluster.mlflow.kind == "app"
 
 
 def _signs_in_by(cluster: Cluster, way: str) -> Grafana | None:
-    grafana = _grafana(cluster)
+    grafana = cluster.grafana
     return grafana if grafana and grafana.sign_in == way else None
 
 
@@ -70,7 +66,7 @@ RULES = (
     mails_once,
     CommonRule(
         _GRAFANA,
-        lambda cluster: _grafana(cluster) and is_outside(cluster, REGIONS),
+        lambda cluster: cluster.grafana and is_outside(cluster, REGIONS),
         f"Amazon Managed Grafana is in {', '.join(sorted(REGIONS))}, and not in {{cluster.region}}",
         "remove it; a Grafana elsewhere can read Prometheus too",
     ),

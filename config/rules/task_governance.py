@@ -9,7 +9,7 @@ from config.eks_cluster import EksCluster
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.reading.violation import Violation
 from config.rules.rule import repetitions
-from config.task_governance import Quota, Team
+from config.task_governance import Quota
 
 
 def names_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
@@ -57,7 +57,7 @@ def quotas_are_of_types_that_are_there(cluster: EksCluster) -> Iterator[Violatio
 
 
 def quotas_name_each_type_once(cluster: EksCluster) -> Iterator[Violation]:
-    for team in _teams(cluster):
+    for team in cluster.teams:
         types = [quota.instance_type for quota in team.quota]
         path = f"task_governance.teams[{team.name}].quota"
         earlier = "an earlier quota of the team is of that type"
@@ -86,7 +86,7 @@ def quotas_fit_into_the_cluster(cluster: EksCluster) -> Iterator[Violation]:
 
 
 def borrowing_is_wanted(cluster: EksCluster) -> Iterator[Violation]:
-    for team in _teams(cluster):
+    for team in cluster.teams:
         if team.borrow_limit_percent is not None and team.sharing != "lend_and_borrow":
             yield Violation(
                 f"task_governance.teams[{team.name}].borrow_limit_percent",
@@ -97,7 +97,7 @@ def borrowing_is_wanted(cluster: EksCluster) -> Iterator[Violation]:
 
 
 def weights_are_used(cluster: EksCluster) -> Iterator[Violation]:
-    for team in _teams(cluster):
+    for team in cluster.teams:
         if team.fair_share_weight and cluster.task_governance and not cluster.task_governance.fair_share:
             yield Violation(
                 f"task_governance.teams[{team.name}].fair_share_weight",
@@ -107,12 +107,8 @@ def weights_are_used(cluster: EksCluster) -> Iterator[Violation]:
             )
 
 
-def _teams(cluster: EksCluster) -> list[Team]:
-    return cluster.task_governance.teams if cluster.task_governance else []
-
-
 def _quotas(cluster: EksCluster) -> Iterator[tuple[str, Quota]]:
-    for team in _teams(cluster):
+    for team in cluster.teams:
         for index, quota in enumerate(team.quota):
             yield f"task_governance.teams[{team.name}].quota[{index}]", quota
 

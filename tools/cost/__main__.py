@@ -62,7 +62,7 @@ def bill_table(bill: Bill) -> str:
     least = "at least " if bill.lacking else ""
     total = bill.monthly_usd
     rows.append(["Total", "", *(f"{least}{amount}" for amount in _amounts(total))])
-    if borrowed := _borrowed_usd(bill):
+    if borrowed := sum(line.monthly_usd for line in bill.lines if _is_borrowed(line, bill)):
         what = f"prices of other regions or products * ({borrowed / total:.0%})"
         rows.append(["of which", what, *_amounts(borrowed)])
     return format_table(header, rows)
@@ -75,11 +75,6 @@ def _amounts(monthly_usd: float) -> tuple[str, str]:
 def _is_borrowed(line: Line, bill: Bill) -> bool:
     """Whether its price is not the thing's own in its region."""
     return bool(line.price and (line.price.region != bill.region or line.price.stand_in))
-
-
-def _borrowed_usd(bill: Bill) -> float:
-    """A month's, of lines with a star."""
-    return sum(line.monthly_usd for line in bill.lines if _is_borrowed(line, bill))
 
 
 def price_notes(bill: Bill) -> list[str]:

@@ -117,7 +117,7 @@ def _observability(cluster: Cluster, usage: Usage) -> Iterator[Item]:
     yield Item(
         "Observability", f"CloudWatch Logs ({usage.logs_gb:g} GB)", "logs.ingestion", usage.logs_gb, "nodes"
     )
-    if cluster.observability and cluster.observability.grafana:
+    if cluster.grafana:
         editors = usage.grafana_editors
         what = f"Grafana ({editors:g} {'editor' if editors == 1 else 'editors'})"
         yield Item("Observability", what, "grafana.editor", editors, "kept")

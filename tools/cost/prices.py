@@ -14,6 +14,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from config.facts.regions import ZONE_ID_PREFIXES
 from config.reading.loader import load_cluster
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
+from workloads.training.whole_file import write_whole
 
 REGION = r"(?:[A-Z]{2,4}\d?-|[a-z]{2}-[a-z]+-\d-)?"
 """And nothing more: local zones, S3's tables and vectors have usage types that end alike."""
@@ -107,12 +109,11 @@ def _row(price: Found) -> Row:
 
 
 def _write(path: Path, rows: Mapping[str, Row]) -> None:
-    unfinished = path.with_suffix(".csv.tmp")
-    with unfinished.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows[key] for key in sorted(rows))
-    unfinished.replace(path)
+    text = StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows[key] for key in sorted(rows))
+    write_whole(path, text.getvalue())
 
 
 def _changes(before: Mapping[str, Row], now: Mapping[str, Found]) -> list[str]:

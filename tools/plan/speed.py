@@ -17,7 +17,7 @@ from workloads.esm2.shapes import SHAPES
 from workloads.run_file import RunFile
 from workloads.training.peak_rates import NEURON_CORE_BF16_FLOPS, PEAK_BF16_FLOPS
 
-NEMO = "BioNeMo 2's documentation, chart of pre-training throughput"
+NEMO = "published: BioNeMo 2's documentation, chart of pre-training throughput"
 MEAN_LENGTH = 414.0
 """Positions that a residue attends to, on average over residues: the sum of squared lengths over that of
 lengths, for lengths like UniRef50's (log-normal, median 200, sigma 0.75) cropped to 1,022 residues."""
@@ -102,9 +102,9 @@ def speed(
         low = high = measured[1]
         source = f"measured on {gpu} by the run of --measured"
     else:
-        found = published_mfu(gpu, size)
+        found = PUBLISHED.get((gpu, size or ""), ASSUMED_SMALL if size in SMALL else ASSUMED)
         low, high = found.low, found.high
-        source = found.source if found.is_assumed else f"published: {found.source}"
+        source = found.source
         if config.train.activation_checkpointing:
             low, high = RECOMPUTED * low, RECOMPUTED * high
             source += "; a quarter less, as layers are computed again"
@@ -132,7 +132,7 @@ class Published:
     low: float
     high: float
     source: str
-    is_assumed: bool = False
+    """Begins with whether it is published or assumed."""
 
 
 PUBLISHED: dict[tuple[str, str], Published] = {
@@ -146,19 +146,20 @@ PUBLISHED: dict[tuple[str, str], Published] = {
     ("H200", "15B"): Published(
         0.15,
         0.55,
-        "bionemo-recipes esm2_native_te: FSDP2 with FlashAttention 1,630, with packing 5,950 tokens/s",
+        "published: bionemo-recipes esm2_native_te: FSDP2 with FlashAttention 1,630, with packing 5,950"
+        " tokens/s",
     ),
     ("A10G", "8M"): Published(
         0.037,
         0.037,
-        "AWS's guidance for ESM-2 on HyperPod: 2.3e15 FLOPs in 439 s on two A10G, half of it padding",
+        "published: AWS's guidance for ESM-2 on HyperPod: 2.3e15 FLOPs in 439 s on two A10G, half of it"
+        " padding",
     ),
 }
 ASSUMED = Published(
     0.20,
     0.40,
     "assumed, as nobody publishes this size on this device: between plain PyTorch and BioNeMo on H100",
-    is_assumed=True,
 )
 
 
@@ -166,11 +167,5 @@ ASSUMED_SMALL = Published(
     0.04,
     0.20,
     "assumed, as nobody publishes it: models this small wait for launches and data; AWS's guidance has 3.7 %",
-    is_assumed=True,
 )
 SMALL = ("8M", "35M")
-
-
-def published_mfu(gpu: str, size: str | None) -> Published:
-    """What is published; else what is assumed, which says so of itself."""
-    return PUBLISHED.get((gpu, size or ""), ASSUMED_SMALL if size in SMALL else ASSUMED)

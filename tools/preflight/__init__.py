@@ -98,19 +98,14 @@ def _eks_checks(planned: Planned) -> dict[str, OwnCheck]:
     }
 
 
-def checks_of(cluster: AnyCluster) -> dict[str, OwnCheck]:
-    """By title, those of every cluster first."""
-    own = _eks_checks(Planned(cluster)) if isinstance(cluster, EksCluster) else SLURM_CHECKS
-    return {**CHECKS, **own}
-
-
 def run_checks(aws: ReadOnlyAws, cluster: AnyCluster) -> Iterator[Finding]:
     """Yield findings as they come; only missing credentials end the run early."""
     credentials = list(account.check_credentials(aws, cluster))
     yield from credentials
     if credentials[0].level == "FAIL":
         return
-    for title, check in checks_of(cluster).items():
+    own = _eks_checks(Planned(cluster)) if isinstance(cluster, EksCluster) else SLURM_CHECKS
+    for title, check in {**CHECKS, **own}.items():
         try:
             yield from check(aws, cluster)
         except PermissionMissing as missing:

@@ -94,7 +94,12 @@ def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         if "SubnetId" in association
     }
     main = next((i for i, table in tables.items() if any(a["Main"] for a in table["Associations"])), "none")
-    with_s3 = _tables_with_s3(aws, network)
+    with_s3 = {
+        table
+        for endpoint in _in_vpc(aws, network, "vpc_endpoints", "VpcEndpoints")
+        if endpoint["VpcEndpointType"] == "Gateway" and endpoint["ServiceName"].endswith(".s3")
+        for table in endpoint["RouteTableIds"]
+    }
     deployed = is_deployed(aws, cluster, "network")
     for subnet in network.private_subnets:
         subject = f"routes of {subnet.subnet_id}"
@@ -153,15 +158,6 @@ def check_endpoints(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 def _in_vpc(aws: ReadOnlyAws, network: ExistingVpc, what: str, key: str) -> list[Any]:
     filters = [{"Name": "vpc-id", "Values": [network.vpc_id]}]
     return aws.items("ec2", f"describe_{what}", key, Filters=filters)
-
-
-def _tables_with_s3(aws: ReadOnlyAws, network: ExistingVpc) -> set[str]:
-    return {
-        table
-        for endpoint in _in_vpc(aws, network, "vpc_endpoints", "VpcEndpoints")
-        if endpoint["VpcEndpointType"] == "Gateway" and endpoint["ServiceName"].endswith(".s3")
-        for table in endpoint["RouteTableIds"]
-    }
 
 
 def _way_out(routes: list[dict[str, Any]]) -> dict[str, Any] | None:

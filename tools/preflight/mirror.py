@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from config.resource_names import artifact_bucket, image_repository
 from config.slurm_cluster import SlurmCluster
@@ -28,23 +27,18 @@ def check_mirror(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
         )
         return
     table = needed(cluster)
-    there = _files_there(aws, artifact_bucket(cluster, aws.account))
+    bucket, repository = artifact_bucket(cluster, aws.account), image_repository(cluster)
+    objects = aws.items("s3", "list_objects_v2", "Contents", Bucket=bucket, Prefix=f"{PREFIX}/")
+    there = {entry["Key"].rpartition("/")[2] for entry in objects}
     missing = [file_name(entry) for entry in table["files"] if file_name(entry) not in there]
-    missing += [image["name"] for image in table["images"] if not _is_image_there(aws, cluster, image)]
+    for image in table["images"]:
+        wanted = [{"imageDigest": image_digest(image)}]
+        found = if_present(aws.call, "ecr", "describe_images", repositoryName=repository, imageIds=wanted)
+        if found is None:
+            missing.append(image["name"])
     if missing:
         yield fail(
             SUBJECT, f"missing: {', '.join(missing)}", "run `make mirror-downloads` before nodes start"
         )
     else:
         yield ok(SUBJECT, "all there")
-
-
-def _files_there(aws: ReadOnlyAws, bucket: str) -> set[str]:
-    objects = aws.items("s3", "list_objects_v2", "Contents", Bucket=bucket, Prefix=f"{PREFIX}/")
-    return {entry["Key"].rpartition("/")[2] for entry in objects}
-
-
-def _is_image_there(aws: ReadOnlyAws, cluster: SlurmCluster, image: dict[str, Any]) -> bool:
-    wanted = [{"imageDigest": image_digest(image)}]
-    name = image_repository(cluster)
-    return if_present(aws.call, "ecr", "describe_images", repositoryName=name, imageIds=wanted) is not None

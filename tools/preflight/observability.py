@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from config.cluster import Cluster
-from config.observability import GRAFANA_VERSION, Grafana
+from config.observability import GRAFANA_VERSION
 from tools.aws_session import if_present
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -23,10 +23,6 @@ METADATA_SECONDS = 10
 METADATA_BYTES = 1_000_000
 
 
-def _grafana(cluster: Cluster) -> Grafana | None:
-    return cluster.observability.grafana if cluster.observability else None
-
-
 def check_metrics_quota(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     if cluster.prometheus and not is_deployed(aws, cluster, "storage"):
         used = len(aws.items("amp", "list_workspaces", "workspaces"))
@@ -34,14 +30,14 @@ def check_metrics_quota(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]
 
 
 def check_grafana_quota(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    if _grafana(cluster) and not is_deployed(aws, cluster, "observability"):
+    if cluster.grafana and not is_deployed(aws, cluster, "observability"):
         used = len(aws.items("grafana", "list_workspaces", "workspaces"))
         yield judge_quota(aws, GRAFANA_QUOTA, used=used, subject="quota Grafana workspaces per Region")
 
 
 def check_grafana_version(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Of new workspaces: the service takes up versions, and gives them up."""
-    if not _grafana(cluster) or is_deployed(aws, cluster, "observability"):
+    if not cluster.grafana or is_deployed(aws, cluster, "observability"):
         return
     versions = aws.items("grafana", "list_versions", "grafanaVersions")
     if GRAFANA_VERSION in versions:
@@ -58,7 +54,7 @@ def check_grafana_version(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
 
 def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """The instance may be the organization's, and in another region; then people are not looked up."""
-    grafana = _grafana(cluster)
+    grafana = cluster.grafana
     if not grafana or grafana.sign_in != "identity_center":
         return
     instances = active_instances(aws, RegionScope="ALL_REGIONS")
@@ -98,7 +94,7 @@ def active_instances(aws: ReadOnlyAws, **scope: str) -> list[dict[str, Any]]:
 
 def check_saml(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Whether the identity provider's metadata are where the file says; Grafana reads them from there."""
-    grafana = _grafana(cluster)
+    grafana = cluster.grafana
     if not grafana or not grafana.saml:
         return
     url = grafana.saml.metadata_url

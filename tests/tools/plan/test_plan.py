@@ -78,7 +78,7 @@ def test_the_mean_length_is_that_of_such_lengths() -> None:
 def test_published_shares_are_of_known_gpus_and_sizes() -> None:
     for (gpu, size), found in PUBLISHED.items():
         assert gpu in PEAK_BF16_FLOPS and size in SHAPES
-        assert 0 < found.low <= found.high < 1 and not found.is_assumed
+        assert 0 < found.low <= found.high < 1 and found.source.startswith("published: ")
 
 
 @pytest.mark.parametrize(

@@ -13,17 +13,6 @@ from config.rules.rule import CommonGroupRule, group_violation
 _PLANNED = sorted(name for name, instance in INSTANCE_TYPES.items() if instance.training_plan)
 
 
-def types_are_offered(cluster: Cluster) -> Iterator[Violation]:
-    for group in cluster.instance_groups:
-        if group.instance_type not in INSTANCE_TYPES:
-            yield group_violation(
-                group,
-                "instance_type",
-                f"HyperPod offers {len(INSTANCE_TYPES)} types, which config/facts/instance_types.csv lists",
-                f"set {closest(group.instance_type) or 'one of them'}",
-            )
-
-
 def health_checks_fit_the_type(cluster: Cluster) -> Iterator[Violation]:
     """SageMaker developer guide, "Deep health checks": on accelerated nodes only.
 
@@ -50,7 +39,12 @@ def _hardware(group: InstanceGroup) -> InstanceType | None:
 
 
 RULES = (
-    types_are_offered,
+    CommonGroupRule(
+        "instance_type",
+        lambda _, group: group.instance_type not in INSTANCE_TYPES,
+        f"HyperPod offers {len(INSTANCE_TYPES)} types, which config/facts/instance_types.csv lists",
+        lambda _, group: f"set {closest(group.instance_type) or 'one of them'}",
+    ),
     CommonGroupRule(
         "threads_per_core",
         lambda _, group: (

@@ -10,7 +10,7 @@ from config.cluster import Cluster, NewVpc, zone_ids, zone_of
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.facts.regions import ZONE_ID_PREFIXES
 from config.reading.violation import Violation
-from config.rules.rule import CommonRule, group_path, group_violation, has_closed_network, repetitions
+from config.rules.rule import CommonGroupRule, CommonRule, group_path, has_closed_network, repetitions
 
 
 def region_is_supported(cluster: Cluster) -> Iterator[Violation]:
@@ -77,18 +77,6 @@ def zones_are_distinct(cluster: Cluster) -> Iterator[Violation]:
     yield from repetitions(f"network.{path}", zone_ids(cluster), earlier, fix, key=key)
 
 
-def groups_lie_in_the_network(cluster: Cluster) -> Iterator[Violation]:
-    zones = list(dict.fromkeys(zone_ids(cluster)))
-    for group in cluster.instance_groups:
-        if group.availability_zone_id and group.availability_zone_id not in zones:
-            yield group_violation(
-                group,
-                "availability_zone_id",
-                f"the network has {', '.join(zones)}",
-                "set one of these, or add the zone to the network",
-            )
-
-
 def accelerated_groups_are_beside_the_file_system(cluster: Cluster) -> Iterator[Violation]:
     """EC2 user guide, "EFA limitations": EFA traffic does not cross zones, to other nodes or to Lustre."""
     zones = zone_ids(cluster)
@@ -122,7 +110,12 @@ RULES = (
         "set a name with another beginning, as esm2",
     ),
     zones_are_distinct,
-    groups_lie_in_the_network,
+    CommonGroupRule(
+        "availability_zone_id",
+        lambda cluster, group: zone_of(cluster, group) not in zone_ids(cluster),
+        lambda cluster, _: f"the network has {', '.join(dict.fromkeys(zone_ids(cluster)))}",
+        "set one of these, or add the zone to the network",
+    ),
     accelerated_groups_are_beside_the_file_system,
     CommonRule(
         "network.interface_endpoints",

@@ -22,14 +22,15 @@ Group = TypeVar("Group", bound=InstanceGroup)
 class Rule(Generic[Kind]):
     """A rule about one value of a cluster file.
 
-    ``allowed`` and ``fix`` may name fields of the cluster in braces, as ``{cluster.region}``.
+    ``allowed`` and ``fix`` may name fields of the cluster in braces, as ``{cluster.region}``, or be functions
+    of the cluster.
     """
 
     path: str
     """As ``storage.kms``."""
     is_wrong: Callable[[Kind], object]
-    allowed: str
-    fix: str
+    allowed: str | Callable[[Kind], str]
+    fix: str | Callable[[Kind], str]
     got: str = ""
     """What the file has instead of a value at the path, if there is no such value to show."""
 
@@ -38,7 +39,10 @@ class Rule(Generic[Kind]):
             got = self.got or attrgetter(self.path)(cluster)
             if isinstance(got, Section):
                 got = got.model_dump()
-            texts = (text.format(cluster=cluster) for text in (self.allowed, self.fix))
+            texts = (
+                text.format(cluster=cluster) if isinstance(text, str) else text(cluster)
+                for text in (self.allowed, self.fix)
+            )
             yield Violation(self.path, None if got == [] else got, *texts)
 
 
@@ -46,18 +50,24 @@ class Rule(Generic[Kind]):
 class GroupRule(Generic[Kind, Group]):
     """A rule about one field of each instance group.
 
-    ``allowed`` and ``fix`` may name fields of the group in braces, as ``{group.num_instances}``.
+    ``allowed`` and ``fix`` may name fields of cluster and group in braces, as ``{group.num_instances}``, or
+    be functions of both.
     """
 
     field: str
     is_wrong: Callable[[Kind, Group], object]
-    allowed: str
-    fix: str
+    allowed: str | Callable[[Kind, Group], str]
+    fix: str | Callable[[Kind, Group], str]
 
     def __call__(self, cluster: Kind) -> Iterator[Violation]:
         for group in cast(Sequence[Group], cluster.instance_groups):
             if self.is_wrong(cluster, group):
-                texts = (text.format(group=group) for text in (self.allowed, self.fix))
+                texts = (
+                    text.format(cluster=cluster, group=group)
+                    if isinstance(text, str)
+                    else text(cluster, group)
+                    for text in (self.allowed, self.fix)
+                )
                 yield group_violation(group, self.field, *texts)
 
 

@@ -54,17 +54,9 @@ def partitions_belong_to_workers(cluster: SlurmCluster) -> Iterator[Violation]:
             yield Violation(path, group.partition, "Slurm keeps that name to itself", "set another, as gpu")
 
 
-def controller_is_not_accelerated(cluster: SlurmCluster) -> Iterator[Violation]:
-    """It runs Slurm's daemons and no jobs. Login nodes may have a GPU: people try things there."""
-    for group in _with_role(cluster, "controller"):
-        instance = INSTANCE_TYPES.get(group.instance_type)
-        if instance and instance.accelerator:
-            yield group_violation(
-                group,
-                "instance_type",
-                f"the controller runs no jobs, so its {instance.accelerator} would be idle",
-                "set a type without accelerators, as ml.m5.12xlarge",
-            )
+def _accelerator(group: SlurmInstanceGroup) -> str | None:
+    instance = INSTANCE_TYPES.get(group.instance_type)
+    return instance.accelerator if instance else None
 
 
 def _with_role(cluster: SlurmCluster, role: str) -> list[SlurmInstanceGroup]:
@@ -105,7 +97,13 @@ RULES = (
         "spot instances are taken away at any time, and with the {group.role} what runs there",
         "set on_demand",
     ),
-    controller_is_not_accelerated,
+    # Login nodes may have a GPU: people try things there.
+    SlurmGroupRule(
+        "instance_type",
+        lambda _, group: group.role == "controller" and _accelerator(group),
+        lambda _, group: f"the controller runs no jobs, so its {_accelerator(group)} would be idle",
+        "set a type without accelerators, as ml.m5.12xlarge",
+    ),
     # SageMaker developer guide, "Deep health checks" of Slurm clusters.
     SlurmGroupRule(
         "deep_health_checks",

@@ -1,4 +1,4 @@
-"""OpenSSH public keys: what is wrong with a line that should be one."""
+"""Check of OpenSSH public keys."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ TYPES = (
     "sk-ssh-ed25519@openssh.com",
     "sk-ecdsa-sha2-nistp256@openssh.com",
 )
-"""Those that sshd takes."""
+"""Key types that sshd accepts."""
 
 PATTERN = f"^({'|'.join(re.escape(kind) for kind in TYPES)}) [A-Za-z0-9+/]+=*( .*)?$"
-"""For editors; ``fault`` finds more."""
+"""Form of a public key, for editors; ``fault`` finds more mistakes."""
 
 EXAMPLES = (
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIECUEU7Ahx3DrHmWkYzx2OMD01HUeidtLdDYocoglHKN ada@example.com",
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICUmVynEXPKu1sHLx7WBnuTjvBkxGsKV+YvkW1iaXvuJ rosalind@example.com",
 )
-"""Of pairs whose private half nobody has."""
+"""Example keys, whose private keys were discarded."""
 
-# Heads of PEM and PuTTY files. Without a head, the base64 of OpenSSH's own format begins with a name, and
-# that of PEM's with the number 0 or 1 (DER 02 01 0x) behind a length or two.
+# Header lines of PEM and PuTTY files. Without a header, the base64 of OpenSSH's own format begins with a
+# name, and that of PEM with the number 0 or 1 (DER 02 01 0x) after one or two lengths.
 _PRIVATE = re.compile(
     r"BEGIN[A-Z ]*PRIVATE KEY|PuTTY-User-Key|b3BlbnNzaC1rZXktdjE|\A\s*M[A-Za-z0-9+/]{2,7}(CAQ|AgE|IBA)"
 )
@@ -44,7 +44,7 @@ class Fault(NamedTuple):
 
 
 def fault(text: str) -> Fault | None:
-    """What makes ``text`` no public key, or None."""
+    """Return the reason why ``text`` is not a public key, or None."""
     if is_private_key(text):
         return Fault(
             "a private key never leaves its owner's machine",
@@ -73,5 +73,5 @@ def fault(text: str) -> Fault | None:
 
 
 def is_private_key(text: str) -> bool:
-    """Whether the text holds a private key, or what is left of one without its first line."""
+    """Return whether the text contains a private key, or a private key without its first line."""
     return bool(_PRIVATE.search(text))

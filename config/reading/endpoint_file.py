@@ -1,4 +1,4 @@
-"""From an endpoint file to the typed endpoint, or to everything that is wrong in it."""
+"""Reading of an endpoint file into the typed endpoint, with a list of all mistakes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from config.reading.yaml_document import read_document
 
 Target = Literal["sagemaker", "eks"]
 GIVEN = ("image", "model")
-"""Keys that a deployment may give beside the file, since they are other ones each time."""
+"""Keys that a deployment may give outside the file, because they change with each deployment."""
 
 
 def load_endpoint(path: Path, given: Mapping[str, str | None], target: Target = "sagemaker") -> Endpoint:
@@ -39,7 +39,7 @@ def load_endpoint(path: Path, given: Mapping[str, str | None], target: Target = 
 
 
 def violations(endpoint: Endpoint, target: Target) -> Iterator[Violation]:
-    """What values of the right types must hold besides, where the endpoint is to be."""
+    """Yield violations of rules between values, for the target of the endpoint."""
     if endpoint.model.startswith("s3://") != (target == "sagemaker"):
         allowed = (
             "SageMaker reads s3://..." if target == "sagemaker" else "pods read the file system, /fsx/..."

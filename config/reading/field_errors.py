@@ -1,4 +1,4 @@
-"""What pydantic says of single values, in the house's form."""
+"""Violations from pydantic's errors about single values."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from config.reading.violation import Violation, shown
 from config.section import Section
 from config.text_forms import FORMS
 
-# YAML 1.1 took them for switches, and many people do.
+# YAML 1.1 read these words as booleans, and many people still write them.
 _SWITCHES = {"on": "true", "yes": "true", "y": "true", "off": "false", "no": "false", "n": "false"}
 
-# By pydantic's type of the error; {...} is a bound that its context has.
+# Allowed value and fix by pydantic's error type; {...} is a limit from the error's context.
 _WANTED = {
     "bool_type": ("true or false is allowed", "set true or false"),
     "dict_type": ("a mapping is allowed", "set keys and values below it"),
@@ -47,14 +47,17 @@ _WANTED = {
 def field_violations(
     error: ValidationError, document: dict[str, Any], kind: type[Section]
 ) -> list[Violation]:
-    """One for each value that this kind of file does not take; ``document`` has the names of the groups."""
+    """Return a violation for each value that this kind of file does not accept.
+
+    ``document`` contains the names of the groups.
+    """
     all_details = error.errors(include_url=False)
     meant = {
         (*details["loc"][:-1], key_meant(details, kind))
         for details in all_details
         if details["type"] == "extra_forbidden"
     }
-    # A key that is missing because it is mistyped is told of once.
+    # A key that is missing because it is mistyped is reported once.
     return [
         _violation(details, document, kind)
         for details in all_details
@@ -121,13 +124,13 @@ def _no_such_key(details: ErrorDetails, kind: type[Section]) -> tuple[str, str]:
 
 
 def _choice(got: object, expected: str) -> tuple[str, str]:
-    """From pydantic's list of what it expected: ``'one', 'two' or 3``."""
+    """Return what is allowed and the fix, from pydantic's list of expected values: ``'one', 'two' or 3``."""
     names = [shown(text) if text else number for text, number in re.findall(r"'([^']*)'|(\d+)", expected)]
     near = []
     if isinstance(got, str):
         by_lower = {name.lower(): name for name in names}
         near = [by_lower[name] for name in difflib.get_close_matches(got.lower(), by_lower, n=1)]
-    if isinstance(got, float) and shown(str(got)) in names:  # a version, which YAML takes for a number
+    if isinstance(got, float) and shown(str(got)) in names:  # a version, which YAML reads as a number
         near = [shown(str(got))]
     if isinstance(got, int) and names[0].isdigit():
         near = [min(names, key=lambda name: abs(int(name) - got))]

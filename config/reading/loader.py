@@ -1,4 +1,4 @@
-"""From a cluster file to the typed cluster, or to everything that is wrong in it."""
+"""Reading of a cluster file into the typed cluster, with a list of all mistakes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from config.slurm_cluster import SlurmCluster
 
 Wanted = TypeVar("Wanted", SlurmCluster, EksCluster)
 
-# Lists whose items errors call by name.
+# Lists whose items are named in error messages.
 _NAMED: tuple[tuple[str, ...], ...] = (
     ("instance_groups",),
     ("access", "groups"),
@@ -66,10 +66,11 @@ load_eks_cluster: Callable[[Path], EksCluster] = partial(_load_kind, kind=EksClu
 
 
 def _checked(document: dict[str, Any], kind: Kind) -> tuple[AnyCluster, list[Violation]]:
-    """The cluster, and everything that is wrong with it; a wrong one has stand-ins and is not to be used.
+    """Return the cluster and all its violations; a cluster with violations contains stand-ins and is
+    unusable.
 
-    Each round brings to light what the one before put in its place: the values of mistyped keys, and the keys
-    of a network without its kind. Stand-ins are right, so there is an end.
+    Each round finds mistakes that the previous round uncovered: the values of mistyped keys, and the keys of
+    a network without its kind. Stand-ins are valid, so the loop ends.
     """
     found: list[Violation] = []
     rest, stand_ins = document, StandIns()
@@ -92,7 +93,7 @@ def _checked(document: dict[str, Any], kind: Kind) -> tuple[AnyCluster, list[Vio
 
 
 def _set_names(cluster: AnyCluster, document: dict[str, Any], stand_ins: StandIns) -> None:
-    """Give items the file's own names, wrong as they are, since rules name places by them."""
+    """Give items the names from the file, even if these are invalid, because rules use them in paths."""
     for place in _NAMED:
         items: Any = cluster
         for part in place:
@@ -104,6 +105,6 @@ def _set_names(cluster: AnyCluster, document: dict[str, Any], stand_ins: StandIn
 
 
 def _news(found: list[Violation], more: list[Violation]) -> list[Violation]:
-    """Those of ``more`` about places of which ``found`` says nothing, nor of what they are in."""
+    """Return the violations in ``more`` whose place is not within a place that ``found`` reports."""
     places = [violation.path for violation in found]
     return [violation for violation in more if not any(is_within(violation.path, place) for place in places)]

@@ -1,4 +1,4 @@
-"""One thing that is wrong in a cluster file, in the form in which it is told."""
+"""Mistake in a cluster or endpoint file, and its text."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from config.public_key import is_private_key
 MAX_PLACE_WIDTH, MAX_VALUE_WIDTH = 48, 24
 """Widest columns of a list of mistakes; what is longer moves the rest of its line to the right."""
 
-# What YAML would not take for a text without quotes.
+# Strings that YAML would not read as strings without quotes.
 _NOT_A_TEXT = re.compile(r"|(0|[1-9]\d*)(\.\d*)?|\.\d+|true|false|null|~", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Violation:
     path: str
-    """Where, as ``instance_groups[workers].ebs_gib``."""
+    """Place of the mistake, for example ``instance_groups[workers].ebs_gib``."""
     got: object
-    """The value found; None for a key that is missing or empty."""
+    """Value in the file; None for a missing or empty key."""
     allowed: str
-    """What is allowed, and why where that is not obvious."""
+    """Allowed values, and the reason if it is not obvious."""
     fix: str
-    """What to do, beginning with a verb."""
+    """Action that fixes the mistake; begins with a verb."""
 
 
 def mistakes_text(file: Path, found: Iterable[Violation]) -> str:
@@ -52,16 +52,17 @@ def _printable(text: str) -> str:
 
 
 def key_path(path: str, key: str) -> str:
-    """The place of a key below a path; one that would not be seen there stands in quotes."""
+    """Return the path of a key below another path; a key that would be invisible is quoted."""
     if not key or key.strip() != key or not key.isprintable():
         return f"{path}[{json.dumps(key, ensure_ascii=False)}]"
     return f"{path}.{key}" if path else key
 
 
 def shown(value: object) -> str:
-    """A value as YAML writes it on one line; mappings and inner lists are only named, as they may be long.
+    """Return a value as YAML writes it on one line; mappings and inner lists are only named, because they may
+    be long.
 
-    A private key is named too, wherever it was pasted: what is printed ends in logs.
+    A private key is also only named, wherever it was pasted, because printed text ends up in logs.
     """
     if value is None:
         return "nothing"

@@ -1,4 +1,4 @@
-"""Rules for EKS's control plane: its network, its public access, and its access entries."""
+"""Rules for the EKS control plane: its network, public access and access entries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from config.task_governance import MAX_NAME, team_namespace
 from config.text_forms import TEAM_NAME
 
 _PATH = "kubernetes.public_access_cidrs"
-# A range for examples (RFC 5737), which are taken for what they are.
+# Range reserved for examples (RFC 5737); example files with it are valid.
 _EXAMPLE = "203.0.113.0/24"
 
 
@@ -34,7 +34,7 @@ def control_plane_has_two_zones(cluster: EksCluster) -> Iterator[Violation]:
 
 
 def public_ranges_are_public(cluster: EksCluster) -> Iterator[Violation]:
-    """EKS takes no reserved ranges, and those of the VPC reach the endpoint anyway."""
+    """Require public ranges. EKS rejects reserved ranges, and those of the VPC reach the endpoint anyway."""
     for index, cidr in enumerate(cluster.kubernetes.public_access_cidrs):
         wrong, network = partial(Violation, f"{_PATH}[{index}]", cidr), parsed(cidr, strict=False)
         if network is None:
@@ -60,7 +60,7 @@ _OF_TEAMS = team_namespace("")
 
 
 def principals_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
-    """API reference of EKS, CreateAccessEntry: no ARN is in two entries."""
+    """Require one entry per ARN (EKS API reference, CreateAccessEntry)."""
     principals = [entry.principal_arn for entry in cluster.kubernetes.access]
     earlier = "EKS takes one entry for each role or user, and an earlier one has it"
     yield from repetitions("kubernetes.access", principals, earlier, "merge the two", key=".principal_arn")
@@ -78,10 +78,10 @@ def administrators_have_no_namespaces(cluster: EksCluster) -> Iterator[Violation
 
 
 def namespaces_of_teams_exist(cluster: EksCluster) -> Iterator[Violation]:
-    """Other namespaces may be made by anyone, these by task governance alone."""
+    """Check namespaces of teams, which only task governance creates; anyone may create other namespaces."""
     teams = [team.name for team in cluster.teams]
     if not all(re.search(TEAM_NAME.pattern, team) and len(team) <= MAX_NAME for team in teams):
-        return  # who means one that is wrong itself is not to blame
+        return  # the mistake is in the team's name
     there = [team_namespace(team) for team in teams]
     for index, entry in enumerate(cluster.kubernetes.access):
         for position, namespace in enumerate(entry.namespaces):
@@ -96,7 +96,7 @@ def namespaces_of_teams_exist(cluster: EksCluster) -> Iterator[Violation]:
 
 RULES = (
     control_plane_has_two_zones,
-    # Without ranges EKS opens it to the whole internet.
+    # Without ranges, EKS opens the endpoint to the whole internet.
     EksRule(
         _PATH,
         lambda cluster: (

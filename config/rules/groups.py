@@ -1,4 +1,4 @@
-"""Rules of instance groups under any scheduler, and of what needs continuous provisioning."""
+"""Rules for instance groups with any scheduler, and for features that need continuous provisioning."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ def names_are_distinct(cluster: Cluster) -> Iterator[Violation]:
 
 
 RULES = (
-    # SageMaker developer guide, "Customer managed AWS KMS key encryption for SageMaker HyperPod".
+    # Source: SageMaker developer guide, "Customer managed AWS KMS key encryption for SageMaker HyperPod".
     CommonRule(
         "continuous_provisioning",
         lambda cluster: cluster.storage.kms != "aws" and not cluster.continuous_provisioning,
         "HyperPod encrypts volumes with a key of yours (storage.kms) only with continuous provisioning",
         "set true, or storage.kms to aws",
     ),
-    # Otherwise a group has all its nodes or none, so there is nothing to accept.
+    # Without it a group has all its nodes or none, so a minimum has no effect.
     CommonGroupRule(
         "min_instances",
         lambda cluster, group: group.min_instances is not None and not cluster.continuous_provisioning,
         "without continuous provisioning a group starts with all its nodes or not at all",
         "remove it, or set continuous_provisioning to true",
     ),
-    # SageMaker developer guide, "Spot instances in Amazon SageMaker HyperPod": it works with that mode. All
-    # or nothing would fail the whole cluster whenever spot capacity is short.
+    # Spot works only with that mode (SageMaker developer guide, "Spot instances in Amazon SageMaker
+    # HyperPod"). Without it, the whole cluster would fail whenever spot capacity is short.
     CommonGroupRule(
         "capacity",
         lambda cluster, group: group.capacity == "spot" and not cluster.continuous_provisioning,

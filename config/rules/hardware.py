@@ -1,4 +1,4 @@
-"""What a group asks of its instance type."""
+"""Rules for the features that a group uses of its instance type."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _PLANNED = sorted(name for name, instance in INSTANCE_TYPES.items() if instance.
 
 
 def health_checks_fit_the_type(cluster: Cluster) -> Iterator[Violation]:
-    """SageMaker developer guide, "Deep health checks": on accelerated nodes only.
+    """Allow health checks on accelerated nodes only (SageMaker developer guide, "Deep health checks").
 
-    Connectivity is tested by collectives between nodes.
+    The connectivity check runs collectives between nodes.
     """
     for group in cluster.instance_groups:
         checks, instance = group.deep_health_checks, _hardware(group)

@@ -1,6 +1,7 @@
-"""What Kubernetes, its pods and Karpenter ask of nodes, storage and network.
+"""Requirements of Kubernetes, its pods and Karpenter for nodes, storage and network.
 
-Karpenter: SageMaker developer guide, "Autoscaling on SageMaker HyperPod EKS" and "Create a NodeClass".
+Source for Karpenter: SageMaker developer guide, "Autoscaling on SageMaker HyperPod EKS" and "Create a
+NodeClass".
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from config.rules.rule import EksGroupRule, EksRule, group_path, has_closed_netw
 from config.text_forms import LABEL_KEY
 
 _MAX_DOMAIN = 253
-"""Characters of a DNS name, as before a key's slash (Kubernetes documentation, "Labels and Selectors")."""
+"""Most characters of a DNS name before a key's slash (Kubernetes documentation, "Labels and Selectors")."""
 MAX_SCALED_GROUPS = 10
-"""Of a NodeClass of Karpenter."""
-# Kubernetes's own, and those that HyperPod and EKS set themselves.
+"""Most groups per Karpenter NodeClass."""
+# Domains of Kubernetes, and domains that HyperPod and EKS set themselves.
 _RESERVED_DOMAINS = ("kubernetes.io", "k8s.io", "k8s.aws", "amazonaws.com")
 
 
@@ -59,7 +60,7 @@ def keys_are_free(cluster: EksCluster) -> Iterator[Violation]:
 
 
 def taints_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
-    """Kubernetes takes no two taints of the same key and effect on a node."""
+    """Require distinct pairs of key and effect, because Kubernetes rejects duplicates on a node."""
     for group in cluster.instance_groups:
         seen = set()
         for index, taint in enumerate(group.taints):
@@ -95,7 +96,7 @@ RULES = (
     label_keys_have_their_form,
     keys_are_free,
     taints_are_distinct,
-    # CoreDNS, certificates, operators and controllers: without them nothing else is placed or started.
+    # Nothing else is placed or started without CoreDNS, certificates, operators and controllers.
     EksRule(
         "instance_groups",
         lambda cluster: not lasting_groups(cluster),
@@ -109,7 +110,8 @@ RULES = (
         "image_id says already that the image is {group.image_id}",
         "remove one of the two",
     ),
-    # CloudFormation schema of AWS::SageMaker::Cluster, ``ImageReleaseVersion``: patches go past it.
+    # Patches go beyond this version (CloudFormation schema of AWS::SageMaker::Cluster,
+    # ``ImageReleaseVersion``).
     EksGroupRule(
         "auto_patch",
         lambda _, group: group.image_release_version and group.auto_patch != "none",
@@ -122,7 +124,7 @@ RULES = (
         "pods have no home directories; with scheduler: eks they see the Lustre file system",
         "remove it, and keep files below storage.lustre.mount_path",
     ),
-    # Operators and plugins are images of registries to which no interface endpoint leads.
+    # Images of operators and plugins are in registries without interface endpoints.
     EksRule(
         "network.internet",
         has_closed_network,

@@ -17,9 +17,9 @@ REGIONS = frozenset(
         *("eu-west-1", "eu-west-2", "us-east-1", "us-east-2", "us-west-2"),
     }
 )
-"""With AWS::Grafana::Workspace in CloudFormation's registry."""
+"""Regions with AWS::Grafana::Workspace in CloudFormation's registry."""
 _GRAFANA = "observability.grafana"
-# ResourceId of identitystore, with the kind before it, which Grafana wants to know as well.
+# ResourceId of identitystore after its kind, which Grafana also needs.
 _IDENTITY = re.compile(r"(user|group)/([0-9a-f]{10}-)?[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _ROLES = ("admins", "editors", "viewers")
 
@@ -95,8 +95,8 @@ RULES = (
         f"CloudFormation makes MLflow apps in {', '.join(sorted(APP_REGIONS))}",
         "set tracking_server, which every region has and which bills by the hour",
     ),
-    # Apps answer at an address of their own, mlflow.sagemaker.<region>.app.aws (sagemaker-mlflow 0.5.0), for
-    # which PrivateLink has no service.
+    # Apps have an address of their own, mlflow.sagemaker.<region>.app.aws (sagemaker-mlflow 0.5.0), for which
+    # PrivateLink has no service.
     CommonRule(
         "mlflow.kind",
         lambda cluster: _is_app(cluster) and has_closed_network(cluster),

@@ -1,4 +1,4 @@
-"""Rules for the region and its zones, and for names that its services do not accept."""
+"""Rules for the region, its zones, and names that its services reject."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from config.rules.rule import CommonGroupRule, CommonRule, group_path, has_close
 
 
 def region_is_supported(cluster: Cluster) -> Iterator[Violation]:
-    """Another region is another place and price: none is proposed but where one letter is wrong."""
+    """Suggest one region only if a single letter is wrong, because each has a different place and price."""
     if cluster.region in ZONE_ID_PREFIXES:
         return
     area = [region for region in ZONE_ID_PREFIXES if region[:3] == cluster.region[:3]]
@@ -47,7 +47,7 @@ def zones_lie_in_the_region(cluster: Cluster) -> Iterator[Violation]:
 
 
 def _one_letter_apart(one: str, other: str) -> bool:
-    """Whether a letter that is changed, missing or too much makes the one of the other."""
+    """Return whether one changed, missing or additional letter turns one text into the other."""
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
     start = sum(1 for _ in same)
     return (
@@ -78,7 +78,9 @@ def zones_are_distinct(cluster: Cluster) -> Iterator[Violation]:
 
 
 def accelerated_groups_are_beside_the_file_system(cluster: Cluster) -> Iterator[Violation]:
-    """EC2 user guide, "EFA limitations": EFA traffic does not cross zones, to other nodes or to Lustre."""
+    """Require one zone: EFA traffic to nodes and Lustre does not cross zones (EC2 user guide, "EFA
+    limitations").
+    """
     zones = zone_ids(cluster)
     for group in cluster.instance_groups:
         instance = INSTANCE_TYPES.get(group.instance_type)
@@ -102,7 +104,7 @@ RULES = (
         "a key encrypts in its own region only, and the cluster is in {cluster.region}",
         "set the ARN of a key in {cluster.region}, or create",
     ),
-    # The cluster has an SSM document of its name; SSM's CreateDocument reserves these beginnings.
+    # The cluster has an SSM document with its name, and SSM's CreateDocument reserves these prefixes.
     CommonRule(
         "name",
         lambda cluster: cluster.name.startswith(("aws", "amazon", "amzn")),

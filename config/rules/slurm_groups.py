@@ -1,4 +1,4 @@
-"""Which instance groups a Slurm cluster consists of, and what their roles allow."""
+"""Rules for the instance groups of a Slurm cluster and their roles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def one_controller(cluster: SlurmCluster) -> Iterator[Violation]:
 
 
 def login_nodes(cluster: SlurmCluster) -> Iterator[Violation]:
-    """A cluster with a login group is not in service before one of its nodes is."""
+    """Require a login node in a login group, because the cluster is not in service without one."""
     groups = _with_role(cluster, "login")
     if len(groups) > 1:
         yield Violation(
@@ -42,14 +42,16 @@ def login_nodes(cluster: SlurmCluster) -> Iterator[Violation]:
 
 
 def partitions_belong_to_workers(cluster: SlurmCluster) -> Iterator[Violation]:
-    """Worker groups may share one: Slurm's nodes of a partition need not be alike."""
+    """Require a partition of workers only. Groups may share one, because its nodes may have different
+    types.
+    """
     for group in cluster.instance_groups:
         path = group_path(group, "partition")
         if group.role == "worker" and group.partition is None:
             yield Violation(path, None, "a worker group belongs to a partition", "set its name, as gpu")
         if group.role != "worker" and group.partition is not None:
             yield Violation(path, group.partition, "only worker groups have one", "remove it")
-        # slurm.conf: PartitionName=DEFAULT sets what later lines start from, and makes no partition.
+        # In slurm.conf, PartitionName=DEFAULT sets the defaults of later lines and creates no partition.
         if group.partition and group.partition.lower() == "default":
             yield Violation(path, group.partition, "Slurm keeps that name to itself", "set another, as gpu")
 
@@ -68,7 +70,7 @@ def _listed(groups: list[SlurmInstanceGroup], role: str) -> str:
 
 
 RULES = (
-    # `make connect NODE=head` means the login node or the controller.
+    # In `make connect NODE=head`, head is the login node or the controller.
     SlurmGroupRule(
         "name",
         lambda _, group: group.name == "head",
@@ -104,7 +106,7 @@ RULES = (
         lambda _, group: f"the controller runs no jobs, so its {_accelerator(group)} would be idle",
         "set a type without accelerators, as ml.m5.12xlarge",
     ),
-    # SageMaker developer guide, "Deep health checks" of Slurm clusters.
+    # Source: SageMaker developer guide, "Deep health checks" of Slurm clusters.
     SlurmGroupRule(
         "deep_health_checks",
         lambda _, group: group.role != "worker" and group.deep_health_checks,

@@ -1,4 +1,4 @@
-"""What SageMaker Studio needs of the rest of the file."""
+"""Rules between SageMaker Studio and the rest of the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What teams may be promised, and in which words."""
+"""Rules for teams, quotas and priority classes of task governance."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def quotas_have_one_measure(cluster: EksCluster) -> Iterator[Violation]:
 def quotas_are_of_types_that_are_there(cluster: EksCluster) -> Iterator[Violation]:
     types = list(dict.fromkeys(group.instance_type for group in cluster.instance_groups))
     if not all(name in INSTANCE_TYPES for name in types):
-        return  # a wrong type is told at its group
+        return  # a wrong type is reported at its group
     for path, quota in _quotas(cluster):
         instance = INSTANCE_TYPES.get(quota.instance_type)
         if quota.instance_type not in types:
@@ -65,7 +65,7 @@ def quotas_name_each_type_once(cluster: EksCluster) -> Iterator[Violation]:
 
 
 def quotas_fit_into_the_cluster(cluster: EksCluster) -> Iterator[Violation]:
-    """A quota is a promise: together they are kept only if the nodes suffice."""
+    """Require enough nodes for all quotas together, because each quota is guaranteed."""
     there: Counter[str] = Counter()
     for group in cluster.instance_groups:
         there[group.instance_type] += max(group.num_instances, group.max_instances or 0)
@@ -114,7 +114,7 @@ def _quotas(cluster: EksCluster) -> Iterator[tuple[str, Quota]]:
 
 
 def _accelerators_or_instances(quota: Quota) -> int:
-    """Accelerators, all of each instance; of a type without any, instances."""
+    """Return the quota in accelerators, or in instances for a type without accelerators."""
     per_instance = INSTANCE_TYPES[quota.instance_type].num_accelerators
     if not per_instance:
         return quota.num_instances or 0

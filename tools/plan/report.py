@@ -1,6 +1,6 @@
 """Report of a plan, with changes for a run that does not fit.
 
-CO2 follows from the grid of the region (location-based), whatever power AWS buys for it.
+CO2 is computed from the region's grid (location-based), independent of the power that AWS buys.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from tools.plan.speed import Speed, residues_of
 from workloads.run_file import RunFile
 
 BOARD_WATTS = {"A10G": 300, "L4": 72, "L40S": 350, "A100": 400, "H100": 700, "H200": 700, "B200": 1000}
-"""Of a GPU at full load: NVIDIA's data sheets."""
+"""Power of a GPU at full load, from NVIDIA's data sheets."""
 HOST_FACTOR = 10.2 / (8 * 0.7)
-"""Node over its GPUs: a DGX H100 draws at most 10.2 kW (NVIDIA's data sheet)."""
+"""Power of a node divided by that of its GPUs; a DGX H100 draws at most 10.2 kW (NVIDIA's data sheet)."""
 POWER_USAGE_EFFECTIVENESS = 1.135
-"""Of AWS's data centres, as the Cloud Carbon Footprint project takes it (package @cloud-carbon-footprint/aws
-0.15.0)."""
+"""Power usage effectiveness of AWS's data centers in the Cloud Carbon Footprint project (package
+@cloud-carbon-footprint/aws 0.15.0)."""
 GRID_FILE = Path(__file__).with_name("grid_carbon.csv")
 MIB, GIB = 2**20, 2**30
 SECONDS_PER_HOUR = 3600
 TIME_UNITS = (("days", 24), ("hours", 1), ("minutes", 1 / 60), ("seconds", 1 / SECONDS_PER_HOUR))
-"""Units of a run's time with their hours; the largest that the time has two of is printed."""
+"""Units of a run's time, with their length in hours. The report uses the largest unit of which there are
+two."""
 Changes = dict[str, Any]
 """Values of the run file's settings, by ``section.field``."""
 
@@ -110,7 +111,7 @@ def checkpoint_lines(layout: Layout, found: Checkpoints, seconds_per_step: float
 def time_and_money(
     cluster: AnyCluster, place: Place, hours_low: float, hours_high: float, *, co2: bool
 ) -> list[str]:
-    """``hours_low`` of the faster speed."""
+    """Return lines about time, cost and emissions; ``hours_low`` belongs to the higher speed."""
     prices = load_prices(cluster.region)
     bill = make_bill(cluster_items(cluster, Usage()), prices)
     hourly = hourly_usd(bill.monthly_usd)
@@ -122,7 +123,7 @@ def time_and_money(
     ]
     if nodes:
         usd = nodes.usd * place.num_nodes
-        # Nodes that Karpenter adds are not in the bill.
+        # The bill does not include nodes that Karpenter adds.
         hourly += nodes.usd * max(0, place.num_nodes - place.group.num_instances)
         whole = _money(hourly * hours_low, hourly * hours_high)
         lines.append(
@@ -144,12 +145,12 @@ def time_and_money(
 
 
 def _kind(place: Place) -> str:
-    """What a process has one of."""
+    """Return the kind of device of one process."""
     return "NeuronCore" if place.hardware.is_neuron else "GPU"
 
 
 def _span(low: float, high: float, unit: str = "") -> str:
-    """Both ends to three digits, or one if they look the same."""
+    """Return both ends of a range with three digits, or one value if they look the same."""
     first, second = (
         f"{value:,.0f}{unit}" if value >= 100 else f"{value:g}{unit}"
         for value in (_rounded(low, 3), _rounded(high, 3))
@@ -176,7 +177,7 @@ def _rounded(value: float, digits: int) -> float:
 
 
 def grid_grams_per_kwh(region: str) -> float:
-    """Grams of CO2 equivalents of a kilowatt hour.
+    """Return the grams of CO2 equivalents per kilowatt hour.
 
     Raises:
         ValueError: for a region without a figure.
@@ -191,7 +192,7 @@ def grid_grams_per_kwh(region: str) -> float:
 
 
 def energy_kwh(gpu: str, world_size: int, hours: float) -> float:
-    """Of the nodes at full load, cooling included.
+    """Return the energy of the nodes at full load, including cooling.
 
     Raises:
         ValueError: for an accelerator whose power is not published.
@@ -202,11 +203,13 @@ def energy_kwh(gpu: str, world_size: int, hours: float) -> float:
 
 
 def remedies(layout: Layout, usable_bytes: float) -> list[str]:
-    """Changes as ARGS of make with which the run fits, the least of each kind; empty if none does."""
+    """Return the smallest changes of each kind, as ARGS of make, with which the run fits; empty if none
+    does.
+    """
     found: list[Changes] = []
     for setting in _settings(layout):
         if any(changes.items() <= setting.items() for changes in found):
-            continue  # less is enough
+            continue  # a smaller change is enough
         packs: list[Changes] = [{"train.tokens_per_pack": size} for size in _smaller_packs(layout.config)]
         for pack in ({}, *packs):
             if memory(_changed(layout, setting | pack)).total <= usable_bytes:
@@ -225,12 +228,12 @@ def _changed(layout: Layout, changes: Changes) -> Layout:
 
 
 def _settings(layout: Layout) -> list[Changes]:
-    """What can be switched on beside smaller packs, nothing first."""
+    """Return settings that can be combined with smaller packs; the first is empty."""
     config = layout.config
     settings: list[Changes] = [{}]
     if not config.train.activation_checkpointing:
         settings.append({"train.activation_checkpointing": True})
-    # Adapters leave little to shard, and NeuronCores have copies alone.
+    # Adapters leave little to shard, and NeuronCores support only full copies of the model.
     can_shard = layout.world_size > 1 and config.lora is None and layout.attention != "window"
     if config.parallel.mode == "ddp" and can_shard:
         settings += [{**setting, "parallel.mode": "fsdp"} for setting in settings]
@@ -238,7 +241,9 @@ def _settings(layout: Layout) -> list[Changes]:
 
 
 def _smaller_packs(config: RunFile) -> list[int]:
-    """Halves, quarters, ... that still hold the longest protein; steps stay as large as they are."""
+    """Return halves, quarters, ... of the pack that still hold the longest protein; step sizes do not
+    change.
+    """
     least, sizes = config.model.max_residues + 2, []
     tokens = config.train.tokens_per_pack
     while tokens % 2 == 0 and tokens // 2 >= least:

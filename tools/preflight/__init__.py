@@ -1,6 +1,6 @@
-"""Live checks before money is spent. They read, and change nothing.
+"""Read-only checks of an AWS account before a deployment.
 
-``run_checks`` runs them all; each is a function of the account and the cluster that yields findings.
+``run_checks`` runs all checks. Each check is a function of the account and the cluster that yields findings.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tools.preflight.read_only_aws import PermissionMissing, ReadOnlyAws
 
 Check = Callable[[ReadOnlyAws, Cluster], Iterator[Finding]]
 OwnCheck = Callable[[ReadOnlyAws, Any], Iterator[Finding]]
-"""Of one scheduler's clusters."""
+"""Check for clusters of one scheduler."""
 
 CHECKS: dict[str, Check] = {
     "region": account.check_region,
@@ -74,7 +74,7 @@ CHECKS: dict[str, Check] = {
     "sign-in of Studio": sagemaker_services.check_sign_in,
     "trail for Studio": sagemaker_services.check_trail,
 }
-"""In the order of the report. Each runs whatever the others found."""
+"""Checks in the order of the report. Each runs independently of the others' findings."""
 
 SLURM_CHECKS: dict[str, OwnCheck] = {
     "name of the shell document": names.check_document,
@@ -99,7 +99,7 @@ def _eks_checks(planned: Planned) -> dict[str, OwnCheck]:
 
 
 def run_checks(aws: ReadOnlyAws, cluster: AnyCluster) -> Iterator[Finding]:
-    """Yield findings as they come; only missing credentials end the run early."""
+    """Yield findings as they appear; only missing or expired credentials end the run early."""
     credentials = list(account.check_credentials(aws, cluster))
     yield from credentials
     if credentials[0].level == "FAIL":

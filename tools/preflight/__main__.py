@@ -1,6 +1,6 @@
-"""``python -m tools.preflight --cluster FILE``: exit status 1 if anything would fail.
+"""Check that a cluster can be deployed: ``python -m tools.preflight --cluster FILE``.
 
-Exit status 3 if nothing that was checked would fail, but something could not be checked.
+The exit status is 1 if the deployment would fail. It is 3 if no check failed, but some could not be made.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
 
 NOT_CHECKED = 3
-"""Exit status; 2 is that of wrong usage."""
+"""Exit status; 2 is for wrong usage."""
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Whose credentials these are, and whether the account can take a CDK deployment in the region."""
+"""Checks of the credentials, and of the account's readiness for CDK deployments in the region."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from tools.preflight.stacks import is_deployed
 
 CDK_SETTINGS = Path(__file__).parents[2] / "cdk.json"
 QUALIFIER = "@aws-cdk/core:bootstrapQualifier"
-"""In the context of cdk.json, for accounts that were bootstrapped with another than the CDK's own."""
+"""Context key in cdk.json for accounts that were bootstrapped with another qualifier than the CDK's
+default."""
 
 MIN_BOOTSTRAP_VERSION = 6
-"""What stacks with assets require (DefaultStackSynthesizer in aws-cdk-lib); `cdk deploy` checks the same."""
+"""Version that stacks with assets require (DefaultStackSynthesizer in aws-cdk-lib); `cdk deploy` checks it
+too."""
 
 
 MOST_ROLES = {"slurm": 25, "eks": 45}
-"""Of all stacks of a cluster with everything that a file can ask for."""
+"""Roles of all stacks of a cluster that uses every option of a cluster file."""
 
 
 def check_credentials(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -57,7 +59,7 @@ def check_region(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 def check_bootstrap(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     qualifier = json.loads(CDK_SETTINGS.read_text())["context"].get(QUALIFIER, "hnb659fds")
     command = "make bootstrap CLUSTER=<this file>"
-    # Which `cdk bootstrap` writes.
+    # `cdk bootstrap` writes this parameter.
     found = if_present(aws.call, "ssm", "get_parameter", Name=f"/cdk-bootstrap/{qualifier}/version")
     if found is None:
         yield fail(
@@ -76,7 +78,7 @@ def check_bootstrap(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 
 def check_roles(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """A warning, as how many there will be is known at synthesis alone."""
+    """Warn if the quota may be too low; the exact number of roles is known only after synthesis."""
     if is_deployed(aws, cluster, "hyperpod"):
         return
     summary = aws.call("iam", "get_account_summary")["SummaryMap"]

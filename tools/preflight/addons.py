@@ -1,4 +1,4 @@
-"""EKS's add-ons: whether the region offers their versions, and these take their configurations."""
+"""Checks that the region offers the versions of EKS add-ons, and that these accept their configurations."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 
 TABLE = "config/facts/addons.py"
 NUM_SHOWN = 5
-"""Offered versions, or mistakes, in a message."""
-# EC2's names of architectures, by EKS's.
+"""Most versions or mistakes that a message lists."""
+# EKS's names of architectures, by EC2's names.
 _ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
 
 
@@ -39,7 +39,7 @@ def check_addons(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Ite
 
 
 def _offered(aws: ReadOnlyAws, cluster: EksCluster, addon: Addon) -> list[dict[str, Any]]:
-    """Versions for the cluster's Kubernetes in the region, as EKS lists them: the newest first."""
+    """Return the versions for the cluster's Kubernetes in the region, newest first as in EKS's list."""
     addons = if_present(
         aws.items,
         *("eks", "describe_addon_versions", "addons"),
@@ -97,7 +97,7 @@ def _configuration(subject: str, aws: ReadOnlyAws, addon: Addon, found: dict[str
             "eks", "describe_addon_configuration", addonName=addon.name, addonVersion=addon.version
         )
     except ClientError as error:
-        # The version is there: what is refused is the question for a configuration, of which it has none.
+        # The version exists but has no configuration, so EKS rejects this request.
         if not (is_absent(error) or error_code(error) == "InvalidParameterException"):
             raise
         answer = {}
@@ -125,7 +125,7 @@ def _configuration(subject: str, aws: ReadOnlyAws, addon: Addon, found: dict[str
 
 
 def _is_later(error: ValidationError) -> bool:
-    """Of a text of which only a part is known."""
+    """Return whether the error concerns a string that is only partly known before deployment."""
     return isinstance(error.instance, str) and LATER in error.instance
 
 

@@ -1,6 +1,6 @@
-"""Capacity for the groups: availability zones, EC2's offers in them, and training plans.
+"""Checks of capacity for the groups: availability zones, EC2's offers in them, and training plans.
 
-Training plans are reserved capacity, which has a type, a zone, a number and dates.
+A training plan is reserved capacity with a type, a zone, a number of instances and dates.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 
 TARGET = "hyperpod-cluster"
-"""A plan is bought for HyperPod or for training jobs, and cannot be changed."""
+"""Target of a plan for HyperPod. A plan is bought for HyperPod or for training jobs, and this cannot
+change."""
 ENDS_SOON = timedelta(days=2)
 
 
@@ -35,7 +36,7 @@ def check_zones(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 
 def check_offers(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """EC2's offers stand in for HyperPod's, which cannot be asked for."""
+    """Check EC2's offers, because no API returns HyperPod's."""
     types = sorted({group.instance_type.removeprefix("ml.") for group in cluster.instance_groups})
     offers = aws.items(
         "ec2",

@@ -1,6 +1,6 @@
-"""Instance types that HyperPod's chart, as it was fetched, knows of.
+"""Check that the fetched HyperPod chart supports the file's instance types.
 
-Its Neuron plugin and its health monitoring have lists of types of their own, which no value changes.
+The chart's Neuron plugin and health monitoring have their own lists of types, which no chart value changes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 
 SUBJECT = "HyperPod's chart"
 NEURON, HEALTH = "neuron-device-plugin", "health-monitoring-agent"
-"""Begin the names of its DaemonSets."""
+"""Prefixes of the names of the chart's DaemonSets."""
 NEWER = "take a newer chart (docs/charts.md), or another instance type"
 
 
 def check_types(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     try:
         folder = chart_folder("hyperpod")
-    except ValueError:  # of which the synthesis tells
+    except ValueError:  # the synthesis check reports it
         return
     helm = find_program("helm", CACHE)
     if helm is None:
@@ -66,7 +66,10 @@ def _is_on(name: str, prefix: str, daemons: list[dict[str, Any]]) -> bool:
 
 
 def _admits(daemon_set: dict[str, Any], name: str) -> bool:
-    """Whether one of the affinity's terms has the type, or no word about types; without terms, all are in."""
+    """Return whether a term of the affinity includes the type or does not restrict types.
+
+    Without terms, all types are admitted.
+    """
     affinity = daemon_set["spec"]["template"]["spec"].get("affinity", {}).get("nodeAffinity", {})
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
     terms = required.get("nodeSelectorTerms", [{}])

@@ -1,4 +1,4 @@
-"""A VPC that is given: whether what the file says about it is so, and how its subnets reach S3 and AWS."""
+"""Checks of an existing VPC: the file's values, and its subnets' access to S3 and other AWS services."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _check_subnet(
 
 
 def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Each subnet's route table: is it that subnet's, where does it lead, and how does S3 go."""
+    """Check that each route table belongs to its subnet, and check its default route and its path to S3."""
     network = cluster.network
     if not isinstance(network, ExistingVpc):
         return
@@ -128,7 +128,7 @@ def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 
 def check_endpoints(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Interface endpoints: none missing without a way out, none there twice."""
+    """Check that no interface endpoint is missing in a closed VPC, and that none would exist twice."""
     network = cluster.network
     if not isinstance(network, ExistingVpc) or is_deployed(aws, cluster, "network"):
         return

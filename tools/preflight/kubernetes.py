@@ -1,4 +1,4 @@
-"""EKS's control plane: its version, who may use it, and what it takes from the account."""
+"""Checks of the EKS control plane: its version, its access entries, and the quota of clusters."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tools.preflight.service_quotas import Quota, judge_quota
 from tools.preflight.stacks import is_deployed
 
 CLUSTERS = Quota("eks", "Amazon Elastic Kubernetes Service (Amazon EKS)", "Clusters")
-"""The quota of clusters in a region (AWS General Reference, "Amazon EKS endpoints and quotas")."""
+"""Quota of clusters per region (AWS General Reference, "Amazon EKS endpoints and quotas")."""
 
 
 def check_synthesis(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
-    """A deployment would make the other stacks, which bill, and stop there."""
+    """Check the synthesis, because a failure would leave only the other stacks, which bill."""
     for error in planned.errors:
         yield fail("synthesis", error, "mend that first; `make synth` shows it too")
     if not planned.errors:
@@ -59,7 +59,7 @@ def check_version(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
 
 
 def _upgrade(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
-    """EKS goes up by one minor version at a time, and never down."""
+    """Check the upgrade of a deployed cluster: EKS raises one minor version at a time and never lowers it."""
     if not is_deployed(aws, cluster, "hyperpod"):
         return
     found = if_present(aws.call, "eks", "describe_cluster", name=kubernetes_cluster(cluster))
@@ -87,7 +87,7 @@ def check_cluster_quota(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Findi
 
 
 def check_access(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
-    """EKS refuses an access entry of a role or user that does not exist, an hour into the deployment."""
+    """Check that the roles and users exist; otherwise EKS rejects the entry an hour into the deployment."""
     if not cluster.kubernetes.access:
         yield warn(
             "kubernetes.access",

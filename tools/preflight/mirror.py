@@ -1,4 +1,4 @@
-"""Copies of what nodes would fetch from the internet, in this cluster's bucket and image repository."""
+"""Check of the copies of internet downloads in this cluster's bucket and image repository."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ SUBJECT = "copies of downloads"
 
 
 def check_mirror(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
-    """Nodes that do not find them fail, which is seen only when the cluster has been waited for."""
+    """Check that all copies exist; without them nodes fail, which shows only after the wait for the
+    cluster.
+    """
     if cluster.node_setup.downloads == "internet" or not cluster.prometheus:
         return
     if not is_deployed(aws, cluster, "storage"):

@@ -1,4 +1,4 @@
-"""Resources of the account that the file names by their ids: machine images and a KMS key."""
+"""Checks of resources whose ids are in the file: machine images and a KMS key."""
 
 from __future__ import annotations
 

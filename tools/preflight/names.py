@@ -1,4 +1,4 @@
-"""Names that the deployment will claim: free, or this cluster's own already."""
+"""Checks that names for the deployment are free or already belong to this cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ DELETE_CLUSTER = "change `name`, or delete that cluster if nobody needs it"
 def _judge(
     aws: ReadOnlyAws, cluster: Cluster, subject: str, found: object, stack: Stack, action: str
 ) -> Finding:
-    """``found`` is what has the name now; ``stack`` is what it belongs to if it is this cluster's own."""
+    """Return a finding about a name. ``found`` is the resource that has it, or None. ``stack`` contains the
+    resource if it is this cluster's own.
+    """
     if found is None:
         return ok(subject, "free")
     if is_deployed(aws, cluster, stack):
@@ -43,7 +45,7 @@ def check_cluster_name(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 
 def check_bucket(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Buckets outlive a teardown that retains them; the one with a fixed name then stands in the way."""
+    """Check the bucket with a fixed name, which a teardown may have retained."""
     bucket = artifact_bucket(cluster, aws.account)
     found = if_present(aws.call, "s3", "head_bucket", Bucket=bucket)
     action = (
@@ -84,7 +86,9 @@ def check_node_log_group(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Fi
 
 
 def check_planned_log_groups(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
-    """Of the control plane and of pods: EKS and agents may have made them in an earlier cluster's time."""
+    """Check log groups of the control plane and of pods, which EKS and agents may have created for an earlier
+    cluster.
+    """
     for name in planned.log_groups:
         yield _log_group(aws, cluster, name, "hyperpod")
 

@@ -1,4 +1,4 @@
-"""What dashboards and alerts take from the account, and how people sign in."""
+"""Checks of the quotas for dashboards and alerts, and of the sign-in to Grafana."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tools.preflight.stacks import is_deployed
 
 METRICS_QUOTA = Quota("aps", "Amazon Managed Service for Prometheus", "Workspaces per region per account")
 GRAFANA_QUOTA = Quota("grafana", "Amazon Managed Grafana", "Number of workspaces")
-"""The quotas of both services (their user guides, "Quotas")."""
+"""Quotas of both services (their user guides, "Quotas")."""
 METADATA = "{urn:oasis:names:tc:SAML:2.0:metadata}EntityDescriptor"
 METADATA_SECONDS = 10
 METADATA_BYTES = 1_000_000
@@ -36,7 +36,7 @@ def check_grafana_quota(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]
 
 
 def check_grafana_version(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Of new workspaces: the service takes up versions, and gives them up."""
+    """Check that new workspaces may have our version, because the service adds and removes versions."""
     if not cluster.grafana or is_deployed(aws, cluster, "observability"):
         return
     versions = aws.items("grafana", "list_versions", "grafanaVersions")
@@ -53,7 +53,7 @@ def check_grafana_version(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
 
 
 def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """The instance may be the organization's, and in another region; then people are not looked up."""
+    """Check Identity Center and its people. People are not looked up in an instance in another region."""
     grafana = cluster.grafana
     if not grafana or grafana.sign_in != "identity_center":
         return
@@ -87,13 +87,13 @@ def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
 
 
 def active_instances(aws: ReadOnlyAws, **scope: str) -> list[dict[str, Any]]:
-    """Instances of IAM Identity Center."""
+    """Return the active instances of IAM Identity Center."""
     found = aws.items("sso-admin", "list_instances", "Instances", **scope)
     return [instance for instance in found if instance.get("Status", "ACTIVE") == "ACTIVE"]
 
 
 def check_saml(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Whether the identity provider's metadata are where the file says; Grafana reads them from there."""
+    """Check that the file's URL returns the identity provider's metadata, which Grafana reads."""
     grafana = cluster.grafana
     if not grafana or not grafana.saml:
         return
@@ -103,7 +103,7 @@ def check_saml(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     except ElementTree.ParseError as error:
         yield fail("Grafana, SAML", f"{url} is no XML ({error})", "set saml.metadata_url to the metadata")
     except (OSError, ValueError) as error:
-        # It may be reached from elsewhere.
+        # Grafana may still be able to reach it.
         yield warn(
             "Grafana, SAML",
             f"{url} cannot be read from here: {error}",

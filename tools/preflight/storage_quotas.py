@@ -1,4 +1,4 @@
-"""Quotas of the storage stack: FSx's for its file systems, RDS's for the database of Slurm's accounting."""
+"""Checks of the storage stack's quotas: FSx's for file systems, and RDS's for Slurm's accounting database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DATABASE_QUOTAS = {
     "DBSubnetGroups": "DB subnet groups",
     "DBParameterGroups": "Parameter groups",
 }
-"""Names in Service Quotas, by those in RDS's own answer, which has values and use."""
+"""Names in Service Quotas, by the names in RDS's response, which has values and use."""
 SERVICE = "Amazon FSx"
 LUSTRE_SYSTEMS = Quota("fsx", SERVICE, "Lustre Persistent_2 file systems", "L-FD6F2F22")
 LUSTRE_CAPACITY = Quota("fsx", SERVICE, "Lustre Persistent_2 storage capacity", "L-8F1B9C74")
@@ -54,12 +54,12 @@ def check_storage_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
 
 
 def _tag_of_the_stack(cluster: Cluster) -> dict[str, str]:
-    """Tag by which resources are known for this cluster's own."""
+    """Return the tag of resources that belong to this cluster's storage stack."""
     return {"Key": "aws:cloudformation:stack-name", "Value": stack_names(cluster).storage}
 
 
 def check_database_quotas(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
-    """Nothing once it is there; it may be added to a cluster that is."""
+    """Check RDS's quotas if the database does not exist yet; it may be added to an existing cluster."""
     database = cluster.accounting_database
     databases = aws.items("rds", "describe_db_instances", "DBInstances") if database else []
     own = _tag_of_the_stack(cluster)

@@ -1,4 +1,4 @@
-"""Every wrong cluster file of ``bad_clusters`` is refused with exactly the errors written there.
+"""Every invalid cluster file of ``bad_clusters`` is rejected with exactly the listed errors.
 
 Each entry names a good file (``cluster_documents`` has them), what is changed in it by path, and the errors
 in the file's order.

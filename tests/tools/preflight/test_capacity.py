@@ -1,4 +1,4 @@
-"""Zones, offers of types, training plans, images, keys."""
+"""Preflight checks of zones, offers of types, training plans, images and keys."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -28,7 +28,7 @@ def reserved(**changes: Any) -> list[dict[str, Any]]:
     return [training_plan()["ReservedCapacitySummaries"][0] | changes]
 
 
-def test_a_plan_that_fits_is_in_order() -> None:
+def test_accepts_a_suitable_plan() -> None:
     aws = empty_account(P5)
     assert problems(aws, P5) == []
     messages = [finding.message for finding in findings(aws, P5) if finding.subject == PLAN]
@@ -73,13 +73,13 @@ def test_a_plan_that_fits_is_in_order() -> None:
         ),
     ],
 )
-def test_a_plan_that_does_not_fit(changes: dict[str, Any], level: str, message: str) -> None:
+def test_reports_an_unsuitable_plan(changes: dict[str, Any], level: str, message: str) -> None:
     ((found_level, _, found_message),) = with_plan(training_plan(**changes))
     assert found_level == level
     assert message in found_message
 
 
-def test_a_plan_that_is_not_there() -> None:
+def test_reports_a_missing_plan() -> None:
     ((level, _, message),) = with_plan(Refusal("ResourceNotFound"))
     assert (level, message) == ("FAIL", "there is no such plan in this account and us-east-1")
 
@@ -100,7 +100,7 @@ def only_in(aws: AnsweringAws, zone: str) -> None:
     aws.answer("ec2", "DescribeInstanceTypeOfferings", {"InstanceTypeOfferings": offers})
 
 
-def test_a_type_that_the_zone_does_not_have_names_those_that_have_it() -> None:
+def test_a_type_missing_from_the_zone_names_zones_that_have_it() -> None:
     aws = empty_account(SLURM)
     only_in(aws, OTHER_ZONE["us-west-2"])
     found = [problem for problem in problems(aws, SLURM) if problem[0] == "FAIL"]
@@ -109,14 +109,14 @@ def test_a_type_that_the_zone_does_not_have_names_those_that_have_it() -> None:
     assert found[1][2] == f"ml.g5.8xlarge is not offered in {asked}; it is in usw2-az9"
 
 
-def test_a_groups_own_zone_is_what_counts() -> None:
+def test_uses_the_group_s_own_zone() -> None:
     aws = empty_account(SLURM)
     only_in(aws, OTHER_ZONE["us-west-2"])
     cluster = with_group(SLURM, "workers", availability_zone_id=OTHER_ZONE["us-west-2"])
     assert [subject for _, subject, _ in problems(aws, cluster)] == ["offer controller"]
 
 
-def test_a_training_plan_knows_better_than_the_offers() -> None:
+def test_a_training_plan_takes_precedence_over_offers() -> None:
     aws = empty_account(P5)
     offers = [
         {"InstanceType": name, "Location": "use1-az6", "LocationType": "availability-zone-id"}
@@ -128,7 +128,7 @@ def test_a_training_plan_knows_better_than_the_offers() -> None:
     assert "no zone of us-east-1" in message
 
 
-def test_zones_that_are_not_there_or_impaired() -> None:
+def test_reports_missing_and_impaired_zones() -> None:
     aws = empty_account(P5)
     zones = [{"ZoneId": "use1-az6", "State": "impaired"}, {"ZoneId": "use1-az1", "State": "available"}]
     aws.answer("ec2", "DescribeAvailabilityZones", {"AvailabilityZones": zones})

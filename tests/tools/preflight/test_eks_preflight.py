@@ -1,4 +1,4 @@
-"""What preflight asks beyond the checks of every cluster, when the cluster is on EKS."""
+"""Preflight checks for clusters on EKS."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("approved")
 
 @pytest.mark.usefixtures("all_checks")
 @pytest.mark.parametrize("cluster", [EKS, P5], ids=["eks", "eks-p5"])
-def test_an_account_that_is_ready_has_nothing_to_fix(cluster: EksCluster) -> None:
+def test_a_ready_account_has_nothing_to_fix(cluster: EksCluster) -> None:
     aws = eks_account(cluster)
     found = findings(aws, cluster)
     assert [finding for finding in found if finding.level != "OK"] == []
@@ -84,7 +84,7 @@ def test_kubernetes_versions(versions: list[dict[str, Any]], level: str, message
 @pytest.mark.parametrize(
     ("there", "level"), [("1.33", None), ("1.34", None), ("1.35", "FAIL"), ("1.32", "FAIL")]
 )
-def test_a_cluster_goes_up_by_one_version(there: str, level: str | None) -> None:
+def test_a_cluster_can_only_be_raised_by_one_version(there: str, level: str | None) -> None:
     aws = eks_account()
     deployed_stacks(aws, STACKS)
     aws.answer("sagemaker", "DescribeCluster", cluster_description(EKS.name, []))
@@ -106,7 +106,7 @@ def test_a_cluster_goes_up_by_one_version(there: str, level: str | None) -> None
         ),
     ],
 )
-def test_who_may_use_it_exists(answer: Any, level: str, message: str) -> None:
+def test_principals_must_exist(answer: Any, level: str, message: str) -> None:
     aws = eks_account()
     aws.answer("iam", "GetRole", answer)
     assert problems(aws, EKS) == [(level, "role platform", message)]
@@ -124,7 +124,7 @@ def test_users_and_principals_of_other_accounts() -> None:
     assert "it is of account 210987654321" in message
 
 
-def test_a_file_that_lets_nobody_in_is_warned_of() -> None:
+def test_warns_of_a_file_without_access_entries() -> None:
     cluster = shipped_eks("eks")
     assert problems(eks_account(cluster), cluster) == [
         (
@@ -135,7 +135,7 @@ def test_a_file_that_lets_nobody_in_is_warned_of() -> None:
     ]
 
 
-def test_a_region_full_of_clusters_takes_no_other() -> None:
+def test_reports_a_region_without_room_for_another_cluster() -> None:
     aws = eks_account()
     aws.answer("eks", "ListClusters", {"clusters": ["one", "two"]})
     assert problems(aws, EKS) == [
@@ -143,7 +143,7 @@ def test_a_region_full_of_clusters_takes_no_other() -> None:
     ]
 
 
-def test_names_that_others_have() -> None:
+def test_reports_taken_names() -> None:
     aws = eks_account()
     aws.answer("eks", "DescribeCluster", {"cluster": {"name": EKS.name, "version": "1.34"}})
     log = f"/aws/eks/{EKS.name}/cluster"
@@ -162,7 +162,7 @@ def test_names_that_others_have() -> None:
     assert problems(aws, EKS) == []
 
 
-def test_what_karpenter_may_ask_for_beyond_the_quota_is_warned_of() -> None:
+def test_warns_if_karpenter_may_exceed_the_quota() -> None:
     cluster = with_group(EKS, "workers", num_instances=0, max_instances=5)
     cluster = cluster.model_copy(update={"autoscaling": "karpenter"})
     assert problems(eks_account(cluster), cluster) == [
@@ -197,10 +197,10 @@ def test_what_karpenter_may_ask_for_beyond_the_quota_is_warned_of() -> None:
         ),
     ],
 )
-def test_types_that_the_chart_knows(
+def test_types_that_the_chart_supports(
     instance_type: str, found: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the stand-in, which has some of the types that HyperPod's chart has."""
+    """The chart is a stand-in with some of the types of HyperPod's chart."""
     stand_ins = REPOSITORY / "tests" / "manifests" / "stand_ins"
     monkeypatch.setattr(chart_types, "chart_folder", partial(chart_folder, stand_ins=stand_ins))
     cluster = with_group(EKS, "workers", instance_type=instance_type)
@@ -223,7 +223,7 @@ def test_missing_permissions_are_named() -> None:
 def test_the_command_with_a_real_synthesis(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a machine without HyperPod's chart."""
+    """The machine has no HyperPod chart."""
     monkeypatch.undo()
     aws = eks_account(EKS)
     monkeypatch.setattr(command, "open_session", lambda region, profile: aws.session)

@@ -17,8 +17,7 @@ RESERVED_ADDRESSES = 5
 _EFA_GIB_PER_SERVER = {125: 38400, 250: 19200, 500: 9600, 1000: 4800}
 """GiB per server of an EFA-enabled file system, by its throughput in MB/s per TiB."""
 _GIB_PER_SERVER = 2400
-"""GiB per server without EFA. Both are from the FSx for Lustre user guide, "IP addresses for file
-systems"."""
+"""GiB per server without EFA. Source of both: FSx for Lustre user guide, "IP addresses for file systems"."""
 
 POD_ADDRESSES, FREE_POD_ADDRESSES = 28, 2
 """Addresses that the VPC CNI holds for pods on an EKS node, used or not, and how many of them at least stay
@@ -112,7 +111,5 @@ def node_interfaces(group: InstanceGroup) -> int:
 
 
 def _pod_interfaces(instance: InstanceType) -> int:
-    """Return the interfaces of the first card that hold the pods' addresses. The first address of each
-    interface is the node's.
-    """
+    """Return the first card's interfaces for pods' addresses; one address of each is the node's."""
     return ceil(POD_ADDRESSES / (instance.addresses_per_interface - 1))

@@ -38,8 +38,7 @@ class NewVpc(Section):
     """Zone ids (usw2-az2), because zone names differ between accounts. FSx, and all nodes whose group names
     no other zone, are in the first zone. Slurm's database and the EKS control plane need a second one."""
     private_prefix_length: Annotated[int, Field(ge=17, le=26)] = 18
-    """Prefix length of each zone's private subnet, which holds nodes and file systems; 18 has 16,379
-    addresses."""
+    """Prefix length of each zone's private subnet for nodes and file systems; 18 has 16,379 addresses."""
     internet: Literal["nat", "none"] = "nat"
     """How nodes reach the internet. ``none`` is a closed network with interface endpoints only."""
     interface_endpoints: bool = False
@@ -94,8 +93,7 @@ class InstanceGroup(Section):
     returns to its earlier state, which is no nodes for a new group. Null uses the available nodes and waits
     for the rest. Requires continuous provisioning."""
     availability_zone_id: AvailabilityZoneId | None = None
-    """Zone of the group. Null is the network's first zone, which has FSx; accelerated groups must stay
-    there."""
+    """Zone of the group. Null is the first zone, which has FSx and which accelerated groups require."""
     ebs_gib: Annotated[int, Field(ge=1, le=16384)] | None = 500
     """Size in GiB of the volume at /opt/sagemaker for containers and caches; null adds no volume. The service
     fixes the root volume at 100 GiB."""

@@ -12,9 +12,7 @@ IGNORED = ("__pycache__", "*.pyc")
 
 
 def content_hash(folder: Path, extra_files: Mapping[str, str]) -> str:
-    """Return 16 hex digits that depend only on relative paths and bytes, not on modes, times or disk
-    order.
-    """
+    """Return 16 hex digits that depend only on relative paths and bytes, not on modes, times or order."""
     files = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")

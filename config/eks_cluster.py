@@ -42,8 +42,7 @@ class EksInstanceGroup(InstanceGroup):
     )
     """Labels of every node of the group, including replaced nodes."""
     taints: Annotated[list[Taint], Field(max_length=50)] = Field(default=[])
-    """Taints of every node of the group. Kubernetes's own pods, such as CoreDNS, need nodes without
-    taints."""
+    """Taints of every node of the group. Kubernetes's own pods, such as CoreDNS, need untainted nodes."""
     image_release_version: Annotated[str, forms.field(forms.RELEASE_VERSION, max_length=64)] | None = None
     """Release of HyperPod's image; null is the current release."""
 

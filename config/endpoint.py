@@ -18,8 +18,7 @@ class Instances(Section):
     """Fewest instances. Two or more are spread over zones and survive the loss of one zone."""
     max: Annotated[int, Field(ge=1, le=1000)] = 4
     invocations_per_minute: Annotated[int, Field(ge=1)] = 600
-    """Requests per instance and minute that scaling aims for; set three quarters of the load test's
-    maximum."""
+    """Requests per instance and minute that scaling aims for: three quarters of a load test's maximum."""
     scale_out_seconds: Annotated[int, Field(ge=0, le=3600)] = 60
     """Pause after instances were added."""
     scale_in_seconds: Annotated[int, Field(ge=0, le=3600)] = 600
@@ -27,9 +26,7 @@ class Instances(Section):
 
 
 class EndpointVpc(Section):
-    """Private subnets of the instances' interfaces; they need access to S3, for example a gateway
-    endpoint.
-    """
+    """Private subnets of the instances' interfaces; they need access to S3 (gateway endpoint)."""
 
     vpc_id: Annotated[str, forms.field(forms.VPC_ID)]
     subnet_ids: Annotated[
@@ -47,8 +44,7 @@ class Capture(Section):
 
 class Alarms(Section):
     email: Annotated[str, forms.field(forms.EMAIL)] | None = None
-    """Address that receives alarms. With null the alarms still exist and roll back failed updates, but no one
-    is notified."""
+    """Address that receives alarms. Null notifies no one; alarms still roll back failed updates."""
     latency_seconds: Annotated[int, Field(ge=1, le=60)] = 10
     """Alarm threshold for the 95th percentile of the model's latency."""
 
@@ -96,16 +92,14 @@ class Endpoint(Section):
     """Model files (content of runs/<run>/model) as a folder or an archive; usually given at deployment with
     -c model=s3://... For EKS, a path on the cluster's file system, given with MODEL=/fsx/..."""
     instance_type: str
-    """Instance type, for example ml.g5.xlarge; config/facts/instance_catalogue.py lists the supported
-    types."""
+    """Instance type, such as ml.g5.xlarge; config/facts/instance_catalogue.py lists the supported types."""
     instances: Instances = Instances()
     kms: Annotated[str, forms.field(forms.KMS)] = "aws"
     """Key of volumes, logs and captured requests: the services' own (aws), a new one (create), or an ARN."""
     model_key_arn: Annotated[str, forms.field(forms.KEY_ARN)] | None = None
     """Key that encrypts the model's objects, if it is not S3's own."""
     vpc: EndpointVpc | None = None
-    """VPC of the instances; null keeps them in SageMaker's network. In both cases containers have no network
-    access."""
+    """VPC of the instances; null is SageMaker's network. Containers have no network access in either."""
     capture: Capture | None = None
     """Capture of requests; null captures none."""
     log_days: LogDays = 30

@@ -29,16 +29,14 @@ class AccessEntry(Section):
     """EKS access policy. cluster_admin allows everything, and admin everything in namespaces, including their
     roles. edit allows changes to workloads and secrets. view allows reading, except secrets."""
     namespaces: list[Namespace] = Field(default=[])
-    """Namespaces in which admin, edit or view applies, for example hyperpod-ns-<team>. Without any, it
-    applies in all namespaces."""
+    """Namespaces in which admin, edit or view applies, such as hyperpod-ns-<team>; empty is all."""
 
 
 class Kubernetes(Section):
     """EKS control plane."""
 
     version: Version = "1.34"
-    """Kubernetes version in quotes, because YAML reads 1.34 as a number. It can be raised by one minor
-    version at a time and never lowered."""
+    """Version in quotes, because YAML reads 1.34 as a number; raised one at a time, never lowered."""
     endpoint: Literal["private", "public_and_private"] = "private"
     """Networks that reach the API server: the VPC only, or also ``public_access_cidrs``."""
     public_access_cidrs: Annotated[list[PublicCidr], Field(max_length=MAX_PUBLIC_CIDRS)] = Field(default=[])

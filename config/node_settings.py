@@ -71,9 +71,7 @@ def _studio(cluster: SlurmCluster) -> dict[str, Any] | None:
 
 
 def _access(access: Access) -> dict[str, list[dict[str, Any]]]:
-    """Return users, groups and accounts. A user's own group is listed, so that nodes create it like
-    others.
-    """
+    """Return users, groups and accounts; the list of groups includes each user's own group."""
     own = [{"name": user.name, "gid": user.uid} for user in access.users if user.group is None]
     return {
         "groups": [group.model_dump() for group in access.groups] + own,

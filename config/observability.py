@@ -36,8 +36,7 @@ class Grafana(Section):
     """Amazon Managed Grafana workspace with the project's dashboards. It bills per person who signs in."""
 
     sign_in: Literal["identity_center", "saml"]
-    """Sign-in through IAM Identity Center, which the account must then have, or a SAML 2.0 identity
-    provider."""
+    """Sign-in through IAM Identity Center, if the account has it, or a SAML 2.0 identity provider."""
     saml: Saml | None = None
     """Identity provider, only for ``sign_in: saml``."""
     admins: Annotated[Principals, Field(min_length=1)]

@@ -10,14 +10,11 @@ from config.task_governance import team_namespace
 
 PROJECT_TAG, PROJECT = "project", "hyperpod-esm2"
 CLUSTER_TAG = "hyperpod-cluster"
-"""Tag with the cluster's name. The budget filters by it, so it must be activated as a cost allocation tag in
-Billing."""
+"""Tag with the cluster's name for the budget; activate it as a cost allocation tag in Billing."""
 
 
 def artifact_bucket(cluster: Cluster, account: str) -> str:
-    """Return the bucket of lifecycle scripts and workload code; HyperPod's managed policy reads
-    ``sagemaker-*``.
-    """
+    """Return the bucket of scripts and code; HyperPod's managed policy reads ``sagemaker-*``."""
     return f"sagemaker-{cluster.name}-{account}-{cluster.region}"
 
 
@@ -31,16 +28,12 @@ def shell_document(cluster: Cluster) -> str:
 
 
 def kubernetes_cluster(cluster: Cluster) -> str:
-    """Return the name of the EKS cluster, which is HyperPod's own: `aws eks update-kubeconfig --name` takes
-    it.
-    """
+    """Return the EKS cluster's name, which equals HyperPod's (`aws eks update-kubeconfig --name`)."""
     return cluster.name
 
 
 def control_plane_log_group(cluster: Cluster) -> str:
-    """Return the only log group that EKS writes to (EKS user guide, "Send control plane logs to CloudWatch
-    Logs").
-    """
+    """Return EKS's only log group (EKS user guide, "Send control plane logs to CloudWatch Logs")."""
     return f"/aws/eks/{kubernetes_cluster(cluster)}/cluster"
 
 
@@ -49,9 +42,7 @@ def lustre_log_group(cluster: Cluster) -> str:
 
 
 def node_log_group(cluster: Cluster) -> str:
-    """Return the nodes' log group. The service's own is named by the cluster's id; nodes may write to
-    both.
-    """
+    """Return the nodes' log group; nodes may also write to the service's, which has the cluster's id."""
     return f"/aws/sagemaker/Clusters/{cluster.name}/nodes"
 
 

@@ -22,8 +22,7 @@ class NodeSetup(Section):
     the volume of ``ebs_gib`` on nodes without NVMe. ``unchanged`` keeps them on the root volume, whose 100
     GiB fill up."""
     pam_slurm_adopt: bool = False
-    """Users can log in by ssh only to workers on which they have a job, and the job is charged for the
-    login."""
+    """Users can log in by ssh only to workers on which they have a job, and the job is charged for it."""
     cloudwatch_agent: bool = False
     """Send logs of the system and of Slurm, and memory and disk metrics, to CloudWatch, which bills for them.
     They are kept for 30 days."""

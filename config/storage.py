@@ -32,8 +32,7 @@ class LustreFileSystem(Section):
     compression: Literal["lz4", "none"] = "lz4"
     """Compression; lz4 stores more in the same capacity and does not reduce throughput."""
     metadata_iops: int | None = None
-    """Metadata IOPS: 1500, 3000, 6000 or a multiple of 12000 up to 192000. With null, FSx derives them from
-    the capacity."""
+    """Metadata IOPS: 1500, 3000, 6000 or a multiple of 12000 up to 192000; null lets FSx choose."""
     efa: bool = False
     """The file system accepts EFA traffic; fixed at creation. Nodes are not configured for EFA to Lustre yet
     and use TCP. The capacity is a multiple of 38400, 19200, 9600 or 4800 for 125, 250, 500 or 1000 MB/s per
@@ -62,13 +61,10 @@ class HomeFileSystem(Section):
 
 
 class DataBucket(Section):
-    """S3 bucket with the data. Its objects appear below the Lustre mount, and new files are exported to
-    it.
-    """
+    """S3 bucket with the data. Its objects appear below the Lustre mount, which exports new files."""
 
     lustre_path: MountPath | None = "/data"
-    """Directory of the Lustre file system that mirrors the bucket, at /fsx/data on nodes; null links
-    nothing."""
+    """Directory of the Lustre file system that mirrors the bucket, at /fsx/data on nodes; null links none."""
     noncurrent_days: Annotated[int, Field(ge=1, le=3650)] = 30
     """Days for which overwritten and deleted objects can be restored."""
     removal: Removal = "retain"

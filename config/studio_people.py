@@ -44,10 +44,7 @@ def cluster_users(cluster: Cluster) -> dict[str, ClusterUser]:
 
 
 def partition_uids(cluster: Cluster) -> dict[str, list[int]]:
-    """Return the uids that may enter each profile's partition, in addition to Studio's own user.
-
-    The key "" holds the uids that may enter all partitions.
-    """
+    """Return the uids beside Studio's that may enter each profile's partition; "" stands for all."""
     if isinstance(cluster, SlurmCluster):
         return {profile: [user.uid] for profile, user in cluster_users(cluster).items()}
     return {"": [TRAINING_UID]}

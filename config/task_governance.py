@@ -10,8 +10,7 @@ from config import text_forms as forms
 from config.section import Section
 
 MAX_NAME = 40
-"""Most characters of a team's name. Its queue, hyperpod-ns-<team>-localqueue, is a label value of its jobs,
-which has at most 63 characters."""
+"""Most characters of a team's name: hyperpod-ns-<team>-localqueue is a label value, of at most 63."""
 
 TeamName = Annotated[str, forms.field(forms.TEAM_NAME, max_length=MAX_NAME)]
 PriorityClassName = TeamName

@@ -42,8 +42,7 @@ class Price:
 class PriceList:
     region: str
     prices: Mapping[str, Price]
-    """Prices by key, for example ``hyperpod.ml.g5.8xlarge``. A region's own price takes precedence over those
-    of ``REFERENCE_REGIONS``."""
+    """Prices by key, such as ``hyperpod.ml.g5.8xlarge``; a region's own replaces a reference region's."""
 
     def find(self, key: str) -> Price | None:
         """Return the price, possibly from another region (``Price.region``), or None if it is unknown."""

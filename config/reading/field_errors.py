@@ -47,10 +47,7 @@ _WANTED = {
 def field_violations(
     error: ValidationError, document: dict[str, Any], kind: type[Section]
 ) -> list[Violation]:
-    """Return a violation for each value that this kind of file does not accept.
-
-    ``document`` contains the names of the groups.
-    """
+    """Return a violation per value that this kind of file rejects; ``document`` names the groups."""
     all_details = error.errors(include_url=False)
     meant = {
         (*details["loc"][:-1], key_meant(details, kind))

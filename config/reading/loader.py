@@ -66,8 +66,7 @@ load_eks_cluster: Callable[[Path], EksCluster] = partial(_load_kind, kind=EksClu
 
 
 def _checked(document: dict[str, Any], kind: Kind) -> tuple[AnyCluster, list[Violation]]:
-    """Return the cluster and all its violations; a cluster with violations contains stand-ins and is
-    unusable.
+    """Return the cluster and its violations; with violations it contains stand-ins and is unusable.
 
     Each round finds mistakes that the previous round uncovered: the values of mistyped keys, and the keys of
     a network without its kind. Stand-ins are valid, so the loop ends.

@@ -123,9 +123,7 @@ def network_meant(network: dict[str, Any]) -> str | None:
 
 
 def keys_at(location: Sequence[int | str], kind: type[Section]) -> list[str]:
-    """Return the keys of the section at pydantic's location; empty if this kind of file has no such
-    section.
-    """
+    """Return the keys of the section at pydantic's location; empty if this kind of file lacks it."""
     try:
         return list(_without_null(schema_at(location, kind))["properties"])
     except KeyError:

@@ -1,7 +1,4 @@
-"""JSON schemas of cluster and endpoint files for completion and checks in editors.
-
-``python -m config.reading.schema`` writes them.
-"""
+"""JSON schemas of cluster and endpoint files, for editors: ``python -m config.reading.schema``."""
 
 from __future__ import annotations
 
@@ -33,9 +30,7 @@ def schema_text() -> str:
 
 
 def endpoint_schema_text() -> str:
-    """Return the schema of endpoint files. Image and model may be missing, because a deployment gives
-    them.
-    """
+    """Return the schema of endpoint files. A deployment may give image and model instead."""
     schema = Endpoint.model_json_schema()
     schema["required"] = [name for name in schema["required"] if name not in GIVEN]
     schema["properties"]["region"]["enum"] = list(ZONE_ID_PREFIXES)

@@ -59,8 +59,7 @@ def key_path(path: str, key: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as YAML writes it on one line; mappings and inner lists are only named, because they may
-    be long.
+    """Return a value on one line of YAML; mappings and inner lists, which may be long, are only named.
 
     A private key is also only named, wherever it was pasted, because printed text ends up in logs.
     """

@@ -1,7 +1,6 @@
 """Requirements of Kubernetes, its pods and Karpenter for nodes, storage and network.
 
-Source for Karpenter: SageMaker developer guide, "Autoscaling on SageMaker HyperPod EKS" and "Create a
-NodeClass".
+Karpenter: SageMaker developer guide, "Autoscaling on SageMaker HyperPod EKS", "Create a NodeClass".
 """
 
 from __future__ import annotations
@@ -110,8 +109,7 @@ RULES = (
         "image_id says already that the image is {group.image_id}",
         "remove one of the two",
     ),
-    # Patches go beyond this version (CloudFormation schema of AWS::SageMaker::Cluster,
-    # ``ImageReleaseVersion``).
+    # Patches ignore it (CloudFormation schema of AWS::SageMaker::Cluster, ``ImageReleaseVersion``).
     EksGroupRule(
         "auto_patch",
         lambda _, group: group.image_release_version and group.auto_patch != "none",

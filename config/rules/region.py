@@ -78,9 +78,7 @@ def zones_are_distinct(cluster: Cluster) -> Iterator[Violation]:
 
 
 def accelerated_groups_are_beside_the_file_system(cluster: Cluster) -> Iterator[Violation]:
-    """Require one zone: EFA traffic to nodes and Lustre does not cross zones (EC2 user guide, "EFA
-    limitations").
-    """
+    """Require one zone: EFA, also to Lustre, does not cross zones (EC2 user guide, "EFA limitations")."""
     zones = zone_ids(cluster)
     for group in cluster.instance_groups:
         instance = INSTANCE_TYPES.get(group.instance_type)

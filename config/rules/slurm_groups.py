@@ -42,9 +42,7 @@ def login_nodes(cluster: SlurmCluster) -> Iterator[Violation]:
 
 
 def partitions_belong_to_workers(cluster: SlurmCluster) -> Iterator[Violation]:
-    """Require a partition of workers only. Groups may share one, because its nodes may have different
-    types.
-    """
+    """Require a partition of workers only; groups of different types may share one."""
     for group in cluster.instance_groups:
         path = group_path(group, "partition")
         if group.role == "worker" and group.partition is None:

@@ -27,9 +27,7 @@ _SYSTEM_DIRECTORIES = frozenset(
 
 
 def lustre_capacity_is_a_step(cluster: Cluster) -> Iterator[Violation]:
-    """Check the capacity steps (FSx API reference, CreateFileSystem, ``StorageCapacity``; with EFA, step 1 in
-    the user guide).
-    """
+    """Check the steps (FSx API reference, CreateFileSystem, ``StorageCapacity``; user guide for EFA)."""
     lustre = cluster.storage.lustre
     capacity, step = lustre.capacity_gib, gib_per_server(lustre)
     if (capacity >= step and capacity % step == 0) or (capacity == SMALLEST_GIB and not lustre.efa):
@@ -86,9 +84,7 @@ def linked_directory_is_seen_from_inside(cluster: Cluster) -> Iterator[Violation
 
 
 def mount_hides_nothing(cluster: Cluster) -> Iterator[Violation]:
-    """Reject mounts over system directories, including /home, which has the administrator's home
-    directory.
-    """
+    """Reject system directories, including /home, which has the administrator's home directory."""
     mount = cluster.storage.lustre.mount_path
     top = mount.split("/")[1]
     if top in _SYSTEM_DIRECTORIES:

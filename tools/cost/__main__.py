@@ -1,7 +1,4 @@
-"""Cost of a cluster or endpoint: ``python -m tools.cost --cluster FILE [hours=200 nat_gb=500 ...]``.
-
-``--endpoint FILE`` replaces ``--cluster``.
-"""
+"""Cost of a cluster: ``python -m tools.cost --cluster FILE [hours=200 ...]``, or ``--endpoint FILE``."""
 
 from __future__ import annotations
 
@@ -55,9 +52,7 @@ WEEKEND_HOURS = 62
 
 
 def bill_table(bill: Bill) -> str:
-    """Return the table of services, dimensions and dollars per month and hour; notes explain prices with
-    ``*``.
-    """
+    """Return the table of services, dimensions and USD per month and hour; notes explain ``*``."""
     header = ("AWS service", "Dimensions", "USD / month", "USD / hour")
     rows = []
     for line in bill.lines:

@@ -29,8 +29,7 @@ from workloads.training.whole_file import write_whole
 REGION = r"(?:[A-Z]{2,4}\d?-|[a-z]{2}-[a-z]+-\d-)?"
 """Only the region's prefix; local zones and S3's tables and vectors have usage types with the same ending."""
 INSTANCE_TYPE = r"(?P<type>ml\.[\w-]+\.\w+)"
-"""Instance types without reserved ones, such as ``ml.p5.48xlarge-Reserved``, which have on-demand terms
-too."""
+"""Instance types, without reserved ones (``ml.p5.48xlarge-Reserved``), which also have on-demand terms."""
 API_REGION = "us-east-1"
 """One of the few regions with the API, which has the prices of all regions."""
 SOURCE = "price-list-api"
@@ -219,9 +218,7 @@ def matching(query: Query, products: Sequence[Mapping[str, Any]]) -> Iterator[Fo
 
 
 def _on_demand_usd(product: Mapping[str, Any]) -> float | None:
-    """Return the price of the first tier that is not free; None for products that are not sold on demand or
-    not in dollars.
-    """
+    """Return the price of the first tier that is not free; None if not sold on demand and in dollars."""
     tiers = [
         (float(dimension.get("beginRange", 0)), float(dimension["pricePerUnit"]["USD"]))
         for term in product.get("terms", {}).get("OnDemand", {}).values()

@@ -1,5 +1,4 @@
-"""Plan of a run on a cluster: ``python -m tools.plan --config RUN.yaml --cluster FILE [section.field=value
-...]``.
+"""Plan of a run: ``python -m tools.plan --config RUN.yaml --cluster FILE [section.field=value ...]``.
 
 The exit status is 1 if the run does not fit into the GPUs' memory.
 """

@@ -59,8 +59,7 @@ def lost_share(interval: float, stall: float, failure_seconds: float) -> float:
 def plan_checkpoints(
     layout: Layout, *, lustre_bytes_per_second: float, failure_hours: float | None = None
 ) -> Checkpoints:
-    """Plan checkpoints of a job of the layout's size; ``failure_hours`` is its own mean time between
-    failures.
+    """Plan checkpoints for a layout; ``failure_hours`` is the job's own mean time between failures.
 
     Raises:
         ValueError: if failures are so frequent that no time is left for training.

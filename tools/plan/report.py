@@ -32,8 +32,7 @@ GRID_FILE = Path(__file__).with_name("grid_carbon.csv")
 MIB, GIB = 2**20, 2**30
 SECONDS_PER_HOUR = 3600
 TIME_UNITS = (("days", 24), ("hours", 1), ("minutes", 1 / 60), ("seconds", 1 / SECONDS_PER_HOUR))
-"""Units of a run's time, with their length in hours. The report uses the largest unit of which there are
-two."""
+"""Units of a run's time, with their length in hours; the report uses the largest that fits twice."""
 Changes = dict[str, Any]
 """Values of the run file's settings, by ``section.field``."""
 
@@ -203,9 +202,7 @@ def energy_kwh(gpu: str, world_size: int, hours: float) -> float:
 
 
 def remedies(layout: Layout, usable_bytes: float) -> list[str]:
-    """Return the smallest changes of each kind, as ARGS of make, with which the run fits; empty if none
-    does.
-    """
+    """Return the smallest changes of each kind, as ARGS of make, with which the run fits, if any."""
     found: list[Changes] = []
     for setting in _settings(layout):
         if any(changes.items() <= setting.items() for changes in found):
@@ -241,9 +238,7 @@ def _settings(layout: Layout) -> list[Changes]:
 
 
 def _smaller_packs(config: RunFile) -> list[int]:
-    """Return halves, quarters, ... of the pack that still hold the longest protein; step sizes do not
-    change.
-    """
+    """Return halves, quarters, ... of the pack that hold the longest protein; steps keep their size."""
     least, sizes = config.model.max_residues + 2, []
     tokens = config.train.tokens_per_pack
     while tokens % 2 == 0 and tokens // 2 >= least:

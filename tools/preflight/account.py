@@ -16,12 +16,10 @@ from tools.preflight.stacks import is_deployed
 
 CDK_SETTINGS = Path(__file__).parents[2] / "cdk.json"
 QUALIFIER = "@aws-cdk/core:bootstrapQualifier"
-"""Context key in cdk.json for accounts that were bootstrapped with another qualifier than the CDK's
-default."""
+"""Context key in cdk.json for accounts that were bootstrapped with another than the CDK's qualifier."""
 
 MIN_BOOTSTRAP_VERSION = 6
-"""Version that stacks with assets require (DefaultStackSynthesizer in aws-cdk-lib); `cdk deploy` checks it
-too."""
+"""Version that stacks with assets and `cdk deploy` require (DefaultStackSynthesizer in aws-cdk-lib)."""
 
 
 MOST_ROLES = {"slurm": 25, "eks": 45}

@@ -16,8 +16,7 @@ from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 
 TARGET = "hyperpod-cluster"
-"""Target of a plan for HyperPod. A plan is bought for HyperPod or for training jobs, and this cannot
-change."""
+"""Target of a plan, which is bought for HyperPod or for training jobs and cannot be changed."""
 ENDS_SOON = timedelta(days=2)
 
 

@@ -66,10 +66,7 @@ def _is_on(name: str, prefix: str, daemons: list[dict[str, Any]]) -> bool:
 
 
 def _admits(daemon_set: dict[str, Any], name: str) -> bool:
-    """Return whether a term of the affinity includes the type or does not restrict types.
-
-    Without terms, all types are admitted.
-    """
+    """Return whether the affinity admits the type: by a term, or because it restricts no types."""
     affinity = daemon_set["spec"]["template"]["spec"].get("affinity", {}).get("nodeAffinity", {})
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
     terms = required.get("nodeSelectorTerms", [{}])

@@ -16,9 +16,7 @@ SUBJECT = "copies of downloads"
 
 
 def check_mirror(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
-    """Check that all copies exist; without them nodes fail, which shows only after the wait for the
-    cluster.
-    """
+    """Check that all copies exist; without them nodes fail, which shows only after a long wait."""
     if cluster.node_setup.downloads == "internet" or not cluster.prometheus:
         return
     if not is_deployed(aws, cluster, "storage"):

@@ -29,9 +29,7 @@ DELETE_CLUSTER = "change `name`, or delete that cluster if nobody needs it"
 def _judge(
     aws: ReadOnlyAws, cluster: Cluster, subject: str, found: object, stack: Stack, action: str
 ) -> Finding:
-    """Return a finding about a name. ``found`` is the resource that has it, or None. ``stack`` contains the
-    resource if it is this cluster's own.
-    """
+    """Judge a name that the resource ``found`` has; this cluster's own resource is in ``stack``."""
     if found is None:
         return ok(subject, "free")
     if is_deployed(aws, cluster, stack):
@@ -86,9 +84,7 @@ def check_node_log_group(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Fi
 
 
 def check_planned_log_groups(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
-    """Check log groups of the control plane and of pods, which EKS and agents may have created for an earlier
-    cluster.
-    """
+    """Check log groups that EKS and agents may have created for an earlier cluster."""
     for name in planned.log_groups:
         yield _log_group(aws, cluster, name, "hyperpod")
 

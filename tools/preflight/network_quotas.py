@@ -78,9 +78,7 @@ def _nat_gateways(aws: ReadOnlyAws, zone_id: str) -> Finding:
 
 
 def _network_interfaces(aws: ReadOnlyAws, cluster: Cluster) -> Finding:
-    """Check the quota of interfaces. A node has one per network card (32 on a P5), with or without an
-    address.
-    """
+    """Check the quota of interfaces: one per network card (32 on a P5), with or without an address."""
     needed = sum(group.num_instances * node_interfaces(group) for group in cluster.instance_groups)
     used = len(aws.items("ec2", "describe_network_interfaces", "NetworkInterfaces"))
     return judge_quota(aws, NETWORK_INTERFACES, used=used, needed=needed)

@@ -28,9 +28,7 @@ PROFILES = Quota(
 
 
 def check_mlflow(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Check name and quota. A resource with the name is the cluster's own if its storage stack is
-    deployed.
-    """
+    """Check name and quota; an existing resource belongs to a deployed storage stack."""
     if not cluster.mlflow:
         return
     name, kind = mlflow(cluster), cluster.mlflow.kind
@@ -74,9 +72,7 @@ def check_domains(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 
 def check_spaces(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Warn about the quota of spaces, because all else works without; a new account allows none with a
-    GPU.
-    """
+    """Warn about the quota of spaces, because the rest works; new accounts allow none with a GPU."""
     if not cluster.studio:
         return
     people, name = max(1, len(cluster.studio.profiles)), RUNNING.format(cluster.studio.instance_type)
@@ -91,9 +87,7 @@ def check_spaces(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 
 def check_sign_in(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Check for IAM Identity Center in the domain's own region, which a domain requires (SageMaker's
-    guide).
-    """
+    """Check for IAM Identity Center in the region, which a domain requires (SageMaker's guide)."""
     if not cluster.studio or cluster.studio.sign_in != "identity_center":
         return
     if active_instances(aws):
@@ -107,9 +101,7 @@ def check_sign_in(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 
 def check_trail(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Check for a trail, from which EventBridge gets SageMaker API calls; a timer finds new profiles
-    otherwise.
-    """
+    """Check for a trail, which sends API calls to EventBridge; a timer finds new profiles otherwise."""
     if not cluster.studio or cluster.studio.partitions != "per_profile":
         return
     trails = aws.call("cloudtrail", "describe_trails")["trailList"]

@@ -66,9 +66,7 @@ def check_stacks(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 
 def missing_nodes(aws: ReadOnlyAws, cluster: Cluster) -> Cluster:
-    """Return the cluster with only the missing nodes of each group, including nodes that Karpenter may
-    add.
-    """
+    """Return the cluster with only the missing nodes of each group, including Karpenter's."""
     if not is_deployed(aws, cluster, "hyperpod"):
         return cluster
     described = aws.call("sagemaker", "describe_cluster", ClusterName=cluster.name)
@@ -87,9 +85,7 @@ def missing_nodes(aws: ReadOnlyAws, cluster: Cluster) -> Cluster:
 
 
 def missing_addresses(aws: ReadOnlyAws, cluster: Cluster) -> Counter[str]:
-    """Return the addresses that the next deployment needs, by zone id; deployed stacks already have
-    theirs.
-    """
+    """Return the addresses that the next deployment needs in addition, by zone id."""
     held: tuple[str, ...] = ("network.",) if is_deployed(aws, cluster, "network") else ()
     if is_deployed(aws, cluster, "storage"):
         held += ("storage.", "accounting_database")

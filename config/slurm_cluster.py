@@ -86,7 +86,7 @@ class SlurmCluster(Cluster):
     access: Access = Access()
     """Users of the cluster, their groups and Slurm accounts."""
     node_setup: NodeSetup = NodeSetup()
-    """Node setup by the project's scripts, in addition to HyperPod's image."""
+    """Setup of the nodes by the project's scripts."""
     continuous_provisioning: bool = True
     """The cluster is up as soon as its controller and, if there are any, a login node run. Workers follow
     when capacity is available. Fixed at creation. Required for ``storage.kms`` other than aws,

@@ -34,8 +34,8 @@ _PRIVATE = re.compile(
     r"BEGIN[A-Z ]*PRIVATE KEY|PuTTY-User-Key|b3BlbnNzaC1rZXktdjE|\A\s*M[A-Za-z0-9+/]{2,7}(CAQ|AgE|IBA)"
 )
 
-_IS_WHOLE = "it is one line of type, base64 and comment, as the file ending in .pub has it"
-_COPY = "copy the whole line from the file ending in .pub"
+_IS_WHOLE = "a key is one line with type, base64 and comment, as in the .pub file"
+_COPY = "copy the whole line from the .pub file"
 
 
 class Fault(NamedTuple):
@@ -48,26 +48,26 @@ def fault(text: str) -> Fault | None:
     if is_private_key(text):
         return Fault(
             "a private key never leaves its owner's machine",
-            "set the public one, of the file ending in .pub, and make a new pair: this one has been seen",
+            "set the public key from the .pub file, and create a new pair, because this one is exposed",
         )
     kind, _, rest = text.partition(" ")
     if kind not in TYPES:
         if any(re.search(rf"(^|[\s,]){re.escape(known_kind)} ", text) for known_kind in TYPES):
             return Fault(
-                "nothing stands before a key's type: no options, no command", "set the key from its type on"
+                "a key begins with its type, without options or commands", "remove everything before the type"
             )
         if "/" in kind or kind.endswith(".pub"):
-            return Fault("the key itself is written here, not its file", _COPY)
+            return Fault("the key itself is required, not the path of its file", _COPY)
         return Fault(
             f"types are {', '.join(TYPES)}",
-            "set a key of one of these types, as `ssh-keygen -t ed25519` makes it",
+            "set a key of one of these types, for example from `ssh-keygen -t ed25519`",
         )
     if not text.isprintable():
-        return Fault(_IS_WHOLE, "set each key as an item of its own, on one line")
+        return Fault(_IS_WHOLE, "set each key as a separate item on one line")
     try:
         load_ssh_public_key(f"{kind} {rest.split(' ')[0]}".encode())
     except (ValueError, UnsupportedAlgorithm) as error:
-        wrong = f"this one's base64 is cut off or altered, or of another type than {kind} ({error})"
+        wrong = f"its base64 is truncated or altered, or belongs to another type than {kind} ({error})"
         return Fault(f"{_IS_WHOLE}; {wrong}", _COPY)
     return None
 

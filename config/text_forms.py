@@ -62,7 +62,7 @@ PARTITION = _form(
 )
 ZONE_ID = _form(
     r"^[a-z]{3,4}\d-([a-z]{3}\d-)?az\d$",
-    "zones are given by id, since a name means another zone in another account",
+    "zones are given by id, because names differ between accounts",
     "usw2-az2",
     "use1-az6",
 )
@@ -90,7 +90,7 @@ ROUTE_TABLE_ID = _id_form("rtb", "a route table")
 # ARNs are of the partition aws, which has all regions of config/facts/regions.py.
 KMS = _form(
     r"^(aws|create|arn:aws:kms:[a-z0-9-]+:\d{12}:key/(mrk-[0-9a-f]{32}|[0-9a-f-]{36}))$",
-    "aws (service keys), create (a key of its own) or a key's ARN (not an alias's) is allowed",
+    "aws (service keys), create (a new key) or a key's ARN (not an alias) is allowed",
     "aws",
     "create",
 )
@@ -195,7 +195,7 @@ HTTPS_URL = _form(
 )
 ATTRIBUTE_NAME = _form(
     r"^[!-~]+$",
-    "the name of an attribute has no spaces, and letters of ASCII alone",
+    "attribute names have ASCII characters only, without spaces",
     "role",
     "http://schemas.example.com/claims/groups",
 )

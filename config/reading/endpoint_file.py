@@ -46,26 +46,30 @@ def violations(endpoint: Endpoint, target: Target) -> Iterator[Violation]:
         )
         yield Violation("model", endpoint.model, allowed, "give another")
     if target == "eks" and endpoint.kubernetes is None:
-        yield Violation("kubernetes", None, "it says how many pods there are", "add kubernetes")
+        yield Violation(
+            "kubernetes", None, "it is required for EKS and sets the number of pods", "add kubernetes"
+        )
     if endpoint.region not in ZONE_ID_PREFIXES:
         allowed = f"one of {', '.join(ZONE_ID_PREFIXES)} is allowed"
         yield Violation("region", endpoint.region, allowed, "set one of these")
     if endpoint.instance_type not in HOSTING_TYPES:
         families = ", ".join((*CPU_FAMILIES, *GPU_FAMILIES))
-        allowed = f"types of the families {families} are allowed, as ml.g5.xlarge"
+        allowed = f"types of the families {families} are allowed, for example ml.g5.xlarge"
         yield Violation("instance_type", endpoint.instance_type, allowed, "set one of these")
     region_of_image = endpoint.image.split(".")[3]
     if region_of_image != endpoint.region:
-        allowed = f"SageMaker takes images from its own region, {endpoint.region}"
+        allowed = f"SageMaker requires an image in its own region, {endpoint.region}"
         yield Violation("image", endpoint.image, allowed, "push the image to a repository there")
     instances = endpoint.instances
     if instances.max < instances.min:
-        allowed = f"instances.min, {instances.min}, or more is allowed"
+        allowed = f"instances.min ({instances.min}) or more is allowed"
         yield Violation("instances.max", instances.max, allowed, f"set {instances.min}")
     key_places = {"kms": endpoint.kms, "model_key_arn": endpoint.model_key_arn or ""}
     for place, key in key_places.items():
         if key.startswith("arn:") and key.split(":")[3] != endpoint.region:
-            yield Violation(place, key, f"keys are of one region, {endpoint.region}", "set another")
+            yield Violation(
+                place, key, f"the key must be in the endpoint's region, {endpoint.region}", "set another"
+            )
     limits = endpoint.limits
     if limits.timeout_seconds and limits.timeout_seconds > 60:
         allowed = "SageMaker waits 60 s for a container"

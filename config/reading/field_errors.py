@@ -32,12 +32,12 @@ _WANTED = {
     "bool_type": ("true or false is allowed", "set true or false"),
     "dict_type": ("a mapping is allowed", "set keys and values below it"),
     "greater_than_equal": ("{ge} or more is allowed", "set {ge}"),
-    "int_type": ("a whole number is allowed", "set its digits, without quotes and decimal point"),
+    "int_type": ("a whole number is allowed", "set digits without quotes or a decimal point"),
     "less_than_equal": ("{le} or less is allowed", "set {le}"),
     "list_type": ("a list is allowed", "write it as [one, other], or with a dash before each item"),
     "model_attributes_type": ("a mapping is allowed", "set keys and values below it"),
     "model_type": ("a mapping is allowed", "set keys and values below it"),
-    "string_type": ("a text is allowed", "set a text, in quotes if YAML takes it for something else"),
+    "string_type": ("a text is allowed", "set a text, in quotes if YAML reads it as another type"),
     "string_too_long": ("{max_length} or fewer characters are allowed", "shorten it"),
     "too_long": ("{max_length} or fewer items are allowed", "remove some"),
     "too_short": ("{min_length} or more items are allowed", "add some"),
@@ -92,7 +92,7 @@ def _allowed_and_fix(
             return "it is required", "add vpc: new, or vpc: existing"
         case "string_pattern_mismatch":
             form = FORMS[context["pattern"]]
-            return form.meaning, f"set it in this form, as {form.examples[0]}"
+            return form.meaning, f"set it in this form, for example {form.examples[0]}"
         case "bool_type" if isinstance(got, str) and got.lower() in _SWITCHES:
             return "true or false is allowed", f"set {_SWITCHES[got.lower()]}"
         case "int_type" if isinstance(got, str | float) and re.fullmatch(r"\d{1,18}(\.0*)?", str(got)):

@@ -56,8 +56,8 @@ def _load_kind(path: Path, kind: type[Wanted]) -> Wanted:
         return cluster
     wanted = next(scheduler for scheduler, other in KINDS.items() if other is kind)
     raise ValueError(
-        f"{path}: scheduler: got {cluster.scheduler}; what you started is for scheduler: {wanted};"
-        f" give it a cluster file for that, as clusters/{wanted}.yaml"
+        f"{path}: scheduler: got {cluster.scheduler}; this command requires scheduler: {wanted};"
+        f" set a cluster file for it, such as clusters/{wanted}.yaml"
     )
 
 

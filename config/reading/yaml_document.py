@@ -8,7 +8,7 @@ from typing import Any
 
 from workloads.training.strict_yaml import StrictLoader, read_yaml_file
 
-_WANTED = "the path of a cluster file, as clusters/slurm.yaml, or of an endpoint's, as endpoints/esm2.yaml"
+_WANTED = "the path of a cluster file (clusters/slurm.yaml) or an endpoint file (endpoints/esm2.yaml)"
 
 
 class _ClusterLoader(StrictLoader):

@@ -41,7 +41,7 @@ reserved. Names such as ``_apt`` need no entry, because no person's name begins 
 def names_are_distinct(cluster: SlurmCluster) -> Iterator[Violation]:
     access = cluster.access
     for kind, items in (("groups", access.groups), ("users", access.users), ("accounts", access.accounts)):
-        earlier = f"it is the name of an earlier one of access.{kind}"
+        earlier = f"an earlier item of access.{kind} has this name"
         fix = "set another name, or remove one of the two"
         yield from repetitions(f"access.{kind}", [item.name for item in items], earlier, fix, key=".name")
 
@@ -54,7 +54,7 @@ def names_are_free(cluster: SlurmCluster) -> Iterator[Violation]:
                 yield Violation(
                     f"access.{kind}[{name}].name",
                     name,
-                    "it is a user or group of the operating system, or of what runs on the nodes",
+                    "the operating system or software on the nodes has a user or group with this name",
                     "set another name",
                 )
 
@@ -71,8 +71,8 @@ def numbers_are_distinct(cluster: SlurmCluster) -> Iterator[Violation]:
                 yield Violation(
                     f"access.{kind}s[{name}].{key}",
                     number,
-                    f"it is the number of the {kind} {owners[number]}",
-                    f"set another, as {_free_number(access)}",
+                    f"the {kind} {owners[number]} has this number",
+                    f"set another, such as {_free_number(access)}",
                 )
             owners.setdefault(number, name)
 
@@ -87,16 +87,16 @@ def own_groups_are_free(cluster: SlurmCluster) -> Iterator[Violation]:
             yield Violation(
                 f"access.users[{user.name}].group",
                 None,
-                f"a group of the user's own would be called {user.name}, as one of access.groups is",
-                f"set {user.name}, or give that group another name",
+                f"the user's own group would be called {user.name}, like a group in access.groups",
+                f"set {user.name}, or rename that group",
             )
         elif user.uid in by_number:
             yield Violation(
                 f"access.users[{user.name}].uid",
                 user.uid,
-                f"a group of the user's own would have it too, and it is the number of the group"
+                f"the user's own group would have this number too, and it belongs to the group"
                 f" {by_number[user.uid]}",
-                f"set another, as {_free_number(access)}, or set group",
+                f"set another, such as {_free_number(access)}, or set group",
             )
 
 
@@ -104,9 +104,7 @@ def groups_of_users_exist(cluster: SlurmCluster) -> Iterator[Violation]:
     missing = partial(_missing, "access.groups", [group.name for group in cluster.access.groups])
     for user in cluster.access.users:
         path = f"access.users[{user.name}]"
-        yield from missing(
-            f"{path}.group", user.group, "add the group, or set null for one of the user's own"
-        )
+        yield from missing(f"{path}.group", user.group, "add the group, or set null for the user's own group")
         for index, name in enumerate(user.groups):
             yield from missing(f"{path}.groups[{index}]", name, "add the group, or remove it here")
 
@@ -180,7 +178,7 @@ RULES = (
     SlurmRule(
         "access.accounts[root].name",
         lambda cluster: any(account.name == "root" for account in cluster.access.accounts),
-        "Slurm has that account already, above all others",
+        "Slurm already has this account as its root",
         "set another name",
         got="root",
     ),

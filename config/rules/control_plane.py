@@ -40,19 +40,19 @@ def public_ranges_are_public(cluster: EksCluster) -> Iterator[Violation]:
         if network is None:
             yield wrong(
                 "an IPv4 range with numbers up to 255 and a prefix up to /32 is allowed",
-                f"set one, as {_EXAMPLE}",
+                f"set one, for example {_EXAMPLE}",
             )
         elif network == IPv4Network("0.0.0.0/0"):
             yield wrong(
-                "it is the whole internet, from which anyone may try to reach the API server",
-                f"set the ranges that you come from, as {_EXAMPLE}",
+                "this is the whole internet, so anyone could try to reach the API server",
+                f"set your own public ranges, such as {_EXAMPLE}",
             )
         elif str(network) != cidr:
             yield wrong("a range begins at its first address", f"set {network}")
         elif not network.is_global and not network.subnet_of(IPv4Network(_EXAMPLE)):
             yield wrong(
-                "a public range is allowed; private ones reach the endpoint by the VPC or not at all",
-                "set the public range that you come from, or remove it",
+                "a public range is allowed; private addresses reach the endpoint only through the VPC",
+                "set your own public range, or remove it",
             )
 
 
@@ -62,7 +62,7 @@ _OF_TEAMS = team_namespace("")
 def principals_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
     """Require one entry per ARN (EKS API reference, CreateAccessEntry)."""
     principals = [entry.principal_arn for entry in cluster.kubernetes.access]
-    earlier = "EKS takes one entry for each role or user, and an earlier one has it"
+    earlier = "EKS accepts one entry per role or user, and an earlier entry has this one"
     yield from repetitions("kubernetes.access", principals, earlier, "merge the two", key=".principal_arn")
 
 
@@ -72,7 +72,7 @@ def administrators_have_no_namespaces(cluster: EksCluster) -> Iterator[Violation
             yield Violation(
                 f"kubernetes.access[{index}].namespaces",
                 entry.namespaces,
-                "a cluster_admin is one everywhere",
+                "cluster_admin applies to all namespaces",
                 "remove them, or set level to admin",
             )
 
@@ -102,13 +102,13 @@ RULES = (
         lambda cluster: (
             cluster.kubernetes.endpoint == "public_and_private" and not cluster.kubernetes.public_access_cidrs
         ),
-        "a public endpoint is for given ranges only",
-        f"set those you come from, as [{_EXAMPLE}], or kubernetes.endpoint to private",
+        "a public endpoint requires address ranges",
+        f"set your own, such as [{_EXAMPLE}], or set kubernetes.endpoint to private",
     ),
     EksRule(
         _PATH,
         lambda cluster: cluster.kubernetes.endpoint == "private" and cluster.kubernetes.public_access_cidrs,
-        "a private endpoint is reached from the VPC alone",
+        "a private endpoint is reachable only from the VPC",
         "remove them, or set kubernetes.endpoint to public_and_private",
     ),
     public_ranges_are_public,

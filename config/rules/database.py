@@ -44,11 +44,11 @@ def database_class_runs_mariadb(cluster: SlurmCluster) -> Iterator[Violation]:
     _, family, size = name.split(".")
     if family not in DATABASE_SIZES:
         allowed = f"MariaDB on RDS runs on classes of {', '.join(DATABASE_SIZES)}"
-        yield Violation(path, name, allowed, "set one of these, as db.t4g.medium")
+        yield Violation(path, name, allowed, "set one of these, such as db.t4g.medium")
     elif size not in DATABASE_SIZES[family]:
         sizes = DATABASE_SIZES[family]
         yield Violation(
-            path, name, f"db.{family} has {', '.join(sizes)}", f"set one, as db.{family}.{sizes[0]}"
+            path, name, f"db.{family} has {', '.join(sizes)}", f"set one, such as db.{family}.{sizes[0]}"
         )
 
 

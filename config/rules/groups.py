@@ -11,7 +11,7 @@ from config.rules.rule import CommonGroupRule, CommonRule, repetitions
 
 def names_are_distinct(cluster: Cluster) -> Iterator[Violation]:
     names = [group.name for group in cluster.instance_groups]
-    earlier, fix = "it is the name of an earlier group", "set another name"
+    earlier, fix = "an earlier group has this name", "set another name"
     yield from repetitions("instance_groups", names, earlier, fix, key=".name")
 
 
@@ -20,7 +20,7 @@ RULES = (
     CommonRule(
         "continuous_provisioning",
         lambda cluster: cluster.storage.kms != "aws" and not cluster.continuous_provisioning,
-        "HyperPod encrypts volumes with a key of yours (storage.kms) only with continuous provisioning",
+        "HyperPod encrypts volumes with your own key (storage.kms) only with continuous provisioning",
         "set true, or storage.kms to aws",
     ),
     # Without it a group has all its nodes or none, so a minimum has no effect.
@@ -42,7 +42,7 @@ RULES = (
     CommonGroupRule(
         "min_instances",
         lambda _, group: group.min_instances is not None and group.min_instances > group.num_instances,
-        "at most num_instances, {group.num_instances}, are allowed",
+        "num_instances ({group.num_instances}) or less is allowed",
         lambda _, group: f"set {group.num_instances} or less" if group.num_instances else "remove it",
     ),
     CommonGroupRule(

@@ -57,13 +57,13 @@ RULES = (
         "efa_only",
         lambda _, group: group.efa_only and (found := _hardware(group)) and not found.num_efa,
         "{group.instance_type} has no EFA",
-        "set false, or a type with EFA, as ml.g5.8xlarge",
+        "set false, or a type with EFA, such as ml.g5.8xlarge",
     ),
     health_checks_fit_the_type,
     CommonGroupRule(
         "training_plan_arn",
         lambda _, group: group.training_plan_arn and (found := _hardware(group)) and not found.training_plan,
-        f"{{group.instance_type}} is in no training plan; plans reserve {', '.join(_PLANNED)}",
+        f"no training plan reserves {{group.instance_type}}; plans reserve {', '.join(_PLANNED)}",
         "set instance_type to the plan's, or remove training_plan_arn",
     ),
 )

@@ -22,8 +22,8 @@ RULES = (
         lambda cluster: (
             has_closed_network(cluster) and cluster.prometheus and cluster.node_setup.downloads == "internet"
         ),
-        "nodes in a closed network (network.internet: none) get what prometheus needs, exporters and"
-        " collector, from the artifact bucket alone",
+        "nodes in a closed network (network.internet: none) get the software for prometheus, exporters and"
+        " collector, only from the artifact bucket",
         "set artifact_bucket, and run `make mirror-downloads` before nodes start; or prometheus to false",
     ),
     # The image's own user submits no jobs, so it would be locked out, even of nodes that it must repair.
@@ -39,6 +39,6 @@ RULES = (
         _exports_homes,
         f"without storage.home the users' homes are in {HOMES} of the Lustre file system, and would be"
         " copied to the bucket",
-        "set another directory, as /data, or add storage.home",
+        "set another directory, such as /data, or add storage.home",
     ),
 )

@@ -26,7 +26,9 @@ _ROLES = ("admins", "editors", "viewers")
 
 def mails_once(cluster: Cluster) -> Iterator[Violation]:
     emails = cluster.observability.emails if cluster.observability else []
-    yield from repetitions("observability.emails", emails, "it is there already", "name each address once")
+    yield from repetitions(
+        "observability.emails", emails, "the address is already listed", "list each address once"
+    )
 
 
 def people_are_named_as_they_sign_in(cluster: Cluster) -> Iterator[Violation]:
@@ -39,11 +41,11 @@ def people_are_named_as_they_sign_in(cluster: Cluster) -> Iterator[Violation]:
             wrong = partial(Violation, f"{_GRAFANA}.{role}[{index}]", name)
             if not _IDENTITY.fullmatch(name):
                 yield wrong(
-                    "Identity Center knows people as user/<id> or group/<id>",
+                    "with Identity Center, people are user/<id> or group/<id>",
                     "take the id from `aws identitystore list-groups` (or list-users)",
                 )
             elif name in seen:
-                yield wrong("a user or group has one role", "name it once")
+                yield wrong("a user or group has one role", "list it once")
             seen.add(name)
 
 
@@ -60,20 +62,20 @@ RULES = (
     CommonRule(
         "prometheus",
         lambda cluster: cluster.observability and not cluster.prometheus,
-        "observability watches what Prometheus has",
+        "observability requires Prometheus",
         "set true, or remove observability",
     ),
     mails_once,
     CommonRule(
         _GRAFANA,
         lambda cluster: cluster.grafana and is_outside(cluster, REGIONS),
-        f"Amazon Managed Grafana is in {', '.join(sorted(REGIONS))}, and not in {{cluster.region}}",
+        f"Amazon Managed Grafana is available in {', '.join(sorted(REGIONS))}, not in {{cluster.region}}",
         "remove it; a Grafana elsewhere can read Prometheus too",
     ),
     CommonRule(
         f"{_GRAFANA}.saml",
         lambda cluster: (grafana := _signs_in_by(cluster, "saml")) and not grafana.saml,
-        "sign_in: saml needs to know the identity provider",
+        "sign_in: saml requires an identity provider",
         "set saml.metadata_url, or sign_in to identity_center",
     ),
     CommonRule(
@@ -85,14 +87,14 @@ RULES = (
     CommonRule(
         f"{_GRAFANA}.viewers",
         lambda cluster: (grafana := _signs_in_by(cluster, "saml")) and grafana.viewers,
-        "with SAML everybody is a viewer whom the identity provider lets in",
+        "with SAML, everyone whom the identity provider admits is a viewer",
         "remove it",
     ),
     people_are_named_as_they_sign_in,
     CommonRule(
         "mlflow.kind",
         lambda cluster: _is_app(cluster) and is_outside(cluster, APP_REGIONS),
-        f"CloudFormation makes MLflow apps in {', '.join(sorted(APP_REGIONS))}",
+        f"CloudFormation creates MLflow apps in {', '.join(sorted(APP_REGIONS))}",
         "set tracking_server, which every region has and which bills by the hour",
     ),
     # Apps have an address of their own, mlflow.sagemaker.<region>.app.aws (sagemaker-mlflow 0.5.0), for which
@@ -107,6 +109,6 @@ RULES = (
         "mlflow.size",
         lambda cluster: _is_app(cluster) and cluster.mlflow and cluster.mlflow.size,
         "an app has no size",
-        "leave it out, or set mlflow.kind: tracking_server",
+        "remove it, or set mlflow.kind: tracking_server",
     ),
 )

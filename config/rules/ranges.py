@@ -32,7 +32,7 @@ def ranges_are_valid(cluster: Cluster) -> Iterator[Violation]:
         if network is None:
             yield wrong(
                 "an IPv4 range with numbers up to 255 and a prefix up to /32 is allowed",
-                "set one, as 10.0.0.0/16",
+                "set one, for example 10.0.0.0/16",
             )
         elif not LARGEST_PREFIX <= network.prefixlen <= SMALLEST_PREFIX:
             yield wrong(
@@ -52,7 +52,7 @@ def new_range_is_private(cluster: Cluster) -> Iterator[Violation]:
             "network.cidr",
             network.cidr,
             f"a range inside {', '.join(map(str, _PRIVATE))} is allowed",
-            "set one, as 10.0.0.0/16",
+            "set one, for example 10.0.0.0/16",
         )
 
 
@@ -63,7 +63,10 @@ def ranges_leave_docker_alone(cluster: Cluster) -> Iterator[Violation]:
         network = parsed(cidr)
         if network and network.overlaps(_DOCKER):
             yield Violation(
-                path, cidr, f"Docker on the nodes uses {_DOCKER} itself", "set another range, as 10.0.0.0/16"
+                path,
+                cidr,
+                f"Docker on the nodes uses {_DOCKER} itself",
+                "set another range, for example 10.0.0.0/16",
             )
 
 

@@ -23,10 +23,10 @@ def region_is_supported(cluster: Cluster) -> Iterator[Violation]:
     yield Violation(
         "region",
         cluster.region,
-        f"HyperPod is deployed in {', '.join(ZONE_ID_PREFIXES)}",
+        f"HyperPod is available in {', '.join(ZONE_ID_PREFIXES)}",
         f"set {slips[0]}"
         if len(slips) == 1
-        else f"choose one of these; the most alike are {', '.join(near)}"
+        else f"choose one of these; the most similar are {', '.join(near)}"
         if near
         else "choose one of these",
     )
@@ -42,7 +42,7 @@ def zones_lie_in_the_region(cluster: Cluster) -> Iterator[Violation]:
                 path,
                 zone_id,
                 f"zone ids of {cluster.region} begin with {prefix}-",
-                f"set one of them, as {prefix}-az1",
+                f"set one of them, such as {prefix}-az1",
             )
 
 
@@ -87,7 +87,7 @@ def accelerated_groups_are_beside_the_file_system(cluster: Cluster) -> Iterator[
             yield Violation(
                 group_path(group, "availability_zone_id"),
                 zone_id,
-                f"accelerated nodes share a zone with FSx, {zones[0]}, since EFA does not cross zones",
+                f"accelerated nodes must be in the zone of FSx, {zones[0]}, because EFA does not cross zones",
                 f"set {zones[0]}, or put {zone_id} first in the network",
             )
 
@@ -106,8 +106,8 @@ RULES = (
     CommonRule(
         "name",
         lambda cluster: cluster.name.startswith(("aws", "amazon", "amzn")),
-        "AWS keeps names that begin with aws, amazon or amzn to itself",
-        "set a name with another beginning, as esm2",
+        "AWS reserves names that begin with aws, amazon or amzn",
+        "set a name with another prefix, such as esm2",
     ),
     zones_are_distinct,
     CommonGroupRule(
@@ -120,7 +120,7 @@ RULES = (
     CommonRule(
         "network.interface_endpoints",
         lambda cluster: has_closed_network(cluster) and not cluster.network.interface_endpoints,
-        "without NAT nothing but endpoints leads to the AWS services that nodes call",
+        "without NAT, nodes reach AWS services only through endpoints",
         "set true, or network.internet to nat",
     ),
 )

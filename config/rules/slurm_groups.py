@@ -46,12 +46,14 @@ def partitions_belong_to_workers(cluster: SlurmCluster) -> Iterator[Violation]:
     for group in cluster.instance_groups:
         path = group_path(group, "partition")
         if group.role == "worker" and group.partition is None:
-            yield Violation(path, None, "a worker group belongs to a partition", "set its name, as gpu")
+            yield Violation(
+                path, None, "a worker group belongs to a partition", "set its name, for example gpu"
+            )
         if group.role != "worker" and group.partition is not None:
-            yield Violation(path, group.partition, "only worker groups have one", "remove it")
+            yield Violation(path, group.partition, "only worker groups have a partition", "remove it")
         # In slurm.conf, PartitionName=DEFAULT sets the defaults of later lines and creates no partition.
         if group.partition and group.partition.lower() == "default":
-            yield Violation(path, group.partition, "Slurm keeps that name to itself", "set another, as gpu")
+            yield Violation(path, group.partition, "Slurm reserves this name", "set another, such as gpu")
 
 
 def _accelerator(group: SlurmInstanceGroup) -> str | None:
@@ -72,8 +74,8 @@ RULES = (
     SlurmGroupRule(
         "name",
         lambda _, group: group.name == "head",
-        "make connect keeps that name for the login node or the controller",
-        "set another name, as {group.role}",
+        "make connect uses this name for the login node or the controller",
+        "set another name, such as {group.role}",
     ),
     one_controller,
     login_nodes,
@@ -94,7 +96,7 @@ RULES = (
     SlurmGroupRule(
         "capacity",
         lambda _, group: group.role != "worker" and group.capacity == "spot",
-        "spot instances are taken away at any time, and with the {group.role} what runs there",
+        "spot instances may be removed at any time, together with what runs on the {group.role}",
         "set on_demand",
     ),
     # Login nodes may have a GPU: people try things there.
@@ -102,7 +104,7 @@ RULES = (
         "instance_type",
         lambda _, group: group.role == "controller" and _accelerator(group),
         lambda _, group: f"the controller runs no jobs, so its {_accelerator(group)} would be idle",
-        "set a type without accelerators, as ml.m5.12xlarge",
+        "set a type without accelerators, such as ml.m5.12xlarge",
     ),
     # Source: SageMaker developer guide, "Deep health checks" of Slurm clusters.
     SlurmGroupRule(

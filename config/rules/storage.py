@@ -67,7 +67,7 @@ def lustre_efa_has_a_client(cluster: Cluster) -> Iterator[Violation]:
             True,
             f"Lustre is reached over EFA from types with EFA and Nitro v4 or later, except trn2;"
             f" the workers are {types}",
-            "set false, or use such a type, as ml.g6.8xlarge or ml.p5.48xlarge",
+            "set false, or use such a type, for example ml.g6.8xlarge or ml.p5.48xlarge",
         )
 
 
@@ -92,7 +92,7 @@ def mount_hides_nothing(cluster: Cluster) -> Iterator[Violation]:
             "storage.lustre.mount_path",
             mount,
             f"/{top} is a directory of the operating system",
-            "set a directory of its own, as /fsx",
+            "set a separate directory, such as /fsx",
         )
 
 
@@ -104,7 +104,7 @@ RULES = (
     CommonRule(
         "storage.lustre.backup_days",
         lambda cluster: cluster.storage.lustre.backup_days and cluster.storage.data_bucket.lustre_path,
-        "FSx makes no backups of a file system that is linked to a bucket; files below"
+        "FSx cannot back up a file system that is linked to a bucket; files below"
         " {cluster.storage.data_bucket.lustre_path} are exported instead",
         "set 0, or storage.data_bucket.lustre_path to null",
     ),

@@ -74,7 +74,7 @@ def existing_subnets_are_parts_of_the_vpc(cluster: Cluster) -> Iterator[Violatio
         path = f"network.private_subnets[{index}]"
         first, second = parsed(one.cidr), parsed(other.cidr)
         if one.subnet_id == other.subnet_id:
-            yield Violation(f"{path}.subnet_id", other.subnet_id, "it is listed before", "remove it")
+            yield Violation(f"{path}.subnet_id", other.subnet_id, "it is already listed", "remove it")
         elif first and second and first.overlaps(second):
             yield Violation(
                 f"{path}.cidr",
@@ -95,7 +95,7 @@ def _needed(taken: Counter[str]) -> int:
 def _too_small(zone_id: str, taken: Counter[str], size: int) -> str:
     return (
         f"nodes, file systems and endpoints in {zone_id} need {_needed(taken)} addresses"
-        f" with the {RESERVED_ADDRESSES} that AWS keeps, its subnet has {size}"
+        f" including the {RESERVED_ADDRESSES} that AWS reserves, and its subnet has {size}"
     )
 
 

@@ -38,14 +38,14 @@ def keys_are_free(cluster: Cluster) -> Iterator[Violation]:
     for key, value in cluster.tags.items():
         wrong, lower = partial(Violation, key_path("tags", key), value), key.lower()
         if lower.startswith("aws:"):
-            yield wrong("AWS keeps keys that begin with aws: to itself", "set another key")
+            yield wrong("AWS reserves keys that begin with aws:", "set another key")
         if lower in ours:
             yield wrong(
-                f"the stacks set the tag {ours[lower]} themselves, and case makes no other key",
+                f"the stacks set the tag {ours[lower]} themselves, and keys ignore case",
                 "remove it or set another key",
             )
         elif lower in seen:
-            allowed = f"IAM takes it for the key {seen[lower]}, since case makes no other key"
+            allowed = f"IAM treats it as the key {seen[lower]}, because it ignores case"
             yield wrong(allowed, "remove one of the two")
         seen.setdefault(lower, key)
 

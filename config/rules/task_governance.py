@@ -17,7 +17,7 @@ def names_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
     if not governance:
         return
     for kind, items in (("teams", governance.teams), ("priority_classes", governance.priority_classes)):
-        earlier = f"it is the name of an earlier one of task_governance.{kind}"
+        earlier = f"an earlier item of task_governance.{kind} has this name"
         fix, names = "set another name, or remove one of the two", [item.name for item in items]
         yield from repetitions(f"task_governance.{kind}", names, earlier, fix, key=".name")
 
@@ -44,7 +44,7 @@ def quotas_are_of_types_that_are_there(cluster: EksCluster) -> Iterator[Violatio
             yield Violation(
                 f"{path}.instance_type",
                 quota.instance_type,
-                f"the instance groups are of {', '.join(types)}",
+                f"the types of the instance groups are {', '.join(types)}",
                 "set one of these, or add a group of that type",
             )
         elif instance and quota.num_accelerators is not None and not instance.accelerator:
@@ -60,7 +60,7 @@ def quotas_name_each_type_once(cluster: EksCluster) -> Iterator[Violation]:
     for team in cluster.teams:
         types = [quota.instance_type for quota in team.quota]
         path = f"task_governance.teams[{team.name}].quota"
-        earlier = "an earlier quota of the team is of that type"
+        earlier = "an earlier quota of the team has this type"
         yield from repetitions(path, types, earlier, "merge the two", key=".instance_type")
 
 
@@ -102,7 +102,7 @@ def weights_are_used(cluster: EksCluster) -> Iterator[Violation]:
             yield Violation(
                 f"task_governance.teams[{team.name}].fair_share_weight",
                 team.fair_share_weight,
-                "with fair_share: false idle nodes go to who asks first",
+                "with fair_share: false, idle nodes go to the first request",
                 "remove it, or set task_governance.fair_share to true",
             )
 

@@ -29,13 +29,13 @@ def test_commands_for_slurm_reject_eks() -> None:
     with pytest.raises(ValueError) as caught:
         load_slurm_cluster(EKS)
     assert str(caught.value) == (
-        "clusters/eks.yaml: scheduler: got eks; what you started is for scheduler: slurm;"
-        " give it a cluster file for that, as clusters/slurm.yaml"
+        "clusters/eks.yaml: scheduler: got eks; this command requires scheduler: slurm;"
+        " set a cluster file for it, such as clusters/slurm.yaml"
     )
 
 
 def test_commands_for_eks_reject_slurm() -> None:
-    with pytest.raises(ValueError, match=r"scheduler: got slurm; what you started is for scheduler: eks; "):
+    with pytest.raises(ValueError, match=r"scheduler: got slurm; this command requires scheduler: eks; "):
         load_eks_cluster(SLURM)
 
 

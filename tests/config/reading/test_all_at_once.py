@@ -15,7 +15,7 @@ from tests.config.cluster_documents import document, mistakes
 
 # This mistake is independent of every other value.
 FAULT = {"aws:owner": "lab"}
-TOLD = "tags.aws:owner: got lab; AWS keeps keys that begin with aws: to itself; set another key"
+TOLD = "tags.aws:owner: got lab; AWS reserves keys that begin with aws:; set another key"
 # No value in a cluster file has this type.
 NOTHING_LIKE_IT = 1.5
 

@@ -61,8 +61,8 @@ def test_a_missing_image_is_reported_with_the_way_to_give_it(tmp_path: Path) -> 
     [
         ({"instance_type": "ml.g4dn.xlarge"}, "instance_type: got ml.g4dn.xlarge; types of the families"),
         ({"region": "mars-north-1"}, "region: got mars-north-1"),
-        ({"region": "us-east-1"}, "SageMaker takes images from its own region, us-east-1"),
-        ({"instances": {"min": 3, "max": 2}}, "instances.max: got 2; instances.min, 3, or more"),
+        ({"region": "us-east-1"}, "SageMaker requires an image in its own region, us-east-1"),
+        ({"instances": {"min": 3, "max": 2}}, "instances.max: got 2; instances.min (3) or more"),
         ({"instances": {"mim": 3}}, "instances.mim: got 3; there is no such key; set min"),
         ({"storage": {}}, "storage: got a mapping; there is no such key"),
         ({"image": "esm2:latest"}, "an image is given by digest"),
@@ -70,7 +70,10 @@ def test_a_missing_image_is_reported_with_the_way_to_give_it(tmp_path: Path) -> 
         ({"model": "here"}, "a model is given as s3://"),
         ({"model": "s3://models/model.zip"}, "a model is given as s3://"),
         ({"kms": "alias/mine"}, "kms: got alias/mine"),
-        ({"model_key_arn": f"arn:aws:kms:us-east-2:123456789012:key/{'0' * 36}"}, "keys are of one region"),
+        (
+            {"model_key_arn": f"arn:aws:kms:us-east-2:123456789012:key/{'0' * 36}"},
+            "the key must be in the endpoint's region",
+        ),
         ({"limits": {"timeout_seconds": 90}}, "SageMaker waits 60 s"),
         ({"capture": {"to": "here"}}, "a folder of a bucket is given as"),
         ({"kubernetes": {"gpus": 2}}, "kubernetes.gpus: got 2; 1 or less is allowed"),

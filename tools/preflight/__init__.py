@@ -109,11 +109,11 @@ def run_checks(aws: ReadOnlyAws, cluster: AnyCluster) -> Iterator[Finding]:
         try:
             yield from check(aws, cluster)
         except PermissionMissing as missing:
-            yield unknown(title, "", f"allow {missing.action} to who runs this, and run it again")
+            yield unknown(title, "", f"add {missing.action} to your permissions, and run it again")
         except (BotoCoreError, ClientError) as error:
             if has_expired(error):
                 yield fail(
-                    "credentials", explain(error), "sign in and run it again; nothing more was checked"
+                    "credentials", explain(error), "sign in and run it again; no further checks were made"
                 )
                 return
-            yield unknown(title, explain(error), "run it again, or look by hand")
+            yield unknown(title, explain(error), "run it again, or check it manually")

@@ -51,7 +51,7 @@ def _summary(findings: list[Finding]) -> str:
         return f"\n{shown}: not ready to deploy"
     if number := count["UNKNOWN"]:
         checks = "1 check" if number == 1 else f"{number} checks"
-        return f"\n{shown}: {checks} could not be made, so whether it is ready to deploy is not known"
+        return f"\n{shown}: {checks} could not be made, so it is unknown whether it is ready to deploy"
     return f"\n{shown}: ready to deploy"
 
 

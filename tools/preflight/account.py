@@ -30,14 +30,14 @@ def check_credentials(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     try:
         caller = aws.call("sts", "get_caller_identity")
     except (BotoCoreError, ClientError) as error:
-        yield fail("credentials", explain(error), "sign in; every other check needs credentials")
+        yield fail("credentials", explain(error), "sign in; all other checks need credentials")
         return
     yield ok("credentials", f"account {caller['Account']} as {caller['Arn']}")
     if caller["Arn"].endswith(":root"):
         yield warn(
             "credentials",
             "these are the account's root credentials",
-            "use a role with the permissions in docs/deploy.md: nothing limits what root can do",
+            "use a role with the permissions in docs/deploy.md, because nothing limits root",
         )
 
 
@@ -63,7 +63,7 @@ def check_bootstrap(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         yield fail(
             "CDK bootstrap",
             f"account {aws.account} is not bootstrapped in {cluster.region} with the qualifier {qualifier}",
-            f"run `{command}` once; if it is with another qualifier, set {QUALIFIER} in cdk.json",
+            f"run `{command}` once; if the account has another qualifier, set {QUALIFIER} in cdk.json",
         )
         return
     version = int(found["Parameter"]["Value"])
@@ -86,7 +86,7 @@ def check_roles(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         yield warn(
             "quota IAM roles",
             said,
-            "delete roles that nobody needs, or request more for 'Roles per account' in Service Quotas, AWS "
+            "delete unneeded roles, or request more for 'Roles per account' in Service Quotas, AWS "
             "Identity and Access Management (IAM), which is in us-east-1",
         )
     else:

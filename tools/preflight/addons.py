@@ -55,7 +55,7 @@ def _not_offered(subject: str, cluster: EksCluster, addon: Addon, offered: list[
         return fail(
             subject,
             f"it is not offered {where}",
-            "choose another region or kubernetes.version, or leave out in the file what brings it",
+            "choose another region or kubernetes.version, or remove the section that needs the add-on",
         )
     defaults = [
         version["addonVersion"]
@@ -67,8 +67,8 @@ def _not_offered(subject: str, cluster: EksCluster, addon: Addon, offered: list[
     more = f" and {len(offered) - NUM_SHOWN} older" if len(offered) > NUM_SHOWN else ""
     return fail(
         subject,
-        f"{addon.version} is not offered {where}; there are {shown}{more}",
-        f"put one of them in {TABLE}" + (f", as EKS's default {defaults[0]}" if defaults else ""),
+        f"{addon.version} is not offered {where}; offered are {shown}{more}",
+        f"put one of them in {TABLE}" + (f", such as EKS's default {defaults[0]}" if defaults else ""),
     )
 
 
@@ -110,18 +110,20 @@ def _configuration(subject: str, aws: ReadOnlyAws, addon: Addon, found: dict[str
         yield unknown(subject, f"the schema of its configuration cannot be read: {reason}", command)
         return
     if not schema:
-        yield warn(subject, "EKS has no schema for its configuration", f"look what it takes: {command}")
+        yield warn(
+            subject, "EKS has no schema for its configuration", f"check the accepted values: {command}"
+        )
         return
     errors = validator(schema).iter_errors(addon.configuration or {})
     mistakes = list(islice((_mistake(error) for error in errors if not _is_later(error)), NUM_SHOWN))
     if mistakes:
         yield fail(
             subject,
-            f"it does not take the configuration that it gets: {'; '.join(mistakes)}",
-            f"mend what the construct of the add-on gives it (constructs/); its schema: {command}",
+            f"its schema rejects the configuration:  {'; '.join(mistakes)}",
+            f"correct the configuration in the add-on's construct (constructs/); its schema: {command}",
         )
     else:
-        yield ok(subject, "its schema takes the configuration that it gets")
+        yield ok(subject, "its schema accepts the configuration")
 
 
 def _is_later(error: ValidationError) -> bool:

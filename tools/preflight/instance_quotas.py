@@ -67,7 +67,7 @@ def check_karpenter(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
         if value is not None and most > wanted[kind] and used + most > value:
             yield warn(
                 f"quota {name}",
-                f"Karpenter may ask for {most:,} instances, {used:,} are in use, the quota is {value:,.10g}",
+                f"Karpenter may request {most:,} instances, {used:,} are in use, the quota is {value:,.10g}",
                 f"request {used + most:,} for '{name}' in Service Quotas, {SERVICE}, or set max_instances "
                 "lower; pods wait for nodes that the quota does not allow",
             )
@@ -106,8 +106,8 @@ def check_volume_size(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     if value is not None and largest_gib > value:
         yield fail(
             subject,
-            f"{largest_gib:,} GiB asked for, the quota is {value:,.0f}",
+            f"{largest_gib:,} GiB requested, the quota is {value:,.0f}",
             f"set ebs_gib to {value:,.0f} or less, or request {largest_gib:,} for '{VOLUME_SIZE}'",
         )
     elif value is not None:
-        yield ok(subject, f"{largest_gib:,} GiB asked for, the quota is {value:,.0f}")
+        yield ok(subject, f"{largest_gib:,} GiB requested, the quota is {value:,.0f}")

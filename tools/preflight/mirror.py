@@ -22,7 +22,7 @@ def check_mirror(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
     if not is_deployed(aws, cluster, "storage"):
         yield fail(
             SUBJECT,
-            "the bucket for them does not exist, and nodes are to find them there at their first start",
+            "the bucket for them does not exist, and nodes need them at their first start",
             f"{DEPLOY_STORAGE}, then `make mirror-downloads`, then the rest",
         )
         return
@@ -41,4 +41,4 @@ def check_mirror(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
             SUBJECT, f"missing: {', '.join(missing)}", "run `make mirror-downloads` before nodes start"
         )
     else:
-        yield ok(SUBJECT, "all there")
+        yield ok(SUBJECT, "complete")

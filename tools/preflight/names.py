@@ -23,7 +23,7 @@ from tools.preflight.planned import Planned
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import Stack, is_deployed
 
-DELETE_CLUSTER = "change `name`, or delete that cluster if nobody needs it"
+DELETE_CLUSTER = "change `name`, or delete that cluster if it is no longer needed"
 
 
 def _judge(
@@ -47,7 +47,7 @@ def check_bucket(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     bucket = artifact_bucket(cluster, aws.account)
     found = if_present(aws.call, "s3", "head_bucket", Bucket=bucket)
     action = (
-        "an earlier cluster of this name left it: look into it, then change `name`, or delete it with all "
+        "an earlier cluster with this name left it: inspect it, then change `name`, or delete it with all "
         "versions (S3 console: Empty, then Delete)"
     )
     yield _judge(aws, cluster, f"bucket {bucket}", found, "storage", action)
@@ -56,7 +56,7 @@ def check_bucket(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 def check_repository(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     name = image_repository(cluster)
     found = if_present(aws.call, "ecr", "describe_repositories", repositoryNames=[name])
-    action = "change `name`; or, if nobody needs its images (look into it), delete it"
+    action = "change `name`; or inspect its images and delete it if they are no longer needed"
     yield _judge(aws, cluster, f"image repository {name}", found, "storage", action)
 
 

@@ -48,7 +48,7 @@ def check_grafana_version(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
             f"new workspaces have version {', '.join(versions)}; the dashboards are for {GRAFANA_VERSION}",
             "set GRAFANA_VERSION of config/observability.py to one of these; from 12 on the data source of "
             "constructs/monitoring/grafana_workspace.py "
-            "has to be that of Amazon Managed Service for Prometheus",
+            "must be Amazon Managed Service for Prometheus",
         )
 
 
@@ -61,12 +61,12 @@ def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
     if not instances:
         yield fail(
             "Grafana",
-            "people sign in by IAM Identity Center, of which the account has no instance",
+            "people sign in through IAM Identity Center, and the account has no instance of it",
             "enable it (console, IAM Identity Center; in an organization in its management account), or set "
             "observability.grafana.sign_in to saml",
         )
         return
-    yield ok("Grafana", "people sign in by IAM Identity Center, which the account has")
+    yield ok("Grafana", "people sign in through IAM Identity Center, which the account has")
     stores = [
         instance["IdentityStoreId"]
         for instance in instances
@@ -80,8 +80,8 @@ def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
         if if_present(aws.call, "identitystore", operation, **who) is None:
             yield fail(
                 f"Grafana, {name}",
-                "Identity Center knows nobody of that id",
-                "take it from `aws identitystore list-groups` or list-users, with --identity-store-id "
+                "Identity Center has no user or group with this id",
+                "copy it from `aws identitystore list-groups` or list-users, with --identity-store-id "
                 f"{stores[0]}",
             )
 
@@ -101,17 +101,17 @@ def check_saml(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     try:
         root = ElementTree.fromstring(_fetch(url))
     except ElementTree.ParseError as error:
-        yield fail("Grafana, SAML", f"{url} is no XML ({error})", "set saml.metadata_url to the metadata")
+        yield fail("Grafana, SAML", f"{url} is not XML ({error})", "set saml.metadata_url to the metadata")
     except (OSError, ValueError) as error:
         # Grafana may still be able to reach it.
         yield warn(
             "Grafana, SAML",
             f"{url} cannot be read from here: {error}",
-            "see whether it can be read from the internet, where Grafana is",
+            "check that it can be read from the internet, from which Grafana reads it",
         )
     else:
         if root.tag == METADATA:
-            yield ok("Grafana, SAML", f"people sign in by {root.get('entityID', url)}")
+            yield ok("Grafana, SAML", f"people sign in through {root.get('entityID', url)}")
         else:
             yield fail(
                 "Grafana, SAML",

@@ -69,7 +69,7 @@ def synthesize(cluster: EksCluster) -> tuple[Template, list[str]]:
         ValueError: if Node.js is missing, on which the CDK runs.
     """
     if shutil.which("node") is None:
-        raise ValueError("there is no node on the PATH, which the CDK needs; run it by `make preflight`")
+        raise ValueError("node is not on the PATH, and the CDK needs it; use `make preflight`")
     # These imports take seconds, which checks of Slurm clusters avoid.
     from aws_cdk import App
 

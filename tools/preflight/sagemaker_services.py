@@ -42,14 +42,14 @@ def check_mlflow(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         yield fail(
             subject,
             "taken, and not by this cluster's stacks",
-            f"change `name`; or, if nobody needs its runs (look into it), `aws sagemaker "
+            f"change `name`; or, if its runs are no longer needed (inspect it), `aws sagemaker "
             f"delete-mlflow-tracking-server --tracking-server-name {name}`",
         )
     quotas = [quota for quota in quotas_by_name(aws, "sagemaker") if MLFLOW_QUOTAS[kind].fullmatch(quota)]
     for quota in quotas:
         yield judge_quota(aws, Quota("sagemaker", "Amazon SageMaker", quota), used=len(names))
     if not quotas:
-        yield ok(subject, f"{len(names)} of the kind are here; Service Quotas has no bound of them")
+        yield ok(subject, f"{len(names)} exist; Service Quotas has no limit for this kind")
 
 
 def _names(aws: ReadOnlyAws, kind: str) -> list[str]:
@@ -91,11 +91,11 @@ def check_sign_in(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     if not cluster.studio or cluster.studio.sign_in != "identity_center":
         return
     if active_instances(aws):
-        yield ok("Studio", f"people sign in by IAM Identity Center, which is in {cluster.region}")
+        yield ok("Studio", f"people sign in through IAM Identity Center, which is in {cluster.region}")
     else:
         yield fail(
             "Studio",
-            f"people sign in by IAM Identity Center, of which there is no instance in {cluster.region}",
+            f"people sign in through IAM Identity Center, which has no instance in {cluster.region}",
             "enable it there (console, IAM Identity Center), or set studio.sign_in to iam",
         )
 
@@ -107,11 +107,11 @@ def check_trail(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     trails = aws.call("cloudtrail", "describe_trails")["trailList"]
     for trail in trails:
         if aws.call("cloudtrail", "get_trail_status", Name=trail["TrailARN"]).get("IsLogging"):
-            yield ok("Studio", f"trail {trail['Name']} tells of new profiles")
+            yield ok("Studio", f"trail {trail['Name']} reports new profiles")
             return
     yield warn(
         "Studio",
-        "no trail of CloudTrail logs here, so a new profile waits up to 15 minutes for its partition, and "
+        "no CloudTrail trail logs here, so a new profile waits up to 15 minutes for its partition, and "
         "that of a deleted one is kept",
-        "create a trail of management events, if that is not enough",
+        "create a trail of management events, if this is too slow",
     )

@@ -69,7 +69,7 @@ def judge(
     need = f"{needed:,.10g} {unit} needed".replace("  ", " ") + (f", {used:,.10g} in use" if used else "")
     if value is None:
         action = f"look for it in Service Quotas, {quota.service}"
-        return warn(subject, f"no quota '{quota.name}' here; {need}", action)
+        return warn(subject, f"no quota '{quota.name}' in this account and region; {need}", action)
     if used + needed > value:
         return fail(
             subject,

@@ -41,7 +41,7 @@ def check_stacks(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         subject = f"stack {name}"
         if status is None:
             if name in wanted:
-                yield ok(subject, "not there yet")
+                yield ok(subject, "does not exist yet")
         elif status in NEVER_CREATED:
             yield fail(
                 subject,
@@ -56,11 +56,9 @@ def check_stacks(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
                 f"`aws cloudformation continue-update-rollback --stack-name {name}`",
             )
         elif status.endswith("_IN_PROGRESS"):
-            yield fail(subject, f"being changed now ({status})", "wait until that has ended")
+            yield fail(subject, f"a change is in progress ({status})", "wait until it has ended")
         elif status == "DELETE_FAILED":
-            yield fail(
-                subject, "its deletion failed", "run `make teardown` again; it names what is in the way"
-            )
+            yield fail(subject, "its deletion failed", "run `make teardown` again; it names the cause")
         else:
             yield ok(subject, f"deployed ({status}); the next deployment updates it")
 

@@ -61,11 +61,11 @@ def test_an_unavailable_version_names_the_offered_ones_and_the_table() -> None:
     (found,) = [finding for finding in findings(aws, EKS) if finding.level != "OK"]
     assert (found.level, found.subject) == ("FAIL", "add-on vpc-cni")
     assert found.message == (
-        f"{VERSIONS[VPC_CNI]} is not offered for Kubernetes 1.34 in us-west-2; there are "
+        f"{VERSIONS[VPC_CNI]} is not offered for Kubernetes 1.34 in us-west-2; offered are "
         "v1.39.0-eksbuild.1, v1.38.0-eksbuild.1, v1.37.0-eksbuild.1, v1.36.0-eksbuild.1, v1.35.0-eksbuild.1 "
         "and 2 older"
     )
-    assert found.action == "put one of them in config/facts/addons.py, as EKS's default v1.37.0-eksbuild.1"
+    assert found.action == "put one of them in config/facts/addons.py, such as EKS's default v1.37.0-eksbuild.1"
 
 
 @pytest.mark.parametrize("answer", [[], Refusal("ResourceNotFoundException")])

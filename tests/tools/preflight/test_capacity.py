@@ -33,7 +33,7 @@ def test_accepts_a_suitable_plan() -> None:
     assert problems(aws, P5) == []
     messages = [finding.message for finding in findings(aws, P5) if finding.subject == PLAN]
     assert messages[0].startswith("active until ")
-    assert messages[1] == "8 instances asked for, 8 of 8 are free"
+    assert messages[1] == "8 instances requested, 8 of 8 are free"
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_accepts_a_suitable_plan() -> None:
         ),
         ({"EndTime": NOW + timedelta(hours=30)}, "WARN", "ends "),
         ({"TargetResources": ["training-job"]}, "FAIL", "bought for training-job"),
-        ({"TotalInstanceCount": 4, "AvailableInstanceCount": 4}, "FAIL", "8 instances asked of 4"),
-        ({"AvailableInstanceCount": 2}, "WARN", "8 instances asked for, 2 of 8 are free"),
+        ({"TotalInstanceCount": 4, "AvailableInstanceCount": 4}, "FAIL", "8 instances requested of 4"),
+        ({"AvailableInstanceCount": 2}, "WARN", "8 instances requested, 2 of 8 are free"),
         ({"TrainingPlanArn": PLAN_ARN.replace("us-east-1", "us-west-2")}, "FAIL", "the file names"),
         (
             {"ReservedCapacitySummaries": reserved(InstanceType="ml.p5e.48xlarge")},
@@ -64,7 +64,7 @@ def test_accepts_a_suitable_plan() -> None:
                 ]
             },
             "WARN",
-            "it names no zone of its ml.p5.48xlarge; group p5 is in use1-az6",
+            "it has no zone for its ml.p5.48xlarge; group p5 is in use1-az6",
         ),
         (
             {"ReservedCapacitySummaries": reserved(AvailabilityZoneId="use1-az4")},
@@ -89,7 +89,7 @@ def test_groups_share_the_instances_of_their_plan() -> None:
     second = group.model_copy(update={"name": "p5-more", "num_instances": 1})
     cluster = P5.model_copy(update={"instance_groups": [*P5.instance_groups, second]})
     ((level, _, message),) = with_plan(training_plan(), cluster)
-    assert (level, message) == ("FAIL", "9 instances asked of 8")
+    assert (level, message) == ("FAIL", "9 instances requested of 8")
 
 
 def only_in(aws: AnsweringAws, zone: str) -> None:
@@ -106,7 +106,7 @@ def test_a_type_missing_from_the_zone_names_zones_that_have_it() -> None:
     found = [problem for problem in problems(aws, SLURM) if problem[0] == "FAIL"]
     assert [subject for _, subject, _ in found] == ["offer controller", "offer workers"]
     asked = zone_ids(SLURM)[0]
-    assert found[1][2] == f"ml.g5.8xlarge is not offered in {asked}; it is in usw2-az9"
+    assert found[1][2] == f"ml.g5.8xlarge is not offered in {asked}; it is offered in usw2-az9"
 
 
 def test_uses_the_group_s_own_zone() -> None:
@@ -134,7 +134,7 @@ def test_reports_missing_and_impaired_zones() -> None:
     aws.answer("ec2", "DescribeAvailabilityZones", {"AvailabilityZones": zones})
     assert problems(aws, P5) == [
         ("WARN", "zone use1-az6", "state impaired"),
-        ("FAIL", "zone use1-az4", "not a zone of this account in us-east-1"),
+        ("FAIL", "zone use1-az4", "this account has no such zone in us-east-1"),
     ]
 
 
@@ -147,7 +147,7 @@ def test_reports_missing_and_impaired_zones() -> None:
             "it is arm64, ml.g5.8xlarge is x86_64",
         ),
         ({"Images": [{"State": "pending", "Architecture": "x86_64"}]}, "its state is pending"),
-        ({"Images": []}, "not there, or not shared with this account"),
+        ({"Images": []}, "does not exist, or is not shared with this account"),
         (Refusal("InvalidAMIID.NotFound", "The image does not exist"), "The image does not exist"),
     ],
 )

@@ -42,8 +42,8 @@ def test_a_ready_account_has_nothing_to_fix(cluster: EksCluster) -> None:
     found = findings(aws, cluster)
     assert [finding for finding in found if finding.level != "OK"] == []
     messages = {(finding.subject, finding.message) for finding in found}
-    assert ("add-on vpc-cni", "its schema takes the configuration that it gets") in messages
-    assert (f"add-on {OBSERVABILITY}", "its schema takes the configuration that it gets") in messages
+    assert ("add-on vpc-cni", "its schema accepts the configuration") in messages
+    assert (f"add-on {OBSERVABILITY}", "its schema accepts the configuration") in messages
     assert {
         "quota ml.g5.8xlarge for cluster usage" if cluster is EKS else "training plan esm2-p5",
         "synthesis",
@@ -62,16 +62,16 @@ def test_a_ready_account_has_nothing_to_fix(cluster: EksCluster) -> None:
 @pytest.mark.parametrize(
     ("versions", "level", "message"),
     [
-        ([version("1.35")], "FAIL", "EKS does not offer it in us-west-2; there are 1.35"),
+        ([version("1.35")], "FAIL", "EKS does not offer it in us-west-2; offered are 1.35"),
         (
             [version("1.34", "UNSUPPORTED"), version("1.35"), version("1.9")],
             "FAIL",
-            "EKS does not offer it in us-west-2; there are 1.9, 1.35",
+            "EKS does not offer it in us-west-2; offered are 1.9, 1.35",
         ),
         (
             [version("1.34", "EXTENDED_SUPPORT")],
             "WARN",
-            "in extended support, in which EKS bills a multiple for each hour, until 2027-12-02",
+            "in extended support, for which EKS bills a multiple per hour, until 2027-12-02",
         ),
     ],
 )
@@ -92,13 +92,13 @@ def test_a_cluster_can_only_be_raised_by_one_version(there: str, level: str | No
     found = problems(aws, EKS)
     assert [name for name, _, _ in found] == ([level] if level else [])
     if level:
-        assert f"the cluster runs {there}, which goes up by one version at a time" in found[0][2]
+        assert f"the cluster runs {there}, which can be raised by one version at a time" in found[0][2]
 
 
 @pytest.mark.parametrize(
     ("answer", "level", "message"),
     [
-        (Refusal("NoSuchEntity"), "FAIL", f"there is no {ROLE}"),
+        (Refusal("NoSuchEntity"), "FAIL", f"{ROLE} does not exist"),
         (
             {"Role": role(ROLE.replace("teams/", ""))},
             "FAIL",
@@ -121,7 +121,7 @@ def test_users_and_principals_of_other_accounts() -> None:
     aws.answer("iam", "GetUser", {"User": found})
     ((level, subject, message),) = problems(aws, cluster)
     assert (level, subject) == ("UNKNOWN", "role platform")
-    assert "it is of account 210987654321" in message
+    assert "it belongs to account 210987654321" in message
 
 
 def test_warns_of_a_file_without_access_entries() -> None:
@@ -130,7 +130,7 @@ def test_warns_of_a_file_without_access_entries() -> None:
         (
             "WARN",
             "kubernetes.access",
-            "nobody is named, so nobody can use kubectl, submit jobs or look at them",
+            "the list is empty, so no one can use kubectl, or submit or view jobs",
         )
     ]
 
@@ -169,7 +169,7 @@ def test_warns_if_karpenter_may_exceed_the_quota() -> None:
         (
             "WARN",
             "quota ml.g5.8xlarge for cluster usage",
-            "Karpenter may ask for 5 instances, 0 are in use, the quota is 4",
+            "Karpenter may request 5 instances, 0 are in use, the quota is 4",
         )
     ]
     fitting = with_group(cluster, "workers", max_instances=4)
@@ -183,15 +183,15 @@ def test_warns_if_karpenter_may_exceed_the_quota() -> None:
         ("ml.trn1.32xlarge", []),
         (
             "ml.trn2.3xlarge",
-            [("FAIL", "its Neuron plugin does not know ml.trn2.3xlarge: no job would get a device")],
+            [("FAIL", "its Neuron plugin does not support ml.trn2.3xlarge, so no job would get a device")],
         ),
         (
             "ml.g7e.48xlarge",
             [
                 (
                     "WARN",
-                    "its health monitoring does not know ml.g7e.48xlarge: faults of its accelerators are not "
-                    "found",
+                    "its health monitoring does not support ml.g7e.48xlarge: faults of its accelerators are "
+                    "not detected",
                 )
             ],
         ),
@@ -206,7 +206,7 @@ def test_types_that_the_chart_supports(
     cluster = with_group(EKS, "workers", instance_type=instance_type)
     aws = ReadOnlyAws(AnsweringAws("us-west-2").session)
     told = [(finding.level, finding.message) for finding in chart_types.check_types(aws, cluster)]
-    assert told == (found or [("OK", "knows the accelerated types of the file")])
+    assert told == (found or [("OK", "supports the accelerated types of the file")])
 
 
 def test_missing_permissions_are_named() -> None:
@@ -217,7 +217,7 @@ def test_missing_permissions_are_named() -> None:
     assert {finding.level for finding in found} == {"UNKNOWN"}
     named = " ".join(finding.action for finding in found)
     for action in ("eks:DescribeAddonVersions", "eks:ListClusters", "iam:GetRole"):
-        assert f"allow {action} " in named
+        assert f"add {action} " in named
 
 
 def test_the_command_with_a_real_synthesis(

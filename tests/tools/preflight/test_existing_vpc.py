@@ -116,11 +116,11 @@ WRONG: list[tuple[Change, str, str]] = [
         "FAIL",
         "cidr is 10.7.16.0/20, the file says 10.7.0.0/20",
     ),
-    (lambda v: v.subnet.update(MapPublicIpOnLaunch=True), "FAIL", "gives its nodes public addresses"),
+    (lambda v: v.subnet.update(MapPublicIpOnLaunch=True), "FAIL", "it gives its nodes public addresses"),
     (lambda v: v.subnet.update(AvailableIpAddressCount=4), "FAIL", "5 addresses needed, 4 free"),
     (lambda v: v.associations.clear(), "FAIL", "the subnet uses rtb-main"),
-    (lambda v: v.routes[0].update(NatGatewayId="", GatewayId="igw-01"), "FAIL", "a public subnet"),
-    (lambda v: v.routes[0].update(State="blackhole"), "FAIL", "something that was deleted"),
+    (lambda v: v.routes[0].update(NatGatewayId="", GatewayId="igw-01"), "FAIL", "the subnet is public"),
+    (lambda v: v.routes[0].update(State="blackhole"), "FAIL", "default route was deleted"),
     (lambda v: v.endpoints.clear(), "WARN", "no gateway endpoint for S3: NAT bills every byte"),
 ]
 
@@ -148,7 +148,7 @@ def test_rejects_a_second_endpoint_with_private_dns() -> None:
     vpc.endpoints += [endpoint("ssm"), endpoint("kms"), endpoint("lambda")]
     ((level, _, message),) = problems(vpc.account(checked), checked)
     assert level == "FAIL"
-    assert "the VPC has ssm, kms already" in message
+    assert "the VPC already has ssm, kms" in message
 
 
 @pytest.mark.parametrize(("room", "level"), [(14, "OK"), (13, "FAIL")])
@@ -179,7 +179,7 @@ def test_a_closed_vpc_needs_every_endpoint() -> None:
         ("WARN", f"routes of {SUBNET['subnet_id']}"),
         ("FAIL", "interface endpoints"),
     ]
-    assert found[1][2].endswith("none for ecr.dkr")
+    assert found[1][2].endswith("no endpoints for ecr.dkr")
     vpc.endpoints.append(endpoint("ecr.dkr"))
     assert [level for level, _, _ in problems(vpc.account(CLOSED), CLOSED)] == ["WARN"]
 
@@ -197,7 +197,7 @@ def test_a_closed_vpc_without_s3_cannot_start_nodes() -> None:
     vpc = Vpc()
     vpc.routes, vpc.endpoints = [], [endpoint(name) for name in SERVICES]
     messages = [message for level, _, message in problems(vpc.account(CLOSED), CLOSED) if level == "FAIL"]
-    assert messages == ["no gateway endpoint for S3 and no way out: nodes cannot fetch their scripts"]
+    assert messages == ["no gateway endpoint for S3 and no internet access: nodes cannot fetch their scripts"]
 
 
 def test_addresses_of_a_deployed_cluster_are_not_needed_again() -> None:

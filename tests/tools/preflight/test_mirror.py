@@ -62,7 +62,7 @@ def test_names_missing_copies(
     files: list[str], images: bool, cluster: SlurmCluster, missing: str | None
 ) -> None:
     found = mirror(account(files, images=images), cluster)
-    assert (found.level, found.message) == (("FAIL", missing) if missing else ("OK", "all there"))
+    assert (found.level, found.message) == (("FAIL", missing) if missing else ("OK", "complete"))
     assert ("make mirror-downloads" in found.action) == bool(missing)
 
 

@@ -101,7 +101,7 @@ def test_reports_a_log_group_left_by_nodes() -> None:
     [
         ("ROLLBACK_COMPLETE", "its creation failed (ROLLBACK_COMPLETE)", "delete-stack --stack-name"),
         ("UPDATE_ROLLBACK_FAILED", "an update could not be undone", "continue-update-rollback"),
-        ("UPDATE_IN_PROGRESS", "being changed now (UPDATE_IN_PROGRESS)", "wait"),
+        ("UPDATE_IN_PROGRESS", "a change is in progress (UPDATE_IN_PROGRESS)", "wait"),
         ("DELETE_FAILED", "its deletion failed", "make teardown"),
     ],
 )

@@ -116,9 +116,9 @@ def test_people_of_another_region_s_identity_center_are_not_looked_up() -> None:
 @pytest.mark.parametrize(
     ("text", "status", "level", "says"),
     [
-        (METADATA, 200, "OK", "people sign in by https://idp.example.com"),
+        (METADATA, 200, "OK", "people sign in through https://idp.example.com"),
         ("<html/>", 200, "FAIL", "holds html, not a provider's EntityDescriptor"),
-        ("sign in first", 200, "FAIL", "is no XML"),
+        ("sign in first", 200, "FAIL", "is not XML"),
         ("gone", 404, "WARN", "cannot be read from here"),
     ],
 )

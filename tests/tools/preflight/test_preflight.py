@@ -76,7 +76,7 @@ def test_names_every_missing_permission_and_runs_all_other_checks() -> None:
         "ecr:DescribeRepositories",
         "logs:DescribeLogGroups",
     ):
-        assert f"allow {action} " in named
+        assert f"add {action} " in named
 
 
 def test_stops_without_credentials() -> None:

@@ -106,7 +106,7 @@ def test_a_missing_quota_is_not_treated_as_sufficient() -> None:
     cluster = with_group(SLURM, "workers", instance_type="ml.g6.8xlarge")
     found = only(empty_account(cluster), cluster, "quota ml.g6.8xlarge for cluster usage")
     assert found.level == "WARN"
-    assert "no quota 'ml.g6.8xlarge for cluster usage' here" in found.message
+    assert "no quota 'ml.g6.8xlarge for cluster usage' in this account and region" in found.message
 
 
 @pytest.mark.parametrize(("ebs_gib", "level"), [(1024, "OK"), (1025, "FAIL")])
@@ -182,7 +182,11 @@ def test_checks_rds_quotas_for_a_database() -> None:
             "30 GiB needed, 7 in use, the quota is 36",
         ),
         ("FAIL", "quota DB subnet groups", "1 needed, 7 in use, the quota is 7"),
-        ("WARN", "quota Parameter groups", "no quota 'Parameter groups' here; 1 needed"),
+        (
+            "WARN",
+            "quota Parameter groups",
+            "no quota 'Parameter groups' in this account and region; 1 needed",
+        ),
     ]
     own = {"TagList": [{"Key": "aws:cloudformation:stack-name", "Value": "esm2-slurm-slurm-storage"}]}
     aws.answer("rds", "DescribeDBInstances", {"DBInstances": [own]})

@@ -80,7 +80,7 @@ def test_warns_if_the_quota_is_below_the_number_of_spaces(quota: int, level: str
 
 def test_a_trail_reports_new_profiles() -> None:
     [(level, message)] = of_studio(studied(partitions="per_profile"), trails=[False, True])
-    assert (level, message) == ("OK", "trail all tells of new profiles")
+    assert (level, message) == ("OK", "trail all reports new profiles")
 
 
 @pytest.mark.parametrize("trails", [[], [False]])

@@ -1,4 +1,4 @@
-"""How many IP addresses a cluster takes, by zone."""
+"""Number of IP addresses that a cluster needs in each zone."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from config.slurm_cluster import SlurmCluster
 from config.storage import LustreFileSystem
 
 RESERVED_ADDRESSES = 5
-"""What AWS keeps of every subnet (VPC user guide, "Subnet CIDR blocks")."""
+"""Addresses that AWS reserves in every subnet (VPC user guide, "Subnet CIDR blocks")."""
 _EFA_GIB_PER_SERVER = {125: 38400, 250: 19200, 500: 9600, 1000: 4800}
-"""Data that one server of an EFA-enabled file system holds, by its throughput in MB/s per TiB."""
+"""GiB per server of an EFA-enabled file system, by its throughput in MB/s per TiB."""
 _GIB_PER_SERVER = 2400
-"""The same without EFA. Both from the FSx for Lustre user guide, "IP addresses for file systems"."""
+"""GiB per server without EFA. Source of both: FSx for Lustre user guide, "IP addresses for file systems"."""
 
 POD_ADDRESSES, FREE_POD_ADDRESSES = 28, 2
-"""What the VPC CNI holds for pods on a node of EKS, used or not, and how many of them at least are free: what
-is counted here lasts for 26 pods with an address of their own. Left to itself it would hold another whole
-interface as soon as there is one pod: 100 addresses of a P5 (amazon-vpc-cni-k8s, docs/eni-and-ip-target.md).
-28 fit on one interface of most types with accelerators, and on two of an m5.2xlarge."""
+"""Addresses that the VPC CNI holds for pods on an EKS node, used or not, and how many of them at least stay
+free. They last for 26 pods with an address of their own. By default the CNI would hold another whole
+interface as soon as there is one pod, which is 100 addresses on a P5 (amazon-vpc-cni-k8s,
+docs/eni-and-ip-target.md). 28 addresses fit on one interface of most types with accelerators, and on two of
+an m5.2xlarge."""
 
 _IOPS_PER_METADATA_SERVER = 12000  # the same page
 # Without metadata_iops FSx provides at most 12,000 for each 24,000 GiB (FSx for Lustre user guide, "Lustre
 # metadata performance configuration").
 _AUTOMATIC_GIB_PER_METADATA_SERVER = 24000
-# An OpenZFS pair: an interface for each of the two servers, and room for the address that moves between them.
+# An OpenZFS pair has one interface per server, and needs room for the address that moves between them.
 _HOME_ADDRESSES = 4
-# The instance, its standby, and the one that takes over from it.
+# The instance, its standby, and the instance that replaces a failed one.
 _DATABASE_ADDRESSES = 3
-# What EKS asks to be free in each subnet of its control plane (EKS user guide, "View Amazon EKS networking
-# requirements for VPC and subnets").
+# EKS requires this many free addresses in each subnet of its control plane (EKS user guide, "View Amazon EKS
+# networking requirements for VPC and subnets").
 _CONTROL_PLANE_ADDRESSES = 6
 
 
 def address_takers(cluster: Cluster) -> dict[str, Counter[str]]:
-    """Addresses taken in the private subnet of each zone id, by the place in the file that asks for them.
+    """Return the addresses needed in each zone's private subnet, by the place in the file that needs them.
 
-    Nodes of a type that is not in the catalogue count as one address, groups that Karpenter scales with all
-    the nodes that they may have.
+    A node whose type is not in the catalogue counts as one address. Groups that Karpenter scales count with
+    the most nodes that they may have.
     """
     takers: dict[str, Counter[str]] = defaultdict(Counter)
     first = takers[zone_ids(cluster)[0]]
@@ -51,7 +52,7 @@ def address_takers(cluster: Cluster) -> dict[str, Counter[str]]:
         first["storage.home"] = _HOME_ADDRESSES
     if cluster.network.interface_endpoints:
         first["network.interface_endpoints"] = len(endpoint_services(cluster))
-    if not isinstance(cluster.network, NewVpc):  # which has small subnets for these
+    if not isinstance(cluster.network, NewVpc):  # a new VPC has small subnets for these
         if isinstance(cluster, SlurmCluster) and cluster.accounting_database:
             for zone in list(dict.fromkeys(zone_ids(cluster)))[:2]:
                 takers[zone]["accounting_database"] = _DATABASE_ADDRESSES
@@ -68,17 +69,17 @@ def address_takers(cluster: Cluster) -> dict[str, Counter[str]]:
 
 
 def address_demand(cluster: Cluster) -> Counter[str]:
-    """Addresses taken in the private subnet of each zone id, without the five that AWS reserves."""
+    """Return the addresses needed in each zone's private subnet, without the five that AWS reserves."""
     return Counter({zone: taken.total() for zone, taken in address_takers(cluster).items()})
 
 
 def gib_per_server(lustre: LustreFileSystem) -> int:
-    """Data that one server of the file system holds, in GiB."""
+    """Return the data in GiB that one server of the file system holds."""
     return _EFA_GIB_PER_SERVER[lustre.throughput_mbps_per_tib] if lustre.efa else _GIB_PER_SERVER
 
 
 def _lustre_addresses(lustre: LustreFileSystem) -> int:
-    """One per data server and one per metadata server."""
+    """Return one address per data server and one per metadata server."""
     if lustre.metadata_iops is None:
         num_metadata = ceil(lustre.capacity_gib / _AUTOMATIC_GIB_PER_METADATA_SERVER)
     else:
@@ -87,8 +88,11 @@ def _lustre_addresses(lustre: LustreFileSystem) -> int:
 
 
 def _node_addresses(group: InstanceGroup) -> int:
-    """One per network card: 32 of a P5 (SageMaker AI developer guide, "Prerequisites for using SageMaker
-    HyperPod"). EFA-only interfaces have none, so those of the first card are left, which has pods' on EKS.
+    """Return one address per network card, which is 32 on a P5 (SageMaker AI developer guide, "Prerequisites
+    for using SageMaker HyperPod").
+
+    EFA-only interfaces have no address, so only the first card counts then. On EKS it also has the addresses
+    of pods.
     """
     instance = INSTANCE_TYPES.get(group.instance_type)
     if instance is None:
@@ -98,7 +102,7 @@ def _node_addresses(group: InstanceGroup) -> int:
 
 
 def node_interfaces(group: InstanceGroup) -> int:
-    """Network interfaces of a node: one for each network card, and on EKS those that its pods need beside."""
+    """Return a node's network interfaces: one per network card, and on EKS additional ones for its pods."""
     instance = INSTANCE_TYPES.get(group.instance_type)
     if instance is None:
         return 1
@@ -107,5 +111,5 @@ def node_interfaces(group: InstanceGroup) -> int:
 
 
 def _pod_interfaces(instance: InstanceType) -> int:
-    """Of the first card, for the addresses of pods; the first address of each is the node's."""
+    """Return the first card's interfaces for pods' addresses; one address of each is the node's."""
     return ceil(POD_ADDRESSES / (instance.addresses_per_interface - 1))

@@ -1,8 +1,8 @@
-"""The typed form of a cluster file, one YAML file per deployment: what is the same for every scheduler.
+"""Typed cluster file, with one YAML file per deployment: the sections that all schedulers share.
 
-``slurm_cluster`` and ``eks_cluster`` add what is each scheduler's own. Only facts about single values stand
-here (types, lengths, ranges: editors learn them from the JSON schema); what holds between values is in
-``rules``. Sizes are in GiB, throughput in MB/s, as the services bill them.
+``slurm_cluster`` and ``eks_cluster`` add the fields of each scheduler. The classes constrain single values
+(types, lengths, ranges), which editors read from the JSON schema. ``rules`` checks combinations of values.
+Sizes are in GiB and throughput in MB/s, the units in which the services bill.
 """
 
 from __future__ import annotations
@@ -13,63 +13,63 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from config import text_forms as forms
-from config.observability import Mlflow, Observability
+from config.observability import Grafana, Mlflow, Observability
 from config.section import Section
 from config.storage import Storage
 from config.studio import Studio
 
 ClusterName = Annotated[str, forms.field(forms.CLUSTER_NAME, max_length=24)]
-"""24 characters, so that ``sagemaker-<name>-<account>-<region>`` is a bucket's name (63 at most)."""
+"""Up to 24 characters, so that ``sagemaker-<name>-<account>-<region>`` fits a bucket name (63 at most)."""
 GroupName = Annotated[str, forms.field(forms.GROUP_NAME, max_length=63)]
 AvailabilityZoneId = Annotated[str, forms.field(forms.ZONE_ID)]
 Cidr = Annotated[str, forms.field(forms.CIDR)]
 LogDays = Literal[
     1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653
 ]
-"""What CloudWatch Logs' PutRetentionPolicy takes."""
+"""Retention periods that CloudWatch Logs accepts (PutRetentionPolicy)."""
 
 
 class NewVpc(Section):
     vpc: Literal["new"] = "new"
-    """A VPC of the cluster's own."""
+    """A new VPC for this cluster only."""
     cidr: Cidr = "10.0.0.0/16"
-    """Address range; /16 is the largest a VPC may have."""
+    """Address range; /16 is the largest range of a VPC."""
     availability_zone_ids: Annotated[list[AvailabilityZoneId], Field(min_length=1, max_length=3)]
-    """Zone ids (usw2-az2), not names: names differ between accounts. FSx, and every node whose group names no
-    other zone, go to the first; Slurm's database and the control plane of EKS need a second one."""
+    """Zone ids (usw2-az2), because zone names differ between accounts. FSx, and all nodes whose group names
+    no other zone, are in the first zone. Slurm's database and the EKS control plane need a second one."""
     private_prefix_length: Annotated[int, Field(ge=17, le=26)] = 18
-    """Size of each zone's private subnet, where nodes and file systems live; 18 holds 16,379 addresses."""
+    """Prefix length of each zone's private subnet for nodes and file systems; 18 has 16,379 addresses."""
     internet: Literal["nat", "none"] = "nat"
-    """How nodes reach the internet. ``none`` is a closed network: interface endpoints only."""
+    """How nodes reach the internet. ``none`` is a closed network with interface endpoints only."""
     interface_endpoints: bool = False
-    """Endpoints for the AWS services that nodes call; needed without NAT, optional with it."""
+    """Create endpoints for the AWS services that nodes call; required without NAT, optional with it."""
     flow_logs_days: LogDays = 30
-    """How long the log of accepted and rejected connections is kept."""
+    """Days for which the log of accepted and rejected connections is kept."""
 
 
 class ExistingSubnet(Section):
-    """One private subnet of a VPC that is there already."""
+    """One private subnet of an existing VPC."""
 
     subnet_id: Annotated[str, forms.field(forms.SUBNET_ID)]
-    """A subnet that gives its nodes no public addresses."""
+    """Subnet id; the subnet must not give its nodes public addresses."""
     availability_zone_id: AvailabilityZoneId
     """The subnet's zone, by id; one subnet per zone."""
     route_table_id: Annotated[str, forms.field(forms.ROUTE_TABLE_ID)]
-    """The table that the subnet is associated with; the endpoint for S3 goes into it."""
+    """Route table of the subnet, which receives the endpoint for S3."""
     cidr: Cidr
     """The subnet's address range."""
 
 
 class ExistingVpc(Section):
     vpc: Literal["existing"]
-    """A VPC that is there already; `make preflight` verifies what is written here."""
+    """An existing VPC; `make preflight` verifies the values below."""
     vpc_id: Annotated[str, forms.field(forms.VPC_ID)]
-    """The VPC, with DNS names and DNS resolution switched on."""
+    """VPC id; DNS names and DNS resolution must be on in the VPC."""
     cidr: Cidr
     """The VPC's address range."""
     private_subnets: Annotated[list[ExistingSubnet], Field(min_length=1, max_length=16)]
-    """Subnets without public addresses; FSx, and nodes whose group names no other zone, go to the first. The
-    control plane of EKS has its interfaces in the first two."""
+    """Subnets without public addresses. FSx, and nodes whose group names no other zone, are in the first. The
+    EKS control plane has its interfaces in the first two."""
     s3_gateway_endpoint: bool = False
     """Add a gateway endpoint for S3 to the subnets' route tables; false if the VPC has one."""
     interface_endpoints: bool = False
@@ -83,96 +83,100 @@ class InstanceGroup(Section):
     """Nodes of one type."""
 
     name: GroupName
-    """Fixed at creation."""
+    """Name of the group; fixed at creation."""
     instance_type: str
-    """A type that HyperPod offers, with its ml. prefix; config/facts/instance_types.csv lists them."""
+    """Type that HyperPod offers, with its ml. prefix; config/facts/instance_types.csv lists them."""
     num_instances: Annotated[int, Field(ge=0, le=6758)]
-    """Nodes to have; 0 keeps the group for later."""
+    """Number of nodes; 0 keeps the group for later."""
     min_instances: Annotated[int, Field(ge=1, le=6758)] | None = None
-    """The group is not in service before this many nodes are; without them after 3 hours it goes back to what
-    it was, which is no nodes for a new group. Null takes the nodes that there are and waits for the rest.
-    Needs continuous provisioning."""
+    """Nodes that must run before the group is in service. If they are missing after 3 hours, the group
+    returns to its earlier state, which is no nodes for a new group. Null uses the available nodes and waits
+    for the rest. Requires continuous provisioning."""
     availability_zone_id: AvailabilityZoneId | None = None
-    """Null is the network's first zone, where FSx is; accelerated groups stay there."""
+    """Zone of the group. Null is the first zone, which has FSx and which accelerated groups require."""
     ebs_gib: Annotated[int, Field(ge=1, le=16384)] | None = 500
-    """Volume at /opt/sagemaker for containers and caches; null adds none. The root volume's size, 100 GiB, is
-    the service's."""
+    """Size in GiB of the volume at /opt/sagemaker for containers and caches; null adds no volume. The service
+    fixes the root volume at 100 GiB."""
     threads_per_core: Literal[1, 2] | None = None
-    """1 turns hyper-threading off; null leaves the instance type's default."""
+    """1 turns hyper-threading off; null keeps the instance type's default."""
     efa_only: bool = False
-    """EFA interfaces without an address each: 31 addresses less for a P5."""
+    """EFA interfaces have no IP address, which saves 31 addresses per P5 node."""
     deep_health_checks: list[Literal["InstanceStress", "InstanceConnectivity"]] = Field(default=[])
-    """Run on accelerated nodes before they take jobs; up to two hours."""
+    """Checks that run on accelerated nodes before they accept jobs; they take up to two hours."""
     training_plan_arn: Annotated[str, forms.field(forms.TRAINING_PLAN_ARN)] | None = None
-    """Reserved capacity (`aws sagemaker create-training-plan`), billed by the plan."""
+    """Reserved capacity (`aws sagemaker create-training-plan`), which the plan bills."""
     capacity: Literal["on_demand", "spot"] = "on_demand"
-    """Spot is for nodes whose jobs may be interrupted; needs continuous provisioning."""
+    """Spot nodes are cheaper and may be interrupted at any time; they require continuous provisioning."""
     image_id: Annotated[str, forms.field(forms.IMAGE_ID)] | None = None
-    """Null is HyperPod's current image."""
+    """Machine image; null is HyperPod's current image."""
     auto_patch: Literal["none", "when_idle", "when_all_idle"] = "none"
-    """When the service may replace a node's image by one with security patches."""
+    """When the service may replace a node's image with one that has security patches."""
 
     @property
     def runs_jobs(self) -> bool:
-        """Whether jobs are placed on its nodes."""
+        """Return whether jobs are placed on the group's nodes."""
         return True
 
 
 class Budget(Section):
-    """Alarm by mail when this cluster's tag costs more, or is forecast to."""
+    """Email alarm if the cost or the forecast of this cluster's tag exceeds a limit."""
 
     monthly_usd: Annotated[int, Field(ge=1)]
-    """Whole dollars for a calendar month."""
+    """Limit in whole dollars per calendar month."""
     email: Annotated[str, forms.field(forms.EMAIL)]
-    """Who is told."""
+    """Address that receives the alarm."""
 
 
 class Cluster(Section):
-    """One HyperPod cluster and all it depends on, whatever places its jobs.
+    """One HyperPod cluster and all it depends on, with any scheduler.
 
     A cluster file is a ``SlurmCluster`` or an ``EksCluster``.
     """
 
     scheduler: Literal["slurm", "eks"]
-    """What places jobs."""
+    """Scheduler, which places jobs."""
     name: ClusterName
-    """Every stack, bucket and repository carries it; fixed at creation."""
+    """Name of the cluster, which is part of every stack, bucket and repository name; fixed at creation."""
     region: str
     """AWS region of all stacks, as us-west-2; config/facts/regions.py lists the regions with HyperPod."""
     tags: dict[str, str] = Field(default={})
-    """On every resource, beside the project's own; 40 at most, with values of 1 to 255 characters. Keys that
-    differ only in case are the same."""
+    """Tags on every resource, in addition to the project's own: up to 40, with values of 1 to 255 characters.
+    Keys that differ only in case are the same."""
     network: Network
     """A new VPC or an existing one."""
     storage: Storage = Storage()
     """File systems, data bucket and their key."""
     instance_groups: Sequence[InstanceGroup]
-    """Nodes, by type and purpose."""
+    """Groups of nodes, by type and purpose."""
     node_recovery: Literal["automatic", "none"] = "automatic"
-    """Automatic replaces or reboots nodes with hardware faults."""
+    """``automatic`` replaces or reboots nodes with hardware faults."""
     continuous_provisioning: bool = True
-    """The cluster takes the nodes that there are and waits for the rest; fixed at creation."""
+    """The cluster uses the available nodes and waits for the rest; fixed at creation."""
     prometheus: bool = True
-    """An Amazon Managed Prometheus workspace, in the storage stack, and on the nodes what writes to it. It
-    bills by samples."""
+    """Amazon Managed Prometheus workspace in the storage stack, and software on the nodes that writes to it.
+    It bills by samples."""
     mlflow: Mlflow | None = None
-    """SageMaker's managed MLflow, in the storage stack, which runs on the cluster log to; runs elsewhere, and
-    everywhere with null, log to a folder, ``mlruns``."""
+    """SageMaker's managed MLflow in the storage stack, for runs on the cluster. Runs elsewhere, and all runs
+    with null, log to the folder ``mlruns``."""
     budget: Budget | None = None
-    """Null sets no alarm."""
+    """Cost alarm; null sets none."""
     studio: Studio | None = None
-    """SageMaker Studio for people's work, with the Lustre file system; a stack of its own. Null has none."""
+    """SageMaker Studio with the Lustre file system, in its own stack. Null creates none."""
     observability: Observability | None = None
-    """Alerts, alarms and dashboards of what Prometheus has. Null has none."""
+    """Alerts, alarms and dashboards for the metrics in Prometheus. Null creates none."""
+
+    @property
+    def grafana(self) -> Grafana | None:
+        return self.observability.grafana if self.observability else None
 
 
 ZONES_WITHOUT_CONTROL_PLANE = frozenset({"use1-az3", "usw1-az2", "cac1-az3"})
-"""Where EKS puts no network interface of a control plane (EKS user guide, "View Amazon EKS networking
-requirements for VPC and subnets")."""
+"""Zones in which EKS places no network interface of a control plane (EKS user guide, "View Amazon EKS
+networking requirements for VPC and subnets")."""
 
 
 def zone_ids(cluster: Cluster) -> list[str]:
-    """The network's zones in the file's order; FSx and groups without a zone go to the first."""
+    """Return the network's zones in the file's order. FSx and groups without a zone are in the first."""
     network = cluster.network
     if isinstance(network, NewVpc):
         return network.availability_zone_ids
@@ -184,11 +188,11 @@ def zone_of(cluster: Cluster, group: InstanceGroup) -> str:
 
 
 def control_plane_zones(cluster: Cluster) -> list[str]:
-    """The two zones of EKS's control plane, which wants no fewer: the network's first that it can be in.
+    """Return the two zones that the EKS control plane requires: the network's first two that EKS allows.
 
-    A new VPC has small subnets there for it alone: in those of the nodes, pods that take the last addresses
-    would keep EKS from updating it (EKS best practices guide, "VPC and Subnet Considerations"). In an
-    existing VPC it shares the private subnets, where its addresses are counted.
+    A new VPC has small subnets in these zones for the control plane only. In the nodes' subnets, pods could
+    take the last addresses, and EKS could not update the control plane (EKS best practices guide, "VPC and
+    Subnet Considerations"). In an existing VPC it uses the private subnets, and its addresses are counted.
     """
     possible = [zone for zone in dict.fromkeys(zone_ids(cluster)) if zone not in ZONES_WITHOUT_CONTROL_PLANE]
     return possible[:2]

@@ -1,4 +1,4 @@
-"""The kinds of cluster files, by scheduler."""
+"""Kinds of cluster files, by scheduler."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from config.eks_cluster import EksCluster
 from config.slurm_cluster import SlurmCluster
 
 AnyCluster = Annotated[SlurmCluster | EksCluster, Field(discriminator="scheduler")]
-"""What a cluster file describes."""
+"""Content of a cluster file."""
 Kind = type[SlurmCluster] | type[EksCluster]
 
 KINDS: Mapping[str, Kind] = {"slurm": SlurmCluster, "eks": EksCluster}
 
 
 def kind_meant(document: dict[str, Any]) -> Kind:
-    """The kind that a file is to be judged as, however its scheduler is written.
+    """Return the kind as which a file is checked, even if its scheduler is misspelled or missing.
 
-    That of its scheduler, or what is most like it; else the one that knows most of the file's keys, as the
-    other would call them unknown.
+    The scheduler, or the one that resembles it most, decides. Otherwise the kind that has most of the file's
+    keys is used, because the other kind would report them as unknown.
     """
     for key in difflib.get_close_matches("scheduler", document, n=1):
         for scheduler in difflib.get_close_matches(str(document[key]).lower(), KINDS, n=1):

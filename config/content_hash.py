@@ -1,4 +1,4 @@
-"""The hash that names what is uploaded, for the constructs that upload and the tools that compare."""
+"""Hash that names uploaded files, for the constructs that upload them and the tools that compare them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 IGNORED = ("__pycache__", "*.pyc")
-"""What running the code leaves beside it."""
+"""Files that running the code creates."""
 
 
 def content_hash(folder: Path, extra_files: Mapping[str, str]) -> str:
-    """16 hex digits that depend on relative paths and bytes alone, not on modes, times or order on disk."""
+    """Return 16 hex digits that depend only on relative paths and bytes, not on modes, times or order."""
     files = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
@@ -21,6 +21,6 @@ def content_hash(folder: Path, extra_files: Mapping[str, str]) -> str:
     files |= {name: text.encode() for name, text in extra_files.items()}
     digest = hashlib.sha256()
     for name in sorted(files):
-        # Lengths first, so that bytes cannot move between a name and its content unnoticed.
+        # The lengths come first, so that moving bytes between a name and its content changes the hash.
         digest.update(f"{len(name)} {len(files[name])} {name}".encode() + files[name])
     return digest.hexdigest()[:16]

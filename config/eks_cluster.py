@@ -1,4 +1,4 @@
-"""Cluster file for EKS, and its groups for Kubernetes's own pods."""
+"""Typed cluster file for EKS, and its groups for Kubernetes's own pods."""
 
 from __future__ import annotations
 
@@ -12,73 +12,78 @@ from config.cluster import Cluster, InstanceGroup
 from config.facts.instance_catalogue import instance_type
 from config.kubernetes import Kubernetes
 from config.section import Section
-from config.task_governance import TaskGovernance
+from config.task_governance import TaskGovernance, Team
 
-# What an editor knows of the keys; the rules look at them.
+# Editors check the keys by this pattern; the rules check them for the command line.
 _LABEL_KEYS: JsonDict = {"propertyNames": {"pattern": forms.LABEL_KEY.pattern}}
 LabelValue = Annotated[str, forms.field(forms.LABEL_VALUE)]
 
 
 class Taint(Section):
-    """Keeps pods away that do not tolerate it."""
+    """Taint, which keeps away pods that do not tolerate it."""
 
     key: Annotated[str, forms.field(forms.LABEL_KEY, max_length=317)]
-    """As nvidia.com/gpu."""
+    """Key, for example nvidia.com/gpu."""
     value: LabelValue | None = None
-    """Null is a taint without one."""
+    """Value of the taint; null has no value."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
-    """Not placed there, placed there last, or also taken away from there."""
+    """Effect on pods without a toleration: they are not placed on the node (NoSchedule), they are placed
+    there only if no other node is free (PreferNoSchedule), or they are also evicted (NoExecute)."""
 
 
 class EksInstanceGroup(InstanceGroup):
-    """Nodes of one type, which run any pod that their labels and taints let in."""
+    """Nodes of one type, which run all pods that their labels and taints admit."""
 
     max_instances: Annotated[int, Field(ge=1, le=6758)] | None = None
-    """Makes the group Karpenter's, which has between 0 and this many nodes as pods ask for them; needs
+    """Most nodes of a group that Karpenter scales from 0 according to the waiting pods. Requires
     ``autoscaling: karpenter`` and ``num_instances: 0``. Null keeps ``num_instances`` nodes."""
     labels: Annotated[dict[str, LabelValue], Field(max_length=50, json_schema_extra=_LABEL_KEYS)] = Field(
         default={}
     )
-    """On every node of the group, also on replaced ones."""
+    """Labels of every node of the group, including replaced nodes."""
     taints: Annotated[list[Taint], Field(max_length=50)] = Field(default=[])
-    """On every node of the group. Kubernetes's own pods, as CoreDNS, need nodes without."""
+    """Taints of every node of the group. Kubernetes's own pods, such as CoreDNS, need untainted nodes."""
     image_release_version: Annotated[str, forms.field(forms.RELEASE_VERSION, max_length=64)] | None = None
-    """HyperPod's image by its release; null is the current one."""
+    """Release of HyperPod's image; null is the current release."""
 
 
 class EksCluster(Cluster):
     """One HyperPod cluster with EKS, and all it depends on."""
 
     scheduler: Literal["eks"]
-    """What places jobs: eks here."""
+    """Scheduler, which places jobs; eks for this kind of file."""
     instance_groups: Annotated[list[EksInstanceGroup], Field(min_length=1, max_length=100)]
     """At least one group with a node that Kubernetes's own pods can run on."""
     kubernetes: Kubernetes = Kubernetes()
-    """EKS's control plane: version, who reaches it and may use it, logs."""
+    """EKS control plane: version, network access, permissions and logs."""
     training_operator: Literal["hyperpod", "kubeflow"] = "hyperpod"
-    """Who runs training jobs: HyperPod's operator (HyperPodPyTorchJob, which restarts processes in their pods
-    and finds hung ones by their logs) or Kubeflow's (PyTorchJob)."""
+    """Operator of training jobs: HyperPod's (HyperPodPyTorchJob, which restarts processes in their pods and
+    detects hung processes from their logs) or Kubeflow's (PyTorchJob)."""
     continuous_provisioning: bool = True
-    """The cluster takes the nodes that there are and waits for the rest; fixed at creation. Needed for
+    """The cluster uses the available nodes and waits for the rest; fixed at creation. Required for
     ``storage.kms`` other than aws, ``autoscaling``, ``min_instances`` and spot."""
     autoscaling: Literal["none", "karpenter"] = "none"
     """Karpenter, which HyperPod runs, adds and removes nodes of groups with ``max_instances``."""
     task_governance: TaskGovernance | None = None
-    """Quotas of teams and priorities of jobs. Null: one team, first come, first served."""
+    """Quotas of teams and priorities of jobs. Null has one team and runs jobs in the order of submission."""
     prometheus: bool = True
-    """An Amazon Managed Prometheus workspace, in the storage stack, and HyperPod's observability add-on, that
+    """Amazon Managed Prometheus workspace in the storage stack, and HyperPod's observability add-on, which
     writes to it. It bills by samples."""
     container_insights: bool = False
-    """CloudWatch's own metrics and logs of pods and nodes; it bills for both."""
+    """CloudWatch metrics and logs of pods and nodes; CloudWatch bills for both."""
+
+    @property
+    def teams(self) -> list[Team]:
+        return self.task_governance.teams if self.task_governance else []
 
 
 def scaled_groups(cluster: EksCluster) -> list[EksInstanceGroup]:
-    """Groups whose nodes Karpenter adds and removes."""
+    """Return the groups whose nodes Karpenter adds and removes."""
     return [group for group in cluster.instance_groups if group.max_instances is not None]
 
 
 def lasting_groups(cluster: EksCluster) -> list[EksInstanceGroup]:
-    """Groups whose nodes are always there and let any pod in."""
+    """Return the groups whose nodes always exist and admit all pods."""
     return [
         group
         for group in cluster.instance_groups
@@ -89,11 +94,11 @@ def lasting_groups(cluster: EksCluster) -> list[EksInstanceGroup]:
 
 
 def system_groups(cluster: EksCluster) -> list[EksInstanceGroup]:
-    """Groups whose first nodes must be there before anything is installed that needs nodes.
+    """Return the groups whose first nodes must exist before anything that needs nodes is installed.
 
-    Those without accelerators if there are any: capacity for the others may be hours away, and their deep
-    health checks, which keep pods off, take up to two more. Else the ones that wait for neither a plan nor
-    checks, else all. That there is one at all is a rule of the cluster file.
+    Groups without accelerators come first, because capacity for the others may take hours, and their deep
+    health checks keep pods off for up to two more. The second choice is groups that wait for neither a plan
+    nor checks, and the last is all groups. A rule ensures that a cluster file has at least one.
     """
     possible = lasting_groups(cluster)
     plain = [group for group in possible if not instance_type(group.instance_type).accelerator]

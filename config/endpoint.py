@@ -1,4 +1,4 @@
-"""The typed form of an endpoint file: one model behind SageMaker's contract, there or on the EKS cluster."""
+"""Typed endpoint file: one model behind SageMaker's contract, on SageMaker or on the EKS cluster."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from config.section import Section
 
 
 class Instances(Section):
-    """How many, scaled by load."""
+    """Number of instances, scaled by load."""
 
     min: Annotated[int, Field(ge=1, le=1000)] = 1
-    """Two or more spread over zones, and survive the loss of one."""
+    """Fewest instances. Two or more are spread over zones and survive the loss of one zone."""
     max: Annotated[int, Field(ge=1, le=1000)] = 4
     invocations_per_minute: Annotated[int, Field(ge=1)] = 600
-    """Of one instance, which scaling aims at: three quarters of what a load test finds it to bear."""
+    """Requests per instance and minute that scaling aims for: three quarters of a load test's maximum."""
     scale_out_seconds: Annotated[int, Field(ge=0, le=3600)] = 60
-    """Rest after instances were added."""
+    """Pause after instances were added."""
     scale_in_seconds: Annotated[int, Field(ge=0, le=3600)] = 600
-    """Rest after instances were removed."""
+    """Pause after instances were removed."""
 
 
 class EndpointVpc(Section):
-    """Private subnets of the instances' interfaces; they need a way to S3, as a gateway endpoint."""
+    """Private subnets of the instances' interfaces; they need access to S3 (gateway endpoint)."""
 
     vpc_id: Annotated[str, forms.field(forms.VPC_ID)]
     subnet_ids: Annotated[
@@ -35,22 +35,22 @@ class EndpointVpc(Section):
 
 
 class Capture(Section):
-    """Requests and answers written to S3, proteins and all."""
+    """Capture of requests and responses, including proteins, in S3."""
 
     to: Annotated[str, forms.field(forms.S3_FOLDER)]
     percent: Annotated[int, Field(ge=1, le=100)] = 100
-    """Of the requests."""
+    """Share of the requests that is captured."""
 
 
 class Alarms(Section):
     email: Annotated[str, forms.field(forms.EMAIL)] | None = None
-    """Who is told; null sets the alarms, which updates roll back by, and tells nobody."""
+    """Address that receives alarms. Null notifies no one; alarms still roll back failed updates."""
     latency_seconds: Annotated[int, Field(ge=1, le=60)] = 10
-    """For the model's 95th percentile."""
+    """Alarm threshold for the 95th percentile of the model's latency."""
 
 
 class Limits(Section):
-    """What the server admits; null leaves the server's own (docs/serving.md)."""
+    """Limits of the server; null keeps the server's defaults (docs/serving.md)."""
 
     max_body_bytes: Annotated[int, Field(ge=1024, le=25 << 20)] | None = None
     max_proteins: Annotated[int, Field(ge=1, le=100_000)] | None = None
@@ -62,51 +62,51 @@ class Limits(Section):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of the container (``workloads/esm2/serving/settings.py`` reads them)."""
+        """Environment variables of the container, which ``workloads/esm2/serving/settings.py`` reads."""
         given = self.model_dump(exclude_none=True)
         return {f"ESM2_SERVE_{name.upper()}": str(value) for name, value in given.items()}
 
 
 class KubernetesService(Section):
-    """The same server as pods of the EKS cluster."""
+    """The same server as pods on the EKS cluster."""
 
     replicas: Annotated[int, Field(ge=1, le=1000)] = 2
     gpus: Annotated[int, Field(ge=0, le=1)] = 1
-    """Of a pod; the server uses one."""
+    """GPUs per pod; the server uses one."""
     cpus: Annotated[int, Field(ge=1, le=192)] = 4
-    """Of a pod."""
+    """CPUs per pod."""
     memory_gib: Annotated[int, Field(ge=2, le=2048)] = 16
-    """Of a pod."""
+    """Memory per pod."""
 
 
 class Endpoint(Section):
-    """One model to be served."""
+    """Endpoint that serves one model."""
 
     name: Annotated[str, forms.field(forms.CLUSTER_NAME, max_length=40)]
-    """What clients invoke."""
+    """Name that clients invoke."""
     region: str
-    """Where it is, as us-west-2."""
+    """AWS region, for example us-west-2."""
     image: Annotated[str, forms.field(forms.ECR_IMAGE, max_length=255)]
-    """By digest, in the endpoint's region; usually given at deployment, -c image=..."""
+    """Container image by digest, in the endpoint's region; usually given at deployment with -c image=..."""
     model: Annotated[str, forms.field(forms.MODEL, max_length=1024)]
-    """Files of a model, as runs/<run>/model, as they are or as an archive; usually given at deployment,
-    -c model=s3://... For EKS a path on the cluster's file system, MODEL=/fsx/..."""
+    """Model files (content of runs/<run>/model) as a folder or an archive; usually given at deployment with
+    -c model=s3://... For EKS, a path on the cluster's file system, given with MODEL=/fsx/..."""
     instance_type: str
-    """As ml.g5.xlarge; config/facts/instance_catalogue.py lists those that the image runs on."""
+    """Instance type, such as ml.g5.xlarge; config/facts/instance_catalogue.py lists the supported types."""
     instances: Instances = Instances()
     kms: Annotated[str, forms.field(forms.KMS)] = "aws"
-    """Key of volumes, logs and captured requests: the services' (aws), a new one (create), or an ARN."""
+    """Key of volumes, logs and captured requests: the services' own (aws), a new one (create), or an ARN."""
     model_key_arn: Annotated[str, forms.field(forms.KEY_ARN)] | None = None
-    """Key that the model's objects are encrypted with, if not S3's own."""
+    """Key that encrypts the model's objects, if it is not S3's own."""
     vpc: EndpointVpc | None = None
-    """Null leaves instances in SageMaker's network. In either case containers reach nothing."""
+    """VPC of the instances; null is SageMaker's network. Containers have no network access in either."""
     capture: Capture | None = None
-    """Null writes no request down."""
+    """Capture of requests; null captures none."""
     log_days: LogDays = 30
     startup_seconds: Annotated[int, Field(ge=60, le=3600)] = 600
-    """From the container's start until it answers /ping; the 15B model is read for minutes."""
+    """Most seconds from the container's start until it answers /ping; loading the 15B model takes minutes."""
     alarms: Alarms = Alarms()
     limits: Limits = Limits()
     kubernetes: KubernetesService | None = None
-    """For make serve TARGET=eks; null where it is for SageMaker alone."""
+    """Settings for make serve TARGET=eks; null if the file is for SageMaker only."""
     tags: dict[str, str] = Field(default={})

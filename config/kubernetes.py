@@ -1,4 +1,4 @@
-"""The kubernetes of a cluster file: EKS's control plane, and who may use it."""
+"""Section ``kubernetes`` of a cluster file: the EKS control plane and its permissions."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from config import text_forms as forms
 from config.cluster import LogDays
 from config.section import Section
 
-# HyperPod runs 1.28 to 1.34 (SageMaker developer guide, "Getting started with Amazon EKS support"); those
-# before 1.33 near the end of EKS's support (EKS user guide, "Understand the Kubernetes version lifecycle").
+# HyperPod runs 1.28 to 1.34 (SageMaker developer guide, "Getting started with Amazon EKS support"). EKS
+# support for versions before 1.33 ends soon (EKS user guide, "Understand the Kubernetes version lifecycle").
 Version = Literal["1.33", "1.34"]
 PublicCidr = Annotated[str, forms.field(forms.PUBLIC_CIDR)]
 Namespace = Annotated[str, forms.field(forms.NAMESPACE, max_length=63)]
 LogKind = Literal["api", "audit", "authenticator", "controllerManager", "scheduler"]
 MAX_PUBLIC_CIDRS = 40
-"""EKS user guide, "Service quotas": public endpoint access ranges of a cluster."""
+"""Public endpoint access ranges per cluster (EKS user guide, "Service quotas")."""
 
 
 class AccessEntry(Section):
-    """What an IAM role or user may do in Kubernetes."""
+    """Permissions of an IAM role or user in Kubernetes."""
 
     principal_arn: Annotated[str, forms.field(forms.PRINCIPAL_ARN, max_length=2048)]
-    """The role or user itself, not a session of it; each has one entry."""
+    """ARN of the role or user itself, not of a session; each has one entry."""
     level: Literal["cluster_admin", "admin", "edit", "view"]
-    """EKS's access policies: everything; all in namespaces, with their roles; their workloads and secrets; or
-    to look at them, without secrets."""
+    """EKS access policy. cluster_admin allows everything, and admin everything in namespaces, including their
+    roles. edit allows changes to workloads and secrets. view allows reading, except secrets."""
     namespaces: list[Namespace] = Field(default=[])
-    """Where an admin, edit or view holds, as hyperpod-ns-<team>; none are all namespaces."""
+    """Namespaces in which admin, edit or view applies, such as hyperpod-ns-<team>; empty is all."""
 
 
 class Kubernetes(Section):
-    """EKS's control plane."""
+    """EKS control plane."""
 
     version: Version = "1.34"
-    """In quotes, or YAML takes it for a number. Raised by one at a time, never lowered."""
+    """Version in quotes, because YAML reads 1.34 as a number; raised one at a time, never lowered."""
     endpoint: Literal["private", "public_and_private"] = "private"
-    """From where the API server is reached: the VPC alone, or also ``public_access_cidrs``."""
+    """Networks that reach the API server: the VPC only, or also ``public_access_cidrs``."""
     public_access_cidrs: Annotated[list[PublicCidr], Field(max_length=MAX_PUBLIC_CIDRS)] = Field(default=[])
-    """Public address ranges from which the API server is reached, as an office's; not the whole internet."""
+    """Public address ranges that may reach the API server, such as an office's; not the whole internet."""
     control_plane_logs: list[LogKind] = Field(default=list(get_args(LogKind)))
-    """Kinds of logs that go to CloudWatch, which bills for them."""
+    """Kinds of logs that EKS sends to CloudWatch, which bills for them."""
     control_plane_log_days: LogDays = 90
-    """How long they are kept."""
+    """Days for which these logs are kept."""
     access: list[AccessEntry] = Field(default=[])
-    """Who may use the cluster beside the stacks themselves; without an entry, nobody."""
+    """Roles and users that may use the cluster in addition to the stacks. Without an entry, no one may."""

@@ -1,7 +1,7 @@
-"""The settings that the scripts on the nodes read: one JSON, rendered from the cluster file alone.
+"""Settings of the scripts on the nodes, as JSON that depends on the cluster file only.
 
-``lifecycle/slurm/node_setup/settings.py`` reads it. What only a deployment knows is not in it, since the text
-is a part of the hash that names the scripts' place in S3.
+``lifecycle/slurm/node_setup/settings.py`` reads it. It contains no values of a deployment, because the text
+is part of the hash that names the scripts' folder in S3.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from config.facts.instance_catalogue import instance_type
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
 
 HOME_MOUNT_PATH = "/home"
-"""Where nodes see the OpenZFS file system, if there is one."""
+"""Mount path of the OpenZFS file system on nodes, if there is one."""
 
 
 def node_settings(cluster: SlurmCluster) -> dict[str, Any]:
-    """What the scripts must know of the cluster file.
+    """Return the settings of the cluster file that the scripts need.
 
     Raises:
         ValueError: if HyperPod does not offer a group's instance type, which ``load_cluster`` refuses.
@@ -44,7 +44,7 @@ def node_settings(cluster: SlurmCluster) -> dict[str, Any]:
 
 
 def node_settings_text(cluster: SlurmCluster) -> str:
-    """The same bytes for the same cluster file, whatever the order of its keys."""
+    """Return the settings as JSON, with the same bytes for the same cluster file in any order of keys."""
     return json.dumps(node_settings(cluster), indent=2, sort_keys=True) + "\n"
 
 
@@ -71,7 +71,7 @@ def _studio(cluster: SlurmCluster) -> dict[str, Any] | None:
 
 
 def _access(access: Access) -> dict[str, list[dict[str, Any]]]:
-    """A user's own group is written out, so that nodes make it as they make the others."""
+    """Return users, groups and accounts; the list of groups includes each user's own group."""
     own = [{"name": user.name, "gid": user.uid} for user in access.users if user.group is None]
     return {
         "groups": [group.model_dump() for group in access.groups] + own,

@@ -10,55 +10,55 @@ from config import text_forms as forms
 from config.section import Section
 
 GRAFANA_VERSION = "10.4"
-"""Of those that the service has, the last whose own Prometheus data source signs its requests: from 12 on
-another one does (Managed Grafana user guide, "Amazon Managed Service for Prometheus data source")."""
+"""Newest offered version whose built-in Prometheus data source signs its requests. From 12 on a separate data
+source does (Managed Grafana user guide, "Amazon Managed Service for Prometheus data source")."""
 
 Principal = Annotated[str, forms.field(forms.GRAFANA_PRINCIPAL, max_length=256)]
 Principals = Annotated[list[Principal], Field(max_length=20)]
 
 
 class Saml(Section):
-    """The identity provider by which people sign in to Grafana."""
+    """Identity provider through which people sign in to Grafana."""
 
     metadata_url: Annotated[str, forms.field(forms.HTTPS_URL, max_length=2048)]
-    """Where the provider shows its metadata; Grafana reads it there."""
+    """URL of the provider's metadata, from which Grafana reads it."""
     role_attribute: Annotated[str, forms.field(forms.ATTRIBUTE_NAME, max_length=256)] = "role"
-    """Attribute of an assertion whose values ``admins`` and ``editors`` are."""
+    """Attribute of an assertion that contains the values of ``admins`` and ``editors``."""
     name_attribute: Annotated[str, forms.field(forms.ATTRIBUTE_NAME, max_length=256)] = "displayName"
-    """Attribute with the name that people are shown by."""
+    """Attribute with the display name."""
     login_attribute: Annotated[str, forms.field(forms.ATTRIBUTE_NAME, max_length=256)] = "mail"
-    """Attribute by which people are told apart."""
+    """Attribute that identifies a person."""
     email_attribute: Annotated[str, forms.field(forms.ATTRIBUTE_NAME, max_length=256)] = "mail"
-    """Attribute with the mail address."""
+    """Attribute with the email address."""
 
 
 class Grafana(Section):
-    """An Amazon Managed Grafana workspace with our dashboards. It bills by people who sign in."""
+    """Amazon Managed Grafana workspace with the project's dashboards. It bills per person who signs in."""
 
     sign_in: Literal["identity_center", "saml"]
-    """IAM Identity Center, which the account must have then, or a SAML 2.0 identity provider."""
+    """Sign-in through IAM Identity Center, if the account has it, or a SAML 2.0 identity provider."""
     saml: Saml | None = None
-    """For ``sign_in: saml`` alone."""
+    """Identity provider, only for ``sign_in: saml``."""
     admins: Annotated[Principals, Field(min_length=1)]
-    """Who may change everything. With Identity Center user/<id> or group/<id>, which `aws identitystore
-    list-users` and `list-groups` print; with SAML values of ``role_attribute``."""
+    """People who may change everything. With Identity Center, user/<id> or group/<id>, which `aws
+    identitystore list-users` and `list-groups` print. With SAML, values of ``role_attribute``."""
     editors: Principals = Field(default=[])
-    """Who may change dashboards, in the same form."""
+    """People who may change dashboards, in the same form."""
     viewers: Principals = Field(default=[])
-    """Who may look, in the same form. With SAML everybody may whom the provider lets in."""
+    """People who may view dashboards, in the same form. With SAML, everyone whom the provider admits may."""
 
 
 class Observability(Section):
-    """Alerts by mail, alarms, and dashboards if wanted; in a stack of its own that outlives the cluster's."""
+    """Email alerts, alarms, and optional dashboards, in a separate stack that outlives the cluster's."""
 
     emails: Annotated[list[Annotated[str, forms.field(forms.EMAIL)]], Field(min_length=1, max_length=10)]
-    """Who is told; each address gets a mail first, whose link it must follow."""
+    """Addresses that receive alerts. Each first receives an email with a link to confirm."""
     idle_gpu_hours: Annotated[int, Field(ge=1, le=72)] = 2
-    """GPUs of a node that do next to nothing for this long are an alert: they bill as busy ones do."""
+    """Hours after which idle GPUs of a node raise an alert, because idle GPUs cost as much as busy ones."""
     free_space_percent: Annotated[int, Field(ge=1, le=50)] = 10
-    """Less free space than this is an alarm, of the file systems on FSx."""
+    """Free space of an FSx file system below which an alarm is raised."""
     grafana: Grafana | None = None
-    """Null has no dashboards."""
+    """Grafana workspace; null has no dashboards."""
 
 
 Size = Literal["small", "medium", "large"]
@@ -66,15 +66,15 @@ Size = Literal["small", "medium", "large"]
 
 class Mlflow(Section):
     kind: Literal["app", "tracking_server"]
-    """An app is SageMaker's serverless MLflow: nothing to size, and nothing that bills while it is idle but
-    its bucket. A tracking server is the cluster's own and bills by the hour, used or not."""
+    """An app is SageMaker's serverless MLflow. It has no size, and only its bucket bills while it is idle. A
+    tracking server belongs to the cluster and bills by the hour, even when it is idle."""
     size: Size | None = None
-    """Of a tracking server; null is small. Small is meant for 25 people, medium for 50, large for 100
+    """Size of a tracking server; null is small. Small is meant for 25 people, medium for 50, large for 100
     (SageMaker developer guide, "MLflow Tracking Servers")."""
 
     @property
     def server_size(self) -> Size | None:
-        """None for an app."""
+        """Size of the tracking server; None for an app."""
         return (self.size or "small") if self.kind == "tracking_server" else None
 
 
@@ -85,5 +85,5 @@ APP_REGIONS = frozenset(
         *("us-east-1", "us-east-2", "us-west-1", "us-west-2"),
     }
 )
-"""HyperPod's regions with AWS::SageMaker::MlflowApp in CloudFormation's registry; each has
+"""HyperPod regions with AWS::SageMaker::MlflowApp in CloudFormation's registry; all also have
 MlflowTrackingServer."""

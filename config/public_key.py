@@ -1,4 +1,4 @@
-"""OpenSSH public keys: what is wrong with a line that should be one."""
+"""Check of OpenSSH public keys."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ TYPES = (
     "sk-ssh-ed25519@openssh.com",
     "sk-ecdsa-sha2-nistp256@openssh.com",
 )
-"""Those that sshd takes."""
+"""Key types that sshd accepts."""
 
 PATTERN = f"^({'|'.join(re.escape(kind) for kind in TYPES)}) [A-Za-z0-9+/]+=*( .*)?$"
-"""For editors; ``fault`` finds more."""
+"""Form of a public key, for editors; ``fault`` finds more mistakes."""
 
 EXAMPLES = (
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIECUEU7Ahx3DrHmWkYzx2OMD01HUeidtLdDYocoglHKN ada@example.com",
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICUmVynEXPKu1sHLx7WBnuTjvBkxGsKV+YvkW1iaXvuJ rosalind@example.com",
 )
-"""Of pairs whose private half nobody has."""
+"""Example keys, whose private keys were discarded."""
 
-# Heads of PEM and PuTTY files. Without a head, the base64 of OpenSSH's own format begins with a name, and
-# that of PEM's with the number 0 or 1 (DER 02 01 0x) behind a length or two.
+# Header lines of PEM and PuTTY files. Without a header, the base64 of OpenSSH's own format begins with a
+# name, and that of PEM with the number 0 or 1 (DER 02 01 0x) after one or two lengths.
 _PRIVATE = re.compile(
     r"BEGIN[A-Z ]*PRIVATE KEY|PuTTY-User-Key|b3BlbnNzaC1rZXktdjE|\A\s*M[A-Za-z0-9+/]{2,7}(CAQ|AgE|IBA)"
 )
 
-_IS_WHOLE = "it is one line of type, base64 and comment, as the file ending in .pub has it"
-_COPY = "copy the whole line from the file ending in .pub"
+_IS_WHOLE = "a key is one line with type, base64 and comment, as in the .pub file"
+_COPY = "copy the whole line from the .pub file"
 
 
 class Fault(NamedTuple):
@@ -44,34 +44,34 @@ class Fault(NamedTuple):
 
 
 def fault(text: str) -> Fault | None:
-    """What makes ``text`` no public key, or None."""
+    """Return the reason why ``text`` is not a public key, or None."""
     if is_private_key(text):
         return Fault(
             "a private key never leaves its owner's machine",
-            "set the public one, of the file ending in .pub, and make a new pair: this one has been seen",
+            "set the public key from the .pub file, and create a new pair, because this one is exposed",
         )
     kind, _, rest = text.partition(" ")
     if kind not in TYPES:
         if any(re.search(rf"(^|[\s,]){re.escape(known_kind)} ", text) for known_kind in TYPES):
             return Fault(
-                "nothing stands before a key's type: no options, no command", "set the key from its type on"
+                "a key begins with its type, without options or commands", "remove everything before the type"
             )
         if "/" in kind or kind.endswith(".pub"):
-            return Fault("the key itself is written here, not its file", _COPY)
+            return Fault("the key itself is required, not the path of its file", _COPY)
         return Fault(
             f"types are {', '.join(TYPES)}",
-            "set a key of one of these types, as `ssh-keygen -t ed25519` makes it",
+            "set a key of one of these types, for example from `ssh-keygen -t ed25519`",
         )
     if not text.isprintable():
-        return Fault(_IS_WHOLE, "set each key as an item of its own, on one line")
+        return Fault(_IS_WHOLE, "set each key as a separate item on one line")
     try:
         load_ssh_public_key(f"{kind} {rest.split(' ')[0]}".encode())
     except (ValueError, UnsupportedAlgorithm) as error:
-        wrong = f"this one's base64 is cut off or altered, or of another type than {kind} ({error})"
+        wrong = f"its base64 is truncated or altered, or belongs to another type than {kind} ({error})"
         return Fault(f"{_IS_WHOLE}; {wrong}", _COPY)
     return None
 
 
 def is_private_key(text: str) -> bool:
-    """Whether the text holds a private key, or what is left of one without its first line."""
+    """Return whether the text contains a private key, or a private key without its first line."""
     return bool(_PRIVATE.search(text))

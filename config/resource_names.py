@@ -1,4 +1,4 @@
-"""Names and tags of stacks and resources, for the constructs and for the tools that look for them."""
+"""Names and tags of stacks and resources, for constructs and for tools that look resources up."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from config.task_governance import team_namespace
 
 PROJECT_TAG, PROJECT = "project", "hyperpod-esm2"
 CLUSTER_TAG = "hyperpod-cluster"
-"""Names the cluster; the budget filters by it, so it must be activated as a cost allocation tag (Billing)."""
+"""Tag with the cluster's name for the budget; activate it as a cost allocation tag in Billing."""
 
 
 def artifact_bucket(cluster: Cluster, account: str) -> str:
-    """Lifecycle scripts and workload code; HyperPod's managed policy reads buckets named ``sagemaker-*``."""
+    """Return the bucket of scripts and code; HyperPod's managed policy reads ``sagemaker-*``."""
     return f"sagemaker-{cluster.name}-{account}-{cluster.region}"
 
 
@@ -23,17 +23,17 @@ def image_repository(cluster: Cluster) -> str:
 
 
 def shell_document(cluster: Cluster) -> str:
-    """Session Manager document that starts a shell as the nodes' user."""
+    """Return the Session Manager document that starts a shell as the nodes' user."""
     return f"{cluster.name}-shell"
 
 
 def kubernetes_cluster(cluster: Cluster) -> str:
-    """EKS's own cluster below HyperPod's, of the same name: `aws eks update-kubeconfig --name` takes it."""
+    """Return the EKS cluster's name, which equals HyperPod's (`aws eks update-kubeconfig --name`)."""
     return cluster.name
 
 
 def control_plane_log_group(cluster: Cluster) -> str:
-    """EKS writes there and nowhere else (EKS user guide, "Send control plane logs to CloudWatch Logs")."""
+    """Return EKS's only log group (EKS user guide, "Send control plane logs to CloudWatch Logs")."""
     return f"/aws/eks/{kubernetes_cluster(cluster)}/cluster"
 
 
@@ -42,7 +42,7 @@ def lustre_log_group(cluster: Cluster) -> str:
 
 
 def node_log_group(cluster: Cluster) -> str:
-    """Beside the service's own group, which is named by the cluster's id: nodes may write to both."""
+    """Return the nodes' log group; nodes may also write to the service's, which has the cluster's id."""
     return f"/aws/sagemaker/Clusters/{cluster.name}/nodes"
 
 
@@ -51,7 +51,7 @@ def metrics_log_group(cluster: Cluster) -> str:
 
 
 def mlflow(cluster: Cluster) -> str:
-    """The app or tracking server; names of servers are unique in an account and region."""
+    """Return the name of the app or tracking server; server names are unique per account and region."""
     return cluster.name
 
 
@@ -60,34 +60,34 @@ def key_name(cluster: Cluster) -> str:
 
 
 def key_alias(cluster: Cluster) -> str:
-    """Of the key that ``storage.kms: create`` makes."""
+    """Return the alias of the key that ``storage.kms: create`` creates."""
     return f"alias/{key_name(cluster)}"
 
 
 def alert_key_name(cluster: Cluster) -> str:
-    """Of the topic's key, where the cluster has none of its own."""
+    """Return the name of the alert topic's key, for a cluster without a key of its own."""
     return f"{cluster.name}-alerts"
 
 
 def tags_of(cluster: Cluster) -> dict[str, str]:
-    """The file's own tags and ours, which win."""
+    """Return the file's tags and the project's, which take precedence."""
     return {**cluster.tags, PROJECT_TAG: PROJECT, CLUSTER_TAG: cluster.name}
 
 
 class StackNames(NamedTuple):
-    """In the order of deployment; the last is destroyed first."""
+    """Names of a cluster's stacks in the order of deployment; the last is destroyed first."""
 
     network: str
     storage: str
     studio: str
-    """As the next but one; before the cluster, which refers to it."""
+    """Optional like ``observability``; deployed before the cluster, which refers to it."""
     hyperpod: str
     observability: str
-    """A stack that is there only if the file has its section, or had it when it was deployed."""
+    """Stack that exists only if the file has its section, or had it when it was deployed."""
 
 
 def construct_ids(cluster: Cluster) -> StackNames:
-    """What people type after `cdk deploy`."""
+    """Return the construct ids, which `cdk deploy` accepts."""
     prefix = {"slurm": "Slurm", "eks": "Eks"}[cluster.scheduler]
     names = ("Network", "Storage", "Studio", "HyperPod", "Observability")
     return StackNames(*(f"{prefix}{name}Stack" for name in names))
@@ -98,34 +98,33 @@ def stack_names(cluster: Cluster) -> StackNames:
 
 
 def wanted_stacks(cluster: Cluster, of: StackNames) -> list[str]:
-    """Those of the names or ids whose stacks the file asks for."""
+    """Return the names or ids in ``of`` whose stacks the file requests."""
     optional = {of.studio: cluster.studio, of.observability: cluster.observability}
     return [name for name in of if name not in optional or optional[name]]
 
 
 COMMON_NAMESPACE = "hyperpod-training"
-"""Where jobs run without teams. HyperPod resumes jobs by itself in kubeflow and in hyperpod* (SageMaker
-developer guide, "Automatic node recovery and auto-resume")."""
+"""Namespace of jobs if there are no teams. HyperPod resumes jobs automatically in kubeflow and in hyperpod*
+(SageMaker developer guide, "Automatic node recovery and auto-resume")."""
 POD_SECURITY = {"pod-security.kubernetes.io/enforce": "baseline"}
-"""Labels of namespaces of jobs, whose pods need nothing of the node's own: in its network, or with its files,
-they would have its credentials."""
+"""Labels of the namespaces of jobs. Their pods need no access to the node's network or files, which would
+give them the node's credentials."""
 LUSTRE_CLAIM = "fsx"
-"""The PersistentVolumeClaim of the Lustre file system, of this name in every namespace of jobs."""
+"""PersistentVolumeClaim of the Lustre file system in every namespace of jobs."""
 LUSTRE_STORAGE_CLASS = "fsx-lustre"
 JOB_SERVICE_ACCOUNT = "training"
-"""Whose rights to AWS the pods of jobs have, where the cluster has something for them: its MLflow."""
+"""Service account that gives the pods of jobs access to AWS, if the cluster has MLflow."""
 JOB_ENVIRONMENT = "training-environment"
-"""The ConfigMap with variables for jobs, of this name in every namespace of jobs."""
+"""ConfigMap with environment variables for jobs in every namespace of jobs."""
 TRAINING_UID = 10001
-"""User and group that the training image runs as; workloads/esm2/Dockerfile makes them."""
+"""User and group of the training image, which workloads/esm2/Dockerfile creates."""
 
 
 def job_namespaces(cluster: EksCluster) -> list[str]:
-    """Where jobs may run: each team's namespace, or the common one."""
-    teams = cluster.task_governance.teams if cluster.task_governance else []
-    return [team_namespace(team.name) for team in teams] or [COMMON_NAMESPACE]
+    """Return the namespaces in which jobs may run: each team's, or the common one."""
+    return [team_namespace(team.name) for team in cluster.teams] or [COMMON_NAMESPACE]
 
 
 def job_folder(namespace: str) -> str:
-    """The folder of the file system that belongs to a namespace's jobs, as they see it below their mount."""
+    """Return the folder of a namespace's jobs, relative to their mount of the file system."""
     return namespace

@@ -1,4 +1,4 @@
-"""What all sections of a cluster file have in common."""
+"""Base class of all sections of a cluster file."""
 
 from __future__ import annotations
 

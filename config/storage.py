@@ -1,6 +1,6 @@
-"""The storage of a cluster file: file systems and the data bucket.
+"""Section ``storage`` of a cluster file: file systems and the data bucket.
 
-Sizes are in GiB, throughput in MB/s, as the services bill them.
+Sizes are in GiB and throughput in MB/s, the units in which the services bill.
 """
 
 from __future__ import annotations
@@ -26,59 +26,62 @@ class LustreFileSystem(Section):
     """FSx for Lustre, PERSISTENT_2, SSD."""
 
     capacity_gib: int = 1200
-    """1200, 2400, or a multiple of 2400; it can grow, never shrink."""
+    """Capacity: 1200, 2400, or a multiple of 2400. It can grow, but never shrink."""
     throughput_mbps_per_tib: Literal[125, 250, 500, 1000] = 250
-    """MB/s for each TiB of capacity; with EFA fixed at creation."""
+    """Throughput per TiB of capacity; with EFA it is fixed at creation."""
     compression: Literal["lz4", "none"] = "lz4"
-    """lz4 stores more in the same capacity, and costs no throughput."""
+    """Compression; lz4 stores more in the same capacity and does not reduce throughput."""
     metadata_iops: int | None = None
-    """1500, 3000, 6000 or a multiple of 12000 up to 192000; null lets FSx set it from the capacity."""
+    """Metadata IOPS: 1500, 3000, 6000 or a multiple of 12000 up to 192000; null lets FSx choose."""
     efa: bool = False
-    """The file system accepts EFA traffic; fixed at creation. Nodes are not configured for it yet, and use
-    TCP. The capacity is a multiple of 38400, 19200, 9600 or 4800, for 125, 250, 500 or 1000 MB/s per TiB."""
+    """The file system accepts EFA traffic; fixed at creation. Nodes are not configured for EFA to Lustre yet
+    and use TCP. The capacity is a multiple of 38400, 19200, 9600 or 4800 for 125, 250, 500 or 1000 MB/s per
+    TiB."""
     backup_days: Annotated[int, Field(ge=0, le=90)] = 0
-    """How long daily backups are kept; 0 makes none. FSx makes none of a file system linked to a bucket: what
-    must outlast the file system belongs below ``data_bucket.lustre_path``, from where it is exported."""
+    """Days for which daily backups are kept; 0 disables backups. FSx cannot back up a file system that is
+    linked to a bucket. Store files that must outlast the file system below ``data_bucket.lustre_path``, from
+    which they are exported."""
     mount_path: MountPath = "/fsx"
-    """Where nodes and pods see it: a directory of its own, outside those of the operating system."""
+    """Mount path on nodes and in pods: a separate directory outside those of the operating system."""
     removal: Removal = "retain"
-    """What `cdk destroy` of the storage stack does to it."""
+    """Effect of `cdk destroy` of the storage stack on the file system."""
 
 
 class HomeFileSystem(Section):
-    """FSx for OpenZFS at /home: small files and permissions, where Lustre is slow."""
+    """FSx for OpenZFS at /home, for small files and permissions, with which Lustre is slow."""
 
     capacity_gib: Annotated[int, Field(ge=64, le=524288)] = 256
-    """SSD; it can grow."""
+    """SSD capacity; it can grow."""
     throughput_mbps: Literal[160, 320, 640, 1280, 2560, 3840, 5120, 7680, 10240] = 160
-    """MB/s of the whole file system."""
+    """Throughput of the whole file system."""
     backup_days: Annotated[int, Field(ge=0, le=90)] = 7
-    """How long daily backups are kept; 0 makes none."""
+    """Days for which daily backups are kept; 0 disables backups."""
     removal: Removal = "retain"
-    """What `cdk destroy` of the storage stack does to it."""
+    """Effect of `cdk destroy` of the storage stack on the file system."""
 
 
 class DataBucket(Section):
-    """S3 bucket with the data; its objects appear below the Lustre mount, new files are exported to it."""
+    """S3 bucket with the data. Its objects appear below the Lustre mount, which exports new files."""
 
     lustre_path: MountPath | None = "/data"
-    """Directory of the Lustre file system that mirrors the bucket, seen at /fsx/data; null links nothing."""
+    """Directory of the Lustre file system that mirrors the bucket, at /fsx/data on nodes; null links none."""
     noncurrent_days: Annotated[int, Field(ge=1, le=3650)] = 30
-    """How long overwritten and deleted objects can be brought back."""
+    """Days for which overwritten and deleted objects can be restored."""
     removal: Removal = "retain"
-    """What `cdk destroy` of the storage stack does to it and its objects."""
+    """Effect of `cdk destroy` of the storage stack on the bucket and its objects."""
 
 
 class Storage(Section):
-    """What outlives the cluster: file systems and buckets."""
+    """File systems and buckets, which outlive the cluster."""
 
     lustre: LustreFileSystem = LustreFileSystem()
-    """The shared file system of all nodes."""
+    """Shared file system of all nodes."""
     home: HomeFileSystem | None = None
-    """FSx for OpenZFS at /home, for Slurm alone: pods have no homes. Null puts those of ``access.users`` into
-    the directory home of Lustre; ubuntu's is then on each node's root volume, and lost with the node."""
+    """FSx for OpenZFS at /home, only for Slurm, because pods have no homes. Null places the homes of
+    ``access.users`` in the directory home of Lustre. The home of ubuntu is then on each node's root volume,
+    and lost with the node."""
     data_bucket: DataBucket = DataBucket()
-    """The S3 bucket of the data."""
+    """S3 bucket of the data."""
     kms: Annotated[str, forms.field(forms.KMS)] = "aws"
-    """Key of everything at rest, Kubernetes's secrets too: ``aws`` (service keys), ``create`` (a key of its
-    own), or an ARN. All but aws need continuous provisioning."""
+    """Key for all data at rest, including Kubernetes secrets: ``aws`` (service keys), ``create`` (a new key),
+    or an ARN. All but aws require continuous provisioning."""

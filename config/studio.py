@@ -1,4 +1,4 @@
-"""The studio of a cluster file: SageMaker Studio beside the cluster, with its Lustre file system."""
+"""Section ``studio`` of a cluster file: SageMaker Studio with the cluster's Lustre file system."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from config.section import Section
 from config.storage import Removal
 
 STUDIO_FOLDER = "studio"
-"""Of the Lustre file system: everything that spaces see lies below it."""
+"""Folder of the Lustre file system that contains everything that spaces can see."""
 SHARED_PARTITION = "shared"
 PROFILE_PARTITIONS = "users"
 STUDIO_UID, STUDIO_GID = 200001, 1001
-"""Whom files belong to that spaces write, unless a profile is set up otherwise (SageMaker developer guide,
-"Adding a custom file system to a domain")."""
+"""Owner of the files that spaces write, unless a profile defines another (SageMaker developer guide, "Adding
+a custom file system to a domain")."""
 
 ProfileName = Annotated[str, forms.field(forms.GROUP_NAME, max_length=63)]
 SpaceType = Literal[
@@ -38,52 +38,52 @@ SpaceType = Literal[
     "ml.g5.2xlarge",
     "ml.g5.4xlarge",
 ]
-"""Of SageMaker's ``AppInstanceType``; people may choose another one for a space of theirs."""
+"""Types from SageMaker's ``AppInstanceType``; people may choose another one for their spaces."""
 
 
 class StudioProfile(Section):
     """A person in Studio."""
 
     name: ProfileName
-    """As Studio shows it; the partition below /fsx/studio/users has the same name."""
+    """Name in Studio, and of the partition below /fsx/studio/users."""
     sign_in_name: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """The person's user name in IAM Identity Center; for ``sign_in: identity_center`` alone."""
+    """User name in IAM Identity Center, only for ``sign_in: identity_center``."""
 
 
 class SlurmStudioProfile(StudioProfile):
     cluster_user: UserName | None = None
-    """Whose jobs the person's spaces submit, one of ``access.users``. Null submits none."""
+    """User of ``access.users`` as whom the person's spaces submit jobs. Null submits none."""
     login_space: bool = False
-    """The person's spaces are login nodes: with Slurm's own commands, and with munge's key, by which one can
-    act as anyone on the cluster. Only for a ``cluster_user`` who is an admin, and so root there anyway.
-    Without, jobs are submitted through Systems Manager, as that user and nobody else."""
+    """The person's spaces are login nodes, with Slurm's own commands and munge's key. That key allows acting
+    as any user of the cluster, so this is only for a ``cluster_user`` who is an admin and therefore root.
+    Without it, jobs are submitted through Systems Manager, always as that user."""
 
 
 class Studio(Section):
-    """A domain of SageMaker Studio in the cluster's network; people's spaces bill while they run."""
+    """SageMaker Studio domain in the cluster's network. Spaces bill while they run."""
 
     sign_in: Literal["iam", "identity_center"] = "iam"
-    """How people come in: from AWS's console, or by IAM Identity Center. Fixed at creation."""
+    """Sign-in through the AWS console (iam) or IAM Identity Center. Fixed at creation."""
     partitions: Literal["shared", "per_profile"] = "shared"
-    """What spaces see of the Lustre file system: /fsx/studio/shared, the same for everybody, or
-    /fsx/studio/users/<profile>, a folder for each, made when the profile is."""
+    """Part of the Lustre file system that spaces can see: /fsx/studio/shared for everyone, or a separate
+    folder /fsx/studio/users/<profile>, which is created with the profile."""
     partition_removal: Removal = "retain"
-    """What becomes of a profile's partition, with all that is in it, when the profile is deleted."""
+    """Effect of a profile's deletion on its partition and all files in it."""
     profiles: Sequence[StudioProfile] = Field(default=[], max_length=40)
-    """People who have a profile from the beginning; more can be added in the console."""
+    """People who have a profile from the start; more can be added in the console."""
     instance_type: SpaceType = "ml.t3.medium"
-    """What a space starts on unless its owner chooses another type."""
+    """Instance type of a space, unless its owner chooses another type."""
     idle_minutes: Annotated[int, Field(ge=60, le=525600)] = 120
-    """A space in which nothing happens stops after that time, and does not bill for its instance any more."""
+    """Minutes after which an idle space stops and its instance no longer bills."""
     space_gib: Annotated[int, Field(ge=5, le=16384)] = 5
-    """Disk of a new space, which bills until the space is deleted."""
+    """Disk size of a new space; the disk bills until the space is deleted."""
     max_space_gib: Annotated[int, Field(ge=5, le=16384)] = 100
-    """The largest disk that people may give a space."""
+    """Largest disk that people may give a space."""
 
 
 class SlurmStudio(Studio):
     profiles: list[SlurmStudioProfile] = Field(default=[], max_length=40)
-    """People who have a profile from the beginning; more can be added in the console, but submit no jobs."""
+    """People who have a profile from the start; more can be added in the console, but cannot submit jobs."""
 
     @property
     def has_login_spaces(self) -> bool:

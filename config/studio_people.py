@@ -1,8 +1,8 @@
-"""Studio profiles: the users of the cluster behind them, who enters their partitions, and how they submit."""
+"""Cluster users of Studio profiles, access to their partitions, and their submission of jobs."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from config.cluster import Cluster
@@ -11,27 +11,24 @@ from config.resource_names import TRAINING_UID
 from config.slurm_cluster import SlurmCluster
 
 SUBMIT = "/usr/local/lib/node-setup/studio_submit_{cluster}.py"
-"""On the controller: lifecycle/slurm/studio/submit.py. With the cluster's name, since roles may open sessions
-with the nodes of any, and the same name may be another person's there."""
+"""Path of lifecycle/slurm/studio/submit.py on the controller. It contains the cluster's name, because roles
+may open sessions with nodes of any cluster, where the same user name may belong to another person."""
 PARAMETER = "request"
 MAX_REQUEST = 40_000
 
 
 @dataclass(frozen=True)
 class ClusterUser:
-    """Whom a profile's jobs are, as nodes know them."""
+    """Owner of a profile's jobs on the nodes."""
 
     user: str
     uid: int
     gid: int
     home: str
 
-    def as_dict(self) -> dict[str, str | int]:
-        return asdict(self)
-
 
 def cluster_users(cluster: Cluster) -> dict[str, ClusterUser]:
-    """By profile; profiles without a user of the cluster are not in it."""
+    """Return the cluster user of each profile that has one, by profile."""
     if not (isinstance(cluster, SlurmCluster) and cluster.studio):
         return {}
     users = {user.name: user for user in cluster.access.users}
@@ -47,14 +44,14 @@ def cluster_users(cluster: Cluster) -> dict[str, ClusterUser]:
 
 
 def partition_uids(cluster: Cluster) -> dict[str, list[int]]:
-    """Who beside Studio's own user may enter a profile's partition, by profile; under "" who enters all."""
+    """Return the uids beside Studio's that may enter each profile's partition; "" stands for all."""
     if isinstance(cluster, SlurmCluster):
         return {profile: [user.uid] for profile, user in cluster_users(cluster).items()}
     return {"": [TRAINING_UID]}
 
 
 def shared_uids(cluster: Cluster) -> list[int]:
-    """Who enters the partition that all spaces share: every user of the cluster, or what pods run as."""
+    """Return the uids that may enter the shared partition: every user of the cluster, or the pods' user."""
     if isinstance(cluster, SlurmCluster):
         return [user.uid for user in cluster.access.users]
     return [TRAINING_UID]
@@ -65,9 +62,9 @@ def session_document_name(cluster: Cluster, profile: str) -> str:
 
 
 def session_document(cluster: Cluster, user: str) -> dict[str, Any]:
-    """Return a document of Systems Manager by which a space submits jobs as one user of the cluster.
+    """Return the Systems Manager document with which a space submits jobs as one user of the cluster.
 
-    It runs one command as ``user``, with one word that is nothing but base64: a shell finds nothing in it.
+    It runs one command as ``user`` with one base64 argument, which a shell cannot interpret.
     """
     return {
         "schemaVersion": "1.0",

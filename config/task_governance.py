@@ -1,4 +1,4 @@
-"""The task_governance of a cluster file: which team may use how much of an EKS cluster."""
+"""Section ``task_governance`` of a cluster file: the teams' shares of an EKS cluster."""
 
 from __future__ import annotations
 
@@ -10,63 +10,63 @@ from config import text_forms as forms
 from config.section import Section
 
 MAX_NAME = 40
-"""Characters: a team's queue, hyperpod-ns-<team>-localqueue, is a label of its jobs, whose value has 63."""
+"""Most characters of a team's name: hyperpod-ns-<team>-localqueue is a label value, of at most 63."""
 
 TeamName = Annotated[str, forms.field(forms.TEAM_NAME, max_length=MAX_NAME)]
 PriorityClassName = TeamName
-"""SageMaker has the same form for both."""
+"""Name of a priority class; SageMaker has the same form for both."""
 
 
 class Quota(Section):
-    """What a team has for itself of one instance type, in instances or in accelerators."""
+    """Quota of a team for one instance type, in instances or in accelerators."""
 
     instance_type: str
-    """That of an instance group of the cluster."""
+    """Instance type of one of the cluster's groups."""
     num_instances: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """Whole nodes."""
     num_accelerators: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
-    """GPUs or Neuron devices, with a share of the nodes' CPUs and memory in proportion."""
+    """GPUs or Neuron devices, with a proportional share of the nodes' CPUs and memory."""
 
 
 class Team(Section):
-    """Who shares a quota; its jobs run in the namespace hyperpod-ns-<name>."""
+    """People who share a quota; their jobs run in the namespace hyperpod-ns-<name>."""
 
     name: TeamName
-    """Fixed at creation."""
+    """Name of the team; fixed at creation."""
     quota: Annotated[list[Quota], Field(max_length=15)] = Field(default=[])
-    """None: the team's jobs run on what is lent."""
+    """Quotas of the team. Without any, its jobs run only on lent nodes."""
     fair_share_weight: Annotated[int, Field(ge=0, le=100)] = 0
-    """Its part of idle nodes, in proportion to the other teams'; 0 comes last."""
+    """Weight for idle nodes, relative to the other teams; 0 comes last."""
     sharing: Literal["lend", "dont_lend", "lend_and_borrow"] = "lend_and_borrow"
-    """Whether others may use what is idle of the quota, and the team what is idle of theirs."""
+    """Whether other teams may use idle parts of this quota, and this team idle parts of theirs."""
     borrow_limit_percent: Annotated[int, Field(ge=1, le=500)] | None = None
-    """How much of what is idle the team may borrow; null is the service's 50."""
+    """Share of idle compute that the team may borrow, in percent; null is the service's default, 50."""
     preemption: Literal["lower_priority", "never"] = "lower_priority"
-    """Whether a job of the team may stop one of its own of lower priority."""
+    """Whether a job of the team may stop another job of the same team with a lower priority."""
 
 
 class PriorityClass(Section):
-    """How urgent a job is."""
+    """Urgency of a job."""
 
     name: PriorityClassName
-    """Jobs give it as <name>-priority."""
+    """Name of the class; jobs refer to it as <name>-priority."""
     weight: Annotated[int, Field(ge=0, le=100)]
-    """The higher goes first."""
+    """Weight of the class; higher weights run first."""
 
 
 class TaskGovernance(Section):
-    """SageMaker HyperPod task governance: Kueue, with quotas of teams and priorities of jobs."""
+    """SageMaker HyperPod task governance, which is Kueue with quotas of teams and priorities of jobs."""
 
     teams: list[Team] = Field(default=[])
-    """Each with a namespace and a queue of its own."""
+    """Teams, each with its own namespace and queue."""
     priority_classes: Annotated[list[PriorityClass], Field(max_length=10)] = Field(default=[])
-    """None: jobs are taken in the order they came."""
+    """Priority classes. Without any, jobs run in the order of submission."""
     fair_share: bool = True
-    """Idle nodes are lent by the teams' weights; otherwise to who asks first."""
+    """Lend idle nodes by the teams' weights; otherwise to the team that requests them first."""
     lend_unallocated: bool = True
-    """Nodes that are in no team's quota are lent as well; otherwise they stay idle."""
+    """Also lend nodes outside all quotas; otherwise they stay idle."""
 
 
 def team_namespace(team_name: str) -> str:
-    """The namespace of a team (CloudFormation schema of AWS::SageMaker::ComputeQuota)."""
+    """Return the namespace of a team (CloudFormation schema of AWS::SageMaker::ComputeQuota)."""
     return f"hyperpod-ns-{team_name}"

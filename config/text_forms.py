@@ -1,6 +1,6 @@
-"""Forms of the texts in a cluster file: the pattern, what it means, and an example.
+"""Forms of strings in a cluster file, each with a pattern, its meaning and examples.
 
-Editors learn pattern and example from the JSON schema; an error tells the meaning and the example.
+Editors read pattern and example from the JSON schema. Error messages contain the meaning and an example.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ class Form:
     pattern: str
     meaning: str
     examples: tuple[str, ...]
-    """Two, unlike each other."""
+    """Two different examples."""
 
 
 FORMS: dict[str, Form] = {}
-"""By pattern, which is what a validation error carries."""
+"""Forms by pattern, which pydantic's validation errors contain."""
 
 
 def _form(pattern: str, meaning: str, *examples: str) -> Form:
@@ -30,18 +30,18 @@ def _form(pattern: str, meaning: str, *examples: str) -> Form:
 
 
 def _id_form(prefix: str, what: str, *, digits: str = "0-9a-f") -> Form:
-    """The form of an id that EC2 gives."""
+    """Register the form of an EC2 id."""
     examples = f"{prefix}-0123456789abcdef0", f"{prefix}-0fedcba9876543210"
     return _form(rf"^{prefix}-[{digits}]{{8,17}}$", f"{what} is given by its id", *examples)
 
 
 def field(form: Form, *, max_length: int | None = None) -> Any:
-    """The pydantic field of a text in this form; ``max_length`` in characters."""
+    """Return the pydantic field of a string in this form; ``max_length`` is in characters."""
     return Field(pattern=form.pattern, max_length=max_length, examples=list(form.examples))
 
 
-# Stricter than SageMaker's own [a-zA-Z0-9](-*[a-zA-Z0-9])*: buckets and repositories want lower case, and
-# CloudFormation stacks and RDS identifiers begin with a letter and RDS refuses two hyphens in a row.
+# This is stricter than SageMaker's [a-zA-Z0-9](-*[a-zA-Z0-9])*. Buckets and repositories require lower case,
+# CloudFormation stacks and RDS identifiers begin with a letter, and RDS rejects two hyphens in a row.
 CLUSTER_NAME = _form(
     r"^[a-z](-?[a-z0-9])*$",
     "lower-case letters, digits and single hyphens between them are allowed, a letter first",
@@ -62,7 +62,7 @@ PARTITION = _form(
 )
 ZONE_ID = _form(
     r"^[a-z]{3,4}\d-([a-z]{3}\d-)?az\d$",
-    "zones are given by id, since a name means another zone in another account",
+    "zones are given by id, because names differ between accounts",
     "usw2-az2",
     "use1-az6",
 )
@@ -87,10 +87,10 @@ MOUNT_PATH = _form(
 VPC_ID = _id_form("vpc", "a VPC")
 SUBNET_ID = _id_form("subnet", "a subnet")
 ROUTE_TABLE_ID = _id_form("rtb", "a route table")
-# ARNs are those of the partition aws: it has all the regions of config/facts/regions.py.
+# ARNs are of the partition aws, which has all regions of config/facts/regions.py.
 KMS = _form(
     r"^(aws|create|arn:aws:kms:[a-z0-9-]+:\d{12}:key/(mrk-[0-9a-f]{32}|[0-9a-f-]{36}))$",
-    "aws (service keys), create (a key of its own) or a key's ARN (not an alias's) is allowed",
+    "aws (service keys), create (a new key) or a key's ARN (not an alias) is allowed",
     "aws",
     "create",
 )
@@ -154,14 +154,14 @@ NAMESPACE = _form(
     "hyperpod-ns-proteins",
     "kubeflow",
 )
-# A letter first, which is stricter than SageMaker's: YAML takes no name for a number then.
+# A letter comes first, which is stricter than SageMaker's form, so that YAML reads no name as a number.
 TEAM_NAME = _form(
     r"^[a-z](-*[a-z0-9])*$",
     "lower-case letters, digits and hyphens between them are allowed, the first a letter",
     "proteins",
     "structure",
 )
-# SageMaker's ClusterKubernetesLabelKey, and 63 characters after the slash, as Kubernetes has it.
+# SageMaker's ClusterKubernetesLabelKey, with Kubernetes's limit of 63 characters after the slash.
 LABEL_KEY = _form(
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
     r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
@@ -195,7 +195,7 @@ HTTPS_URL = _form(
 )
 ATTRIBUTE_NAME = _form(
     r"^[!-~]+$",
-    "the name of an attribute has no spaces, and letters of ASCII alone",
+    "attribute names have ASCII characters only, without spaces",
     "role",
     "http://schemas.example.com/claims/groups",
 )

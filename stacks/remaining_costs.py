@@ -18,7 +18,7 @@ def remaining_costs(cluster: Cluster) -> list[str]:
         parts.append("Prometheus workspace")
     if cluster.mlflow and cluster.mlflow.server_size:
         parts.append(f"MLflow tracking server ({cluster.mlflow.server_size})")
-    if cluster.observability and cluster.observability.grafana:
+    if cluster.grafana:
         parts.append("Grafana workspace")
     if cluster.studio:
         parts.append("Studio's spaces")

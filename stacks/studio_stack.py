@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from aws_cdk import CfnOutput, RemovalPolicy, Stack
@@ -211,7 +212,7 @@ class StudioStack(Stack):
             "controller_group": controller,
             "profiles": {
                 name: {
-                    **user.as_dict(),
+                    **asdict(user),
                     "document": session_document_name(cluster, name),
                     "login_secret": secret if name in logins else None,
                 }

@@ -1,7 +1,7 @@
-"""EKS add-ons and their versions, each for the Kubernetes versions that a cluster file may ask for.
+"""EKS add-ons and their versions, for each Kubernetes version that a cluster file may request.
 
-`aws eks describe-addon-versions --kubernetes-version 1.34 --addon-name <name>` prints what there is. Most
-versions serve several of Kubernetes.
+`aws eks describe-addon-versions --kubernetes-version 1.34 --addon-name <name>` prints the offered versions.
+Most add-on versions support several Kubernetes versions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OBSERVABILITY = "amazon-sagemaker-hyperpod-observability"
 CONTAINER_INSIGHTS = "amazon-cloudwatch-observability"
 
 _EVERY_VERSION = {
-    # From 1.21.1 it has the policies of the whole cluster that keep pods from the nodes' credentials.
+    # Versions from 1.21.1 support the cluster-wide policies that keep pods from the nodes' credentials.
     VPC_CNI: "v1.21.1-eksbuild.1",
     POD_IDENTITY_AGENT: "v1.3.10-eksbuild.1",
     COREDNS: "v1.12.4-eksbuild.1",

@@ -1,11 +1,11 @@
-"""The AWS services that nodes call, beside S3: what a closed network needs an endpoint for."""
+"""AWS services that nodes call, except S3; a closed network needs an endpoint for each."""
 
 from __future__ import annotations
 
 from config.cluster import Cluster
 
 _SAGEMAKER = "aws.sagemaker"
-"""What the names of a few services begin with; those of the others with com.amazonaws."""
+"""Prefix of a few services' names; all others begin with com.amazonaws."""
 _ALWAYS = {
     "EcrApi": "ecr.api",
     "EcrDocker": "ecr.dkr",
@@ -24,14 +24,14 @@ _ALWAYS = {
 _WITH_PROMETHEUS = {"PrometheusWorkspaces": "aps-workspaces"}
 _WITH_TRACKING_SERVER = {"SageMakerMlflow": f"{_SAGEMAKER}.experiments"}
 _WITH_STUDIO = {"Sqs": "sqs", "SageMakerRuntime": "sagemaker.runtime"}
-# Nodes ask EKS for its cluster, pods for the credentials of their pod identity.
+# Nodes describe their EKS cluster, and pods fetch the credentials of their pod identity.
 _WITH_EKS = {"Eks": "eks", "EksAuth": "eks-auth"}
 
 
 def endpoint_services(cluster: Cluster) -> dict[str, str]:
-    """Construct id and endpoint name, from boot to the end of a job.
+    """Return the endpoint name of each construct id, for all calls from boot to the end of a job.
 
-    Prometheus only for clusters with a workspace: the service is not offered in every region.
+    Prometheus is included only for clusters with a workspace, because not every region offers it.
     """
     return (
         _ALWAYS
@@ -43,13 +43,13 @@ def endpoint_services(cluster: Cluster) -> dict[str, str]:
 
 
 def prefix_and_name(service: str) -> tuple[str, str]:
-    """What stands before and after the region in an endpoint's whole name."""
+    """Return the parts of an endpoint's full name before and after the region."""
     if service.startswith(f"{_SAGEMAKER}."):
         return _SAGEMAKER, service.removeprefix(f"{_SAGEMAKER}.")
     return "com.amazonaws", service
 
 
 def whole_name(service: str, region: str) -> str:
-    """As EC2 has it."""
+    """Return the full service name that EC2 uses."""
     prefix, name = prefix_and_name(service)
     return f"{prefix}.{region}.{name}"

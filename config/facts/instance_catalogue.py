@@ -1,16 +1,18 @@
-"""Instance types: hardware facts of those that HyperPod offers, and names of those for endpoints.
+"""Instance types that HyperPod offers, with hardware facts, and instance types of endpoints.
 
-``instance_types.csv`` has one row per type of SageMaker's ``ClusterInstanceType``. Its numbers are those of
-EC2's DescribeInstanceTypes (memory of an accelerator rounded down to GiB), with two exceptions: a Trainium2
-device has 96 GiB (EC2's documentation; the API gives its memory another meaning), and p6e-gb200, which the
-API does not describe, has what EC2's documentation says: 17 network cards, 8 of them EFA with 400 Gbps; and
-50 addresses per interface, as all types with several cards have. ``lustre_efa`` is from the FSx for Lustre
-user guide, "Working with EFA-enabled file systems" (Nitro from version 4 on, and not trn2), with the Nitro
-versions of the EC2 user guide, "Elastic Fabric Adapter". ``training_plan`` marks the types of SageMaker's
-``ReservedCapacityInstanceType``.
+``instance_types.csv`` has one row per type of SageMaker's ``ClusterInstanceType``. Its numbers come from
+EC2's DescribeInstanceTypes (memory of an accelerator rounded down to GiB), with two exceptions:
 
-Endpoints have instance types of SageMaker's hosting: those that the image runs on, which are x86-64 CPUs, and
-NVIDIA GPUs from Ampere on. Their sizes are those of SageMaker's ``ProductionVariantInstanceType``.
+* A Trainium2 device has 96 GiB according to EC2's documentation. The API gives its memory another meaning.
+* The API does not describe p6e-gb200. According to EC2's documentation it has 17 network cards, 8 of them EFA
+  with 400 Gbps. Like all types with several cards, it has 50 addresses per interface.
+
+``lustre_efa`` follows the FSx for Lustre user guide, "Working with EFA-enabled file systems" (Nitro version 4
+or later, except trn2), with the Nitro versions of the EC2 user guide, "Elastic Fabric Adapter".
+``training_plan`` marks the types of SageMaker's ``ReservedCapacityInstanceType``.
+
+Endpoints use those types of SageMaker hosting that the image supports: x86-64 CPUs, and NVIDIA GPUs from
+Ampere on. Their sizes follow SageMaker's ``ProductionVariantInstanceType``.
 """
 
 from __future__ import annotations
@@ -27,50 +29,50 @@ from pydantic import TypeAdapter
 Architecture = Literal["x86_64", "arm64"]
 
 NEURON_CORES: Mapping[str, int] = {"Trainium": 2, "Trainium2": 4}
-"""Logical NeuronCores of a device; a process has one. Of the eight cores of a Trainium2 device the runtime
-joins two each by default (AWS Neuron documentation, "Trainium Architecture" and "Logical NeuronCore
+"""Logical NeuronCores per device; each process has one. By default the runtime joins the eight cores of a
+Trainium2 device in pairs (AWS Neuron documentation, "Trainium Architecture" and "Logical NeuronCore
 configuration")."""
 
 
 @dataclass(frozen=True)
 class InstanceType:
     name: str
-    """With its prefix, as ``ml.p5.48xlarge``."""
+    """Name with its prefix, for example ``ml.p5.48xlarge``."""
     architecture: Architecture
     vcpus: int
     threads_per_core: int
-    """2 where hyper-threading can be on, and is unless turned off."""
+    """Threads per core: 2 if hyper-threading is available, which is then on by default."""
     memory_gib: float
     accelerator: str | None
-    """``A10G``, ``H100``, ``Trainium2``, ...; None for a type without."""
+    """``A10G``, ``H100``, ``Trainium2``, ...; None for a type without accelerators."""
     num_accelerators: int
     accelerator_memory_gib: int
-    """Of each accelerator."""
+    """Memory of each accelerator."""
     num_network_cards: int
     addresses_per_interface: int
-    """Most IPv4 addresses that a network interface can have."""
+    """Largest number of IPv4 addresses per network interface."""
     num_efa: int
-    """Most EFA interfaces it can have; 0 without EFA."""
+    """Largest number of EFA interfaces; 0 without EFA."""
     network_gbps: float
-    """Of all its cards in each direction, in 1e9 bits/s; without bursts, where a small type has such."""
+    """Bandwidth of all cards together in each direction, in 1e9 bits/s, without the bursts of small types."""
     lustre_efa: bool
-    """Whether it can reach an FSx for Lustre file system over EFA."""
+    """Whether the type can reach an FSx for Lustre file system over EFA."""
     training_plan: bool
-    """Whether a training plan can reserve it."""
+    """Whether a training plan can reserve the type."""
 
     @property
     def is_neuron(self) -> bool:
-        """Whether its accelerators are AWS's own."""
+        """Return whether the accelerators are AWS's own."""
         return self.accelerator in NEURON_CORES
 
     @property
     def processes_per_accelerator(self) -> int:
-        """Of training: one a GPU, one a logical NeuronCore."""
+        """Training processes per accelerator: one per GPU or logical NeuronCore."""
         return NEURON_CORES.get(self.accelerator or "", 1)
 
     @property
     def num_gpus(self) -> int:
-        """NVIDIA's."""
+        """Number of NVIDIA GPUs."""
         return 0 if self.is_neuron else self.num_accelerators
 
     @property
@@ -91,7 +93,7 @@ INSTANCE_TYPES: Mapping[str, InstanceType] = _read(Path(__file__).with_name("ins
 
 
 def instance_type(name: str) -> InstanceType:
-    """Look a type up by its name, as ``ml.g5.8xlarge``.
+    """Look up a type by its name, for example ``ml.g5.8xlarge``.
 
     Raises:
         ValueError: if HyperPod does not offer it.
@@ -105,7 +107,7 @@ def instance_type(name: str) -> InstanceType:
 
 
 def closest(name: str) -> str | None:
-    """The type that a mistyped name, or one without ``ml.``, probably means."""
+    """Return the type that a mistyped name, or a name without ``ml.``, probably means."""
     prefixed = name if name.startswith("ml.") else f"ml.{name}"
     if prefixed in INSTANCE_TYPES:
         return prefixed
@@ -137,7 +139,7 @@ HOSTING_TYPES = tuple(
     f"ml.{family}.{size}" for family, sizes in (CPU_FAMILIES | GPU_FAMILIES).items() for size in sizes
 )
 GPU_AMI = "al2023-ami-sagemaker-inference-gpu-4-1"
-"""Of SageMaker's images of hosts the one with driver 580, which the image's CUDA 13 needs
+"""SageMaker's host image with driver 580, which the container's CUDA 13 requires
 (``ProductionVariant.InferenceAmiVersion`` in SageMaker's API reference)."""
 
 

@@ -1,8 +1,8 @@
-"""Unit prices in US dollars, one dated file per region in ``config/facts/prices``.
+"""Unit prices in US dollars, with one dated file per region in ``config/facts/prices``.
 
-Each price has its unit, its date and a source that ``sources.csv`` describes. ``make prices`` writes a
-region's file anew from the AWS Price List. What a file has from elsewhere is there because nothing better was
-public; ``stand_in`` names the neighbour whose price it is.
+Each price has its unit, its date and a source, which ``sources.csv`` describes. ``make prices`` updates a
+region's file from the AWS Price List. Prices from other sources are used if nothing better was public.
+``stand_in`` names the similar product whose price is used.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from pydantic import TypeAdapter
 FOLDER = Path(__file__).with_name("prices")
 COLUMNS = ("key", "usd", "unit", "as_of", "source", "stand_in")
 HOURS_PER_MONTH = 730
-"""As AWS's price calculator and the guidance's tables have it."""
+"""Hours per month in AWS's price calculator and in the guidance's tables."""
 REFERENCE_REGIONS = ("us-east-1", "us-west-2")
-"""Whose prices stand in, in this order, for those that a region's file does not have."""
+"""Regions whose prices replace those that a region's file lacks, in this order."""
 
 
 @dataclass(frozen=True)
 class Price:
     usd: float
-    """For one unit."""
+    """Price per unit."""
     unit: str
     """``hour``, ``GB-month``, ``GB``, ..."""
     as_of: str
-    """Date of the price list or page, as exactly as it is known; empty if it is not."""
+    """Date of the price list or page, as exactly as it is known; empty if unknown."""
     source: str
-    """Key of ``sources.csv``."""
+    """Key in ``sources.csv``."""
     stand_in: str
-    """Whose price it is, if not the thing's own; else empty."""
+    """Product whose price is used instead of the item's own; empty for the own price."""
     region: str
-    """Where this is the price."""
+    """Region in which this price applies."""
 
 
 @dataclass(frozen=True)
 class PriceList:
     region: str
     prices: Mapping[str, Price]
-    """By key, as ``hyperpod.ml.g5.8xlarge``: the region's own first, then those of ``REFERENCE_REGIONS``."""
+    """Prices by key, such as ``hyperpod.ml.g5.8xlarge``; a region's own replaces a reference region's."""
 
     def find(self, key: str) -> Price | None:
-        """The price, of another region (``Price.region``) if this one's is not known; None if none is."""
+        """Return the price, possibly from another region (``Price.region``), or None if it is unknown."""
         return self.prices.get(key)
 
 
 def load_prices(region: str, folder: Path = FOLDER) -> PriceList:
-    """What is known of a region, whether or not it has a file of its own."""
+    """Return the known prices of a region, with or without a file of its own."""
     prices: dict[str, Price] = {}
     for place in (region, *REFERENCE_REGIONS):
         if (folder / f"{place}.csv").exists():
@@ -65,6 +65,6 @@ def _read(folder: Path, region: str) -> dict[str, Price]:
 
 
 def sources(folder: Path = FOLDER) -> dict[str, str]:
-    """What each source is."""
+    """Return the description of each source."""
     with (folder / "sources.csv").open(newline="") as file:
         return {row["source"]: row["description"] for row in csv.DictReader(file)}

@@ -1,4 +1,4 @@
-"""Regions in which HyperPod clusters can be deployed, and how their zones are named."""
+"""Regions in which HyperPod clusters can be deployed, and the prefixes of their zone ids."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ HEALTH_MONITORING_REGIONS = frozenset(
         *("eu-west-1", "eu-west-2", "sa-east-1", "us-east-1", "us-east-2", "us-west-1", "us-west-2"),
     }
 )
-"""With the image of the agent that watches EKS nodes for faults: HyperPod's Helm chart knows an account for
-each of them (health-monitoring-agent, ``_helpers.tpl``)."""
+"""Regions with the image of the agent that monitors EKS nodes for faults. HyperPod's Helm chart lists an
+account for each (health-monitoring-agent, ``_helpers.tpl``)."""

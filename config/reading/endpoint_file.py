@@ -1,4 +1,4 @@
-"""From an endpoint file to the typed endpoint, or to everything that is wrong in it."""
+"""Reading of an endpoint file into the typed endpoint, with a list of all mistakes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from config.endpoint import Endpoint
 from config.facts.instance_catalogue import CPU_FAMILIES, GPU_FAMILIES, HOSTING_TYPES
 from config.facts.regions import ZONE_ID_PREFIXES
 from config.reading.field_errors import field_violations
-from config.reading.violation import Violation
+from config.reading.places import in_file_order
+from config.reading.violation import Violation, mistakes_text
 from config.reading.yaml_document import read_document
 
 Target = Literal["sagemaker", "eks"]
 GIVEN = ("image", "model")
-"""Keys that a deployment may give beside the file, since they are other ones each time."""
+"""Keys that a deployment may give outside the file, because they change with each deployment."""
 
 
 def load_endpoint(path: Path, given: Mapping[str, str | None], target: Target = "sagemaker") -> Endpoint:
     """Read and check an endpoint file, with the values given in place of the file's.
 
     Raises:
-        ValueError: whose text has one line for each thing that is wrong, as ``file: place: got what it has;
-            what is allowed; what to do``.
+        ValueError: listing every mistake in the file's order (``mistakes_text``).
     """
     document: dict[str, Any] = read_document(path) | {key: value for key, value in given.items() if value}
     try:
@@ -34,38 +34,42 @@ def load_endpoint(path: Path, given: Mapping[str, str | None], target: Target = 
     except ValidationError as error:
         found = [_with_context(violation) for violation in field_violations(error, document, Endpoint)]
     if found:
-        raise ValueError("\n".join(f"{path}: {violation}" for violation in found))
+        raise ValueError(mistakes_text(path, in_file_order(found, document)))
     return endpoint
 
 
 def violations(endpoint: Endpoint, target: Target) -> Iterator[Violation]:
-    """What values of the right types must hold besides, where the endpoint is to be."""
+    """Yield violations of rules between values, for the target of the endpoint."""
     if endpoint.model.startswith("s3://") != (target == "sagemaker"):
         allowed = (
             "SageMaker reads s3://..." if target == "sagemaker" else "pods read the file system, /fsx/..."
         )
         yield Violation("model", endpoint.model, allowed, "give another")
     if target == "eks" and endpoint.kubernetes is None:
-        yield Violation("kubernetes", None, "it says how many pods there are", "add kubernetes")
+        yield Violation(
+            "kubernetes", None, "it is required for EKS and sets the number of pods", "add kubernetes"
+        )
     if endpoint.region not in ZONE_ID_PREFIXES:
         allowed = f"one of {', '.join(ZONE_ID_PREFIXES)} is allowed"
         yield Violation("region", endpoint.region, allowed, "set one of these")
     if endpoint.instance_type not in HOSTING_TYPES:
         families = ", ".join((*CPU_FAMILIES, *GPU_FAMILIES))
-        allowed = f"types of the families {families} are allowed, as ml.g5.xlarge"
+        allowed = f"types of the families {families} are allowed, for example ml.g5.xlarge"
         yield Violation("instance_type", endpoint.instance_type, allowed, "set one of these")
     region_of_image = endpoint.image.split(".")[3]
     if region_of_image != endpoint.region:
-        allowed = f"SageMaker takes images from its own region, {endpoint.region}"
+        allowed = f"SageMaker requires an image in its own region, {endpoint.region}"
         yield Violation("image", endpoint.image, allowed, "push the image to a repository there")
     instances = endpoint.instances
     if instances.max < instances.min:
-        allowed = f"instances.min, {instances.min}, or more is allowed"
+        allowed = f"instances.min ({instances.min}) or more is allowed"
         yield Violation("instances.max", instances.max, allowed, f"set {instances.min}")
     key_places = {"kms": endpoint.kms, "model_key_arn": endpoint.model_key_arn or ""}
     for place, key in key_places.items():
         if key.startswith("arn:") and key.split(":")[3] != endpoint.region:
-            yield Violation(place, key, f"keys are of one region, {endpoint.region}", "set another")
+            yield Violation(
+                place, key, f"the key must be in the endpoint's region, {endpoint.region}", "set another"
+            )
     limits = endpoint.limits
     if limits.timeout_seconds and limits.timeout_seconds > 60:
         allowed = "SageMaker waits 60 s for a container"

@@ -1,4 +1,4 @@
-"""What pydantic says of single values, in the house's form."""
+"""Violations from pydantic's errors about single values."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from config.reading.violation import Violation, shown
 from config.section import Section
 from config.text_forms import FORMS
 
-# YAML 1.1 took them for switches, and many people do.
+# YAML 1.1 read these words as booleans, and many people still write them.
 _SWITCHES = {"on": "true", "yes": "true", "y": "true", "off": "false", "no": "false", "n": "false"}
 
-# By pydantic's type of the error; {...} is a bound that its context has.
+# Allowed value and fix by pydantic's error type; {...} is a limit from the error's context.
 _WANTED = {
     "bool_type": ("true or false is allowed", "set true or false"),
     "dict_type": ("a mapping is allowed", "set keys and values below it"),
     "greater_than_equal": ("{ge} or more is allowed", "set {ge}"),
-    "int_type": ("a whole number is allowed", "set its digits, without quotes and decimal point"),
+    "int_type": ("a whole number is allowed", "set digits without quotes or a decimal point"),
     "less_than_equal": ("{le} or less is allowed", "set {le}"),
     "list_type": ("a list is allowed", "write it as [one, other], or with a dash before each item"),
     "model_attributes_type": ("a mapping is allowed", "set keys and values below it"),
     "model_type": ("a mapping is allowed", "set keys and values below it"),
-    "string_type": ("a text is allowed", "set a text, in quotes if YAML takes it for something else"),
+    "string_type": ("a text is allowed", "set a text, in quotes if YAML reads it as another type"),
     "string_too_long": ("{max_length} or fewer characters are allowed", "shorten it"),
     "too_long": ("{max_length} or fewer items are allowed", "remove some"),
     "too_short": ("{min_length} or more items are allowed", "add some"),
@@ -47,14 +47,14 @@ _WANTED = {
 def field_violations(
     error: ValidationError, document: dict[str, Any], kind: type[Section]
 ) -> list[Violation]:
-    """One for each value that this kind of file does not take; ``document`` has the names of the groups."""
+    """Return a violation per value that this kind of file rejects; ``document`` names the groups."""
     all_details = error.errors(include_url=False)
     meant = {
         (*details["loc"][:-1], key_meant(details, kind))
         for details in all_details
         if details["type"] == "extra_forbidden"
     }
-    # A key that is missing because it is mistyped is told of once.
+    # A key that is missing because it is mistyped is reported once.
     return [
         _violation(details, document, kind)
         for details in all_details
@@ -92,7 +92,7 @@ def _allowed_and_fix(
             return "it is required", "add vpc: new, or vpc: existing"
         case "string_pattern_mismatch":
             form = FORMS[context["pattern"]]
-            return form.meaning, f"set it in this form, as {form.examples[0]}"
+            return form.meaning, f"set it in this form, for example {form.examples[0]}"
         case "bool_type" if isinstance(got, str) and got.lower() in _SWITCHES:
             return "true or false is allowed", f"set {_SWITCHES[got.lower()]}"
         case "int_type" if isinstance(got, str | float) and re.fullmatch(r"\d{1,18}(\.0*)?", str(got)):
@@ -121,13 +121,13 @@ def _no_such_key(details: ErrorDetails, kind: type[Section]) -> tuple[str, str]:
 
 
 def _choice(got: object, expected: str) -> tuple[str, str]:
-    """From pydantic's list of what it expected: ``'one', 'two' or 3``."""
+    """Return what is allowed and the fix, from pydantic's list of expected values: ``'one', 'two' or 3``."""
     names = [shown(text) if text else number for text, number in re.findall(r"'([^']*)'|(\d+)", expected)]
     near = []
     if isinstance(got, str):
         by_lower = {name.lower(): name for name in names}
         near = [by_lower[name] for name in difflib.get_close_matches(got.lower(), by_lower, n=1)]
-    if isinstance(got, float) and shown(str(got)) in names:  # a version, which YAML takes for a number
+    if isinstance(got, float) and shown(str(got)) in names:  # a version, which YAML reads as a number
         near = [shown(str(got))]
     if isinstance(got, int) and names[0].isdigit():
         near = [min(names, key=lambda name: abs(int(name) - got))]

@@ -1,8 +1,9 @@
-"""From a cluster file to the typed cluster, or to everything that is wrong in it."""
+"""Reading of a cluster file into the typed cluster, with a list of all mistakes."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,16 +12,16 @@ from pydantic import ValidationError
 from config.cluster_kinds import KINDS, AnyCluster, Kind, kind_meant
 from config.eks_cluster import EksCluster
 from config.reading.field_errors import field_violations
-from config.reading.places import Location, below, item_label
+from config.reading.places import Location, below, in_file_order, is_within, item_label
 from config.reading.stand_ins import StandIns, repaired, with_stand_ins
-from config.reading.violation import Violation
+from config.reading.violation import Violation, mistakes_text
 from config.reading.yaml_document import read_document
 from config.rules import violations
 from config.slurm_cluster import SlurmCluster
 
 Wanted = TypeVar("Wanted", SlurmCluster, EksCluster)
 
-# Lists whose items errors call by name.
+# Lists whose items are named in error messages.
 _NAMED: tuple[tuple[str, ...], ...] = (
     ("instance_groups",),
     ("access", "groups"),
@@ -35,49 +36,40 @@ def load_cluster(path: Path) -> AnyCluster:
     """Read and check a cluster file.
 
     Raises:
-        ValueError: whose text has one line for each thing that is wrong, as ``file: place: got what it has;
-            what is allowed; what to do``.
+        ValueError: listing every mistake in the file's order (``mistakes_text``).
     """
     document = read_document(path)
     cluster, found = _checked(document, kind_meant(document))
     if found:
-        raise ValueError("\n".join(f"{path}: {violation}" for violation in found))
+        raise ValueError(mistakes_text(path, in_file_order(found, document)))
     return cluster
 
 
-def load_slurm_cluster(path: Path) -> SlurmCluster:
-    """The same, for what is made for Slurm alone.
+def _load_kind(path: Path, kind: type[Wanted]) -> Wanted:
+    """Read and check a cluster file for a command that serves one scheduler.
 
     Raises:
         ValueError: also if the file is for another scheduler.
     """
-    return _of_kind(load_cluster(path), SlurmCluster, path)
-
-
-def load_eks_cluster(path: Path) -> EksCluster:
-    """The same, for what is made for EKS alone.
-
-    Raises:
-        ValueError: also if the file is for another scheduler.
-    """
-    return _of_kind(load_cluster(path), EksCluster, path)
-
-
-def _of_kind(cluster: AnyCluster, kind: type[Wanted], path: Path) -> Wanted:
+    cluster = load_cluster(path)
     if isinstance(cluster, kind):
         return cluster
     wanted = next(scheduler for scheduler, other in KINDS.items() if other is kind)
     raise ValueError(
-        f"{path}: scheduler: got {cluster.scheduler}; what you started is for scheduler: {wanted};"
-        f" give it a cluster file for that, as clusters/{wanted}.yaml"
+        f"{path}: scheduler: got {cluster.scheduler}; this command requires scheduler: {wanted};"
+        f" set a cluster file for it, such as clusters/{wanted}.yaml"
     )
 
 
-def _checked(document: dict[str, Any], kind: Kind) -> tuple[AnyCluster, list[Violation]]:
-    """The cluster, and everything that is wrong with it; a wrong one has stand-ins and is not to be used.
+load_slurm_cluster: Callable[[Path], SlurmCluster] = partial(_load_kind, kind=SlurmCluster)
+load_eks_cluster: Callable[[Path], EksCluster] = partial(_load_kind, kind=EksCluster)
 
-    Each round brings to light what the one before put in its place: the values of mistyped keys, and the keys
-    of a network without its kind. Stand-ins are right, so there is an end.
+
+def _checked(document: dict[str, Any], kind: Kind) -> tuple[AnyCluster, list[Violation]]:
+    """Return the cluster and its violations; with violations it contains stand-ins and is unusable.
+
+    Each round finds mistakes that the previous round uncovered: the values of mistyped keys, and the keys of
+    a network without its kind. Stand-ins are valid, so the loop ends.
     """
     found: list[Violation] = []
     rest, stand_ins = document, StandIns()
@@ -100,7 +92,7 @@ def _checked(document: dict[str, Any], kind: Kind) -> tuple[AnyCluster, list[Vio
 
 
 def _set_names(cluster: AnyCluster, document: dict[str, Any], stand_ins: StandIns) -> None:
-    """Give items the file's own names, wrong as they are, since rules name places by them."""
+    """Give items the names from the file, even if these are invalid, because rules use them in paths."""
     for place in _NAMED:
         items: Any = cluster
         for part in place:
@@ -112,10 +104,6 @@ def _set_names(cluster: AnyCluster, document: dict[str, Any], stand_ins: StandIn
 
 
 def _news(found: list[Violation], more: list[Violation]) -> list[Violation]:
-    """Those of ``more`` about places of which ``found`` says nothing, nor of what they are in."""
+    """Return the violations in ``more`` whose place is not within a place that ``found`` reports."""
     places = [violation.path for violation in found]
-    return [
-        violation
-        for violation in more
-        if not any(re.match(rf"{re.escape(place)}([.[]|$)", violation.path) for place in places)
-    ]
+    return [violation for violation in more if not any(is_within(violation.path, place) for place in places)]

@@ -1,4 +1,4 @@
-"""Where in a cluster file something is, and which key was meant there."""
+"""Places in a cluster file, and the keys that mistyped keys probably mean."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from config.cluster import ExistingVpc, NewVpc
 from config.cluster_kinds import KINDS
-from config.reading.violation import key_path
+from config.reading.violation import Violation, key_path
 from config.section import Section
 
 Location = tuple[int | str, ...]
@@ -20,10 +20,10 @@ NETWORKS: dict[int | str, type[Section]] = {"new": NewVpc, "existing": ExistingV
 
 
 def in_document(details: ErrorDetails) -> Location:
-    """Where the value stands in the file.
+    """Return the location of the value in the file.
 
-    Pydantic names the kind of network as if it were a key below it, and says of a wrong kind that the network
-    is wrong.
+    Pydantic includes the kind of network as if it were a key below it, and reports a wrong kind at the
+    network.
     """
     location = details["loc"]
     if details["type"].startswith("union_tag"):
@@ -34,7 +34,7 @@ def in_document(details: ErrorDetails) -> Location:
 
 
 def below(value: Any, location: Sequence[int | str]) -> Any:
-    """What is there; None if there is nothing."""
+    """Return the value at the location, or None."""
     for part in location:
         if isinstance(value, list) and isinstance(part, int) and part < len(value):
             value = value[part]
@@ -44,22 +44,50 @@ def below(value: Any, location: Sequence[int | str]) -> Any:
 
 
 def path_of(location: Location, document: dict[str, Any]) -> str:
-    """As ``instance_groups[workers].ebs_gib``."""
+    """Return the location as text, for example ``instance_groups[workers].ebs_gib``."""
     path, value = "", document
     for part in location:
         value = below(value, [part])
-        path = f"{path}[{item_label(value, part)}]" if isinstance(part, int) else key_path(path, part)
+        path = _path_below(path, part, value)
     return path
 
 
+def _path_below(path: str, part: int | str, value: Any) -> str:
+    return f"{path}[{item_label(value, part)}]" if isinstance(part, int) else key_path(path, part)
+
+
+def is_within(path: str, section: str) -> bool:
+    """Return whether ``path`` is the place ``section`` or below it."""
+    return path == section or path.startswith((f"{section}.", f"{section}[")) or not section
+
+
+def in_file_order(found: list[Violation], document: dict[str, Any]) -> list[Violation]:
+    """Sort violations as the file has their values; a missing key has the place of its section."""
+    order: list[str] = []
+
+    def walk(value: Any, path: str) -> None:
+        order.append(path)
+        for part in (
+            value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+        ):
+            walk(value[part], _path_below(path, part, value[part]))
+
+    walk(document, "")
+
+    def position(violation: Violation) -> int:
+        return order.index(max((path for path in order if is_within(violation.path, path)), key=len))
+
+    return sorted(found, key=position)
+
+
 def item_label(item: Any, index: int) -> str:
-    """An item's name; its number, from 0, if it has none that can be shown on a line."""
+    """Return an item's name, or its index from 0 if it has no name that fits on a line."""
     name = item.get("name") if isinstance(item, dict) else None
     return name if isinstance(name, str) and name and name.isprintable() else str(index)
 
 
 def key_meant(details: ErrorDetails, kind: type[Section]) -> str | None:
-    """The key that an unknown one is most like."""
+    """Return the key that is most similar to an unknown one."""
     *parents, key = details["loc"]
     if other_network(details) or other_schedulers(details, kind):
         return None
@@ -67,7 +95,7 @@ def key_meant(details: ErrorDetails, kind: type[Section]) -> str | None:
 
 
 def other_network(details: ErrorDetails) -> str | None:
-    """The kind of network that has the key which this one does not have."""
+    """Return the other kind of network if it has the key that this kind lacks."""
     section, *rest = details["loc"]
     if section != "network" or len(rest) != 2:
         return None
@@ -78,7 +106,7 @@ def other_network(details: ErrorDetails) -> str | None:
 
 
 def other_schedulers(details: ErrorDetails, kind: type[Section]) -> list[str]:
-    """The schedulers whose cluster files have the key which this kind does not have."""
+    """Return the schedulers whose cluster files have the key that this kind lacks."""
     *parents, key = details["loc"]
     if kind not in KINDS.values():
         return []  # no cluster file
@@ -86,7 +114,7 @@ def other_schedulers(details: ErrorDetails, kind: type[Section]) -> list[str]:
 
 
 def network_meant(network: dict[str, Any]) -> str | None:
-    """The kind of network that alone has some of the keys of this one."""
+    """Return the only kind of network that has some of these keys, or None."""
     new, existing = NewVpc.model_fields.keys(), ExistingVpc.model_fields.keys()
     has_new, has_existing = bool(network.keys() & (new - existing)), bool(network.keys() & (existing - new))
     if has_new == has_existing:
@@ -95,7 +123,7 @@ def network_meant(network: dict[str, Any]) -> str | None:
 
 
 def keys_at(location: Sequence[int | str], kind: type[Section]) -> list[str]:
-    """Keys of the section that pydantic calls so; none if this kind of file has no such section."""
+    """Return the keys of the section at pydantic's location; empty if this kind of file lacks it."""
     try:
         return list(_without_null(schema_at(location, kind))["properties"])
     except KeyError:
@@ -103,7 +131,7 @@ def keys_at(location: Sequence[int | str], kind: type[Section]) -> list[str]:
 
 
 def schema_at(location: Sequence[int | str], kind: type[Section]) -> dict[str, Any]:
-    """The JSON schema of the place that pydantic calls so; below a network it names the kind as well.
+    """Return the JSON schema at pydantic's location, which includes the kind below a network.
 
     Raises:
         KeyError: if this kind of file has no such place.
@@ -126,7 +154,7 @@ def _without_null(node: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def _schema(kind: type[Section]) -> dict[str, Any]:
-    """The JSON schema of a kind of file, with each definition in the places that refer to it."""
+    """Return the JSON schema of a kind of file, with all references replaced by their definitions."""
     root = kind.model_json_schema()
 
     def whole(node: Any) -> Any:

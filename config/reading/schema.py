@@ -1,6 +1,4 @@
-"""The JSON schemas of cluster and endpoint files, which editors complete and check from:
-``python -m config.reading.schema``.
-"""
+"""JSON schemas of cluster and endpoint files, for editors: ``python -m config.reading.schema``."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ ENDPOINT_SCHEMA = Path("endpoints/endpoint.schema.json")
 
 
 def schema_text() -> str:
-    """The models' schema; regions and instance types are rules to the models, and lists to an editor."""
+    """Return the schema of cluster files. Regions and instance types are rules in the code and lists here."""
     schema = TypeAdapter(AnyCluster).json_schema()
     for section in schema["$defs"].values():
         if "instance_type" in section["properties"]:
@@ -32,7 +30,7 @@ def schema_text() -> str:
 
 
 def endpoint_schema_text() -> str:
-    """Image and model may be missing: a deployment gives them."""
+    """Return the schema of endpoint files. A deployment may give image and model instead."""
     schema = Endpoint.model_json_schema()
     schema["required"] = [name for name in schema["required"] if name not in GIVEN]
     schema["properties"]["region"]["enum"] = list(ZONE_ID_PREFIXES)
@@ -41,7 +39,7 @@ def endpoint_schema_text() -> str:
 
 
 def _text(schema: dict[str, Any]) -> str:
-    """In the dialect that the YAML language server reads."""
+    """Return the schema as JSON in the dialect of the YAML language server."""
     return json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", **schema}, indent=2) + "\n"
 
 

@@ -1,7 +1,7 @@
-"""Values that stand in for wrong and missing ones, so that the rules can judge the rest of a file.
+"""Stand-ins for wrong and missing values, so that the rules can check the rest of a file.
 
-A rule may find fault with a stand-in. So a place has several of them, unlike each other, and the rules judge
-the file with each: what they do not say every time, in the same words, is due to a stand-in.
+A stand-in may violate a rule. Therefore each place has several different stand-ins, and the rules check the
+file with each of them. A violation that does not appear every time in the same words is due to a stand-in.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from config.cluster_kinds import Kind
 from config.reading.places import Location, below, in_document, key_meant, network_meant, schema_at
 
 StandIns = dict[Location, list[Any]]
-"""By place in the document."""
+"""Stand-ins by location in the document."""
 
-# For whole numbers and texts of which the model says nothing.
+# Stand-ins for integers and strings that the model does not constrain.
 _NUMBERS, _TEXTS = (1, 10**6), ("unknown-1", "unknown-2")
 
 
 def repaired(error: ValidationError, document: dict[str, Any], kind: Kind) -> tuple[dict[str, Any], StandIns]:
-    """A copy of the document in which the first stand-in has the place of each value that the error names.
+    """Return a copy of the document with the first stand-in for each value in the error, and all stand-ins.
 
-    Unknown keys are left out. The value of a mistyped one goes to the key that was meant, and a network
-    without its kind gets the one that its keys belong to, so that another round checks what is there.
+    Unknown keys are removed. The value of a mistyped key moves to the key that was meant. A network without
+    its kind gets the kind that its keys belong to, so that the next round checks its content.
     """
     rest, stand_ins = copy.deepcopy(document), StandIns()
     all_details = error.errors(include_url=False)
@@ -41,7 +41,7 @@ def repaired(error: ValidationError, document: dict[str, Any], kind: Kind) -> tu
         if details["type"] == "extra_forbidden":
             continue
         if details["type"] == "missing" and place[-1] in below(rest, place[:-1]):
-            continue  # it was mistyped
+            continue  # The key was mistyped, and its value has moved here.
         if details["type"].startswith("union_tag"):
             vpc = network_meant(rest["network"])
             if vpc:
@@ -53,7 +53,7 @@ def repaired(error: ValidationError, document: dict[str, Any], kind: Kind) -> tu
 
 
 def with_stand_ins(document: dict[str, Any], stand_ins: StandIns, index: int) -> dict[str, Any]:
-    """A copy with the stand-ins number ``index`` of each place; one that has fewer begins again."""
+    """Return a copy with stand-in number ``index`` at each place; shorter lists repeat from their start."""
     made = copy.deepcopy(document)
     for (*parents, key), values in stand_ins.items():
         below(made, parents)[key] = values[index % len(values)]
@@ -61,7 +61,7 @@ def with_stand_ins(document: dict[str, Any], stand_ins: StandIns, index: int) ->
 
 
 def _values(node: dict[str, Any]) -> list[Any]:
-    """Values that the schema of a place takes."""
+    """Return values that the schema of a place accepts."""
     if "const" in node:
         return [node["const"]]
     if "enum" in node:
@@ -85,13 +85,13 @@ def _values(node: dict[str, Any]) -> list[Any]:
             required = {
                 name: values[name]
                 for name, value in properties.items()
-                if name in node.get("required", ()) or "const" in value  # which tells a network's kind
+                if name in node.get("required", ()) or "const" in value  # the kind of a network
             }
             return _objects(values) + _objects(required)
 
 
 def _objects(values: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    """As many as a key has values; keys with fewer begin again."""
+    """Return as many objects as the longest list has values; shorter lists repeat from their start."""
     num_objects = max(map(len, values.values()), default=1)
     return [
         {name: choices[index % len(choices)] for name, choices in values.items()}

@@ -1,45 +1,67 @@
-"""One thing that is wrong in a cluster file, in the form in which it is told."""
+"""Mistake in a cluster or endpoint file, and its text."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from config.public_key import is_private_key
 
-# What YAML would not take for a text without quotes.
+MAX_PLACE_WIDTH, MAX_VALUE_WIDTH = 48, 24
+"""Widest columns of a list of mistakes; what is longer moves the rest of its line to the right."""
+
+# Strings that YAML would not read as strings without quotes.
 _NOT_A_TEXT = re.compile(r"|(0|[1-9]\d*)(\.\d*)?|\.\d+|true|false|null|~", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Violation:
     path: str
-    """Where, as ``instance_groups[workers].ebs_gib``."""
+    """Place of the mistake, for example ``instance_groups[workers].ebs_gib``."""
     got: object
-    """The value found; None for a key that is missing or empty."""
+    """Value in the file; None for a missing or empty key."""
     allowed: str
-    """What is allowed, and why where that is not obvious."""
+    """Allowed values, and the reason if it is not obvious."""
     fix: str
-    """What to do, beginning with a verb."""
+    """Action that fixes the mistake; begins with a verb."""
 
-    def __str__(self) -> str:
-        text = f"{self.path}: got {shown(self.got)}; {self.allowed}; {self.fix}"
-        # Control characters have a terminal do things, and others change the order of what it shows.
-        return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
+
+def mistakes_text(file: Path, found: Iterable[Violation]) -> str:
+    """Return the file's path and, in columns, one line per mistake."""
+    rows = [
+        (
+            _printable(f"{each.path}:"),
+            _printable(f"{shown(each.got)};"),
+            _printable(f"{each.allowed}; {each.fix}"),
+        )
+        for each in found
+    ]
+    place_width = min(max(len(place) for place, _, _ in rows), MAX_PLACE_WIDTH)
+    value_width = min(max(len(got) for _, got, _ in rows), MAX_VALUE_WIDTH)
+    lines = [f"  {place:<{place_width}} got {got:<{value_width}} {rest}" for place, got, rest in rows]
+    count = f"{len(rows)} mistakes" if len(rows) > 1 else "1 mistake"
+    return "\n".join((f"{file}: {count}", *lines))
+
+
+def _printable(text: str) -> str:
+    """Escape characters that control a terminal or change the order of what it shows."""
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def key_path(path: str, key: str) -> str:
-    """The place of a key below a path; one that would not be seen there stands in quotes."""
+    """Return the path of a key below another path; a key that would be invisible is quoted."""
     if not key or key.strip() != key or not key.isprintable():
         return f"{path}[{json.dumps(key, ensure_ascii=False)}]"
     return f"{path}.{key}" if path else key
 
 
 def shown(value: object) -> str:
-    """A value as YAML writes it on one line; mappings and inner lists are only named, as they may be long.
+    """Return a value on one line of YAML; mappings and inner lists, which may be long, are only named.
 
-    A private key is named too, wherever it was pasted: what is printed ends in logs.
+    A private key is also only named, wherever it was pasted, because printed text ends up in logs.
     """
     if value is None:
         return "nothing"

@@ -1,4 +1,4 @@
-"""Reading a cluster file's YAML, strictly."""
+"""Strict YAML reader for cluster and endpoint files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from workloads.training.strict_yaml import StrictLoader, read_yaml_file
 
-_WANTED = "the path of a cluster file, as clusters/slurm.yaml, or of an endpoint's, as endpoints/esm2.yaml"
+_WANTED = "the path of a cluster file (clusters/slurm.yaml) or an endpoint file (endpoints/esm2.yaml)"
 
 
 class _ClusterLoader(StrictLoader):
-    """Loader that reads ``1e3`` as a number, as YAML 1.2 does; in a run file it is text."""
+    """Loader that reads ``1e3`` as a number, like YAML 1.2; in a run file it is a string."""
 
 
 _ClusterLoader.add_implicit_resolver(
@@ -25,9 +25,8 @@ _ClusterLoader.add_implicit_resolver(
 def read_document(path: Path) -> dict[str, Any]:
     """Return the file's top-level mapping.
 
-    Raises:
-        ValueError: if there is no such file, or it is not a YAML mapping without repeated keys. The text
-            begins with the path, and names the line where there is one.
+    Raises: ValueError: if the file does not exist, or is not a YAML mapping without repeated keys. The text
+        begins with the path and contains the line number, if there is one.
     """
     if not path.exists():
         raise ValueError(f"{path}: no such file; set {_WANTED}")

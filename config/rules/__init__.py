@@ -1,7 +1,7 @@
-"""What must hold between the values of a cluster file, beyond what each value's own type says.
+"""Rules between the values of a cluster file, in addition to the types of single values.
 
-Every rule looks at the whole cluster and yields what is wrong. All of them run, so a rule takes for granted
-what another one checks: a wrong instance type or range is told once.
+Each rule checks the whole cluster and yields violations. All rules run. A rule skips what another rule
+checks, so that a wrong instance type or range is reported once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RULES: tuple[Callable[[Cluster], Iterator[Violation]], ...] = (
     *observability.RULES,
     *studio.RULES,
 )
-"""For every scheduler."""
+"""Rules for every scheduler."""
 
 SLURM_RULES: tuple[Callable[[SlurmCluster], Iterator[Violation]], ...] = (
     *database.RULES,
@@ -60,7 +60,7 @@ EKS_RULES: tuple[Callable[[EksCluster], Iterator[Violation]], ...] = (
 
 
 def violations(cluster: AnyCluster) -> list[Violation]:
-    """Everything that is wrong, in the order of the rules: those for all first, then the scheduler's own."""
+    """Return all violations in the order of the rules: common rules first, then the scheduler's own."""
     found = [violation for rule in RULES for violation in rule(cluster)]
     if isinstance(cluster, SlurmCluster):
         return found + [violation for rule in SLURM_RULES for violation in rule(cluster)]

@@ -1,4 +1,4 @@
-"""Names, numbers and keys of users, groups and accounts, and whether all that they refer to is there."""
+"""Rules for names, numbers, keys and references of users, groups and accounts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from config.slurm_cluster import SlurmCluster
 from config.text_forms import LOWER_CASE_NAME
 
 _NUM_SHOWN = 60
-"""Characters of a line that is no key: enough to find it, and on one line."""
+"""Characters of an invalid key that a message shows: enough to find it, and on one line."""
 
 SYSTEM_NAMES = frozenset(
     {
@@ -23,44 +23,44 @@ SYSTEM_NAMES = frozenset(
         *("games", "gnats", "irc", "kmem", "list", "lp", "mail", "man", "news", "nobody", "nogroup"),
         *("operator", "plugdev", "proxy", "root", "sasl", "shadow", "src", "staff", "sudo", "sync", "sys"),
         *("tape", "tty", "users", "utmp", "uucp", "video", "voice", "www-data"),
-        # What Ubuntu's server image and its packages add, with users by the same names as their services.
+        # Ubuntu's server image and its packages, whose users are named like their services.
         *("admin", "avahi", "chrony", "colord", "crontab", "dhcpcd", "dnsmasq", "fwupd-refresh", "input"),
         *("kvm", "landscape", "lxd", "messagebus", "netdev", "ntp", "polkitd", "pollinate", "postfix"),
         *("rdma", "render", "rtkit", "sgx", "ssh", "sshd", "ssl-cert", "sssd", "statd", "syslog", "tcpdump"),
         *("tss", "ubuntu", "usbmux", "uuidd", "wheel"),
-        # Slurm and what belongs to it, containers, monitoring, AWS's agents and images.
+        # Slurm and its parts, containers, monitoring, AWS's agents and images.
         *("aoc", "containerd", "cwagent", "dcgm", "docker", "ec2-instance-connect", "ec2-user", "enroot"),
         *("grafana", "mariadb", "munge", "mysql", "node-exporter", "node_exporter", "nvidia-persistenced"),
         *("prometheus", "sagemaker", "sagemaker-user", "slurm", "slurmdbd", "slurmrestd", "ssm-user"),
     }
 )
-"""Users and groups of nodes, whose names no person may have. Names that begin with ``systemd-`` are added to
-these. An underscore, as in ``_apt``, begins no person's name."""
+"""Users and groups of nodes, whose names no person may have. Names that begin with ``systemd-`` are also
+reserved. Names such as ``_apt`` need no entry, because no person's name begins with an underscore."""
 
 
 def names_are_distinct(cluster: SlurmCluster) -> Iterator[Violation]:
     access = cluster.access
     for kind, items in (("groups", access.groups), ("users", access.users), ("accounts", access.accounts)):
-        earlier = f"it is the name of an earlier one of access.{kind}"
+        earlier = f"an earlier item of access.{kind} has this name"
         fix = "set another name, or remove one of the two"
         yield from repetitions(f"access.{kind}", [item.name for item in items], earlier, fix, key=".name")
 
 
 def names_are_free(cluster: SlurmCluster) -> Iterator[Violation]:
-    """Names of users too are kept from those of groups: a user may have a group of the same name."""
+    """Reserve system names for users and groups alike, because a user may have a group of the same name."""
     for kind, items in (("groups", cluster.access.groups), ("users", cluster.access.users)):
         for name in (item.name for item in items):
             if name in SYSTEM_NAMES or name.startswith("systemd-"):
                 yield Violation(
                     f"access.{kind}[{name}].name",
                     name,
-                    "it is a user or group of the operating system, or of what runs on the nodes",
+                    "the operating system or software on the nodes has a user or group with this name",
                     "set another name",
                 )
 
 
 def numbers_are_distinct(cluster: SlurmCluster) -> Iterator[Violation]:
-    """What files on a shared file system belong to is a number."""
+    """Require distinct numbers, because files on a shared file system belong to numbers."""
     access = cluster.access
     users = [(user.name, user.uid) for user in access.users]
     groups = [(group.name, group.gid) for group in access.groups]
@@ -71,8 +71,8 @@ def numbers_are_distinct(cluster: SlurmCluster) -> Iterator[Violation]:
                 yield Violation(
                     f"access.{kind}s[{name}].{key}",
                     number,
-                    f"it is the number of the {kind} {owners[number]}",
-                    f"set another, as {_free_number(access)}",
+                    f"the {kind} {owners[number]} has this number",
+                    f"set another, such as {_free_number(access)}",
                 )
             owners.setdefault(number, name)
 
@@ -87,16 +87,16 @@ def own_groups_are_free(cluster: SlurmCluster) -> Iterator[Violation]:
             yield Violation(
                 f"access.users[{user.name}].group",
                 None,
-                f"a group of the user's own would be called {user.name}, as one of access.groups is",
-                f"set {user.name}, or give that group another name",
+                f"the user's own group would be called {user.name}, like a group in access.groups",
+                f"set {user.name}, or rename that group",
             )
         elif user.uid in by_number:
             yield Violation(
                 f"access.users[{user.name}].uid",
                 user.uid,
-                f"a group of the user's own would have it too, and it is the number of the group"
+                f"the user's own group would have this number too, and it belongs to the group"
                 f" {by_number[user.uid]}",
-                f"set another, as {_free_number(access)}, or set group",
+                f"set another, such as {_free_number(access)}, or set group",
             )
 
 
@@ -104,9 +104,7 @@ def groups_of_users_exist(cluster: SlurmCluster) -> Iterator[Violation]:
     missing = partial(_missing, "access.groups", [group.name for group in cluster.access.groups])
     for user in cluster.access.users:
         path = f"access.users[{user.name}]"
-        yield from missing(
-            f"{path}.group", user.group, "add the group, or set null for one of the user's own"
-        )
+        yield from missing(f"{path}.group", user.group, "add the group, or set null for the user's own group")
         for index, name in enumerate(user.groups):
             yield from missing(f"{path}.groups[{index}]", name, "add the group, or remove it here")
 
@@ -125,7 +123,7 @@ def accounts_exist(cluster: SlurmCluster) -> Iterator[Violation]:
 def _missing(place: str, names: Sequence[str], path: str, name: str | None, fix: str) -> Iterator[Violation]:
     """Yield a violation if the file has a name at ``path`` and not at ``place``.
 
-    The check waits until all names at ``place`` have their form: who means a wrong one is not to blame.
+    The check is skipped while a name at ``place`` has a wrong form, because the reference may be correct.
     """
     if name is None or name in names or not all(re.search(LOWER_CASE_NAME.pattern, one) for one in names):
         return
@@ -150,7 +148,7 @@ def accounts_have_a_root(cluster: SlurmCluster) -> Iterator[Violation]:
 
 
 def _circle(account: Account, accounts: dict[str, Account]) -> list[str]:
-    """The accounts from this one upwards until it comes again; none if it does not."""
+    """Return the accounts from this one upwards until it repeats; empty if it does not."""
     passed, above = [account.name], account.parent
     while above is not None and above in accounts and above not in passed:
         passed.append(above)
@@ -168,7 +166,7 @@ def keys_are_public_keys(cluster: SlurmCluster) -> Iterator[Violation]:
         for index, key in enumerate(user.ssh_keys):
             wrong = fault(key)
             if wrong:
-                # A private key is named and not shown; cut off it might not be known for one.
+                # A private key is named but not shown. If it were cut off, it might not be recognized.
                 is_short = len(key) <= _NUM_SHOWN or is_private_key(key)
                 got = key if is_short else f"{key[:_NUM_SHOWN]}..."
                 yield Violation(f"access.users[{user.name}].ssh_keys[{index}]", got, *wrong)
@@ -180,7 +178,7 @@ RULES = (
     SlurmRule(
         "access.accounts[root].name",
         lambda cluster: any(account.name == "root" for account in cluster.access.accounts),
-        "Slurm has that account already, above all others",
+        "Slurm already has this account as its root",
         "set another name",
         got="root",
     ),

@@ -1,4 +1,4 @@
-"""Rules for EKS's control plane: its network, its public access, and its access entries."""
+"""Rules for the EKS control plane: its network, public access and access entries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from config.task_governance import MAX_NAME, team_namespace
 from config.text_forms import TEAM_NAME
 
 _PATH = "kubernetes.public_access_cidrs"
-# A range for examples (RFC 5737), which are taken for what they are.
+# Range reserved for examples (RFC 5737); example files with it are valid.
 _EXAMPLE = "203.0.113.0/24"
 
 
@@ -34,25 +34,25 @@ def control_plane_has_two_zones(cluster: EksCluster) -> Iterator[Violation]:
 
 
 def public_ranges_are_public(cluster: EksCluster) -> Iterator[Violation]:
-    """EKS takes no reserved ranges, and those of the VPC reach the endpoint anyway."""
+    """Require public ranges. EKS rejects reserved ranges, and those of the VPC reach the endpoint anyway."""
     for index, cidr in enumerate(cluster.kubernetes.public_access_cidrs):
         wrong, network = partial(Violation, f"{_PATH}[{index}]", cidr), parsed(cidr, strict=False)
         if network is None:
             yield wrong(
                 "an IPv4 range with numbers up to 255 and a prefix up to /32 is allowed",
-                f"set one, as {_EXAMPLE}",
+                f"set one, for example {_EXAMPLE}",
             )
         elif network == IPv4Network("0.0.0.0/0"):
             yield wrong(
-                "it is the whole internet, from which anyone may try to reach the API server",
-                f"set the ranges that you come from, as {_EXAMPLE}",
+                "this is the whole internet, so anyone could try to reach the API server",
+                f"set your own public ranges, such as {_EXAMPLE}",
             )
         elif str(network) != cidr:
             yield wrong("a range begins at its first address", f"set {network}")
         elif not network.is_global and not network.subnet_of(IPv4Network(_EXAMPLE)):
             yield wrong(
-                "a public range is allowed; private ones reach the endpoint by the VPC or not at all",
-                "set the public range that you come from, or remove it",
+                "a public range is allowed; private addresses reach the endpoint only through the VPC",
+                "set your own public range, or remove it",
             )
 
 
@@ -60,9 +60,9 @@ _OF_TEAMS = team_namespace("")
 
 
 def principals_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
-    """API reference of EKS, CreateAccessEntry: no ARN is in two entries."""
+    """Require one entry per ARN (EKS API reference, CreateAccessEntry)."""
     principals = [entry.principal_arn for entry in cluster.kubernetes.access]
-    earlier = "EKS takes one entry for each role or user, and an earlier one has it"
+    earlier = "EKS accepts one entry per role or user, and an earlier entry has this one"
     yield from repetitions("kubernetes.access", principals, earlier, "merge the two", key=".principal_arn")
 
 
@@ -72,16 +72,16 @@ def administrators_have_no_namespaces(cluster: EksCluster) -> Iterator[Violation
             yield Violation(
                 f"kubernetes.access[{index}].namespaces",
                 entry.namespaces,
-                "a cluster_admin is one everywhere",
+                "cluster_admin applies to all namespaces",
                 "remove them, or set level to admin",
             )
 
 
 def namespaces_of_teams_exist(cluster: EksCluster) -> Iterator[Violation]:
-    """Other namespaces may be made by anyone, these by task governance alone."""
-    teams = [team.name for team in cluster.task_governance.teams] if cluster.task_governance else []
+    """Check namespaces of teams, which only task governance creates; anyone may create other namespaces."""
+    teams = [team.name for team in cluster.teams]
     if not all(re.search(TEAM_NAME.pattern, team) and len(team) <= MAX_NAME for team in teams):
-        return  # who means one that is wrong itself is not to blame
+        return  # the mistake is in the team's name
     there = [team_namespace(team) for team in teams]
     for index, entry in enumerate(cluster.kubernetes.access):
         for position, namespace in enumerate(entry.namespaces):
@@ -96,19 +96,19 @@ def namespaces_of_teams_exist(cluster: EksCluster) -> Iterator[Violation]:
 
 RULES = (
     control_plane_has_two_zones,
-    # Without ranges EKS opens it to the whole internet.
+    # Without ranges, EKS opens the endpoint to the whole internet.
     EksRule(
         _PATH,
         lambda cluster: (
             cluster.kubernetes.endpoint == "public_and_private" and not cluster.kubernetes.public_access_cidrs
         ),
-        "a public endpoint is for given ranges only",
-        f"set those you come from, as [{_EXAMPLE}], or kubernetes.endpoint to private",
+        "a public endpoint requires address ranges",
+        f"set your own, such as [{_EXAMPLE}], or set kubernetes.endpoint to private",
     ),
     EksRule(
         _PATH,
         lambda cluster: cluster.kubernetes.endpoint == "private" and cluster.kubernetes.public_access_cidrs,
-        "a private endpoint is reached from the VPC alone",
+        "a private endpoint is reachable only from the VPC",
         "remove them, or set kubernetes.endpoint to public_and_private",
     ),
     public_ranges_are_public,

@@ -1,4 +1,4 @@
-"""What RDS does not accept of Slurm's accounting database."""
+"""Rules of RDS for Slurm's accounting database."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ DATABASE_SIZES = {
     **dict.fromkeys(("m7i", "m8a", "m8g", "m8gd", "m9g", "r7i", "r8a", "r8g", "r8gd"), _UP_TO_48),
     "x2iedn": ("xlarge", "2xlarge", "4xlarge", "8xlarge", "16xlarge", "24xlarge", "32xlarge"),
 }
-"""Sizes of each family of RDS classes that run MariaDB 11.4 in some region."""
+"""Sizes per family of RDS classes that run MariaDB 11.4 in at least one region."""
 
 
 def database_has_two_zones(cluster: SlurmCluster) -> Iterator[Violation]:
-    """An RDS subnet group spans at least two zones, whether the instance does or not."""
+    """Require two zones, because an RDS subnet group spans at least two even if the instance does not."""
     zones = set(zone_ids(cluster))
     if cluster.accounting_database and len(zones) < 2:
         yield Violation(
@@ -44,18 +44,18 @@ def database_class_runs_mariadb(cluster: SlurmCluster) -> Iterator[Violation]:
     _, family, size = name.split(".")
     if family not in DATABASE_SIZES:
         allowed = f"MariaDB on RDS runs on classes of {', '.join(DATABASE_SIZES)}"
-        yield Violation(path, name, allowed, "set one of these, as db.t4g.medium")
+        yield Violation(path, name, allowed, "set one of these, such as db.t4g.medium")
     elif size not in DATABASE_SIZES[family]:
         sizes = DATABASE_SIZES[family]
         yield Violation(
-            path, name, f"db.{family} has {', '.join(sizes)}", f"set one, as db.{family}.{sizes[0]}"
+            path, name, f"db.{family} has {', '.join(sizes)}", f"set one, such as db.{family}.{sizes[0]}"
         )
 
 
 RULES = (
     database_has_two_zones,
     database_class_runs_mariadb,
-    # API reference of CreateCluster, ``AccountingDatabase``.
+    # Source: API reference of CreateCluster, ``AccountingDatabase``.
     SlurmRule(
         "continuous_provisioning",
         lambda cluster: cluster.accounting_database and not cluster.continuous_provisioning,

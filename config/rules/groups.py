@@ -1,4 +1,4 @@
-"""Rules of instance groups under any scheduler, and of what needs continuous provisioning."""
+"""Rules for instance groups with any scheduler, and for features that need continuous provisioning."""
 
 from __future__ import annotations
 
@@ -6,56 +6,32 @@ from collections.abc import Iterator
 
 from config.cluster import Cluster
 from config.reading.violation import Violation
-from config.rules.rule import CommonGroupRule, CommonRule, group_violation, repetitions
+from config.rules.rule import CommonGroupRule, CommonRule, repetitions
 
 
 def names_are_distinct(cluster: Cluster) -> Iterator[Violation]:
     names = [group.name for group in cluster.instance_groups]
-    earlier, fix = "it is the name of an earlier group", "set another name"
+    earlier, fix = "an earlier group has this name", "set another name"
     yield from repetitions("instance_groups", names, earlier, fix, key=".name")
 
 
-def minimum_is_below_the_count(cluster: Cluster) -> Iterator[Violation]:
-    for group in cluster.instance_groups:
-        if group.min_instances is not None and group.min_instances > group.num_instances:
-            yield group_violation(
-                group,
-                "min_instances",
-                f"at most num_instances, {group.num_instances}, are allowed",
-                f"set {group.num_instances} or less" if group.num_instances else "remove it",
-            )
-
-
-def plan_lies_in_the_region(cluster: Cluster) -> Iterator[Violation]:
-    for group in cluster.instance_groups:
-        arn = group.training_plan_arn
-        # arn:aws:sagemaker:<region>:<account>:training-plan/<name>
-        if arn and arn.split(":")[3] != cluster.region:
-            yield group_violation(
-                group,
-                "training_plan_arn",
-                f"a plan's capacity is in its own region, and the cluster is in {cluster.region}",
-                f"set region to {arn.split(':')[3]}, or the ARN of a plan in {cluster.region}",
-            )
-
-
 RULES = (
-    # SageMaker developer guide, "Customer managed AWS KMS key encryption for SageMaker HyperPod".
+    # Source: SageMaker developer guide, "Customer managed AWS KMS key encryption for SageMaker HyperPod".
     CommonRule(
         "continuous_provisioning",
         lambda cluster: cluster.storage.kms != "aws" and not cluster.continuous_provisioning,
-        "HyperPod encrypts volumes with a key of yours (storage.kms) only with continuous provisioning",
+        "HyperPod encrypts volumes with your own key (storage.kms) only with continuous provisioning",
         "set true, or storage.kms to aws",
     ),
-    # Otherwise a group has all its nodes or none, so there is nothing to accept.
+    # Without it a group has all its nodes or none, so a minimum has no effect.
     CommonGroupRule(
         "min_instances",
         lambda cluster, group: group.min_instances is not None and not cluster.continuous_provisioning,
         "without continuous provisioning a group starts with all its nodes or not at all",
         "remove it, or set continuous_provisioning to true",
     ),
-    # SageMaker developer guide, "Spot instances in Amazon SageMaker HyperPod": it works with that mode. All
-    # or nothing would fail the whole cluster whenever spot capacity is short.
+    # Spot works only with that mode (SageMaker developer guide, "Spot instances in Amazon SageMaker
+    # HyperPod"). Without it, the whole cluster would fail whenever spot capacity is short.
     CommonGroupRule(
         "capacity",
         lambda cluster, group: group.capacity == "spot" and not cluster.continuous_provisioning,
@@ -63,14 +39,28 @@ RULES = (
         "set on_demand, or continuous_provisioning to true",
     ),
     names_are_distinct,
-    minimum_is_below_the_count,
+    CommonGroupRule(
+        "min_instances",
+        lambda _, group: group.min_instances is not None and group.min_instances > group.num_instances,
+        "num_instances ({group.num_instances}) or less is allowed",
+        lambda _, group: f"set {group.num_instances} or less" if group.num_instances else "remove it",
+    ),
     CommonGroupRule(
         "capacity",
         lambda _, group: group.capacity == "spot" and group.training_plan_arn,
         "a training plan brings its own capacity",
         "set on_demand, or remove the plan",
     ),
-    plan_lies_in_the_region,
+    CommonGroupRule(
+        "training_plan_arn",
+        # arn:aws:sagemaker:<region>:<account>:training-plan/<name>
+        lambda cluster, group: (arn := group.training_plan_arn) and arn.split(":")[3] != cluster.region,
+        "a plan's capacity is in its own region, and the cluster is in {cluster.region}",
+        lambda cluster, group: (
+            f"set region to {(group.training_plan_arn or '').split(':')[3]}, or the ARN of a plan in"
+            f" {cluster.region}"
+        ),
+    ),
     CommonGroupRule(
         "auto_patch",
         lambda _, group: group.image_id and group.auto_patch != "none",

@@ -1,4 +1,4 @@
-"""What a group asks of its instance type."""
+"""Rules for the features that a group uses of its instance type."""
 
 from __future__ import annotations
 
@@ -13,21 +13,10 @@ from config.rules.rule import CommonGroupRule, group_violation
 _PLANNED = sorted(name for name, instance in INSTANCE_TYPES.items() if instance.training_plan)
 
 
-def types_are_offered(cluster: Cluster) -> Iterator[Violation]:
-    for group in cluster.instance_groups:
-        if group.instance_type not in INSTANCE_TYPES:
-            yield group_violation(
-                group,
-                "instance_type",
-                f"HyperPod offers {len(INSTANCE_TYPES)} types, which config/facts/instance_types.csv lists",
-                f"set {closest(group.instance_type) or 'one of them'}",
-            )
-
-
 def health_checks_fit_the_type(cluster: Cluster) -> Iterator[Violation]:
-    """SageMaker developer guide, "Deep health checks": on accelerated nodes only.
+    """Allow health checks on accelerated nodes only (SageMaker developer guide, "Deep health checks").
 
-    Connectivity is tested by collectives between nodes.
+    The connectivity check runs collectives between nodes.
     """
     for group in cluster.instance_groups:
         checks, instance = group.deep_health_checks, _hardware(group)
@@ -50,7 +39,12 @@ def _hardware(group: InstanceGroup) -> InstanceType | None:
 
 
 RULES = (
-    types_are_offered,
+    CommonGroupRule(
+        "instance_type",
+        lambda _, group: group.instance_type not in INSTANCE_TYPES,
+        f"HyperPod offers {len(INSTANCE_TYPES)} types, which config/facts/instance_types.csv lists",
+        lambda _, group: f"set {closest(group.instance_type) or 'one of them'}",
+    ),
     CommonGroupRule(
         "threads_per_core",
         lambda _, group: (
@@ -63,13 +57,13 @@ RULES = (
         "efa_only",
         lambda _, group: group.efa_only and (found := _hardware(group)) and not found.num_efa,
         "{group.instance_type} has no EFA",
-        "set false, or a type with EFA, as ml.g5.8xlarge",
+        "set false, or a type with EFA, such as ml.g5.8xlarge",
     ),
     health_checks_fit_the_type,
     CommonGroupRule(
         "training_plan_arn",
         lambda _, group: group.training_plan_arn and (found := _hardware(group)) and not found.training_plan,
-        f"{{group.instance_type}} is in no training plan; plans reserve {', '.join(_PLANNED)}",
+        f"no training plan reserves {{group.instance_type}}; plans reserve {', '.join(_PLANNED)}",
         "set instance_type to the plan's, or remove training_plan_arn",
     ),
 )

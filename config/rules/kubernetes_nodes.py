@@ -1,6 +1,6 @@
-"""What Kubernetes, its pods and Karpenter ask of nodes, storage and network.
+"""Requirements of Kubernetes, its pods and Karpenter for nodes, storage and network.
 
-Karpenter: SageMaker developer guide, "Autoscaling on SageMaker HyperPod EKS" and "Create a NodeClass".
+Karpenter: SageMaker developer guide, "Autoscaling on SageMaker HyperPod EKS", "Create a NodeClass".
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from config.rules.rule import EksGroupRule, EksRule, group_path, has_closed_netw
 from config.text_forms import LABEL_KEY
 
 _MAX_DOMAIN = 253
-"""Characters of a DNS name, as before a key's slash (Kubernetes documentation, "Labels and Selectors")."""
+"""Most characters of a DNS name before a key's slash (Kubernetes documentation, "Labels and Selectors")."""
 MAX_SCALED_GROUPS = 10
-"""Of a NodeClass of Karpenter."""
-# Kubernetes's own, and those that HyperPod and EKS set themselves.
+"""Most groups per Karpenter NodeClass."""
+# Domains of Kubernetes, and domains that HyperPod and EKS set themselves.
 _RESERVED_DOMAINS = ("kubernetes.io", "k8s.io", "k8s.aws", "amazonaws.com")
 
 
@@ -30,7 +30,7 @@ def label_keys_have_their_form(cluster: EksCluster) -> Iterator[Violation]:
                     key_path(group_path(group, "labels"), key),
                     value,
                     LABEL_KEY.meaning,
-                    f"set a key in this form, as {LABEL_KEY.examples[0]}",
+                    f"set a key in this form, for example {LABEL_KEY.examples[0]}",
                 )
 
 
@@ -53,13 +53,13 @@ def keys_are_free(cluster: EksCluster) -> Iterator[Violation]:
                 yield Violation(
                     path,
                     key,
-                    f"Kubernetes and AWS keep keys of {', '.join(_RESERVED_DOMAINS)} to themselves",
+                    f"Kubernetes and AWS reserve keys of {', '.join(_RESERVED_DOMAINS)}",
                     "set a domain of your own, or none",
                 )
 
 
 def taints_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
-    """Kubernetes takes no two taints of the same key and effect on a node."""
+    """Require distinct pairs of key and effect, because Kubernetes rejects duplicates on a node."""
     for group in cluster.instance_groups:
         seen = set()
         for index, taint in enumerate(group.taints):
@@ -88,51 +88,51 @@ RULES = (
     EksRule(
         "region",
         lambda cluster: is_outside(cluster, HEALTH_MONITORING_REGIONS),
-        "with scheduler: eks HyperPod's health monitoring agent must be there, which is in"
+        "scheduler: eks requires HyperPod's health monitoring agent, which is available in"
         f" {', '.join(sorted(HEALTH_MONITORING_REGIONS))}",
         "choose one of these",
     ),
     label_keys_have_their_form,
     keys_are_free,
     taints_are_distinct,
-    # CoreDNS, certificates, operators and controllers: without them nothing else is placed or started.
+    # Nothing else is placed or started without CoreDNS, certificates, operators and controllers.
     EksRule(
         "instance_groups",
         lambda cluster: not lasting_groups(cluster),
-        "Kubernetes's own pods, as CoreDNS and the operators, need one",
-        "add one of ml.m5.2xlarge, on demand, with num_instances: 1 and no NoSchedule or NoExecute",
-        got="no group whose nodes are always there and let any pod in",
+        "Kubernetes's own pods, such as CoreDNS and the operators, need one",
+        "add one of ml.m5.2xlarge on demand, with num_instances: 1 and without NoSchedule or NoExecute",
+        got="no group with permanent nodes that admit all pods",
     ),
     EksGroupRule(
         "image_release_version",
         lambda _, group: group.image_release_version and group.image_id,
-        "image_id says already that the image is {group.image_id}",
+        "image_id already sets the image {group.image_id}",
         "remove one of the two",
     ),
-    # CloudFormation schema of AWS::SageMaker::Cluster, ``ImageReleaseVersion``: patches go past it.
+    # Patches ignore it (CloudFormation schema of AWS::SageMaker::Cluster, ``ImageReleaseVersion``).
     EksGroupRule(
         "auto_patch",
         lambda _, group: group.image_release_version and group.auto_patch != "none",
-        "patching moves the image on, and image_release_version wants {group.image_release_version}",
+        "patching replaces the image, and image_release_version requires {group.image_release_version}",
         "set none, or remove image_release_version",
     ),
     EksRule(
         "storage.home",
         lambda cluster: cluster.storage.home,
-        "pods have no home directories; with scheduler: eks they see the Lustre file system",
+        "pods have no home directories; with scheduler: eks they use the Lustre file system",
         "remove it, and keep files below storage.lustre.mount_path",
     ),
-    # Operators and plugins are images of registries to which no interface endpoint leads.
+    # Images of operators and plugins are in registries without interface endpoints.
     EksRule(
         "network.internet",
         has_closed_network,
-        "with scheduler: eks nodes get images of operators and plugins from registries on the internet",
+        "with scheduler: eks nodes pull images of operators and plugins from registries on the internet",
         "set nat",
     ),
     EksRule(
         "continuous_provisioning",
         lambda cluster: cluster.autoscaling == "karpenter" and not cluster.continuous_provisioning,
-        "Karpenter asks for single nodes, which needs continuous provisioning",
+        "Karpenter requests single nodes, which requires continuous provisioning",
         "set true, or autoscaling to none",
     ),
     EksRule(
@@ -144,20 +144,20 @@ RULES = (
     EksGroupRule(
         "max_instances",
         lambda cluster, group: cluster.autoscaling == "none" and group.max_instances is not None,
-        "it is for Karpenter, and autoscaling is none",
+        "it applies only to Karpenter, and autoscaling is none",
         "remove it, or set autoscaling to karpenter",
     ),
     EksRule(
         "autoscaling",
         lambda cluster: cluster.autoscaling == "karpenter" and not scaled_groups(cluster),
-        "it scales groups with max_instances, and none has it",
+        "Karpenter scales groups with max_instances, and no group has it",
         "set max_instances in a group, or autoscaling to none",
     ),
     karpenter_scales_few_groups,
     EksGroupRule(
         "num_instances",
         lambda _, group: group.max_instances is not None and group.num_instances,
-        "Karpenter begins with no nodes, and would take these away",
+        "Karpenter starts with no nodes and would remove these",
         "set 0, or remove max_instances",
     ),
 )

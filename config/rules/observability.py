@@ -17,20 +17,22 @@ REGIONS = frozenset(
         *("eu-west-1", "eu-west-2", "us-east-1", "us-east-2", "us-west-2"),
     }
 )
-"""With AWS::Grafana::Workspace in CloudFormation's registry."""
+"""Regions with AWS::Grafana::Workspace in CloudFormation's registry."""
 _GRAFANA = "observability.grafana"
-# ResourceId of identitystore, with the kind before it, which Grafana wants to know as well.
+# ResourceId of identitystore after its kind, which Grafana also needs.
 _IDENTITY = re.compile(r"(user|group)/([0-9a-f]{10}-)?[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _ROLES = ("admins", "editors", "viewers")
 
 
 def mails_once(cluster: Cluster) -> Iterator[Violation]:
     emails = cluster.observability.emails if cluster.observability else []
-    yield from repetitions("observability.emails", emails, "it is there already", "name each address once")
+    yield from repetitions(
+        "observability.emails", emails, "the address is already listed", "list each address once"
+    )
 
 
 def people_are_named_as_they_sign_in(cluster: Cluster) -> Iterator[Violation]:
-    grafana = _grafana(cluster)
+    grafana = cluster.grafana
     if not grafana or grafana.sign_in == "saml":
         return
     seen: set[str] = set()
@@ -39,16 +41,12 @@ def people_are_named_as_they_sign_in(cluster: Cluster) -> Iterator[Violation]:
             wrong = partial(Violation, f"{_GRAFANA}.{role}[{index}]", name)
             if not _IDENTITY.fullmatch(name):
                 yield wrong(
-                    "Identity Center knows people as user/<id> or group/<id>",
+                    "with Identity Center, people are user/<id> or group/<id>",
                     "take the id from `aws identitystore list-groups` (or list-users)",
                 )
             elif name in seen:
-                yield wrong("a user or group has one role", "name it once")
+                yield wrong("a user or group has one role", "list it once")
             seen.add(name)
-
-
-def _grafana(cluster: Cluster) -> Grafana | None:
-    return cluster.observability.grafana if cluster.observability else None
 
 
 def _is_app(cluster: Cluster) -> bool:
@@ -56,7 +54,7 @@ def _is_app(cluster: Cluster) -> bool:
 
 
 def _signs_in_by(cluster: Cluster, way: str) -> Grafana | None:
-    grafana = _grafana(cluster)
+    grafana = cluster.grafana
     return grafana if grafana and grafana.sign_in == way else None
 
 
@@ -64,20 +62,20 @@ RULES = (
     CommonRule(
         "prometheus",
         lambda cluster: cluster.observability and not cluster.prometheus,
-        "observability watches what Prometheus has",
+        "observability requires Prometheus",
         "set true, or remove observability",
     ),
     mails_once,
     CommonRule(
         _GRAFANA,
-        lambda cluster: _grafana(cluster) and is_outside(cluster, REGIONS),
-        f"Amazon Managed Grafana is in {', '.join(sorted(REGIONS))}, and not in {{cluster.region}}",
+        lambda cluster: cluster.grafana and is_outside(cluster, REGIONS),
+        f"Amazon Managed Grafana is available in {', '.join(sorted(REGIONS))}, not in {{cluster.region}}",
         "remove it; a Grafana elsewhere can read Prometheus too",
     ),
     CommonRule(
         f"{_GRAFANA}.saml",
         lambda cluster: (grafana := _signs_in_by(cluster, "saml")) and not grafana.saml,
-        "sign_in: saml needs to know the identity provider",
+        "sign_in: saml requires an identity provider",
         "set saml.metadata_url, or sign_in to identity_center",
     ),
     CommonRule(
@@ -89,18 +87,18 @@ RULES = (
     CommonRule(
         f"{_GRAFANA}.viewers",
         lambda cluster: (grafana := _signs_in_by(cluster, "saml")) and grafana.viewers,
-        "with SAML everybody is a viewer whom the identity provider lets in",
+        "with SAML, everyone whom the identity provider admits is a viewer",
         "remove it",
     ),
     people_are_named_as_they_sign_in,
     CommonRule(
         "mlflow.kind",
         lambda cluster: _is_app(cluster) and is_outside(cluster, APP_REGIONS),
-        f"CloudFormation makes MLflow apps in {', '.join(sorted(APP_REGIONS))}",
+        f"CloudFormation creates MLflow apps in {', '.join(sorted(APP_REGIONS))}",
         "set tracking_server, which every region has and which bills by the hour",
     ),
-    # Apps answer at an address of their own, mlflow.sagemaker.<region>.app.aws (sagemaker-mlflow 0.5.0), for
-    # which PrivateLink has no service.
+    # Apps have an address of their own, mlflow.sagemaker.<region>.app.aws (sagemaker-mlflow 0.5.0), for which
+    # PrivateLink has no service.
     CommonRule(
         "mlflow.kind",
         lambda cluster: _is_app(cluster) and has_closed_network(cluster),
@@ -111,6 +109,6 @@ RULES = (
         "mlflow.size",
         lambda cluster: _is_app(cluster) and cluster.mlflow and cluster.mlflow.size,
         "an app has no size",
-        "leave it out, or set mlflow.kind: tracking_server",
+        "remove it, or set mlflow.kind: tracking_server",
     ),
 )

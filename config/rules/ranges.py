@@ -1,4 +1,4 @@
-"""Address ranges of the VPC and its subnets."""
+"""Rules for address ranges of the VPC and its subnets."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from ipaddress import IPv4Network
 from config.cluster import Cluster, ExistingVpc, NewVpc
 from config.reading.violation import Violation
 
-# VPC user guide, "VPC CIDR blocks" and "Subnet CIDR blocks": /16 is the largest, /28 the smallest.
+# /16 is the largest prefix, /28 the smallest (VPC user guide, "VPC CIDR blocks" and "Subnet CIDR blocks").
 LARGEST_PREFIX, SMALLEST_PREFIX = 16, 28
-# RFC 1918 and RFC 6598, the ranges that the VPC user guide recommends or allows for private use.
+# Ranges of RFC 1918 and RFC 6598, which the VPC user guide recommends or allows for private use.
 _PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")))
-# The bridge of Docker, which runs on every node: addresses there are not reached from containers. The VPC
-# user guide warns of it under "VPC CIDR blocks".
+# Range of Docker's bridge on every node. Containers cannot reach other addresses in this range. The VPC user
+# guide warns about it under "VPC CIDR blocks".
 _DOCKER = IPv4Network("172.17.0.0/16")
 
 
 def parsed(cidr: str, *, strict: bool = True) -> IPv4Network | None:
-    """The range, or None if it is none; ``strict`` wants it to begin at its first address."""
+    """Return the range, or None if it is invalid; ``strict`` requires it to begin at its first address."""
     try:
         return IPv4Network(cidr, strict=strict)
     except ValueError:
@@ -32,7 +32,7 @@ def ranges_are_valid(cluster: Cluster) -> Iterator[Violation]:
         if network is None:
             yield wrong(
                 "an IPv4 range with numbers up to 255 and a prefix up to /32 is allowed",
-                "set one, as 10.0.0.0/16",
+                "set one, for example 10.0.0.0/16",
             )
         elif not LARGEST_PREFIX <= network.prefixlen <= SMALLEST_PREFIX:
             yield wrong(
@@ -52,18 +52,21 @@ def new_range_is_private(cluster: Cluster) -> Iterator[Violation]:
             "network.cidr",
             network.cidr,
             f"a range inside {', '.join(map(str, _PRIVATE))} is allowed",
-            "set one, as 10.0.0.0/16",
+            "set one, for example 10.0.0.0/16",
         )
 
 
 def ranges_leave_docker_alone(cluster: Cluster) -> Iterator[Violation]:
     for path, cidr in _ranges(cluster):
         if path == "network.cidr" and isinstance(cluster.network, ExistingVpc):
-            continue  # only the subnets of the nodes matter
+            continue  # only the nodes' subnets matter
         network = parsed(cidr)
         if network and network.overlaps(_DOCKER):
             yield Violation(
-                path, cidr, f"Docker on the nodes uses {_DOCKER} itself", "set another range, as 10.0.0.0/16"
+                path,
+                cidr,
+                f"Docker on the nodes uses {_DOCKER} itself",
+                "set another range, for example 10.0.0.0/16",
             )
 
 

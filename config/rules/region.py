@@ -1,4 +1,4 @@
-"""Rules for the region and its zones, and for names that its services do not accept."""
+"""Rules for the region, its zones, and names that its services reject."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from config.cluster import Cluster, NewVpc, zone_ids, zone_of
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.facts.regions import ZONE_ID_PREFIXES
 from config.reading.violation import Violation
-from config.rules.rule import CommonRule, group_path, group_violation, has_closed_network, repetitions
+from config.rules.rule import CommonGroupRule, CommonRule, group_path, has_closed_network, repetitions
 
 
 def region_is_supported(cluster: Cluster) -> Iterator[Violation]:
-    """Another region is another place and price: none is proposed but where one letter is wrong."""
+    """Suggest one region only if a single letter is wrong, because each has a different place and price."""
     if cluster.region in ZONE_ID_PREFIXES:
         return
     area = [region for region in ZONE_ID_PREFIXES if region[:3] == cluster.region[:3]]
@@ -23,10 +23,10 @@ def region_is_supported(cluster: Cluster) -> Iterator[Violation]:
     yield Violation(
         "region",
         cluster.region,
-        f"HyperPod is deployed in {', '.join(ZONE_ID_PREFIXES)}",
+        f"HyperPod is available in {', '.join(ZONE_ID_PREFIXES)}",
         f"set {slips[0]}"
         if len(slips) == 1
-        else f"choose one of these; the most alike are {', '.join(near)}"
+        else f"choose one of these; the most similar are {', '.join(near)}"
         if near
         else "choose one of these",
     )
@@ -42,12 +42,12 @@ def zones_lie_in_the_region(cluster: Cluster) -> Iterator[Violation]:
                 path,
                 zone_id,
                 f"zone ids of {cluster.region} begin with {prefix}-",
-                f"set one of them, as {prefix}-az1",
+                f"set one of them, such as {prefix}-az1",
             )
 
 
 def _one_letter_apart(one: str, other: str) -> bool:
-    """Whether a letter that is changed, missing or too much makes the one of the other."""
+    """Return whether one changed, missing or additional letter turns one text into the other."""
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
     start = sum(1 for _ in same)
     return (
@@ -77,20 +77,8 @@ def zones_are_distinct(cluster: Cluster) -> Iterator[Violation]:
     yield from repetitions(f"network.{path}", zone_ids(cluster), earlier, fix, key=key)
 
 
-def groups_lie_in_the_network(cluster: Cluster) -> Iterator[Violation]:
-    zones = list(dict.fromkeys(zone_ids(cluster)))
-    for group in cluster.instance_groups:
-        if group.availability_zone_id and group.availability_zone_id not in zones:
-            yield group_violation(
-                group,
-                "availability_zone_id",
-                f"the network has {', '.join(zones)}",
-                "set one of these, or add the zone to the network",
-            )
-
-
 def accelerated_groups_are_beside_the_file_system(cluster: Cluster) -> Iterator[Violation]:
-    """EC2 user guide, "EFA limitations": EFA traffic does not cross zones, to other nodes or to Lustre."""
+    """Require one zone: EFA, also to Lustre, does not cross zones (EC2 user guide, "EFA limitations")."""
     zones = zone_ids(cluster)
     for group in cluster.instance_groups:
         instance = INSTANCE_TYPES.get(group.instance_type)
@@ -99,7 +87,7 @@ def accelerated_groups_are_beside_the_file_system(cluster: Cluster) -> Iterator[
             yield Violation(
                 group_path(group, "availability_zone_id"),
                 zone_id,
-                f"accelerated nodes share a zone with FSx, {zones[0]}, since EFA does not cross zones",
+                f"accelerated nodes must be in the zone of FSx, {zones[0]}, because EFA does not cross zones",
                 f"set {zones[0]}, or put {zone_id} first in the network",
             )
 
@@ -114,20 +102,25 @@ RULES = (
         "a key encrypts in its own region only, and the cluster is in {cluster.region}",
         "set the ARN of a key in {cluster.region}, or create",
     ),
-    # The cluster has an SSM document of its name; SSM's CreateDocument reserves these beginnings.
+    # The cluster has an SSM document with its name, and SSM's CreateDocument reserves these prefixes.
     CommonRule(
         "name",
         lambda cluster: cluster.name.startswith(("aws", "amazon", "amzn")),
-        "AWS keeps names that begin with aws, amazon or amzn to itself",
-        "set a name with another beginning, as esm2",
+        "AWS reserves names that begin with aws, amazon or amzn",
+        "set a name with another prefix, such as esm2",
     ),
     zones_are_distinct,
-    groups_lie_in_the_network,
+    CommonGroupRule(
+        "availability_zone_id",
+        lambda cluster, group: zone_of(cluster, group) not in zone_ids(cluster),
+        lambda cluster, _: f"the network has {', '.join(dict.fromkeys(zone_ids(cluster)))}",
+        "set one of these, or add the zone to the network",
+    ),
     accelerated_groups_are_beside_the_file_system,
     CommonRule(
         "network.interface_endpoints",
         lambda cluster: has_closed_network(cluster) and not cluster.network.interface_endpoints,
-        "without NAT nothing but endpoints leads to the AWS services that nodes call",
+        "without NAT, nodes reach AWS services only through endpoints",
         "set true, or network.internet to nat",
     ),
 )

@@ -1,4 +1,4 @@
-"""Rules that are data: which value is wrong when, and what to say of it; and places as errors name them."""
+"""Rules as data, each with a value, its condition and its message, and helpers for paths in messages."""
 
 from __future__ import annotations
 
@@ -22,23 +22,27 @@ Group = TypeVar("Group", bound=InstanceGroup)
 class Rule(Generic[Kind]):
     """A rule about one value of a cluster file.
 
-    ``allowed`` and ``fix`` may name fields of the cluster in braces, as ``{cluster.region}``.
+    ``allowed`` and ``fix`` may name fields of the cluster in braces, as ``{cluster.region}``, or be functions
+    of the cluster.
     """
 
     path: str
-    """As ``storage.kms``."""
+    """Place of the value, for example ``storage.kms``."""
     is_wrong: Callable[[Kind], object]
-    allowed: str
-    fix: str
+    allowed: str | Callable[[Kind], str]
+    fix: str | Callable[[Kind], str]
     got: str = ""
-    """What the file has instead of a value at the path, if there is no such value to show."""
+    """Description of the file's content, if there is no value at the path to show."""
 
     def __call__(self, cluster: Kind) -> Iterator[Violation]:
         if self.is_wrong(cluster):
             got = self.got or attrgetter(self.path)(cluster)
             if isinstance(got, Section):
                 got = got.model_dump()
-            texts = (text.format(cluster=cluster) for text in (self.allowed, self.fix))
+            texts = (
+                text.format(cluster=cluster) if isinstance(text, str) else text(cluster)
+                for text in (self.allowed, self.fix)
+            )
             yield Violation(self.path, None if got == [] else got, *texts)
 
 
@@ -46,18 +50,24 @@ class Rule(Generic[Kind]):
 class GroupRule(Generic[Kind, Group]):
     """A rule about one field of each instance group.
 
-    ``allowed`` and ``fix`` may name fields of the group in braces, as ``{group.num_instances}``.
+    ``allowed`` and ``fix`` may name fields of cluster and group in braces, as ``{group.num_instances}``, or
+    be functions of both.
     """
 
     field: str
     is_wrong: Callable[[Kind, Group], object]
-    allowed: str
-    fix: str
+    allowed: str | Callable[[Kind, Group], str]
+    fix: str | Callable[[Kind, Group], str]
 
     def __call__(self, cluster: Kind) -> Iterator[Violation]:
         for group in cast(Sequence[Group], cluster.instance_groups):
             if self.is_wrong(cluster, group):
-                texts = (text.format(group=group) for text in (self.allowed, self.fix))
+                texts = (
+                    text.format(cluster=cluster, group=group)
+                    if isinstance(text, str)
+                    else text(cluster, group)
+                    for text in (self.allowed, self.fix)
+                )
                 yield group_violation(group, self.field, *texts)
 
 
@@ -67,21 +77,21 @@ EksRule, EksGroupRule = Rule[EksCluster], GroupRule[EksCluster, EksInstanceGroup
 
 
 def group_path(group: InstanceGroup, field: str) -> str:
-    """The place of a group's field, by its name: ``instance_groups[workers].ebs_gib``."""
+    """Return the path of a group's field, for example ``instance_groups[workers].ebs_gib``."""
     return f"instance_groups[{group.name}].{field}"
 
 
 def group_violation(group: InstanceGroup, field: str, allowed: str, fix: str) -> Violation:
-    """Return a violation by the value that one field of a group has."""
+    """Return a violation for the value of one field of a group."""
     return Violation(group_path(group, field), getattr(group, field), allowed, fix)
 
 
 def repetitions(
     path: str, values: Sequence[str], allowed: str, fix: str, *, key: str = ""
 ) -> Iterator[Violation]:
-    """Yield a violation for each value of a list at ``path`` that an earlier item has too.
+    """Yield a violation for each value of a list at ``path`` that repeats an earlier one.
 
-    ``key`` is the value's field in the items, with its dot; empty if the items are the values.
+    ``key`` is the value's field in the items, with its dot. It is empty if the items are the values.
     """
     for index, value in enumerate(values):
         if value in values[:index]:
@@ -89,10 +99,10 @@ def repetitions(
 
 
 def has_closed_network(cluster: Cluster) -> bool:
-    """Whether the cluster's own VPC has no way to the internet."""
+    """Return whether the cluster's own VPC has no internet access."""
     return isinstance(cluster.network, NewVpc) and cluster.network.internet == "none"
 
 
 def is_outside(cluster: Cluster, regions: frozenset[str]) -> bool:
-    """Whether the cluster's region is one that HyperPod is in, and none of these."""
+    """Return whether HyperPod is available in the cluster's region, and the region is not in ``regions``."""
     return cluster.region in ZONE_ID_PREFIXES and cluster.region not in regions

@@ -1,4 +1,4 @@
-"""Which instance groups a Slurm cluster consists of, and what their roles allow."""
+"""Rules for the instance groups of a Slurm cluster and their roles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def one_controller(cluster: SlurmCluster) -> Iterator[Violation]:
 
 
 def login_nodes(cluster: SlurmCluster) -> Iterator[Violation]:
-    """A cluster with a login group is not in service before one of its nodes is."""
+    """Require a login node in a login group, because the cluster is not in service without one."""
     groups = _with_role(cluster, "login")
     if len(groups) > 1:
         yield Violation(
@@ -42,29 +42,23 @@ def login_nodes(cluster: SlurmCluster) -> Iterator[Violation]:
 
 
 def partitions_belong_to_workers(cluster: SlurmCluster) -> Iterator[Violation]:
-    """Worker groups may share one: Slurm's nodes of a partition need not be alike."""
+    """Require a partition of workers only; groups of different types may share one."""
     for group in cluster.instance_groups:
         path = group_path(group, "partition")
         if group.role == "worker" and group.partition is None:
-            yield Violation(path, None, "a worker group belongs to a partition", "set its name, as gpu")
-        if group.role != "worker" and group.partition is not None:
-            yield Violation(path, group.partition, "only worker groups have one", "remove it")
-        # slurm.conf: PartitionName=DEFAULT sets what later lines start from, and makes no partition.
-        if group.partition and group.partition.lower() == "default":
-            yield Violation(path, group.partition, "Slurm keeps that name to itself", "set another, as gpu")
-
-
-def controller_is_not_accelerated(cluster: SlurmCluster) -> Iterator[Violation]:
-    """It runs Slurm's daemons and no jobs. Login nodes may have a GPU: people try things there."""
-    for group in _with_role(cluster, "controller"):
-        instance = INSTANCE_TYPES.get(group.instance_type)
-        if instance and instance.accelerator:
-            yield group_violation(
-                group,
-                "instance_type",
-                f"the controller runs no jobs, so its {instance.accelerator} would be idle",
-                "set a type without accelerators, as ml.m5.12xlarge",
+            yield Violation(
+                path, None, "a worker group belongs to a partition", "set its name, for example gpu"
             )
+        if group.role != "worker" and group.partition is not None:
+            yield Violation(path, group.partition, "only worker groups have a partition", "remove it")
+        # In slurm.conf, PartitionName=DEFAULT sets the defaults of later lines and creates no partition.
+        if group.partition and group.partition.lower() == "default":
+            yield Violation(path, group.partition, "Slurm reserves this name", "set another, such as gpu")
+
+
+def _accelerator(group: SlurmInstanceGroup) -> str | None:
+    instance = INSTANCE_TYPES.get(group.instance_type)
+    return instance.accelerator if instance else None
 
 
 def _with_role(cluster: SlurmCluster, role: str) -> list[SlurmInstanceGroup]:
@@ -76,12 +70,12 @@ def _listed(groups: list[SlurmInstanceGroup], role: str) -> str:
 
 
 RULES = (
-    # `make connect NODE=head` means the login node or the controller.
+    # In `make connect NODE=head`, head is the login node or the controller.
     SlurmGroupRule(
         "name",
         lambda _, group: group.name == "head",
-        "make connect keeps that name for the login node or the controller",
-        "set another name, as {group.role}",
+        "make connect uses this name for the login node or the controller",
+        "set another name, such as {group.role}",
     ),
     one_controller,
     login_nodes,
@@ -102,11 +96,17 @@ RULES = (
     SlurmGroupRule(
         "capacity",
         lambda _, group: group.role != "worker" and group.capacity == "spot",
-        "spot instances are taken away at any time, and with the {group.role} what runs there",
+        "spot instances may be removed at any time, together with what runs on the {group.role}",
         "set on_demand",
     ),
-    controller_is_not_accelerated,
-    # SageMaker developer guide, "Deep health checks" of Slurm clusters.
+    # Login nodes may have a GPU: people try things there.
+    SlurmGroupRule(
+        "instance_type",
+        lambda _, group: group.role == "controller" and _accelerator(group),
+        lambda _, group: f"the controller runs no jobs, so its {_accelerator(group)} would be idle",
+        "set a type without accelerators, such as ml.m5.12xlarge",
+    ),
+    # Source: SageMaker developer guide, "Deep health checks" of Slurm clusters.
     SlurmGroupRule(
         "deep_health_checks",
         lambda _, group: group.role != "worker" and group.deep_health_checks,

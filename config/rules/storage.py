@@ -1,4 +1,4 @@
-"""What FSx and its clients accept."""
+"""Rules of FSx and its clients."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from config.rules.rule import CommonRule
 
 SMALLEST_GIB = 1200
 
-# API reference of FSx, CreateFileSystemLustreMetadataConfiguration, SSD.
+# Source: FSx API reference, CreateFileSystemLustreMetadataConfiguration, SSD.
 _IOPS_STEP, _MAX_IOPS = 12000, 192000
 _METADATA_IOPS = (1500, 3000, 6000, *range(_IOPS_STEP, _MAX_IOPS + 1, _IOPS_STEP))
 
-# Top-level directories of Debian's and Ubuntu's root file system: a mount over or below one of them hides
-# part of the system, or is hidden by what the system mounts there.
+# Top-level directories of Debian's and Ubuntu's root file system. A mount over or below one of them hides
+# part of the system, or is hidden by a mount of the system.
 _SYSTEM_DIRECTORIES = frozenset(
     {
         *("bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "media", "mnt", "opt"),
@@ -27,7 +27,7 @@ _SYSTEM_DIRECTORIES = frozenset(
 
 
 def lustre_capacity_is_a_step(cluster: Cluster) -> Iterator[Violation]:
-    """API reference of FSx, CreateFileSystem, ``StorageCapacity``; with EFA the user guide's step 1."""
+    """Check the steps (FSx API reference, CreateFileSystem, ``StorageCapacity``; user guide for EFA)."""
     lustre = cluster.storage.lustre
     capacity, step = lustre.capacity_gib, gib_per_server(lustre)
     if (capacity >= step and capacity % step == 0) or (capacity == SMALLEST_GIB and not lustre.efa):
@@ -53,7 +53,7 @@ def metadata_iops_is_a_step(cluster: Cluster) -> Iterator[Violation]:
 
 
 def lustre_efa_has_a_client(cluster: Cluster) -> Iterator[Violation]:
-    """EFA-enabled file systems cost capacity steps and cannot be changed back: only where nodes use it."""
+    """Allow EFA only if nodes use it, because it enlarges the capacity steps and cannot be turned off."""
     if not cluster.storage.lustre.efa:
         return
     workers = [group for group in cluster.instance_groups if group.runs_jobs]
@@ -67,7 +67,7 @@ def lustre_efa_has_a_client(cluster: Cluster) -> Iterator[Violation]:
             True,
             f"Lustre is reached over EFA from types with EFA and Nitro v4 or later, except trn2;"
             f" the workers are {types}",
-            "set false, or use such a type, as ml.g6.8xlarge or ml.p5.48xlarge",
+            "set false, or use such a type, for example ml.g6.8xlarge or ml.p5.48xlarge",
         )
 
 
@@ -84,7 +84,7 @@ def linked_directory_is_seen_from_inside(cluster: Cluster) -> Iterator[Violation
 
 
 def mount_hides_nothing(cluster: Cluster) -> Iterator[Violation]:
-    """/home is no exception: the image has the administrator's home directory there."""
+    """Reject system directories, including /home, which has the administrator's home directory."""
     mount = cluster.storage.lustre.mount_path
     top = mount.split("/")[1]
     if top in _SYSTEM_DIRECTORIES:
@@ -92,7 +92,7 @@ def mount_hides_nothing(cluster: Cluster) -> Iterator[Violation]:
             "storage.lustre.mount_path",
             mount,
             f"/{top} is a directory of the operating system",
-            "set a directory of its own, as /fsx",
+            "set a separate directory, such as /fsx",
         )
 
 
@@ -100,11 +100,11 @@ RULES = (
     lustre_capacity_is_a_step,
     metadata_iops_is_a_step,
     lustre_efa_has_a_client,
-    # API reference of FSx, CreateBackup: not of a file system linked to an S3 bucket.
+    # FSx cannot back up a file system that is linked to an S3 bucket (FSx API reference, CreateBackup).
     CommonRule(
         "storage.lustre.backup_days",
         lambda cluster: cluster.storage.lustre.backup_days and cluster.storage.data_bucket.lustre_path,
-        "FSx makes no backups of a file system that is linked to a bucket; files below"
+        "FSx cannot back up a file system that is linked to a bucket; files below"
         " {cluster.storage.data_bucket.lustre_path} are exported instead",
         "set 0, or storage.data_bucket.lustre_path to null",
     ),

@@ -1,4 +1,4 @@
-"""What SageMaker Studio needs of the rest of the file."""
+"""Rules between SageMaker Studio and the rest of the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from config.studio import STUDIO_FOLDER, StudioProfile
 
 def profiles_are_distinct(cluster: Cluster) -> Iterator[Violation]:
     names = [profile.name for profile in cluster.studio.profiles] if cluster.studio else []
-    earlier, fix = "it is the name of an earlier profile", "set another name"
+    earlier, fix = "an earlier profile has this name", "set another name"
     yield from repetitions("studio.profiles", names, earlier, fix, key=".name")
 
 
@@ -26,12 +26,12 @@ def people_sign_in_one_way(cluster: Cluster) -> Iterator[Violation]:
         wrong = partial(Violation, _path(profile, "sign_in_name"), profile.sign_in_name)
         if central and profile.sign_in_name is None:
             yield wrong(
-                "with sign_in: identity_center a profile belongs to a user of IAM Identity Center",
+                "with sign_in: identity_center, a profile belongs to a user of IAM Identity Center",
                 "set that user's name",
             )
         if not central and profile.sign_in_name is not None:
             yield wrong(
-                "with sign_in: iam people come from AWS's console",
+                "with sign_in: iam, people sign in through the AWS console",
                 "remove it, or set sign_in to identity_center",
             )
 
@@ -46,15 +46,15 @@ def jobs_belong_to_users(cluster: Cluster) -> Iterator[Violation]:
             yield Violation(
                 _path(profile, "cluster_user"),
                 profile.cluster_user,
-                f"jobs are those of access.users: {', '.join(users) or 'there are none'}",
+                f"jobs run as one of access.users: {', '.join(users) or 'there are none'}",
                 "set one of them, or add the user",
             )
         elif profile.login_space and not (user and user.admin):
             yield Violation(
                 _path(profile, "login_space"),
                 True,
-                "it holds munge's key, with which one can act as anyone, root included",
-                "set cluster_user to an admin of access.users, or set false: jobs can be submitted without",
+                "it contains munge's key, which allows acting as any user, including root",
+                "set cluster_user to an admin of access.users, or set false; spaces can submit jobs anyway",
             )
 
 
@@ -74,13 +74,13 @@ RULES = (
     CommonRule(
         "studio.space_gib",
         lambda cluster: cluster.studio and cluster.studio.space_gib > cluster.studio.max_space_gib,
-        "at most max_space_gib, {cluster.studio.max_space_gib}, are allowed",
+        "max_space_gib ({cluster.studio.max_space_gib}) or less is allowed",
         "set less, or raise max_space_gib",
     ),
     CommonRule(
         "storage.data_bucket.lustre_path",
         _exports_partitions,
         f"Studio's partitions are in /{STUDIO_FOLDER}, and would be copied to the bucket",
-        "set another directory, as /data",
+        "set another directory, such as /data",
     ),
 )

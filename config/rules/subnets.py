@@ -1,4 +1,4 @@
-"""Whether the subnets fit into the VPC, and the cluster into the subnets."""
+"""Rules for the sizes of subnets: they fit into the VPC and hold the cluster's addresses."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from config.cluster import Cluster, ExistingVpc, NewVpc, zone_ids
 from config.reading.violation import Violation
 from config.rules.ranges import LARGEST_PREFIX, parsed
 
-# What private_prefix_length can be.
+# Bounds of private_prefix_length.
 _LARGEST_PRIVATE_PREFIX, _SMALLEST_PRIVATE_PREFIX = 17, 26
 NUM_SMALL_SUBNETS, SMALL_PREFIX = 3, 28
-"""A new VPC keeps room for these beside the private ones, even while nothing stands in them: the NAT
-gateway's, and two of Slurm's database or of EKS's control plane. 16 addresses are the smallest subnet of a
-VPC; a database needs three of them, a control plane six."""
+"""Number and prefix of small subnets for which a new VPC reserves room: one for the NAT gateway, and two for
+Slurm's database or the EKS control plane. The smallest subnet of a VPC has 16 addresses. A database needs
+three of them and a control plane six."""
 
 
 def new_subnets_fit(cluster: Cluster) -> Iterator[Violation]:
@@ -41,7 +41,7 @@ def new_subnets_fit(cluster: Cluster) -> Iterator[Violation]:
 def subnets_hold_the_addresses(cluster: Cluster) -> Iterator[Violation]:
     network, takers = cluster.network, address_takers(cluster)
     if isinstance(network, NewVpc):
-        # All have the same size, so the fullest zone decides.
+        # All subnets have the same size, so only the fullest zone is checked.
         zone_id = max(dict.fromkeys(zone_ids(cluster)), key=lambda zone: takers[zone].total())
         path, got = "network.private_prefix_length", network.private_prefix_length
         if _needed(takers[zone_id]) > _size(got):
@@ -74,7 +74,7 @@ def existing_subnets_are_parts_of_the_vpc(cluster: Cluster) -> Iterator[Violatio
         path = f"network.private_subnets[{index}]"
         first, second = parsed(one.cidr), parsed(other.cidr)
         if one.subnet_id == other.subnet_id:
-            yield Violation(f"{path}.subnet_id", other.subnet_id, "it is listed before", "remove it")
+            yield Violation(f"{path}.subnet_id", other.subnet_id, "it is already listed", "remove it")
         elif first and second and first.overlaps(second):
             yield Violation(
                 f"{path}.cidr",
@@ -95,12 +95,12 @@ def _needed(taken: Counter[str]) -> int:
 def _too_small(zone_id: str, taken: Counter[str], size: int) -> str:
     return (
         f"nodes, file systems and endpoints in {zone_id} need {_needed(taken)} addresses"
-        f" with the {RESERVED_ADDRESSES} that AWS keeps, its subnet has {size}"
+        f" including the {RESERVED_ADDRESSES} that AWS reserves, and its subnet has {size}"
     )
 
 
 def _fix(taken: Counter[str], larger: str, largest_prefix: int) -> str:
-    """A prefix that holds the addresses if there may be one, and what takes most, as it is what helps."""
+    """Return a fix: a prefix that holds the addresses, if one is allowed, and the largest use to reduce."""
     prefix = 32 - (_needed(taken) - 1).bit_length()
     [(place, num_addresses)] = taken.most_common(1)
     less = f"reduce {place}, which takes {num_addresses}"

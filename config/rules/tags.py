@@ -1,4 +1,4 @@
-"""Which tags every service takes that makes a resource of the cluster."""
+"""Rules for tags that all services with resources of the cluster accept."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from config.reading.violation import Violation, key_path
 from config.resource_names import CLUSTER_TAG, PROJECT_TAG
 
 MAX_TAGS = 40
-"""AWS takes 50 on a resource; the rest is for the tags that the stacks and the CDK add."""
+"""Most tags in a file. AWS allows 50 per resource; the rest is for tags of the stacks and the CDK."""
 OUR_TAGS = (PROJECT_TAG, CLUSTER_TAG, "Name")
 
-# In characters. ECR's limits are the narrowest (CloudFormation schema of AWS::ECR::Repository); SSM documents
-# take no empty value either.
+# Limits in characters. ECR's are the narrowest (CloudFormation schema of AWS::ECR::Repository). SSM documents
+# also reject empty values.
 _MAX_KEY, _MAX_VALUE = 127, 255
-# As IAM's CreateRole has it; of its separators only the space, since no line is broken in a tag.
+# Characters of IAM's CreateRole. Space is the only separator, because a tag has no line breaks.
 _TAG_TEXT = re.compile(r"[\w .:/=+\-@]*")
 
 
@@ -32,20 +32,20 @@ def tags_are_few(cluster: Cluster) -> Iterator[Violation]:
 
 
 def keys_are_free(cluster: Cluster) -> Iterator[Violation]:
-    """IAM's CreateRole takes keys that differ only in their case for the same."""
+    """Reject keys that differ only in case, because IAM's CreateRole treats them as the same key."""
     ours = {key.lower(): key for key in OUR_TAGS}
     seen: dict[str, str] = {}
     for key, value in cluster.tags.items():
         wrong, lower = partial(Violation, key_path("tags", key), value), key.lower()
         if lower.startswith("aws:"):
-            yield wrong("AWS keeps keys that begin with aws: to itself", "set another key")
+            yield wrong("AWS reserves keys that begin with aws:", "set another key")
         if lower in ours:
             yield wrong(
-                f"the stacks set the tag {ours[lower]} themselves, and case makes no other key",
+                f"the stacks set the tag {ours[lower]} themselves, and keys ignore case",
                 "remove it or set another key",
             )
         elif lower in seen:
-            allowed = f"IAM takes it for the key {seen[lower]}, since case makes no other key"
+            allowed = f"IAM treats it as the key {seen[lower]}, because it ignores case"
             yield wrong(allowed, "remove one of the two")
         seen.setdefault(lower, key)
 

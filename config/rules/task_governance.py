@@ -1,4 +1,4 @@
-"""What teams may be promised, and in which words."""
+"""Rules for teams, quotas and priority classes of task governance."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from config.eks_cluster import EksCluster
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.reading.violation import Violation
 from config.rules.rule import repetitions
-from config.task_governance import Quota, Team
+from config.task_governance import Quota
 
 
 def names_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
@@ -17,7 +17,7 @@ def names_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
     if not governance:
         return
     for kind, items in (("teams", governance.teams), ("priority_classes", governance.priority_classes)):
-        earlier = f"it is the name of an earlier one of task_governance.{kind}"
+        earlier = f"an earlier item of task_governance.{kind} has this name"
         fix, names = "set another name, or remove one of the two", [item.name for item in items]
         yield from repetitions(f"task_governance.{kind}", names, earlier, fix, key=".name")
 
@@ -37,14 +37,14 @@ def quotas_have_one_measure(cluster: EksCluster) -> Iterator[Violation]:
 def quotas_are_of_types_that_are_there(cluster: EksCluster) -> Iterator[Violation]:
     types = list(dict.fromkeys(group.instance_type for group in cluster.instance_groups))
     if not all(name in INSTANCE_TYPES for name in types):
-        return  # a wrong type is told at its group
+        return  # a wrong type is reported at its group
     for path, quota in _quotas(cluster):
         instance = INSTANCE_TYPES.get(quota.instance_type)
         if quota.instance_type not in types:
             yield Violation(
                 f"{path}.instance_type",
                 quota.instance_type,
-                f"the instance groups are of {', '.join(types)}",
+                f"the types of the instance groups are {', '.join(types)}",
                 "set one of these, or add a group of that type",
             )
         elif instance and quota.num_accelerators is not None and not instance.accelerator:
@@ -57,15 +57,15 @@ def quotas_are_of_types_that_are_there(cluster: EksCluster) -> Iterator[Violatio
 
 
 def quotas_name_each_type_once(cluster: EksCluster) -> Iterator[Violation]:
-    for team in _teams(cluster):
+    for team in cluster.teams:
         types = [quota.instance_type for quota in team.quota]
         path = f"task_governance.teams[{team.name}].quota"
-        earlier = "an earlier quota of the team is of that type"
+        earlier = "an earlier quota of the team has this type"
         yield from repetitions(path, types, earlier, "merge the two", key=".instance_type")
 
 
 def quotas_fit_into_the_cluster(cluster: EksCluster) -> Iterator[Violation]:
-    """A quota is a promise: together they are kept only if the nodes suffice."""
+    """Require enough nodes for all quotas together, because each quota is guaranteed."""
     there: Counter[str] = Counter()
     for group in cluster.instance_groups:
         there[group.instance_type] += max(group.num_instances, group.max_instances or 0)
@@ -86,7 +86,7 @@ def quotas_fit_into_the_cluster(cluster: EksCluster) -> Iterator[Violation]:
 
 
 def borrowing_is_wanted(cluster: EksCluster) -> Iterator[Violation]:
-    for team in _teams(cluster):
+    for team in cluster.teams:
         if team.borrow_limit_percent is not None and team.sharing != "lend_and_borrow":
             yield Violation(
                 f"task_governance.teams[{team.name}].borrow_limit_percent",
@@ -97,28 +97,24 @@ def borrowing_is_wanted(cluster: EksCluster) -> Iterator[Violation]:
 
 
 def weights_are_used(cluster: EksCluster) -> Iterator[Violation]:
-    for team in _teams(cluster):
+    for team in cluster.teams:
         if team.fair_share_weight and cluster.task_governance and not cluster.task_governance.fair_share:
             yield Violation(
                 f"task_governance.teams[{team.name}].fair_share_weight",
                 team.fair_share_weight,
-                "with fair_share: false idle nodes go to who asks first",
+                "with fair_share: false, idle nodes go to the first request",
                 "remove it, or set task_governance.fair_share to true",
             )
 
 
-def _teams(cluster: EksCluster) -> list[Team]:
-    return cluster.task_governance.teams if cluster.task_governance else []
-
-
 def _quotas(cluster: EksCluster) -> Iterator[tuple[str, Quota]]:
-    for team in _teams(cluster):
+    for team in cluster.teams:
         for index, quota in enumerate(team.quota):
             yield f"task_governance.teams[{team.name}].quota[{index}]", quota
 
 
 def _accelerators_or_instances(quota: Quota) -> int:
-    """Accelerators, all of each instance; of a type without any, instances."""
+    """Return the quota in accelerators, or in instances for a type without accelerators."""
     per_instance = INSTANCE_TYPES[quota.instance_type].num_accelerators
     if not per_instance:
         return quota.num_instances or 0

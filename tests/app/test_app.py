@@ -97,9 +97,9 @@ def test_bad_file_ends_with_its_faults(monkeypatch: pytest.MonkeyPatch, tmp_path
     path.write_text(text.replace("num_instances: 1", "num_instances: 2"))
     with pytest.raises(SystemExit) as ended:
         run_app(monkeypatch, tmp_path, cluster=str(path))
-    faults = [line for line in str(ended.value).splitlines() if line.startswith(f"{path}: ")]
-    assert len(faults) == 2
-    assert any("storage.lustre.capacity_gib: got 1000" in fault for fault in faults)
+    first, *faults = str(ended.value).splitlines()
+    assert first == f"{path}: 2 mistakes" and len(faults) == 2
+    assert any("storage.lustre.capacity_gib: " in fault and "got 1000;" in fault for fault in faults)
 
 
 def test_only_commands_that_need_templates_of_eks_fetch_its_chart(
@@ -128,7 +128,7 @@ def test_missing_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 def test_an_endpoint_is_deployed_alone_with_what_is_given(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with pytest.raises(SystemExit, match=r"endpoints/esm2\.yaml: image: got nothing"):
+    with pytest.raises(SystemExit, match=r"endpoints/esm2\.yaml: 2 mistakes\n  image: got nothing"):
         run_app(monkeypatch, tmp_path / "refused", endpoint="endpoints/esm2.yaml")
     made = run_app(monkeypatch, tmp_path, endpoint="endpoints/esm2.yaml", **GIVEN)
     assert [path.name for path in made.glob("*.template.json")] == ["EndpointStack.template.json"]

@@ -10,7 +10,7 @@ import json
 import shlex
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -179,7 +179,7 @@ def space(
         machine.wait_until_up()
         machine.run(["bash", "-c", _FORGET])
         machine.write("/opt/ml/metadata/resource-metadata.json", json.dumps({"UserProfileName": "ada"}))
-        person = {**user.as_dict(), "document": "none", "login_secret": studio.secret}
+        person = {**asdict(user), "document": "none", "login_secret": studio.secret}
         files = write_files(machine, space_settings("ada", person))
         machine.run(["chown", "-R", "sagemaker-user", files])
         machine.run(["python3", f"{files}/set_up_space.py"], user=SPACE_USER, environment=AT_HOME)
@@ -287,7 +287,7 @@ def test_other_spaces_submit_through_systems_manager(
     controller = cluster.controller
     studio.ask("make", "ben", [2002])
     user = cluster_users(studied)["ben"]
-    person = {**user.as_dict(), "document": "esm2-test-studio-ben", "login_secret": None}
+    person = {**asdict(user), "document": "esm2-test-studio-ben", "login_secret": None}
     controller.write("/tmp/space/aws", _AWS, mode=0o755)
     controller.write("/tmp/space/session.py", _SESSION)
     controller.write("/tmp/space/session-manager-plugin", "#!/bin/sh\n", mode=0o755)

@@ -1,4 +1,4 @@
-"""Good cluster files, and how a test makes others of them."""
+"""Valid cluster files, and a function that changes them for tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 DELETED = "<deleted>"
-"""As a changed value: the key is taken out."""
+"""Changed value that removes the key."""
 
 _EXISTING_NETWORK = {
     "vpc": "existing",
@@ -50,17 +50,18 @@ def _shipped(name: str) -> str:
 
 
 def document(base: str, changes: dict[Any, Any] | None = None) -> dict[str, Any]:
-    """A shipped cluster with changes: the small one also in an ``existing`` VPC, p5's with EFA to Lustre.
+    """Return a shipped cluster with changes by path.
 
-    Changes are by path: ``storage.lustre.efa``, ``instance_groups[workers].ebs_gib``.
+    Paths are like ``storage.lustre.efa`` or ``instance_groups[workers].ebs_gib``. The small cluster can also
+    be in an ``existing`` VPC, and those with P5 have EFA to Lustre.
     """
     made: dict[str, Any] = json.loads(_shipped(_FILES[base]))
     if base.endswith("existing"):
         made["network"] = _EXISTING_NETWORK
     if base.endswith("p5"):
         made["storage"]["lustre"]["efa"] = True
-    made = json.loads(json.dumps(made))  # a copy in which nothing is there twice
-    # The paths name the groups as they are in the base, also where a change renames one.
+    made = json.loads(json.dumps(made))  # a copy without shared objects
+    # Paths use the groups' names in the base file, even if a change renames a group.
     places = [(_place(made, place), value) for place, value in (changes or {}).items()]
     for (holder, key), value in places:
         if value == DELETED:
@@ -71,7 +72,7 @@ def document(base: str, changes: dict[Any, Any] | None = None) -> dict[str, Any]
 
 
 def _place(made: dict[str, Any], path: str | int) -> tuple[Any, Any]:
-    """What holds the place, and its key there."""
+    """Return the container of a place and its key in the container."""
     parts: list[Any] = re.findall(r"[^.\[\]]+", path) if isinstance(path, str) else [path]
     *parents, last = parts
     holder: Any = made
@@ -82,3 +83,8 @@ def _place(made: dict[str, Any], path: str | int) -> tuple[Any, Any]:
 
 def _index(items: list[dict[str, Any]], name: str) -> int:
     return int(name) if name.isdigit() else [item["name"] for item in items].index(name)
+
+
+def mistakes(error: object) -> list[str]:
+    """Return the lines of an error below the file's path, without the spaces that align them."""
+    return [re.sub(r"^  (.*?): +got (.*?); +", r"\1: got \2; ", line) for line in str(error).split("\n")[1:]]

@@ -1,4 +1,4 @@
-"""Addresses are counted as the documentation of FSx and HyperPod says."""
+"""Address counts follow the documentation of FSx and HyperPod."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def demand(base: str, changes: dict[str, Any] | None = None) -> dict[str, int]:
 
 
 def test_small_cluster() -> None:
-    # A data server, a metadata server, a controller, two workers.
+    # One data server, one metadata server, one controller, two workers.
     assert demand("small") == {"usw2-az2": 1 + 1 + 1 + 2}
 
 
 def test_p5_cluster() -> None:
-    # 9600 GiB on one server with EFA, 12,000 metadata IOPS on one; OpenZFS; 15 endpoints; nodes.
+    # One server with EFA for 9600 GiB, one for 12,000 metadata IOPS, OpenZFS, 15 endpoints, and nodes.
     assert demand("p5") == {"use1-az6": 1 + 1 + 4 + 15 + 1 + 2 + 8 * 32}
 
 
-def test_efa_only_leaves_one_address() -> None:
+def test_efa_only_nodes_have_one_address() -> None:
     assert demand("p5", {"instance_groups[p5].efa_only": True}) == {"use1-az6": 1 + 1 + 4 + 15 + 1 + 2 + 8}
 
 
@@ -37,27 +37,27 @@ def test_groups_count_in_their_zone_and_the_database_in_two() -> None:
 
 
 def test_small_cluster_on_eks() -> None:
-    # A data server, a metadata server. For 28 pods an m5.2xlarge takes two interfaces, a g5.8xlarge one, each
-    # with an address of its own. The control plane has subnets of its own.
+    # One data server and one metadata server. For 28 pods an m5.2xlarge needs two interfaces and a g5.8xlarge
+    # one, each with an address of its own. The control plane has its own subnets.
     assert demand("eks") == {"usw2-az2": 1 + 1 + (28 + 2) + 2 * (28 + 1)}
 
 
 def test_p5_cluster_on_eks() -> None:
-    # 16 endpoints, with those of EKS and of pod identities; a P5 has 31 network cards beside the first.
+    # 16 endpoints, including those of EKS and pod identities; a P5 has 31 network cards after the first.
     assert demand("eks-p5") == {"use1-az6": 1 + 1 + 16 + 2 * (28 + 1) + 8 * (28 + 1 + 31)}
 
 
-def test_efa_only_leaves_the_pods_their_addresses() -> None:
+def test_efa_only_nodes_on_eks_keep_the_addresses_of_pods() -> None:
     assert demand("eks-p5", {"instance_groups[p5].efa_only": True}) == {
         "use1-az6": 1 + 1 + 16 + 2 * (28 + 1) + 8 * (28 + 1)
     }
 
 
-def test_control_plane_shares_subnets_that_exist() -> None:
+def test_control_plane_shares_existing_subnets() -> None:
     assert demand("eks-existing") == {"usw2-az4": 1 + 1 + 6 + (28 + 2) + 2 * (28 + 1), "usw2-az1": 6}
 
 
-def test_karpenter_s_nodes_count_all() -> None:
+def test_all_nodes_that_karpenter_may_add_count() -> None:
     changes = {"instance_groups[workers].num_instances": 0, "instance_groups[workers].max_instances": 5}
     assert demand("eks", changes) == {"usw2-az2": 1 + 1 + (28 + 2) + 5 * (28 + 1)}
 

@@ -1,4 +1,4 @@
-"""What the rules take for granted of the stacks is what the stacks do."""
+"""The rules' assumptions about the stacks match the stacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from config.slurm_cluster import SlurmCluster
 from tests.config.cluster_documents import document
 
 
-def test_endpoints_take_as_many_addresses_as_there_are() -> None:
+def test_each_endpoint_counts_as_one_address() -> None:
     template = json.loads(Path("tests/golden/slurm-p5/SlurmNetworkStack.json").read_text())
     endpoints = [
         resource
@@ -27,27 +27,27 @@ def test_endpoints_take_as_many_addresses_as_there_are() -> None:
     assert taken["network.interface_endpoints"] == len(endpoints)
 
 
-def test_the_cni_holds_as_many_addresses_as_are_counted() -> None:
+def test_the_cni_holds_the_counted_addresses() -> None:
     template = json.loads(Path("tests/golden/eks-p5/EksHyperPodStack.json").read_text())
     (configuration,) = (
         json.loads(resource["Properties"]["ConfigurationValues"])
         for resource in template["Resources"].values()
         if resource["Type"] == "AWS::EKS::Addon" and resource["Properties"]["AddonName"] == "vpc-cni"
     )
-    # With either, it does not look at whole interfaces any more.
+    # With either setting, the CNI no longer reserves whole interfaces.
     assert configuration["env"] == {
         "MINIMUM_IP_TARGET": str(POD_ADDRESSES),
         "WARM_IP_TARGET": str(FREE_POD_ADDRESSES),
     }
 
 
-def test_our_tags_are_kept_from_users() -> None:
+def test_users_cannot_set_the_project_s_tags() -> None:
     cluster = SlurmCluster.model_validate(document("small"))
     assert set(tags_of(cluster)) <= set(OUR_TAGS)
 
 
-def test_users_leave_room_for_our_tags() -> None:
-    """The shipped files have no tags of their own, so the templates show ours and the CDK's."""
+def test_the_limit_of_tags_leaves_room_for_the_project_s() -> None:
+    """The shipped files set no tags, so the templates contain only the project's and the CDK's."""
     templates = [json.loads(path.read_text()) for path in Path("tests/golden").glob("*/*.json")]
     numbers = [
         len(resource.get("Properties", {}).get("Tags", ()))

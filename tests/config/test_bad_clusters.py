@@ -1,7 +1,7 @@
-"""Every wrong cluster file of ``bad_clusters`` is refused with exactly the errors written there.
+"""Every invalid cluster file of ``bad_clusters`` is rejected with exactly the listed errors.
 
 Each entry names a good file (``cluster_documents`` has them), what is changed in it by path, and the errors
-without the file's own path, which stands before each.
+in the file's order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from config.cluster_kinds import KINDS
 from config.reading.loader import load_cluster
 from config.rules import EKS_RULES, RULES, SLURM_RULES
-from tests.config.cluster_documents import document
+from tests.config.cluster_documents import document, mistakes
 
 CASES: list[dict[str, Any]] = [
     case
@@ -32,7 +32,7 @@ def test_errors_are_exact(tmp_path: Path) -> None:
         path.write_text(yaml.dump(made, Dumper=yaml.CSafeDumper, allow_unicode=True), "utf-8")
         with pytest.raises(ValueError) as caught:
             load_cluster(path)
-        errors = [line.removeprefix(f"{path}: ") for line in str(caught.value).splitlines()]
+        errors = mistakes(caught.value)
         if errors != case["errors"]:
             found[case["name"]] = errors
     assert found == {}

@@ -1,4 +1,4 @@
-"""What a cluster file for EKS may say is what SageMaker, EKS and their regions take."""
+"""Limits of EKS cluster files match those of SageMaker, EKS and their regions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def schema() -> dict[str, Any]:
 
 
 def setting(section: str, name: str) -> dict[str, Any]:
-    """What the JSON schema says of it; of a list that may be null, the list."""
+    """Return a field's JSON schema; for a list that may be null, that of the list."""
     found = schema()["$defs"][section]["properties"][name]
     options: list[dict[str, Any]] = found.get("anyOf", [found])
     return options[0]
@@ -50,7 +50,7 @@ def setting(section: str, name: str) -> dict[str, Any]:
         ("Team", "fair_share_weight", "FairShareWeight"),
     ],
 )
-def test_numbers_are_sagemaker_s(section: str, name: str, theirs: str) -> None:
+def test_ranges_of_numbers_match_sagemaker_s(section: str, name: str, theirs: str) -> None:
     ours, limits = setting(section, name), shape("sagemaker", theirs).metadata
     assert (ours["minimum"], ours["maximum"]) == (limits["min"], limits["max"])
 
@@ -63,11 +63,11 @@ def test_numbers_are_sagemaker_s(section: str, name: str, theirs: str) -> None:
         ("TaskGovernance", "priority_classes", "PriorityClassList"),
     ],
 )
-def test_lists_are_as_long_as_sagemaker_s(section: str, name: str, theirs: str) -> None:
+def test_lengths_of_lists_match_sagemaker_s(section: str, name: str, theirs: str) -> None:
     assert setting(section, name)["maxItems"] == shape("sagemaker", theirs).metadata["max"]
 
 
-def test_labels_are_as_many_as_sagemaker_s() -> None:
+def test_number_of_labels_matches_sagemaker_s() -> None:
     theirs = shape("sagemaker", "ClusterKubernetesLabels").metadata["max"]
     assert setting("EksInstanceGroup", "labels")["maxProperties"] == theirs
 
@@ -84,7 +84,7 @@ def test_labels_are_as_many_as_sagemaker_s() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_texts_that_we_take_are_taken(ours: dict[str, Any], theirs: str) -> None:
+def test_sagemaker_accepts_the_accepted_strings(ours: dict[str, Any], theirs: str) -> None:
     limits = shape("sagemaker", theirs).metadata
     examples = [*FORMS[ours["pattern"]].examples, "a", "a1", "a" * ours.get("maxLength", 63)]
     taken = [text for text in examples if regex.fullmatch(ours["pattern"], text)]
@@ -97,34 +97,34 @@ def test_texts_that_we_take_are_taken(ours: dict[str, Any], theirs: str) -> None
 @pytest.mark.parametrize(
     ("name", "theirs"), [("sharing", "ResourceSharingStrategy"), ("preemption", "PreemptTeamTasks")]
 )
-def test_words_of_task_governance_are_sagemaker_s(name: str, theirs: str) -> None:
+def test_values_of_task_governance_match_sagemaker_s(name: str, theirs: str) -> None:
     words = {word.title().replace("_", "") for word in setting("Team", name)["enum"]}
     assert words == set(shape("sagemaker", theirs).metadata["enum"])
 
 
-def test_effects_of_taints_are_sagemaker_s() -> None:
+def test_effects_of_taints_match_sagemaker_s() -> None:
     assert (
         setting("Taint", "effect")["enum"]
         == shape("sagemaker", "ClusterKubernetesTaintEffect").metadata["enum"]
     )
 
 
-def test_health_checks_are_those_that_cloudformation_takes() -> None:
+def test_health_checks_match_cloudformation_s() -> None:
     schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", "AWS::SageMaker::Cluster").schema
     theirs = schema["definitions"]["DeepHealthCheckType"]["enum"]
     assert setting("EksInstanceGroup", "deep_health_checks")["items"]["enum"] == theirs
 
 
-def test_kinds_of_logs_are_eks_s() -> None:
+def test_kinds_of_logs_match_eks_s() -> None:
     assert set(get_args(LogKind)) == set(shape("eks", "LogType").metadata["enum"])
 
 
-def test_team_s_namespace_is_sagemaker_s() -> None:
+def test_namespace_of_a_team_matches_sagemaker_s() -> None:
     schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", "AWS::SageMaker::ComputeQuota").schema
     assert "'hyperpod-ns-<TeamName>'" in json.dumps(schema)
 
 
-def test_grafana_is_offered_where_cloudformation_has_it() -> None:
+def test_grafana_regions_match_cloudformation_s() -> None:
     offered = set()
     for region in ZONE_ID_PREFIXES:
         try:

@@ -1,4 +1,4 @@
-"""What is right is taken: the shipped files, and values at the edge of what is allowed."""
+"""Valid files are accepted: the shipped files, and values at the limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ SHIPPED = sorted(Path("clusters").glob("*.yaml"))
 
 _CLOSED = {"network.internet": "none", "network.interface_endpoints": True}
 KEYS = Path(__file__).with_name("public_keys.txt").read_text().splitlines()
-"""One of each type, as ssh-keygen made it, or would with a security key; their private halves are gone."""
+"""One key per type, in the form that ssh-keygen creates with or without a security key. The private keys were
+discarded."""
 
 EDGES: dict[str, tuple[str, dict[str, Any]]] = {
     "existing VPC": ("existing", {}),
@@ -37,7 +38,7 @@ EDGES: dict[str, tuple[str, dict[str, Any]]] = {
             "access.groups": [{"name": "g" * 32, "gid": 2000}, {"name": "b", "gid": 59999}],
             "access.users": [
                 {"name": "u" * 32, "uid": 59999, "group": "b", "groups": ["g" * 32, "b"]},
-                # The number of a group that others have.
+                # This is also the number of a group that other users have.
                 {"name": "b", "uid": 2000, "group": "b", "ssh_keys": KEYS},
             ],
         },
@@ -238,7 +239,7 @@ def test_there_are_shipped_files() -> None:
 
 
 @pytest.mark.parametrize(("base", "changes"), [pytest.param(*edge, id=name) for name, edge in EDGES.items()])
-def test_edges_are_allowed(base: str, changes: dict[str, Any], tmp_path: Path) -> None:
+def test_values_at_the_limits_are_allowed(base: str, changes: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(yaml.safe_dump(document(base, changes)))
     assert isinstance(load_cluster(path), SlurmCluster)
@@ -247,7 +248,7 @@ def test_edges_are_allowed(base: str, changes: dict[str, Any], tmp_path: Path) -
 @pytest.mark.parametrize(
     ("base", "changes"), [pytest.param(*edge, id=name) for name, edge in EKS_EDGES.items()]
 )
-def test_edges_on_eks_are_allowed(base: str, changes: dict[str, Any], tmp_path: Path) -> None:
+def test_values_at_the_limits_on_eks_are_allowed(base: str, changes: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(yaml.safe_dump(document(base, changes)))
     assert isinstance(load_cluster(path), EksCluster)
@@ -266,8 +267,8 @@ def test_two_worker_groups_share_a_partition(tmp_path: Path) -> None:
     assert {group.partition for group in load_slurm_cluster(path).instance_groups[1:]} == {"gpu"}
 
 
-def test_the_longest_names_fit_where_they_go() -> None:
-    """An S3 bucket's name has at most 63 characters."""
+def test_the_longest_names_fit_into_resource_names() -> None:
+    """The name of an S3 bucket has at most 63 characters."""
     longest = SlurmCluster.model_json_schema()["properties"]["name"]["maxLength"] * "a"
     region = max(ZONE_ID_PREFIXES, key=len)
     assert len(f"sagemaker-{longest}-123456789012-{region}") <= 63

@@ -1,4 +1,4 @@
-"""Configuration is read by tools that have no CDK, so it imports none."""
+"""Tools without the CDK read configuration, so ``config`` does not import it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 ALLOWED = {"config", "cryptography", "pydantic", "pydantic_core", "yaml"}
 STRICT_YAML = "workloads.training.strict_yaml"
-"""The loader that run files have too; it is held to the same rule."""
+"""Loader that run files also use; the same rule applies to it."""
 
 
-def test_config_imports_nothing_but_this() -> None:
+def test_config_imports_only_these() -> None:
     paths = sorted(Path("config").rglob("*.py"))
     assert paths
     for path in [*paths, Path(STRICT_YAML.replace(".", "/")).with_suffix(".py")]:

@@ -1,4 +1,4 @@
-"""The settings of nodes: what is rendered, of the cluster file alone, and that nodes can read it."""
+"""Settings of nodes depend only on the cluster file, and nodes can read them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def group_of(instance_type: str) -> dict[str, Any]:
     return made["instance_groups"]["workers"]
 
 
-def test_small_cluster_word_for_word() -> None:
+def test_settings_of_the_small_cluster() -> None:
     assert rendered("small") == {
         "cluster_name": "esm2-slurm",
         "region": "us-west-2",
@@ -65,7 +65,7 @@ def test_small_cluster_word_for_word() -> None:
     }
 
 
-def test_what_is_switched_in_the_file_is_switched_on_the_nodes() -> None:
+def test_switches_of_the_file_reach_the_nodes() -> None:
     small = rendered("small")
     other = rendered(
         "existing",
@@ -100,7 +100,7 @@ def test_what_is_switched_in_the_file_is_switched_on_the_nodes() -> None:
 
 def test_users_their_groups_and_accounts() -> None:
     made = rendered("p5")
-    # Last the group of rosalind's own.
+    # The last group is rosalind's own.
     assert made["groups"] == [{"name": "proteins", "gid": 3000}, {"name": "rosalind", "gid": 2002}]
     ada, rosalind = made["users"]
     (key,) = ada.pop("ssh_keys")
@@ -134,13 +134,13 @@ def test_users_their_groups_and_accounts() -> None:
         ("ml.m5.12xlarge", 0, 0, 0),
     ],
 )
-def test_hardware_is_the_catalogue_s(instance_type: str, gpus: int, neuron: int, efa: int) -> None:
+def test_hardware_comes_from_the_catalogue(instance_type: str, gpus: int, neuron: int, efa: int) -> None:
     made = group_of(instance_type)
     found = (made["num_gpus"], made["num_neuron_devices"], made["num_efa_interfaces"])
     assert found == (gpus, neuron, efa)
 
 
-def test_order_of_the_file_s_keys_does_not_count() -> None:
+def test_the_order_of_keys_does_not_matter() -> None:
     one = document("p5")
     other = {
         key: dict(reversed(value.items())) if isinstance(value, dict) else value
@@ -150,7 +150,7 @@ def test_order_of_the_file_s_keys_does_not_count() -> None:
     assert len(texts) == 1
 
 
-def test_text_is_sorted_and_ends_a_line() -> None:
+def test_text_is_sorted_and_ends_with_a_newline() -> None:
     text = node_settings_text(load_slurm_cluster(Path("clusters/slurm-p5.yaml")))
     assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"
 
@@ -169,7 +169,7 @@ def test_text_is_sorted_and_ends_a_line() -> None:
         ),
     ],
 )
-def test_nodes_read_all_that_is_rendered(made: SlurmCluster, tmp_path: Path) -> None:
+def test_nodes_read_all_settings(made: SlurmCluster, tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_text(node_settings_text(made))
     read = json.loads(json.dumps(dataclasses.asdict(read_settings(path))))

@@ -1,4 +1,4 @@
-"""A cluster file is read as the kind that it is, and what wants the other kind says so."""
+"""A cluster file is read as its own kind, and commands for the other kind reject it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def test_each_kind_is_read_as_its_own() -> None:
     assert isinstance(load_eks_cluster(EKS), EksCluster)
 
 
-def test_slurm_wanted() -> None:
+def test_commands_for_slurm_reject_eks() -> None:
     with pytest.raises(ValueError) as caught:
         load_slurm_cluster(EKS)
     assert str(caught.value) == (
-        "clusters/eks.yaml: scheduler: got eks; what you started is for scheduler: slurm;"
-        " give it a cluster file for that, as clusters/slurm.yaml"
+        "clusters/eks.yaml: scheduler: got eks; this command requires scheduler: slurm;"
+        " set a cluster file for it, such as clusters/slurm.yaml"
     )
 
 
-def test_eks_wanted() -> None:
-    with pytest.raises(ValueError, match=r"scheduler: got slurm; what you started is for scheduler: eks; "):
+def test_commands_for_eks_reject_slurm() -> None:
+    with pytest.raises(ValueError, match=r"scheduler: got slurm; this command requires scheduler: eks; "):
         load_eks_cluster(SLURM)
 
 
@@ -52,17 +52,17 @@ def test_eks_wanted() -> None:
         ({}, "slurm"),
     ],
 )
-def test_the_kind_that_is_meant(made: dict[str, Any], scheduler: str) -> None:
+def test_finds_the_intended_kind(made: dict[str, Any], scheduler: str) -> None:
     assert kind_meant(made) is KINDS[scheduler]
 
 
-def test_kinds_are_by_their_own_scheduler() -> None:
+def test_each_kind_has_its_own_scheduler() -> None:
     for scheduler, base in (("slurm", "small"), ("eks", "eks")):
         assert KINDS[scheduler].model_validate(document(base)).scheduler == scheduler
 
 
 def names(cluster: AnyCluster) -> list[str]:
-    """Of all that an account or a region has by name."""
+    """Return the names of all resources that are unique per account or region."""
     account = "123456789012"
     return [
         cluster.name,
@@ -79,7 +79,7 @@ def names(cluster: AnyCluster) -> list[str]:
 
 
 def test_shipped_clusters_share_no_name() -> None:
-    """Even in one region, to which anyone may set them all."""
+    """Names differ even if all clusters are set to the same region."""
     of_all = Counter(name for path in SHIPPED for name in names(load_cluster(path)))
     assert len(SHIPPED) == 6
     assert {name for name, number in of_all.items() if number > 1} == set()

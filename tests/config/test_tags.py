@@ -1,4 +1,4 @@
-"""Tags are held to AWS's limits, less what the stacks need."""
+"""Tags must fit AWS's limits minus the tags of the stacks."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ TAGS = {
 
 
 @pytest.mark.parametrize("case", TAGS)
-def test_too_much_is_refused(case: str, tmp_path: Path) -> None:
+def test_rejects_tags_above_the_limits(case: str, tmp_path: Path) -> None:
     tags, error = TAGS[case]
     path = tmp_path / "cluster.yaml"
     path.write_text(yaml.safe_dump(document("small", {"tags": tags})))
     with pytest.raises(ValueError) as caught:
         load_cluster(path)
-    assert str(caught.value) == f"{path}: {error}"
+    assert str(caught.value) == f"{path}: 1 mistake\n  {error}"

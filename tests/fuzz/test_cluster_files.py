@@ -100,8 +100,9 @@ def test_damaged_cluster_files(rounds: Callable[[int], Iterator[random.Random]],
             cluster = load_cluster(path)
         except ValueError as error:
             assert type(error) is ValueError
-            for line in str(error).split("\n"):
-                assert line.startswith(f"{path}: ") and line.isprintable()
+            first, *lines = str(error).split("\n")
+            assert first.startswith(f"{path}: ") and first.isprintable()
+            assert all(line.startswith("  ") and line.isprintable() for line in lines)
         else:
             dump = cluster.model_dump(mode="json")
             found = [part for place in places(dump) for part in (place[-1], at(dump, place))]

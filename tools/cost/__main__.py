@@ -1,4 +1,4 @@
-"""``python -m tools.cost --cluster FILE [hours=200 nat_gb=500 ...]``, or ``--endpoint FILE``."""
+"""Cost of a cluster: ``python -m tools.cost --cluster FILE [hours=200 ...]``, or ``--endpoint FILE``."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def main() -> int:
 
 NIGHT_HOURS = 14
 WEEKEND_HOURS = 62
-"""From Friday evening, 18:00, to Monday morning, 8:00."""
+"""Hours from Friday, 18:00, to Monday, 8:00."""
 
 
 def bill_table(bill: Bill) -> str:
-    """Service, dimensions, dollars a month and an hour; ``*`` is a price that note or source explains."""
+    """Return the table of services, dimensions and USD per month and hour; notes explain ``*``."""
     header = ("AWS service", "Dimensions", "USD / month", "USD / hour")
     rows = []
     for line in bill.lines:
@@ -62,7 +62,7 @@ def bill_table(bill: Bill) -> str:
     least = "at least " if bill.lacking else ""
     total = bill.monthly_usd
     rows.append(["Total", "", *(f"{least}{amount}" for amount in _amounts(total))])
-    if borrowed := _borrowed_usd(bill):
+    if borrowed := sum(line.monthly_usd for line in bill.lines if _is_borrowed(line, bill)):
         what = f"prices of other regions or products * ({borrowed / total:.0%})"
         rows.append(["of which", what, *_amounts(borrowed)])
     return format_table(header, rows)
@@ -73,17 +73,12 @@ def _amounts(monthly_usd: float) -> tuple[str, str]:
 
 
 def _is_borrowed(line: Line, bill: Bill) -> bool:
-    """Whether its price is not the thing's own in its region."""
+    """Return whether the price belongs to another region or product."""
     return bool(line.price and (line.price.region != bill.region or line.price.stand_in))
 
 
-def _borrowed_usd(bill: Bill) -> float:
-    """A month's, of lines with a star."""
-    return sum(line.monthly_usd for line in bill.lines if _is_borrowed(line, bill))
-
-
 def price_notes(bill: Bill) -> list[str]:
-    """Lines about the prices that are borrowed, by their origin, and about those that are lacking."""
+    """Return notes about borrowed prices, by their origin, and about missing prices."""
     prices: dict[str, list[str]] = defaultdict(list)
     for key, line in {line.item.key: line for line in bill.lines}.items():
         if (price := line.price) and _is_borrowed(line, bill):
@@ -101,7 +96,7 @@ def price_notes(bill: Bill) -> list[str]:
 
 
 def idle_notes(bill: Bill) -> list[str]:
-    """What nodes cost that do nothing: as much as those that work, for as long as they exist."""
+    """Return notes about the cost of idle nodes, which cost as much as busy ones while they exist."""
     nodes, kept = hourly_usd(bill.monthly_usd_of("nodes")), bill.monthly_usd_of("kept")
     return [
         f"Idle, it costs the same: {nodes:.2f} USD an hour for nodes and what they write and send,"
@@ -113,7 +108,7 @@ def idle_notes(bill: Bill) -> list[str]:
 
 
 def capacity_notes(cluster: AnyCluster, prices: PriceList) -> Iterator[str]:
-    """Where on-demand prices are not what will be billed."""
+    """Yield notes about groups whose bill differs from on-demand prices."""
     for group in cluster.instance_groups:
         if group.training_plan_arn:
             yield (
@@ -129,7 +124,7 @@ def capacity_notes(cluster: AnyCluster, prices: PriceList) -> Iterator[str]:
 
 
 def unpriced_notes(cluster: AnyCluster) -> list[str]:
-    """Return what the file asks for that the table does not show: by its use, or of no use."""
+    """Return notes about features that the table does not show: billed by use, or without effect."""
     notes = [f"{EFA_NOT_CONFIGURED}."] if cluster.storage.lustre.efa else []
     if isinstance(cluster, EksCluster) and cluster.container_insights:
         notes.append("Container Insights bills each observation it takes, and its logs: not in the total.")
@@ -156,7 +151,7 @@ def scaling_note(endpoint: Endpoint, prices: PriceList) -> list[str]:
 
 
 def usage_note(usage: Usage) -> str:
-    """The assumptions behind the lines that depend on use."""
+    """Return the assumptions behind the lines that depend on usage."""
     return (
         f"Assumed: nodes exist for {usage.hours:g} of {HOURS_PER_MONTH} hours, {usage.data_gb:g} GB in S3,"
         f" {usage.image_gb:g} GB of images, {usage.nat_gb:g} GB through NAT, {usage.endpoint_gb:g} GB through"

@@ -17,7 +17,7 @@ Scope = Literal["nodes", "kept"]
 class Line:
     item: Item
     price: Price | None
-    """None where no list has one: the line is not in the totals."""
+    """Unit price; None if it is unknown, and then the line is not in the totals."""
 
     @property
     def monthly_usd(self) -> float:
@@ -38,7 +38,7 @@ class Bill:
 
     @property
     def lacking(self) -> list[str]:
-        """Keys without a price."""
+        """Keys of items without a price."""
         return sorted({line.item.key for line in self.lines if line.price is None})
 
 
@@ -47,57 +47,57 @@ def make_bill(items: Iterable[Item], prices: PriceList) -> Bill:
 
 
 def hourly_usd(monthly_usd: float) -> float:
-    """Of a cost that is spread over the month, as the price calculator spreads it."""
+    """Return the hourly cost, spread over the month as in AWS's price calculator."""
     return monthly_usd / HOURS_PER_MONTH
 
 
 @dataclass(frozen=True)
 class Item:
     service: str
-    """As the guidance's cost tables call it: Compute, Storage, Network, ..."""
+    """Service name in the guidance's cost tables: Compute, Storage, Network, ..."""
     dimensions: str
     key: str
     """Key of its unit price in ``config/facts/prices``."""
     units: float
-    """In a month, of the price's unit."""
+    """Units per month, in the price's unit."""
     scope: Scope
-    """``nodes`` ends with `make destroy`; ``kept`` is what the other stacks bill until `make teardown`."""
+    """``nodes`` bills until `make destroy`, ``kept`` until `make teardown` of the other stacks."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Of a month. Guesses for a small team: what is known better is given as name=value."""
+    """Usage per month. The defaults are guesses for a small team; name=value replaces them."""
 
     hours: float = HOURS_PER_MONTH
-    """That the nodes exist; fewer if `make destroy` ends them over night."""
+    """Hours that the nodes exist; lower if `make destroy` deletes them overnight."""
     data_gb: float = 100.0
-    """In the data bucket. UniRef50 as FASTA is about 20 GB, a checkpoint of 3B about 36 GB."""
+    """Data in the data bucket. UniRef50 as FASTA is about 20 GB, a checkpoint of 3B about 36 GB."""
     image_gb: float = 13.0
-    """Of training images in the repository; one is about this large, compressed."""
+    """Training images in the repository; the default is about one compressed image."""
     nat_gb: float = 100.0
-    """Through the NAT gateway, in either direction: packages, images of other registries, AWS's services that
-    have no endpoint. S3 goes through its gateway endpoint, which is free."""
+    """Traffic through the NAT gateway in both directions: packages, images from other registries, AWS
+    services without an endpoint. Traffic to S3 uses its gateway endpoint, which is free."""
     endpoint_gb: float = 100.0
-    """Through the interface endpoints, if there are any."""
+    """Traffic through interface endpoints, if there are any."""
     logs_gb: float = 10.0
-    """Written to CloudWatch Logs, flow logs included."""
+    """Logs written to CloudWatch Logs, including flow logs."""
     series_per_node: float = 2000.0
-    """Prometheus time series of a node."""
+    """Prometheus time series per node."""
     scrape_seconds: float = 30.0
-    """Between two samples of a series."""
+    """Seconds between two samples of a series."""
     studio_hours: float = 80.0
-    """That a space of Studio runs, one for each profile. Disks of spaces and what Studio keeps of its own are
-    not in the bill."""
+    """Hours that a Studio space runs, with one space per profile. The bill does not include the disks of
+    spaces and Studio's own storage."""
     grafana_editors: float = 1.0
-    """Who sign in to Grafana, and the deployment's own account in months in which it was there; AWS bills one
-    where nobody does."""
+    """Editors who sign in to Grafana, including the deployment's own account in months with a deployment. AWS
+    bills one editor even if no one signs in."""
 
 
 def parse_usage(assignments: Sequence[str]) -> Usage:
-    """The defaults changed by ``name=value``.
+    """Return the default usage with the changes of ``name=value``.
 
     Raises:
-        ValueError: naming every assignment that is wrong, and what is allowed.
+        ValueError: listing every wrong assignment and the allowed values.
     """
     names = [field.name for field in dataclasses.fields(Usage)]
     values: dict[str, float] = {}

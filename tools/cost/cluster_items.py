@@ -1,8 +1,8 @@
-"""What a cluster file has AWS bill, stack by stack, and what an endpoint file does.
+"""Billed items of a cluster file, stack by stack, and of an endpoint file.
 
-Not in it, as they are cents or depend on what nobody knows before: requests to S3, KMS and CloudWatch,
-backups, data that leaves the region, Lambda functions, and the 100 GiB of a node's root volume, for which AWS
-names no price.
+Not included, because they cost cents or are unpredictable: requests to S3, KMS and CloudWatch, backups, data
+that leaves the region, and Lambda functions. The 100 GiB root volumes of nodes are missing because AWS
+publishes no price.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SECONDS_PER_HOUR = 3600
 
 
 def cluster_items(cluster: AnyCluster, usage: Usage) -> list[Item]:
-    """Everything that the cluster's stacks bill in a month, in the order of the guidance's tables."""
+    """Return all monthly items of the cluster's stacks, in the order of the guidance's tables."""
     return [
         *_nodes(cluster, usage),
         *_storage(cluster, usage),
@@ -83,9 +83,9 @@ def _lustre(lustre: LustreFileSystem) -> Iterator[Item]:
 
 
 def included_metadata_iops(capacity_gib: int) -> int:
-    """That come with a capacity, and without a charge of their own.
+    """Return the metadata IOPS that the price of the capacity includes.
 
-    FSx for Lustre user guide, "Lustre metadata performance": defaults of the automatic mode.
+    They are the defaults of the automatic mode (FSx for Lustre user guide, "Lustre metadata performance").
     """
     for up_to, iops in ((1200, 1500), (2400, 3000), (9600, 6000), (45600, 12000)):
         if capacity_gib <= up_to:
@@ -117,7 +117,7 @@ def _observability(cluster: Cluster, usage: Usage) -> Iterator[Item]:
     yield Item(
         "Observability", f"CloudWatch Logs ({usage.logs_gb:g} GB)", "logs.ingestion", usage.logs_gb, "nodes"
     )
-    if cluster.observability and cluster.observability.grafana:
+    if cluster.grafana:
         editors = usage.grafana_editors
         what = f"Grafana ({editors:g} {'editor' if editors == 1 else 'editors'})"
         yield Item("Observability", what, "grafana.editor", editors, "kept")
@@ -133,10 +133,10 @@ def _studio(cluster: AnyCluster, usage: Usage) -> Iterator[Item]:
 
 
 def read_endpoint(path: Path) -> Endpoint:
-    """An endpoint file also without image and model, which have no price.
+    """Read an endpoint file; image and model may be missing, because they have no price.
 
     Raises:
-        ValueError: listing everything else that is wrong with it.
+        ValueError: listing all other mistakes in the file.
     """
     region = read_document(path).get("region", "us-east-1")
     image = f"000000000000.dkr.ecr.{region}.amazonaws.com/none@sha256:{'0' * 64}"
@@ -146,7 +146,7 @@ def read_endpoint(path: Path) -> Endpoint:
 
 
 def endpoint_items(endpoint: Endpoint, usage: Usage) -> list[Item]:
-    """Of a month with the fewest instances that scaling keeps."""
+    """Return the items of a month with the fewest instances that scaling allows."""
     fewest, kind = endpoint.instances.min, endpoint.instance_type
     logs = f"CloudWatch Logs ({usage.logs_gb:g} GB)"
     items = [

@@ -1,9 +1,10 @@
-"""``python -m tools.cost.prices [--region REGION]``: prices of AWS's list into config/facts/prices.
+"""Fetch prices from AWS's list into config/facts/prices: ``python -m tools.cost.prices [--region REGION]``.
 
-What the list has replaces what was there; the rest of the file stays, with its older sources.
+Fetched prices replace older ones. The rest of the file stays, with its older sources.
 
-Products are told by their usage type, as bills name them, behind the region's name (USE1-, us-east-1-, or
-nothing). Other projects that read the list name these; MLflow's nobody names, so it is not asked for.
+Products are identified by the usage type from bills, after a prefix for the region (USE1-, us-east-1-, or
+none). Other projects that read the list document these usage types. No project documents MLflow's, so its
+price is not fetched.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,14 @@ from config.facts.regions import ZONE_ID_PREFIXES
 from config.reading.loader import load_cluster
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
+from workloads.training.whole_file import write_whole
 
 REGION = r"(?:[A-Z]{2,4}\d?-|[a-z]{2}-[a-z]+-\d-)?"
-"""And nothing more: local zones, S3's tables and vectors have usage types that end alike."""
+"""Only the region's prefix; local zones and S3's tables and vectors have usage types with the same ending."""
 INSTANCE_TYPE = r"(?P<type>ml\.[\w-]+\.\w+)"
-"""Without what is reserved, ``ml.p5.48xlarge-Reserved``, which has on-demand terms too."""
+"""Instance types, without reserved ones (``ml.p5.48xlarge-Reserved``), which also have on-demand terms."""
 API_REGION = "us-east-1"
-"""One of the few that have the API; it knows the prices of all."""
+"""One of the few regions with the API, which has the prices of all regions."""
 SOURCE = "price-list-api"
 Row = dict[str, str]
 
@@ -47,10 +50,10 @@ def main() -> int:
 
 
 def refresh(pricing: Any, region: str, folder: Path) -> list[str]:
-    """Write the region's file; returns what there is to say about it.
+    """Write the region's file and return lines that describe the changes.
 
     Raises:
-        ValueError: if the list has nothing of all that for the region; the file stays as it is.
+        ValueError: if the list has none of the prices for the region. The file is then unchanged.
     """
     found: dict[str, list[Found]] = defaultdict(list)
     products: dict[str, list[dict[str, Any]]] = {}
@@ -107,12 +110,11 @@ def _row(price: Found) -> Row:
 
 
 def _write(path: Path, rows: Mapping[str, Row]) -> None:
-    unfinished = path.with_suffix(".csv.tmp")
-    with unfinished.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows[key] for key in sorted(rows))
-    unfinished.replace(path)
+    text = StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows[key] for key in sorted(rows))
+    write_whole(path, text.getvalue())
 
 
 def _changes(before: Mapping[str, Row], now: Mapping[str, Found]) -> list[str]:
@@ -126,16 +128,16 @@ def _changes(before: Mapping[str, Row], now: Mapping[str, Found]) -> list[str]:
 @dataclass(frozen=True)
 class Query:
     service: str
-    """ServiceCode."""
+    """ServiceCode of the AWS Price List."""
     attributes: Mapping[str, str]
-    """Regular expressions that the product's attributes match as a whole."""
+    """Regular expressions that must match the product's whole attributes."""
     key: str
-    """Of the price, with the expressions' groups."""
+    """Key of the price, with the expressions' groups."""
     unit: str
     filters: Mapping[str, str] = field(default_factory=dict)
-    """What AWS already leaves out the rest by, beside the region."""
+    """Filters that AWS applies, in addition to the region."""
     multiple: float = 1.0
-    """Units of the list in one of ours."""
+    """Number of the list's units per unit here."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ class Found:
     unit: str
     sku: str
     published: str
-    """Day of the service's price list."""
+    """Date of the service's price list."""
 
 
 def _usage(pattern: str) -> dict[str, str]:
@@ -155,7 +157,7 @@ def _usage(pattern: str) -> dict[str, str]:
 MARIADB = {"databaseEngine": "MariaDB", "deploymentOption": "Single-AZ"}
 NAT = {"productFamily": "NAT Gateway"}
 LUSTRE = {"fileSystemType": "Lustre", "storageType": "SSD", "throughputCapacity": r"(?P<tier>\d{3,4})\b.*"}
-# Ours has a standby in its zone, which the list words otherwise than "Single-AZ" alone.
+# The cluster's file system has a standby in its zone, for which the list adds words to "Single-AZ".
 OPENZFS = {"fileSystemType": "OpenZFS", "deploymentOption": r"Single-AZ.+"}
 QUERIES = (
     Query("AmazonSageMaker", _usage(f"Cluster:{INSTANCE_TYPE}"), "hyperpod.{type}", "hour"),
@@ -197,7 +199,7 @@ QUERIES = (
 
 
 def matching(query: Query, products: Sequence[Mapping[str, Any]]) -> Iterator[Found]:
-    """Prices on demand of the products that a query means."""
+    """Yield the on-demand prices of the products that match a query."""
     for product in products:
         attributes = product["product"]["attributes"]
         matches = [
@@ -216,7 +218,7 @@ def matching(query: Query, products: Sequence[Mapping[str, Any]]) -> Iterator[Fo
 
 
 def _on_demand_usd(product: Mapping[str, Any]) -> float | None:
-    """Of the first tier that is not free; None for what is not sold on demand, or not in dollars."""
+    """Return the price of the first tier that is not free; None if not sold on demand and in dollars."""
     tiers = [
         (float(dimension.get("beginRange", 0)), float(dimension["pricePerUnit"]["USD"]))
         for term in product.get("terms", {}).get("OnDemand", {}).values()

@@ -1,6 +1,6 @@
-"""``python -m tools.plan --config RUN.yaml --cluster FILE [section.field=value ...]``.
+"""Plan of a run: ``python -m tools.plan --config RUN.yaml --cluster FILE [section.field=value ...]``.
 
-Exit status 1 if the run does not fit into the GPUs' memory.
+The exit status is 1 if the run does not fit into the GPUs' memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tools.plan.speed import read_measured, residues_of, speed
 from workloads.run_file import load_config, xla_violations
 
 DOES_NOT_FIT = 1
-"""Exit status; 2 is that of wrong usage."""
+"""Exit status; 2 is for wrong usage."""
 GIB_PER_TIB = 1024
 
 

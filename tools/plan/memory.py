@@ -1,22 +1,25 @@
-"""Memory of a device at the peak of a step, counted from what this trainer keeps.
+"""Memory of a device at the peak of a step, counted from the tensors that this trainer keeps.
 
-Bytes in T tokens of a pack, C hidden size, H heads, L layers; s is the size of a number of the arithmetic, 2
-for bf16. What autograd keeps of a layer, tensor by tensor (``workloads/esm2/model.py``):
+Bytes for T tokens per pack, C hidden size, H heads and L layers; s is the size of a number in the arithmetic,
+2 for bf16. Autograd keeps these tensors per layer (``workloads/esm2/model.py``):
 
-* 4 TC  its input, which is the residual stream in fp32, for the layer norm
-* s TC  the normed input, for the products of queries, keys and values
-* 6s TC queries, keys and values (the storage that the values are a view of), rotated queries and keys, and
-  the attention's output, for flash attention; and 4 TH of its log-sums
-* 4 TC  the residual stream again, for the second layer norm, and s TC its output
-* 8s TC input and output of the GELU
+* 4 TC: the input, which is the residual stream in fp32, for the layer norm
+* s TC: the normed input, for the products of queries, keys and values
+* 6s TC: for flash attention, queries, keys and values (the storage behind the view of the values), rotated
+  queries and keys, and the attention's output; in addition 4 TH for its log-sums
+* 4 TC: the residual stream again, for the second layer norm, and s TC for its output
+* 8s TC: input and output of the GELU
 
-On a CPU attention keeps 5s TC and the probabilities. On NeuronCores (``workloads/esm2/window_attention.py``)
-it keeps 8s TC, since keys and values stand there with their neighbours, and the probabilities over three
-times the longest protein, in fp32 and in s: what PyTorch would keep, of which the compiler may leave out
-some. The last layer's feed-forward block and the head see the predicted tokens alone. When its backward pass
-begins, what that adds is no more than what of the last layer is not kept, so the peak is that of L whole
-layers. With activation checkpointing a layer keeps its input, and one layer at a time is there as a whole.
-torch.compile keeps at most as much.
+Other devices and settings:
+
+* On a CPU, attention keeps 5s TC and the probabilities.
+* On NeuronCores (``workloads/esm2/window_attention.py``) attention keeps 8s TC, because keys and values are
+  stored with their neighbors. It also keeps the probabilities over three times the longest protein, in fp32
+  and in s. The compiler may keep less than PyTorch would.
+* The last layer's feed-forward block and the head process only the predicted tokens. At the start of the
+  backward pass they add no more than the last layer saves, so the peak is that of L whole layers.
+* With activation checkpointing a layer keeps only its input, and one layer at a time is kept as a whole.
+* torch.compile keeps at most as much.
 """
 
 from __future__ import annotations
@@ -31,27 +34,27 @@ from workloads.training.config import LoraConfig
 
 FP32 = 4
 ADAM_STATE = 2 * FP32
-"""Two moments."""
+"""Bytes of AdamW's two moments per parameter."""
 MUON_STATE = FP32
-"""A momentum, of the layers' matrices alone."""
+"""Bytes of Muon's momentum per parameter, for the layers' matrices only."""
 NF4 = 0.516
-"""Bytes of a parameter: 4 bits, and a scale of 8 bits for every 64 of them, itself scaled by 256."""
+"""Bytes per parameter: 4 bits, and a scale of 8 bits per 64 parameters, which is itself scaled per 256."""
 USABLE = 0.92
-"""Of a GPU's memory for the allocator. The CUDA context, NCCL's buffers and what lies unusable between blocks
-take the rest: an allowance, not a measurement."""
+"""Share of a GPU's memory for the allocator. The rest is for the CUDA context, NCCL's buffers and
+fragmentation. This is an allowance, not a measurement."""
 
 Attention = Literal["flash", "segments", "window"]
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one device."""
+    """Memory of one device in bytes."""
 
     parameters: float
     gradients: float
     optimizer: float
     weights_in_use: float
-    """Copies of weights in the type of the arithmetic, and gathered ones with FSDP."""
+    """Copies of weights in the type of the arithmetic, and with FSDP also gathered weights."""
     activations: float
 
     @property
@@ -61,27 +64,27 @@ class Memory:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a run lies on devices."""
+    """Layout of a run on devices."""
 
     config: RunFile
     shape: ModelShape
     parameters: Parameters
     world_size: int
     number_bytes: int = 2
-    """s: bf16, or 4 for fp32."""
+    """Size s of a number: 2 for bf16, 4 for fp32."""
     attention: Attention = "flash"
     attended_pairs: float = 0.0
     """Sum of squared lengths of a pack's proteins, for the probabilities of attention by segments."""
 
     @property
     def shards(self) -> int:
-        """Devices that share a copy of the model."""
+        """Number of devices that share one copy of the model."""
         parallel = self.config.parallel
         return (parallel.shard_size or self.world_size) if parallel.mode == "fsdp" else 1
 
 
 def memory(layout: Layout) -> Memory:
-    """At the peak of a step; gradients are there from the first micro-batch on."""
+    """Return the memory at the peak of a step; gradients exist from the first micro-batch on."""
     parameters, shards = layout.parameters, layout.shards
     lora = layout.config.lora if layout.config.task else None
     frozen_bytes = NF4 if lora and lora.quantize == "nf4" else layout.number_bytes
@@ -106,14 +109,14 @@ def _optimizer_bytes(layout: Layout) -> float:
 
 
 def _weights_in_use(layout: Layout, lora: LoraConfig | None) -> float:
-    """Copies that a backward pass needs, and what FSDP gathers for the layer at hand and the next."""
+    """Return the bytes of the copies for a backward pass, and of FSDP's gathered current and next layer."""
     shape, size = layout.shape, layout.number_bytes
     checkpointing = layout.config.train.activation_checkpointing
     matrices, joined = shape.layer_matrices, 3 * shape.hidden**2  # queries, keys and values in one product
-    # A matrix' gradient comes in the type of the arithmetic, and in fp32.
+    # A matrix has a gradient in the type of the arithmetic, and one in fp32.
     newest_gradient = 4 * shape.hidden**2 * (size + FP32)
     if lora is not None:
-        whole = 4 * shape.hidden**2 * size  # a frozen matrix with its adapter added, or out of 4 bits
+        whole = 4 * shape.hidden**2 * size  # a frozen matrix with its adapter, or unpacked from 4 bits
         return 2 * whole
     if layout.config.parallel.mode == "fsdp":
         gathered = 2 * matrices * size + (shape.embedding + shape.language_head) * size
@@ -123,7 +126,7 @@ def _weights_in_use(layout: Layout, lora: LoraConfig | None) -> float:
     of_a_layer = (joined if size == FP32 else matrices) * size
     if not checkpointing:
         return of_a_layer * shape.layers + newest_gradient
-    # Autocast keeps the casts of a forward pass until its end, all but the joined ones.
+    # Autocast keeps all casts of a forward pass until its end, except the joined matrices.
     in_forward = 0 if size == FP32 else (matrices - joined) * size * shape.layers
     return max(in_forward, of_a_layer + newest_gradient)
 
@@ -140,10 +143,10 @@ def _activations(layout: Layout, lora: LoraConfig | None) -> float:
 
 
 def head_bytes(layout: Layout) -> float:
-    """What the language model's head keeps, for the predicted tokens: two normed inputs in fp32, and in s the
-    inputs of two products and of a GELU; probabilities over the vocabulary are next to nothing.
+    """Return the bytes that the language model's head keeps for the predicted tokens.
 
-    It is gone before the layers' backward passes begin.
+    They are two normed inputs in fp32, and in s the inputs of two products and of a GELU. Probabilities over
+    the vocabulary are negligible. The memory is released before the layers' backward passes begin.
     """
     if layout.config.task is not None:
         return 0.0
@@ -152,7 +155,7 @@ def head_bytes(layout: Layout) -> float:
 
 
 def layer_numbers(size: int, attention: Attention, lora: LoraConfig | None = None) -> int:
-    """Bytes that a layer keeps for each of T x C numbers."""
+    """Return the bytes that a layer keeps for each of T x C numbers."""
     around_attention = {"flash": 6, "segments": 4, "window": 7}[attention]
     if lora is None:
         context = 0 if attention == "flash" else 1
@@ -166,7 +169,7 @@ def layer_numbers(size: int, attention: Attention, lora: LoraConfig | None = Non
 
 
 def window_keys(config: RunFile) -> int:
-    """How many a token's query meets in ``workloads/esm2/window_attention.py``."""
+    """Return the number of keys per query in ``workloads/esm2/window_attention.py``."""
     return min(config.train.tokens_per_pack, 3 * (config.model.max_residues + 2))
 
 

@@ -1,7 +1,7 @@
-"""How many parameters a run has, and how many of them it trains.
+"""Number of a run's parameters, and of those that it trains.
 
-Counted from the modules of transformers' ESM: a layer has four matrices of hidden x hidden and two of hidden
-x 4 hidden, with biases and two layer norms.
+The counts follow the modules of transformers' ESM. A layer has four matrices of hidden x hidden and two of
+hidden x 4 hidden, with biases and two layer norms.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class ModelShape:
 
     @property
     def layer_matrices(self) -> int:
-        """Elements of the matrices of a layer."""
+        """Number of elements in a layer's matrices."""
         return 12 * self.hidden**2
 
     @property
     def layer_parameters(self) -> int:
-        """Matrices, 9 hidden of their biases, and 4 hidden of two layer norms."""
+        """Number of parameters per layer: matrices, 9 hidden for biases, and 4 hidden for two layer norms."""
         return self.layer_matrices + 13 * self.hidden
 
     @property
@@ -41,12 +41,12 @@ class ModelShape:
 
     @property
     def language_head(self) -> int:
-        """Dense, layer norm and bias; the decoder's matrix is the embedding."""
+        """Parameters of the dense layer, layer norm and bias; the decoder's matrix is the embedding."""
         return self.hidden**2 + 3 * self.hidden + VOCAB_SIZE
 
     @property
     def contact_head(self) -> int:
-        """Part of every ESM-2, never trained here."""
+        """Parameters of the contact head, which every ESM-2 has and which is never trained here."""
         return self.layers * self.heads + 1
 
 
@@ -54,9 +54,9 @@ class ModelShape:
 class Parameters:
     trained: int
     frozen: int
-    """Kept in fp32 without gradients."""
+    """Parameters in fp32 without gradients."""
     frozen_matrices: int
-    """Of the layers, kept in the type of the arithmetic or in 4 bits: LoRA's."""
+    """Parameters of the layers that LoRA freezes, in the type of the arithmetic or in 4 bits."""
 
     @property
     def total(self) -> int:
@@ -64,11 +64,13 @@ class Parameters:
 
 
 def shape_of(config: RunFile) -> ModelShape:
-    """From ``model.size``, or from what ``model.init_from`` names: a folder here, or one of Meta's models, by
-    its hub id or in the name of a folder that is to be.
+    """Return the shape from ``model.size`` or ``model.init_from``.
+
+    ``init_from`` may be an existing folder, the hub id of one of Meta's models, or a future folder whose name
+    contains such an id.
 
     Raises:
-        ValueError: if that cannot be told without asking the hub.
+        ValueError: if the shape is unknown without a request to the hub.
     """
     if config.chat is not None:
         raise ValueError(
@@ -91,12 +93,12 @@ def shape_of(config: RunFile) -> ModelShape:
 
 
 def parameters_of(config: RunFile, shape: ModelShape) -> Parameters:
-    """Of pre-training, of fine-tuning as a whole, or with adapters."""
+    """Count the parameters of pre-training, full fine-tuning, or fine-tuning with adapters."""
     hidden, layers = shape.hidden, shape.layers
-    encoder = shape.embedding + layers * shape.layer_parameters + 2 * hidden  # the last layer norm
+    encoder = shape.embedding + layers * shape.layer_parameters + 2 * hidden  # last layer norm
     if config.task is None:
         return Parameters(encoder + shape.language_head, shape.contact_head, 0)
-    head = hidden**2 + hidden  # of a classifier; its outputs are a few rows
+    head = hidden**2 + hidden  # a classifier's dense layer; its outputs are a few rows
     if config.lora is None:
         return Parameters(encoder + head, shape.contact_head, 0)
     matrices = layers * (shape.layer_matrices + 9 * hidden)  # biases are cast with them
@@ -105,6 +107,6 @@ def parameters_of(config: RunFile, shape: ModelShape) -> Parameters:
 
 
 def _adapter_parameters(lora: LoraConfig, hidden: int) -> int:
-    """Of a layer: rank x (inputs + outputs) for each target."""
+    """Return the parameters of a layer's adapters: rank x (inputs + outputs) for each target."""
     wide = {"intermediate", "output"}
     return sum(lora.rank * (5 if target in wide else 2) * hidden for target in lora.targets)

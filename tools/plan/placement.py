@@ -1,4 +1,4 @@
-"""Where a run goes: one group of a cluster, or some of its nodes."""
+"""Placement of a run: one group of a cluster, or some of its nodes."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class Place:
 
     @property
     def most_nodes(self) -> int:
-        """That there are, or that Karpenter may have."""
+        """Number of existing nodes, or of nodes that Karpenter may add."""
         grown = self.group.max_instances if isinstance(self.group, EksInstanceGroup) else None
         return max(self.group.num_instances, grown or 0)
 
     @property
     def gpu(self) -> str:
-        """The accelerator, by the name that ``PEAKS`` has."""
-        assert self.hardware.accelerator is not None  # else it is no place
+        """Accelerator, by its name in ``PEAKS``."""
+        assert self.hardware.accelerator is not None  # ``find_place`` skips groups without accelerators
         return self.hardware.accelerator
 
     @property
     def device(self) -> str:
-        """What a process has one of, for people."""
+        """Device of one process, as text for people."""
         return f"{self.gpu} NeuronCore" if self.hardware.is_neuron else self.gpu
 
     @property
@@ -41,17 +41,17 @@ class Place:
 
     @property
     def world_size(self) -> int:
-        """Processes: GPUs, or NeuronCores."""
+        """Number of processes, which is the number of GPUs or NeuronCores."""
         return self.num_nodes * self.hardware.num_accelerators * self.hardware.processes_per_accelerator
 
 
 def find_place(cluster: AnyCluster, group: str | None, num_nodes: int | None) -> Place:
-    """The group asked for, or the one with the most GPUs, on all its nodes unless told otherwise.
+    """Return the given group, or the one with the most GPUs, with all its nodes or the given number.
 
-    A group without nodes, as Karpenter's are at first, is taken for as large as it may become.
+    A group without nodes, which Karpenter's are at first, counts with its largest size.
 
     Raises:
-        ValueError: if there is no such group, no GPUs in it, or fewer nodes than asked for.
+        ValueError: if the group does not exist, has no GPUs, or has fewer nodes than requested.
     """
     places = [
         Place(candidate, instance_type(candidate.instance_type), candidate.num_instances)

@@ -1,6 +1,6 @@
 """Report of a plan, with changes for a run that does not fit.
 
-CO2 follows from the grid of the region (location-based), whatever power AWS buys for it.
+CO2 is computed from the region's grid (location-based), independent of the power that AWS buys.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from tools.plan.speed import Speed, residues_of
 from workloads.run_file import RunFile
 
 BOARD_WATTS = {"A10G": 300, "L4": 72, "L40S": 350, "A100": 400, "H100": 700, "H200": 700, "B200": 1000}
-"""Of a GPU at full load: NVIDIA's data sheets."""
+"""Power of a GPU at full load, from NVIDIA's data sheets."""
 HOST_FACTOR = 10.2 / (8 * 0.7)
-"""Node over its GPUs: a DGX H100 draws at most 10.2 kW (NVIDIA's data sheet)."""
+"""Power of a node divided by that of its GPUs; a DGX H100 draws at most 10.2 kW (NVIDIA's data sheet)."""
 POWER_USAGE_EFFECTIVENESS = 1.135
-"""Of AWS's data centres, as the Cloud Carbon Footprint project takes it (package @cloud-carbon-footprint/aws
-0.15.0)."""
+"""Power usage effectiveness of AWS's data centers in the Cloud Carbon Footprint project (package
+@cloud-carbon-footprint/aws 0.15.0)."""
 GRID_FILE = Path(__file__).with_name("grid_carbon.csv")
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 SECONDS_PER_HOUR = 3600
-HOURS_PER_DAY = 24
+TIME_UNITS = (("days", 24), ("hours", 1), ("minutes", 1 / 60), ("seconds", 1 / SECONDS_PER_HOUR))
+"""Units of a run's time, with their length in hours; the report uses the largest that fits twice."""
 Changes = dict[str, Any]
 """Values of the run file's settings, by ``section.field``."""
 
@@ -42,32 +43,32 @@ def usable_bytes(place: Place) -> float:
 
 def memory_lines(layout: Layout, found: Memory, place: Place, changes: list[str]) -> list[str]:
     parts = {**dataclasses.asdict(found), "together": found.total}
-    rows = [(name.replace("_", " "), f"{value / GIB:.1f}") for name, value in parts.items()]
+    rows = [(name.replace("_", " "), _size(value)) for name, value in parts.items()]
     usable, size = usable_bytes(place), place.device_memory_gib
     others = "Neuron's runtime" if place.hardware.is_neuron else "CUDA and NCCL"
-    verdict = f"of {usable / GIB:.1f} usable ({size} GiB {place.device}, {1 - USABLE:.0%} left to {others})"
-    lines = [format_table((f"memory of a {_kind(place)}", "GiB"), rows)]
+    verdict = f"of {_size(usable)} usable ({size} GiB {place.device}, {1 - USABLE:.0%} left to {others})"
+    lines = [format_table((f"memory of a {_kind(place)}", "size"), rows)]
     if place.hardware.is_neuron:
         lines.append(
             "Activations are what PyTorch would keep; what neuronx-cc makes of them is not known: nothing was"
             " measured on Trainium."
         )
     if found.total <= usable:
-        lines.append(f"fits: {found.total / GIB:.1f} {verdict}")
+        lines.append(f"fits: {_size(found.total)} {verdict}")
         kept = memory(_changed(layout, {"train.activation_checkpointing": False})).total
         if layout.config.train.activation_checkpointing and kept <= usable:
             lines.append(
-                f"With {kept / GIB:.1f} GiB it may fit without computing layers again too, in a quarter less"
+                f"With {_size(kept)} it may fit without computing layers again too, in a quarter less"
                 " time: ARGS=train.activation_checkpointing=false"
             )
         return lines
-    lines.append(f"DOES NOT FIT: {found.total / GIB:.1f} {verdict}")
+    lines.append(f"DOES NOT FIT: {_size(found.total)} {verdict}")
     if changes:
         return [*lines, "It fits with one of these:", *(f'  ARGS="{change}"' for change in changes)]
-    states = (found.parameters + found.gradients + found.optimizer) / GIB
+    states = found.parameters + found.gradients + found.optimizer
     return [
         *lines,
-        f"Smaller packs, recomputed activations and sharding do not help: {states:.1f} GiB are states of the"
+        f"Smaller packs, recomputed activations and sharding do not help: {_size(states)} are states of the"
         " model. Take more nodes with parallel.mode=fsdp, GPUs with more memory, or a smaller model.",
     ]
 
@@ -76,10 +77,10 @@ def speed_lines(layout: Layout, found: Speed, place: Place) -> list[str]:
     residues = residues_of(layout.config)
     low, high = found.residues_per_second_low, found.residues_per_second_high
     train = layout.config.train
-    rate, kind = _span(low, high, "{:,.0f}"), _kind(place)
+    kind = _kind(place)
     lines = [
-        f"model FLOPs utilisation {_span(found.mfu_low, found.mfu_high, '{:.3g} %', 100)}: {found.source}",
-        f"{rate} residues/s, {_span(low / layout.world_size, high / layout.world_size, '{:,.0f}')} a {kind};"
+        f"model FLOPs utilisation {_span(100 * found.mfu_low, 100 * found.mfu_high, ' %')}: {found.source}",
+        f"{_span(low, high)} residues/s, {_span(low / layout.world_size, high / layout.world_size)} a {kind};"
         f" {residues:.3g} residues in {train.max_steps:,} steps of {train.tokens_per_step:,} tokens",
     ]
     if found.busy < 1:
@@ -94,12 +95,14 @@ def speed_lines(layout: Layout, found: Speed, place: Place) -> list[str]:
 def checkpoint_lines(layout: Layout, found: Checkpoints, seconds_per_step: float) -> list[str]:
     steps = max(1, int(_rounded(found.interval_seconds / seconds_per_step, 2)))
     hours = found.mean_seconds_between_failures / SECONDS_PER_HOUR
-    size = checkpoint_bytes(layout.parameters) / 1e9
+    size = checkpoint_bytes(layout.parameters)
+    size_text = f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
+    lost = f"{found.lost_share:.1%}" if found.lost_share >= 0.001 else "less than 0.1%"
     return [
-        f"checkpoints of {size:.3g} GB: training waits {found.stall_seconds:.2g} s, Lustre writes"
+        f"checkpoints of {size_text}: training waits {found.stall_seconds:.2g} s, Lustre writes"
         f" {found.write_seconds:.2g} s; a failure is expected every {hours:,.0f} h",
         f"save every {found.interval_seconds / 60:.0f} min (Daly 2006): ARGS=train.save_every_steps={steps}"
-        f" (now {layout.config.train.save_every_steps}); {found.lost_share:.1%} of the time goes to saving"
+        f" (now {layout.config.train.save_every_steps}); {lost} of the time goes to saving"
         " and to what failures undo",
     ]
 
@@ -107,48 +110,65 @@ def checkpoint_lines(layout: Layout, found: Checkpoints, seconds_per_step: float
 def time_and_money(
     cluster: AnyCluster, place: Place, hours_low: float, hours_high: float, *, co2: bool
 ) -> list[str]:
-    """``hours_low`` of the faster speed."""
+    """Return lines about time, cost and emissions; ``hours_low`` belongs to the higher speed."""
     prices = load_prices(cluster.region)
     bill = make_bill(cluster_items(cluster, Usage()), prices)
     hourly = hourly_usd(bill.monthly_usd)
     nodes = prices.find(f"hyperpod.{place.group.instance_type}")
-    if hours_high < 2 * HOURS_PER_DAY:
-        time = f"{_span(hours_low, hours_high, '{:.1f}')} hours"
-    else:
-        time = f"{_span(hours_low / HOURS_PER_DAY, hours_high / HOURS_PER_DAY, '{:,.1f}')} days"
+    unit, hours = next(pair for pair in TIME_UNITS if hours_high >= 2 * pair[1] or pair == TIME_UNITS[-1])
     lines = [
-        f"{time} on {place.num_nodes} * {place.group.instance_type} ({place.world_size} {_kind(place)}s)"
+        f"{_span(hours_low / hours, hours_high / hours)} {unit} on {place.num_nodes} *"
+        f" {place.group.instance_type} ({place.world_size} {_kind(place)}s)"
     ]
     if nodes:
         usd = nodes.usd * place.num_nodes
-        # Nodes that Karpenter adds are not in the bill.
+        # The bill does not include nodes that Karpenter adds.
         hourly += nodes.usd * max(0, place.num_nodes - place.group.num_instances)
-        whole = _span(hourly * hours_low, hourly * hours_high, "{:,.0f}")
+        whole = _money(hourly * hours_low, hourly * hours_high)
         lines.append(
-            f"{_span(usd * hours_low, usd * hours_high, '{:,.0f}')} USD for these nodes on demand,"
-            f" {whole} USD for the whole cluster in that time (make cost says whose prices these are)"
+            f"{_money(usd * hours_low, usd * hours_high)} for these nodes on demand,"
+            f" {whole} for the whole cluster in that time (make cost says whose prices these are)"
         )
     else:
         lines.append(f"no price is known of {place.group.instance_type}: make prices REGION={cluster.region}")
     if co2:
         low, high = (energy_kwh(place.gpu, place.world_size, hours) for hours in (hours_low, hours_high))
-        mass = _span(low, high, "{:.3g}", grid_grams_per_kwh(cluster.region) / 1e6)
-        energy = _span(low, high, "{:,.0f}")
+        kg_per_kwh = grid_grams_per_kwh(cluster.region) / 1000
+        unit, kg = ("t", 1000) if high * kg_per_kwh >= 1000 else ("kg", 1)
+        mass = _span(low * kg_per_kwh / kg, high * kg_per_kwh / kg)
         lines.append(
-            f"{mass} t CO2e by the grid of {cluster.region} for {energy} kWh (at full load; docs/cost.md)"
+            f"{mass} {unit} CO2e by the grid of {cluster.region} for {_span(low, high)} kWh (at full load;"
+            " docs/cost.md)"
         )
     return lines
 
 
 def _kind(place: Place) -> str:
-    """What a process has one of."""
+    """Return the kind of device of one process."""
     return "NeuronCore" if place.hardware.is_neuron else "GPU"
 
 
-def _span(low: float, high: float, form: str, factor: float = 1.0) -> str:
-    """Both ends to three digits, or one if they look the same."""
-    first, second = (form.format(_rounded(factor * value, 3)) for value in (low, high))
+def _span(low: float, high: float, unit: str = "") -> str:
+    """Return both ends of a range with three digits, or one value if they look the same."""
+    first, second = (
+        f"{value:,.0f}{unit}" if value >= 100 else f"{value:g}{unit}"
+        for value in (_rounded(low, 3), _rounded(high, 3))
+    )
     return first if first == second else f"{first} to {second}"
+
+
+def _size(num_bytes: float) -> str:
+    return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB else f"{_rounded(num_bytes / MIB, 2):g} MiB"
+
+
+def _money(low_usd: float, high_usd: float) -> str:
+    if high_usd < 0.001:
+        return "less than 0.1 cents"
+    return (
+        f"{_span(low_usd, high_usd)} USD"
+        if high_usd >= 1
+        else f"{_span(100 * low_usd, 100 * high_usd)} cents"
+    )
 
 
 def _rounded(value: float, digits: int) -> float:
@@ -156,7 +176,7 @@ def _rounded(value: float, digits: int) -> float:
 
 
 def grid_grams_per_kwh(region: str) -> float:
-    """Grams of CO2 equivalents of a kilowatt hour.
+    """Return the grams of CO2 equivalents per kilowatt hour.
 
     Raises:
         ValueError: for a region without a figure.
@@ -171,7 +191,7 @@ def grid_grams_per_kwh(region: str) -> float:
 
 
 def energy_kwh(gpu: str, world_size: int, hours: float) -> float:
-    """Of the nodes at full load, cooling included.
+    """Return the energy of the nodes at full load, including cooling.
 
     Raises:
         ValueError: for an accelerator whose power is not published.
@@ -182,11 +202,11 @@ def energy_kwh(gpu: str, world_size: int, hours: float) -> float:
 
 
 def remedies(layout: Layout, usable_bytes: float) -> list[str]:
-    """Changes as ARGS of make with which the run fits, the least of each kind; empty if none does."""
+    """Return the smallest changes of each kind, as ARGS of make, with which the run fits, if any."""
     found: list[Changes] = []
     for setting in _settings(layout):
         if any(changes.items() <= setting.items() for changes in found):
-            continue  # less is enough
+            continue  # a smaller change is enough
         packs: list[Changes] = [{"train.tokens_per_pack": size} for size in _smaller_packs(layout.config)]
         for pack in ({}, *packs):
             if memory(_changed(layout, setting | pack)).total <= usable_bytes:
@@ -205,12 +225,12 @@ def _changed(layout: Layout, changes: Changes) -> Layout:
 
 
 def _settings(layout: Layout) -> list[Changes]:
-    """What can be switched on beside smaller packs, nothing first."""
+    """Return settings that can be combined with smaller packs; the first is empty."""
     config = layout.config
     settings: list[Changes] = [{}]
     if not config.train.activation_checkpointing:
         settings.append({"train.activation_checkpointing": True})
-    # Adapters leave little to shard, and NeuronCores have copies alone.
+    # Adapters leave little to shard, and NeuronCores support only full copies of the model.
     can_shard = layout.world_size > 1 and config.lora is None and layout.attention != "window"
     if config.parallel.mode == "ddp" and can_shard:
         settings += [{**setting, "parallel.mode": "fsdp"} for setting in settings]
@@ -218,7 +238,7 @@ def _settings(layout: Layout) -> list[Changes]:
 
 
 def _smaller_packs(config: RunFile) -> list[int]:
-    """Halves, quarters, ... that still hold the longest protein; steps stay as large as they are."""
+    """Return halves, quarters, ... of the pack that hold the longest protein; steps keep their size."""
     least, sizes = config.model.max_residues + 2, []
     tokens = config.train.tokens_per_pack
     while tokens % 2 == 0 and tokens // 2 >= least:

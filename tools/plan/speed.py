@@ -1,8 +1,8 @@
-"""Residues a second, and how long a run takes.
+"""Residues per second, from which the time of a run follows.
 
-FLOPs are 6 per parameter and token and 12 L C per pair of attended positions, as this repository counts them.
-None of the published shares of a GPU's peak (MFU) is a measurement of this code: a run's own results go
-before them (``--measured``).
+This repository counts 6 FLOPs per parameter and token, and 12 L C per pair of attended positions. The
+published shares of a GPU's peak (MFU) were not measured with this code, so a run's own results take
+precedence (``--measured``).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from workloads.esm2.shapes import SHAPES
 from workloads.run_file import RunFile
 from workloads.training.peak_rates import NEURON_CORE_BF16_FLOPS, PEAK_BF16_FLOPS
 
-NEMO = "BioNeMo 2's documentation, chart of pre-training throughput"
+NEMO = "published: BioNeMo 2's documentation, chart of pre-training throughput"
 MEAN_LENGTH = 414.0
-"""Positions that a residue attends to, on average over residues: the sum of squared lengths over that of
-lengths, for lengths like UniRef50's (log-normal, median 200, sigma 0.75) cropped to 1,022 residues."""
+"""Mean number of positions that a residue attends to: the sum of squared lengths divided by the sum of
+lengths. Lengths are like UniRef50's (log-normal, median 200, sigma 0.75), cropped to 1,022 residues."""
 FILL = 0.99
-"""Residues of a pack's places; the rest is CLS, EOS and padding. As measured (README)."""
+"""Share of residues in a pack, as measured (README); the rest is CLS, EOS and padding."""
 PEAKS = PEAK_BF16_FLOPS | NEURON_CORE_BF16_FLOPS
-"""FLOP/s of what a process has: a GPU, or a logical NeuronCore by the name of its accelerator."""
+"""FLOP/s of the device of one process: a GPU, or a logical NeuronCore under its accelerator's name."""
 
 RECOMPUTED = 0.75
-"""Of a rate without, if layers are computed again in the backward pass: 8 FLOPs per parameter and token in
-place of 6, of which a share of the peak counts 6. Nobody says of a published rate which it is."""
+"""Factor of the rate if layers are recomputed in the backward pass, with 8 FLOPs per parameter and token
+instead of 6. MFU counts 6 in both cases. Sources of published rates do not state which one they measured."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,17 @@ class Speed:
     mfu_high: float
     source: str
     residues_per_second_low: float
-    """Of all GPUs together."""
+    """Rate of all GPUs together."""
     residues_per_second_high: float
     busy: float
-    """Share of GPUs with a pack in an average round of a step."""
+    """Mean share of GPUs that have a pack in a round of a step."""
 
 
 def read_measured(path: Path) -> tuple[str, float]:
-    """The accelerator of a finished run and its MFU, from ``results.json``.
+    """Return the accelerator and the MFU of a finished run from its ``results.json``.
 
     Raises:
-        ValueError: if it is not one, or the run was on a device whose peak is not known, as a CPU.
+        ValueError: if the file is not one, or the run was on a device without a known peak, such as a CPU.
     """
     try:
         results = json.loads(path.read_text())
@@ -66,7 +66,7 @@ def read_measured(path: Path) -> tuple[str, float]:
 
 
 def flops_per_residue(layout: Layout) -> float:
-    """As the trainer counts them: 4 for a frozen parameter, whose gradient falls away."""
+    """Return the FLOPs as the trainer counts them: 4 for a frozen parameter, which has no gradient."""
     config, shape, parameters = layout.config, layout.shape, layout.parameters
     counted_out = shape.embedding + shape.contact_head
     frozen = parameters.frozen + parameters.frozen_matrices
@@ -81,10 +81,10 @@ def flops_per_residue(layout: Layout) -> float:
 def speed(
     layout: Layout, *, gpu: str, mfu: float | None = None, measured: tuple[str, float] | None = None
 ) -> Speed:
-    """With a share of the peak that is given, else measured (``read_measured``), else published.
+    """Return the speed at the given MFU, else the measured one (``read_measured``), else the published one.
 
     Raises:
-        ValueError: if the GPU's peak is not known, or what was measured was on another GPU.
+        ValueError: if the GPU's peak is unknown, or the measurement is from another GPU.
     """
     if gpu not in PEAKS:
         raise ValueError(
@@ -102,14 +102,14 @@ def speed(
         low = high = measured[1]
         source = f"measured on {gpu} by the run of --measured"
     else:
-        found = published_mfu(gpu, size)
+        found = PUBLISHED.get((gpu, size or ""), ASSUMED_SMALL if size in SMALL else ASSUMED)
         low, high = found.low, found.high
-        source = found.source if found.is_assumed else f"published: {found.source}"
+        source = found.source
         if config.train.activation_checkpointing:
             low, high = RECOMPUTED * low, RECOMPUTED * high
             source += "; a quarter less, as layers are computed again"
         if layout.attention == "window":
-            # Keys of other proteins are computed with, and are no work that a share of the peak counts.
+            # Attention also computes keys of other proteins, which MFU does not count.
             spare = window_keys(config) - min(MEAN_LENGTH, config.model.max_residues + 2)
             share = counted / (counted + 12 * shape.layers * shape.hidden * max(0.0, spare))
             low, high = share * low, share * high
@@ -123,7 +123,7 @@ def speed(
 
 
 def residues_of(config: RunFile) -> float:
-    """Of the whole run."""
+    """Return the residues of the whole run."""
     return config.train.max_steps * config.train.tokens_per_step * FILL
 
 
@@ -132,11 +132,11 @@ class Published:
     low: float
     high: float
     source: str
-    is_assumed: bool = False
+    """Source of the share; begins with "published" or "assumed"."""
 
 
 PUBLISHED: dict[tuple[str, str], Published] = {
-    # (GPU, size). Low is plain PyTorch, high is Megatron or Transformer Engine, on the same GPUs.
+    # The key is (GPU, size). Low is plain PyTorch, high is Megatron or Transformer Engine, on the same GPUs.
     ("A100", "650M"): Published(0.35, 0.59, f"{NEMO}: PyTorch 24,500 and BioNeMo 42,900 tokens/s"),
     ("A100", "3B"): Published(0.34, 0.61, f"{NEMO}: PyTorch 6,200 and BioNeMo 11,000 tokens/s"),
     ("A100", "15B"): Published(0.33, 0.56, f"{NEMO}: PyTorch 1,150 and BioNeMo 1,930 tokens/s"),
@@ -146,19 +146,20 @@ PUBLISHED: dict[tuple[str, str], Published] = {
     ("H200", "15B"): Published(
         0.15,
         0.55,
-        "bionemo-recipes esm2_native_te: FSDP2 with FlashAttention 1,630, with packing 5,950 tokens/s",
+        "published: bionemo-recipes esm2_native_te: FSDP2 with FlashAttention 1,630, with packing 5,950"
+        " tokens/s",
     ),
     ("A10G", "8M"): Published(
         0.037,
         0.037,
-        "AWS's guidance for ESM-2 on HyperPod: 2.3e15 FLOPs in 439 s on two A10G, half of it padding",
+        "published: AWS's guidance for ESM-2 on HyperPod: 2.3e15 FLOPs in 439 s on two A10G, half of it"
+        " padding",
     ),
 }
 ASSUMED = Published(
     0.20,
     0.40,
     "assumed, as nobody publishes this size on this device: between plain PyTorch and BioNeMo on H100",
-    is_assumed=True,
 )
 
 
@@ -166,11 +167,5 @@ ASSUMED_SMALL = Published(
     0.04,
     0.20,
     "assumed, as nobody publishes it: models this small wait for launches and data; AWS's guidance has 3.7 %",
-    is_assumed=True,
 )
 SMALL = ("8M", "35M")
-
-
-def published_mfu(gpu: str, size: str | None) -> Published:
-    """What is published; else what is assumed, which says so of itself."""
-    return PUBLISHED.get((gpu, size or ""), ASSUMED_SMALL if size in SMALL else ASSUMED)

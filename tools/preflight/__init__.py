@@ -1,6 +1,6 @@
-"""Live checks before money is spent. They read, and change nothing.
+"""Read-only checks of an AWS account before a deployment.
 
-``run_checks`` runs them all; each is a function of the account and the cluster that yields findings.
+``run_checks`` runs all checks. Each check is a function of the account and the cluster that yields findings.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tools.preflight.read_only_aws import PermissionMissing, ReadOnlyAws
 
 Check = Callable[[ReadOnlyAws, Cluster], Iterator[Finding]]
 OwnCheck = Callable[[ReadOnlyAws, Any], Iterator[Finding]]
-"""Of one scheduler's clusters."""
+"""Check for clusters of one scheduler."""
 
 CHECKS: dict[str, Check] = {
     "region": account.check_region,
@@ -74,7 +74,7 @@ CHECKS: dict[str, Check] = {
     "sign-in of Studio": sagemaker_services.check_sign_in,
     "trail for Studio": sagemaker_services.check_trail,
 }
-"""In the order of the report. Each runs whatever the others found."""
+"""Checks in the order of the report. Each runs independently of the others' findings."""
 
 SLURM_CHECKS: dict[str, OwnCheck] = {
     "name of the shell document": names.check_document,
@@ -98,27 +98,22 @@ def _eks_checks(planned: Planned) -> dict[str, OwnCheck]:
     }
 
 
-def checks_of(cluster: AnyCluster) -> dict[str, OwnCheck]:
-    """By title, those of every cluster first."""
-    own = _eks_checks(Planned(cluster)) if isinstance(cluster, EksCluster) else SLURM_CHECKS
-    return {**CHECKS, **own}
-
-
 def run_checks(aws: ReadOnlyAws, cluster: AnyCluster) -> Iterator[Finding]:
-    """Yield findings as they come; only missing credentials end the run early."""
+    """Yield findings as they appear; only missing or expired credentials end the run early."""
     credentials = list(account.check_credentials(aws, cluster))
     yield from credentials
     if credentials[0].level == "FAIL":
         return
-    for title, check in checks_of(cluster).items():
+    own = _eks_checks(Planned(cluster)) if isinstance(cluster, EksCluster) else SLURM_CHECKS
+    for title, check in {**CHECKS, **own}.items():
         try:
             yield from check(aws, cluster)
         except PermissionMissing as missing:
-            yield unknown(title, "", f"allow {missing.action} to who runs this, and run it again")
+            yield unknown(title, "", f"add {missing.action} to your permissions, and run it again")
         except (BotoCoreError, ClientError) as error:
             if has_expired(error):
                 yield fail(
-                    "credentials", explain(error), "sign in and run it again; nothing more was checked"
+                    "credentials", explain(error), "sign in and run it again; no further checks were made"
                 )
                 return
-            yield unknown(title, explain(error), "run it again, or look by hand")
+            yield unknown(title, explain(error), "run it again, or check it manually")

@@ -1,6 +1,6 @@
-"""``python -m tools.preflight --cluster FILE``: exit status 1 if anything would fail.
+"""Check that a cluster can be deployed: ``python -m tools.preflight --cluster FILE``.
 
-Exit status 3 if nothing that was checked would fail, but something could not be checked.
+The exit status is 1 if the deployment would fail. It is 3 if no check failed, but some could not be made.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
 
 NOT_CHECKED = 3
-"""Exit status; 2 is that of wrong usage."""
+"""Exit status; 2 is for wrong usage."""
 
 
 def main() -> int:
@@ -51,7 +51,7 @@ def _summary(findings: list[Finding]) -> str:
         return f"\n{shown}: not ready to deploy"
     if number := count["UNKNOWN"]:
         checks = "1 check" if number == 1 else f"{number} checks"
-        return f"\n{shown}: {checks} could not be made, so whether it is ready to deploy is not known"
+        return f"\n{shown}: {checks} could not be made, so it is unknown whether it is ready to deploy"
     return f"\n{shown}: ready to deploy"
 
 

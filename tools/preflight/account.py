@@ -1,4 +1,4 @@
-"""Whose credentials these are, and whether the account can take a CDK deployment in the region."""
+"""Checks of the credentials, and of the account's readiness for CDK deployments in the region."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from tools.preflight.stacks import is_deployed
 
 CDK_SETTINGS = Path(__file__).parents[2] / "cdk.json"
 QUALIFIER = "@aws-cdk/core:bootstrapQualifier"
-"""In the context of cdk.json, for accounts that were bootstrapped with another than the CDK's own."""
+"""Context key in cdk.json for accounts that were bootstrapped with another than the CDK's qualifier."""
 
 MIN_BOOTSTRAP_VERSION = 6
-"""What stacks with assets require (DefaultStackSynthesizer in aws-cdk-lib); `cdk deploy` checks the same."""
+"""Version that stacks with assets and `cdk deploy` require (DefaultStackSynthesizer in aws-cdk-lib)."""
 
 
 MOST_ROLES = {"slurm": 25, "eks": 45}
-"""Of all stacks of a cluster with everything that a file can ask for."""
+"""Roles of all stacks of a cluster that uses every option of a cluster file."""
 
 
 def check_credentials(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     try:
         caller = aws.call("sts", "get_caller_identity")
     except (BotoCoreError, ClientError) as error:
-        yield fail("credentials", explain(error), "sign in; every other check needs credentials")
+        yield fail("credentials", explain(error), "sign in; all other checks need credentials")
         return
     yield ok("credentials", f"account {caller['Account']} as {caller['Arn']}")
     if caller["Arn"].endswith(":root"):
         yield warn(
             "credentials",
             "these are the account's root credentials",
-            "use a role with the permissions in docs/deploy.md: nothing limits what root can do",
+            "use a role with the permissions in docs/deploy.md, because nothing limits root",
         )
 
 
@@ -57,13 +57,13 @@ def check_region(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 def check_bootstrap(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     qualifier = json.loads(CDK_SETTINGS.read_text())["context"].get(QUALIFIER, "hnb659fds")
     command = "make bootstrap CLUSTER=<this file>"
-    # Which `cdk bootstrap` writes.
+    # `cdk bootstrap` writes this parameter.
     found = if_present(aws.call, "ssm", "get_parameter", Name=f"/cdk-bootstrap/{qualifier}/version")
     if found is None:
         yield fail(
             "CDK bootstrap",
             f"account {aws.account} is not bootstrapped in {cluster.region} with the qualifier {qualifier}",
-            f"run `{command}` once; if it is with another qualifier, set {QUALIFIER} in cdk.json",
+            f"run `{command}` once; if the account has another qualifier, set {QUALIFIER} in cdk.json",
         )
         return
     version = int(found["Parameter"]["Value"])
@@ -76,7 +76,7 @@ def check_bootstrap(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 
 def check_roles(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """A warning, as how many there will be is known at synthesis alone."""
+    """Warn if the quota may be too low; the exact number of roles is known only after synthesis."""
     if is_deployed(aws, cluster, "hyperpod"):
         return
     summary = aws.call("iam", "get_account_summary")["SummaryMap"]
@@ -86,7 +86,7 @@ def check_roles(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         yield warn(
             "quota IAM roles",
             said,
-            "delete roles that nobody needs, or request more for 'Roles per account' in Service Quotas, AWS "
+            "delete unneeded roles, or request more for 'Roles per account' in Service Quotas, AWS "
             "Identity and Access Management (IAM), which is in us-east-1",
         )
     else:

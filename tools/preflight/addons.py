@@ -1,4 +1,4 @@
-"""EKS's add-ons: whether the region offers their versions, and these take their configurations."""
+"""Checks that the region offers the versions of EKS add-ons, and that these accept their configurations."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 
 TABLE = "config/facts/addons.py"
 NUM_SHOWN = 5
-"""Offered versions, or mistakes, in a message."""
-# EC2's names of architectures, by EKS's.
+"""Most versions or mistakes that a message lists."""
+# EKS's names of architectures, by EC2's names.
 _ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
 
 
@@ -39,7 +39,7 @@ def check_addons(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Ite
 
 
 def _offered(aws: ReadOnlyAws, cluster: EksCluster, addon: Addon) -> list[dict[str, Any]]:
-    """Versions for the cluster's Kubernetes in the region, as EKS lists them: the newest first."""
+    """Return the versions for the cluster's Kubernetes in the region, newest first as in EKS's list."""
     addons = if_present(
         aws.items,
         *("eks", "describe_addon_versions", "addons"),
@@ -55,7 +55,7 @@ def _not_offered(subject: str, cluster: EksCluster, addon: Addon, offered: list[
         return fail(
             subject,
             f"it is not offered {where}",
-            "choose another region or kubernetes.version, or leave out in the file what brings it",
+            "choose another region or kubernetes.version, or remove the section that needs the add-on",
         )
     defaults = [
         version["addonVersion"]
@@ -67,8 +67,8 @@ def _not_offered(subject: str, cluster: EksCluster, addon: Addon, offered: list[
     more = f" and {len(offered) - NUM_SHOWN} older" if len(offered) > NUM_SHOWN else ""
     return fail(
         subject,
-        f"{addon.version} is not offered {where}; there are {shown}{more}",
-        f"put one of them in {TABLE}" + (f", as EKS's default {defaults[0]}" if defaults else ""),
+        f"{addon.version} is not offered {where}; offered are {shown}{more}",
+        f"put one of them in {TABLE}" + (f", such as EKS's default {defaults[0]}" if defaults else ""),
     )
 
 
@@ -97,7 +97,7 @@ def _configuration(subject: str, aws: ReadOnlyAws, addon: Addon, found: dict[str
             "eks", "describe_addon_configuration", addonName=addon.name, addonVersion=addon.version
         )
     except ClientError as error:
-        # The version is there: what is refused is the question for a configuration, of which it has none.
+        # The version exists but has no configuration, so EKS rejects this request.
         if not (is_absent(error) or error_code(error) == "InvalidParameterException"):
             raise
         answer = {}
@@ -110,22 +110,24 @@ def _configuration(subject: str, aws: ReadOnlyAws, addon: Addon, found: dict[str
         yield unknown(subject, f"the schema of its configuration cannot be read: {reason}", command)
         return
     if not schema:
-        yield warn(subject, "EKS has no schema for its configuration", f"look what it takes: {command}")
+        yield warn(
+            subject, "EKS has no schema for its configuration", f"check the accepted values: {command}"
+        )
         return
     errors = validator(schema).iter_errors(addon.configuration or {})
     mistakes = list(islice((_mistake(error) for error in errors if not _is_later(error)), NUM_SHOWN))
     if mistakes:
         yield fail(
             subject,
-            f"it does not take the configuration that it gets: {'; '.join(mistakes)}",
-            f"mend what the construct of the add-on gives it (constructs/); its schema: {command}",
+            f"its schema rejects the configuration:  {'; '.join(mistakes)}",
+            f"correct the configuration in the add-on's construct (constructs/); its schema: {command}",
         )
     else:
-        yield ok(subject, "its schema takes the configuration that it gets")
+        yield ok(subject, "its schema accepts the configuration")
 
 
 def _is_later(error: ValidationError) -> bool:
-    """Of a text of which only a part is known."""
+    """Return whether the error concerns a string that is only partly known before deployment."""
     return isinstance(error.instance, str) and LATER in error.instance
 
 

@@ -1,6 +1,6 @@
-"""Capacity for the groups: availability zones, EC2's offers in them, and training plans.
+"""Checks of capacity for the groups: availability zones, EC2's offers in them, and training plans.
 
-Training plans are reserved capacity, which has a type, a zone, a number and dates.
+A training plan is reserved capacity with a type, a zone, a number of instances and dates.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 
 TARGET = "hyperpod-cluster"
-"""A plan is bought for HyperPod or for training jobs, and cannot be changed."""
+"""Target of a plan, which is bought for HyperPod or for training jobs and cannot be changed."""
 ENDS_SOON = timedelta(days=2)
 
 
@@ -27,7 +27,7 @@ def check_zones(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         subject = f"zone {zone_id}"
         if zone_id not in state:
             known = ", ".join(sorted(state))
-            yield fail(subject, f"not a zone of this account in {cluster.region}", f"use one of {known}")
+            yield fail(subject, f"this account has no such zone in {cluster.region}", f"use one of {known}")
         elif state[zone_id] != "available":
             yield warn(subject, f"state {state[zone_id]}", "choose another zone, or wait")
         else:
@@ -35,7 +35,7 @@ def check_zones(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 
 def check_offers(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """EC2's offers stand in for HyperPod's, which cannot be asked for."""
+    """Check EC2's offers, because no API returns HyperPod's."""
     types = sorted({group.instance_type.removeprefix("ml.") for group in cluster.instance_groups})
     offers = aws.items(
         "ec2",
@@ -57,13 +57,13 @@ def check_offers(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
             yield warn(
                 subject,
                 f"EC2 lists {group.instance_type} in {offered}, not in {zone}",
-                "trust the training plan's own zone, checked below",
+                "use the zone of the training plan, which is checked below",
             )
         else:
             yield fail(
                 subject,
-                f"{group.instance_type} is not offered in {zone}; it is in {offered}",
-                "set availability_zone_id of the group (or the network's first zone) to one that has it",
+                f"{group.instance_type} is not offered in {zone}; it is offered in {offered}",
+                "set the group's availability_zone_id (or the network's first zone) to a zone that offers it",
             )
 
 
@@ -115,7 +115,7 @@ def _status(subject: str, plan: dict[str, Any]) -> Finding:
     if status == "Scheduled":
         when = f" {start:%Y-%m-%d %H:%M} UTC" if start else " later"
         return warn(
-            subject, f"starts{when}", "its nodes come no earlier; the other resources bill from today"
+            subject, f"starts{when}", "its nodes start no earlier; the other resources bill from today"
         )
     if status == "Pending":
         return warn(
@@ -146,7 +146,7 @@ def _capacity(
         elif reserved and not zones:
             yield warn(
                 subject,
-                f"it names no zone of its {group.instance_type}; group {group.name} is in {zone}",
+                f"it has no zone for its {group.instance_type}; group {group.name} is in {zone}",
                 "make sure that the plan's zone is this one: `aws sagemaker describe-training-plan`",
             )
         elif zones and zone not in zones:
@@ -158,12 +158,14 @@ def _capacity(
     wanted, total = sum(group.num_instances for group in groups), plan.get("TotalInstanceCount", 0)
     available = plan.get("AvailableInstanceCount", total)
     if wanted > total:
-        yield fail(subject, f"{wanted} instances asked of {total}", f"set num_instances to {total} or less")
+        yield fail(
+            subject, f"{wanted} instances requested of {total}", f"set num_instances to {total} or less"
+        )
     elif wanted > available:
         yield warn(
             subject,
-            f"{wanted} instances asked for, {available} of {total} are free",
-            "fine if this cluster holds the rest; else stop what does",
+            f"{wanted} instances requested, {available} of {total} are free",
+            "continue if this cluster uses the rest; otherwise stop their user",
         )
     else:
-        yield ok(subject, f"{wanted} instances asked for, {available} of {total} are free")
+        yield ok(subject, f"{wanted} instances requested, {available} of {total} are free")

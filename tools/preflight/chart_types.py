@@ -1,6 +1,6 @@
-"""Instance types that HyperPod's chart, as it was fetched, knows of.
+"""Check that the fetched HyperPod chart supports the file's instance types.
 
-Its Neuron plugin and its health monitoring have lists of types of their own, which no value changes.
+The chart's Neuron plugin and health monitoring have their own lists of types, which no chart value changes.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 
 SUBJECT = "HyperPod's chart"
 NEURON, HEALTH = "neuron-device-plugin", "health-monitoring-agent"
-"""Begin the names of its DaemonSets."""
-NEWER = "take a newer chart (docs/charts.md), or another instance type"
+"""Prefixes of the names of the chart's DaemonSets."""
+NEWER = "use a newer chart (docs/charts.md), or another instance type"
 
 
 def check_types(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     try:
         folder = chart_folder("hyperpod")
-    except ValueError:  # of which the synthesis tells
+    except ValueError:  # the synthesis check reports it
         return
     helm = find_program("helm", CACHE)
     if helm is None:
-        yield unknown(SUBJECT, "there is no helm on the PATH", "install helm 3, and run it again")
+        yield unknown(SUBJECT, "helm is not on the PATH", "install helm 3, and run it again")
         return
     rendered = run_helm(helm, "template", "hyperpod", str(folder), values=chart_values(cluster))
     if rendered.returncode != 0:
@@ -43,7 +43,7 @@ def check_types(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     found = list(_unknown_types(cluster, daemons))
     yield from found
     if not found:
-        yield ok(SUBJECT, "knows the accelerated types of the file")
+        yield ok(SUBJECT, "supports the accelerated types of the file")
 
 
 def _unknown_types(cluster: EksCluster, daemons: list[dict[str, Any]]) -> Iterator[Finding]:
@@ -52,11 +52,13 @@ def _unknown_types(cluster: EksCluster, daemons: list[dict[str, Any]]) -> Iterat
         if hardware.accelerator is None:
             continue
         if hardware.is_neuron and not _is_on(name, NEURON, daemons):
-            yield fail(SUBJECT, f"its Neuron plugin does not know {name}: no job would get a device", NEWER)
+            yield fail(
+                SUBJECT, f"its Neuron plugin does not support {name}, so no job would get a device", NEWER
+            )
         if not _is_on(name, HEALTH, daemons):
             yield warn(
                 SUBJECT,
-                f"its health monitoring does not know {name}: faults of its accelerators are not found",
+                f"its health monitoring does not support {name}: faults of its accelerators are not detected",
                 NEWER,
             )
 
@@ -66,7 +68,7 @@ def _is_on(name: str, prefix: str, daemons: list[dict[str, Any]]) -> bool:
 
 
 def _admits(daemon_set: dict[str, Any], name: str) -> bool:
-    """Whether one of the affinity's terms has the type, or no word about types; without terms, all are in."""
+    """Return whether the affinity admits the type: by a term, or because it restricts no types."""
     affinity = daemon_set["spec"]["template"]["spec"].get("affinity", {}).get("nodeAffinity", {})
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
     terms = required.get("nodeSelectorTerms", [{}])

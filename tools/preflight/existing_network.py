@@ -1,4 +1,4 @@
-"""A VPC that is given: whether what the file says about it is so, and how its subnets reach S3 and AWS."""
+"""Checks of an existing VPC: the file's values, and its subnets' access to S3 and other AWS services."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_existing_vpc(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         if not answer[attribute[0].upper() + attribute[1:]]["Value"]:
             yield fail(
                 subject,
-                f"{attribute} is off; FSx and the interface endpoints are reached by name",
+                f"{attribute} is off; FSx and the interface endpoints need DNS names",
                 f"`aws ec2 modify-vpc-attribute --vpc-id {network.vpc_id} --{option}`",
             )
     for subnet in network.private_subnets:
@@ -70,7 +70,7 @@ def _check_subnet(
         if found[key] != told:
             yield fail(subject, f"{field} is {found[key]}, the file says {told}", f"set it to {found[key]}")
     if found.get("MapPublicIpOnLaunch"):
-        yield fail(subject, "gives its nodes public addresses", "name a private subnet")
+        yield fail(subject, "it gives its nodes public addresses", "name a private subnet")
     needed = missing_addresses(aws, cluster)[subnet.availability_zone_id]
     free = found["AvailableIpAddressCount"]
     said = f"{needed} addresses needed, {free} free"
@@ -82,7 +82,7 @@ def _check_subnet(
 
 
 def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Each subnet's route table: is it that subnet's, where does it lead, and how does S3 go."""
+    """Check that each route table belongs to its subnet, and check its default route and its path to S3."""
     network = cluster.network
     if not isinstance(network, ExistingVpc):
         return
@@ -94,7 +94,12 @@ def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         if "SubnetId" in association
     }
     main = next((i for i, table in tables.items() if any(a["Main"] for a in table["Associations"])), "none")
-    with_s3 = _tables_with_s3(aws, network)
+    with_s3 = {
+        table
+        for endpoint in _in_vpc(aws, network, "vpc_endpoints", "VpcEndpoints")
+        if endpoint["VpcEndpointType"] == "Gateway" and endpoint["ServiceName"].endswith(".s3")
+        for table in endpoint["RouteTableIds"]
+    }
     deployed = is_deployed(aws, cluster, "network")
     for subnet in network.private_subnets:
         subject = f"routes of {subnet.subnet_id}"
@@ -111,19 +116,21 @@ def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         if network.s3_gateway_endpoint and actual in with_s3 and not deployed:
             yield fail(
                 subject,
-                "a gateway endpoint for S3 is there already, and a second one is refused",
+                "a gateway endpoint for S3 exists, and AWS rejects a second one",
                 "set network.s3_gateway_endpoint to false",
             )
         elif not network.s3_gateway_endpoint and actual not in with_s3:
             lacking, action = "no gateway endpoint for S3", "set network.s3_gateway_endpoint to true"
             if way_out is None:
-                yield fail(subject, f"{lacking} and no way out: nodes cannot fetch their scripts", action)
+                yield fail(
+                    subject, f"{lacking} and no internet access: nodes cannot fetch their scripts", action
+                )
             else:
                 yield warn(subject, f"{lacking}: NAT bills every byte to and from it", action)
 
 
 def check_endpoints(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Interface endpoints: none missing without a way out, none there twice."""
+    """Check that no interface endpoint is missing in a closed VPC, and that none would exist twice."""
     network = cluster.network
     if not isinstance(network, ExistingVpc) or is_deployed(aws, cluster, "network"):
         return
@@ -138,14 +145,14 @@ def check_endpoints(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     if network.interface_endpoints and twice:
         yield fail(
             "interface endpoints",
-            f"the VPC has {', '.join(twice)} already, and two with private DNS cannot be",
-            "set network.interface_endpoints to false and add the missing ones to the VPC by hand",
+            f"the VPC already has {', '.join(twice)}, and AWS rejects a second one with private DNS",
+            "set network.interface_endpoints to false and add the missing ones to the VPC manually",
         )
     missing = [name for name in needed if whole[name] not in present]
     if not network.interface_endpoints and missing and _is_closed(aws, network):
         yield fail(
             "interface endpoints",
-            f"no way out to the internet, and none for {', '.join(missing)}",
+            f"no internet access, and no endpoints for {', '.join(missing)}",
             "set network.interface_endpoints to true, or add them to the VPC",
         )
 
@@ -153,15 +160,6 @@ def check_endpoints(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 def _in_vpc(aws: ReadOnlyAws, network: ExistingVpc, what: str, key: str) -> list[Any]:
     filters = [{"Name": "vpc-id", "Values": [network.vpc_id]}]
     return aws.items("ec2", f"describe_{what}", key, Filters=filters)
-
-
-def _tables_with_s3(aws: ReadOnlyAws, network: ExistingVpc) -> set[str]:
-    return {
-        table
-        for endpoint in _in_vpc(aws, network, "vpc_endpoints", "VpcEndpoints")
-        if endpoint["VpcEndpointType"] == "Gateway" and endpoint["ServiceName"].endswith(".s3")
-        for table in endpoint["RouteTableIds"]
-    }
 
 
 def _way_out(routes: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -178,28 +176,28 @@ def _judge_way_out(subject: str, cluster: Cluster, route: dict[str, Any] | None)
     if route is None and isinstance(cluster, EksCluster):
         return fail(
             subject,
-            "no way out to the internet, from where nodes get images of operators and plugins",
+            "no internet access, from which nodes pull images of operators and plugins",
             "name subnets whose route table leads to a NAT gateway",
         )
     is_fetching = isinstance(cluster, SlurmCluster) and cluster.node_setup.downloads == "internet"
     if route is None and is_fetching and cluster.prometheus:
         return fail(
             subject,
-            "no way out to the internet, from where nodes fetch what prometheus needs",
+            "no internet access, from which nodes fetch the software for prometheus",
             "set node_setup.downloads to artifact_bucket, or prometheus to false",
         )
     if route is None:
         return warn(
             subject,
-            "no way out to the internet",
-            "expect no pip and no public container registry on the nodes",
+            "no internet access",
+            "nodes can use neither pip nor public container registries",
         )
     if route.get("State") == "blackhole":
-        return fail(
-            subject, "the default route leads to something that was deleted", "repair the route table"
-        )
+        return fail(subject, "the target of the default route was deleted", "repair the route table")
     if route.get("GatewayId", "").startswith("igw-"):
         return fail(
-            subject, "the default route is an internet gateway: a public subnet", "name private subnets"
+            subject,
+            "the default route is an internet gateway, so the subnet is public",
+            "name private subnets",
         )
-    return ok(subject, "there is a way out to the internet")
+    return ok(subject, "it has internet access")

@@ -1,4 +1,4 @@
-"""What a check found, and what to do about it."""
+"""Finding of a check, with the action to take."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ Level = Literal["OK", "WARN", "UNKNOWN", "FAIL"]
 class Finding:
     """One line of the report.
 
-    FAIL: the deployment would fail, or bill for something that cannot work. WARN: it may. UNKNOWN: that
-    could not be checked.
+    * FAIL: the deployment would fail, or bill for something that cannot work.
+    * WARN: the deployment may fail.
+    * UNKNOWN: the check could not be made.
     """
 
     level: Level
     subject: str
     message: str
     action: str = ""
-    """What to do; empty when nothing is to be done."""
+    """Action to take; empty if none is needed."""
 
 
 def ok(subject: str, message: str) -> Finding:

@@ -1,4 +1,4 @@
-"""SageMaker's quotas for HyperPod: instances of each type, instances in all, size of volumes."""
+"""Checks of SageMaker's quotas for HyperPod: instances per type, all instances, and volume sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.service_quotas import Quota, judge_quota, quotas_by_name
 
-# Names as Service Quotas shows them (SageMaker AI developer guide, "SageMaker HyperPod quotas").
+# Names in Service Quotas (SageMaker AI developer guide, "SageMaker HyperPod quotas").
 PER_CLUSTER = "Maximum number instances allowed per SageMaker HyperPod cluster"
 ALL_CLUSTERS = "Total number of instances allowed across SageMaker HyperPod clusters"
 ALL_SPOT = "Total number of Spot instances allowed across SageMaker HyperPod clusters"
@@ -19,7 +19,7 @@ VOLUME_SIZE = "Maximum size of EBS volume in GB for a SageMaker HyperPod cluster
 SERVICE = "Amazon SageMaker AI"
 
 TypeAndCapacity = tuple[str, str]
-"""("ml.g5.8xlarge", "on_demand" or "spot")."""
+"""Instance type and capacity, for example ("ml.g5.8xlarge", "on_demand"); the other capacity is "spot"."""
 
 
 def _quota_name(instance_type: str, capacity: str) -> str:
@@ -27,7 +27,7 @@ def _quota_name(instance_type: str, capacity: str) -> str:
 
 
 def _instances_elsewhere(aws: ReadOnlyAws, cluster: Cluster) -> Counter[TypeAndCapacity]:
-    """Instances of the account's other HyperPod clusters: quotas count them all together."""
+    """Return the instances of the account's other HyperPod clusters, which the quotas also count."""
     count: Counter[TypeAndCapacity] = Counter()
     for summary in aws.items("sagemaker", "list_clusters", "ClusterSummaries"):
         if summary["ClusterName"] == cluster.name:
@@ -36,7 +36,7 @@ def _instances_elsewhere(aws: ReadOnlyAws, cluster: Cluster) -> Counter[TypeAndC
         for group in described["InstanceGroups"]:
             capacity = "spot" if "Spot" in group.get("CapacityRequirements", {}) else "on_demand"
             size = max(group.get("CurrentCount", 0), group.get("TargetCount", 0))
-            # A group of several types lists them without a single InstanceType; its first is taken.
+            # A group of several types has a list instead of an InstanceType; its first type counts.
             types = group.get("InstanceRequirements", {}).get("DesiredInstanceTypes", [])
             instance_type = group.get("InstanceType") or (types[0] if types else "unknown")
             count[instance_type, capacity] += size
@@ -51,7 +51,7 @@ def _instances_wanted(cluster: Cluster) -> Counter[TypeAndCapacity]:
 
 
 def check_karpenter(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
-    """A warning, as the cluster is deployed without these nodes."""
+    """Warn if the quota limits Karpenter, because the cluster can be deployed without these nodes."""
     if cluster.autoscaling == "none":
         return
     quotas = quotas_by_name(aws, "sagemaker")
@@ -67,14 +67,14 @@ def check_karpenter(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
         if value is not None and most > wanted[kind] and used + most > value:
             yield warn(
                 f"quota {name}",
-                f"Karpenter may ask for {most:,} instances, {used:,} are in use, the quota is {value:,.10g}",
+                f"Karpenter may request {most:,} instances, {used:,} are in use, the quota is {value:,.10g}",
                 f"request {used + most:,} for '{name}' in Service Quotas, {SERVICE}, or set max_instances "
                 "lower; pods wait for nodes that the quota does not allow",
             )
 
 
 def check_instance_types(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Training plans count too: they reserve capacity, they do not raise the quota."""
+    """Check the quota of each type. Training plans count too, because they do not raise the quota."""
     elsewhere = _instances_elsewhere(aws, cluster)
     for kind, needed in sorted(_instances_wanted(cluster).items()):
         yield _judge(aws, _quota_name(*kind), needed=needed, used=elsewhere[kind])
@@ -106,8 +106,8 @@ def check_volume_size(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     if value is not None and largest_gib > value:
         yield fail(
             subject,
-            f"{largest_gib:,} GiB asked for, the quota is {value:,.0f}",
+            f"{largest_gib:,} GiB requested, the quota is {value:,.0f}",
             f"set ebs_gib to {value:,.0f} or less, or request {largest_gib:,} for '{VOLUME_SIZE}'",
         )
     elif value is not None:
-        yield ok(subject, f"{largest_gib:,} GiB asked for, the quota is {value:,.0f}")
+        yield ok(subject, f"{largest_gib:,} GiB requested, the quota is {value:,.0f}")

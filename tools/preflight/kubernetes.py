@@ -1,4 +1,4 @@
-"""EKS's control plane: its version, who may use it, and what it takes from the account."""
+"""Checks of the EKS control plane: its version, its access entries, and the quota of clusters."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tools.preflight.service_quotas import Quota, judge_quota
 from tools.preflight.stacks import is_deployed
 
 CLUSTERS = Quota("eks", "Amazon Elastic Kubernetes Service (Amazon EKS)", "Clusters")
-"""The quota of clusters in a region (AWS General Reference, "Amazon EKS endpoints and quotas")."""
+"""Quota of clusters per region (AWS General Reference, "Amazon EKS endpoints and quotas")."""
 
 
 def check_synthesis(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
-    """A deployment would make the other stacks, which bill, and stop there."""
+    """Check the synthesis, because a failure would leave only the other stacks, which bill."""
     for error in planned.errors:
-        yield fail("synthesis", error, "mend that first; `make synth` shows it too")
+        yield fail("synthesis", error, "correct this first; `make synth` shows it too")
     if not planned.errors:
         yield ok("synthesis", "the cluster's stack is complete, with HyperPod's chart")
 
@@ -41,14 +41,14 @@ def check_version(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
         )
         yield fail(
             subject,
-            f"EKS does not offer it in {cluster.region}; there are {', '.join(offered) or 'none'}",
-            "set kubernetes.version to one of those that HyperPod runs too (docs/deploy-on-eks.md)",
+            f"EKS does not offer it in {cluster.region}; offered are {', '.join(offered) or 'none'}",
+            "set kubernetes.version to one of those that HyperPod also supports (docs/deploy-on-eks.md)",
         )
     elif status == "EXTENDED_SUPPORT":
         end = version.get("endOfExtendedSupportDate")
         yield warn(
             subject,
-            "in extended support, in which EKS bills a multiple for each hour"
+            "in extended support, for which EKS bills a multiple per hour"
             + (f", until {end:%Y-%m-%d}" if end else ""),
             "set a newer kubernetes.version",
         )
@@ -59,7 +59,7 @@ def check_version(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
 
 
 def _upgrade(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
-    """EKS goes up by one minor version at a time, and never down."""
+    """Check the upgrade of a deployed cluster: EKS raises one minor version at a time and never lowers it."""
     if not is_deployed(aws, cluster, "hyperpod"):
         return
     found = if_present(aws.call, "eks", "describe_cluster", name=kubernetes_cluster(cluster))
@@ -70,7 +70,7 @@ def _upgrade(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     if not 0 <= _minor(wanted) - _minor(there) <= 1:
         yield fail(
             f"Kubernetes {wanted}",
-            f"the cluster runs {there}, which goes up by one version at a time, and never down",
+            f"the cluster runs {there}, which can be raised by one version at a time and never lowered",
             f"set kubernetes.version to {there} or the next one",
         )
 
@@ -87,12 +87,12 @@ def check_cluster_quota(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Findi
 
 
 def check_access(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
-    """EKS refuses an access entry of a role or user that does not exist, an hour into the deployment."""
+    """Check that the roles and users exist; otherwise EKS rejects the entry an hour into the deployment."""
     if not cluster.kubernetes.access:
         yield warn(
             "kubernetes.access",
-            "nobody is named, so nobody can use kubectl, submit jobs or look at them",
-            "name your role in the file: `aws sts get-caller-identity` shows who you are",
+            "the list is empty, so no one can use kubectl, or submit or view jobs",
+            "add your role to the file; `aws sts get-caller-identity` prints it",
         )
     for entry in cluster.kubernetes.access:
         yield _principal(aws, entry.principal_arn)
@@ -105,12 +105,12 @@ def _principal(aws: ReadOnlyAws, arn: str) -> Finding:
     if account != aws.account:
         return unknown(
             subject,
-            f"it is of account {account}, these credentials are of {aws.account}",
-            "if it is no example's, ask there whether it exists; else set your own in kubernetes.access",
+            f"it belongs to account {account}, and these credentials to {aws.account}",
+            "verify there that it exists, or replace the example in kubernetes.access with your own",
         )
     found = if_present(aws.call, "iam", f"get_{kind}", **{f"{kind.title()}Name": name})
     if found is None:
-        return fail(subject, f"there is no {arn}", "set kubernetes.access to roles and users that exist")
+        return fail(subject, f"{arn} does not exist", "set kubernetes.access to roles and users that exist")
     there = found[kind.title()]["Arn"]
     if there != arn:
         return fail(subject, f"the file says {arn}, it is {there}", f"set principal_arn to {there}")

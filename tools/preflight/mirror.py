@@ -1,9 +1,8 @@
-"""Copies of what nodes would fetch from the internet, in this cluster's bucket and image repository."""
+"""Check of the copies of internet downloads in this cluster's bucket and image repository."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from config.resource_names import artifact_bucket, image_repository
 from config.slurm_cluster import SlurmCluster
@@ -17,34 +16,29 @@ SUBJECT = "copies of downloads"
 
 
 def check_mirror(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
-    """Nodes that do not find them fail, which is seen only when the cluster has been waited for."""
+    """Check that all copies exist; without them nodes fail, which shows only after a long wait."""
     if cluster.node_setup.downloads == "internet" or not cluster.prometheus:
         return
     if not is_deployed(aws, cluster, "storage"):
         yield fail(
             SUBJECT,
-            "the bucket for them does not exist, and nodes are to find them there at their first start",
+            "the bucket for them does not exist, and nodes need them at their first start",
             f"{DEPLOY_STORAGE}, then `make mirror-downloads`, then the rest",
         )
         return
     table = needed(cluster)
-    there = _files_there(aws, artifact_bucket(cluster, aws.account))
+    bucket, repository = artifact_bucket(cluster, aws.account), image_repository(cluster)
+    objects = aws.items("s3", "list_objects_v2", "Contents", Bucket=bucket, Prefix=f"{PREFIX}/")
+    there = {entry["Key"].rpartition("/")[2] for entry in objects}
     missing = [file_name(entry) for entry in table["files"] if file_name(entry) not in there]
-    missing += [image["name"] for image in table["images"] if not _is_image_there(aws, cluster, image)]
+    for image in table["images"]:
+        wanted = [{"imageDigest": image_digest(image)}]
+        found = if_present(aws.call, "ecr", "describe_images", repositoryName=repository, imageIds=wanted)
+        if found is None:
+            missing.append(image["name"])
     if missing:
         yield fail(
             SUBJECT, f"missing: {', '.join(missing)}", "run `make mirror-downloads` before nodes start"
         )
     else:
-        yield ok(SUBJECT, "all there")
-
-
-def _files_there(aws: ReadOnlyAws, bucket: str) -> set[str]:
-    objects = aws.items("s3", "list_objects_v2", "Contents", Bucket=bucket, Prefix=f"{PREFIX}/")
-    return {entry["Key"].rpartition("/")[2] for entry in objects}
-
-
-def _is_image_there(aws: ReadOnlyAws, cluster: SlurmCluster, image: dict[str, Any]) -> bool:
-    wanted = [{"imageDigest": image_digest(image)}]
-    name = image_repository(cluster)
-    return if_present(aws.call, "ecr", "describe_images", repositoryName=name, imageIds=wanted) is not None
+        yield ok(SUBJECT, "complete")

@@ -1,4 +1,4 @@
-"""Resources of the account that the file names by their ids: machine images and a KMS key."""
+"""Checks of resources whose ids are in the file: machine images and a KMS key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def check_images(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
             continue
         needed = instance_type(group.instance_type).architecture
         if not images:
-            yield fail(subject, "not there, or not shared with this account", "ask its owner to share it")
+            yield fail(
+                subject, "does not exist, or is not shared with this account", "ask its owner to share it"
+            )
         elif images[0]["State"] != "available":
             yield fail(subject, f"its state is {images[0]['State']}", "wait until it is available")
         elif images[0]["Architecture"] != needed:
@@ -66,7 +68,7 @@ def check_key(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         yield fail(
             subject,
             f"it is a {key['KeySpec']} key for {key['KeyUsage']}",
-            "FSx, S3 and EBS take symmetric encryption keys only",
+            "set a symmetric encryption key, which FSx, S3 and EBS require",
         )
     else:
         yield ok(subject, "enabled, symmetric")

@@ -1,4 +1,4 @@
-"""Names that the deployment will claim: free, or this cluster's own already."""
+"""Checks that names for the deployment are free or already belong to this cluster."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tools.preflight.planned import Planned
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import Stack, is_deployed
 
-DELETE_CLUSTER = "change `name`, or delete that cluster if nobody needs it"
+DELETE_CLUSTER = "change `name`, or delete that cluster if it is no longer needed"
 
 
 def _judge(
     aws: ReadOnlyAws, cluster: Cluster, subject: str, found: object, stack: Stack, action: str
 ) -> Finding:
-    """``found`` is what has the name now; ``stack`` is what it belongs to if it is this cluster's own."""
+    """Judge a name that the resource ``found`` has; this cluster's own resource is in ``stack``."""
     if found is None:
         return ok(subject, "free")
     if is_deployed(aws, cluster, stack):
@@ -43,11 +43,11 @@ def check_cluster_name(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 
 def check_bucket(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Buckets outlive a teardown that retains them; the one with a fixed name then stands in the way."""
+    """Check the bucket with a fixed name, which a teardown may have retained."""
     bucket = artifact_bucket(cluster, aws.account)
     found = if_present(aws.call, "s3", "head_bucket", Bucket=bucket)
     action = (
-        "an earlier cluster of this name left it: look into it, then change `name`, or delete it with all "
+        "an earlier cluster with this name left it: inspect it, then change `name`, or delete it with all "
         "versions (S3 console: Empty, then Delete)"
     )
     yield _judge(aws, cluster, f"bucket {bucket}", found, "storage", action)
@@ -56,7 +56,7 @@ def check_bucket(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 def check_repository(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     name = image_repository(cluster)
     found = if_present(aws.call, "ecr", "describe_repositories", repositoryNames=[name])
-    action = "change `name`; or, if nobody needs its images (look into it), delete it"
+    action = "change `name`; or inspect its images and delete it if they are no longer needed"
     yield _judge(aws, cluster, f"image repository {name}", found, "storage", action)
 
 
@@ -84,7 +84,7 @@ def check_node_log_group(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Fi
 
 
 def check_planned_log_groups(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
-    """Of the control plane and of pods: EKS and agents may have made them in an earlier cluster's time."""
+    """Check log groups that EKS and agents may have created for an earlier cluster."""
     for name in planned.log_groups:
         yield _log_group(aws, cluster, name, "hyperpod")
 

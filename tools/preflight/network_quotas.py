@@ -1,4 +1,4 @@
-"""Quotas that a VPC of the cluster's own and endpoints take from, and the network interfaces of its nodes."""
+"""Checks of the quotas for a new VPC, endpoints, and the network interfaces of nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NETWORK_INTERFACES = Quota("vpc", VPC, "Network interfaces per Region", "L-DF5E4
 
 
 def check_network_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Of the network nothing once it is deployed, of a given one endpoints alone; of nodes those to come."""
+    """Check a network that is not deployed yet (of an existing VPC only endpoints), and the missing nodes."""
     if not is_deployed(aws, cluster, "network"):
         if isinstance(cluster.network, NewVpc):
             yield from _new_vpc(aws, cluster.network)
@@ -43,8 +43,9 @@ def _new_vpc(aws: ReadOnlyAws, network: NewVpc) -> Iterator[Finding]:
 
 
 def _endpoints(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Gateways count by region; interfaces by VPC, with those of Gateway Load Balancers (AWS PrivateLink
-    guide, "AWS PrivateLink quotas").
+    """Check the quotas of gateway endpoints per region and interface endpoints per VPC.
+
+    The latter include Gateway Load Balancer endpoints (AWS PrivateLink guide, "AWS PrivateLink quotas").
     """
     network = cluster.network
     there = aws.items("ec2", "describe_vpc_endpoints", "VpcEndpoints")
@@ -77,7 +78,7 @@ def _nat_gateways(aws: ReadOnlyAws, zone_id: str) -> Finding:
 
 
 def _network_interfaces(aws: ReadOnlyAws, cluster: Cluster) -> Finding:
-    """A node starts with an interface for each network card (32 on a P5), with an address or without."""
+    """Check the quota of interfaces: one per network card (32 on a P5), with or without an address."""
     needed = sum(group.num_instances * node_interfaces(group) for group in cluster.instance_groups)
     used = len(aws.items("ec2", "describe_network_interfaces", "NetworkInterfaces"))
     return judge_quota(aws, NETWORK_INTERFACES, used=used, needed=needed)

@@ -1,4 +1,4 @@
-"""What dashboards and alerts take from the account, and how people sign in."""
+"""Checks of the quotas for dashboards and alerts, and of the sign-in to Grafana."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from config.cluster import Cluster
-from config.observability import GRAFANA_VERSION, Grafana
+from config.observability import GRAFANA_VERSION
 from tools.aws_session import if_present
 from tools.preflight.finding import Finding, fail, ok, warn
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -17,14 +17,10 @@ from tools.preflight.stacks import is_deployed
 
 METRICS_QUOTA = Quota("aps", "Amazon Managed Service for Prometheus", "Workspaces per region per account")
 GRAFANA_QUOTA = Quota("grafana", "Amazon Managed Grafana", "Number of workspaces")
-"""The quotas of both services (their user guides, "Quotas")."""
+"""Quotas of both services (their user guides, "Quotas")."""
 METADATA = "{urn:oasis:names:tc:SAML:2.0:metadata}EntityDescriptor"
 METADATA_SECONDS = 10
 METADATA_BYTES = 1_000_000
-
-
-def _grafana(cluster: Cluster) -> Grafana | None:
-    return cluster.observability.grafana if cluster.observability else None
 
 
 def check_metrics_quota(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
@@ -34,14 +30,14 @@ def check_metrics_quota(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]
 
 
 def check_grafana_quota(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    if _grafana(cluster) and not is_deployed(aws, cluster, "observability"):
+    if cluster.grafana and not is_deployed(aws, cluster, "observability"):
         used = len(aws.items("grafana", "list_workspaces", "workspaces"))
         yield judge_quota(aws, GRAFANA_QUOTA, used=used, subject="quota Grafana workspaces per Region")
 
 
 def check_grafana_version(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Of new workspaces: the service takes up versions, and gives them up."""
-    if not _grafana(cluster) or is_deployed(aws, cluster, "observability"):
+    """Check that new workspaces may have our version, because the service adds and removes versions."""
+    if not cluster.grafana or is_deployed(aws, cluster, "observability"):
         return
     versions = aws.items("grafana", "list_versions", "grafanaVersions")
     if GRAFANA_VERSION in versions:
@@ -52,25 +48,25 @@ def check_grafana_version(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
             f"new workspaces have version {', '.join(versions)}; the dashboards are for {GRAFANA_VERSION}",
             "set GRAFANA_VERSION of config/observability.py to one of these; from 12 on the data source of "
             "constructs/monitoring/grafana_workspace.py "
-            "has to be that of Amazon Managed Service for Prometheus",
+            "must be Amazon Managed Service for Prometheus",
         )
 
 
 def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """The instance may be the organization's, and in another region; then people are not looked up."""
-    grafana = _grafana(cluster)
+    """Check Identity Center and its people. People are not looked up in an instance in another region."""
+    grafana = cluster.grafana
     if not grafana or grafana.sign_in != "identity_center":
         return
     instances = active_instances(aws, RegionScope="ALL_REGIONS")
     if not instances:
         yield fail(
             "Grafana",
-            "people sign in by IAM Identity Center, of which the account has no instance",
+            "people sign in through IAM Identity Center, and the account has no instance of it",
             "enable it (console, IAM Identity Center; in an organization in its management account), or set "
             "observability.grafana.sign_in to saml",
         )
         return
-    yield ok("Grafana", "people sign in by IAM Identity Center, which the account has")
+    yield ok("Grafana", "people sign in through IAM Identity Center, which the account has")
     stores = [
         instance["IdentityStoreId"]
         for instance in instances
@@ -84,38 +80,38 @@ def check_identity_center(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
         if if_present(aws.call, "identitystore", operation, **who) is None:
             yield fail(
                 f"Grafana, {name}",
-                "Identity Center knows nobody of that id",
-                "take it from `aws identitystore list-groups` or list-users, with --identity-store-id "
+                "Identity Center has no user or group with this id",
+                "copy it from `aws identitystore list-groups` or list-users, with --identity-store-id "
                 f"{stores[0]}",
             )
 
 
 def active_instances(aws: ReadOnlyAws, **scope: str) -> list[dict[str, Any]]:
-    """Instances of IAM Identity Center."""
+    """Return the active instances of IAM Identity Center."""
     found = aws.items("sso-admin", "list_instances", "Instances", **scope)
     return [instance for instance in found if instance.get("Status", "ACTIVE") == "ACTIVE"]
 
 
 def check_saml(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Whether the identity provider's metadata are where the file says; Grafana reads them from there."""
-    grafana = _grafana(cluster)
+    """Check that the file's URL returns the identity provider's metadata, which Grafana reads."""
+    grafana = cluster.grafana
     if not grafana or not grafana.saml:
         return
     url = grafana.saml.metadata_url
     try:
         root = ElementTree.fromstring(_fetch(url))
     except ElementTree.ParseError as error:
-        yield fail("Grafana, SAML", f"{url} is no XML ({error})", "set saml.metadata_url to the metadata")
+        yield fail("Grafana, SAML", f"{url} is not XML ({error})", "set saml.metadata_url to the metadata")
     except (OSError, ValueError) as error:
-        # It may be reached from elsewhere.
+        # Grafana may still be able to reach it.
         yield warn(
             "Grafana, SAML",
             f"{url} cannot be read from here: {error}",
-            "see whether it can be read from the internet, where Grafana is",
+            "check that it can be read from the internet, from which Grafana reads it",
         )
     else:
         if root.tag == METADATA:
-            yield ok("Grafana, SAML", f"people sign in by {root.get('entityID', url)}")
+            yield ok("Grafana, SAML", f"people sign in through {root.get('entityID', url)}")
         else:
             yield fail(
                 "Grafana, SAML",

@@ -1,4 +1,4 @@
-"""What a deployment of the file would install on EKS, by the template that is synthesized for it."""
+"""Resources that a deployment would create on EKS, according to the synthesized template."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from config.resource_names import construct_ids
 
 REPOSITORY = Path(__file__).parents[2]
 LATER = "<known at deployment>"
-"""Stands for what CloudFormation fills in, as an ARN."""
+"""Placeholder for values that CloudFormation fills in, such as ARNs."""
 Template = dict[str, Any]
 
 
@@ -24,11 +24,11 @@ class Addon:
     name: str
     version: str
     configuration: dict[str, Any] | None
-    """Its configuration values, with LATER in them; None if it has none."""
+    """Configuration values, with LATER as placeholder; None if there are none."""
 
 
 class Planned:
-    """The cluster's own stack, synthesized when it is first looked at."""
+    """Stack of the cluster, synthesized at the first access."""
 
     def __init__(self, cluster: EksCluster) -> None:
         self._cluster = cluster
@@ -39,7 +39,7 @@ class Planned:
 
     @property
     def errors(self) -> list[str]:
-        """Why it cannot be deployed."""
+        """Errors that prevent the deployment."""
         return self._synthesis[1]
 
     @property
@@ -53,7 +53,7 @@ class Planned:
 
     @property
     def log_groups(self) -> list[str]:
-        """Those with a name of their own; the others are called after their function."""
+        """Names of log groups that have a name in the template; the others are named after their function."""
         names = [properties.get("LogGroupName") for properties in self._of_type("AWS::Logs::LogGroup")]
         return [name for name in names if isinstance(name, str)]
 
@@ -63,14 +63,14 @@ class Planned:
 
 
 def synthesize(cluster: EksCluster) -> tuple[Template, list[str]]:
-    """The template of the cluster's stack, also where something is wrong with it, and its errors.
+    """Return the template of the cluster's stack, and its errors.
 
     Raises:
-        ValueError: without Node.js, on which the CDK runs.
+        ValueError: if Node.js is missing, on which the CDK runs.
     """
     if shutil.which("node") is None:
-        raise ValueError("there is no node on the PATH, which the CDK needs; run it by `make preflight`")
-    # Seconds, which checks of Slurm clusters need not wait.
+        raise ValueError("node is not on the PATH, and the CDK needs it; use `make preflight`")
+    # These imports take seconds, which checks of Slurm clusters avoid.
     from aws_cdk import App
 
     from stacks.cluster_stacks import add_stacks, errors_of
@@ -83,7 +83,7 @@ def synthesize(cluster: EksCluster) -> tuple[Template, list[str]]:
         try:
             app.synth()
         except RuntimeError:
-            # Errors that the stack has of itself end it after the files are written.
+            # The stack's own errors raise only after the files are written.
             errors = errors_of(Path(folder) / f"{stack}.metadata.json")
             if not errors:
                 raise
@@ -94,7 +94,7 @@ def synthesize(cluster: EksCluster) -> tuple[Template, list[str]]:
 
 
 def _text(value: str | dict[str, Any]) -> str:
-    """A text of the template, joined from parts some of which are references."""
+    """Return a string of the template; references in it become LATER."""
     if isinstance(value, str):
         return value
     if "Fn::Join" in value:

@@ -1,4 +1,4 @@
-"""AWS as preflight sees it: nothing can be changed through this class."""
+"""Read-only access to AWS for preflight."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tools.aws_session import aws_client, is_denied
 
 READING = {"get", "list", "describe", "head"}
 DIFFERENTLY_NAMED = {"s3:HeadBucket": "s3:ListBucket", "s3:ListObjectsV2": "s3:ListBucket"}
-"""Operations whose IAM action has another name."""
+"""IAM actions of operations with another name."""
 
 
 class PermissionMissing(Exception):
-    """The caller may not read this; ``action`` is the IAM action that would allow it."""
+    """The caller lacks a permission; ``action`` is the missing IAM action."""
 
     def __init__(self, action: str) -> None:
         super().__init__(action)
@@ -24,7 +24,7 @@ class PermissionMissing(Exception):
 
 
 class ReadOnlyAws:
-    """Reads of one account and region. Answers are kept, so that all checks see the same state."""
+    """Reader of one account and region. Responses are cached, so that all checks use the same state."""
 
     def __init__(self, session: boto3.Session) -> None:
         self._session = session
@@ -40,16 +40,16 @@ class ReadOnlyAws:
         return str(self.call("sts", "get_caller_identity")["Account"])
 
     def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """One answer.
+        """Return one response.
 
         Raises:
-            PermissionMissing: if the caller may not read this.
-            ClientError: any other refusal.
+            PermissionMissing: if the caller lacks the permission.
+            ClientError: for any other error of AWS.
         """
         return self._read(service, operation, None, parameters)
 
     def items(self, service: str, operation: str, key: str, **parameters: Any) -> list[Any]:
-        """The list under ``key``, of all pages together; raises as `call` does."""
+        """Return the items under ``key`` of all pages; raises the same exceptions as ``call``."""
         return self._read(service, operation, key, parameters)
 
     def client(self, service: str) -> Any:

@@ -1,4 +1,4 @@
-"""SageMaker's managed MLflow and Studio: room in the account, free names, and who lets people in."""
+"""Checks of SageMaker's MLflow and Studio: quotas, free names, and sign-in."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MLFLOW_QUOTAS = {
     "app": re.compile(r"(?!Rate\b).*\bMLflow Apps?\b.*", re.IGNORECASE),
     "tracking_server": re.compile(r"(?!Rate\b).*\bTracking Servers?\b.*", re.IGNORECASE),
 }
-"""Names of the quotas of how many there may be: no public list of quotas has them."""
+"""Patterns for the names of the quotas of MLflow, which are not in any public list."""
 RUNNING = "Studio JupyterLab Apps running on {} instances"
-"""As Service Quotas names it."""
+"""Name in Service Quotas."""
 DOMAINS = Quota("sagemaker", SERVICE, "Total domains", "L-B683BCB0")
 PROFILES = Quota(
     "sagemaker", SERVICE, "Maximum number of Studio user profiles allowed per account", "L-AC46C40F"
@@ -28,7 +28,7 @@ PROFILES = Quota(
 
 
 def check_mlflow(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """What is there under the name is the cluster's own if its stack is, too: there is one in it."""
+    """Check name and quota; an existing resource belongs to a deployed storage stack."""
     if not cluster.mlflow:
         return
     name, kind = mlflow(cluster), cluster.mlflow.kind
@@ -37,19 +37,19 @@ def check_mlflow(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     if name in names and is_deployed(aws, cluster, "storage"):
         yield ok(subject, "this cluster's own")
         return
-    # Apps are told apart by ids, and may have a name in common.
+    # Apps are identified by ids, and several may have the same name.
     if name in names and kind == "tracking_server":
         yield fail(
             subject,
             "taken, and not by this cluster's stacks",
-            f"change `name`; or, if nobody needs its runs (look into it), `aws sagemaker "
+            f"change `name`; or, if its runs are no longer needed (inspect it), `aws sagemaker "
             f"delete-mlflow-tracking-server --tracking-server-name {name}`",
         )
     quotas = [quota for quota in quotas_by_name(aws, "sagemaker") if MLFLOW_QUOTAS[kind].fullmatch(quota)]
     for quota in quotas:
         yield judge_quota(aws, Quota("sagemaker", "Amazon SageMaker", quota), used=len(names))
     if not quotas:
-        yield ok(subject, f"{len(names)} of the kind are here; Service Quotas has no bound of them")
+        yield ok(subject, f"{len(names)} exist; Service Quotas has no limit for this kind")
 
 
 def _names(aws: ReadOnlyAws, kind: str) -> list[str]:
@@ -61,7 +61,7 @@ def _names(aws: ReadOnlyAws, kind: str) -> list[str]:
 
 
 def check_domains(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Room for the domain and its profiles, until it is there."""
+    """Check the quotas of domains and profiles before the domain exists."""
     if not cluster.studio or is_deployed(aws, cluster, "studio"):
         return
     domains = aws.items("sagemaker", "list_domains", "Domains")
@@ -72,7 +72,7 @@ def check_domains(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 
 def check_spaces(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """A warning, as all but the spaces is there without; a new account has no room for ones with a GPU."""
+    """Warn about the quota of spaces, because the rest works; new accounts allow none with a GPU."""
     if not cluster.studio:
         return
     people, name = max(1, len(cluster.studio.profiles)), RUNNING.format(cluster.studio.instance_type)
@@ -87,31 +87,31 @@ def check_spaces(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 
 def check_sign_in(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """A domain takes users of an instance of IAM Identity Center in its own region (SageMaker's guide)."""
+    """Check for IAM Identity Center in the region, which a domain requires (SageMaker's guide)."""
     if not cluster.studio or cluster.studio.sign_in != "identity_center":
         return
     if active_instances(aws):
-        yield ok("Studio", f"people sign in by IAM Identity Center, which is in {cluster.region}")
+        yield ok("Studio", f"people sign in through IAM Identity Center, which is in {cluster.region}")
     else:
         yield fail(
             "Studio",
-            f"people sign in by IAM Identity Center, of which there is no instance in {cluster.region}",
+            f"people sign in through IAM Identity Center, which has no instance in {cluster.region}",
             "enable it there (console, IAM Identity Center), or set studio.sign_in to iam",
         )
 
 
 def check_trail(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """EventBridge gets calls of SageMaker's API from trails; without, the clock finds new profiles."""
+    """Check for a trail, which sends API calls to EventBridge; a timer finds new profiles otherwise."""
     if not cluster.studio or cluster.studio.partitions != "per_profile":
         return
     trails = aws.call("cloudtrail", "describe_trails")["trailList"]
     for trail in trails:
         if aws.call("cloudtrail", "get_trail_status", Name=trail["TrailARN"]).get("IsLogging"):
-            yield ok("Studio", f"trail {trail['Name']} tells of new profiles")
+            yield ok("Studio", f"trail {trail['Name']} reports new profiles")
             return
     yield warn(
         "Studio",
-        "no trail of CloudTrail logs here, so a new profile waits up to 15 minutes for its partition, and "
+        "no CloudTrail trail logs here, so a new profile waits up to 15 minutes for its partition, and "
         "that of a deleted one is kept",
-        "create a trail of management events, if that is not enough",
+        "create a trail of management events, if this is too slow",
     )

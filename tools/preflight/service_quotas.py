@@ -1,4 +1,4 @@
-"""Quotas as they apply to this account."""
+"""Quotas that apply to this account."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 
 @dataclass(frozen=True)
 class Quota:
-    """A quota by its code; by its name where none is known."""
+    """Quota, identified by its code, or by its name if the code is unknown."""
 
     service_code: str
     service: str
-    """Name of the service, as Service Quotas shows it."""
+    """Name of the service in Service Quotas."""
     name: str
     code: str | None = None
 
 
 def quota_by_code(aws: ReadOnlyAws, service: str, code: str) -> float | None:
-    """Applied value of a quota, else AWS's default; None where the region has no such quota."""
+    """Return the applied value of a quota, else AWS's default; None if the region has no such quota."""
     for operation in ("get_service_quota", "get_aws_default_service_quota"):
         if found := if_present(aws.call, "service-quotas", operation, ServiceCode=service, QuotaCode=code):
             return float(found["Quota"]["Value"])
@@ -29,9 +29,9 @@ def quota_by_code(aws: ReadOnlyAws, service: str, code: str) -> float | None:
 
 
 def quotas_by_name(aws: ReadOnlyAws, service: str) -> dict[str, float]:
-    """All quotas of a service. Names, because instance types have no code that can be derived."""
+    """Return all quotas of a service by name, because the codes of instance types cannot be derived."""
     values: dict[str, float] = {}
-    # The first listing leaves out quotas that have no value of the account's own; the second has defaults.
+    # The list of applied quotas omits those without an account-specific value, so the defaults come first.
     for operation in ("list_aws_default_service_quotas", "list_service_quotas"):
         quotas = aws.items("service-quotas", operation, "Quotas", ServiceCode=service)
         values.update({quota["QuotaName"]: quota["Value"] for quota in quotas})
@@ -47,7 +47,7 @@ def judge_quota(
     unit: str = "",
     subject: str | None = None,
 ) -> Finding:
-    """Compare a quota of this account with what is in use and what the cluster adds to it."""
+    """Compare a quota of this account with its current use and the cluster's additional need."""
     if quota.code:
         value = quota_by_code(aws, quota.service_code, quota.code)
     else:
@@ -64,12 +64,12 @@ def judge(
     unit: str = "",
     subject: str | None = None,
 ) -> Finding:
-    """``judge_quota`` for a known value of the quota."""
+    """Judge a quota like ``judge_quota``, with a known value."""
     subject = subject or f"quota {quota.name}"
     need = f"{needed:,.10g} {unit} needed".replace("  ", " ") + (f", {used:,.10g} in use" if used else "")
     if value is None:
         action = f"look for it in Service Quotas, {quota.service}"
-        return warn(subject, f"no quota '{quota.name}' here; {need}", action)
+        return warn(subject, f"no quota '{quota.name}' in this account and region; {need}", action)
     if used + needed > value:
         return fail(
             subject,

@@ -1,4 +1,4 @@
-"""The cluster's own CloudFormation stacks: which are there, can be updated, and what they do not hold yet."""
+"""Checks of the cluster's CloudFormation stacks, and the nodes and addresses that they still lack."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tools.preflight.finding import Finding, fail, ok
 from tools.preflight.read_only_aws import ReadOnlyAws
 
 NEVER_CREATED = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED"}
-"""The first creation failed: CloudFormation takes nothing but a deletion."""
+"""States after a failed creation, in which CloudFormation only accepts a deletion."""
 Stack = Literal["network", "storage", "hyperpod", "observability", "studio"]
-"""Kind of a cluster's stack: a field of ``stack_names``."""
+"""Kind of a cluster's stack, which is a field of ``stack_names``."""
 
 
 def stack_status(aws: ReadOnlyAws, name: str) -> str | None:
-    """The stack's state; None if there is no such stack, or only an empty change set for one."""
+    """Return the stack's state; None if it does not exist, or only as an empty change set."""
     found = if_present(aws.call, "cloudformation", "describe_stacks", StackName=name)
     status = str(found["Stacks"][0]["StackStatus"]) if found else None
     return None if status == "REVIEW_IN_PROGRESS" else status
 
 
 def is_deployed(aws: ReadOnlyAws, cluster: Cluster, stack: Stack) -> bool:
-    """Whether the stack holds resources that the next deployment keeps."""
+    """Return whether the stack has resources that the next deployment keeps."""
     status = stack_status(aws, getattr(stack_names(cluster), stack))
     return status is not None and status not in NEVER_CREATED
 
@@ -41,7 +41,7 @@ def check_stacks(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
         subject = f"stack {name}"
         if status is None:
             if name in wanted:
-                yield ok(subject, "not there yet")
+                yield ok(subject, "does not exist yet")
         elif status in NEVER_CREATED:
             yield fail(
                 subject,
@@ -56,17 +56,15 @@ def check_stacks(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
                 f"`aws cloudformation continue-update-rollback --stack-name {name}`",
             )
         elif status.endswith("_IN_PROGRESS"):
-            yield fail(subject, f"being changed now ({status})", "wait until that has ended")
+            yield fail(subject, f"a change is in progress ({status})", "wait until it has ended")
         elif status == "DELETE_FAILED":
-            yield fail(
-                subject, "its deletion failed", "run `make teardown` again; it names what is in the way"
-            )
+            yield fail(subject, "its deletion failed", "run `make teardown` again; it names the cause")
         else:
             yield ok(subject, f"deployed ({status}); the next deployment updates it")
 
 
 def missing_nodes(aws: ReadOnlyAws, cluster: Cluster) -> Cluster:
-    """The cluster with as many nodes in each group as are still to come, also by Karpenter."""
+    """Return the cluster with only the missing nodes of each group, including Karpenter's."""
     if not is_deployed(aws, cluster, "hyperpod"):
         return cluster
     described = aws.call("sagemaker", "describe_cluster", ClusterName=cluster.name)
@@ -85,7 +83,7 @@ def missing_nodes(aws: ReadOnlyAws, cluster: Cluster) -> Cluster:
 
 
 def missing_addresses(aws: ReadOnlyAws, cluster: Cluster) -> Counter[str]:
-    """Addresses that the next deployment takes, by zone id; what a deployed stack made it has already."""
+    """Return the addresses that the next deployment needs in addition, by zone id."""
     held: tuple[str, ...] = ("network.",) if is_deployed(aws, cluster, "network") else ()
     if is_deployed(aws, cluster, "storage"):
         held += ("storage.", "accounting_database")

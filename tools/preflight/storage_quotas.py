@@ -1,9 +1,8 @@
-"""Quotas of the storage stack: FSx's for its file systems, RDS's for the database of Slurm's accounting."""
+"""Checks of the storage stack's quotas: FSx's for file systems, and RDS's for Slurm's accounting database."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from config.cluster import Cluster
 from config.resource_names import stack_names
@@ -20,7 +19,7 @@ DATABASE_QUOTAS = {
     "DBSubnetGroups": "DB subnet groups",
     "DBParameterGroups": "Parameter groups",
 }
-"""Names in Service Quotas, by those in RDS's own answer, which has values and use."""
+"""Names in Service Quotas, by the names in RDS's response, which has values and use."""
 SERVICE = "Amazon FSx"
 LUSTRE_SYSTEMS = Quota("fsx", SERVICE, "Lustre Persistent_2 file systems", "L-FD6F2F22")
 LUSTRE_CAPACITY = Quota("fsx", SERVICE, "Lustre Persistent_2 storage capacity", "L-8F1B9C74")
@@ -32,7 +31,9 @@ ZFS_THROUGHPUT = Quota("fsx", SERVICE, "OpenZFS throughput capacity", "L-4EDE406
 def check_storage_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     if cluster.storage.lustre.efa:
         yield warn("EFA to Lustre", EFA_NOT_CONFIGURED, "set storage.lustre.efa: false")
-    others = _other_file_systems(aws, cluster)
+    own = _tag_of_the_stack(cluster)
+    systems = aws.items("fsx", "describe_file_systems", "FileSystems")
+    others = [system for system in systems if own not in system.get("Tags", [])]
     lustre = [
         system["StorageCapacity"]
         for system in others
@@ -52,17 +53,17 @@ def check_storage_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
     yield judge_quota(aws, ZFS_THROUGHPUT, used=used_mbps, needed=home.throughput_mbps, unit="MB/s")
 
 
-def _other_file_systems(aws: ReadOnlyAws, cluster: Cluster) -> list[dict[str, Any]]:
-    """File systems that are not already this cluster's own."""
-    own = {"Key": "aws:cloudformation:stack-name", "Value": stack_names(cluster).storage}
-    systems = aws.items("fsx", "describe_file_systems", "FileSystems")
-    return [system for system in systems if own not in system.get("Tags", [])]
+def _tag_of_the_stack(cluster: Cluster) -> dict[str, str]:
+    """Return the tag of resources that belong to this cluster's storage stack."""
+    return {"Key": "aws:cloudformation:stack-name", "Value": stack_names(cluster).storage}
 
 
 def check_database_quotas(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
-    """Nothing once it is there; it may be added to a cluster that is."""
+    """Check RDS's quotas if the database does not exist yet; it may be added to an existing cluster."""
     database = cluster.accounting_database
-    if not database or _is_there(aws, cluster):
+    databases = aws.items("rds", "describe_db_instances", "DBInstances") if database else []
+    own = _tag_of_the_stack(cluster)
+    if not database or any(own in found.get("TagList", []) for found in databases):
         return
     quotas = {
         quota["AccountQuotaName"]: quota
@@ -78,10 +79,3 @@ def check_database_quotas(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[F
             used=quota["Used"] if quota else 0,
             unit="GiB" if is_storage else "",
         )
-
-
-def _is_there(aws: ReadOnlyAws, cluster: SlurmCluster) -> bool:
-    own = {"Key": "aws:cloudformation:stack-name", "Value": stack_names(cluster).storage}
-    return any(
-        own in found.get("TagList", []) for found in aws.items("rds", "describe_db_instances", "DBInstances")
-    )

@@ -1,4 +1,4 @@
-"""The classes that a cluster file may name for its database are those of RDS."""
+"""Database classes of cluster files match those of RDS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSION = "11.4"
 
 
 def rules_of(name: str) -> Any:
-    """What cfn-lint knows of AWS::RDS::DBInstance."""
+    """Return cfn-lint's data about AWS::RDS::DBInstance."""
     spec = find_spec("cfnlint")
     assert spec is not None and spec.origin is not None
     folder = Path(spec.origin).parent / "data" / "schemas" / "extensions" / "aws_rds_dbinstance"
@@ -40,7 +40,7 @@ def of_the_version() -> set[str]:
     )
 
 
-def test_classes_are_those_that_run_mariadb(of_the_version: set[str]) -> None:
+def test_classes_run_mariadb(of_the_version: set[str]) -> None:
     regional = rules_of("dbinstanceclass_enum.json")
     of_mariadb = set().union(
         *(

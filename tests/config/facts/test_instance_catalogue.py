@@ -1,4 +1,4 @@
-"""The catalogue is complete, and says what SageMaker and EC2 say."""
+"""The catalogue is complete and agrees with SageMaker and EC2."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from botocore.model import StringShape
 
 from config.facts.instance_catalogue import INSTANCE_TYPES, instance_type
 
-# In EC2's answers but for these: not described there, and a device memory with another meaning.
+# EC2 does not describe this type. It also gives the device memory of Trainium2 another meaning.
 NOT_DESCRIBED = "ml.p6e-gb200.36xlarge"
 
 
@@ -28,7 +28,7 @@ def sagemaker_enum(shape: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def ec2_types() -> dict[str, dict[str, Any]]:
-    """A recording of DescribeInstanceTypes, which the moto package has."""
+    """Return the recorded DescribeInstanceTypes response in the moto package."""
     spec = find_spec("moto")
     assert spec is not None and spec.origin is not None
     path = Path(spec.origin).parent / "ec2" / "resources" / "instance_types.json.gz"
@@ -36,17 +36,19 @@ def ec2_types() -> dict[str, dict[str, Any]]:
     return types
 
 
-def test_every_type_of_hyperpod_is_there() -> None:
+def test_has_every_type_of_hyperpod() -> None:
     assert set(INSTANCE_TYPES) == sagemaker_enum("ClusterInstanceType")
 
 
-def test_training_plans_reserve_these() -> None:
+def test_types_of_training_plans_match_sagemaker_s() -> None:
     planned = {name for name, found in INSTANCE_TYPES.items() if found.training_plan}
     assert sagemaker_enum("ReservedCapacityInstanceType") == planned
 
 
 def network_gbps(network: dict[str, Any]) -> float:
-    """As EC2 names it, "8x 100 Gigabit"; of "Up to 25 Gigabit" the baseline, which the card has."""
+    """Return the bandwidth from EC2's text, such as "8x 100 Gigabit"; for "Up to 25 Gigabit", the card's
+    baseline.
+    """
     if found := re.fullmatch(r"(?:(\d+)x )?([\d.]+) Gigabit", network["NetworkPerformance"]):
         return int(found[1] or 1) * float(found[2])
     (card,) = network["NetworkCards"]
@@ -54,7 +56,7 @@ def network_gbps(network: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("name", sorted(INSTANCE_TYPES.keys() - {NOT_DESCRIBED}))
-def test_ec2_says_the_same(name: str, ec2_types: dict[str, dict[str, Any]]) -> None:
+def test_agrees_with_ec2(name: str, ec2_types: dict[str, dict[str, Any]]) -> None:
     ours, theirs = INSTANCE_TYPES[name], ec2_types[name.removeprefix("ml.")]
     network = theirs["NetworkInfo"]
     devices = theirs.get("GpuInfo", {}).get("Gpus") or theirs.get("NeuronInfo", {}).get("NeuronDevices", [])
@@ -87,7 +89,7 @@ def test_ec2_says_the_same(name: str, ec2_types: dict[str, dict[str, Any]]) -> N
         ("ml.m5.2xlarge", 0, 0, 1, 0),
     ],
 )
-def test_the_ones_that_matter(
+def test_facts_of_important_types(
     name: str, num_accelerators: int, accelerator_memory_gib: int, num_network_cards: int, num_efa: int
 ) -> None:
     found = instance_type(name)
@@ -97,7 +99,7 @@ def test_the_ones_that_matter(
     assert found.num_efa == num_efa
 
 
-def test_facts_agree_with_one_another() -> None:
+def test_facts_of_a_type_are_consistent() -> None:
     for found in INSTANCE_TYPES.values():
         assert (
             (found.accelerator is None)
@@ -109,13 +111,13 @@ def test_facts_agree_with_one_another() -> None:
         assert found.vcpus % found.threads_per_core == 0
 
 
-def test_who_reaches_lustre_over_efa() -> None:
+def test_types_that_reach_lustre_over_efa() -> None:
     families = {found.name.split(".")[1] for found in INSTANCE_TYPES.values() if found.lustre_efa}
     assert families >= {"p5", "p5e", "p5en", "p6-b200", "p6-b300", "g6", "g6e", "trn1"}
     assert not families & {"p4d", "p4de", "g5", "g4dn", "c5n", "i3en", "trn2", "m5"}
 
 
-def test_an_unknown_type_is_told_with_the_one_meant() -> None:
+def test_an_unknown_type_is_reported_with_a_suggestion() -> None:
     with pytest.raises(
         ValueError, match=r"got p5\.48xlarge; HyperPod offers 209 types.*; set ml\.p5\.48xlarge$"
     ):

@@ -1,4 +1,4 @@
-"""The regions are CloudFormation's, the zone prefixes EC2's."""
+"""Regions match CloudFormation's registry, and zone prefixes match EC2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from config.observability import APP_REGIONS
 
 
 def regions_with(kind: str) -> set[str]:
-    """As cfn-lint records the registry; other partitions than ``aws`` are no part of this project."""
+    """Return the regions of a resource type in cfn-lint's copy of the registry, for the partition ``aws``."""
     spec = find_spec("cfnlint")
     assert spec is not None and spec.origin is not None
     registry = Path(spec.origin).parent / "data" / "schemas" / "providers"
@@ -22,7 +22,7 @@ def regions_with(kind: str) -> set[str]:
     return public & {path.stem for path in registry.glob("*.json") if kind in json.loads(path.read_text())}
 
 
-def test_regions_are_those_of_the_registry() -> None:
+def test_regions_match_the_registry() -> None:
     assert regions_with("AWS::SageMaker::Cluster") == set(ZONE_ID_PREFIXES)
 
 
@@ -33,10 +33,10 @@ def test_zone_ids_begin_with_their_prefix() -> None:
         assert all(zone.zone_id.startswith(f"{prefix}-az") for zone in zones)
 
 
-def test_health_is_monitored_in_regions_that_there_are() -> None:
+def test_health_monitoring_regions_are_known_regions() -> None:
     assert set(ZONE_ID_PREFIXES) > HEALTH_MONITORING_REGIONS
 
 
-def test_mlflow_apps_are_made_where_the_registry_has_them() -> None:
+def test_regions_of_mlflow_apps_match_the_registry() -> None:
     assert regions_with("AWS::SageMaker::MlflowApp") & set(ZONE_ID_PREFIXES) == APP_REGIONS
     assert regions_with("AWS::SageMaker::MlflowTrackingServer") >= set(ZONE_ID_PREFIXES)

@@ -1,4 +1,4 @@
-"""One wrong value hides no other, and is not blamed on the rest of the file."""
+"""A wrong value hides no other mistake and causes no additional errors."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from unittest.mock import patch
 import pytest
 
 from config.reading import loader
-from tests.config.cluster_documents import document
+from tests.config.cluster_documents import document, mistakes
 
-# Independent of every other value.
+# This mistake is independent of every other value.
 FAULT = {"aws:owner": "lab"}
-TOLD = "tags.aws:owner: got lab; AWS keeps keys that begin with aws: to itself; set another key"
-# Of no type that a cluster file has anywhere.
+TOLD = "tags.aws:owner: got lab; AWS reserves keys that begin with aws:; set another key"
+# No value in a cluster file has this type.
 NOTHING_LIKE_IT = 1.5
 
 WITH_EVERYTHING = {
@@ -72,7 +72,7 @@ Place = tuple[int | str, ...]
 
 
 def places(value: Any, place: Place = ()) -> Iterator[Place]:
-    """Every key and item, sections as well."""
+    """Yield the place of every key and item, including sections."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for part, below in inner:
         if (*place, part) != ("tags",) and place != ("tags",):
@@ -84,11 +84,13 @@ PLACES = [(base, place) for base, made in DOCUMENTS.items() for place in places(
 
 
 def errors(made: dict[str, Any]) -> list[str]:
-    """Errors of a file of this content. To parse its text takes longer than all checks."""
+    """Return the errors of a document, the independent one last; parsing text would take longer than
+    checking.
+    """
     path = Path("cluster.yaml")
     with patch.object(loader, "read_document", lambda path: made), pytest.raises(ValueError) as caught:
         loader.load_cluster(path)
-    return [line.removeprefix(f"{path}: ") for line in str(caught.value).splitlines()]
+    return sorted(mistakes(caught.value), key=TOLD.__eq__)
 
 
 def holder_of(made: dict[str, Any], place: Place) -> Any:
@@ -99,7 +101,7 @@ def holder_of(made: dict[str, Any], place: Place) -> Any:
 
 
 def shown(base: str, place: Place) -> str:
-    """As errors name it; a group whose name is the wrong value has its number."""
+    """Return the place in the form of error messages; a group with an invalid name has its index."""
     path, value = "", DOCUMENTS[base]
     for depth, part in enumerate(place):
         value = value[part]  # type: ignore[index]
@@ -113,7 +115,23 @@ def shown(base: str, place: Place) -> str:
     return path
 
 
-def test_the_documents_are_wrong_in_one_thing() -> None:
+def test_mistakes_are_aligned_lines_in_the_order_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    text = Path("clusters/slurm.yaml").read_text().replace("capacity_gib: 1200", "capacity_gib: 1000")
+    path.write_text(text.replace("vpc: new", "vpc: new\n  colour: red\n  flow_logs_days: 2"))
+    with pytest.raises(ValueError) as caught:
+        loader.load_cluster(path)
+    first, colour, days, capacity = str(caught.value).split("\n")
+    assert first == f"{path}: 3 mistakes"
+    assert colour.startswith("  network.colour:              got red;  there is no such key; remove it, or")
+    assert days.startswith("  network.flow_logs_days:      got 2;    one of 1, 3, 5, ")
+    assert capacity == (
+        "  storage.lustre.capacity_gib: got 1000; PERSISTENT_2 SSD allows 1200, 2400 or a multiple of 2400;"
+        " set 1200"
+    )
+
+
+def test_each_document_has_one_mistake() -> None:
     assert [errors(made) for made in DOCUMENTS.values()] == [[TOLD]] * len(DOCUMENTS)
 
 
@@ -128,11 +146,11 @@ def test_a_wrong_value_is_the_only_other_error() -> None:
     assert found == {}
 
 
-# Without the kind of network, what else is wrong in it is told as far as its other keys tell the kind.
+# Without the kind of network, its other mistakes are reported only if its keys identify the kind.
 MISSING = [
     (base, place)
     for base, place in PLACES
-    # Labels are called as one likes.
+    # Labels may have any name.
     if isinstance(place[-1], str) and place != ("network", "vpc") and "labels" not in place[:-1]
 ]
 

@@ -1,4 +1,4 @@
-"""Endpoint files: shipped ones are right, wrong ones are told with what to do."""
+"""Shipped endpoint files are valid, and mistakes are reported with their fixes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import yaml
 from config.endpoint import Limits
 from config.reading.endpoint_file import load_endpoint
 from config.reading.schema import ENDPOINT_SCHEMA, endpoint_schema_text
+from tests.config.cluster_documents import mistakes
 from workloads.esm2.serving.settings import ServeSettings
 
 FILES = sorted(Path("endpoints").glob("*.yaml"))
@@ -21,16 +22,16 @@ GIVEN = {"image": IMAGE, "model": "s3://models/localization/"}
 
 
 def told(tmp_path: Path, given: dict[str, str] | None = None, **changes: Any) -> list[str]:
-    """What is said of the small file with changes."""
+    """Return the mistakes in the small file with changes."""
     path = tmp_path / "endpoint.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load(Path("endpoints/esm2.yaml").read_text()) | changes))
     with pytest.raises(ValueError) as error:
         load_endpoint(path, GIVEN if given is None else given)
-    return [line.removeprefix(f"{path}: ") for line in str(error.value).splitlines()]
+    return mistakes(error.value)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_shipped_files_are_right_and_follow_the_schema(path: Path) -> None:
+def test_shipped_files_are_valid_and_follow_the_schema(path: Path) -> None:
     document = yaml.safe_load(path.read_text())
     load_endpoint(path, {} if "image" in document else GIVEN)
     assert path.read_text().splitlines()[0] == f"# yaml-language-server: $schema={ENDPOINT_SCHEMA.name}"
@@ -41,14 +42,14 @@ def test_schema_is_current() -> None:
     assert ENDPOINT_SCHEMA.read_text() == endpoint_schema_text(), "the model changed: make schema"
 
 
-def test_what_is_given_wins_over_the_file(tmp_path: Path) -> None:
+def test_given_values_take_precedence_over_the_file(tmp_path: Path) -> None:
     path = tmp_path / "endpoint.yaml"
     path.write_text(Path("endpoints/esm2.yaml").read_text() + f"\nimage: {IMAGE}\nmodel: s3://models/old/\n")
     assert load_endpoint(path, {"model": "s3://models/new/"}).model == "s3://models/new/"
     assert load_endpoint(path, {"model": None}).model == "s3://models/old/"
 
 
-def test_a_missing_image_says_how_to_give_it(tmp_path: Path) -> None:
+def test_a_missing_image_is_reported_with_the_way_to_give_it(tmp_path: Path) -> None:
     assert told(tmp_path, {}) == [
         f"{key}: got nothing; it is required; give it at deployment, -c {key}=..., or add {key}"
         for key in ("image", "model")
@@ -60,8 +61,8 @@ def test_a_missing_image_says_how_to_give_it(tmp_path: Path) -> None:
     [
         ({"instance_type": "ml.g4dn.xlarge"}, "instance_type: got ml.g4dn.xlarge; types of the families"),
         ({"region": "mars-north-1"}, "region: got mars-north-1"),
-        ({"region": "us-east-1"}, "SageMaker takes images from its own region, us-east-1"),
-        ({"instances": {"min": 3, "max": 2}}, "instances.max: got 2; instances.min, 3, or more"),
+        ({"region": "us-east-1"}, "SageMaker requires an image in its own region, us-east-1"),
+        ({"instances": {"min": 3, "max": 2}}, "instances.max: got 2; instances.min (3) or more"),
         ({"instances": {"mim": 3}}, "instances.mim: got 3; there is no such key; set min"),
         ({"storage": {}}, "storage: got a mapping; there is no such key"),
         ({"image": "esm2:latest"}, "an image is given by digest"),
@@ -69,19 +70,22 @@ def test_a_missing_image_says_how_to_give_it(tmp_path: Path) -> None:
         ({"model": "here"}, "a model is given as s3://"),
         ({"model": "s3://models/model.zip"}, "a model is given as s3://"),
         ({"kms": "alias/mine"}, "kms: got alias/mine"),
-        ({"model_key_arn": f"arn:aws:kms:us-east-2:123456789012:key/{'0' * 36}"}, "keys are of one region"),
+        (
+            {"model_key_arn": f"arn:aws:kms:us-east-2:123456789012:key/{'0' * 36}"},
+            "the key must be in the endpoint's region",
+        ),
         ({"limits": {"timeout_seconds": 90}}, "SageMaker waits 60 s"),
         ({"capture": {"to": "here"}}, "a folder of a bucket is given as"),
         ({"kubernetes": {"gpus": 2}}, "kubernetes.gpus: got 2; 1 or less is allowed"),
     ],
 )
-def test_mistakes_are_told(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_mistakes_are_reported(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     given = {key: value for key, value in GIVEN.items() if key not in changes}
     assert any(said in line for line in told(tmp_path, given, **changes)), told(tmp_path, given, **changes)
 
 
-def test_limits_are_those_of_the_server() -> None:
-    """Each is a setting of the server's, and takes no value that the server does not."""
+def test_limits_match_the_server_s() -> None:
+    """Each limit is a setting of the server and accepts only values that the server accepts."""
     for name, field in Limits.model_json_schema()["properties"].items():
         numbers = field["anyOf"][0]
         for value in (numbers["minimum"], numbers["maximum"]):

@@ -1,4 +1,4 @@
-"""The JSON schema is current, and an editor that knows it tells good files from bad ones."""
+"""The JSON schema is current, and editors that use it distinguish valid from invalid files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_an_existing_vpc_follows_it(base: str, validator: jsonschema.Draft7Valid
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_mistakes_are_seen(base: str, changes: dict[str, Any], validator: jsonschema.Draft7Validator) -> None:
+def test_rejects_mistakes(base: str, changes: dict[str, Any], validator: jsonschema.Draft7Validator) -> None:
     assert list(validator.iter_errors(document(base, changes)))
 
 
@@ -66,7 +66,7 @@ def test_mistakes_are_seen(base: str, changes: dict[str, Any], validator: jsonsc
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_mistakes_on_eks_are_seen(changes: dict[str, Any], validator: jsonschema.Draft7Validator) -> None:
+def test_rejects_mistakes_on_eks(changes: dict[str, Any], validator: jsonschema.Draft7Validator) -> None:
     assert list(validator.iter_errors(document("eks-p5", changes)))
 
 

@@ -1,4 +1,4 @@
-"""Files that are no cluster files are refused with a line to look at."""
+"""Files that are not cluster files are rejected with a line number."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("text", FILES)
-def test_text_that_is_no_cluster_file(text: str, tmp_path: Path) -> None:
+def test_rejects_text_that_is_not_a_cluster_file(text: str, tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(text)
     with pytest.raises(ValueError) as caught:
@@ -59,7 +59,7 @@ def test_text_that_is_no_cluster_file(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("escape", ["N", "L", "P", "a", "e", "x9b"])
-def test_escaped_control_characters_are_refused_where_they_do_harm(escape: str, tmp_path: Path) -> None:
+def test_rejects_harmful_escaped_control_characters(escape: str, tmp_path: Path) -> None:
     text = (REPOSITORY / "clusters/slurm-p5.yaml").read_text()
     for mark in ("ada@example.com", "hpc-alerts@example.com", "https://idp.example.com/app", "hpc-admins"):
         assert mark in text
@@ -68,7 +68,7 @@ def test_escaped_control_characters_are_refused_where_they_do_harm(escape: str, 
         path.write_text(broken)
         with pytest.raises(ValueError, match=r"is allowed|are allowed|is one line") as caught:
             load_cluster(path)
-        assert str(caught.value).isprintable()
+        assert all(line.isprintable() for line in str(caught.value).split("\n"))
 
 
 VALUES = {
@@ -98,43 +98,43 @@ VALUES = {
 
 
 @pytest.mark.parametrize("text", VALUES)
-def test_values_are_those_of_yaml_1_2(text: str, tmp_path: Path) -> None:
+def test_reads_values_as_yaml_1_2(text: str, tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(f"key: {text}\n")
     value = read_document(path)["key"]
     assert (value, type(value)) == (VALUES[text], type(VALUES[text]))
 
 
-def test_keys_are_texts(tmp_path: Path) -> None:
+def test_keys_are_strings(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text("{1: a, true: b, <<: {c: d}, '': e}\n")
     assert read_document(path) == {"1": "a", "true": "b", "<<": {"c": "d"}, "": "e"}
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_reports_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"none\.yaml: no such file; set the path of a cluster file"):
         load_cluster(tmp_path / "none.yaml")
 
 
-def test_a_folder(tmp_path: Path) -> None:
+def test_rejects_a_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r": not a file; set the path of a cluster file"):
         load_cluster(tmp_path)
 
 
-def test_a_file_that_cannot_be_read() -> None:
-    """Permissions do not keep root from reading; here nothing can be read by anyone."""
+def test_reports_an_unreadable_file() -> None:
+    """Permissions do not restrict root, so the test uses a file that no one can read."""
     with pytest.raises(ValueError, match=r"mem cannot be read: Input/output error; name a YAML file"):
         load_cluster(Path("/proc/self/mem"))
 
 
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+def test_rejects_bytes_that_are_not_text(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_bytes(b"name: \xff\n")
     with pytest.raises(ValueError, match=r"byte 6 is not UTF-8; save the file as UTF-8 text$"):
         load_cluster(path)
 
 
-def test_a_control_character(tmp_path: Path) -> None:
+def test_rejects_a_control_character(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_bytes(b"name: \x01\n")
     with pytest.raises(ValueError, match=r"#x0001: special characters are not allowed"):

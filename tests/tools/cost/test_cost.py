@@ -1,4 +1,4 @@
-"""The bill of a cluster file: the guidance's tables, and what each setting adds."""
+"""Bills of cluster files: the guidance's tables, and the cost of each setting."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tools.cost.bill import Bill, Usage, make_bill, parse_usage
 from tools.cost.cluster_items import cluster_items, included_metadata_iops, read_endpoint
 
 GUIDANCE_NAT_GB = 10_500
-"""The README names no traffic. Of its 513.20 and 507.80 USD for the network, a NAT gateway and its address
-are 36.50; this much through them is the rest, within 1 % for both."""
+"""Traffic through NAT that explains the guidance's network cost within 1 %. Its README does not state the
+traffic. Of 513.20 and 507.80 USD for the network, the NAT gateway and its address cost 36.50."""
 GUIDANCE = {
     "slurm": {"Compute": 6486.05, "Storage": 1064.96, "Network": 513.20},
     "eks": {
@@ -48,28 +48,28 @@ def bill_of(cluster: AnyCluster, usage: Usage = USUAL) -> Bill:
 
 
 def guidance_bill(scheduler: str) -> Bill:
-    # Slurm's table has no line for a repository and none has one for logs.
+    # Slurm's table has no line for a repository, and no table has one for logs.
     image_gb = 13.2 if scheduler == "eks" else 0.0
     usage = Usage(data_gb=1, image_gb=image_gb, nat_gb=GUIDANCE_NAT_GB, logs_gb=0)
     return bill_of(load_cluster(Path(__file__).with_name(f"guidance_{scheduler}.yaml")), usage)
 
 
 @pytest.mark.parametrize("scheduler", TOTALS)
-def test_the_guidances_totals_come_out(scheduler: str) -> None:
+def test_totals_match_the_guidance(scheduler: str) -> None:
     bill = guidance_bill(scheduler)
     assert bill.monthly_usd == pytest.approx(TOTALS[scheduler], rel=0.01)
     assert not bill.lacking
 
 
 @pytest.mark.parametrize("scheduler", GUIDANCE)
-def test_so_does_each_of_its_services(scheduler: str) -> None:
+def test_each_service_matches_the_guidance(scheduler: str) -> None:
     bill = guidance_bill(scheduler)
     for service, usd in GUIDANCE[scheduler].items():
         found = sum(line.monthly_usd for line in bill.lines if line.item.service == service)
         assert found == pytest.approx(usd, rel=0.01, abs=0.01), service
 
 
-def test_the_guidances_prices_are_the_regions_own() -> None:
+def test_prices_of_the_guidance_are_the_region_s_own() -> None:
     for scheduler in TOTALS:
         assert not price_notes(guidance_bill(scheduler))
 
@@ -80,7 +80,7 @@ def cluster_with(base: str, changes: dict[str, Any]) -> AnyCluster:
 
 
 def changed_units(base: str, changes: dict[str, Any]) -> dict[str, float]:
-    """By price: what a change of the file adds to the units of a month."""
+    """Return the units per month that a change of the file adds, by price."""
     totals: list[dict[str, float]] = []
     for cluster in (cluster_with(base, {}), cluster_with(base, changes)):
         units: dict[str, float] = {}
@@ -122,7 +122,7 @@ CHANGES: list[tuple[str, dict[str, Any], dict[str, float]]] = [
 
 
 @pytest.mark.parametrize(("base", "changes", "expected"), CHANGES)
-def test_what_a_setting_adds(base: str, changes: dict[str, Any], expected: dict[str, float]) -> None:
+def test_units_that_a_setting_adds(base: str, changes: dict[str, Any], expected: dict[str, float]) -> None:
     assert changed_units(base, changes) == pytest.approx(expected)
 
 
@@ -130,11 +130,11 @@ def test_what_a_setting_adds(base: str, changes: dict[str, Any], expected: dict[
     ("capacity_gib", "iops"),
     [(1200, 1500), (2400, 3000), (4800, 6000), (9600, 6000), (12000, 12000), (45600, 12000), (72000, 36000)],
 )
-def test_metadata_iops_that_come_with_a_capacity(capacity_gib: int, iops: int) -> None:
+def test_metadata_iops_included_in_a_capacity(capacity_gib: int, iops: int) -> None:
     assert included_metadata_iops(capacity_gib) == iops
 
 
-def test_fewer_hours_save_what_nodes_cost_and_nothing_else() -> None:
+def test_fewer_hours_reduce_only_the_cost_of_nodes() -> None:
     cluster = cluster_with("eks", {})
     always, sometimes = bill_of(cluster), bill_of(cluster, Usage(hours=73, nat_gb=0, logs_gb=0))
     kept = always.monthly_usd_of("kept")
@@ -144,8 +144,8 @@ def test_fewer_hours_save_what_nodes_cost_and_nothing_else() -> None:
     assert sometimes.monthly_usd == pytest.approx(kept + nodes / 10)
 
 
-def test_what_make_destroy_ends() -> None:
-    """The cluster's own stack: nodes, the control plane, and what goes in and out while they are there."""
+def test_make_destroy_ends_the_items_of_nodes() -> None:
+    """The items are the cluster's own stack: nodes, the control plane, and their traffic."""
     server = {"mlflow": {"kind": "tracking_server", "size": "small"}, "storage.kms": "create"}
     cluster = cluster_with("eks", {**server, "studio": {}, "network.interface_endpoints": True})
     items = cluster_items(cluster, USUAL)
@@ -159,7 +159,7 @@ def test_what_make_destroy_ends() -> None:
     }
 
 
-def test_idle_nodes_cost_an_hour_what_their_lines_do() -> None:
+def test_idle_nodes_cost_as_much_as_their_lines() -> None:
     bill = bill_of(load_cluster(Path("clusters/slurm.yaml")))
     hourly = bill.monthly_usd_of("nodes") / 730
     assert hourly == pytest.approx(2.765 + 2 * 3.06 + 0.56, abs=0.02)
@@ -176,20 +176,20 @@ def test_a_budget_is_compared_with_the_month() -> None:
 
 @pytest.mark.parametrize("file", sorted(Path("clusters").glob("*.yaml")), ids=lambda file: file.stem)
 def test_shipped_budgets_are_above_the_estimate(file: Path) -> None:
-    """Else forecasts are above them from the first day."""
+    """Otherwise forecasts would exceed the budget from the first day."""
     cluster = load_cluster(file)
     for note in budget_note(cluster, bill_of(cluster)):
         assert "USD a month are within the budget" in note
         assert "until the tag hyperpod-cluster is activated" in note
 
 
-def test_an_endpoint_that_scales_says_what_its_most_cost() -> None:
+def test_a_scaling_endpoint_reports_its_highest_cost() -> None:
     endpoint = read_endpoint(Path("endpoints/esm2.yaml"))
     [note] = scaling_note(endpoint, load_prices(endpoint.region))
     assert f"its {endpoint.instances.max} instances it costs {endpoint.instances.max * 1.408:.2f} USD" in note
 
 
-def test_what_no_list_has_is_said_and_not_counted() -> None:
+def test_unknown_prices_are_reported_and_not_counted() -> None:
     bill = bill_of(cluster_with("small", {"instance_groups[workers].instance_type": "ml.p6-b300.48xlarge"}))
     assert bill.lacking == ["hyperpod.ml.p6-b300.48xlarge"]
     table = bill_table(bill)
@@ -201,7 +201,7 @@ def test_what_no_list_has_is_said_and_not_counted() -> None:
     assert "No price is known of hyperpod.ml.p6-b300.48xlarge" in price_notes(bill)[-1]
 
 
-def test_prices_of_elsewhere_are_marked() -> None:
+def test_prices_of_other_regions_are_marked() -> None:
     bill = bill_of(
         cluster_with("small", {"region": "sa-east-1", "network.availability_zone_ids": ["sae1-az1"]})
     )
@@ -212,7 +212,7 @@ def test_prices_of_elsewhere_are_marked() -> None:
     assert "as it is in us-east-1" in "".join(price_notes(bill))
 
 
-def test_the_total_says_how_much_of_it_is_borrowed() -> None:
+def test_the_total_reports_the_share_of_borrowed_prices() -> None:
     bill = bill_of(cluster_with("small", {"storage.home": {"capacity_gib": 64}}))
     borrowed = [
         line
@@ -231,7 +231,7 @@ def test_the_total_says_how_much_of_it_is_borrowed() -> None:
     ]
 
 
-def test_what_bills_by_what_it_takes_in_is_named() -> None:
+def test_names_services_that_bill_by_use() -> None:
     assert not unpriced_notes(cluster_with("eks", {}))
     [note] = unpriced_notes(cluster_with("eks", {"container_insights": True}))
     assert "Container Insights" in note and "not in the total" in note
@@ -263,7 +263,7 @@ def test_every_shipped_cluster_has_a_bill(
 
 
 @pytest.mark.parametrize(("name", "usd"), [("esm2", 1.408 * 730 + 5), ("esm2-private", 2 * 2.61 * 730 + 6)])
-def test_every_shipped_endpoint_has_one(
+def test_every_shipped_endpoint_has_a_bill(
     name: str, usd: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["cost", "--endpoint", f"endpoints/{name}.yaml"])
@@ -288,7 +288,7 @@ def test_wrong_usage_is_explained(assignment: str, message: str) -> None:
     assert message in str(raised.value)
 
 
-def test_every_price_has_a_unit_and_a_source_that_is_described() -> None:
+def test_every_price_has_a_unit_and_a_described_source() -> None:
     described = sources()
     for path in FOLDER.glob("*-*-*.csv"):
         with path.open(newline="") as file:

@@ -1,4 +1,4 @@
-"""Prices from the Price List API: what is asked, how products are read, what becomes of the file."""
+"""Prices from the Price List API: requests, reading of products, and changes of the file."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tools.cost.prices import refresh
 
 REGION = "us-west-2"
 Tier = tuple[str, str]
-"""Begin of the range, and dollars."""
+"""Start of a price range, and dollars."""
 
 
 def product(
     sku: str, attributes: dict[str, str], *tiers: Tier, currency: str = "USD", family: str = "x"
 ) -> str:
-    """A product in the form of GetProducts' aws_v1: a JSON text with attributes and nested terms."""
+    """Return a product in GetProducts' form aws_v1, which is JSON with attributes and nested terms."""
     code = f"{sku}.JRTCKXETXF"
     dimensions = {
         f"{code}.{index}": {
@@ -115,7 +115,7 @@ LISTS: dict[str, list[str]] = {
         )
     ],
     "awskms": [product("FREE", {"usagetype": "us-west-2-KMS-Keys"}, ("0", "0.0"), ("1", "1.0"))],
-    # Sold otherwise than on demand, in another currency, or twice at two prices.
+    # These are not sold on demand, in another currency, or listed twice with different prices.
     "AmazonECR": [product("PLAN", {"usagetype": "USW2-TimedStorage-ByteHrs"})],
     "AmazonEKS": [
         product("CNY", {"usagetype": "USW2-AmazonEKS-Hours:perCluster"}, ("0", "0.6"), currency="CNY")
@@ -175,7 +175,7 @@ def test_products_of_every_page_become_prices(tmp_path: Path) -> None:
     }
 
 
-def test_each_list_is_asked_for_once_and_for_the_region_alone(tmp_path: Path) -> None:
+def test_requests_each_list_once_and_only_for_the_region(tmp_path: Path) -> None:
     client, asked = pricing(LISTS)
     refresh(client, REGION, tmp_path)
     lists = [json.dumps([call["ServiceCode"], call["Filters"]]) for call in asked]
@@ -191,7 +191,7 @@ def test_each_list_is_asked_for_once_and_for_the_region_alone(tmp_path: Path) ->
     }
 
 
-def test_older_prices_stay_where_the_list_has_none(tmp_path: Path) -> None:
+def test_older_prices_stay_if_the_list_has_none(tmp_path: Path) -> None:
     older = "key,usd,unit,as_of,source,stand_in\nmlflow.small,0.6,hour,2026,sagemaker-page,\n"
     stood_in = "hyperpod.ml.g5.8xlarge,3,hour,2026-09-01,price-list-studio,the price of SageMaker Studio\n"
     (tmp_path / f"{REGION}.csv").write_text(older + stood_in)
@@ -206,7 +206,7 @@ def test_older_prices_stay_where_the_list_has_none(tmp_path: Path) -> None:
     assert keys == sorted(keys)
 
 
-def test_two_prices_for_one_thing_are_not_taken(tmp_path: Path) -> None:
+def test_skips_products_with_two_prices(tmp_path: Path) -> None:
     prices, said = refreshed(tmp_path, LISTS)
     assert "endpoint.interface" not in prices.prices
     assert any("not taken, the list has several: endpoint.interface 0.01" in line for line in said)
@@ -222,7 +222,7 @@ def test_an_empty_list_changes_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
-def test_the_regions_own_price_comes_before_the_references(tmp_path: Path) -> None:
+def test_the_region_s_own_price_takes_precedence(tmp_path: Path) -> None:
     row = "key,usd,unit,as_of,source,stand_in\nnat.gateway,{},hour,,infracost,\n"
     for region, usd in (("us-east-1", "0.045"), ("eu-west-1", "0.048")):
         (tmp_path / f"{region}.csv").write_text(row.format(usd))
@@ -235,7 +235,7 @@ def test_the_regions_own_price_comes_before_the_references(tmp_path: Path) -> No
     ("module", "prog"), [("tools.cost.__main__", "tools.cost"), ("tools.cost.prices",) * 2]
 )
 def test_usage_names_the_module(module: str, prog: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which argparse itself would say __main__.py."""
+    """By default argparse would print __main__.py."""
     run = SimpleNamespace(__spec__=SimpleNamespace(name=module))
     monkeypatch.setitem(sys.modules, "__main__", run)
     assert cluster_parser("...").prog == f"python -m {prog}"

@@ -1,4 +1,4 @@
-"""The memory model against what real steps keep, and against their real peaks."""
+"""The memory model agrees with the tensors that real steps keep, and with their measured peaks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from workloads.training.processes import processes
 
 LENGTH = 128
 KINDS: dict[int, Attention] = {2: "segments", 4: "flash"}
-"""Attention on a CPU by the bytes of a number. In fp32 it is a flash kernel, as on a GPU."""
+"""Kind of attention on a CPU, by the bytes of a number. In fp32 it is a flash kernel, as on a GPU."""
 CONFIGS = Path("workloads/esm2/configs")
 
 
@@ -90,9 +90,9 @@ def loss_of(model: nn.Module, pack: Pack, number_bytes: int) -> Tensor:
 
 
 def kept_bytes(model: nn.Module, pack: Pack, number_bytes: int) -> int:
-    """Of all tensors that autograd keeps of a forward pass, but for the model's own."""
+    """Return the bytes of all tensors that autograd keeps in a forward pass, except the model's own."""
     own = {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
-    kept: dict[int, Tensor] = {}  # keeps them alive, so that no place is used twice
+    kept: dict[int, Tensor] = {}  # keeps them alive, so that no address is reused
 
     def keep(tensor: Tensor) -> Tensor:
         kept[tensor.untyped_storage().data_ptr()] = tensor
@@ -100,7 +100,7 @@ def kept_bytes(model: nn.Module, pack: Pack, number_bytes: int) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         loss_of(model, pack, number_bytes)
-    # Not the storages: attention's buffers are larger than what is used of them.
+    # Tensors are counted instead of storages, because attention uses only part of its buffers.
     return sum(tensor.nbytes for place, tensor in kept.items() if place not in own)
 
 
@@ -116,7 +116,7 @@ def adapted(esm: EsmConfig, lora: LoraConfig) -> PackedModel:
 
 
 @pytest.mark.parametrize("size", SHAPES)
-def test_parameters_are_the_models(size: str) -> None:
+def test_parameter_counts_match_the_models(size: str) -> None:
     config = load_config(CONFIGS / f"esm2_{size.lower()}.yaml")
     with torch.device("meta"):
         model = PackedEsm(published_config(size))
@@ -127,7 +127,7 @@ def test_parameters_are_the_models(size: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("rank", [4, 16])
-def test_so_are_those_with_adapters(rank: int) -> None:
+def test_parameter_counts_with_adapters_match_the_models(rank: int) -> None:
     lora, esm = LoraConfig(rank=rank), published_config("8M")
     model = adapted(esm, lora)
     parameters = parameters_of(run_config(512, lora=lora), ModelShape(6, 320, 20))
@@ -139,21 +139,21 @@ def test_so_are_those_with_adapters(rank: int) -> None:
 
 
 @pytest.mark.parametrize("number_bytes", [pytest.param(2, marks=pytest.mark.long), 4])
-def test_what_autograd_keeps(number_bytes: int) -> None:
-    """All but the last layer as a whole, and of that what comes before its feed-forward block."""
+def test_agrees_with_the_tensors_that_autograd_keeps(number_bytes: int) -> None:
+    """Autograd keeps all layers but the last one as a whole, and the last up to its feed-forward block."""
     esm, tokens = published_config("8M"), 1024
     model = PackedEsm(esm)
     kept = kept_bytes(model, masked_pack(tokens, torch.device("cpu")), number_bytes)
     layout = layout_of(run_config(tokens), esm, number_bytes, KINDS[number_bytes])
     found = memory(layout)
-    last_block = (4 + 9 * number_bytes) * tokens * esm.hidden_size  # the second norm and what follows it
+    last_block = (4 + 9 * number_bytes) * tokens * esm.hidden_size  # the second norm and later tensors
     newest_gradient = 4 * esm.hidden_size**2 * (number_bytes + 4)
     expected = found.activations + found.weights_in_use - newest_gradient - last_block * (1 - 0.18)
     assert kept == pytest.approx(expected, rel=0.03)
 
 
 @pytest.mark.long
-def test_what_it_keeps_with_checkpointing() -> None:
+def test_agrees_with_checkpointing() -> None:
     esm, tokens = published_config("8M"), 2048
     model = PackedEsm(esm)
     model.activation_checkpointing = True
@@ -165,25 +165,25 @@ def test_what_it_keeps_with_checkpointing() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("targets", [LoraConfig().targets, ("query", "value")])
-def test_what_it_keeps_with_adapters(targets: tuple[str, ...]) -> None:
+def test_agrees_with_adapters(targets: tuple[str, ...]) -> None:
     esm, tokens = published_config("8M"), 1024
     lora = LoraConfig(targets=targets)  # type: ignore[arg-type]
     rows = torch.arange(0, tokens, LENGTH)
     kept = kept_bytes(adapted(esm, lora), pack_of(tokens, rows=rows, device=torch.device("cpu")), 2)
     found = memory(layout_of(run_config(tokens, lora=lora), esm, 2, "segments"))
-    # The last block sees a row for each protein; the first layer norm of a frozen embedding keeps nothing.
+    # The last block sees one row per protein. The first layer norm of a frozen embedding keeps nothing.
     spared = (4 + 4 + (9 if "output" in targets else 4) * 2) * tokens * esm.hidden_size
     assert kept == pytest.approx(found.activations - spared, rel=0.05)
 
 
 @pytest.fixture
 def exact_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention's buffers come in steps, which are more than the tensors of small models."""
+    """The size of attention's buffers grows in steps that are larger than the tensors of small models."""
     monkeypatch.setattr(attention, "_BUFFER_STEP_ELEMENTS", 1 << 12)
 
 
 def peak_of_step(model: nn.Module, pack: Pack, number_bytes: int) -> int:
-    """The most that torch's allocator has given out at a time during a forward and backward pass."""
+    """Return the peak of torch's allocator during a forward and backward pass."""
     attention._buffers._free.clear()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         loss_of(model, pack, number_bytes).backward()
@@ -199,12 +199,14 @@ def peak_of_step(model: nn.Module, pack: Pack, number_bytes: int) -> int:
     ("number_bytes", "checkpointing", "layers", "tokens"),
     [(4, False, 4, 512), (2, False, 4, 512), (2, True, 2, 1024)],
 )
-def test_real_peaks_on_the_cpu(number_bytes: int, checkpointing: bool, layers: int, tokens: int) -> None:
+def test_agrees_with_real_peaks_on_the_cpu(
+    number_bytes: int, checkpointing: bool, layers: int, tokens: int
+) -> None:
     esm, length = published_config("8M"), tokens // 2
     esm.num_hidden_layers = layers
     model, device = PackedEsm(esm), torch.device("cpu")
     model.activation_checkpointing = checkpointing
-    loss_of(model, masked_pack(256, device), number_bytes).backward()  # gradients are there from now on
+    loss_of(model, masked_pack(256, device), number_bytes).backward()  # creates the gradients
     peak = peak_of_step(model, masked_pack(tokens, device, length), number_bytes)
     config = run_config(tokens, checkpointing=checkpointing)
     found = memory(layout_of(config, esm, number_bytes, KINDS[number_bytes], length))
@@ -215,7 +217,7 @@ def test_real_peaks_on_the_cpu(number_bytes: int, checkpointing: bool, layers: i
 @pytest.mark.usefixtures("exact_buffers")
 @pytest.mark.parametrize(("mode", "least"), [("ddp", 0.85), ("fsdp", 0.75)])
 def test_copies_of_weights_in_a_wide_model(mode: Literal["ddp", "fsdp"], least: float) -> None:
-    """Few tokens and wide layers: copies are most of the peak. With FSDP the model is on the safe side."""
+    """With few tokens and wide layers, copies are most of the peak. With FSDP the model overestimates."""
     esm, tokens = published_config("150M"), 64
     esm.num_hidden_layers = 2
     config = replace(run_config(tokens), parallel=ParallelConfig(mode=mode))
@@ -230,7 +232,7 @@ def test_copies_of_weights_in_a_wide_model(mode: Literal["ddp", "fsdp"], least: 
     assert least < peak / (found.activations + found.weights_in_use) < 1
 
 
-def test_a_run_that_does_not_fit_gets_changes_with_which_it_does() -> None:
+def test_suggested_changes_make_a_run_fit() -> None:
     config = load_config(CONFIGS / "esm2_650m.yaml")
     shape = shape_of(config)
     layout = Layout(config, shape, parameters_of(config, shape), 16)
@@ -243,7 +245,7 @@ def test_a_run_that_does_not_fit_gets_changes_with_which_it_does() -> None:
         assert memory(replace(layout, config=changed)).total <= usable, changes
 
 
-def test_nothing_helps_where_the_states_alone_are_too_much() -> None:
+def test_no_change_is_suggested_if_the_states_do_not_fit() -> None:
     config = load_config(CONFIGS / "esm2_15b.yaml")
     shape = shape_of(config)
     layout = Layout(config, shape, parameters_of(config, shape), 2)

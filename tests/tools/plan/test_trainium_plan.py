@@ -1,4 +1,4 @@
-"""Plans for Trainium: by the NeuronCore, and with what its attention keeps."""
+"""Plans for Trainium, with memory per NeuronCore and its own attention."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ FITTING = ("train.activation_checkpointing=true", "train.tokens_per_pack=8192")
     [
         (
             "slurm-trn1",
-            ("of 14.7 usable (16 GiB Trainium NeuronCore", "on 4 * ml.trn1.32xlarge (128 NeuronCores)"),
+            ("of 14.7 GiB usable (16 GiB Trainium NeuronCore", "on 4 * ml.trn1.32xlarge (128 NeuronCores)"),
         ),
         (
             "eks-trn2",
-            ("of 22.1 usable (24 GiB Trainium2 NeuronCore", "on 4 * ml.trn2.48xlarge (256 NeuronCores)"),
+            ("of 22.1 GiB usable (24 GiB Trainium2 NeuronCore", "on 4 * ml.trn2.48xlarge (256 NeuronCores)"),
         ),
     ],
 )
@@ -57,15 +57,15 @@ def test_cores_share_a_device_s_memory(
     assert " GPU" not in out.replace("plain PyTorch and BioNeMo on H100", "")
 
 
-def test_arithmetic_with_other_proteins_takes_time(
+def test_keys_of_other_proteins_take_time(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A token meets 3,072 keys, of which 414 are its protein's on average."""
+    """A query meets 3,072 keys, of which 414 belong to its protein on average."""
     assert plan(monkeypatch, "esm2_150m", "slurm-trn1", *FITTING) == 0
     assert "62% of that, as attention reads 3072 keys a token" in capsys.readouterr().out
 
 
-def test_a_run_on_trainium_measures_it(
+def test_accepts_measurements_from_trainium(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PJRT_DEVICE", "NEURON")
@@ -83,7 +83,7 @@ def test_a_run_on_trainium_measures_it(
         plan(monkeypatch, "esm2_150m", "eks-trn2", *FITTING, "--measured", str(results))
 
 
-def test_what_does_not_fit_is_not_sharded(
+def test_a_run_that_does_not_fit_is_not_sharded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert plan(monkeypatch, "esm2_650m", "slurm-trn1") == command.DOES_NOT_FIT
@@ -101,14 +101,14 @@ def test_what_does_not_fit_is_not_sharded(
         ("esm2_150m", "--co2", "--co2: got Trainium, whose power is not published"),
     ],
 )
-def test_what_it_cannot_say(
+def test_rejects_unsupported_runs(
     config: str, argument: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ValueError, match=message):
         plan(monkeypatch, config, "slurm-trn1", *FITTING, *filter(None, [argument]))
 
 
-def test_what_attention_keeps_of_a_layer() -> None:
+def test_agrees_with_the_tensors_of_window_attention() -> None:
     heads, size, longest, tokens = 4, 16, 128, 1024
     config = RunFile(
         name="memory",
@@ -127,6 +127,7 @@ def test_what_attention_keeps_of_a_layer() -> None:
     q, k, v = (torch.randn(tokens, heads, size, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         window_attention(q * 1, k * 1, v * 1, place, longest)
-    # Two layer norms' inputs, their outputs, the GELU's, and attention's output for the product that follows.
+    # These are inputs and outputs of two layer norms and the GELU, and attention's output for the next
+    # product.
     of_the_rest = (4 + 4 + (1 + 1 + 8 + 1) * NUMBER_BYTES) * tokens * shape.hidden
     assert memory(layout).activations == of_the_rest + sum(tensor.nbytes for tensor in kept.values())

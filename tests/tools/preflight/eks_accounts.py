@@ -1,4 +1,4 @@
-"""Accounts as AWS would describe them, for clusters on EKS, and these clusters."""
+"""Simulated AWS accounts for clusters on EKS, and these clusters."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OBSERVABILITY_SCHEMA: dict[str, Any] = {
     },
 }
 SCHEMAS = {
-    # In EKS's form: a reference, and booleans as texts.
+    # This is EKS's form, with a reference, and booleans as strings.
     VPC_CNI: {
         "$schema": "http://json-schema.org/draft-06/schema#",
         "$ref": "#/definitions/VpcCni",
@@ -88,7 +88,7 @@ def offered(version: str, *, default: bool = True, **changes: Any) -> dict[str, 
 
 
 def eks_account(cluster: EksCluster = EKS) -> AnsweringAws:
-    """An account that is ready for its first cluster on EKS."""
+    """Return an account that is ready for its first cluster on EKS."""
     aws = empty_account(cluster)
 
     def addon_versions(parameters: Parameters) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a run of preflight says."""
+"""Findings of a preflight run."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def findings(aws: AnsweringAws, cluster: AnyCluster) -> list[Finding]:
 
 
 def problems(aws: AnsweringAws, cluster: AnyCluster) -> list[tuple[str, str, str]]:
-    """Level, subject and message of everything that is not in order."""
+    """Return level, subject and message of all findings that are not OK."""
     return [(f.level, f.subject, f.message) for f in findings(aws, cluster) if f.level != "OK"]

@@ -1,4 +1,4 @@
-"""What preflight finds out about EKS's add-ons: versions, builds, schemas of configurations."""
+"""Preflight checks of EKS add-ons: versions, builds, schemas of configurations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.tools.preflight.report import findings, problems
 pytestmark = pytest.mark.usefixtures("approved")
 
 
-def test_every_addon_of_the_template_is_asked_for() -> None:
+def test_checks_every_addon_of_the_template() -> None:
     aws = eks_account(P5)
     asked: list[str] = []
     versions = aws.answers["eks", "DescribeAddonVersions"]
@@ -41,7 +41,7 @@ def test_every_addon_of_the_template_is_asked_for() -> None:
 
 
 def addons_answer(aws: AnsweringAws, name: str, answer: list[dict[str, Any]] | Refusal) -> None:
-    """Other versions of one add-on."""
+    """Replace the versions of one add-on."""
     others = aws.answers["eks", "DescribeAddonVersions"]
 
     def versions(parameters: Parameters) -> dict[str, Any]:
@@ -54,22 +54,24 @@ def addons_answer(aws: AnsweringAws, name: str, answer: list[dict[str, Any]] | R
     aws.answer("eks", "DescribeAddonVersions", versions)
 
 
-def test_a_version_that_is_not_offered_names_those_that_are_and_the_table() -> None:
+def test_an_unavailable_version_names_the_offered_ones_and_the_table() -> None:
     aws = eks_account()
     newer = [offered(f"v1.3{minor}.0-eksbuild.1", default=minor == 7) for minor in range(9, 2, -1)]
     addons_answer(aws, VPC_CNI, newer)
     (found,) = [finding for finding in findings(aws, EKS) if finding.level != "OK"]
     assert (found.level, found.subject) == ("FAIL", "add-on vpc-cni")
     assert found.message == (
-        f"{VERSIONS[VPC_CNI]} is not offered for Kubernetes 1.34 in us-west-2; there are "
+        f"{VERSIONS[VPC_CNI]} is not offered for Kubernetes 1.34 in us-west-2; offered are "
         "v1.39.0-eksbuild.1, v1.38.0-eksbuild.1, v1.37.0-eksbuild.1, v1.36.0-eksbuild.1, v1.35.0-eksbuild.1 "
         "and 2 older"
     )
-    assert found.action == "put one of them in config/facts/addons.py, as EKS's default v1.37.0-eksbuild.1"
+    assert (
+        found.action == "put one of them in config/facts/addons.py, such as EKS's default v1.37.0-eksbuild.1"
+    )
 
 
 @pytest.mark.parametrize("answer", [[], Refusal("ResourceNotFoundException")])
-def test_an_addon_that_the_region_does_not_have(answer: Any) -> None:
+def test_reports_an_addon_that_the_region_lacks(answer: Any) -> None:
     aws = eks_account()
     addons_answer(aws, TRAINING_OPERATOR, answer)
     assert problems(aws, EKS) == [
@@ -81,7 +83,7 @@ def test_an_addon_that_the_region_does_not_have(answer: Any) -> None:
     ]
 
 
-def test_an_addon_without_a_build_for_the_nodes() -> None:
+def test_reports_an_addon_without_a_build_for_the_nodes() -> None:
     aws = eks_account()
     addons_answer(aws, VPC_CNI, [offered(VERSIONS[VPC_CNI], architecture=["arm64"])])
     assert problems(aws, EKS) == [
@@ -90,7 +92,7 @@ def test_an_addon_without_a_build_for_the_nodes() -> None:
 
 
 def schema_answer(aws: AnsweringAws, name: str, schema: Any) -> None:
-    """Another schema of one add-on's configuration."""
+    """Replace the schema of one add-on's configuration."""
     others = aws.answers["eks", "DescribeAddonConfiguration"]
 
     def configuration(parameters: Parameters) -> dict[str, Any]:
@@ -101,8 +103,8 @@ def schema_answer(aws: AnsweringAws, name: str, schema: Any) -> None:
     aws.answer("eks", "DescribeAddonConfiguration", configuration)
 
 
-def test_a_configuration_that_the_schema_refuses_says_where() -> None:
-    """AWS's samples have logging in two places: the live schema tells which is right."""
+def test_a_rejected_configuration_names_the_place() -> None:
+    """AWS's samples have logging in two places, and only the live schema shows the valid one."""
     elsewhere = json.loads(json.dumps(OBSERVABILITY_SCHEMA))
     metrics = elsewhere["properties"]["metricsProvider"]
     elsewhere["properties"]["logging"] = metrics.pop("properties")["logging"]
@@ -127,7 +129,7 @@ def test_a_configuration_that_the_schema_refuses_says_where() -> None:
         ({"type": "no such type"}, "UNKNOWN", "could not be checked: the schema"),
     ],
 )
-def test_a_schema_that_says_nothing(schema: Any, level: str, message: str) -> None:
+def test_reports_an_empty_or_invalid_schema(schema: Any, level: str, message: str) -> None:
     aws = eks_account()
     schema_answer(aws, VPC_CNI, schema)
     ((found, subject, text),) = problems(aws, EKS)
@@ -135,7 +137,7 @@ def test_a_schema_that_says_nothing(schema: Any, level: str, message: str) -> No
     assert text.startswith(message)
 
 
-def test_an_addon_that_wants_a_configuration_and_gets_none() -> None:
+def test_reports_a_missing_configuration() -> None:
     aws = eks_account()
     addons_answer(aws, TRAINING_OPERATOR, [offered(VERSIONS[TRAINING_OPERATOR], requiresConfiguration=True)])
     schema_answer(aws, TRAINING_OPERATOR, {"type": "object", "required": ["role"]})

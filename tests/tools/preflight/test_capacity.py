@@ -1,4 +1,4 @@
-"""Zones, offers of types, training plans, images, keys."""
+"""Preflight checks of zones, offers of types, training plans, images and keys."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -28,12 +28,12 @@ def reserved(**changes: Any) -> list[dict[str, Any]]:
     return [training_plan()["ReservedCapacitySummaries"][0] | changes]
 
 
-def test_a_plan_that_fits_is_in_order() -> None:
+def test_accepts_a_suitable_plan() -> None:
     aws = empty_account(P5)
     assert problems(aws, P5) == []
     messages = [finding.message for finding in findings(aws, P5) if finding.subject == PLAN]
     assert messages[0].startswith("active until ")
-    assert messages[1] == "8 instances asked for, 8 of 8 are free"
+    assert messages[1] == "8 instances requested, 8 of 8 are free"
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_a_plan_that_fits_is_in_order() -> None:
         ),
         ({"EndTime": NOW + timedelta(hours=30)}, "WARN", "ends "),
         ({"TargetResources": ["training-job"]}, "FAIL", "bought for training-job"),
-        ({"TotalInstanceCount": 4, "AvailableInstanceCount": 4}, "FAIL", "8 instances asked of 4"),
-        ({"AvailableInstanceCount": 2}, "WARN", "8 instances asked for, 2 of 8 are free"),
+        ({"TotalInstanceCount": 4, "AvailableInstanceCount": 4}, "FAIL", "8 instances requested of 4"),
+        ({"AvailableInstanceCount": 2}, "WARN", "8 instances requested, 2 of 8 are free"),
         ({"TrainingPlanArn": PLAN_ARN.replace("us-east-1", "us-west-2")}, "FAIL", "the file names"),
         (
             {"ReservedCapacitySummaries": reserved(InstanceType="ml.p5e.48xlarge")},
@@ -64,7 +64,7 @@ def test_a_plan_that_fits_is_in_order() -> None:
                 ]
             },
             "WARN",
-            "it names no zone of its ml.p5.48xlarge; group p5 is in use1-az6",
+            "it has no zone for its ml.p5.48xlarge; group p5 is in use1-az6",
         ),
         (
             {"ReservedCapacitySummaries": reserved(AvailabilityZoneId="use1-az4")},
@@ -73,13 +73,13 @@ def test_a_plan_that_fits_is_in_order() -> None:
         ),
     ],
 )
-def test_a_plan_that_does_not_fit(changes: dict[str, Any], level: str, message: str) -> None:
+def test_reports_an_unsuitable_plan(changes: dict[str, Any], level: str, message: str) -> None:
     ((found_level, _, found_message),) = with_plan(training_plan(**changes))
     assert found_level == level
     assert message in found_message
 
 
-def test_a_plan_that_is_not_there() -> None:
+def test_reports_a_missing_plan() -> None:
     ((level, _, message),) = with_plan(Refusal("ResourceNotFound"))
     assert (level, message) == ("FAIL", "there is no such plan in this account and us-east-1")
 
@@ -89,7 +89,7 @@ def test_groups_share_the_instances_of_their_plan() -> None:
     second = group.model_copy(update={"name": "p5-more", "num_instances": 1})
     cluster = P5.model_copy(update={"instance_groups": [*P5.instance_groups, second]})
     ((level, _, message),) = with_plan(training_plan(), cluster)
-    assert (level, message) == ("FAIL", "9 instances asked of 8")
+    assert (level, message) == ("FAIL", "9 instances requested of 8")
 
 
 def only_in(aws: AnsweringAws, zone: str) -> None:
@@ -100,23 +100,23 @@ def only_in(aws: AnsweringAws, zone: str) -> None:
     aws.answer("ec2", "DescribeInstanceTypeOfferings", {"InstanceTypeOfferings": offers})
 
 
-def test_a_type_that_the_zone_does_not_have_names_those_that_have_it() -> None:
+def test_a_type_missing_from_the_zone_names_zones_that_have_it() -> None:
     aws = empty_account(SLURM)
     only_in(aws, OTHER_ZONE["us-west-2"])
     found = [problem for problem in problems(aws, SLURM) if problem[0] == "FAIL"]
     assert [subject for _, subject, _ in found] == ["offer controller", "offer workers"]
     asked = zone_ids(SLURM)[0]
-    assert found[1][2] == f"ml.g5.8xlarge is not offered in {asked}; it is in usw2-az9"
+    assert found[1][2] == f"ml.g5.8xlarge is not offered in {asked}; it is offered in usw2-az9"
 
 
-def test_a_groups_own_zone_is_what_counts() -> None:
+def test_uses_the_group_s_own_zone() -> None:
     aws = empty_account(SLURM)
     only_in(aws, OTHER_ZONE["us-west-2"])
     cluster = with_group(SLURM, "workers", availability_zone_id=OTHER_ZONE["us-west-2"])
     assert [subject for _, subject, _ in problems(aws, cluster)] == ["offer controller"]
 
 
-def test_a_training_plan_knows_better_than_the_offers() -> None:
+def test_a_training_plan_takes_precedence_over_offers() -> None:
     aws = empty_account(P5)
     offers = [
         {"InstanceType": name, "Location": "use1-az6", "LocationType": "availability-zone-id"}
@@ -128,13 +128,13 @@ def test_a_training_plan_knows_better_than_the_offers() -> None:
     assert "no zone of us-east-1" in message
 
 
-def test_zones_that_are_not_there_or_impaired() -> None:
+def test_reports_missing_and_impaired_zones() -> None:
     aws = empty_account(P5)
     zones = [{"ZoneId": "use1-az6", "State": "impaired"}, {"ZoneId": "use1-az1", "State": "available"}]
     aws.answer("ec2", "DescribeAvailabilityZones", {"AvailabilityZones": zones})
     assert problems(aws, P5) == [
         ("WARN", "zone use1-az6", "state impaired"),
-        ("FAIL", "zone use1-az4", "not a zone of this account in us-east-1"),
+        ("FAIL", "zone use1-az4", "this account has no such zone in us-east-1"),
     ]
 
 
@@ -147,7 +147,7 @@ def test_zones_that_are_not_there_or_impaired() -> None:
             "it is arm64, ml.g5.8xlarge is x86_64",
         ),
         ({"Images": [{"State": "pending", "Architecture": "x86_64"}]}, "its state is pending"),
-        ({"Images": []}, "not there, or not shared with this account"),
+        ({"Images": []}, "does not exist, or is not shared with this account"),
         (Refusal("InvalidAMIID.NotFound", "The image does not exist"), "The image does not exist"),
     ],
 )

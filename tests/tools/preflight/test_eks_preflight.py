@@ -1,4 +1,4 @@
-"""What preflight asks beyond the checks of every cluster, when the cluster is on EKS."""
+"""Preflight checks for clusters on EKS."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ pytestmark = pytest.mark.usefixtures("approved")
 
 @pytest.mark.usefixtures("all_checks")
 @pytest.mark.parametrize("cluster", [EKS, P5], ids=["eks", "eks-p5"])
-def test_an_account_that_is_ready_has_nothing_to_fix(cluster: EksCluster) -> None:
+def test_a_ready_account_has_nothing_to_fix(cluster: EksCluster) -> None:
     aws = eks_account(cluster)
     found = findings(aws, cluster)
     assert [finding for finding in found if finding.level != "OK"] == []
     messages = {(finding.subject, finding.message) for finding in found}
-    assert ("add-on vpc-cni", "its schema takes the configuration that it gets") in messages
-    assert (f"add-on {OBSERVABILITY}", "its schema takes the configuration that it gets") in messages
+    assert ("add-on vpc-cni", "its schema accepts the configuration") in messages
+    assert (f"add-on {OBSERVABILITY}", "its schema accepts the configuration") in messages
     assert {
         "quota ml.g5.8xlarge for cluster usage" if cluster is EKS else "training plan esm2-p5",
         "synthesis",
@@ -62,16 +62,16 @@ def test_an_account_that_is_ready_has_nothing_to_fix(cluster: EksCluster) -> Non
 @pytest.mark.parametrize(
     ("versions", "level", "message"),
     [
-        ([version("1.35")], "FAIL", "EKS does not offer it in us-west-2; there are 1.35"),
+        ([version("1.35")], "FAIL", "EKS does not offer it in us-west-2; offered are 1.35"),
         (
             [version("1.34", "UNSUPPORTED"), version("1.35"), version("1.9")],
             "FAIL",
-            "EKS does not offer it in us-west-2; there are 1.9, 1.35",
+            "EKS does not offer it in us-west-2; offered are 1.9, 1.35",
         ),
         (
             [version("1.34", "EXTENDED_SUPPORT")],
             "WARN",
-            "in extended support, in which EKS bills a multiple for each hour, until 2027-12-02",
+            "in extended support, for which EKS bills a multiple per hour, until 2027-12-02",
         ),
     ],
 )
@@ -84,7 +84,7 @@ def test_kubernetes_versions(versions: list[dict[str, Any]], level: str, message
 @pytest.mark.parametrize(
     ("there", "level"), [("1.33", None), ("1.34", None), ("1.35", "FAIL"), ("1.32", "FAIL")]
 )
-def test_a_cluster_goes_up_by_one_version(there: str, level: str | None) -> None:
+def test_a_cluster_can_only_be_raised_by_one_version(there: str, level: str | None) -> None:
     aws = eks_account()
     deployed_stacks(aws, STACKS)
     aws.answer("sagemaker", "DescribeCluster", cluster_description(EKS.name, []))
@@ -92,13 +92,13 @@ def test_a_cluster_goes_up_by_one_version(there: str, level: str | None) -> None
     found = problems(aws, EKS)
     assert [name for name, _, _ in found] == ([level] if level else [])
     if level:
-        assert f"the cluster runs {there}, which goes up by one version at a time" in found[0][2]
+        assert f"the cluster runs {there}, which can be raised by one version at a time" in found[0][2]
 
 
 @pytest.mark.parametrize(
     ("answer", "level", "message"),
     [
-        (Refusal("NoSuchEntity"), "FAIL", f"there is no {ROLE}"),
+        (Refusal("NoSuchEntity"), "FAIL", f"{ROLE} does not exist"),
         (
             {"Role": role(ROLE.replace("teams/", ""))},
             "FAIL",
@@ -106,7 +106,7 @@ def test_a_cluster_goes_up_by_one_version(there: str, level: str | None) -> None
         ),
     ],
 )
-def test_who_may_use_it_exists(answer: Any, level: str, message: str) -> None:
+def test_principals_must_exist(answer: Any, level: str, message: str) -> None:
     aws = eks_account()
     aws.answer("iam", "GetRole", answer)
     assert problems(aws, EKS) == [(level, "role platform", message)]
@@ -121,21 +121,21 @@ def test_users_and_principals_of_other_accounts() -> None:
     aws.answer("iam", "GetUser", {"User": found})
     ((level, subject, message),) = problems(aws, cluster)
     assert (level, subject) == ("UNKNOWN", "role platform")
-    assert "it is of account 210987654321" in message
+    assert "it belongs to account 210987654321" in message
 
 
-def test_a_file_that_lets_nobody_in_is_warned_of() -> None:
+def test_warns_of_a_file_without_access_entries() -> None:
     cluster = shipped_eks("eks")
     assert problems(eks_account(cluster), cluster) == [
         (
             "WARN",
             "kubernetes.access",
-            "nobody is named, so nobody can use kubectl, submit jobs or look at them",
+            "the list is empty, so no one can use kubectl, or submit or view jobs",
         )
     ]
 
 
-def test_a_region_full_of_clusters_takes_no_other() -> None:
+def test_reports_a_region_without_room_for_another_cluster() -> None:
     aws = eks_account()
     aws.answer("eks", "ListClusters", {"clusters": ["one", "two"]})
     assert problems(aws, EKS) == [
@@ -143,7 +143,7 @@ def test_a_region_full_of_clusters_takes_no_other() -> None:
     ]
 
 
-def test_names_that_others_have() -> None:
+def test_reports_taken_names() -> None:
     aws = eks_account()
     aws.answer("eks", "DescribeCluster", {"cluster": {"name": EKS.name, "version": "1.34"}})
     log = f"/aws/eks/{EKS.name}/cluster"
@@ -162,14 +162,14 @@ def test_names_that_others_have() -> None:
     assert problems(aws, EKS) == []
 
 
-def test_what_karpenter_may_ask_for_beyond_the_quota_is_warned_of() -> None:
+def test_warns_if_karpenter_may_exceed_the_quota() -> None:
     cluster = with_group(EKS, "workers", num_instances=0, max_instances=5)
     cluster = cluster.model_copy(update={"autoscaling": "karpenter"})
     assert problems(eks_account(cluster), cluster) == [
         (
             "WARN",
             "quota ml.g5.8xlarge for cluster usage",
-            "Karpenter may ask for 5 instances, 0 are in use, the quota is 4",
+            "Karpenter may request 5 instances, 0 are in use, the quota is 4",
         )
     ]
     fitting = with_group(cluster, "workers", max_instances=4)
@@ -183,30 +183,30 @@ def test_what_karpenter_may_ask_for_beyond_the_quota_is_warned_of() -> None:
         ("ml.trn1.32xlarge", []),
         (
             "ml.trn2.3xlarge",
-            [("FAIL", "its Neuron plugin does not know ml.trn2.3xlarge: no job would get a device")],
+            [("FAIL", "its Neuron plugin does not support ml.trn2.3xlarge, so no job would get a device")],
         ),
         (
             "ml.g7e.48xlarge",
             [
                 (
                     "WARN",
-                    "its health monitoring does not know ml.g7e.48xlarge: faults of its accelerators are not "
-                    "found",
+                    "its health monitoring does not support ml.g7e.48xlarge: faults of its accelerators are "
+                    "not detected",
                 )
             ],
         ),
     ],
 )
-def test_types_that_the_chart_knows(
+def test_types_that_the_chart_supports(
     instance_type: str, found: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the stand-in, which has some of the types that HyperPod's chart has."""
+    """The chart is a stand-in with some of the types of HyperPod's chart."""
     stand_ins = REPOSITORY / "tests" / "manifests" / "stand_ins"
     monkeypatch.setattr(chart_types, "chart_folder", partial(chart_folder, stand_ins=stand_ins))
     cluster = with_group(EKS, "workers", instance_type=instance_type)
     aws = ReadOnlyAws(AnsweringAws("us-west-2").session)
     told = [(finding.level, finding.message) for finding in chart_types.check_types(aws, cluster)]
-    assert told == (found or [("OK", "knows the accelerated types of the file")])
+    assert told == (found or [("OK", "supports the accelerated types of the file")])
 
 
 def test_missing_permissions_are_named() -> None:
@@ -217,13 +217,13 @@ def test_missing_permissions_are_named() -> None:
     assert {finding.level for finding in found} == {"UNKNOWN"}
     named = " ".join(finding.action for finding in found)
     for action in ("eks:DescribeAddonVersions", "eks:ListClusters", "iam:GetRole"):
-        assert f"allow {action} " in named
+        assert f"add {action} " in named
 
 
 def test_the_command_with_a_real_synthesis(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a machine without HyperPod's chart."""
+    """The machine has no HyperPod chart."""
     monkeypatch.undo()
     aws = eks_account(EKS)
     monkeypatch.setattr(command, "open_session", lambda region, profile: aws.session)

@@ -34,7 +34,7 @@ def cluster(**network: Any) -> SlurmCluster:
 
 
 CLOSED = cluster().model_copy(update={"prometheus": False})
-"""For which nodes fetch nothing from the internet."""
+"""Cluster whose nodes fetch nothing from the internet."""
 
 
 def endpoint(name: str, *, kind: str = "Interface") -> dict[str, Any]:
@@ -49,7 +49,9 @@ def endpoint(name: str, *, kind: str = "Interface") -> dict[str, Any]:
 
 
 class Vpc:
-    """What EC2 says about the VPC of these tests: a private subnet with NAT and an endpoint for S3."""
+    """Return EC2's responses about the VPC of these tests: a private subnet with NAT and an endpoint for
+    S3.
+    """
 
     def __init__(self) -> None:
         self.vpc: dict[str, Any] = {"CidrBlockAssociationSet": [{"CidrBlock": "10.7.0.0/16"}]}
@@ -87,15 +89,15 @@ class Vpc:
         return {name[0].upper() + name[1:]: {"Value": self.attributes[name]}}
 
 
-def test_a_vpc_that_is_as_the_file_says_is_in_order() -> None:
+def test_accepts_a_vpc_that_matches_the_file() -> None:
     aws = Vpc().account(cluster())
     assert problems(aws, cluster()) == []
     messages = {finding.subject: finding.message for finding in findings(aws, cluster())}
-    # Three nodes, and Lustre's data and metadata servers.
+    # The addresses are for three nodes, and Lustre's data and metadata servers.
     assert messages["subnet subnet-0123456789abcdef0"] == "5 addresses needed, 4091 free"
 
 
-def test_only_reads_are_called_here_too() -> None:
+def test_calls_only_reads() -> None:
     aws = Vpc().account(cluster())
     findings(aws, cluster())
     assert ("ec2", "DescribeVpcEndpoints") in aws.calls
@@ -114,17 +116,17 @@ WRONG: list[tuple[Change, str, str]] = [
         "FAIL",
         "cidr is 10.7.16.0/20, the file says 10.7.0.0/20",
     ),
-    (lambda v: v.subnet.update(MapPublicIpOnLaunch=True), "FAIL", "gives its nodes public addresses"),
+    (lambda v: v.subnet.update(MapPublicIpOnLaunch=True), "FAIL", "it gives its nodes public addresses"),
     (lambda v: v.subnet.update(AvailableIpAddressCount=4), "FAIL", "5 addresses needed, 4 free"),
     (lambda v: v.associations.clear(), "FAIL", "the subnet uses rtb-main"),
-    (lambda v: v.routes[0].update(NatGatewayId="", GatewayId="igw-01"), "FAIL", "a public subnet"),
-    (lambda v: v.routes[0].update(State="blackhole"), "FAIL", "something that was deleted"),
+    (lambda v: v.routes[0].update(NatGatewayId="", GatewayId="igw-01"), "FAIL", "the subnet is public"),
+    (lambda v: v.routes[0].update(State="blackhole"), "FAIL", "default route was deleted"),
     (lambda v: v.endpoints.clear(), "WARN", "no gateway endpoint for S3: NAT bills every byte"),
 ]
 
 
 @pytest.mark.parametrize(("change", "level", "message"), WRONG)
-def test_whatever_is_not_so_is_named(change: Change, level: str, message: str) -> None:
+def test_reports_every_difference(change: Change, level: str, message: str) -> None:
     vpc = Vpc()
     vpc.routes = deepcopy(vpc.routes)
     change(vpc)
@@ -132,7 +134,7 @@ def test_whatever_is_not_so_is_named(change: Change, level: str, message: str) -
     assert (found_level, message in found) == (level, True), found
 
 
-def test_a_second_s3_endpoint_is_refused_unless_it_is_our_own() -> None:
+def test_rejects_a_second_s3_endpoint_unless_it_is_the_cluster_s_own() -> None:
     checked = cluster(s3_gateway_endpoint=True)
     aws = Vpc().account(checked)
     assert [level for level, _, _ in problems(aws, checked)] == ["FAIL"]
@@ -140,24 +142,24 @@ def test_a_second_s3_endpoint_is_refused_unless_it_is_our_own() -> None:
     assert problems(aws, checked) == []
 
 
-def test_two_endpoints_with_private_dns_cannot_be() -> None:
+def test_rejects_a_second_endpoint_with_private_dns() -> None:
     checked = cluster(interface_endpoints=True)
     vpc = Vpc()
     vpc.endpoints += [endpoint("ssm"), endpoint("kms"), endpoint("lambda")]
     ((level, _, message),) = problems(vpc.account(checked), checked)
     assert level == "FAIL"
-    assert "the VPC has ssm, kms already" in message
+    assert "the VPC already has ssm, kms" in message
 
 
 @pytest.mark.parametrize(("room", "level"), [(14, "OK"), (13, "FAIL")])
-def test_endpoints_of_the_vpc_leave_room_for_ours(room: int, level: str) -> None:
+def test_counts_the_vpc_s_endpoints_against_the_quota(room: int, level: str) -> None:
     checked = cluster(interface_endpoints=True)
     vpc = Vpc()
     others = [endpoint(f"other-{number}", kind="GatewayLoadBalancer") for number in range(50 - room)]
     elsewhere = {**endpoint("ssm"), "VpcId": "vpc-other"}
     vpc.endpoints += [*others, elsewhere]
     aws = vpc.account(checked)
-    # Of the VPC alone, when these are asked for.
+    # Endpoints of this VPC only, if the file requests endpoints.
     aws.answer(
         "ec2",
         "DescribeVpcEndpoints",
@@ -177,12 +179,12 @@ def test_a_closed_vpc_needs_every_endpoint() -> None:
         ("WARN", f"routes of {SUBNET['subnet_id']}"),
         ("FAIL", "interface endpoints"),
     ]
-    assert found[1][2].endswith("none for ecr.dkr")
+    assert found[1][2].endswith("no endpoints for ecr.dkr")
     vpc.endpoints.append(endpoint("ecr.dkr"))
     assert [level for level, _, _ in problems(vpc.account(CLOSED), CLOSED)] == ["WARN"]
 
 
-def test_a_closed_vpc_has_no_downloads_from_the_internet() -> None:
+def test_a_closed_vpc_allows_no_downloads_from_the_internet() -> None:
     vpc = Vpc()
     vpc.routes = []
     vpc.endpoints += [endpoint(name) for name in SERVICES]
@@ -195,10 +197,10 @@ def test_a_closed_vpc_without_s3_cannot_start_nodes() -> None:
     vpc = Vpc()
     vpc.routes, vpc.endpoints = [], [endpoint(name) for name in SERVICES]
     messages = [message for level, _, message in problems(vpc.account(CLOSED), CLOSED) if level == "FAIL"]
-    assert messages == ["no gateway endpoint for S3 and no way out: nodes cannot fetch their scripts"]
+    assert messages == ["no gateway endpoint for S3 and no internet access: nodes cannot fetch their scripts"]
 
 
-def test_a_deployed_clusters_own_addresses_are_not_asked_for_again() -> None:
+def test_addresses_of_a_deployed_cluster_are_not_needed_again() -> None:
     vpc = Vpc()
     vpc.subnet["AvailableIpAddressCount"] = 2
     aws = vpc.account(cluster())
@@ -210,7 +212,7 @@ def test_a_deployed_clusters_own_addresses_are_not_asked_for_again() -> None:
     names = ("network", "storage", "hyperpod")
     deployed_stacks(aws, {f"esm2-slurm-slurm-{name}": "CREATE_COMPLETE" for name in names})
     assert problems(aws, cluster()) == []
-    # Two more are, and the third has no address left.
+    # Two more nodes fit, and the third has no address left.
     for num_workers, expected in ((4, []), (5, ["3 addresses needed, 2 free"])):
         grown = with_group(cluster(), "workers", num_instances=num_workers)
         found = [message for level, _, message in problems(aws, grown) if "address" in message]
@@ -218,7 +220,7 @@ def test_a_deployed_clusters_own_addresses_are_not_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("operation", ["DescribeVpcs", "DescribeSubnets"])
-def test_a_throttled_question_is_not_an_answer(operation: str) -> None:
+def test_a_throttled_request_is_not_a_finding(operation: str) -> None:
     aws = Vpc().account(cluster())
     aws.answer("ec2", operation, Refusal("RequestLimitExceeded", "Request limit exceeded."))
     assert {level for level, _, _ in problems(aws, cluster())} == {"UNKNOWN"}
@@ -228,7 +230,7 @@ def test_a_throttled_question_is_not_an_answer(operation: str) -> None:
     ("operation", "code"),
     [("DescribeVpcs", "InvalidVpcID.NotFound"), ("DescribeSubnets", "InvalidSubnetID.NotFound")],
 )
-def test_what_is_not_there_is_named(operation: str, code: str) -> None:
+def test_names_missing_resources(operation: str, code: str) -> None:
     aws = Vpc().account(cluster())
     aws.answer(
         "ec2",

@@ -1,4 +1,4 @@
-"""Copies of downloads are there before nodes look for them."""
+"""Preflight check of the copies of downloads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILES = [file_name(entry) for entry in needed(MIRRORED)["files"]]
 
 
 def account(files: list[str], *, images: bool) -> AnsweringAws:
-    """With the storage stack, these files in its bucket, and all images in its repository or none."""
+    """Return an account with the storage stack, these files in its bucket, and all or no images."""
     aws = empty_account(MIRRORED)
     deployed_stacks(aws, {f"esm2-slurm-slurm-{name}": "CREATE_COMPLETE" for name in ("network", "storage")})
 
@@ -58,15 +58,15 @@ def mirror(aws: AnsweringAws, cluster: SlurmCluster) -> Finding:
     ],
     ids=["all", "no GPUs", "no image", "a file less", "none"],
 )
-def test_what_is_missing_is_named(
+def test_names_missing_copies(
     files: list[str], images: bool, cluster: SlurmCluster, missing: str | None
 ) -> None:
     found = mirror(account(files, images=images), cluster)
-    assert (found.level, found.message) == (("FAIL", missing) if missing else ("OK", "all there"))
+    assert (found.level, found.message) == (("FAIL", missing) if missing else ("OK", "complete"))
     assert ("make mirror-downloads" in found.action) == bool(missing)
 
 
-def test_before_the_bucket_is_there_the_order_is_told() -> None:
+def test_without_the_bucket_the_order_of_steps_is_reported() -> None:
     found = mirror(empty_account(MIRRORED), MIRRORED)
     assert found.level == "FAIL"
     assert found.action.index("make deploy STACKS=SlurmStorageStack") < found.action.index("mirror-downloads")
@@ -75,7 +75,7 @@ def test_before_the_bucket_is_there_the_order_is_told() -> None:
 @pytest.mark.parametrize(
     "changes", [{"node_setup": NodeSetup()}, {"prometheus": False}], ids=["internet", "no metrics"]
 )
-def test_clusters_that_need_no_copies_are_not_asked(changes: dict[str, Any]) -> None:
+def test_skips_clusters_that_need_no_copies(changes: dict[str, Any]) -> None:
     cluster = MIRRORED.model_copy(update=changes)
     aws = empty_account(cluster)
     assert not [finding for finding in findings(aws, cluster) if finding.subject == "copies of downloads"]

@@ -1,4 +1,4 @@
-"""What preflight asks for managed MLflow."""
+"""Preflight checks of managed MLflow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def found(aws: AnsweringAws, cluster: Any) -> list[Finding]:
 
 
 def there(aws: AnsweringAws, *names: str) -> None:
-    """As many servers, and apps, of these names."""
+    """Return an account with servers and apps of these names."""
     arn = f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:mlflow"
     aws.answer(
         "sagemaker",
@@ -45,17 +45,17 @@ def with_quotas(aws: AnsweringAws, **values: float) -> None:
     aws.answer("service-quotas", "ListServiceQuotas", {"Quotas": listed})
 
 
-def test_a_cluster_without_mlflow_asks_for_nothing() -> None:
+def test_skips_a_cluster_without_mlflow() -> None:
     aws = empty_account(SLURM)
     assert found(aws, SLURM) == [] and aws.calls == []
 
 
 @pytest.mark.parametrize("cluster", [WITH_SERVER, WITH_APP], ids=["tracking_server", "app"])
-def test_there_must_be_room(cluster: Any) -> None:
+def test_checks_the_quota(cluster: Any) -> None:
     aws = empty_account(cluster)
     there(aws, "one", "two")
     (free,) = found(aws, cluster)
-    assert (free.level, free.message) == ("OK", "2 of the kind are here; Service Quotas has no bound of them")
+    assert (free.level, free.message) == ("OK", "2 exist; Service Quotas has no limit for this kind")
     for quota, level in ((3, "OK"), (2, "FAIL")):
         with_quotas(aws, **{SERVERS: quota, APPS: quota})
         (judged,) = found(aws, cluster)
@@ -65,7 +65,7 @@ def test_there_must_be_room(cluster: Any) -> None:
 
 
 @pytest.mark.parametrize("cluster", [WITH_SERVER, WITH_APP], ids=["tracking_server", "app"])
-def test_what_the_cluster_has_needs_no_more_room(cluster: Any) -> None:
+def test_an_existing_resource_needs_no_quota(cluster: Any) -> None:
     aws = empty_account(cluster)
     there(aws, cluster.name)
     with_quotas(aws, **{SERVERS: 1, APPS: 1})
@@ -75,7 +75,7 @@ def test_what_the_cluster_has_needs_no_more_room(cluster: Any) -> None:
     assert (own.level, own.message) == ("OK", "this cluster's own")
 
 
-def test_a_server_s_name_must_be_free_and_an_app_s_need_not() -> None:
+def test_names_of_servers_must_be_free_and_names_of_apps_need_not() -> None:
     aws = empty_account(WITH_SERVER)
     there(aws, WITH_SERVER.name)
     taken, _ = found(aws, WITH_SERVER)

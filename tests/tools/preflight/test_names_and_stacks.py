@@ -46,7 +46,7 @@ def test_a_taken_name_fails_unless_it_is_the_clusters_own(
     assert found.message == "this cluster's own"
 
 
-def test_after_the_cluster_is_destroyed_what_is_kept_does_not_stand_in_the_way() -> None:
+def test_kept_resources_of_a_destroyed_cluster_do_not_block_a_deployment() -> None:
     aws = empty_account(SLURM)
     for service, operation, answer, subject in TAKEN:
         if "image" in subject or "bucket" in subject:
@@ -56,7 +56,7 @@ def test_after_the_cluster_is_destroyed_what_is_kept_does_not_stand_in_the_way()
     assert problems(aws, SLURM) == []
 
 
-def test_nobody_is_told_to_delete_images() -> None:
+def test_advice_contains_no_command_that_deletes_images() -> None:
     aws = empty_account(SLURM)
     aws.answer("ecr", "DescribeRepositories", {"repositories": []})
     (found,) = [finding for finding in findings(aws, SLURM) if finding.level == "FAIL"]
@@ -64,7 +64,7 @@ def test_nobody_is_told_to_delete_images() -> None:
     assert "delete-repository" not in found.action
 
 
-def test_an_alias_of_others() -> None:
+def test_reports_a_taken_alias() -> None:
     p5 = shipped("slurm-p5")
     aws = empty_account(p5)
     aws.answer("kms", "ListAliases", {"Aliases": [{"AliasName": "alias/esm2-p5-storage"}]})
@@ -87,7 +87,7 @@ def test_log_groups_are_compared_by_their_whole_name() -> None:
     ]
 
 
-def test_a_log_group_that_nodes_have_left_stands_in_the_way() -> None:
+def test_reports_a_log_group_left_by_nodes() -> None:
     aws = empty_account(SLURM)
     aws.answer("logs", "DescribeLogGroups", log_groups)
     deployed_stacks(aws, {name: status for name, status in ALL.items() if not name.endswith("hyperpod")})
@@ -101,11 +101,11 @@ def test_a_log_group_that_nodes_have_left_stands_in_the_way() -> None:
     [
         ("ROLLBACK_COMPLETE", "its creation failed (ROLLBACK_COMPLETE)", "delete-stack --stack-name"),
         ("UPDATE_ROLLBACK_FAILED", "an update could not be undone", "continue-update-rollback"),
-        ("UPDATE_IN_PROGRESS", "being changed now (UPDATE_IN_PROGRESS)", "wait"),
+        ("UPDATE_IN_PROGRESS", "a change is in progress (UPDATE_IN_PROGRESS)", "wait"),
         ("DELETE_FAILED", "its deletion failed", "make teardown"),
     ],
 )
-def test_stacks_that_cannot_be_updated(status: str, message: str, action: str) -> None:
+def test_reports_stacks_that_cannot_be_updated(status: str, message: str, action: str) -> None:
     aws = empty_account(SLURM)
     if status != "ROLLBACK_COMPLETE":
         aws.answer("sagemaker", "DescribeCluster", cluster_description("esm2-slurm", []))
@@ -117,7 +117,7 @@ def test_stacks_that_cannot_be_updated(status: str, message: str, action: str) -
 
 
 @pytest.mark.parametrize("status", ["CREATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "REVIEW_IN_PROGRESS"])
-def test_stacks_that_can(status: str) -> None:
+def test_accepts_stacks_that_can_be_updated(status: str) -> None:
     aws = empty_account(SLURM)
     deployed_stacks(aws, dict.fromkeys(ALL, status))
     aws.answer("sagemaker", "DescribeCluster", cluster_description("esm2-slurm", []))
@@ -127,14 +127,14 @@ def test_stacks_that_can(status: str) -> None:
 
 
 @pytest.mark.parametrize(("version", "level"), [("5", "FAIL"), ("6", "OK"), ("30", "OK")])
-def test_bootstrap_has_a_smallest_version(version: str, level: str) -> None:
+def test_bootstrap_has_a_minimum_version(version: str, level: str) -> None:
     aws = empty_account(SLURM)
     aws.answer("ssm", "GetParameter", {"Parameter": {"Value": version}})
     (found,) = [finding for finding in findings(aws, SLURM) if finding.subject == "CDK bootstrap"]
     assert found.level == level
 
 
-def test_another_qualifier_of_the_bootstrap_is_that_of_cdk_json(
+def test_the_qualifier_of_the_bootstrap_comes_from_cdk_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cdk.json").write_text('{"context": {"@aws-cdk/core:bootstrapQualifier": "myorg"}}')
@@ -166,14 +166,14 @@ def test_a_region_must_be_enabled(state: str | None) -> None:
     assert message.startswith("us-west-2 is not enabled")
 
 
-def test_root_is_warned_of() -> None:
+def test_warns_of_root_credentials() -> None:
     aws = empty_account(SLURM)
     root = {"Account": "123456789012", "Arn": "arn:aws:iam::123456789012:root", "UserId": "123456789012"}
     aws.answer("sts", "GetCallerIdentity", root)
     assert [(level, subject) for level, subject, _ in problems(aws, SLURM)] == [("WARN", "credentials")]
 
 
-def test_a_bucket_of_another_account_is_not_taken_for_free() -> None:
+def test_a_bucket_of_another_account_is_not_free() -> None:
     aws = empty_account(SLURM)
     aws.answer("s3", "HeadBucket", Refusal("403", status=403))
     ((level, subject, _),) = problems(aws, SLURM)

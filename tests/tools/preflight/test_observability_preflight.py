@@ -1,4 +1,4 @@
-"""What preflight asks for alerts and dashboards."""
+"""Preflight checks of alerts and dashboards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def made(check: Callable[..., Any], aws: AnsweringAws, cluster: Any) -> list[Fin
     return list(check(ReadOnlyAws(aws.session), cluster))
 
 
-def test_a_cluster_without_dashboards_asks_for_its_metrics_alone() -> None:
+def test_without_dashboards_only_metrics_are_checked() -> None:
     aws = empty_account(SLURM)
     for check in (
         observability.check_grafana_quota,
@@ -38,7 +38,7 @@ def test_a_cluster_without_dashboards_asks_for_its_metrics_alone() -> None:
     assert quota.level == "OK"
 
 
-def test_a_region_full_of_workspaces_takes_no_other() -> None:
+def test_reports_a_region_without_room_for_another_workspace() -> None:
     aws = empty_account(P5)
     workspace = {
         "alias": "a",
@@ -61,7 +61,7 @@ def test_a_region_full_of_workspaces_takes_no_other() -> None:
     for check in (observability.check_metrics_quota, observability.check_grafana_quota):
         (found,) = made(check, aws, P5)
         assert found.level == "FAIL" and "in use, the quota is" in found.message
-    # What is deployed has its workspaces.
+    # A deployed cluster has its workspaces.
     deployed_stacks(
         aws, {f"esm2-p5-slurm-{name}": "UPDATE_COMPLETE" for name in ("storage", "observability")}
     )
@@ -69,19 +69,19 @@ def test_a_region_full_of_workspaces_takes_no_other() -> None:
     assert made(observability.check_grafana_quota, aws, P5) == []
 
 
-def test_a_new_workspace_has_a_version_that_the_service_still_has() -> None:
+def test_the_version_of_a_new_workspace_must_be_offered() -> None:
     aws = empty_account(P5)
     assert [found.level for found in made(observability.check_grafana_version, aws, P5)] == ["OK"]
     aws.answer("grafana", "ListVersions", {"grafanaVersions": ["12.4", "13.1"]})
     (found,) = made(observability.check_grafana_version, aws, P5)
     assert found.level == "FAIL" and "version 12.4, 13.1" in found.message
-    # A workspace that is there keeps its own.
+    # An existing workspace keeps its version.
     deployed_stacks(aws, {"esm2-p5-slurm-observability": "UPDATE_COMPLETE"})
     assert made(observability.check_grafana_version, aws, P5) == []
 
 
 @pytest.mark.parametrize("instances", [[], [{"Status": "DELETE_IN_PROGRESS"}]])
-def test_identity_center_must_be_there(instances: list[dict[str, Any]]) -> None:
+def test_identity_center_must_exist(instances: list[dict[str, Any]]) -> None:
     aws = empty_account(EKS_P5)
     aws.answer("sso-admin", "ListInstances", {"Instances": instances})
     (found,) = made(observability.check_identity_center, aws, EKS_P5)
@@ -89,7 +89,7 @@ def test_identity_center_must_be_there(instances: list[dict[str, Any]]) -> None:
     assert "observability.grafana.sign_in" in found.action
 
 
-def test_people_must_be_known_to_it() -> None:
+def test_people_must_exist_in_identity_center() -> None:
     aws = empty_account(EKS_P5)
     aws.answer("sso-admin", "ListInstances", {"Instances": [{"Status": "ACTIVE", "IdentityStoreId": STORE}]})
     aws.answer("identitystore", "DescribeGroup", Refusal("ResourceNotFoundException"))
@@ -116,13 +116,13 @@ def test_people_of_another_region_s_identity_center_are_not_looked_up() -> None:
 @pytest.mark.parametrize(
     ("text", "status", "level", "says"),
     [
-        (METADATA, 200, "OK", "people sign in by https://idp.example.com"),
+        (METADATA, 200, "OK", "people sign in through https://idp.example.com"),
         ("<html/>", 200, "FAIL", "holds html, not a provider's EntityDescriptor"),
-        ("sign in first", 200, "FAIL", "is no XML"),
+        ("sign in first", 200, "FAIL", "is not XML"),
         ("gone", 404, "WARN", "cannot be read from here"),
     ],
 )
-def test_metadata_of_the_identity_provider_are_read(
+def test_reads_the_metadata_of_the_identity_provider(
     text: str, status: int, level: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()

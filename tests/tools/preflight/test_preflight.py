@@ -15,7 +15,7 @@ from tools.preflight.read_only_aws import READING, ReadOnlyAws
 SLURM = shipped("slurm")
 
 
-def test_an_account_that_is_ready_has_nothing_to_fix() -> None:
+def test_a_ready_account_has_nothing_to_fix() -> None:
     found = findings(empty_account(SLURM), SLURM)
     assert {finding.level for finding in found} == {"OK"}
     subjects = {finding.subject for finding in found}
@@ -34,7 +34,7 @@ def test_an_account_that_is_ready_has_nothing_to_fix() -> None:
 
 
 @pytest.mark.parametrize("ready", [True, False])
-def test_only_reads_are_called(ready: bool) -> None:
+def test_calls_only_reads(ready: bool) -> None:
     aws = empty_account(SLURM)
     if not ready:
         names = ("network", "storage", "hyperpod")
@@ -46,7 +46,7 @@ def test_only_reads_are_called(ready: bool) -> None:
         assert operation.startswith(("Get", "List", "Describe", "Head")), f"{service} {operation}"
 
 
-def test_a_write_is_refused_before_it_reaches_aws() -> None:
+def test_rejects_a_write_before_it_reaches_aws() -> None:
     aws = AnsweringAws("us-west-2")
     with pytest.raises(AssertionError, match="not a read"):
         ReadOnlyAws(aws.session).call("cloudformation", "delete_stack", StackName="esm2-slurm")
@@ -54,7 +54,7 @@ def test_a_write_is_refused_before_it_reaches_aws() -> None:
     assert {"get", "list", "describe", "head"} == READING
 
 
-def test_every_missing_permission_is_named_and_stops_no_other_check() -> None:
+def test_names_every_missing_permission_and_runs_all_other_checks() -> None:
     aws = empty_account(SLURM)
     allowed = {("sts", "GetCallerIdentity"), ("ec2", "DescribeRegions")}
     for service, operation in set(aws.answers) - allowed:
@@ -76,10 +76,10 @@ def test_every_missing_permission_is_named_and_stops_no_other_check() -> None:
         "ecr:DescribeRepositories",
         "logs:DescribeLogGroups",
     ):
-        assert f"allow {action} " in named
+        assert f"add {action} " in named
 
 
-def test_without_credentials_nothing_else_is_tried() -> None:
+def test_stops_without_credentials() -> None:
     aws = empty_account(SLURM)
     aws.answer("sts", "GetCallerIdentity", Refusal("ExpiredToken"))
     ((level, subject, message),) = problems(aws, SLURM)
@@ -88,7 +88,7 @@ def test_without_credentials_nothing_else_is_tried() -> None:
     assert aws.calls == [("sts", "GetCallerIdentity")]
 
 
-def test_a_region_that_is_not_enabled_refuses_the_credentials() -> None:
+def test_a_disabled_region_rejects_the_credentials() -> None:
     aws = empty_account(SLURM)
     aws.answer("sts", "GetCallerIdentity", Refusal("InvalidClientTokenId"))
     ((_, _, message),) = problems(aws, SLURM)
@@ -104,7 +104,7 @@ def test_throttling_is_reported_as_not_checked() -> None:
         assert "Rate exceeded" in message
 
 
-def test_credentials_that_run_out_on_the_way_end_it() -> None:
+def test_stops_if_credentials_expire() -> None:
     aws = empty_account(SLURM)
     aws.answer("ssm", "GetParameter", Refusal("ExpiredTokenException"))
     ((level, subject, message),) = problems(aws, SLURM)
@@ -114,7 +114,7 @@ def test_credentials_that_run_out_on_the_way_end_it() -> None:
 
 
 @pytest.mark.parametrize("num_denied", [1, 2])
-def test_what_could_not_be_checked_is_not_called_ready(
+def test_unknown_findings_are_not_reported_as_ready(
     num_denied: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     aws = empty_account(SLURM)

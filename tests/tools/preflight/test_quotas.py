@@ -27,7 +27,7 @@ def only(aws: AnsweringAws, cluster: Any, subject: str) -> Finding:
 
 
 def with_other_cluster(aws: AnsweringAws, groups: list[dict[str, Any]]) -> None:
-    """Another cluster of the account, beside the one that is checked."""
+    """Add another cluster to the account."""
     arn = "arn:aws:sagemaker:us-west-2:123456789012:cluster/abc123def456"
     summary = {
         "ClusterName": "other",
@@ -45,14 +45,14 @@ def with_other_cluster(aws: AnsweringAws, groups: list[dict[str, Any]]) -> None:
     aws.answer("sagemaker", "DescribeCluster", describe)
 
 
-def test_efa_to_lustre_is_paid_for_nothing_as_yet() -> None:
+def test_warns_that_efa_to_lustre_has_no_effect_yet() -> None:
     lustre = P5.storage.lustre.model_copy(update={"efa": True})
     cluster = P5.model_copy(update={"storage": P5.storage.model_copy(update={"lustre": lustre})})
     found = only(empty_account(cluster), cluster, "EFA to Lustre")
     assert found.level == "WARN" and "they mount it over TCP" in found.message
 
 
-def test_a_type_without_quota_says_what_to_request() -> None:
+def test_a_type_without_quota_names_the_request() -> None:
     cluster = with_group(SLURM, "workers", num_instances=5)
     found = only(empty_account(cluster), cluster, "quota ml.g5.8xlarge for cluster usage")
     assert found.level == "FAIL"
@@ -64,7 +64,7 @@ def test_a_type_without_quota_says_what_to_request() -> None:
 @pytest.mark.parametrize(("in_use", "level"), [(2, "OK"), (3, "FAIL")])
 def test_other_clusters_count(in_use: int, level: str) -> None:
     aws = empty_account(SLURM)
-    # A group that is growing counts with what it will have.
+    # A growing group counts with its target size.
     group = {
         "InstanceGroupName": "g",
         "InstanceType": "ml.g5.8xlarge",
@@ -77,7 +77,7 @@ def test_other_clusters_count(in_use: int, level: str) -> None:
     assert found.message == f"2 instances needed, {in_use} in use, the quota is 4"
 
 
-def test_spot_has_quotas_of_its_own() -> None:
+def test_spot_has_its_own_quotas() -> None:
     cluster = with_group(SLURM, "workers", capacity="spot", num_instances=3)
     subjects = {subject for level, subject, _ in problems(empty_account(cluster), cluster) if level == "FAIL"}
     assert subjects == {
@@ -86,14 +86,14 @@ def test_spot_has_quotas_of_its_own() -> None:
     }
 
 
-def test_spot_instances_elsewhere_do_not_take_from_the_quota_on_demand() -> None:
+def test_spot_instances_of_other_clusters_do_not_use_the_on_demand_quota() -> None:
     aws = empty_account(SLURM)
     group = {"InstanceGroupName": "g", "InstanceType": "ml.g5.8xlarge", "CurrentCount": 4, "TargetCount": 4}
     with_other_cluster(aws, [group | {"CapacityRequirements": {"Spot": {}}}])
     assert only(aws, SLURM, "quota ml.g5.8xlarge for cluster usage").level == "OK"
 
 
-def test_instances_in_all_are_limited_per_cluster_and_per_account() -> None:
+def test_all_instances_are_limited_per_cluster_and_per_account() -> None:
     cluster = with_group(SLURM, "workers", num_instances=30)
     messages = {subject: message for _, subject, message in problems(empty_account(cluster), cluster)}
     per_cluster = "quota Maximum number instances allowed per SageMaker HyperPod cluster"
@@ -102,15 +102,15 @@ def test_instances_in_all_are_limited_per_cluster_and_per_account() -> None:
     assert messages[in_account] == "31 instances needed, the quota is 30"
 
 
-def test_a_quota_that_the_region_does_not_have_is_not_taken_for_enough() -> None:
+def test_a_missing_quota_is_not_treated_as_sufficient() -> None:
     cluster = with_group(SLURM, "workers", instance_type="ml.g6.8xlarge")
     found = only(empty_account(cluster), cluster, "quota ml.g6.8xlarge for cluster usage")
     assert found.level == "WARN"
-    assert "no quota 'ml.g6.8xlarge for cluster usage' here" in found.message
+    assert "no quota 'ml.g6.8xlarge for cluster usage' in this account and region" in found.message
 
 
 @pytest.mark.parametrize(("ebs_gib", "level"), [(1024, "OK"), (1025, "FAIL")])
-def test_volumes_have_a_largest_size(ebs_gib: int, level: str) -> None:
+def test_volumes_have_a_maximum_size(ebs_gib: int, level: str) -> None:
     cluster = with_group(SLURM, "workers", ebs_gib=ebs_gib)
     assert only(empty_account(cluster), cluster, "quota EBS volume of a node").level == level
 
@@ -161,7 +161,7 @@ def test_homes_count_capacity_and_throughput() -> None:
     )
 
 
-def test_file_systems_are_counted_too() -> None:
+def test_counts_file_systems() -> None:
     aws = empty_account(SLURM)
     aws.answer("fsx", "DescribeFileSystems", file_systems(lustre(1), lustre(1)))
     assert only(aws, SLURM, "quota Lustre Persistent_2 file systems").level == "OK"
@@ -170,7 +170,7 @@ def test_file_systems_are_counted_too() -> None:
     assert (found.level, found.message) == ("FAIL", "1 needed, 2 in use, the quota is 2")
 
 
-def test_a_database_asks_for_what_rds_counts() -> None:
+def test_checks_rds_quotas_for_a_database() -> None:
     cluster = SLURM.model_copy(update={"accounting_database": AccountingDatabase(storage_gib=30)})
     aws = empty_account(cluster)
     quotas = {"DBInstances": 8, "AllocatedStorage": 36, "DBSubnetGroups": 7}
@@ -182,7 +182,11 @@ def test_a_database_asks_for_what_rds_counts() -> None:
             "30 GiB needed, 7 in use, the quota is 36",
         ),
         ("FAIL", "quota DB subnet groups", "1 needed, 7 in use, the quota is 7"),
-        ("WARN", "quota Parameter groups", "no quota 'Parameter groups' here; 1 needed"),
+        (
+            "WARN",
+            "quota Parameter groups",
+            "no quota 'Parameter groups' in this account and region; 1 needed",
+        ),
     ]
     own = {"TagList": [{"Key": "aws:cloudformation:stack-name", "Value": "esm2-slurm-slurm-storage"}]}
     aws.answer("rds", "DescribeDBInstances", {"DBInstances": [own]})
@@ -190,7 +194,7 @@ def test_a_database_asks_for_what_rds_counts() -> None:
 
 
 @pytest.mark.parametrize("deployed", [False, True])
-def test_a_full_region_takes_no_new_network(deployed: bool) -> None:
+def test_reports_a_region_without_room_for_a_network(deployed: bool) -> None:
     aws = empty_account(SLURM)
     aws.answer("ec2", "DescribeVpcs", {"Vpcs": [{"VpcId": f"vpc-{index}"} for index in range(5)]})
     aws.answer("ec2", "DescribeAddresses", {"Addresses": [{"PublicIp": f"192.0.2.{i}"} for i in range(5)]})
@@ -219,28 +223,28 @@ def test_nat_gateways_are_counted_in_their_zone(zone: int, level: str) -> None:
     assert only(aws, SLURM, "quota NAT gateways per Availability Zone").level == level
 
 
-def test_a_value_of_the_accounts_own_comes_before_the_default() -> None:
+def test_an_account_specific_value_takes_precedence_over_the_default() -> None:
     aws = empty_account(SLURM)
     aws.answer("ec2", "DescribeVpcs", {"Vpcs": [{"VpcId": f"vpc-{index}"} for index in range(5)]})
     aws.answer("service-quotas", "GetServiceQuota", {"Quota": {"QuotaCode": "L-F678F1CE", "Value": 50.0}})
     assert only(aws, SLURM, "quota VPCs per Region").message == "1 needed, 5 in use, the quota is 50"
 
 
-def test_a_p5_takes_an_interface_for_each_network_card() -> None:
+def test_a_p5_needs_one_interface_per_network_card() -> None:
     found = only(empty_account(P5), P5, "quota Network interfaces per Region")
     # 8 of 32, and three nodes with one each
     assert found.message == "259 needed, the quota is 5,000"
 
 
-def test_pods_take_interfaces_on_eks() -> None:
-    """For 28 of them an m5.2xlarge takes two, a g5.8xlarge one."""
+def test_pods_need_interfaces_on_eks() -> None:
+    """For 28 pods an m5.2xlarge needs two interfaces and a g5.8xlarge one."""
     cluster = shipped_eks("eks")
     *_, found = network_quotas.check_network_quotas(ReadOnlyAws(empty_account(cluster).session), cluster)
     assert found.message == "4 needed, the quota is 5,000"
 
 
 @pytest.mark.parametrize(("used", "level"), [(975, "OK"), (976, "WARN")])
-def test_roles_of_the_account_leave_room_for_ours(used: int, level: str) -> None:
+def test_warns_if_the_account_has_no_room_for_roles(used: int, level: str) -> None:
     aws = empty_account(SLURM)
     aws.answer("iam", "GetAccountSummary", {"SummaryMap": {"Roles": used, "RolesQuota": 1000}})
     found = only(aws, SLURM, "quota IAM roles")
@@ -251,7 +255,7 @@ def test_roles_of_the_account_leave_room_for_ours(used: int, level: str) -> None
     ("scheduler", "folders"),
     [("slurm", ["slurm-p5", "every-option"]), ("eks", ["eks-p5", "every-eks-option"])],
 )
-def test_there_are_no_more_roles_than_are_counted(scheduler: str, folders: list[str]) -> None:
+def test_stacks_have_at_most_the_counted_roles(scheduler: str, folders: list[str]) -> None:
     files = [path for folder in folders for path in (GOLDEN / folder).glob("*.json")]
     resources = [one for path in files for one in json.loads(path.read_text())["Resources"].values()]
     made = [one for one in resources if one["Type"] == "AWS::IAM::Role"]

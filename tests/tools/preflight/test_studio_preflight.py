@@ -1,4 +1,4 @@
-"""What SageMaker Studio needs of an account."""
+"""Preflight checks of SageMaker Studio."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def studied(**studio: Any) -> SlurmCluster:
 def of_studio(
     cluster: SlurmCluster, *, trails: Sequence[bool] = (), instances: int = 0
 ) -> list[tuple[str, str]]:
-    """Levels and messages, in an account with trails that log or do not."""
+    """Return levels and messages for an account whose trails log or do not log."""
     aws = empty_account(cluster)
     named = [{**TRAIL, "TrailARN": f"{TRAIL['TrailARN']}-{number}"} for number in range(len(trails))]
     aws.answer("cloudtrail", "DescribeTrails", {"trailList": named})
@@ -36,12 +36,12 @@ def of_studio(
     return [(one.level, one.message) for one in findings(aws, cluster) if one.subject == "Studio"]
 
 
-def test_without_studio_nothing_is_asked() -> None:
+def test_skips_a_cluster_without_studio() -> None:
     cluster = shipped("slurm")
     assert "Studio" not in {one.subject for one in findings(empty_account(cluster), cluster)}
 
 
-def test_a_shared_partition_and_people_of_the_account_need_nothing() -> None:
+def test_a_shared_partition_and_iam_sign_in_need_nothing() -> None:
     assert of_studio(studied()) == []
 
 
@@ -64,7 +64,7 @@ def test_domains_and_profiles_are_counted() -> None:
 
 
 @pytest.mark.parametrize(("quota", "level"), [(0, "WARN"), (1, "WARN"), (2, "OK")])
-def test_spaces_of_everybody_want_a_quota(quota: int, level: str) -> None:
+def test_warns_if_the_quota_is_below_the_number_of_spaces(quota: int, level: str) -> None:
     cluster = studied(instance_type="ml.g5.xlarge", profiles=[{"name": "ada"}, {"name": "ben"}])
     aws = empty_account(cluster)
     name = "Studio JupyterLab Apps running on ml.g5.xlarge instances"
@@ -78,18 +78,18 @@ def test_spaces_of_everybody_want_a_quota(quota: int, level: str) -> None:
     assert level == "OK" or f"request 2 for '{name}'" in found.action
 
 
-def test_a_trail_tells_of_new_profiles() -> None:
+def test_a_trail_reports_new_profiles() -> None:
     [(level, message)] = of_studio(studied(partitions="per_profile"), trails=[False, True])
-    assert (level, message) == ("OK", "trail all tells of new profiles")
+    assert (level, message) == ("OK", "trail all reports new profiles")
 
 
 @pytest.mark.parametrize("trails", [[], [False]])
-def test_without_one_profiles_wait(trails: list[bool]) -> None:
+def test_warns_that_profiles_wait_without_a_trail(trails: list[bool]) -> None:
     [(level, message)] = of_studio(studied(partitions="per_profile"), trails=trails)
     assert level == "WARN" and "up to 15 minutes" in message
 
 
 @pytest.mark.parametrize(("instances", "level"), [(0, "FAIL"), (1, "OK")])
-def test_people_of_identity_center_need_it_in_the_region(instances: int, level: str) -> None:
+def test_identity_center_must_be_in_the_region(instances: int, level: str) -> None:
     [(found, message)] = of_studio(studied(sign_in="identity_center"), instances=instances)
     assert found == level and "us-west-2" in message

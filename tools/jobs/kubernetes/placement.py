@@ -140,7 +140,7 @@ def chosen_namespace(namespace: str | None, team: str | None) -> str:
 
 def chosen_team(cluster: EksCluster, team: str | None, problems: list[str]) -> str | None:
     """Whose job it is; None where the cluster file has no teams."""
-    names = [found.name for found in cluster.task_governance.teams] if cluster.task_governance else []
+    names = [found.name for found in cluster.teams]
     if team is None and len(names) > 1:
         problems.append(f"--team: name one of {', '.join(names)}: whose job is it?")
     elif team is not None and team not in names:
@@ -232,8 +232,7 @@ def tolerations(groups: Sequence[EksInstanceGroup]) -> tuple[dict[str, str], ...
 
 def _quota(cluster: EksCluster, team_name: str | None, hardware: InstanceType) -> tuple[int, int] | None:
     """Whole nodes of a team, and with all that it may borrow; None where nothing bounds it."""
-    teams = cluster.task_governance.teams if cluster.task_governance else []
-    team = next((found for found in teams if found.name == team_name), None)
+    team = next((found for found in cluster.teams if found.name == team_name), None)
     own = sum(
         (part.num_instances or 0) + (part.num_accelerators or 0) // max(1, hardware.num_accelerators)
         for part in (team.quota if team else [])

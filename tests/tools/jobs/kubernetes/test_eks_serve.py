@@ -191,4 +191,4 @@ def test_files_for_sagemaker_alone_are_refused(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(document))
     with pytest.raises(ValueError, match="kubernetes: got nothing") as error:
         load_endpoint(path, {"image": IMAGE, "model": "s3://models/a/"}, "eks")
-    assert "model: got s3://models/a/; pods read the file system" in str(error.value)
+    assert "got s3://models/a/; pods read the file system" in str(error.value)

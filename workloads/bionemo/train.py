@@ -16,7 +16,7 @@ from typing import Any
 from workloads.run_file import RunFile, run_stage
 from workloads.training.command_line import STOPPED_BY_SIGNAL, RunError, tell
 from workloads.training.heartbeat import beat
-from workloads.training.processes import take
+from workloads.training.locks import lock_when_free
 from workloads.training.tracking.mlflow_mirror import RunStatus
 from workloads.training.tracking.run_log import (
     METRICS_FILE,
@@ -52,7 +52,7 @@ def main(config: RunFile) -> None:
         if is_first:
             print(f"{config.run_dir} has come to step {config.train.max_steps} already")
         return
-    lock = take(config.run_dir / "lock") if is_first else None
+    lock = lock_when_free(config.run_dir / METRICS_FILE) if is_first else None
     if is_first and lock is None:
         raise RunError(
             f"{config.run_dir} is being trained by another process; wait for it, stop it (its workers too), "

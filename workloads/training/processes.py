@@ -1,19 +1,14 @@
-"""The processes of a run, apart from what they train: checks of the network need nothing of a model.
-
-One command at a time works on what it writes: two would overwrite each other's checkpoints or parts.
-"""
+"""The processes of a run, apart from what they train: checks of the network need nothing of a model."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,9 +16,7 @@ from torch import Tensor
 
 from .command_line import Stopped, StopSignal
 from .device_runtime import DeviceRuntime, requested_runtime, runtime_of
-
-PATIENCE = "ESM2_LOCK_SECONDS"
-"""Environment variable: how long to wait for a lock that the last start of a job may still hold."""
+from .locks import lock_when_free
 
 
 @dataclass(frozen=True)
@@ -102,49 +95,21 @@ def processes(timeout: timedelta | None = None, *, compile_cache: Path | None = 
 
 
 @contextlib.contextmanager
-def exclusive(lock_file: Path, here: Processes, when_held: str) -> Iterator[None]:
-    """Hold a lock; the kernel lets go of it when the process ends, however it ends.
+def exclusive(target: Path, here: Processes, when_held: str) -> Iterator[None]:
+    """Hold the lock of a file: two commands would overwrite each other's checkpoints or parts.
 
     Args:
-        lock_file: made if it is not there.
+        target: the file. Its folder is created.
         here: this process; all of them call this.
         when_held: message for who finds the lock held.
 
     Raises:
-        ValueError: on every process, if others hold the lock for longer than ``PATIENCE`` says; on the first
-            one, if the lock's folder cannot be written.
+        ValueError: on every process, if others hold the lock for longer than ``locks.PATIENCE`` says; on the
+            first one, if the folder cannot be written.
     """
-    lock = take(lock_file) if here.is_first else None
+    lock = lock_when_free(target) if here.is_first else None
     if here.sum_on_host(here.is_first and lock is None)[0]:
         raise ValueError(when_held)
     yield
     if lock is not None:
         lock.close()
-
-
-def take(lock_file: Path) -> IO[str] | None:
-    """The lock, until it is closed; None if others hold it for longer than ``PATIENCE`` says.
-
-    Raises:
-        ValueError: if the lock's folder cannot be written.
-    """
-    try:
-        lock_file.parent.mkdir(parents=True, exist_ok=True)
-        lock = lock_file.open("w")
-    except OSError as error:
-        raise ValueError(
-            f"{lock_file.parent} cannot be written: {error.strerror}; name a folder of yours"
-        ) from None
-    deadline = time.monotonic() + float(os.environ.get(PATIENCE, "0"))
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                lock.close()
-                return None
-            time.sleep(0.5)
-        except OSError:
-            return lock  # a file system without locks (Lustre mounted without flock): nothing to go by
-        else:
-            return lock

@@ -15,7 +15,7 @@ import transformers
 
 from workloads.training.tracking.metrics_port import PORT
 from workloads.training.tracking.mlflow_mirror import RunStatus
-from workloads.training.tracking.run_log import REPORT_FILE, RESULTS_FILE, RunLog, write_results
+from workloads.training.tracking.run_log import METRICS_FILE, REPORT_FILE, RESULTS_FILE, RunLog, write_results
 from workloads.training.tracking.training_metrics import TrainingMetrics
 
 from .checkpoint import Checkpointer
@@ -302,7 +302,7 @@ def train_run(config: RunConfig, make_objective: Callable[[], Objective]) -> Non
     )
     with (
         processes(compile_cache=run_dir / COMPILE_CACHE) as here,
-        exclusive(run_dir / "lock", here, when_held),
+        exclusive(run_dir / METRICS_FILE, here, when_held),
     ):
         if here.is_first and config.packs_per_step % here.world_size:
             print(

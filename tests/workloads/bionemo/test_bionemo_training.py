@@ -22,6 +22,7 @@ from workloads.run_file import RunFile, load_config
 from workloads.training.checksums import DamagedError, write_sums
 from workloads.training.command_line import RunError
 from workloads.training.heartbeat import BEATS_FOLDER
+from workloads.training.locks import try_lock
 from workloads.training.tracking.run_log import read_metrics
 
 CHANGES = {
@@ -175,7 +176,7 @@ def test_without_bionemo_it_says_where_it_is(config: RunFile) -> None:
 @pytest.mark.usefixtures("bionemo")
 def test_a_run_is_trained_once_at_a_time(config: RunFile) -> None:
     data.export_run(config)
-    lock = train.take(config.run_dir / "lock")
+    lock = try_lock(config.run_dir / "metrics.jsonl")
     with pytest.raises(RunError, match="is being trained by another process"):
         train.main(config)
     assert lock is not None

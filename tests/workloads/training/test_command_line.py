@@ -129,7 +129,7 @@ def test_an_unreadable_source_folder(folder: Path, ending_of, as_nobody: None) -
 def test_a_parent_that_cannot_be_written(folder: Path, ending_of, as_nobody: None) -> None:
     told = only_error(ending_of(folder, "data.path=out"), 2)
     assert told == (
-        "out cannot be created (.out.lock: Permission denied); choose another data.path, in a folder of yours"
+        "out cannot be created (.locks: Permission denied); choose another data.path, in a folder of yours"
     )
     told = only_error(ending_of(folder, "data.path=new/out"), 2)
     assert told.startswith("new/out cannot be created (new: Permission denied)")
@@ -152,9 +152,7 @@ def with_privileges(action: Callable[[], object]) -> None:
 def test_a_read_only_file_system(folder: Path, ending_of, mounted) -> None:
     mounted(folder / "disk", "-t", "tmpfs", "-o", "ro", "none")
     told = only_error(ending_of(folder, "data.path=disk/out"), 2)
-    assert told.startswith(
-        "disk/out cannot be created (disk/.out.lock: Read-only file system); choose another"
-    )
+    assert told.startswith("disk/out cannot be created (disk/.locks: Read-only file system); choose another")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +164,11 @@ def test_a_read_only_file_system(folder: Path, ending_of, mounted) -> None:
             "/dev/null/x cannot be created (/dev/null: File exists); choose another",
         ),
         (f"data.path={'a' * 300}", 1, f"{'a' * 300}/manifest.json: File name too long; use a shorter name"),
-        (f"data.path={'a' * 252}", 2, f"(.{'a' * 252}.lock: File name too long); choose another data.path"),
+        (
+            f"data.path={'a' * 252}",
+            2,
+            f"(.{'a' * 252}.partial: File name too long); choose another",
+        ),
         (f"data.source={'a' * 300}", 1, f"{'a' * 300}: File name too long; use a shorter name"),
         (
             "data.source=/proc/self/mem",

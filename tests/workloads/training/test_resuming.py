@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import signal
 import threading
@@ -16,7 +15,7 @@ from tests.workloads.training.training_runs import events, lines, losses, train_
 from workloads.esm2 import evaluation
 from workloads.esm2.masking import mask_pack
 from workloads.training import checkpoint
-from workloads.training.processes import PATIENCE
+from workloads.training.locks import PATIENCE, try_lock
 from workloads.training.trainer import NonFiniteLossError
 
 
@@ -114,12 +113,11 @@ def test_a_lock_of_the_last_start_is_waited_for(
     run_file: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whose processes are ending, or whose node was lost."""
-    run_dir.mkdir(parents=True)
     monkeypatch.setenv(PATIENCE, "60")
-    with (run_dir / "lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        threading.Timer(1, held.close).start()
-        train_here(run_file, "train.max_steps=6")
+    held = try_lock(run_dir / "metrics.jsonl")
+    assert held is not None
+    threading.Timer(1, held.close).start()
+    train_here(run_file, "train.max_steps=6")
     assert len(losses(run_dir)) == 6
 
 

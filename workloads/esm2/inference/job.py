@@ -110,7 +110,7 @@ class Command:
                 beat("reading the input")
                 yield part
 
-        with exclusive(output.lock, self.here, when_held):
+        with exclusive(output.path, self.here, when_held):
             self._run(read, tabulate)
 
     def _run(self, read: Callable[[], Iterator[Part]], tabulate: Callable[[list[Protein]], pa.Table]) -> None:

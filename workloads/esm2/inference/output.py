@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import glob
-import hashlib
 import io
 import json
 import os
@@ -37,9 +36,6 @@ class Output:
         self.folder = parts_folder(path)
         self.rejects = path.with_name(path.stem + ".rejects.csv")
         self.summary = path.with_name(path.name + ".json")
-        # Not beside the user's files. Nodes of a job share the folder of the runs.
-        place = hashlib.blake2b(os.path.abspath(path).encode(), digest_size=8).hexdigest()
-        self.lock = Path(config.runs) / ".locks" / f"{path.name}-{place}"
 
     def is_finished(self, key: str) -> bool:
         """Whether the file holds the result with this key, whole."""

@@ -10,7 +10,6 @@ beginning; a complete file keeps it as ``<name>.source.json``.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -28,6 +27,7 @@ from tqdm import tqdm
 from workloads.training.checksums import digest_of
 from workloads.training.command_line import escaped
 from workloads.training.heartbeat import beat
+from workloads.training.locks import try_lock
 from workloads.training.whole_file import write_whole
 
 from .remotes import ChangedError, FetchError, HttpRemote, RemoteState, S3Remote, TransientError, s3_remotes
@@ -141,11 +141,19 @@ def download(remote: Remote, downloads: Path) -> Path:
     try:
         downloads.mkdir(parents=True, exist_ok=True)
         target = _place_for(remote, downloads)
-        if target.exists() and _is_current(remote, target):
+        is_stale = target.exists()
+        if is_stale and _is_current(remote, target):
             return target
         partial = target.with_name(target.name + ".partial")
-        with partial.open("ab") as stream:
-            _lock(stream, partial)
+        if (lock := try_lock(partial)) is None:
+            raise BeingFetched(
+                f"{partial} is being written by another process; wait for it, or set data.downloads to "
+                "another folder"
+            )
+        with lock, partial.open("ab") as stream:
+            if target.exists() and not is_stale:  # another process completed it before this one had the lock
+                partial.unlink()
+                return target
             state = _transfer(remote, stream, partial)
             _verify(remote, state, partial)
             # The note comes second: a kill in between costs a new download, never a wrong belief about
@@ -281,22 +289,6 @@ def _verify(remote: Remote, state: RemoteState, partial: Path) -> None:
         log.warning("%s: no checksum of it is published, so only its length was verified", remote.address)
     else:
         log.info("%s: %s agrees with %s", remote.address, checksum.algorithm, checksum.published_by)
-
-
-def _lock(stream: BinaryIO, partial: Path) -> None:
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Who was just finishing may have given the file its name between open and lock.
-        if not partial.exists() or not os.path.samestat(partial.stat(), os.fstat(stream.fileno())):
-            raise BlockingIOError
-    except BlockingIOError:
-        raise BeingFetched(
-            f"{partial} is being written by another process; wait for it, or set data.downloads to another "
-            "folder"
-        ) from None
-    except OSError as error:
-        # Network file systems may be mounted without locks; then two runs at once are the user's care.
-        log.info("%s: no file lock on this file system (%s)", partial, error.strerror)
 
 
 def _note_path(file: Path, kind: str = "") -> Path:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -19,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from workloads.training.locks import try_lock
 
 from .manifest import MANIFEST_FILE, Manifest, Settings, SourceFile
 from .source_file import reading
@@ -35,15 +36,29 @@ def workspace(out: Path) -> Iterator[Path]:
     A folder left behind by a killed run is removed first. SIGTERM is an exception within the block.
 
     Raises:
-        BeingPrepared: if another run is preparing the same folder.
+        BeingPrepared: if another run is preparing the same folder, or has completed it meanwhile.
         ValueError: if a folder cannot be created there, or the disk fills up.
     """
     check_place(out)
     partial = out.parent / f".{out.name}.partial"
-    with _lock(out), _sigterm_raises():
-        shutil.rmtree(partial, ignore_errors=True)
-        try:
+    try:
+        lock = try_lock(out)
+        is_complete = out.is_dir() and any(out.iterdir())
+        if lock is not None and not is_complete:
+            shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
+    except OSError as error:
+        where = f"{out} cannot be created ({error.filename}: {error.strerror})"
+        raise ValueError(f"{where}; choose another data.path, in a folder of yours") from None
+    if lock is None:
+        raise BeingPrepared(
+            f"another process is preparing {out} right now; wait for it or choose another data.path"
+        )
+    if is_complete:
+        lock.close()
+        raise BeingPrepared(f"another process has completed {out} meanwhile; run the same command again")
+    with lock, _sigterm_raises():
+        try:
             yield partial
             partial.rename(out)
         except OSError as error:
@@ -90,36 +105,6 @@ def size_text(num_bytes: int) -> str:
     while size >= 1024 and units:
         size, unit = size / 1024, units.pop(0)
     return f"{size:.1f} {unit}"
-
-
-@contextmanager
-def _lock(out: Path) -> Iterator[None]:
-    """Hold the lock of a destination; it ends with the process, however that ends."""
-    path = out.parent / f".{out.name}.lock"
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        opened = path.open("a")
-    except OSError as error:
-        where = f"{out} cannot be created ({error.filename}: {error.strerror})"
-        raise ValueError(f"{where}; choose another data.path, in a folder of yours") from None
-    with opened as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A run that was just ending may have removed the file between open and lock.
-            if not path.exists() or not os.path.samestat(path.stat(), os.fstat(file.fileno())):
-                raise BlockingIOError
-        except BlockingIOError:
-            raise BeingPrepared(
-                f"another process is preparing {out} right now; wait for it or choose another data.path"
-            ) from None
-        except OSError as error:
-            # Lustre mounted without the flock option has no locks; a second run is then the user's business.
-            if error.errno not in (errno.ENOSYS, errno.ENOTSUP):
-                raise
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import json
 import os
@@ -32,6 +31,7 @@ from workloads.esm2.inference.output_file import output_file
 from workloads.esm2.pretrained import load_model
 from workloads.run_file import RunFile, load_config
 from workloads.training.data.transfer import BeingFetched, SourceKind
+from workloads.training.locks import try_lock
 from workloads.training.processes import Processes, processes
 
 CPU = torch.device("cpu")
@@ -319,13 +319,10 @@ def test_two_commands_do_not_write_one_output(
 ) -> None:
     """The first one to be done would take the other's parts away."""
     config = configured(input=[str(fasta)], output=str(tmp_path / "out.parquet"))
-    held = Output(config, "embed").lock
-    assert held.parent == Path(config.runs) / ".locks"
-    held.parent.mkdir(parents=True)
-    with held.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(ValueError, match=r"out.parquet is being written by another command; wait for it"):
-            embed(config, here)
+    held = try_lock(Output(config, "embed").path)
+    assert held is not None
+    with held, pytest.raises(ValueError, match=r"out.parquet is being written by another command; wait"):
+        embed(config, here)
     embed(config, here)
     assert len(rows(tmp_path / "out.parquet")) == 14
     assert not list(tmp_path.glob(".*")), "no lock or partial file stays beside the output"

@@ -19,6 +19,7 @@ from workloads.esm2.data import sources
 from workloads.training.checksums import digest_of
 from workloads.training.data import remotes, transfer
 from workloads.training.data.transfer import FetchError, fetch
+from workloads.training.locks import try_lock
 
 PROTEINS = b">a\nMKV\n" * 60_000
 
@@ -232,12 +233,10 @@ def test_a_file_of_the_users_own_is_never_overwritten(proteins: str, tmp_path: P
 
 
 def test_a_second_process_is_told_to_wait(proteins: str, tmp_path: Path) -> None:
-    import fcntl
-
-    with (tmp_path / "p.fasta.partial").open("ab") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        with pytest.raises(FetchError, match="is being written by another process"):
-            fetch(proteins, tmp_path, sources.PROTEINS)
+    lock = try_lock(tmp_path / "p.fasta.partial")
+    assert lock is not None
+    with lock, pytest.raises(FetchError, match="is being written by another process"):
+        fetch(proteins, tmp_path, sources.PROTEINS)
 
 
 def test_a_disk_too_small_is_found_before_the_download(

@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -115,11 +116,14 @@ class Command:
 
     def _run(self, read: Callable[[], Iterator[Part]], tabulate: Callable[[list[Protein]], pa.Table]) -> None:
         here, output, settings = self.here, self.output, self.settings
-        plan, implausible = [], Implausible()
+        plan, implausible, refused = [], Implausible(), _Refused()
         for part in read():
             plan.append(planned(part))
             implausible.look_at([protein.id for protein in part.proteins], [p.tokens for p in part.proteins])
-        for warning in implausible.warnings():
+            refused.add(part.rejects)
+        if not implausible.looked_at:
+            raise ValueError(f"inference.input: {refused.reason()}")
+        for warning in [*implausible.warnings(), *refused.warnings()]:
             _say(here, warning)
         key = key_of(plan)
         if output.is_finished(key):
@@ -200,6 +204,7 @@ def _within(records: Iterable[Protein | Reject], config: RunFile) -> Iterator[Pr
                 record.file,
                 f"record {record.id} looks like DNA or RNA (letters {NUCLEOTIDES} only); give its "
                 f"translation into protein, or allow it with {ALLOW}",
+                record.id,
             )
         elif rejects_long and len(record.tokens) > max_residues:
             yield Reject(
@@ -209,6 +214,40 @@ def _within(records: Iterable[Protein | Reject], config: RunFile) -> Iterator[Pr
             )
         else:
             yield record
+
+
+@dataclass
+class _Refused:
+    """Rejected records of an input, and the first one of each kind."""
+
+    count: int = 0
+    first: Reject | None = None
+    nucleotides: int = 0
+    example: str = ""
+
+    def add(self, rejects: list[Reject]) -> None:
+        found = [reject.nucleotides for reject in rejects if reject.nucleotides]
+        self.first = self.first or next(iter(rejects), None)
+        self.example = self.example or next(iter(found), "")
+        self.count, self.nucleotides = self.count + len(rejects), self.nucleotides + len(found)
+
+    def reason(self) -> str:
+        """Explain why no protein is left."""
+        if self.first is None:
+            return "got no record; expected at least one protein"
+        if self.nucleotides < self.count:
+            first = f"{self.first.where}: {self.first.reason}"
+            return f"no protein is left; {self.count:,} records are rejected, first {first}"
+        return (
+            f"all {self.count:,} records look like DNA or RNA (letters {NUCLEOTIDES} only), for example "
+            f"{self.example}; give their translation into proteins, or allow them with {ALLOW}"
+        )
+
+    def warnings(self) -> list[str]:
+        return [
+            f"warning: {self.nucleotides:,} records are rejected because they look like DNA or RNA, for "
+            f"example {self.example}; allow them with {ALLOW}"
+        ] * bool(self.nucleotides)
 
 
 def _await(is_done: Callable[[], bool]) -> None:

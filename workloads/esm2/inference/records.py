@@ -52,6 +52,8 @@ class Reject:
     where: str
     """``file:line``, or the row of a Parquet file."""
     reason: str
+    nucleotides: str | None = None
+    """Id of a record that is rejected because it looks like DNA or RNA."""
 
 
 def read_proteins(

@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from workloads.esm2.alphabet import encode
+from workloads.esm2.data.plausibility import NUCLEOTIDES, is_nucleotides
 
-from .settings import ServeSettings
+from .settings import PREFIX, ServeSettings
 
 JSON, CSV = "application/json", "text/csv"
 MEDIA_TYPES = (JSON, CSV)
@@ -97,7 +98,7 @@ def read_proteins(body: bytes, media_type: str, settings: ServeSettings) -> list
     records = parse(text, settings.max_proteins)
     if not records:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "the request has no protein; give at least one")
-    faults = [fault for record in records for fault in _faults(record, settings.max_residues)]
+    faults = [fault for record in records for fault in _faults(record, settings)]
     if faults:
         raise Problem(
             HTTPStatus.UNPROCESSABLE_ENTITY, f"{len(faults)} of the request's values are not allowed", faults
@@ -193,7 +194,7 @@ def _from_csv(text: str, max_proteins: int) -> list[_Record]:
     return records
 
 
-def _faults(record: _Record, max_residues: int) -> list[Fault]:
+def _faults(record: _Record, settings: ServeSettings) -> list[Fault]:
     found = []
     if record.id is not None:
         is_text = isinstance(record.id, str) and 0 < len(record.id) <= MAX_ID and record.id.isprintable()
@@ -203,12 +204,15 @@ def _faults(record: _Record, max_residues: int) -> list[Fault]:
     sequence, where = record.sequence, f"{record.where}.sequence"
     if not isinstance(sequence, str):
         return [*found, Fault(where, shown(sequence), "a text of residues, as MKT...")]
-    if not 0 < len(sequence) <= max_residues:
-        found.append(Fault(where, f"{len(sequence)} residues", f"1 to {max_residues} residues"))
+    if not 0 < len(sequence) <= settings.max_residues:
+        found.append(Fault(where, f"{len(sequence)} residues", f"1 to {settings.max_residues} residues"))
     bad = _NOT_A_LETTER.search(sequence)
     if bad:
         allowed = "the letters A-Z in either case, no gaps, blanks or stops"
         found.append(Fault(where, f"{shown(bad[0])} at position {bad.start() + 1}", allowed))
+    elif sequence and not settings.allow_nucleotides and is_nucleotides(encode(sequence)):
+        got = f"DNA or RNA (letters {NUCLEOTIDES} only)"
+        found.append(Fault(where, got, f"a protein, or any letters with {PREFIX}ALLOW_NUCLEOTIDES=1"))
     return found
 
 

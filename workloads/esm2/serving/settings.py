@@ -30,6 +30,8 @@ class ServeSettings:
     """Residues admitted and not yet computed; what would be more is answered with 503."""
     timeout_seconds: int = _setting(55, 1, 3600)
     """An answer comes in this time, or 503; SageMaker gives a container 60 s."""
+    allow_nucleotides: int = _setting(0, 0, 1)
+    """1 answers for sequences that look like DNA or RNA as for proteins; 0 refuses them with 422."""
     drain_seconds: int = _setting(5, 0, 300)
     """So long after SIGTERM the server goes on answering, so that whoever routes to it learns of its end."""
 

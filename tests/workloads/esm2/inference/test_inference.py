@@ -155,6 +155,39 @@ def test_bad_records_are_reported_and_the_rest_is_computed(
     assert not (tmp_path / "out.rejects.csv").exists()
 
 
+DNA = "ATGGCTAAAGTTCTGATCGGTACC" * 3
+
+
+def test_nucleotides_among_proteins_are_rejected_with_a_warning(
+    configured: Callable[..., RunFile], here: Processes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fasta, out = tmp_path / "mixed.fasta", tmp_path / "out.parquet"
+    fasta.write_text(f">gene\n{DNA}\n>gene2\n{DNA}\n>protein\nMKTAYIAKQRQISFVKSHFSRQ\n")
+    embed(configured(input=[str(fasta)], output=str(out)), here)
+    assert [row["id"] for row in rows(out)] == ["protein"]
+    assert (
+        "warning: 2 records are rejected because they look like DNA or RNA, for example gene; allow them "
+        "with data.allow_nucleotides=true"
+    ) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f">gene\n{DNA}\n", "all 1 records look like DNA or RNA .* gene; .* data.allow_nucleotides=true"),
+        (">>mine\nMKTAYIAKQRQ\n", "no protein is left; 1 records are rejected, first .*:1: "),
+    ],
+)
+def test_an_input_without_proteins_is_an_error(
+    configured: Callable[..., RunFile], here: Processes, tmp_path: Path, text: str, reason: str
+) -> None:
+    fasta, out = tmp_path / "none.fasta", tmp_path / "out.parquet"
+    fasta.write_text(text)
+    with pytest.raises(ValueError, match=f"inference.input: {reason}"):
+        embed(configured(input=[str(fasta)], output=str(out)), here)
+    assert not out.exists()
+
+
 def test_windows_cover_a_protein_once() -> None:
     for length in [1, 9, 10, 11, 15, 16, 44, 101]:
         found = windows(length, 10)

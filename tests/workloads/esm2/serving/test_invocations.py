@@ -19,6 +19,7 @@ from workloads.esm2.serving.proteins import (
     PROBLEM_TYPE,
     Protein,
     ResidueLabels,
+    read_proteins,
     write_answers,
 )
 from workloads.esm2.serving.settings import ServeSettings
@@ -51,6 +52,21 @@ def test_json_in_json_out(served: Served) -> None:
         "first": 20,
     }
     assert second["id"] == "P1" and second["label"] == "of 4" and second["first"] == 4
+
+
+def test_refuses_nucleotides_unless_a_setting_allows_them(served: Served) -> None:
+    sequence = "ATGGCTAAAGTTCTGATCGGTACC"
+    reply = served.invoke({"proteins": ["MKT", sequence]})
+    assert reply.status == 422
+    assert reply.json["faults"] == [
+        {
+            "where": "proteins[1].sequence",
+            "got": "DNA or RNA (letters ACGTUN only)",
+            "allowed": "a protein, or any letters with ESM2_SERVE_ALLOW_NUCLEOTIDES=1",
+        }
+    ]
+    settings = ServeSettings.of({"ESM2_SERVE_ALLOW_NUCLEOTIDES": "1"})
+    assert len(read_proteins(sequence.encode(), CSV, settings)) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,34 @@ For a run with a task the scores are the task's. A run on questions has ROUGE be
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from pathlib import Path
 
 from workloads import run_kinds
+from workloads.esm2.inference.output_file import default_folder
 from workloads.inference import check_model
 from workloads.run_file import SCORING, RunFile, run_stage
+from workloads.training.data.manifest import MANIFEST_FILE
 from workloads.training.heartbeat import beat
 
 
 def main(config: RunFile) -> None:
-    if config.inference.model is not None:
+    """Score the model. Data that are not prepared yet are prepared first, unless torchrun started this.
+
+    Raises:
+        ValueError: for a missing model, or data that are missing and cannot be prepared.
+    """
+    base = None if config.task or config.chat else config.model.init_from
+    if config.inference.model or not base:
         check_model(config)
+    if "RANK" not in os.environ:
+        named = config.inference.model or base or str(config.run_dir / "model")
+        if warning := run_kinds.short_training(named):
+            print(warning, file=sys.stderr)
+        if not (Path(config.data.path) / MANIFEST_FILE).exists():
+            run_kinds.prepare(config)
     # These bring torch.
     from workloads.training.hardware import environment
     from workloads.training.processes import processes
@@ -33,7 +49,7 @@ def main(config: RunFile) -> None:
             return
         for name, value in scores.items():
             print(f"{name:18} {value:.4f}" if isinstance(value, float) else f"{name:18} {value}")
-        folder = Path(config.run_dir)
+        folder = default_folder(config)
         folder.mkdir(parents=True, exist_ok=True)
         # Another model's score does not replace the run's own.
         model = str(scores["model"])

@@ -129,20 +129,20 @@ def load_model(name: str, family: str, here: Processes | None = None) -> Any:
     Raises:
         ValueError: if there is none, if its family is unknown, if it is damaged, or if weights are missing.
     """
-    model_type = _model_type(Path(name))
+    model_type = str(saved_config(Path(name)).get("model_type", ""))
     types = {each.model_type: each for each in MODEL_FAMILIES.values()}
     return function(types.get(model_type, MODEL_FAMILIES[family]).load_model)(name, here)
 
 
-def _model_type(folder: Path) -> str:
-    """Return transformers' name of a folder's family; empty if it names none that can be read."""
+def saved_config(folder: Path) -> dict[str, Any]:
+    """Return the configuration of a model or checkpoint folder; empty if there is none that can be read."""
     for file, key in (("config.json", None), ("checkpoint.json", "model_config")):
         try:
             document = json.loads((folder / file).read_text())
-            return str((document[key] if key else document)["model_type"])
+            return dict(document[key] if key else document)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue  # the loader reports damage
-    return ""
+    return {}
 
 
 def function(name: str) -> Callable[..., Any]:

@@ -40,8 +40,18 @@ def objective(config: RunFile) -> Objective:
 
 def check_start(config: RunFile) -> None:
     """Raise ValueError for a model to start from that is known to be wrong before processes start."""
-    if name := kind_of(config).check_start:
+    if (name := kind_of(config).check_start) and config.model.init_from:
         function(name)(config)
+
+
+def check_model_name(field: str, name: str) -> None:
+    """Raise ValueError if the field of the run file names a folder that is missing."""
+    # A hub id has the form owner/name, and so may a folder.
+    if not Path(name).is_dir() and (name[0] in "./~" or name.count("/") != 1):
+        raise ValueError(
+            f"{field}: there is no folder {name} (looked in {Path.cwd()}); give the model folder of "
+            "a run, such as runs/<name>/model, or a hub id, such as facebook/esm2_t6_8M_UR50D"
+        )
 
 
 def short_training(model: str | None) -> str | None:

@@ -30,10 +30,16 @@ def main(config: RunFile) -> None:
         train(config)
         return
     os.environ.setdefault(STARTED, str(time.time()))
-    run_kinds.check_start(config)
+    if config.model.init_from and not config.chat:
+        run_kinds.check_model_name("model.init_from", config.model.init_from)
+    steps = [run_kinds.check_start, run_kinds.prepare]
+    # Before torch is imported: a missing source, or a mistake in a table, which is prepared in seconds.
+    if config.task or not all(map(os.path.exists, run_kinds.paths_read(config))):
+        steps.reverse()
+    for step in steps:
+        step(config)
     if warning := run_kinds.short_training(config.model.init_from):
         print(warning, file=sys.stderr)
-    run_kinds.prepare(config)
     if (config.run_dir / RESULTS_FILE).exists():
         print(
             f"{config.run_dir} holds a finished run; it goes on if train.max_steps has grown. "

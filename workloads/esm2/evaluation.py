@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ import torch
 from torch import nn
 
 from workloads.esm2.protein_packs import ProteinStream
-from workloads.run_file import ModelConfig, RunFile
+from workloads.run_file import RunFile
 from workloads.training.checksums import verified
 from workloads.training.heartbeat import beat
 from workloads.training.objective import Evaluation, Place
@@ -205,16 +204,17 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
     Raises:
         ValueError: if there is no such model, or no such split in the prepared data.
     """
-    model_config = _model_to_score(config)
+    name = config.inference.model or config.model.init_from or str(config.run_dir / "model")
+    model_config = dataclasses.replace(config.model, init_from=name)
     split = ProteinSplit(config.data.path, config.evaluate.split)
-    with verified(str(model_config.init_from), here) as source:
+    with verified(name, here) as source:
         model = with_weights(starting_config(model_config), starting_weights(model_config, seed=0))
     model.to(here.device)  # type: ignore[arg-type]  # transformers wraps it
     dtype = select_precision(config.train, here.device, here).dtype
     shape = PackShape.of(split, config.train.tokens_per_pack, config.model.max_residues)
     result = score(model, split, Place(here, shape, dtype), mask_fraction=config.model.mask_fraction)
     scores: dict[str, object] = {
-        "model": model_config.init_from,
+        "model": name,
         "model_sha256": source.sha256,
         "data": config.data.path,
         "split": config.evaluate.split,
@@ -236,14 +236,3 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
             device=here.device,
         )
     return scores
-
-
-def _model_to_score(config: RunFile) -> ModelConfig:
-    trained = config.run_dir / "model"
-    name = config.inference.model or config.model.init_from or str(trained)
-    if Path(name) == trained and not trained.is_dir():
-        raise ValueError(
-            f"{trained} does not exist: the run {config.name} has not finished. Train it first, or name a "
-            "model: MODEL=<folder or hub id> (inference.model)"
-        )
-    return dataclasses.replace(config.model, init_from=name)

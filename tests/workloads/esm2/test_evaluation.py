@@ -8,6 +8,7 @@ import json
 import math
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ import torch.distributed as dist
 from transformers import EsmForMaskedLM
 
 from tests.workloads.training.training_runs import REPOSITORY, train_here
+from workloads import run_kinds
 from workloads.esm2 import evaluation
 from workloads.esm2.alphabet import CLS, EOS, MASK
 from workloads.esm2.data.prepare import prepare
@@ -188,7 +190,6 @@ def test_make_scores_the_run_that_is_named(run_file: Path, tmp_path: Path) -> No
     [
         ("model.init_from=null", "the run run has not finished"),
         ("model.init_from=.", "holds neither config.json (transformers) nor checkpoint.json"),
-        ("data.path=nowhere", "nowhere holds no prepared data"),
         ("model.init_from=nobody/none", "'nobody/none' was not found as a folder here"),
     ],
 )
@@ -198,6 +199,20 @@ def test_what_is_wrong_is_said(
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ValueError, match=re.escape(message)):
         scores_of(run_file, override)
+
+
+def test_missing_data_are_prepared_and_the_scores_lie_beside_the_model(
+    run_file: Path, tiny_model: Path, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = shutil.copytree(tiny_model, tmp_path / "mine" / "model")
+    data = [f"data.path={tmp_path / 'new'}", f"data.source=[{prepared.parent / 'proteins.fasta'}]"]
+    scores_of(run_file, f"inference.model={model}", *data)
+    assert (tmp_path / "new" / "manifest.json").exists()
+    written = json.loads((tmp_path / "mine" / "evaluation-validation.json").read_text())
+    assert written["model"] == str(model)
+    monkeypatch.setattr(run_kinds, "prepare", lambda config: None)
+    with pytest.raises(ValueError, match=r"none holds no prepared data: .* run make data first"):
+        scores_of(run_file, f"data.path={tmp_path / 'none'}")
 
 
 def test_progress_of_a_scoring_is_printed_now_and_then(

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from workloads.esm2.finetune.task_kinds import KIND_OF_PROBLEM, THRESHOLD, TaskKind
-from workloads.esm2.model import PackedEsm, PackedModel, PackedSequenceClassifier, PackedTokenClassifier
+from workloads.esm2.model import PackedEsm, PackedModel, PackedTokenClassifier
+from workloads.inference import check_head
 
 from .engine import PROTEIN_LOGITS, RESIDUE_LOGITS, Answer, Array
 
@@ -32,11 +33,8 @@ class Head:
         names = tuple(str(config.id2label[index]) for index in range(config.num_labels))
         if isinstance(model, PackedTokenClassifier):
             return Head(KIND_OF_PROBLEM[None], names)
-        if isinstance(model, PackedEsm) or not isinstance(model, PackedSequenceClassifier):
-            raise ValueError(
-                f"{name} is a masked language model without a task, so it has nothing to predict; "
-                "fine-tune it first (make finetune-lora), or use make embed or make variants"
-            )
+        if isinstance(model, PackedEsm):
+            check_head("predict", name, ["EsmForMaskedLM"])
         if kind := KIND_OF_PROBLEM.get(config.problem_type or ""):
             is_binary = len(names) == 1 and not (kind.measured or kind.one_of_many)
             negative = getattr(config, "negative_class", f"not {names[0]}") if is_binary else ""

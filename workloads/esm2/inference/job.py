@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 import torch
 import torch.distributed as dist
 
 from workloads import families
-from workloads.esm2.data.plausibility import ALLOW, NUCLEOTIDES, Implausible, is_nucleotides
+from workloads.esm2.data.plausibility import ALLOW, NUCLEOTIDES, Implausible
 from workloads.run_file import RunFile
 from workloads.training.hardware import environment
 from workloads.training.heartbeat import beat
@@ -30,7 +29,7 @@ from workloads.training.saved_model import fingerprint
 
 from .engine import Answer, Array, Engine, compile_from
 from .output import Output
-from .records import Part, Protein, Reject, cut, key_of, planned, read_proteins
+from .records import Part, Protein, Reject, cut, input_key, key_of, planned, records_of
 
 WAIT_SECONDS = 0.5
 
@@ -167,7 +166,13 @@ class Command:
             "seconds": round(seconds, 3),
         }
         output.check_free(key)  # again, because hours may have passed
-        about = {"key": key, **settings, **totals, "environment": environment(here.device)}
+        about = {
+            "key": key,
+            "input_key": input_key(self.config),
+            **settings,
+            **totals,
+            "environment": environment(here.device),
+        }
         output.join([part.file for part in plan], about)
         _say(
             here,
@@ -179,41 +184,6 @@ class Command:
             _say(
                 here, f"wrote {output.rejects}: {totals['rejected']:,} rejected records, each with its reason"
             )
-
-
-def records_of(config: RunFile) -> Iterator[Protein | Reject]:
-    """What ``inference.input`` names."""
-    inference, task = config.inference, config.task
-    records = read_proteins(
-        inference.input,
-        Path(config.data.downloads),
-        id_column=inference.id_column or (task.id_column if task else "id"),
-        sequence_column=inference.sequence_column or (task.sequence_column if task else "sequence"),
-    )
-    return _within(records, config)
-
-
-def _within(records: Iterable[Protein | Reject], config: RunFile) -> Iterator[Protein | Reject]:
-    """Turn DNA and RNA into rejects, and long proteins if the run file says so."""
-    max_residues, rejects_long = config.model.max_residues, config.inference.long_proteins == "reject"
-    for record in records:
-        if isinstance(record, Reject):
-            yield record
-        elif not config.data.allow_nucleotides and is_nucleotides(record.tokens):
-            yield Reject(
-                record.file,
-                f"record {record.id} looks like DNA or RNA (letters {NUCLEOTIDES} only); give its "
-                f"translation into protein, or allow it with {ALLOW}",
-                record.id,
-            )
-        elif rejects_long and len(record.tokens) > max_residues:
-            yield Reject(
-                record.file,
-                f"record {record.id} has {len(record.tokens)} residues; allowed are {max_residues} "
-                "(model.max_residues), or set inference.long_proteins to window or crop",
-            )
-        else:
-            yield record
 
 
 @dataclass

@@ -9,7 +9,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ import pyarrow.parquet as pq
 
 from workloads.run_file import RunFile
 from workloads.training.heartbeat import beat
+from workloads.training.strict_yaml import read_mapping
 from workloads.training.whole_file import write_whole
 
 from .output_file import PARQUET, output_file, parts_folder
-from .records import Reject
+from .records import Reject, input_key
 
 _REJECTS = b"rejects"
 _ROW_GROUP_ROWS = 4096
@@ -33,7 +34,7 @@ class Output:
 
     def __init__(self, config: RunFile, command: str) -> None:
         self.path = path = output_file(config, command)
-        self._overwrites, self._has_pictures = config.inference.overwrite, command == "variants"
+        self._config, self._has_pictures = config, command == "variants"
         self.folder = parts_folder(path)
         self.rejects = path.with_name(path.stem + ".rejects.csv")
         self.summary = path.with_name(path.name + ".json")
@@ -51,8 +52,31 @@ class Output:
         Raises:
             ValueError: naming a file that is there, and the option that replaces it.
         """
+        self._refuse_unless(lambda: self._has_key(key))
+
+    def check_input(self) -> None:
+        """Refuse to replace a result of other proteins or settings, as far as is known without the model.
+
+        Raises:
+            ValueError: as ``check_free`` does.
+        """
+        self._refuse_unless(self._has_input)
+
+    def _has_input(self) -> bool:
+        written, inference = read_mapping(self.summary), self._config.inference
+        known = {
+            "model": inference.model or str(self._config.run_dir / "model"),
+            "max_residues": self._config.model.max_residues,
+            "long_proteins": inference.long_proteins,
+        }
+        # Earlier versions wrote no key of the input.
+        return all(written.get(name) == value for name, value in known.items()) and (
+            "input_key" not in written or written["input_key"] == input_key(self._config)
+        )
+
+    def _refuse_unless(self, is_ours: Callable[[], bool]) -> None:
         taken = [path for path in [*self._files(), self.summary] if path.exists()]
-        if taken and not (self._overwrites or self._has_key(key)):
+        if taken and not (self._config.inference.overwrite or is_ours()):
             raise ValueError(
                 f"{taken[0]} exists and is not from the same proteins, model and settings; name another "
                 "inference.output, or set inference.overwrite=true to replace it"

@@ -25,8 +25,10 @@ from workloads.esm2.data.fasta import (
     parse_block,
     single_records,
 )
+from workloads.esm2.data.plausibility import ALLOW, NUCLEOTIDES, is_nucleotides
 from workloads.esm2.data.sources import PROTEINS
 from workloads.esm2.finetune.table import CSV_DELIMITERS, PARQUET_SUFFIXES, Problems, read_rows, table_records
+from workloads.run_file import RunFile
 from workloads.training.data.limits import MIB
 from workloads.training.data.transfer import BeingFetched, fetch
 from workloads.training.heartbeat import beat
@@ -34,6 +36,8 @@ from workloads.training.heartbeat import beat
 BLOCK_BYTES = 4 * MIB
 MAX_RECORD_BYTES = 32 * MIB
 POLL_SECONDS = 2.0
+KEY_RESIDUES = 500_000
+"""Residues that are hashed at once for the key of an input."""
 _digest = partial(hashlib.blake2b, digest_size=16)
 
 
@@ -85,6 +89,41 @@ def _fetched(location: str, downloads: Path) -> list[Path]:
         except BeingFetched:
             beat("waiting for a download")
             time.sleep(POLL_SECONDS)
+
+
+def records_of(config: RunFile, locations: Sequence[str] = ()) -> Iterator[Protein | Reject]:
+    """Read what ``inference.input`` names, or only these of its locations."""
+    inference, task = config.inference, config.task
+    records = read_proteins(
+        locations or inference.input,
+        Path(config.data.downloads),
+        id_column=inference.id_column or (task.id_column if task else "id"),
+        sequence_column=inference.sequence_column or (task.sequence_column if task else "sequence"),
+    )
+    return _within(records, config)
+
+
+def _within(records: Iterable[Protein | Reject], config: RunFile) -> Iterator[Protein | Reject]:
+    """Turn DNA and RNA into rejects, and long proteins if the run file says so."""
+    max_residues, rejects_long = config.model.max_residues, config.inference.long_proteins == "reject"
+    for record in records:
+        if isinstance(record, Reject):
+            yield record
+        elif not config.data.allow_nucleotides and is_nucleotides(record.tokens):
+            yield Reject(
+                record.file,
+                f"record {record.id} looks like DNA or RNA (letters {NUCLEOTIDES} only); give its "
+                f"translation into protein, or allow it with {ALLOW}",
+                record.id,
+            )
+        elif rejects_long and len(record.tokens) > max_residues:
+            yield Reject(
+                record.file,
+                f"record {record.id} has {len(record.tokens)} residues; allowed are {max_residues} "
+                "(model.max_residues), or set inference.long_proteins to window or crop",
+            )
+        else:
+            yield record
 
 
 class _Collected(Problems):
@@ -193,6 +232,11 @@ def planned(part: Part) -> Planned:
 def key_of(plan: Iterable[Planned]) -> str:
     """Of the whole result."""
     return _digest("\n".join(part.file for part in plan).encode()).hexdigest()
+
+
+def input_key(config: RunFile) -> str:
+    """Return a hash of the whole input."""
+    return key_of(planned(part) for part in cut(records_of(config), KEY_RESIDUES, ""))
 
 
 def _add(digest: hashlib.blake2b, *fields: bytes) -> None:

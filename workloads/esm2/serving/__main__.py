@@ -12,9 +12,10 @@ import socket
 import sys
 from pathlib import Path
 
+from workloads.run_kinds import short_training
 from workloads.training.command_line import USAGE_ERROR, one_line_errors
 
-from .settings import ServeSettings
+from .settings import ServeSettings, check_folder
 
 MODEL_FOLDER = Path("/opt/ml/model")
 """Where SageMaker puts the model's files."""
@@ -37,6 +38,9 @@ def main() -> None:
 
         _check_free(options.host, options.port)
         settings = ServeSettings.of(os.environ)
+        check_folder(options.model)
+        if warning := short_training(str(options.model)):
+            print(warning, file=sys.stderr)
         from .model import open_model
 
         model = open_model(options.model, settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -73,9 +72,8 @@ def open_model(folder: Path, settings: ServeSettings) -> ServedModel:
     """Load the model of a folder onto the first GPU, or the CPU.
 
     Raises:
-        ValueError: saying what the folder lacks.
+        ValueError: if the model is damaged, or is no ESM-2.
     """
-    _check_files(folder)
     model = families.load_model(str(folder), "esm2")
     head = None if isinstance(model, PackedEsm) else Head.of(model, str(folder))
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
@@ -89,29 +87,3 @@ def open_model(folder: Path, settings: ServeSettings) -> ServedModel:
         compile_from=0 if compiles(train, device) else None,
     )
     return ServedModel(engine, head)
-
-
-def _check_files(folder: Path) -> None:
-    try:
-        names = sorted(os.listdir(folder))
-    except FileNotFoundError:
-        raise ValueError(
-            f"--model: there is no folder {folder} (looked in {Path.cwd()}); give the model folder of a run, "
-            "such as runs/<name>/model"
-        ) from None
-    except OSError as error:
-        raise ValueError(
-            f"--model: user {os.geteuid()} cannot list {folder}: {error.strerror}; give the model folder of "
-            "a run, readable for all (chmod a+rX)"
-        ) from None
-    if "config.json" not in names:
-        raise ValueError(
-            f"--model: {folder} holds no config.json, it has {', '.join(names[:10]) or 'nothing'}; give the "
-            "model folder of a run, or put its files, not the folder, into the archive"
-        )
-    unreadable = [name for name in names if not os.access(folder / name, os.R_OK)]
-    if unreadable:
-        raise ValueError(
-            f"--model: user {os.geteuid()} may not read {', '.join(unreadable)} in {folder}; pack the files "
-            "readable for all (chmod a+r)"
-        )

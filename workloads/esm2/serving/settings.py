@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 PREFIX = "ESM2_SERVE_"
@@ -64,3 +66,30 @@ class ServeSettings:
         if problems:
             raise ValueError("\n".join(problems))
         return settings
+
+
+def check_folder(folder: Path) -> None:
+    """Raise ValueError if the folder of the model is missing, incomplete or unreadable."""
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        raise ValueError(
+            f"--model: there is no folder {folder} (looked in {Path.cwd()}); give the model folder of a run, "
+            "such as runs/<name>/model"
+        ) from None
+    except OSError as error:
+        raise ValueError(
+            f"--model: user {os.geteuid()} cannot list {folder}: {error.strerror}; give the model folder of "
+            "a run, readable for all (chmod a+rX)"
+        ) from None
+    if "config.json" not in names:
+        raise ValueError(
+            f"--model: {folder} holds no config.json, it has {', '.join(names[:10]) or 'nothing'}; give the "
+            "model folder of a run, or put its files, not the folder, into the archive"
+        )
+    unreadable = [name for name in names if not os.access(folder / name, os.R_OK)]
+    if unreadable:
+        raise ValueError(
+            f"--model: user {os.geteuid()} may not read {', '.join(unreadable)} in {folder}; pack the files "
+            "readable for all (chmod a+r)"
+        )

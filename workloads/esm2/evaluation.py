@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from workloads.training.parallel import bare
 from workloads.training.precision import select_precision
 from workloads.training.processes import Processes
 from workloads.training.records import ProteinSplit
+from workloads.training.work_progress import WorkProgress
 
 from .alphabet import CLS, EOS, MASK
 from .masking import mask_pack, plain_pack
@@ -33,8 +33,6 @@ from .model import Pack, PackedEsm
 from .pretrained import starting_config, starting_weights, with_weights
 
 EVALUATION_SEED = 20_230_317
-PROGRESS_SECONDS = 10
-"""Between two lines about the progress of a scoring."""
 """Masks, crops and drawn members of every evaluation; fixed for good, so that scores stay comparable."""
 
 
@@ -120,27 +118,12 @@ def rounds(
     Raises:
         Stopped: between two of them, if the run was asked to stop.
     """
-    progress = ScoringProgress(num_units, shows=here.is_first)
+    progress = WorkProgress("scoring", num_units, shows=here.is_first)
     packs = islice(packs, limit) if limit else packs
     while chunk := list(islice(packs, here.world_size)):
         here.check_stop()
         yield chunk
         progress.add(sum(len(pack.units) for pack in chunk))
-
-
-class ScoringProgress:
-    """Prints how much of ``total`` is scored, every ``PROGRESS_SECONDS``."""
-
-    def __init__(self, total: int, *, shows: bool = True) -> None:
-        self._total, self._shows = total, shows
-        self._done, self._shown = 0, time.monotonic()
-
-    def add(self, number: int) -> None:
-        self._done += number
-        if self._shows and time.monotonic() - self._shown >= PROGRESS_SECONDS:
-            self._shown = time.monotonic()
-            share = self._done / self._total
-            print(f"scoring: {self._done:,} of {self._total:,} ({share:.0%})", file=sys.stderr)
 
 
 def unigram_perplexity(split: ProteinSplit) -> float:
@@ -167,7 +150,7 @@ def pseudo_perplexity(
     """
     values = []
     places, lengths = split.draw(0, min(num_proteins, split.num_units), EVALUATION_SEED, 0)
-    progress = ScoringProgress(len(places))
+    progress = WorkProgress("scoring", len(places))
     for place, full in zip(places, lengths.tolist(), strict=True):
         length = min(full, shape.max_residues)
         protein = np.concatenate([[CLS], split.residues(place)[:length], [EOS]]).astype(np.uint8)

@@ -22,7 +22,6 @@ from transformers import EsmForMaskedLM
 
 from tests.workloads.training.training_runs import REPOSITORY, train_here
 from workloads import run_kinds
-from workloads.esm2 import evaluation
 from workloads.esm2.alphabet import CLS, EOS, MASK
 from workloads.esm2.data.prepare import prepare
 from workloads.esm2.evaluation import EVALUATION_SEED, pseudo_perplexity, score, unigram_perplexity
@@ -31,6 +30,7 @@ from workloads.esm2.pretrained import starting_config, starting_weights, with_we
 from workloads.esm2.protein_packs import ProteinStream
 from workloads.evaluate import main
 from workloads.run_file import ModelConfig, load_config
+from workloads.training import work_progress
 from workloads.training.objective import Place
 from workloads.training.packing import PackShape
 from workloads.training.processes import processes
@@ -218,9 +218,11 @@ def test_missing_data_are_prepared_and_the_scores_lie_beside_the_model(
 def test_progress_of_a_scoring_is_printed_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter([0.0, 4.0, 11.0, 11.0, 15.0])
-    monkeypatch.setattr(evaluation.time, "monotonic", lambda: next(clock))
-    progress = evaluation.ScoringProgress(200)
-    for _ in range(3):
-        progress.add(50)
-    assert capsys.readouterr().err == "scoring: 100 of 200 (50%)\n"
+    for unit, end in (("", ""), ("residues", " residues")):
+        clock = iter([0.0, 4.0, 11.0, 15.0])
+        monkeypatch.setattr(work_progress.time, "monotonic", lambda clock=clock: next(clock))
+        shown = work_progress.WorkProgress("scoring", 2000, unit)
+        for _ in range(3):
+            shown.add(550)
+        rate = ", 100 residues/s, ETA 0:00:09" if unit else ""
+        assert capsys.readouterr().err == f"scoring: 1,100 of 2,000{end} (55%){rate}\n"

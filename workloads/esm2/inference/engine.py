@@ -149,6 +149,8 @@ class Engine:
         # In fp32 CUDA has no packed attention: it goes protein by protein, which is no constant shape.
         is_loop = device.type == "cuda" and dtype == torch.float32
         self._compile_from = None if is_loop else compile_from
+        self.on_residues: Callable[[int], object] = lambda number: None
+        """Called with the number of residues after each pack."""
         self._num_residues = 0
         self._shapes: list[PackShape] = []
         self._compiled: set[tuple[PackShape, Answer]] = set()
@@ -179,6 +181,7 @@ class Engine:
             assert before is not None
             for piece, part in zip(before.pieces, before.answers(), strict=True):
                 parts[piece.protein].append((piece.window, part))
+            self.on_residues(sum(piece.window.num_answered for piece in before.pieces))
         return [_joined(found, answer) for found in parts]
 
     def warm_up(self, answer: Answer) -> list[Array]:

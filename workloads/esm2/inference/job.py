@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 import torch.distributed as dist
@@ -26,6 +28,7 @@ from workloads.training.heartbeat import beat
 from workloads.training.precision import select_precision
 from workloads.training.processes import Processes, exclusive
 from workloads.training.saved_model import fingerprint
+from workloads.training.work_progress import WorkProgress
 
 from .engine import Answer, Array, Engine, compile_from
 from .output import Output
@@ -73,14 +76,18 @@ class Command:
 
     def answers(self, proteins: list[Protein], answer: Answer) -> list[Array]:
         """The engine's answers, for long proteins as ``inference.long_proteins`` says."""
-        kept = self.config.model.max_residues if self.config.inference.long_proteins == "crop" else None
-        return self.engine.run([protein.tokens[:kept] for protein in proteins], answer)
+        return self.engine.run([self._kept(protein) for protein in proteins], answer)
+
+    def _kept(self, protein: Protein) -> npt.NDArray[np.uint8]:
+        is_cropped = self.config.inference.long_proteins == "crop"
+        return protein.tokens[: self.config.model.max_residues if is_cropped else None]
 
     def run(
         self,
         tabulate: Callable[[list[Protein]], pa.Table],
         part_residues: int,
         records: Callable[[], Iterable[Protein | Reject]] | None = None,
+        residues_of: Callable[[Protein], int] | None = None,
     ) -> None:
         """Compute the parts that are missing, and join them; every process calls this.
 
@@ -88,6 +95,7 @@ class Command:
             tabulate: rows for proteins.
             part_residues: a part ends with the protein that reaches this.
             records: the input, read twice; by default what ``inference.input`` names.
+            residues_of: residues that the model reads for a protein, for the progress; by default its own.
 
         Raises:
             ValueError: for an input that cannot be read at all, or that changes meanwhile; for an output that
@@ -111,13 +119,19 @@ class Command:
                 yield part
 
         with exclusive(output.lock, self.here, when_held):
-            self._run(read, tabulate)
+            self._run(read, tabulate, residues_of or (lambda protein: len(self._kept(protein))))
 
-    def _run(self, read: Callable[[], Iterator[Part]], tabulate: Callable[[list[Protein]], pa.Table]) -> None:
+    def _run(
+        self,
+        read: Callable[[], Iterator[Part]],
+        tabulate: Callable[[list[Protein]], pa.Table],
+        residues_of: Callable[[Protein], int],
+    ) -> None:
         here, output, settings = self.here, self.output, self.settings
-        plan, implausible, refused = [], Implausible(), _Refused()
+        plan, work, implausible, refused = [], list[int](), Implausible(), _Refused()
         for part in read():
             plan.append(planned(part))
+            work.append(sum(map(residues_of, part.proteins)))
             implausible.look_at([protein.id for protein in part.proteins], [p.tokens for p in part.proteins])
             refused.add(part.rejects)
         if not implausible.looked_at:
@@ -136,12 +150,19 @@ class Command:
         started = time.monotonic()
         if len(missing) < len(plan):
             _say(here, f"going on: {len(plan) - len(missing)} of {len(plan)} parts are there")
+        mine = [
+            part.file in missing and number % here.world_size == here.rank for number, part in enumerate(plan)
+        ]
+        total = sum(residues for residues, is_mine in zip(work, mine, strict=True) if is_mine)
+        self.engine.on_residues = WorkProgress(
+            str(settings["command"]), total, "residues", shows=here.is_first
+        ).add
         for part, expected in zip(read(), plan, strict=True):
             if planned(part) != expected:
                 raise ValueError(
                     "inference.input: a file has changed while it was read; run the command again"
                 )
-            if part.number % here.world_size != here.rank or expected.file not in missing:
+            if not mine[part.number]:
                 continue
             begun = time.monotonic()
             output.write_part(expected.file, tabulate(part.proteins), part.rejects)

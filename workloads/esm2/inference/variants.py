@@ -47,10 +47,16 @@ def variants(config: RunFile, here: Processes) -> None:
     asked = None if inference.mutations is None else read_mutations(Path(inference.mutations))
     command.settings["mutations_fingerprint"] = None if asked is None else asked.fingerprint
 
+    def wanted_of(protein: Protein) -> list[Variant]:
+        return all_single_mutants(protein) if asked is None else asked.variants(protein)
+
+    def residues_of(protein: Protein) -> int:
+        return len(_places(wanted_of(protein))) * min(len(protein.tokens), config.model.max_residues)
+
     def tabulate(proteins: list[Protein]) -> pa.Table:
         rows: list[tuple[str, str, float]] = []
         for protein in proteins:
-            wanted = all_single_mutants(protein) if asked is None else asked.variants(protein)
+            wanted = wanted_of(protein)
             scores = masked_marginals(command.engine, protein.tokens, wanted) if wanted else []
             rows += [(protein.id, one.name, score) for one, score in zip(wanted, scores, strict=True)]
         return pa.table(list(zip(*rows, strict=True)) or [()] * 3, schema=_SCHEMA)
@@ -59,6 +65,7 @@ def variants(config: RunFile, here: Processes) -> None:
         tabulate,
         max(1, inference.part_residues // MASKED_RESIDUES_PER_PART),
         lambda: asked_for(records_of(config), asked),
+        residues_of,
     )
     if here.is_first and asked is None:
         for picture in draw_heat_maps(command.output.path):
@@ -75,7 +82,7 @@ def masked_marginals(
         protein: the wild type's token ids, (L,), without CLS and EOS.
         wanted: substitutions that fit it.
     """
-    places = sorted({substitution.place for variant in wanted for substitution in variant.substitutions})
+    places = _places(wanted)
     masked = [_masked(protein, place, engine.max_residues) for place in places]
     logits = dict(zip(places, engine.run(masked, MASKED_LOGITS), strict=True))
     log_p = {place: _log_softmax(found) for place, found in logits.items()}
@@ -83,6 +90,10 @@ def masked_marginals(
         float(sum(log_p[s.place][s.mutant] - log_p[s.place][s.wild] for s in variant.substitutions))
         for variant in wanted
     ]
+
+
+def _places(wanted: Sequence[Variant]) -> list[int]:
+    return sorted({substitution.place for variant in wanted for substitution in variant.substitutions})
 
 
 def _masked(protein: npt.NDArray[np.uint8], place: int, max_residues: int) -> npt.NDArray[np.uint8]:

@@ -29,8 +29,10 @@ from workloads.esm2.inference.embed import embed
 from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine, windows
 from workloads.esm2.inference.output import Output
 from workloads.esm2.inference.output_file import output_file
+from workloads.esm2.inference.variants import variants
 from workloads.esm2.pretrained import load_model
 from workloads.run_file import RunFile, load_config
+from workloads.training import work_progress
 from workloads.training.data.transfer import BeingFetched, SourceKind
 from workloads.training.processes import Processes, processes
 
@@ -186,6 +188,28 @@ def test_an_input_without_proteins_is_an_error(
     with pytest.raises(ValueError, match=f"inference.input: {reason}"):
         embed(configured(input=[str(fasta)], output=str(out)), here)
     assert not out.exists()
+
+
+@pytest.mark.parametrize(("command", "total"), [(embed, 28), (variants, 22 * 22 + 6 * 6)])
+def test_progress_is_shown_within_a_part(
+    command: Callable[[RunFile, Processes], None],
+    total: int,
+    configured: Callable[..., RunFile],
+    here: Processes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fasta = tmp_path / "two.fasta"
+    fasta.write_text(">a\nMKTAYIAKQRQISFVKSHFSRQ\n>b\nMKTAYI\n")
+    monkeypatch.setattr(work_progress, "PROGRESS_SECONDS", 0)
+    output = str(tmp_path / f"out.{'parquet' if command is embed else 'csv'}")
+    command(configured(input=[str(fasta)], output=output, tokens_per_pack=20), here)
+    lines = [line for line in capsys.readouterr().err.splitlines() if " residues (" in line]
+    assert len(lines) > 1 and lines[-1].startswith(
+        f"{command.__name__}: {total:,} of {total:,} residues (100%), "
+    )
+    assert lines[-1].endswith("residues/s, ETA 0:00:00")
 
 
 def test_windows_cover_a_protein_once() -> None:

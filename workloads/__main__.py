@@ -17,12 +17,12 @@ from pathlib import Path
 
 from workloads.run_file import RunFile
 from workloads.run_schema import SCHEMA_FILE, json_schema
+from workloads.stages import STAGES
 from workloads.training.whole_file import write_whole
 
 AMAZON = Path("/opt/amazon")
 """Where the EFA installer puts what it installs."""
 PACKAGES = ("transformers", "tokenizers", "numpy", "pyarrow")
-STAGES = "prepare, train, evaluate, report"
 
 
 def software_stack(amazon: Path = AMAZON) -> dict[str, str | None]:
@@ -101,10 +101,17 @@ def _plugin(library: Path) -> str | None:
         return found[1].decode() if found else None
 
 
+def _modules() -> list[str]:
+    stages = [stage.module for stage in STAGES.values()]
+    return [*stages, "workloads.report", "workloads.esm2.serving"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m workloads",
-        description=f"Training of protein models. Stages are modules, python -m workloads.<stage>: {STAGES}.",
+        description="Training and use of protein models. Each stage is a module with its own --help.",
+        epilog="stages:\n" + "\n".join(f"  python -m {module}" for module in _modules()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="store_true", help="print the software stack and stop")
     parser.add_argument("--write-schema", action="store_true", help="write the JSON schema of run files")

@@ -197,3 +197,16 @@ def test_a_model_of_few_steps_is_named_also_behind_another(tmp_path: Path) -> No
     assert short_training(run("long", 500_000, None)) is None
     assert short_training(run("hub", 200, "facebook/esm2_t6_8M_UR50D")) is None
     assert short_training(None) is short_training("facebook/esm2_t6_8M_UR50D") is None
+
+
+def test_help_lists_the_stages_and_the_settings_of_the_server() -> None:
+    def helped(module: str) -> str:
+        command = [sys.executable, "-m", module, "--help"]
+        return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+
+    stages = helped("workloads")
+    for stage in ("prepare", "train", "evaluate", "embed", "predict", "variants", "report", "esm2.serving"):
+        assert f"  python -m workloads.{stage}\n" in stages
+    serving = helped("workloads.esm2.serving")
+    assert "port to listen on; default 8080" in serving
+    assert "  ESM2_SERVE_ALLOW_NUCLEOTIDES=0\n      1 answers for sequences" in serving

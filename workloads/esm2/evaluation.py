@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from workloads.esm2.protein_packs import ProteinStream
+from workloads.esm2.work_progress import WorkProgress
 from workloads.run_file import RunFile
 from workloads.training.checksums import verified
 from workloads.training.heartbeat import beat
@@ -25,7 +26,6 @@ from workloads.training.parallel import bare
 from workloads.training.precision import select_precision
 from workloads.training.processes import Processes
 from workloads.training.records import ProteinSplit
-from workloads.training.work_progress import WorkProgress
 
 from .alphabet import CLS, EOS, MASK
 from .masking import mask_pack, plain_pack

@@ -22,6 +22,7 @@ from transformers import EsmForMaskedLM
 
 from tests.workloads.training.training_runs import REPOSITORY, train_here
 from workloads import run_kinds
+from workloads.esm2 import work_progress
 from workloads.esm2.alphabet import CLS, EOS, MASK
 from workloads.esm2.data.prepare import prepare
 from workloads.esm2.evaluation import EVALUATION_SEED, pseudo_perplexity, score, unigram_perplexity
@@ -30,7 +31,6 @@ from workloads.esm2.pretrained import starting_config, starting_weights, with_we
 from workloads.esm2.protein_packs import ProteinStream
 from workloads.evaluate import main
 from workloads.run_file import ModelConfig, load_config
-from workloads.training import work_progress
 from workloads.training.objective import Place
 from workloads.training.packing import PackShape
 from workloads.training.processes import processes

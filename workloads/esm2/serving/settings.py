@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from workloads.run_schema import field_docs
 
 PREFIX = "ESM2_SERVE_"
 """Of the environment variables: ``ESM2_SERVE_MAX_PROTEINS`` is ``max_proteins``."""
@@ -66,6 +69,15 @@ class ServeSettings:
         if problems:
             raise ValueError("\n".join(problems))
         return settings
+
+
+def settings_text() -> str:
+    """List the environment variables with their defaults and meanings, for ``--help``."""
+    lines, docs = ["environment variables and their defaults:"], field_docs(ServeSettings)
+    for item in dataclasses.fields(ServeSettings):
+        lines.append(f"  {PREFIX}{item.name.upper()}={item.default}")
+        lines += textwrap.wrap(docs[item.name], 78, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return "\n".join(lines)
 
 
 def check_folder(folder: Path) -> None:

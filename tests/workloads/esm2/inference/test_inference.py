@@ -23,6 +23,7 @@ from transformers import (
 
 from tests.workloads.esm2.inference.written import rows
 from tests.workloads.training.forked_processes import forked
+from workloads.esm2 import work_progress
 from workloads.esm2.alphabet import encode
 from workloads.esm2.inference import output, records
 from workloads.esm2.inference.embed import embed
@@ -32,7 +33,6 @@ from workloads.esm2.inference.output_file import output_file
 from workloads.esm2.inference.variants import variants
 from workloads.esm2.pretrained import load_model
 from workloads.run_file import RunFile, load_config
-from workloads.training import work_progress
 from workloads.training.data.transfer import BeingFetched, SourceKind
 from workloads.training.processes import Processes, processes
 

@@ -208,9 +208,8 @@ def test_the_container_s_command_serves_a_model_and_gets_signals(folders: dict[s
         )
         with urllib.request.urlopen(body, timeout=PATIENCE) as answer:
             header, row = answer.read().decode().splitlines()
-        assert header == "id,length,label,probability_a,probability_b,probability_c" and row.startswith(
-            "P1,3,"
-        )
+        names = ["id", "length", "label", "probability_a", "probability_b", "probability_c"]
+        assert header == ",".join(f'"{name}"' for name in names) and row.startswith('"P1",3,')
         process.send_signal(signal.SIGTERM)
         # The server's own status: no shell stands between it and who ends the container.
         assert process.wait(PATIENCE) == STOPPED

@@ -29,19 +29,26 @@ def software_stack(amazon: Path = AMAZON) -> dict[str, str | None]:
     """Versions by name; None for what is not on this machine, as EFA on a laptop."""
     import torch
 
-    from workloads.training.hardware import git_sha
+    from workloads.training.hardware import git_sha, printed
 
+    drivers = printed(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]) or ""
+    cudnn = torch.backends.cudnn.version() if torch.version.cuda else None
+    # The NCCL that torch is linked with; builds for CPUs have none.
+    nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else ()
+    fi_info = printed([str(amazon / "efa/bin/fi_info"), "--version"]) or ""
     return {
         "code": git_sha(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "cudnn": _cudnn(),
-        "nccl": _nccl(),
-        "driver": _driver(),
-        "efa_installer": _efa_installer(amazon / "efa_installed_packages"),
-        "libfabric": _libfabric(amazon / "efa/bin/fi_info"),
-        "aws_ofi_nccl": _plugin(amazon / "ofi-nccl/lib/libnccl-net-ofi.so"),
+        "cudnn": str(cudnn) if cudnn else None,
+        "nccl": ".".join(map(str, nccl)) or None,
+        "driver": next(iter(drivers.splitlines()), None),  # a line for each GPU
+        # The first line of the list that the installer leaves names its version.
+        "efa_installer": _in_file(amazon / "efa_installed_packages", rb"EFA installer version:\s*(\S+)"),
+        "libfabric": found[1] if (found := re.search(r"(?m)^libfabric:\s*(\S+)", fi_info)) else None,
+        # The text with which the plugin announces itself: it has no other way to be asked.
+        "aws_ofi_nccl": _in_file(amazon / "ofi-nccl/lib/libnccl-net-ofi.so", rb"aws-ofi-nccl (\d[\w.+-]*)"),
         "nccl_net_plugin": os.environ.get("NCCL_NET_PLUGIN"),
         **{name: _package(name) for name in PACKAGES},
     }
@@ -54,63 +61,21 @@ def _package(name: str) -> str | None:
         return None
 
 
-def _cudnn() -> str | None:
-    import torch
-
-    found = torch.backends.cudnn.version() if torch.version.cuda else None
-    return str(found) if found else None
-
-
-def _nccl() -> str | None:
-    """The one that torch is linked with; builds for CPUs have none."""
-    import torch
-
-    if not torch.distributed.is_nccl_available():
+def _in_file(path: Path, pattern: bytes) -> str | None:
+    """Return the group of a pattern in a file; None if the file is missing or empty."""
+    if not path.is_file() or path.stat().st_size == 0:
         return None
-    return ".".join(str(part) for part in torch.cuda.nccl.version())
-
-
-def _driver() -> str | None:
-    from workloads.training.hardware import printed
-
-    found = printed(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
-    return found.splitlines()[0] if found else None  # a line for each GPU
-
-
-def _efa_installer(record: Path) -> str | None:
-    """From the list that the installer leaves: its first line names its version."""
-    if not record.is_file():
-        return None
-    found = re.search(r"EFA installer version:\s*(\S+)", record.read_text(errors="replace"))
-    return found[1] if found else None
-
-
-def _libfabric(fi_info: Path) -> str | None:
-    from workloads.training.hardware import printed
-
-    found = re.search(r"^libfabric:\s*(\S+)", printed([str(fi_info), "--version"]) or "", re.MULTILINE)
-    return found[1] if found else None
-
-
-def _plugin(library: Path) -> str | None:
-    """From the text with which the plugin announces itself: it has no other way to be asked."""
-    if not library.is_file() or library.stat().st_size == 0:
-        return None
-    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
-        found = re.search(rb"aws-ofi-nccl (\d[\w.+-]*)", contents)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
+        found = re.search(pattern, contents)
         return found[1].decode() if found else None
 
 
-def _modules() -> list[str]:
-    stages = [stage.module for stage in STAGES.values()]
-    return [*stages, "workloads.report", "workloads.esm2.serving"]
-
-
 def main() -> None:
+    modules = [*(stage.module for stage in STAGES.values()), "workloads.report", "workloads.esm2.serving"]
     parser = argparse.ArgumentParser(
         prog="python -m workloads",
         description="Training and use of protein models. Each stage is a module with its own --help.",
-        epilog="stages:\n" + "\n".join(f"  python -m {module}" for module in _modules()),
+        epilog="stages:\n" + "\n".join(f"  python -m {module}" for module in modules),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="store_true", help="print the software stack and stop")

@@ -44,7 +44,7 @@ def main(config: RunFile) -> None:
 
     beat("starting", slow=True)
     with processes() as here:
-        scores = run_kinds.score(config, here)
+        scores = run_kinds.kind_of(config).score(config, here)
         if not here.is_first:
             return
         for name, value in scores.items():

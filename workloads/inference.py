@@ -10,7 +10,7 @@ from pathlib import Path
 from workloads import families
 from workloads.esm2.data.sources import PROTEINS
 from workloads.esm2.inference.output_file import output_file
-from workloads.families import INFERENCE, function
+from workloads.families import INFERENCE
 from workloads.launch.local import on_every_device, processes_and_threads
 from workloads.run_file import RunFile
 from workloads.run_kinds import check_model_name, short_training
@@ -46,7 +46,7 @@ def run_inference(name: str, config: RunFile) -> None:
 
     beat("starting", slow=True)
     with processes() as here:
-        function(INFERENCE[name])(config, here)
+        INFERENCE[name](config, here)
 
 
 def check_model(config: RunFile) -> None:

@@ -24,7 +24,7 @@ def main(config: RunFile) -> None:
         ValueError: if they cannot be had, or others are in their place.
     """
     once(
-        lambda: run_kinds.is_prepared(config),
+        lambda: run_kinds.kind_of(config).is_prepared(config),
         lambda: run_kinds.prepare(config),
         f"another pod prepares {config.data.path}",
     )

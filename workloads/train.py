@@ -32,12 +32,15 @@ def main(config: RunFile) -> None:
     os.environ.setdefault(STARTED, str(time.time()))
     if config.model.init_from and not config.chat:
         run_kinds.check_model_name("model.init_from", config.model.init_from)
-    steps = [run_kinds.check_start, run_kinds.prepare]
+    kind = run_kinds.kind_of(config)
     # Before torch is imported: a missing source, or a mistake in a table, which is prepared in seconds.
-    if config.task or not all(map(os.path.exists, run_kinds.paths_read(config))):
-        steps.reverse()
-    for step in steps:
-        step(config)
+    is_table_or_missing = config.task or not all(map(os.path.exists, kind.paths_read(config)))
+    if is_table_or_missing:
+        run_kinds.prepare(config)
+    if config.model.init_from:
+        kind.check_start(config)
+    if not is_table_or_missing:
+        run_kinds.prepare(config)
     if warning := run_kinds.short_training(config.model.init_from):
         print(warning, file=sys.stderr)
     if (config.run_dir / RESULTS_FILE).exists():
@@ -53,7 +56,7 @@ def train(config: RunFile) -> None:
     """Train in this process, which is one of those that torchrun started, or alone."""
     from workloads.training.train import train_run
 
-    train_run(config, lambda: run_kinds.objective(config))
+    train_run(config, lambda: run_kinds.kind_of(config).objective(config))
 
 
 if __name__ == "__main__":

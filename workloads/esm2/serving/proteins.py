@@ -10,7 +10,7 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -227,7 +227,7 @@ def write_answers(proteins: Sequence[Protein], answers: Sequence[Answer], media_
         predictions = [{"id": one.id, "length": len(one.tokens), **answer} for one, answer in pairs]
         return json.dumps({"predictions": predictions}, allow_nan=False, separators=(",", ":")).encode()
     rows = [{"id": one.id, "length": len(one.tokens), **_columns(answer)} for one, answer in pairs]
-    lines = [rows[0].keys(), *(row.values() for row in rows)]
+    lines: list[Iterable[Any]] = [rows[0], *(row.values() for row in rows)]
     return "".join(",".join(map(_cell, line)) + "\n" for line in lines).encode()
 
 

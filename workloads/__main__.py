@@ -1,7 +1,7 @@
 """``python -m workloads --version`` prints the versions that a result depends on.
 
-They go from the code down to the network's libraries. ``--write-schema`` writes the JSON schema of run files,
-from which editors complete them.
+The list goes from the code down to the network's libraries. ``--write-schema`` writes the JSON schema of run
+files, which editors use to complete them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from workloads.stages import STAGES
 from workloads.training.whole_file import write_whole
 
 AMAZON = Path("/opt/amazon")
-"""Where the EFA installer puts what it installs."""
+"""Folder into which the EFA installer installs."""
 PACKAGES = ("transformers", "tokenizers", "numpy", "pyarrow")
 
 
 def software_stack(amazon: Path = AMAZON) -> dict[str, str | None]:
-    """Versions by name; None for what is not on this machine, as EFA on a laptop."""
+    """Return versions by name; None for software that this machine lacks, such as EFA on a laptop."""
     import torch
 
     from workloads.training.hardware import git_sha, printed
@@ -43,11 +43,11 @@ def software_stack(amazon: Path = AMAZON) -> dict[str, str | None]:
         "cuda": torch.version.cuda,
         "cudnn": str(cudnn) if cudnn else None,
         "nccl": ".".join(map(str, nccl)) or None,
-        "driver": next(iter(drivers.splitlines()), None),  # a line for each GPU
-        # The first line of the list that the installer leaves names its version.
+        "driver": next(iter(drivers.splitlines()), None),  # one line per GPU
+        # The installer writes a list of its packages, whose first line has its version.
         "efa_installer": _in_file(amazon / "efa_installed_packages", rb"EFA installer version:\s*(\S+)"),
         "libfabric": found[1] if (found := re.search(r"(?m)^libfabric:\s*(\S+)", fi_info)) else None,
-        # The text with which the plugin announces itself: it has no other way to be asked.
+        # The plugin prints this text when it starts. It has no option that prints the version.
         "aws_ofi_nccl": _in_file(amazon / "ofi-nccl/lib/libnccl-net-ofi.so", rb"aws-ofi-nccl (\d[\w.+-]*)"),
         "nccl_net_plugin": os.environ.get("NCCL_NET_PLUGIN"),
         **{name: _package(name) for name in PACKAGES},

@@ -1,10 +1,10 @@
 """Score a model on a prepared split: ``python -m workloads.evaluate --config RUN.yaml [...]``.
 
-The model is the run's own, or the one that ``inference.model`` names: a folder that transformers reads, a
-checkpoint, or a hub id. For a pre-training ``model.init_from`` names one, too. ``evaluate.split`` picks the
-split. Masks, crops and drawn cluster members are fixed, so scores of different models on it compare.
+The model is the run's own, or ``inference.model``: a folder that transformers reads, a checkpoint, or a hub
+id. A pre-training run scores ``model.init_from`` if that is set. ``evaluate.split`` selects the split. Masks,
+crops and drawn cluster members are fixed, so the scores of different models can be compared.
 
-For a run with a task the scores are the task's. A run on questions has ROUGE beside the loss.
+A run with a task has the task's scores. A run on questions has ROUGE in addition to the loss.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main(config: RunFile) -> None:
             print(f"{name:18} {value:.4f}" if isinstance(value, float) else f"{name:18} {value}")
         folder = default_folder(config)
         folder.mkdir(parents=True, exist_ok=True)
-        # Another model's score does not replace the run's own.
+        # The score of another model must not replace the run's own.
         model = str(scores["model"])
         name = "" if Path(model) == folder / "model" else re.sub(r"[^\w.-]+", "-", model).strip("-.")
         file = f"evaluation-{config.evaluate.split}{'-' if name else ''}{name}.json"

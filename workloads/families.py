@@ -1,4 +1,4 @@
-"""Model families: the one table that maps kinds of runs, and saved models, to their packages.
+"""Table of the model families, with the functions of each kind of run and of saved models.
 
 Functions are imported when they are called: importing all takes seconds, and most stages need one of them.
 """
@@ -52,14 +52,14 @@ class RunKind:
 
 @dataclass(frozen=True)
 class ModelFamily:
-    """A protein language model."""
+    """Family of protein language models."""
 
     sizes: tuple[str, ...]
     """Values of ``model.size``."""
     model_type: str
-    """transformers' name of the family, in a model's config.json."""
+    """Name of the family in transformers, as in a model's config.json."""
     load_model: Callable[[str, Processes | None], Any]
-    """(folder or hub id, processes or None) -> model for inference, on the CPU."""
+    """Loads a folder or hub id for inference, on the CPU; the processes are None outside a job."""
     pretraining: RunKind
     fine_tuning: RunKind | None = None
 
@@ -105,14 +105,14 @@ INFERENCE: Mapping[str, Callable[[Any, Processes], None]] = {
     "predict": _lazy("esm2.inference.predict:predict"),
     "variants": _lazy("esm2.inference.variants:variants"),
 }
-"""Commands of inference; they load models of every family."""
+"""Commands of inference, which load models of every family."""
 
 
 def run_kind(family: str, *, task: object, chat: object) -> RunKind:
-    """Return the functions of a run, by its family and its sections.
+    """Return the kind of a run, from its family and its sections.
 
     Raises:
-        ValueError: for a task of a family without fine-tuning.
+        ValueError: if the run has a task and its family has no fine-tuning.
     """
     if chat:
         return QUESTIONS
@@ -129,11 +129,11 @@ def load_model(name: str, family: str, here: Processes | None = None) -> Any:
 
     Args:
         name: model folder, checkpoint folder or hub id.
-        family: family of a model whose folder does not name its own, as that of a hub id.
+        family: family to use if no folder names one, for example for a hub id.
         here: this process, if all of a job's processes load the model.
 
     Raises:
-        ValueError: if there is none, if its family is unknown, if it is damaged, or if weights are missing.
+        ValueError: if the model is missing or damaged, its family is unknown, or weights are missing.
     """
     model_type = str(saved_config(Path(name)).get("model_type", ""))
     types = {each.model_type: each for each in MODEL_FAMILIES.values()}
@@ -147,5 +147,5 @@ def saved_config(folder: Path) -> dict[str, Any]:
             document = json.loads((folder / file).read_text())
             return dict(document[key] if key else document)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            continue  # the loader reports damage
+            continue  # the loader reports damaged files
     return {}

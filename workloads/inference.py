@@ -1,4 +1,4 @@
-"""Start of the commands of inference: what is wrong is reported before torch is imported."""
+"""Start a command of inference; most mistakes are reported before torch is imported."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from workloads.training.data.transfer import fetch, local_files
 from workloads.training.heartbeat import beat
 
 SMALL_BYTES = {"embed": 30_000, "predict": 30_000, "variants": 1_000}
-"""Input up to this size is computed in this process: starting others takes longer. All mutants of L residues
-take about L**2 residues of arithmetic."""
+"""Largest input that this process computes alone, because starting others would take longer. All mutants of
+a protein of L residues take the arithmetic of about L**2 residues."""
 
 FINE_TUNED = {"EsmForSequenceClassification", "EsmForTokenClassification"}
 """Architectures of models with a task."""
 
 
 def run_inference(name: str, config: RunFile) -> None:
-    """Run a command of inference, with one process for each device unless the input is small.
+    """Run a command of inference, with one process per device unless the input is small.
 
     Raises:
-        ValueError: for a model, an input or an output that cannot be used.
+        ValueError: if the model, the input or the output cannot be used.
     """
     output_file(config, name)
     for location in local_files([*config.inference.input, config.inference.mutations], PROTEINS):
@@ -50,7 +50,7 @@ def run_inference(name: str, config: RunFile) -> None:
 
 
 def check_model(config: RunFile) -> None:
-    """Raise ValueError if the model is a folder that is not there."""
+    """Raise ValueError if the folder of the model does not exist."""
     name = config.inference.model
     trained = config.run_dir / "model"
     if (name is None or Path(name) == trained) and not trained.is_dir():
@@ -88,7 +88,7 @@ def check_head(command: str, model: str, architectures: Sequence[str] | None = N
 
 
 def _check_files(name: str, config: RunFile) -> None:
-    """Raise ValueError for mistakes in the local input and the output that need no model to be found."""
+    """Raise ValueError for mistakes in local inputs and the output that can be found without the model."""
     from workloads.esm2.inference.mutations import read_mutations
     from workloads.esm2.inference.output import Output
     from workloads.esm2.inference.records import records_of

@@ -1,4 +1,4 @@
-"""Make the report of a run again, also of one that is still going: ``python -m workloads.report RUN_DIR``."""
+"""Write the report of a finished or running run again: ``python -m workloads.report RUN_DIR``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from workloads.training.tracking.run_log import CONFIG_FILE
 
 
 def report(run_dir: Path) -> Path:
-    """Write the report of a run of any family.
+    """Write the report of a run of any kind.
 
     Raises:
         ValueError: if the folder holds no record of a run, or a damaged one.
     """
     config = read_mapping(run_dir / CONFIG_FILE)
-    family = (config.get("model") or {}).get("family", "esm2")  # runs of earlier versions have none
+    family = (config.get("model") or {}).get("family", "esm2")  # earlier versions wrote none
     kind = run_kind(family, task=config.get("task"), chat=config.get("chat"))
     return write_report(run_dir, kind.report())
 

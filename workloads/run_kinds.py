@@ -13,7 +13,7 @@ from workloads.training.tracking.run_log import CONFIG_FILE
 
 FEW_STEPS = 10_000
 MAX_BASES = 10
-"""Models that each began from the one before; more are not followed."""
+"""Longest chain of models, each trained from the one before, that is followed."""
 
 
 def kind_of(config: RunFile) -> RunKind:
@@ -32,7 +32,7 @@ def check_model_name(field: str, name: str) -> None:
 
 
 def short_training(model: str | None) -> str | None:
-    """Return a warning about the model of a run that began from random weights and took few steps."""
+    """Return a warning if a model was trained from random weights for few steps."""
     for _ in range(MAX_BASES):
         if model is None:
             return None
@@ -51,7 +51,7 @@ def prepare(config: RunFile) -> Manifest:
     """Fetch and prepare the run's data, or return at once if ``data.path`` holds the result.
 
     Raises:
-        ValueError: if they cannot be had, or other data are in their place.
+        ValueError: if the data cannot be fetched or prepared, or the folder holds other data.
     """
     out = Path(config.data.path)
     if not (out / MANIFEST_FILE).exists():

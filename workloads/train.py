@@ -1,10 +1,10 @@
 """Train a run: ``python -m workloads.train --config RUN.yaml [section.field=value ...]``.
 
-A run file with ``task:`` fine-tunes, one with ``chat:`` a causal language model, any other pre-trains. The
-same command started again goes on from the newest checkpoint. SIGTERM and Ctrl-C save first.
+A run file with ``task:`` fine-tunes, one with ``chat:`` fine-tunes a causal language model, and any other
+pre-trains. The same command continues from the newest checkpoint. SIGTERM and Ctrl-C save a checkpoint first.
 
-Without torchrun it prepares the data if need be and starts one process for each device of this machine. A
-wrong run file is refused before torch and transformers, which take seconds, are imported.
+Without torchrun, the command prepares missing data and starts one process per device of this machine. It
+reports mistakes in the run file before it imports torch and transformers, which takes seconds.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from workloads.training.tracking.run_log import RESULTS_FILE
 
 
 def main(config: RunFile) -> None:
-    """Train as one of torchrun's processes, or start them; the exit status is then theirs.
+    """Train as one of torchrun's processes, or start these processes and exit with their status.
 
     Raises:
-        ValueError: for what can be known to be wrong before processes start.
+        ValueError: for mistakes that are found before the processes start.
     """
     if "RANK" in os.environ:
         train(config)
@@ -33,7 +33,7 @@ def main(config: RunFile) -> None:
     if config.model.init_from and not config.chat:
         run_kinds.check_model_name("model.init_from", config.model.init_from)
     kind = run_kinds.kind_of(config)
-    # Before torch is imported: a missing source, or a mistake in a table, which is prepared in seconds.
+    # This order finds a missing source, or a mistake in a table, before torch is imported.
     is_table_or_missing = config.task or not all(map(os.path.exists, kind.paths_read(config)))
     if is_table_or_missing:
         run_kinds.prepare(config)
@@ -53,7 +53,7 @@ def main(config: RunFile) -> None:
 
 
 def train(config: RunFile) -> None:
-    """Train in this process, which is one of those that torchrun started, or alone."""
+    """Train in this process, which torchrun started or which runs alone."""
     from workloads.training.train import train_run
 
     train_run(config, lambda: run_kinds.kind_of(config).objective(config))

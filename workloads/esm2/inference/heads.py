@@ -1,4 +1,4 @@
-"""What the outputs of a fine-tuned model mean, as its config.json says."""
+"""Meaning of a fine-tuned model's outputs, from its config.json."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from .engine import PROTEIN_LOGITS, RESIDUE_LOGITS, Answer, Array
 class Head:
     kind: TaskKind
     names: tuple[str, ...]
-    """Of the outputs, in their order."""
+    """Names of the outputs, in their order."""
     negative: str = ""
-    """Label of a protein that has none of them; empty for several labels that do not exclude each other."""
+    """Label of a protein with none of the names; empty for several labels that do not exclude each other."""
 
     @staticmethod
     def of(model: PackedModel, name: str) -> Head:
-        """The head of a model called ``name``.
+        """Return the head of a model called ``name``.
 
         Raises:
-            ValueError: if it has none that was fine-tuned.
+            ValueError: if the model has not been fine-tuned.
         """
         config: Any = model.config
         names = tuple(str(config.id2label[index]) for index in range(config.num_labels))
@@ -46,11 +46,11 @@ class Head:
 
     @property
     def answer(self) -> Answer:
-        """What the engine is asked for."""
+        """Kind of answer that the engine computes."""
         return RESIDUE_LOGITS if self.kind.per_residue else PROTEIN_LOGITS
 
     def labels(self, values: Array) -> list[str]:
-        """Names that the values stand for: of a protein, or one for each residue; none of a regression."""
+        """Return the labels of a protein, or one per residue; none for a regression."""
         if self.kind.measured:
             return []
         if not self.kind.one_of_many:

@@ -1,8 +1,8 @@
-"""What the commands of inference have in common: every protein of the input to rows of one table.
+"""Shared part of the commands of inference, which turn the proteins of the input into rows of one table.
 
-Every process reads the whole input, which is quick, and computes each so many-th part of it. The first one
-joins the parts when all are there; the others wait for that, since an operator takes a job for done when one
-of its pods has ended well.
+Every process reads the whole input, which is quick, and computes every n-th part, for n processes. The first
+process joins the parts when all are written. The others wait for it, because Kubernetes operators consider a
+job complete when one of its pods has succeeded.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ WAIT_SECONDS = 0.5
 
 
 class Command:
-    """A command of inference: what it writes, and its model, ready to compute.
+    """Command of inference, with its output and its loaded model.
 
     Args:
-        config: of the command.
+        config: run file.
         here: this process.
-        name: of the command.
+        name: name of the command.
 
     Raises:
-        ValueError: for an output that is none, and for a model that is not there or cannot be read.
+        ValueError: if the output has a wrong name, or the model is missing or cannot be read.
     """
 
     def __init__(self, config: RunFile, here: Processes, name: str) -> None:
@@ -72,10 +72,10 @@ class Command:
             "max_residues": config.model.max_residues,
             "long_proteins": config.inference.long_proteins,
         }
-        """What a result depends on besides the proteins."""
+        """Values, besides the proteins, that a result depends on."""
 
     def answers(self, proteins: list[Protein], answer: Answer) -> list[Array]:
-        """The engine's answers, for long proteins as ``inference.long_proteins`` says."""
+        """Return the engine's answers; ``inference.long_proteins`` applies."""
         return self.engine.run([self._kept(protein) for protein in proteins], answer)
 
     def _kept(self, protein: Protein) -> npt.NDArray[np.uint8]:
@@ -89,17 +89,19 @@ class Command:
         records: Callable[[], Iterable[Protein | Reject]] | None = None,
         residues_of: Callable[[Protein], int] | None = None,
     ) -> None:
-        """Compute the parts that are missing, and join them; every process calls this.
+        """Compute the missing parts and join them; every process calls this.
 
         Args:
-            tabulate: rows for proteins.
-            part_residues: a part ends with the protein that reaches this.
-            records: the input, read twice; by default what ``inference.input`` names.
-            residues_of: residues that the model reads for a protein, for the progress; by default its own.
+            tabulate: returns the rows for proteins.
+            part_residues: number of residues after which a part ends.
+            records: returns the input, which is read twice; by default that of ``inference.input``.
+            residues_of: returns the residues that the model reads for a protein, for the progress; by default
+                those of the protein.
 
         Raises:
-            ValueError: for an input that cannot be read at all, or that changes meanwhile; for an output that
-                another command writes, or that holds another result.
+            ValueError: if the input cannot be read, changes meanwhile or has no protein, or if another
+            command
+                writes the output, or the output holds another result.
         """
         output, identity = self.output, json.dumps(self.settings)
         when_held = (
@@ -113,7 +115,7 @@ class Command:
             raise ValueError(f"{folder}; name another inference.output") from None
 
         def read() -> Iterator[Part]:
-            beat("reading the input", slow=True)  # it may have to come from somewhere first
+            beat("reading the input", slow=True)  # it may have to be downloaded first
             for part in cut((records or partial(records_of, self.config))(), part_residues, identity):
                 beat("reading the input")
                 yield part
@@ -144,7 +146,7 @@ class Command:
             return
         output.check_free(key)
         missing = {part.file for part in plan if not (output.folder / part.file).exists()}
-        # The first process may join and drop the parts as soon as all are there: not before all have looked.
+        # All processes must list the missing parts before the first one may join and delete them.
         beat("waiting for the other processes", slow=True)
         dist.barrier(group=here.control)
         started = time.monotonic()
@@ -186,7 +188,7 @@ class Command:
             "computed_residues": computed,
             "seconds": round(seconds, 3),
         }
-        output.check_free(key)  # again, because hours may have passed
+        output.check_free(key)  # again: hours may have passed
         about = {
             "key": key,
             "input_key": input_key(self.config),
@@ -242,7 +244,7 @@ class _Refused:
 
 
 def _await(is_done: Callable[[], bool]) -> None:
-    """Until the other processes have done something; torchrun ends this one if another fails."""
+    """Wait until the other processes are done; torchrun ends this one if another fails."""
     while not is_done():
         beat("waiting for the other processes")
         time.sleep(WAIT_SECONDS)

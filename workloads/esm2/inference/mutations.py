@@ -1,7 +1,7 @@
-"""Mutations to score, from a CSV or all of a protein. Needs no torch.
+"""Mutations to score, from a CSV or all single mutants of a protein. Needs no torch.
 
-A mutation such as ``A42G`` has the wild type's residue, its position from 1, and what takes its place; a
-colon joins several.
+A mutation such as ``A42G`` has the residue of the wild type, its position from 1, and the new residue. A
+colon joins several mutations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_NAME_SHOWN = 60
 
 
 def asked_for(records: Iterable[Protein | Reject], asked: Wanted | None) -> Iterator[Protein | Reject]:
-    """The proteins, each followed by the mutations that do not fit it; at the end those without a protein."""
+    """Yield each protein, then the mutations that do not fit it; at the end those without a protein."""
     known, count = set[str](), 0
     for record in records:
         yield record
@@ -58,7 +58,7 @@ class Substitution:
     wild: int
     """Token id."""
     place: int
-    """Residue, from 0."""
+    """Position, from 0."""
     mutant: int
     """Token id."""
 
@@ -71,16 +71,16 @@ class Variant:
 
 @dataclass(frozen=True)
 class Asked:
-    """A row of the table of mutations."""
+    """Row of the table of mutations."""
 
     where: str
     protein: str | None
-    """Its id; None in a table for the only protein there is."""
+    """Id of the protein; None if the table is for the only protein of the input."""
     name: str
 
 
 class Wanted:
-    """A table of mutations, by protein: there may be many of both."""
+    """Table of mutations, by protein."""
 
     def __init__(self, rows: Iterable[Asked]) -> None:
         self._by_protein: dict[str | None, list[Asked]] = defaultdict(list)
@@ -92,16 +92,16 @@ class Wanted:
         self.names_no_protein = None in self._by_protein
 
     def of(self, protein: str) -> Sequence[Asked]:
-        """The rows for this protein; those that name none are for the only one there is."""
+        """Return the rows for this protein, and those that name no protein."""
         return [*self._by_protein.get(None, []), *self._by_protein.get(protein, [])]
 
     def variants(self, protein: Protein) -> list[Variant]:
-        """Those of its rows that fit the protein."""
+        """Return the variants of the rows that fit the protein."""
         rows = self.of(protein.id)
         return [variant for row in rows if isinstance(variant := _parsed(row, protein), Variant)]
 
     def of_others(self, proteins: set[str]) -> list[Asked]:
-        """The rows for none of these proteins."""
+        """Return the rows for none of these proteins."""
         return [
             row
             for protein, rows in self._by_protein.items()
@@ -111,10 +111,10 @@ class Wanted:
 
 
 def parse_variant(name: str, protein: Protein) -> Variant:
-    """A variant of a protein by its name.
+    """Return the variant of a protein that a name describes.
 
     Raises:
-        ValueError: if the name is none, or does not fit the protein.
+        ValueError: if the name has another form, or does not fit the protein.
     """
     found: list[Substitution] = []
     for text in name.split(SEPARATOR):
@@ -147,7 +147,7 @@ def parse_variant(name: str, protein: Protein) -> Variant:
 
 
 def all_single_mutants(protein: Protein) -> list[Variant]:
-    """Each standard residue replaced by each of the 19 others."""
+    """Return every variant that replaces one standard residue by one of the 19 others."""
     standard = [TOKENS.index(letter) for letter in STANDARD_RESIDUES]
     return [
         Variant(f"{TOKENS[wild]}{place + 1}{TOKENS[mutant]}", (Substitution(wild, place, mutant),))
@@ -159,10 +159,10 @@ def all_single_mutants(protein: Protein) -> list[Variant]:
 
 
 def read_mutations(path: Path) -> Wanted:
-    """The rows of a CSV with the column ``mutation``, and ``id`` where there are several proteins.
+    """Read a CSV with the column ``mutation``, and ``id`` if there are several proteins.
 
     Raises:
-        ValueError: if the file cannot be read as such a table.
+        ValueError: if the file cannot be read, or is no such table.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:

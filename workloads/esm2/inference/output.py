@@ -1,4 +1,4 @@
-"""The table that a command writes: its parts, and what they become in the end."""
+"""Output of a command: the parts, and the table into which they are joined."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ROW_GROUP_ROWS = 4096
 
 
 class Output:
-    """One file, ``<name>.json`` about it, maybe ``<name>.rejects.csv``, and heat maps of variants."""
+    """Table, its ``<name>.json``, ``<name>.rejects.csv`` if there are rejects, and heat maps of variants."""
 
     def __init__(self, config: RunFile, command: str) -> None:
         self.path = path = output_file(config, command)
@@ -38,24 +38,24 @@ class Output:
         self.folder = parts_folder(path)
         self.rejects = path.with_name(path.stem + ".rejects.csv")
         self.summary = path.with_name(path.name + ".json")
-        # Not beside the user's files. Nodes of a job share the folder of the runs.
+        # The lock does not lie beside the user's files. All nodes of a job share the folder of the runs.
         place = hashlib.blake2b(os.path.abspath(path).encode(), digest_size=8).hexdigest()
         self.lock = Path(config.runs) / ".locks" / f"{path.name}-{place}"
 
     def is_finished(self, key: str) -> bool:
-        """Whether the file holds the result with this key, whole."""
+        """Return whether the file holds the complete result with this key."""
         return self.path.exists() and self._has_key(key)
 
     def check_free(self, key: str) -> None:
-        """Refuse to replace what the command with this key has not written.
+        """Refuse to replace files that the command with this key did not write.
 
         Raises:
-            ValueError: naming a file that is there, and the option that replaces it.
+            ValueError: naming an existing file, and the option that replaces it.
         """
         self._refuse_unless(lambda: self._has_key(key))
 
     def check_input(self) -> None:
-        """Refuse to replace a result of other proteins or settings, as far as is known without the model.
+        """Refuse to replace a result of other proteins or settings, as far as this shows without the model.
 
         Raises:
             ValueError: as ``check_free`` does.
@@ -101,10 +101,10 @@ class Output:
         partial.replace(self.folder / name)
 
     def join(self, names: Iterable[str], summary: dict[str, Any]) -> None:
-        """Write the parts as one file in their order, the summary, and what was rejected.
+        """Write the parts in their order as one file, and the summary and the rejects.
 
-        Each appears whole or not at all. A command killed in here does it again: the summary comes before the
-        other files, because its key tells whose they are, and the parts go last.
+        Each file appears whole or not at all. If the command is killed here, the next one does it again: the
+        summary is written first, because its key identifies the other files, and the parts are deleted last.
         """
         partial = self.path.with_name(f".{self.path.name}-{os.getpid()}")
         rejects: list[tuple[str, str]] = []
@@ -135,7 +135,7 @@ class Output:
 
 
 class _CsvWriter:
-    """Lists, one entry a residue, become text with blanks between the entries."""
+    """CSV writer; lists, with one entry per residue, become text with blanks between the entries."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         fields = [pa.field(f.name, pa.string()) if pa.types.is_list(f.type) else f for f in schema]

@@ -1,12 +1,12 @@
-"""Effects of variants, without training (``python -m workloads.variants``).
+"""Score the effects of variants, without training (``python -m workloads.variants``).
 
-Masked marginals (Meier et al. 2021): each mutated position is masked alone in the wild type, and a variant's
-score is the sum over its positions of log p(mutant) - log p(wild type). Below 0 the model finds the mutant
-less likely. Multiple mutations are taken as independent of each other, as there.
+The scores are masked marginals (Meier et al. 2021). Each mutated position is masked alone in the wild type,
+and a variant's score is the sum over its positions of log p(mutant) - log p(wild type). Below 0, the model
+finds the mutant less likely. As in that paper, several mutations are taken as independent of each other.
 
-``inference.mutations`` is a CSV of mutations; without it every single mutant of each protein is scored, and
-each protein gets a heat map. The result has the columns id, mutation and score; what does not fit its protein
-is listed with its reason in the rejects, and the rest is scored.
+``inference.mutations`` is a CSV of mutations. Without it, every single mutant of each protein is scored, and
+each protein gets a heat map. The result has the columns id, mutation and score. Mutations that do not fit
+their protein are listed in the rejects, each with its reason, and the others are scored.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from .records import Protein, records_of
 
 _SCHEMA = pa.schema([("id", pa.string()), ("mutation", pa.string()), ("score", pa.float32())])
 MASKED_RESIDUES_PER_PART = 50
-"""A protein of L residues with all its positions masked is L proteins to the model; parts are as much
-smaller than those of embeddings."""
+"""Factor by which parts are smaller than those of embeddings: a protein of L residues with each position
+masked in turn is L proteins to the model."""
 
 
 def variants(config: RunFile, here: Processes) -> None:
-    """Scores of the variants asked for.
+    """Write the scores of the requested variants.
 
     Raises:
-        ValueError: for a model, an input or an output that cannot be used, or mutations without a protein.
+        ValueError: if the model, the input, the output or the table of mutations cannot be used.
     """
     inference = config.inference
     command = Command(config, here, "variants")
@@ -75,12 +75,12 @@ def variants(config: RunFile, here: Processes) -> None:
 def masked_marginals(
     engine: Engine, protein: npt.NDArray[np.uint8], wanted: Sequence[Variant]
 ) -> list[float]:
-    """Scores of variants of one protein, in nats.
+    """Return the scores of variants of one protein, in nats.
 
     Args:
-        engine: with a masked language model.
-        protein: the wild type's token ids, (L,), without CLS and EOS.
-        wanted: substitutions that fit it.
+        engine: engine with a masked language model.
+        protein: token ids of the wild type, (L,), without CLS and EOS.
+        wanted: variants that fit the protein.
     """
     places = _places(wanted)
     masked = [_masked(protein, place, engine.max_residues) for place in places]
@@ -97,7 +97,7 @@ def _places(wanted: Sequence[Variant]) -> list[int]:
 
 
 def _masked(protein: npt.NDArray[np.uint8], place: int, max_residues: int) -> npt.NDArray[np.uint8]:
-    """The protein with a residue masked; of a long one, the window with the residue at its middle."""
+    """Return the protein with one residue masked; of a long protein, the window around that residue."""
     start = min(max(0, place - max_residues // 2), max(0, len(protein) - max_residues))
     window = protein[start : start + max_residues].copy()
     window[place - start] = MASK
@@ -105,6 +105,6 @@ def _masked(protein: npt.NDArray[np.uint8], place: int, max_residues: int) -> np
 
 
 def _log_softmax(logits: Array) -> npt.NDArray[np.float64]:
-    """Over the whole vocabulary, as the loss of the model's training has it."""
+    """Return log probabilities over the whole vocabulary, as the training loss has them."""
     shifted = logits.astype(np.float64) - logits.max()
     return np.asarray(shifted - np.log(np.exp(shifted).sum()))

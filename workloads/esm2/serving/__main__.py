@@ -1,6 +1,6 @@
 """Serve a model: ``python -m workloads.esm2.serving [--model FOLDER]``; in the image, the command ``serve``.
 
-Limits are environment variables (``settings.py``), since that is what endpoints and pods hand to a container.
+Limits are environment variables (``settings.py``), because endpoints and pods configure containers with them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from workloads.training.command_line import USAGE_ERROR, one_line_errors
 from .settings import ServeSettings, check_folder, settings_text
 
 MODEL_FOLDER = Path("/opt/ml/model")
-"""Where SageMaker puts the model's files."""
+"""Folder into which SageMaker puts the model."""
 PORT = 8080
 STOPPED = 143
 
 
 def main() -> None:
-    # Process 1 of a container has no default for it, and loading may take minutes.
+    # Process 1 of a container ignores SIGTERM by default, and loading may take minutes.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
     is_help = {"-h", "--help"} & {*sys.argv}
     parser = argparse.ArgumentParser(
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=PORT, help=f"port to listen on; default {PORT}")
     options = parser.parse_args()
     with one_line_errors():
-        # torch takes seconds to import. Wrong options and missing packages are reported before that.
+        # Wrong options and missing packages are reported before the import of torch, which takes seconds.
         from .app import Service
         from .server import Server
 

@@ -1,6 +1,6 @@
-"""Bodies of requests, JSON or CSV, as proteins, and answers as bodies of responses.
+"""Read proteins from requests in JSON or CSV, and write answers as responses.
 
-Everything wrong with a request is reported at once, as problem details of HTTP (RFC 9457).
+All mistakes in a request are reported at once, as problem details of HTTP (RFC 9457).
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ MEDIA_TYPES = (JSON, CSV)
 MAX_ID = 256
 PROBLEM_TYPE = "application/problem+json"
 MAX_TOLD = 20
-"""Faults that an answer lists; it says how many there are."""
+"""Largest number of faults that an answer lists; it also has their total number."""
 MAX_SHOWN = 60
-"""Characters of a client's text that an answer repeats."""
+"""Largest number of characters of a client's text that an answer repeats."""
 _NOT_A_LETTER = re.compile(r"[^A-Za-z]")
 _FORM = '{"proteins": ["MKT...", {"id": "P1", "sequence": "MKT..."}]}'
 Answer = Mapping[str, Any]
-"""Of one protein; all of a model have the same names, in one order. Values are numbers, texts, mappings of
-names to numbers, vectors (tuples of numbers, as many for every protein), or lists, as one entry a residue."""
+"""Answer for one protein. All answers of a model have the same names, in the same order. Values are numbers,
+texts, mappings of names to numbers, vectors (tuples of the same length for every protein), or lists, for
+example with one entry per residue."""
 
 
 class ResidueLabels(list[str]):
-    """Labels of residues, and what stands between them in a cell of CSV."""
+    """Labels of residues, with their separator in a cell of CSV."""
 
     separator = ""
 
@@ -47,14 +48,14 @@ class ResidueLabels(list[str]):
 @dataclass(frozen=True)
 class Fault:
     where: str
-    """Such as ``proteins[3].sequence``."""
+    """Place in the request, such as ``proteins[3].sequence``."""
     got: str
     allowed: str
 
 
 @dataclass(eq=False)
 class Problem(Exception):
-    """A request that is refused."""
+    """Reason for which a request is refused."""
 
     status: HTTPStatus
     detail: str
@@ -72,9 +73,9 @@ class Problem(Exception):
 @dataclass(frozen=True)
 class Protein:
     id: str
-    """The client's; its number in the request, from 0, where it gave none."""
+    """Id from the client, or the number of the protein in the request, from 0."""
     tokens: npt.NDArray[np.uint8]
-    """(L,) without CLS and EOS."""
+    """Token ids, (L,), without CLS and EOS."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,10 @@ class _Record:
 
 
 def read_proteins(body: bytes, media_type: str, settings: ServeSettings) -> list[Protein]:
-    """The proteins of a request.
+    """Return the proteins of a request.
 
     Raises:
-        Problem: 400 for what is no JSON or CSV of this form, 413 for too many, 422 for wrong proteins.
+        Problem: 400 if the body is not JSON or CSV of this form, 413 for too many, 422 for wrong proteins.
     """
     try:
         text = body.decode("utf-8-sig")
@@ -117,7 +118,7 @@ def read_proteins(body: bytes, media_type: str, settings: ServeSettings) -> list
 
 
 def _check_number(found: Sequence[object], max_proteins: int) -> None:
-    """Before anything is made of them: a million empty ones would keep the server from answering /ping."""
+    """Refuse too many proteins before they are parsed: a million empty ones would delay answers to /ping."""
     if len(found) > max_proteins:
         raise Problem(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
@@ -129,7 +130,7 @@ def _from_json(text: str, max_proteins: int) -> list[_Record]:
     try:
         document = json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
-        # Of numbers with too many digits and of nesting Python says things that mean nothing to a client.
+        # Python's messages about very long numbers and deep nesting would not help a client.
         reason = str(error) if isinstance(error, json.JSONDecodeError) else "a number or nesting too large"
         raise _malformed(f"the body is not JSON: {reason}") from None
     if not isinstance(document, dict):
@@ -166,10 +167,10 @@ def _json_record(where: str, item: Any) -> _Record:
 
 
 def _from_csv(text: str, max_proteins: int) -> list[_Record]:
-    """With a header line that has ``sequence``, and ``id`` if wanted; or without, of one column or of two."""
+    """Read CSV with the header ``sequence``, and optionally ``id``; without a header, one or two columns."""
     try:
         filled = filter(None, csv.reader(io.StringIO(text, newline=""), strict=True))
-        # A header, and one more than is allowed: the rest need not be read.
+        # The header, and one row more than is allowed. The rest need not be read.
         rows = list(itertools.islice(filled, max_proteins + 2))
     except csv.Error as error:
         raise _malformed(f"the body is not CSV: {error}") from None
@@ -221,7 +222,7 @@ def _malformed(detail: str) -> Problem:
 
 
 def write_answers(proteins: Sequence[Protein], answers: Sequence[Answer], media_type: str) -> bytes:
-    """In the order of the request."""
+    """Return the body of a response, with the answers in the order of the request."""
     pairs = list(zip(proteins, answers, strict=True))
     if media_type == JSON:
         predictions = [{"id": one.id, "length": len(one.tokens), **answer} for one, answer in pairs]
@@ -239,7 +240,7 @@ def _cell(value: str | int | float) -> str:
 
 
 def _columns(answer: Answer) -> dict[str, Any]:
-    """Columns as ``make predict`` has them; an embedding has one for each number."""
+    """Return the columns of ``make predict``; an embedding has one column per number."""
     columns: dict[str, Any] = {}
     for name, value in answer.items():
         if name == "values" and isinstance(value, Mapping):
@@ -258,7 +259,7 @@ def _columns(answer: Answer) -> dict[str, Any]:
 
 
 def shown(value: object) -> str:
-    """A client's value for a message: short, escaped, on one line."""
+    """Return a client's value for a message: short, escaped, on one line."""
     if isinstance(value, str):
         cut = value[:MAX_SHOWN]
         return ascii(cut) + ("..." if len(value) > MAX_SHOWN else "")

@@ -1,4 +1,4 @@
-"""What the server admits: defaults, and the environment variables that change them."""
+"""Limits of the server: defaults, and environment variables that change them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from workloads.run_schema import field_docs
 
 PREFIX = "ESM2_SERVE_"
-"""Of the environment variables: ``ESM2_SERVE_MAX_PROTEINS`` is ``max_proteins``."""
+"""Prefix of the environment variables: ``ESM2_SERVE_MAX_PROTEINS`` sets ``max_proteins``."""
 
 
 def _setting(default: int, least: int, most: int) -> Any:
@@ -23,29 +23,29 @@ def _setting(default: int, least: int, most: int) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class ServeSettings:
     max_body_bytes: int = _setting(5 << 20, 1 << 10, 25 << 20)
-    """Of a request. SageMaker itself hands on 25 MB, 6 MB before 2025."""
+    """Largest body of a request, in bytes. SageMaker passes on up to 25 MB (6 MB before 2025)."""
     max_proteins: int = _setting(256, 1, 100_000)
-    """Of a request."""
+    """Largest number of proteins in a request."""
     max_residues: int = _setting(1022, 1, 100_000)
-    """Of a protein; ESM-2 was trained on 1022. Longer ones are refused, not cropped in silence."""
+    """Largest number of residues of a protein. ESM-2 was trained on 1022. Longer proteins are refused."""
     tokens_per_pack: int = _setting(0, 0, 1 << 20)
-    """Most tokens, CLS and EOS counted, that go through the model at once: bounds its memory. 0 is what suits
-    the device (``inference/engine.py``). A protein that is longer goes alone."""
+    """Largest number of tokens, with CLS and EOS, that the model computes at once. It bounds the memory. 0
+    means the default of the device (``inference/engine.py``). A longer protein is computed alone."""
     max_waiting_residues: int = _setting(1_000_000, 1, 1 << 40)
-    """Residues admitted and not yet computed; what would be more is answered with 503."""
+    """Largest number of waiting residues. Requests beyond it are answered with 503."""
     timeout_seconds: int = _setting(55, 1, 3600)
-    """An answer comes in this time, or 503; SageMaker gives a container 60 s."""
+    """Seconds until a request without an answer gets 503. SageMaker waits 60 s for a container."""
     allow_nucleotides: int = _setting(0, 0, 1)
-    """1 answers for sequences that look like DNA or RNA as for proteins; 0 refuses them with 422."""
+    """1 accepts sequences that look like DNA or RNA as proteins; 0 refuses them with 422."""
     drain_seconds: int = _setting(5, 0, 300)
-    """So long after SIGTERM the server goes on answering, so that whoever routes to it learns of its end."""
+    """Seconds that the server still answers after SIGTERM, so that load balancers notice that it stops."""
 
     @staticmethod
     def of(environment: Mapping[str, str]) -> ServeSettings:
         """Read the settings.
 
         Raises:
-            ValueError: listing everything that is wrong with them.
+            ValueError: listing all mistakes in the settings.
         """
         fields = {PREFIX + field.name.upper(): field for field in dataclasses.fields(ServeSettings)}
         given = {name: value for name, value in environment.items() if name.startswith(PREFIX)}

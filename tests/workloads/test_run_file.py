@@ -209,4 +209,4 @@ def test_help_lists_the_stages_and_the_settings_of_the_server() -> None:
         assert f"  python -m workloads.{stage}\n" in stages
     serving = helped("workloads.esm2.serving")
     assert "port to listen on; default 8080" in serving
-    assert "  ESM2_SERVE_ALLOW_NUCLEOTIDES=0\n      1 answers for sequences" in serving
+    assert "  ESM2_SERVE_ALLOW_NUCLEOTIDES=0\n      1 accepts sequences" in serving

@@ -1,26 +1,42 @@
 """Score a model on a prepared split: ``python -m workloads.evaluate --config RUN.yaml [...]``.
 
-The model is the run's own, or the one that ``inference.model`` names: a folder that transformers reads, a
-checkpoint, or a hub id. For a pre-training ``model.init_from`` names one, too. ``evaluate.split`` picks the
-split. Masks, crops and drawn cluster members are fixed, so scores of different models on it compare.
+The model is the run's own, or ``inference.model``: a folder that transformers reads, a checkpoint, or a hub
+id. A pre-training run scores ``model.init_from`` if that is set. ``evaluate.split`` selects the split. Masks,
+crops and drawn cluster members are fixed, so the scores of different models can be compared.
 
-For a run with a task the scores are the task's. A run on questions has ROUGE beside the loss.
+A run with a task has the task's scores. A run on questions has ROUGE in addition to the loss.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from pathlib import Path
 
 from workloads import run_kinds
+from workloads.esm2.inference.output_file import default_folder
 from workloads.inference import check_model
 from workloads.run_file import SCORING, RunFile, run_stage
+from workloads.training.data.manifest import MANIFEST_FILE
 from workloads.training.heartbeat import beat
 
 
 def main(config: RunFile) -> None:
-    if config.inference.model is not None:
+    """Score the model. Data that are not prepared yet are prepared first, unless torchrun started this.
+
+    Raises:
+        ValueError: for a missing model, or data that are missing and cannot be prepared.
+    """
+    base = None if config.task or config.chat else config.model.init_from
+    if config.inference.model or not base:
         check_model(config)
+    if "RANK" not in os.environ:
+        named = config.inference.model or base or str(config.run_dir / "model")
+        if warning := run_kinds.short_training(named):
+            print(warning, file=sys.stderr)
+        if not (Path(config.data.path) / MANIFEST_FILE).exists():
+            run_kinds.prepare(config)
     # These bring torch.
     from workloads.training.hardware import environment
     from workloads.training.processes import processes
@@ -28,14 +44,14 @@ def main(config: RunFile) -> None:
 
     beat("starting", slow=True)
     with processes() as here:
-        scores = run_kinds.score(config, here)
+        scores = run_kinds.kind_of(config).score(config, here)
         if not here.is_first:
             return
         for name, value in scores.items():
             print(f"{name:18} {value:.4f}" if isinstance(value, float) else f"{name:18} {value}")
-        folder = Path(config.run_dir)
+        folder = default_folder(config)
         folder.mkdir(parents=True, exist_ok=True)
-        # Another model's score does not replace the run's own.
+        # The score of another model must not replace the run's own.
         model = str(scores["model"])
         name = "" if Path(model) == folder / "model" else re.sub(r"[^\w.-]+", "-", model).strip("-.")
         file = f"evaluation-{config.evaluate.split}{'-' if name else ''}{name}.json"

@@ -1,6 +1,6 @@
-"""Model families: the one table that maps kinds of runs, and saved models, to their packages.
+"""Table of the model families, with the functions of each kind of run and of saved models.
 
-Functions are named, not imported: importing them all takes seconds, and most stages need one of them.
+Functions are imported when they are called: importing all takes seconds, and most stages need one of them.
 """
 
 from __future__ import annotations
@@ -14,71 +14,63 @@ from typing import TYPE_CHECKING, Any
 
 from workloads.esm2.shapes import SHAPES
 
-if TYPE_CHECKING:  # this brings torch
+if TYPE_CHECKING:  # these bring torch and matplotlib
+    from workloads.training.data.manifest import Manifest
+    from workloads.training.objective import Objective
     from workloads.training.processes import Processes
+    from workloads.training.report.contents import ReportContents
+
+
+def _lazy(name: str) -> Callable[..., Any]:
+    """Return a function that imports ``module:name``, below ``workloads``, when it is called."""
+    module, _, attribute = name.partition(":")
+    return lambda *arguments: getattr(import_module(f"workloads.{module}"), attribute)(*arguments)
 
 
 @dataclass(frozen=True)
 class RunKind:
-    """Functions of one kind of run, as ``module:name`` below ``workloads``."""
+    """Functions of one kind of run; their first argument is the run file."""
 
-    objective: str
-    """(run file) -> Objective."""
-    prepare: str
-    """(run file) -> Manifest; fetches and prepares the data."""
-    is_prepared: str
-    """(run file) -> bool, without the sources, which may be gone since."""
-    paths_read: str
-    """(run file) -> files and folders that ``prepare`` reads, besides what it fetches."""
-    score: str
-    """(run file, processes) -> scores of the model on a split."""
-    report: str
-    """() -> ReportContents."""
-    check_start: str = ""
-    """(run file) -> None; ValueError for a model that cannot be started from. Empty: training finds out."""
+    objective: Callable[[Any], Objective]
+    """ValueError for data or weights that do not fit the configuration."""
+    prepare: Callable[[Any], Manifest]
+    """Fetches and prepares the data; ``run_kinds.prepare`` first checks the place."""
+    is_prepared: Callable[[Any], bool]
+    """Whether the data that the run file describes are prepared; the sources may be gone."""
+    paths_read: Callable[[Any], list[str]]
+    """Files and folders that ``prepare`` reads, besides what it fetches or the code brings."""
+    score: Callable[[Any, Processes], dict[str, Any]]
+    """Scores of the run's model, or of ``inference.model``, on a split; every process calls it. ValueError if
+    there is no such model, or no such split in the prepared data."""
+    report: Callable[[], ReportContents]
+    """Sections of the report."""
+    check_start: Callable[[Any], None] = lambda config: None
+    """ValueError for a model that a run cannot start from, before processes start."""
     records: str = "proteins"
     tokens: str = "residues"
 
 
 @dataclass(frozen=True)
 class ModelFamily:
-    """A protein language model."""
+    """Family of protein language models."""
 
     sizes: tuple[str, ...]
     """Values of ``model.size``."""
     model_type: str
-    """transformers' name of the family, in a model's config.json."""
-    load_model: str
-    """(folder or hub id, processes or None) -> model for inference, on the CPU."""
+    """Name of the family in transformers, as in a model's config.json."""
+    load_model: Callable[[str, Processes | None], Any]
+    """Loads a folder or hub id for inference, on the CPU; the processes are None outside a job."""
     pretraining: RunKind
     fine_tuning: RunKind | None = None
 
 
-_ESM2_PRETRAINING = RunKind(
-    objective="esm2.pretraining:Pretraining",
-    prepare="esm2.data.prepare:prepare_proteins",
-    is_prepared="esm2.data.prepare:is_prepared",
-    paths_read="esm2.data.prepare:paths_read",
-    score="esm2.evaluation:score_model",
-    report="training.report.contents:ReportContents",
-    check_start="esm2.pretrained:check_start",
-)
-_ESM2_FINE_TUNING = RunKind(
-    objective="esm2.finetune.objective:FineTuning",
-    prepare="esm2.finetune.prepare:prepare_table",
-    is_prepared="esm2.finetune.prepare:is_prepared",
-    paths_read="esm2.finetune.prepare:paths_read",
-    score="esm2.finetune.objective:score_task",
-    report="esm2.finetune.report:TaskContents",
-    check_start="esm2.pretrained:check_start",
-)
 QUESTIONS = RunKind(
-    objective="causal_lm.objective:CausalLM",
-    prepare="causal_lm.prepare:prepare_chat",
-    is_prepared="causal_lm.prepare:is_prepared",
-    paths_read="causal_lm.table:paths_read",
-    score="causal_lm.objective:score_chat",
-    report="causal_lm.report:AnswerContents",
+    objective=_lazy("causal_lm.objective:CausalLM"),
+    prepare=_lazy("causal_lm.prepare:prepare_chat"),
+    is_prepared=_lazy("causal_lm.prepare:is_prepared"),
+    paths_read=_lazy("causal_lm.table:paths_read"),
+    score=_lazy("causal_lm.objective:score_chat"),
+    report=_lazy("causal_lm.report:AnswerContents"),
     records="conversations",
     tokens="tokens",
 )
@@ -86,27 +78,41 @@ MODEL_FAMILIES: Mapping[str, ModelFamily] = {
     "esm2": ModelFamily(
         sizes=tuple(SHAPES),
         model_type="esm",
-        load_model="esm2.pretrained:load_model",
-        pretraining=_ESM2_PRETRAINING,
-        fine_tuning=_ESM2_FINE_TUNING,
+        load_model=_lazy("esm2.pretrained:load_model"),
+        pretraining=RunKind(
+            objective=_lazy("esm2.pretraining:Pretraining"),
+            prepare=_lazy("esm2.data.prepare:prepare_proteins"),
+            is_prepared=_lazy("esm2.data.prepare:is_prepared"),
+            paths_read=_lazy("esm2.data.prepare:paths_read"),
+            score=_lazy("esm2.evaluation:score_model"),
+            report=_lazy("training.report.contents:ReportContents"),
+            check_start=_lazy("esm2.pretrained:check_start"),
+        ),
+        fine_tuning=RunKind(
+            objective=_lazy("esm2.finetune.objective:FineTuning"),
+            prepare=_lazy("esm2.finetune.prepare:prepare_table"),
+            is_prepared=_lazy("esm2.finetune.prepare:is_prepared"),
+            paths_read=_lazy("esm2.finetune.prepare:paths_read"),
+            score=_lazy("esm2.finetune.objective:score_task"),
+            report=_lazy("esm2.finetune.report:TaskContents"),
+            check_start=_lazy("esm2.pretrained:check_start"),
+        ),
     ),
 }
 """Values of ``model.family``."""
-
-
-INFERENCE: Mapping[str, str] = {
-    "embed": "esm2.inference.embed:embed",
-    "predict": "esm2.inference.predict:predict",
-    "variants": "esm2.inference.variants:variants",
+INFERENCE: Mapping[str, Callable[[Any, Processes], None]] = {
+    "embed": _lazy("esm2.inference.embed:embed"),
+    "predict": _lazy("esm2.inference.predict:predict"),
+    "variants": _lazy("esm2.inference.variants:variants"),
 }
-"""(run file, processes) -> None for each command of inference; they load models of every family."""
+"""Commands of inference, which load models of every family."""
 
 
 def run_kind(family: str, *, task: object, chat: object) -> RunKind:
-    """Return the functions of a run, by its family and its sections.
+    """Return the kind of a run, from its family and its sections.
 
     Raises:
-        ValueError: for a task of a family without fine-tuning.
+        ValueError: if the run has a task and its family has no fine-tuning.
     """
     if chat:
         return QUESTIONS
@@ -123,30 +129,23 @@ def load_model(name: str, family: str, here: Processes | None = None) -> Any:
 
     Args:
         name: model folder, checkpoint folder or hub id.
-        family: family of a model whose folder does not name its own, as that of a hub id.
+        family: family to use if no folder names one, for example for a hub id.
         here: this process, if all of a job's processes load the model.
 
     Raises:
-        ValueError: if there is none, if its family is unknown, if it is damaged, or if weights are missing.
+        ValueError: if the model is missing or damaged, its family is unknown, or weights are missing.
     """
-    model_type = _model_type(Path(name))
+    model_type = str(saved_config(Path(name)).get("model_type", ""))
     types = {each.model_type: each for each in MODEL_FAMILIES.values()}
-    return function(types.get(model_type, MODEL_FAMILIES[family]).load_model)(name, here)
+    return types.get(model_type, MODEL_FAMILIES[family]).load_model(name, here)
 
 
-def _model_type(folder: Path) -> str:
-    """Return transformers' name of a folder's family; empty if it names none that can be read."""
+def saved_config(folder: Path) -> dict[str, Any]:
+    """Return the configuration of a model or checkpoint folder; empty if there is none that can be read."""
     for file, key in (("config.json", None), ("checkpoint.json", "model_config")):
         try:
             document = json.loads((folder / file).read_text())
-            return str((document[key] if key else document)["model_type"])
+            return dict(document[key] if key else document)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            continue  # the loader reports damage
-    return ""
-
-
-def function(name: str) -> Callable[..., Any]:
-    """Import a function by its name below ``workloads``, as ``module:name``."""
-    module, _, attribute = name.partition(":")
-    function: Callable[..., Any] = getattr(import_module(f"workloads.{module}"), attribute)
-    return function
+            continue  # the loader reports damaged files
+    return {}

@@ -1,36 +1,43 @@
-"""Start of the commands of inference: what is wrong is reported before torch is imported."""
+"""Start a command of inference; most mistakes are reported before torch is imported."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from workloads import families
 from workloads.esm2.data.sources import PROTEINS
 from workloads.esm2.inference.output_file import output_file
-from workloads.families import INFERENCE, function
+from workloads.families import INFERENCE
 from workloads.launch.local import on_every_device, processes_and_threads
 from workloads.run_file import RunFile
-from workloads.run_kinds import short_training
+from workloads.run_kinds import check_model_name, short_training
 from workloads.training.data.transfer import fetch, local_files
 from workloads.training.heartbeat import beat
 
 SMALL_BYTES = {"embed": 30_000, "predict": 30_000, "variants": 1_000}
-"""Input up to this size is computed in this process: starting others takes longer. All mutants of L residues
-take about L**2 residues of arithmetic."""
+"""Largest input that this process computes alone, because starting others would take longer. All mutants of
+a protein of L residues take the arithmetic of about L**2 residues."""
+
+FINE_TUNED = {"EsmForSequenceClassification", "EsmForTokenClassification"}
+"""Architectures of models with a task."""
 
 
 def run_inference(name: str, config: RunFile) -> None:
-    """Run a command of inference, with one process for each device unless the input is small.
+    """Run a command of inference, with one process per device unless the input is small.
 
     Raises:
-        ValueError: for a model, an input or an output that cannot be used.
+        ValueError: if the model, the input or the output cannot be used.
     """
     output_file(config, name)
     for location in local_files([*config.inference.input, config.inference.mutations], PROTEINS):
         fetch(location, Path(config.data.downloads), PROTEINS)
     check_model(config)
+    check_head(name, config.inference.model or str(config.run_dir / "model"))
     if "RANK" not in os.environ:
+        _check_files(name, config)
         if warning := short_training(config.inference.model or str(config.run_dir / "model")):
             print(warning, file=sys.stderr)
         if not _is_small(name, config) and processes_and_threads()[0] > 1:
@@ -39,24 +46,60 @@ def run_inference(name: str, config: RunFile) -> None:
 
     beat("starting", slow=True)
     with processes() as here:
-        function(INFERENCE[name])(config, here)
+        INFERENCE[name](config, here)
 
 
 def check_model(config: RunFile) -> None:
-    """Raise ValueError if the model is a folder that is not there."""
+    """Raise ValueError if the folder of the model does not exist."""
     name = config.inference.model
     trained = config.run_dir / "model"
     if (name is None or Path(name) == trained) and not trained.is_dir():
+        merges_none = ", or merges no model (lora.merge)" if config.lora else ""
         raise ValueError(
-            f"{trained} does not exist: the run {config.name} has not finished. Train it first, or name a "
-            "model: MODEL=<folder or hub id> (inference.model)"
+            f"{trained} does not exist: the run {config.name} has not finished{merges_none}. Train it first, "
+            "or name a model: MODEL=<folder, checkpoint or hub id> (inference.model)"
         )
-    # A hub id has the form owner/name, and so may a folder.
-    if name is not None and not Path(name).is_dir() and (name[0] in "./~" or name.count("/") != 1):
+    if name is not None:
+        check_model_name("inference.model", name)
+
+
+def check_head(command: str, model: str, architectures: Sequence[str] | None = None) -> None:
+    """Raise ValueError if the model has no task for ``predict``, or one for ``variants``.
+
+    Args:
+        command: command of inference.
+        model: folder, or hub id.
+        architectures: names in its config.json; by default those of the folder, if it is one.
+    """
+    if architectures is None:
+        if not (saved := families.saved_config(Path(model))):
+            return
+        architectures = saved.get("architectures") or ["EsmForMaskedLM"]
+    if command == "predict" and "EsmForMaskedLM" in architectures:
         raise ValueError(
-            f"inference.model: there is no folder {name} (looked in {Path.cwd()}); give the model folder of "
-            "a run, such as runs/<name>/model, or a hub id, such as facebook/esm2_t6_8M_UR50D"
+            f"{model} is a masked language model without a task, so it has nothing to predict; "
+            "fine-tune it first (make finetune-lora), or use make embed or make variants"
         )
+    if command == "variants" and not FINE_TUNED.isdisjoint(architectures):
+        raise ValueError(
+            f"{model} has been fine-tuned for a task and predicts no residues; give a masked "
+            "language model, as facebook/esm2_t6_8M_UR50D or the model of a pre-training run"
+        )
+
+
+def _check_files(name: str, config: RunFile) -> None:
+    """Raise ValueError for mistakes in local inputs and the output that can be found without the model."""
+    from workloads.esm2.inference.mutations import read_mutations
+    from workloads.esm2.inference.output import Output
+    from workloads.esm2.inference.records import records_of
+
+    locations = local_files(config.inference.input, PROTEINS)
+    for location in locations:
+        next(records_of(config, [location]), None)
+    if config.inference.mutations is not None:
+        read_mutations(Path(config.inference.mutations))
+    if len(locations) == len(config.inference.input):
+        Output(config, name).check_input()
 
 
 def _is_small(name: str, config: RunFile) -> bool:

@@ -1,7 +1,7 @@
 """Prepare a run's data before its pods start: ``python -m workloads.prepare_in_pod --config RUN.yaml [...]``.
 
-Every pod of a training job runs it. The first one fetches and prepares what is not there yet; the others wait
-for it. What is there is taken without asking for its sources, which may be gone when a job starts again.
+Every pod of a training job runs it. The first one fetches and prepares missing data, and the others wait.
+Data that are already prepared are used without their sources, which may be gone when a job starts again.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ POLL_SECONDS = 5.0
 
 
 def main(config: RunFile) -> None:
-    """Return when the data are there; how long that takes is the source's matter, and no time limit's.
+    """Return when the data are prepared. There is no time limit, because downloads can be slow.
 
     Raises:
-        ValueError: if they cannot be had, or others are in their place.
+        ValueError: if the data cannot be fetched or prepared, or the folder holds other data.
     """
     once(
-        lambda: run_kinds.is_prepared(config),
+        lambda: run_kinds.kind_of(config).is_prepared(config),
         lambda: run_kinds.prepare(config),
         f"another pod prepares {config.data.path}",
     )
 
 
 def once(is_done: Callable[[], bool], do: Callable[[], object], when_waiting: str) -> None:
-    """Have one of several pods do it, and the others wait; ``when_waiting`` is said by these, once."""
+    """Let one of several pods do the work; the others print ``when_waiting`` once and wait."""
     is_told = False
     while not is_done():
         try:

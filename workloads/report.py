@@ -1,4 +1,4 @@
-"""Make the report of a run again, also of one that is still going: ``python -m workloads.report RUN_DIR``."""
+"""Write the report of a finished or running run again: ``python -m workloads.report RUN_DIR``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from workloads.run_kinds import report_contents
+from workloads.families import run_kind
 from workloads.training.command_line import one_line_errors
 from workloads.training.report.run_report import write_report
 from workloads.training.strict_yaml import read_mapping
@@ -14,12 +14,15 @@ from workloads.training.tracking.run_log import CONFIG_FILE
 
 
 def report(run_dir: Path) -> Path:
-    """Write the report of a run of any family.
+    """Write the report of a run of any kind.
 
     Raises:
         ValueError: if the folder holds no record of a run, or a damaged one.
     """
-    return write_report(run_dir, report_contents(read_mapping(run_dir / CONFIG_FILE)))
+    config = read_mapping(run_dir / CONFIG_FILE)
+    family = (config.get("model") or {}).get("family", "esm2")  # earlier versions wrote none
+    kind = run_kind(family, task=config.get("task"), chat=config.get("chat"))
+    return write_report(run_dir, kind.report())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

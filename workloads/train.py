@@ -1,10 +1,10 @@
 """Train a run: ``python -m workloads.train --config RUN.yaml [section.field=value ...]``.
 
-A run file with ``task:`` fine-tunes, one with ``chat:`` a causal language model, any other pre-trains. The
-same command started again goes on from the newest checkpoint. SIGTERM and Ctrl-C save first.
+A run file with ``task:`` fine-tunes, one with ``chat:`` fine-tunes a causal language model, and any other
+pre-trains. The same command continues from the newest checkpoint. SIGTERM and Ctrl-C save a checkpoint first.
 
-Without torchrun it prepares the data if need be and starts one process for each device of this machine. A
-wrong run file is refused before torch and transformers, which take seconds, are imported.
+Without torchrun, the command prepares missing data and starts one process per device of this machine. It
+reports mistakes in the run file before it imports torch and transformers, which takes seconds.
 """
 
 from __future__ import annotations
@@ -21,19 +21,28 @@ from workloads.training.tracking.run_log import RESULTS_FILE
 
 
 def main(config: RunFile) -> None:
-    """Train as one of torchrun's processes, or start them; the exit status is then theirs.
+    """Train as one of torchrun's processes, or start these processes and exit with their status.
 
     Raises:
-        ValueError: for what can be known to be wrong before processes start.
+        ValueError: for mistakes that are found before the processes start.
     """
     if "RANK" in os.environ:
         train(config)
         return
     os.environ.setdefault(STARTED, str(time.time()))
-    run_kinds.check_start(config)
+    if config.model.init_from and not config.chat:
+        run_kinds.check_model_name("model.init_from", config.model.init_from)
+    kind = run_kinds.kind_of(config)
+    # This order finds a missing source, or a mistake in a table, before torch is imported.
+    is_table_or_missing = config.task or not all(map(os.path.exists, kind.paths_read(config)))
+    if is_table_or_missing:
+        run_kinds.prepare(config)
+    if config.model.init_from:
+        kind.check_start(config)
+    if not is_table_or_missing:
+        run_kinds.prepare(config)
     if warning := run_kinds.short_training(config.model.init_from):
         print(warning, file=sys.stderr)
-    run_kinds.prepare(config)
     if (config.run_dir / RESULTS_FILE).exists():
         print(
             f"{config.run_dir} holds a finished run; it goes on if train.max_steps has grown. "
@@ -44,10 +53,10 @@ def main(config: RunFile) -> None:
 
 
 def train(config: RunFile) -> None:
-    """Train in this process, which is one of those that torchrun started, or alone."""
+    """Train in this process, which torchrun started or which runs alone."""
     from workloads.training.train import train_run
 
-    train_run(config, lambda: run_kinds.objective(config))
+    train_run(config, lambda: run_kinds.kind_of(config).objective(config))
 
 
 if __name__ == "__main__":

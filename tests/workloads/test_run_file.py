@@ -106,6 +106,74 @@ def test_help_and_mistakes_need_no_heavy_package(stage: str, tmp_path: Path) -> 
             assert last == f"[] {status}", done.stderr
 
 
+MISTAKES = """
+import runpy, sys
+for arguments in {commands}:
+    module, *rest = arguments
+    sys.argv = [module, *rest]
+    try:
+        runpy.run_module(module, run_name="__main__")
+    except SystemExit as end:
+        print(end.code, [name for name in ("torch", "transformers") if name in sys.modules])
+    print("---", file=sys.stderr)
+"""
+
+
+def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
+    """All in one process, which must never have imported torch."""
+
+    def folder(run: str, architecture: str) -> str:
+        (tmp_path / run / "model").mkdir(parents=True)
+        document = {"model_type": "esm", "architectures": [architecture]}
+        (tmp_path / run / "model" / "config.json").write_text(json.dumps(document))
+        return f"inference.model={tmp_path / run / 'model'}"
+
+    masked, tuned = folder("masked", "EsmForMaskedLM"), folder("tuned", "EsmForTokenClassification")
+    fasta, table, mutations = tmp_path / "a.fasta", tmp_path / "a.csv", tmp_path / "m.csv"
+    fasta.write_text(">a\nMKTAYIAKQRQISFVKSHFSRQ\n")
+    table.write_text("id,seq,place\na,MKTAYIAKQRQISFVKSHFSRQ,x\n")
+    mutations.write_text("variant\nA4G\n")
+    (tmp_path / "masked" / "embeddings.parquet").write_text("mine")
+    task = tmp_path / "task.yaml"
+    columns = {"kind": "multiclass", "table": [str(table)], "label_columns": ["place"]}
+    task.write_text(yaml.safe_dump({"task": columns, "data": {"path": str(tmp_path / "data")}}))
+    sample, runs = ["--config", str(SAMPLE)], f"runs={tmp_path}"
+    source = f"inference.input=[{fasta}]"
+    cases = {
+        "there is no folder": ["workloads.esm2.serving", "--model", "no/folder", "--port", "0"],
+        "has not finished": ["workloads.evaluate", *sample, runs, "model.init_from=null"],
+        "no_proteins.fasta": [
+            *("workloads.evaluate", *sample, masked),
+            *("data.source=[no_proteins.fasta]", f"data.path={tmp_path / 'none'}"),
+        ],
+        "none.fasta": ["workloads.train", *sample, runs, "data.source=[none.fasta]"],
+        "there is no folder no/model/at": [
+            *("workloads.train", *sample, runs, "model.init_from=no/model/at/all"),
+        ],
+        "no column 'sequence'": [
+            *("workloads.train", "--config", str(task), runs, "task.split.cluster=auto"),
+        ],
+        "split": ["workloads.train", "--config", str(task), runs, "task.sequence_column=seq"],
+        "no column 'mutation'": [
+            *("workloads.variants", *sample, masked, source, f"inference.mutations={mutations}"),
+        ],
+        "no column 'sequence' ": ["workloads.embed", *sample, masked, f"inference.input=[{table}]"],
+        "has nothing to predict": ["workloads.predict", *sample, masked, source],
+        "predicts no residues": ["workloads.variants", *sample, tuned, source],
+        "embeddings.parquet exists": ["workloads.embed", *sample, masked, source],
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", MISTAKES.format(commands=list(cases.values()))],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["2 []"] * len(cases), done.stderr
+    for reason, message in zip(cases, done.stderr.split("---\n"), strict=False):
+        assert reason.strip() in message and "Traceback" not in message
+
+
 def test_a_missing_model_is_refused_by_the_field_that_names_it(tmp_path: Path) -> None:
     for name in ("no/such/folder", "./model", "/none", "model"):
         with pytest.raises(ValueError, match=f"inference.model: there is no folder {name}"):
@@ -129,3 +197,16 @@ def test_a_model_of_few_steps_is_named_also_behind_another(tmp_path: Path) -> No
     assert short_training(run("long", 500_000, None)) is None
     assert short_training(run("hub", 200, "facebook/esm2_t6_8M_UR50D")) is None
     assert short_training(None) is short_training("facebook/esm2_t6_8M_UR50D") is None
+
+
+def test_help_lists_the_stages_and_the_settings_of_the_server() -> None:
+    def helped(module: str) -> str:
+        command = [sys.executable, "-m", module, "--help"]
+        return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+
+    stages = helped("workloads")
+    for stage in ("prepare", "train", "evaluate", "embed", "predict", "variants", "report", "esm2.serving"):
+        assert f"  python -m workloads.{stage}\n" in stages
+    serving = helped("workloads.esm2.serving")
+    assert "port to listen on; default 8080" in serving
+    assert "  ESM2_SERVE_ALLOW_NUCLEOTIDES=0\n      1 accepts sequences" in serving

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,8 @@ import torch
 from torch import nn
 
 from workloads.esm2.protein_packs import ProteinStream
-from workloads.run_file import ModelConfig, RunFile
+from workloads.esm2.work_progress import WorkProgress
+from workloads.run_file import RunFile
 from workloads.training.checksums import verified
 from workloads.training.heartbeat import beat
 from workloads.training.objective import Evaluation, Place
@@ -35,8 +34,6 @@ from .pretrained import starting_config, starting_weights, with_weights
 
 EVALUATION_SEED = 20_230_317
 """Seed of masks, crops and drawn members of every evaluation. It never changes, so scores stay comparable."""
-PROGRESS_SECONDS = 10
-"""Seconds between two lines of progress."""
 
 
 @dataclass(frozen=True)
@@ -121,27 +118,12 @@ def rounds(
     Raises:
         Stopped: between two of them, if the run was asked to stop.
     """
-    progress = ScoringProgress(num_units, shows=here.is_first)
+    progress = WorkProgress("scoring", num_units, shows=here.is_first)
     packs = islice(packs, limit) if limit else packs
     while chunk := list(islice(packs, here.world_size)):
         here.check_stop()
         yield chunk
         progress.add(sum(len(pack.units) for pack in chunk))
-
-
-class ScoringProgress:
-    """Prints how much of ``total`` is scored, every ``PROGRESS_SECONDS``."""
-
-    def __init__(self, total: int, *, shows: bool = True) -> None:
-        self._total, self._shows = total, shows
-        self._done, self._shown = 0, time.monotonic()
-
-    def add(self, number: int) -> None:
-        self._done += number
-        if self._shows and time.monotonic() - self._shown >= PROGRESS_SECONDS:
-            self._shown = time.monotonic()
-            share = self._done / self._total
-            print(f"scoring: {self._done:,} of {self._total:,} ({share:.0%})", file=sys.stderr)
 
 
 def unigram_perplexity(split: ProteinSplit) -> float:
@@ -168,7 +150,7 @@ def pseudo_perplexity(
     """
     values = []
     places, lengths = split.draw(0, min(num_proteins, split.num_units), EVALUATION_SEED, 0)
-    progress = ScoringProgress(len(places))
+    progress = WorkProgress("scoring", len(places))
     for place, full in zip(places, lengths.tolist(), strict=True):
         length = min(full, shape.max_residues)
         protein = np.concatenate([[CLS], split.residues(place)[:length], [EOS]]).astype(np.uint8)
@@ -205,16 +187,17 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
     Raises:
         ValueError: if there is no such model, or no such split in the prepared data.
     """
-    model_config = _model_to_score(config)
+    name = config.inference.model or config.model.init_from or str(config.run_dir / "model")
+    model_config = dataclasses.replace(config.model, init_from=name)
     split = ProteinSplit(config.data.path, config.evaluate.split)
-    with verified(str(model_config.init_from), here) as source:
+    with verified(name, here) as source:
         model = with_weights(starting_config(model_config), starting_weights(model_config, seed=0))
     model.to(here.device)  # type: ignore[arg-type]  # transformers wraps it
     dtype = select_precision(config.train, here.device, here).dtype
     shape = PackShape.of(split, config.train.tokens_per_pack, config.model.max_residues)
     result = score(model, split, Place(here, shape, dtype), mask_fraction=config.model.mask_fraction)
     scores: dict[str, object] = {
-        "model": model_config.init_from,
+        "model": name,
         "model_sha256": source.sha256,
         "data": config.data.path,
         "split": config.evaluate.split,
@@ -236,14 +219,3 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
             device=here.device,
         )
     return scores
-
-
-def _model_to_score(config: RunFile) -> ModelConfig:
-    trained = config.run_dir / "model"
-    name = config.inference.model or config.model.init_from or str(trained)
-    if Path(name) == trained and not trained.is_dir():
-        raise ValueError(
-            f"{trained} does not exist: the run {config.name} has not finished. Train it first, or name a "
-            "model: MODEL=<folder or hub id> (inference.model)"
-        )
-    return dataclasses.replace(config.model, init_from=name)

@@ -97,7 +97,7 @@ def test_the_model_of_a_run_is_evaluated_again(answers: Path, run_file: Path) ->
     scores = json.loads((answers / "evaluation-validation.json").read_text())
     assert scores["eval_loss"] == pytest.approx(results(answers)["eval_loss"], abs=1e-5)
     assert scores["rouge1"] > scores["base_rouge1"]
-    with pytest.raises(ValueError, match="holds no model: the run unheard-of has not finished"):
+    with pytest.raises(ValueError, match="the run unheard-of has not finished"):
         train_here(run_file, "name=unheard-of", stage=evaluate)
 
 

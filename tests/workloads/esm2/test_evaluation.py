@@ -8,6 +8,7 @@ import json
 import math
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,8 @@ import torch.distributed as dist
 from transformers import EsmForMaskedLM
 
 from tests.workloads.training.training_runs import REPOSITORY, train_here
-from workloads.esm2 import evaluation
+from workloads import run_kinds
+from workloads.esm2 import work_progress
 from workloads.esm2.alphabet import CLS, EOS, MASK
 from workloads.esm2.data.prepare import prepare
 from workloads.esm2.evaluation import EVALUATION_SEED, pseudo_perplexity, score, unigram_perplexity
@@ -188,7 +190,6 @@ def test_make_scores_the_run_that_is_named(run_file: Path, tmp_path: Path) -> No
     [
         ("model.init_from=null", "the run run has not finished"),
         ("model.init_from=.", "holds neither config.json (transformers) nor checkpoint.json"),
-        ("data.path=nowhere", "nowhere holds no prepared data"),
         ("model.init_from=nobody/none", "'nobody/none' was not found as a folder here"),
     ],
 )
@@ -200,12 +201,28 @@ def test_what_is_wrong_is_said(
         scores_of(run_file, override)
 
 
+def test_missing_data_are_prepared_and_the_scores_lie_beside_the_model(
+    run_file: Path, tiny_model: Path, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = shutil.copytree(tiny_model, tmp_path / "mine" / "model")
+    data = [f"data.path={tmp_path / 'new'}", f"data.source=[{prepared.parent / 'proteins.fasta'}]"]
+    scores_of(run_file, f"inference.model={model}", *data)
+    assert (tmp_path / "new" / "manifest.json").exists()
+    written = json.loads((tmp_path / "mine" / "evaluation-validation.json").read_text())
+    assert written["model"] == str(model)
+    monkeypatch.setattr(run_kinds, "prepare", lambda config: None)
+    with pytest.raises(ValueError, match=r"none holds no prepared data: .* run make data first"):
+        scores_of(run_file, f"data.path={tmp_path / 'none'}")
+
+
 def test_progress_of_a_scoring_is_printed_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter([0.0, 4.0, 11.0, 11.0, 15.0])
-    monkeypatch.setattr(evaluation.time, "monotonic", lambda: next(clock))
-    progress = evaluation.ScoringProgress(200)
-    for _ in range(3):
-        progress.add(50)
-    assert capsys.readouterr().err == "scoring: 100 of 200 (50%)\n"
+    for unit, end in (("", ""), ("residues", " residues")):
+        clock = iter([0.0, 4.0, 11.0, 15.0])
+        monkeypatch.setattr(work_progress.time, "monotonic", lambda clock=clock: next(clock))
+        shown = work_progress.WorkProgress("scoring", 2000, unit)
+        for _ in range(3):
+            shown.add(550)
+        rate = ", 100 residues/s, ETA 0:00:09" if unit else ""
+        assert capsys.readouterr().err == f"scoring: 1,100 of 2,000{end} (55%){rate}\n"

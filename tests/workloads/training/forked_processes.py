@@ -131,7 +131,7 @@ def _train_and_record(config: RunFile, here: Processes) -> None:
             return pack
 
         with mock.patch.object(pretraining, "mask_pack", recording_mask_pack), figures_not_drawn():
-            train.train(run_kinds.objective(config), here)
+            train.train(run_kinds.kind_of(config).objective(config), here)
 
 
 def recorded_packs(run_dir: Path, processes: int, *, packs_per_step: int, num_steps: int) -> list[Any]:

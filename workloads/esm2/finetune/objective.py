@@ -223,12 +223,6 @@ def score_task(config: RunFile, here: Processes) -> dict[str, Any]:
 
 def _of_model(config: RunFile, name: str) -> FineTuning:
     """Objective of a run that starts from the model and keeps its head."""
-    if Path(name) == config.run_dir / "model" and not Path(name).is_dir():
-        raise ValueError(
-            f"{name} does not exist: the run {config.name} has not finished, or merges no model "
-            f"(lora.merge). Train it first, or name one of {config.run_dir}/checkpoints with "
-            "inference.model=<folder>"
-        )
     start = dataclasses.replace(config.model, init_from=name)
     objective = FineTuning(dataclasses.replace(config, model=start, lora=None))
     if not objective.has_head:

@@ -1,8 +1,9 @@
 """Embeddings of proteins (``python -m workloads.embed``).
 
-Parquet with the columns id, length (residues) and embedding: a list of C numbers, the mean over the residues;
-or with ``inference.embedding=residue`` a list of L such lists. They are the hidden states behind the model's
-last layer norm, what transformers calls ``last_hidden_state``, without CLS and EOS.
+The result is Parquet with the columns id, length (residues) and embedding. An embedding is a list of C
+numbers, the mean over the residues, or a list of L such lists with ``inference.embedding=residue``. The
+numbers are the hidden states after the model's last layer norm (``last_hidden_state`` in transformers),
+without CLS and EOS.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from .job import Command
 from .records import Protein
 
 MAX_PART_BYTES = 256 << 20
-"""Of embeddings a residue: they are in memory until their part is written."""
+"""Size limit of a part with one embedding per residue, which stays in memory until it is written."""
 
 
 def embed(config: RunFile, here: Processes) -> None:
-    """Embeddings of every protein of the input.
+    """Write the embedding of every protein of the input.
 
     Raises:
-        ValueError: for a model, an input or an output that cannot be used.
+        ValueError: if the model, the input or the output cannot be used.
     """
     inference = config.inference
     command = Command(config, here, "embed")
@@ -50,6 +51,6 @@ def embed(config: RunFile, here: Processes) -> None:
 
 
 def _vectors(found: list[Array], size: int, kind: str) -> pa.Array:
-    """Rows of ``size`` numbers, those of all proteins one after another."""
+    """Return the rows of all proteins, each of ``size`` numbers, one after another."""
     flat = np.concatenate([np.empty(0, np.float32), *(rows.ravel() for rows in found)]).astype(kind)
     return pa.FixedSizeListArray.from_arrays(pa.array(flat), size)

@@ -1,10 +1,10 @@
-"""Proteins through a model in packs of similar lengths; answers in the order of the proteins.
+"""Run proteins through a model in packs of similar lengths; the answers keep the order of the proteins.
 
-On CUDA the host is one pack ahead of the device: while a pack is computed, the host assembles the next one
-and reads the answers of the one before. From some number of residues on, packs have one of a few constant
-shapes and the layers are compiled.
+On CUDA the host is one pack ahead of the device. While the device computes a pack, the host assembles the
+next one and reads the answers of the previous one. For large inputs, the layers are compiled and the packs
+have one of a few constant shapes.
 
-Shapes: T tokens of a pack, S proteins (or windows of one) in it, L residues of a protein, C features.
+Shapes: T tokens of a pack, S proteins or windows in it, L residues of a protein, C features.
 """
 
 from __future__ import annotations
@@ -28,58 +28,61 @@ from workloads.training.heartbeat import beat
 from workloads.training.packing import SPECIAL_TOKENS, HostPack, PackShape
 
 TOKENS_PER_PACK = {"cpu": 2048, "cuda": 65_536}
-"""On a CPU a pack's activations stay in the cache (docs/inference.md has the figures); on a GPU the matrix
-products of the smallest model want that many rows."""
+"""Default number of tokens per pack. On a CPU the activations of such a pack stay in the cache
+(docs/inference.md has the figures). On a GPU the matrix products of the smallest model need that many
+rows."""
 COMPILE_FROM_RESIDUES = 20_000_000
-"""Residues from which compiling pays. Estimated, not measured: a shape's graphs take 10 to 20 s, and compiled
-layers save about 0.3 of the time (1.4 times the rate of eager layers at 15B, in the README of BioNeMo's
-esm2_native_te recipe). At the 300,000 residues/s that 650M may reach on one H100, 20 million residues take a
-minute, and 0.3 of it is one such compilation. Smaller models gain less per residue, larger ones more."""
+"""Number of residues from which compilation pays. It is estimated, not measured: the graphs of a shape take
+10 to 20 s, and compiled layers save about 0.3 of the time (1.4 times the rate of eager layers at 15B, in the
+README of BioNeMo's esm2_native_te recipe). At the 300,000 residues/s that 650M may reach on one H100, 20
+million residues take a minute, and 0.3 of that is one such compilation. Smaller models gain less per residue,
+larger ones more."""
 SHAPE_RATIO, SMALLEST_SHAPE = 4, 1024
-"""Constant shapes are ``tokens_per_pack`` and quarters of it, down to this many tokens: four on a GPU. Each
-costs a compilation; the last pack of a call, or a request to the server, is padded to at most four times."""
+"""Constant shapes are ``tokens_per_pack`` and quarters of it, down to ``SMALLEST_SHAPE`` tokens: four on a
+GPU. Each shape costs a compilation. The last pack of a call, or a request to the server, is padded to at most
+four times its size."""
 TOKENS_PER_PROTEIN = 64
-"""Of a constant shape, for the number of its segments. Packs of still shorter proteins are not full; more
-segments would cost more, because the attention kernel is launched for each at the largest length."""
+"""Tokens per segment of a constant shape. Packs of shorter proteins are not full. More segments would cost
+more, because the attention kernel is launched for each one at the largest length."""
 
 Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What is wanted of the model."""
+    """Kind of answer that the model computes."""
 
     compute: Callable[[Any, Pack], Tensor]
-    """fp32 (T, C), or for ``protein`` (S, C)."""
+    """Returns fp32 rows of shape (T, C), or (S, C) for ``protein``."""
     each: Literal["protein", "mean", "residue"]
-    """A row of ``compute`` a protein, its mean over the protein's residues, or a row a residue."""
+    """One row of ``compute`` per protein, the mean over its residues, or one row per residue."""
 
 
 EMBEDDING = Answer(lambda model, pack: model.encode(pack), "mean")
-"""Hidden states behind the last layer norm, averaged over the residues (not CLS and EOS)."""
+"""Hidden states after the last layer norm, averaged over the residues without CLS and EOS."""
 RESIDUE_EMBEDDINGS = Answer(lambda model, pack: model.encode(pack), "residue")
 PROTEIN_LOGITS = Answer(lambda model, pack: model(pack), "protein")
 RESIDUE_LOGITS = Answer(lambda model, pack: model(pack), "residue")
 MASKED_LOGITS = Answer(lambda model, pack: model.logits(pack, masked_rows(pack)), "protein")
-"""Of a masked language model, (33,), for proteins of which one residue is ``MASK``."""
+"""Logits of a masked language model, (33,), for proteins in which one residue is ``MASK``."""
 
 
 def masked_rows(pack: Pack) -> Tensor:
-    """(S,) places of the pack's masks, in order; 0 behind the last of them."""
+    """Return the places of the pack's masks in order, (S,), filled with 0."""
     return torch.nonzero_static(pack.tokens == MASK, size=len(pack.rows), fill_value=0)[:, 0]
 
 
 @dataclass(frozen=True)
 class Window:
-    """What the model reads of a protein, and what it answers for."""
+    """Residues of a protein that the model reads, and those that it answers for."""
 
     start: int
-    """First residue that is read."""
+    """First residue that the model reads."""
     stop: int
     first: int
     """First residue that it answers for."""
     last: int
-    """The one behind the last of them."""
+    """Residue after the last one that it answers for."""
 
     @property
     def num_answered(self) -> int:
@@ -87,10 +90,10 @@ class Window:
 
 
 def windows(num_residues: int, max_residues: int) -> list[Window]:
-    """Windows of ``max_residues``, evenly spread and overlapping by half or more; one for a short protein.
+    """Return evenly spread windows of ``max_residues`` that overlap by at least half; one if all fits.
 
-    Two neighbours meet in the middle of their overlap, so that a residue is answered for with as much of
-    the protein on either side of it as there is.
+    Each of two neighbours answers up to the middle of their overlap, so that every residue has as much
+    context as possible on either side.
     """
     if num_residues <= max_residues:
         return [Window(0, num_residues, 0, num_residues)]
@@ -107,7 +110,7 @@ def windows(num_residues: int, max_residues: int) -> list[Window]:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A protein, or a window of it."""
+    """Protein, or a window of it."""
 
     protein: int
     window: Window
@@ -118,16 +121,16 @@ class _Piece:
 
 
 class Engine:
-    """A model on one device.
+    """Model on one device.
 
     Args:
-        model: as ``load_model`` gives it; it is moved, and its layers' matrices become ``dtype``.
-        device: where it computes.
+        model: model from ``load_model``. It is moved, and the matrices of its layers become ``dtype``.
+        device: device of the computation.
         dtype: type of the matrix products. The residual stream, layer norms and answers are fp32.
-        tokens_per_pack: tokens read at once; 0 is the default of the device.
+        tokens_per_pack: tokens per pack; 0 means the default of the device.
         max_residues: longer proteins are read in windows of this many residues.
-        compile_from: residues from which layers are compiled and packs have constant shapes; None is never
-            (``compile_from`` in this module gives what suits a device).
+        compile_from: number of residues from which layers are compiled and packs have constant shapes; None
+            means never. ``compile_from`` in this module returns a suitable value.
     """
 
     def __init__(
@@ -143,25 +146,27 @@ class Engine:
         self.model = model.to(device)  # type: ignore[arg-type]  # transformers wraps it
         for module in model.layers.modules():
             if isinstance(module, nn.Linear):
-                module.to(dtype)  # once, and not for every pack
+                module.to(dtype)  # once, instead of for every pack
         self.device, self.dtype, self.max_residues = device, dtype, max_residues
         self.tokens_per_pack = tokens_per_pack or TOKENS_PER_PACK[device.type]
-        # In fp32 CUDA has no packed attention: it goes protein by protein, which is no constant shape.
+        # In fp32, CUDA has no packed attention. The loop over the proteins has no constant shape.
         is_loop = device.type == "cuda" and dtype == torch.float32
         self._compile_from = None if is_loop else compile_from
+        self.on_residues: Callable[[int], object] = lambda number: None
+        """Called with the number of residues after each pack."""
         self._num_residues = 0
         self._shapes: list[PackShape] = []
         self._compiled: set[tuple[PackShape, Answer]] = set()
 
     def run(self, proteins: Sequence[npt.NDArray[np.uint8]], answer: Answer) -> list[Array]:
-        """The answer for every protein, (C,) or (L, C).
+        """Return the answer for every protein, (C,) or (L, C).
 
-        A protein that was read in windows gets the residues' rows of the windows that answer for them, or
-        the windows' mean, weighted by the residues that each answers for.
+        For a protein that is read in windows, each residue's row comes from the window that answers for it. A
+        mean is that of the windows, weighted by the number of residues that each answers for.
 
         Args:
-            proteins: token ids without CLS and EOS; at least one residue each.
-            answer: what is wanted.
+            proteins: token ids without CLS and EOS, at least one residue each.
+            answer: kind of answer.
         """
         self._num_residues += sum(map(len, proteins))
         if self._compile_from is not None and self._num_residues >= self._compile_from:
@@ -174,17 +179,18 @@ class Engine:
         parts: list[list[tuple[Window, Array]]] = [[] for _ in proteins]
         packs = self._packs(pieces)
         running = (self._start(proteins, pack, self._shape_of(pack), answer) for pack in packs)
-        # A pair is there when its second pack has been started, and then the first is read.
+        # The second pack of a pair is started before the first one is read.
         for before, _ in itertools.pairwise(itertools.chain(running, [None])):
             assert before is not None
             for piece, part in zip(before.pieces, before.answers(), strict=True):
                 parts[piece.protein].append((piece.window, part))
+            self.on_residues(sum(piece.window.num_answered for piece in before.pieces))
         return [_joined(found, answer) for found in parts]
 
     def warm_up(self, answer: Answer) -> list[Array]:
-        """Run every constant shape once, so that no later call compiles; the answers of a short protein.
+        """Run every constant shape once, so that no later call compiles; return a short protein's answers.
 
-        Without constant shapes it runs once: the first products of a process are slow.
+        Without constant shapes, one pack runs, because the first products of a process are slow.
         """
         if self._compile_from == 0:
             self._compile()
@@ -202,14 +208,14 @@ class Engine:
             num_segments = max(1, tokens // TOKENS_PER_PROTEIN) + -(-tokens // longest)
             self._shapes.insert(0, PackShape(tokens, self.max_residues, num_segments))
             tokens //= SHAPE_RATIO
-        # A shape has two graphs, since the last layer may compute some rows alone.
+        # A shape has two graphs, because the last layer may compute only some rows.
         limit = torch._dynamo.config.recompile_limit
         torch._dynamo.config.recompile_limit = max(limit, 2 * len(self._shapes) + 2)
         for layer in self.model.layers:
             layer.compile(dynamic=False)
 
     def _packs(self, pieces: list[_Piece]) -> Iterator[list[_Piece]]:
-        """Longest first: what does not fit into memory is known at once."""
+        """Yield packs, longest proteins first, so that a lack of memory shows at once."""
         tokens = self.tokens_per_pack
         largest = self._shapes[-1] if self._shapes else PackShape(tokens, self.max_residues, tokens)
         pack: list[_Piece] = []
@@ -224,7 +230,7 @@ class Engine:
             yield pack
 
     def _shape_of(self, pack: list[_Piece]) -> PackShape | None:
-        """The smallest constant shape that holds a pack; None where shapes are not constant."""
+        """Return the smallest constant shape that holds a pack; None if shapes are not constant."""
         num_tokens = sum(piece.num_tokens for piece in pack)
         return next((shape for shape in self._shapes if _fits(shape, len(pack), num_tokens)), None)
 
@@ -236,10 +242,10 @@ class Engine:
         shape: PackShape | None,
         answer: Answer,
     ) -> _Running:
-        """Hand a pack to the device; on CUDA nothing here waits for it.
+        """Hand a pack to the device, on CUDA without waiting for it.
 
-        Copies there and back are of pinned memory that torch's allocator gives out, and gives out again only
-        after the event that it records behind each copy.
+        Copies in both directions use pinned memory of torch's allocator, which reuses it only after the event
+        that it records after each copy.
         """
         beat("computing", slow=shape is not None and (shape, answer) not in self._compiled)
         host, answered = _assembled(proteins, pieces, shape)
@@ -248,8 +254,8 @@ class Engine:
             rows = answer.compute(self.model, plain_pack(host, max_length, self.device))
         if answer.each == "mean":
             bounds = to_device(torch.from_numpy(answered), self.device)
-            # Every other segment lies between two windows. The sum of one is of its own rows in their order,
-            # so it is the same in any pack, which the sums of atomic additions would not be.
+            # Every other segment lies between two windows. A segment's rows are summed in their order, so the
+            # sum is the same in any pack. Sums of atomic additions would differ.
             sums = torch.segment_reduce(rows, "sum", offsets=bounds.flatten(), axis=0, unsafe=True)[::2]
             rows = sums / bounds.diff(dim=1).clamp(min=1)
         rows = rows.to("cpu", non_blocking=True)
@@ -264,17 +270,17 @@ class Engine:
 
 @dataclass(frozen=True)
 class _Running:
-    """A pack that the device computes."""
+    """Pack that the device computes."""
 
     pieces: list[_Piece]
     answered: npt.NDArray[np.int64] | None
-    """(S, 2) bounds of each piece's rows; None where it has one row, in the order of the pieces."""
+    """Bounds of each piece's rows, (S, 2); None if every piece has one row, in the order of the pieces."""
     rows: Tensor
-    """On the host; there when ``done`` is."""
+    """Rows on the host, complete when ``done`` is."""
     done: torch.cuda.Event | None
 
     def answers(self) -> list[Array]:
-        """One for each piece; waits for the device."""
+        """Wait for the device, and return the answer of each piece."""
         if self.done is not None:
             self.done.synchronize()
         count = len(self.pieces)
@@ -285,14 +291,14 @@ class _Running:
 
 
 def compile_from(train: TrainConfig, device: torch.device) -> int | None:
-    """Residues from which an engine compiles: none with ``train.compile=on``, None where it never pays."""
+    """Return the residues from which an engine compiles: 0 with ``train.compile=on``, None for never."""
     if not compiles(train, device):
         return None
     return 0 if train.compile == "on" else COMPILE_FROM_RESIDUES
 
 
 def _fits(shape: PackShape, num_pieces: int, num_tokens: int) -> bool:
-    """Whether there is room, also for the padding, none of whose segments may be longer than a protein."""
+    """Return whether a pack fits with its padding, whose segments may not exceed the longest protein."""
     spare = -(-(shape.num_tokens - num_tokens) // shape.max_length)
     return num_tokens <= shape.num_tokens and num_pieces + spare <= shape.max_segments
 
@@ -300,7 +306,7 @@ def _fits(shape: PackShape, num_pieces: int, num_tokens: int) -> bool:
 def _assembled(
     proteins: Sequence[npt.NDArray[np.uint8]], pieces: list[_Piece], shape: PackShape | None
 ) -> tuple[HostPack, npt.NDArray[np.int64]]:
-    """A pack, padded to ``shape``, and (S, 2) bounds of the rows that each piece answers for."""
+    """Return a pack, padded to ``shape``, and the bounds (S, 2) of the rows that each piece answers for."""
     starts = np.concatenate([[0], np.cumsum([piece.num_tokens for piece in pieces])])
     used = int(starts[-1])
     num_tokens, num_segments = (shape.num_tokens, shape.max_segments) if shape else (used, len(pieces))
@@ -311,9 +317,9 @@ def _assembled(
         tokens[start], tokens[start + piece.num_tokens - 1] = CLS, EOS
         residues = proteins[piece.protein][window.start : window.stop]
         tokens[start + 1 : start + 1 + len(residues)] = residues
-        first = start + 1 + window.first - window.start  # behind CLS
+        first = start + 1 + window.first - window.start  # after CLS
         answered[index] = first, first + window.num_answered
-    # All spare segments share the padding: attention costs the square of a segment's length.
+    # All spare segments share the padding, because attention costs the square of a segment's length.
     spare = num_segments - len(pieces)
     padding = used + (num_tokens - used) * np.arange(1, spare + 1) // max(spare, 1)
     cumulative = np.concatenate([starts, padding]).astype(np.int32)

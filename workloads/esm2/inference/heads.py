@@ -1,4 +1,4 @@
-"""What the outputs of a fine-tuned model mean, as its config.json says."""
+"""Meaning of a fine-tuned model's outputs, from its config.json."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from workloads.esm2.finetune.task_kinds import KIND_OF_PROBLEM, THRESHOLD, TaskKind
-from workloads.esm2.model import PackedEsm, PackedModel, PackedSequenceClassifier, PackedTokenClassifier
+from workloads.esm2.model import PackedEsm, PackedModel, PackedTokenClassifier
+from workloads.inference import check_head
 
 from .engine import PROTEIN_LOGITS, RESIDUE_LOGITS, Answer, Array
 
@@ -17,26 +18,23 @@ from .engine import PROTEIN_LOGITS, RESIDUE_LOGITS, Answer, Array
 class Head:
     kind: TaskKind
     names: tuple[str, ...]
-    """Of the outputs, in their order."""
+    """Names of the outputs, in their order."""
     negative: str = ""
-    """Label of a protein that has none of them; empty for several labels that do not exclude each other."""
+    """Label of a protein with none of the names; empty for several labels that do not exclude each other."""
 
     @staticmethod
     def of(model: PackedModel, name: str) -> Head:
-        """The head of a model called ``name``.
+        """Return the head of a model called ``name``.
 
         Raises:
-            ValueError: if it has none that was fine-tuned.
+            ValueError: if the model has not been fine-tuned.
         """
         config: Any = model.config
         names = tuple(str(config.id2label[index]) for index in range(config.num_labels))
         if isinstance(model, PackedTokenClassifier):
             return Head(KIND_OF_PROBLEM[None], names)
-        if isinstance(model, PackedEsm) or not isinstance(model, PackedSequenceClassifier):
-            raise ValueError(
-                f"{name} is a masked language model without a task, so it has nothing to predict; "
-                "fine-tune it first (make finetune-lora), or use make embed or make variants"
-            )
+        if isinstance(model, PackedEsm):
+            check_head("predict", name, ["EsmForMaskedLM"])
         if kind := KIND_OF_PROBLEM.get(config.problem_type or ""):
             is_binary = len(names) == 1 and not (kind.measured or kind.one_of_many)
             negative = getattr(config, "negative_class", f"not {names[0]}") if is_binary else ""
@@ -48,11 +46,11 @@ class Head:
 
     @property
     def answer(self) -> Answer:
-        """What the engine is asked for."""
+        """Kind of answer that the engine computes."""
         return RESIDUE_LOGITS if self.kind.per_residue else PROTEIN_LOGITS
 
     def labels(self, values: Array) -> list[str]:
-        """Names that the values stand for: of a protein, or one for each residue; none of a regression."""
+        """Return the labels of a protein, or one per residue; none for a regression."""
         if self.kind.measured:
             return []
         if not self.kind.one_of_many:

@@ -1,8 +1,8 @@
-"""What the commands of inference have in common: every protein of the input to rows of one table.
+"""Shared part of the commands of inference, which turn the proteins of the input into rows of one table.
 
-Every process reads the whole input, which is quick, and computes each so many-th part of it. The first one
-joins the parts when all are there; the others wait for that, since an operator takes a job for done when one
-of its pods has ended well.
+Every process reads the whole input, which is quick, and computes every n-th part, for n processes. The first
+process joins the parts when all are written. The others wait for it, because Kubernetes operators consider a
+job complete when one of its pods has succeeded.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 import torch.distributed as dist
 
 from workloads import families
-from workloads.esm2.data.plausibility import ALLOW, NUCLEOTIDES, Implausible, is_nucleotides
+from workloads.esm2.data.plausibility import ALLOW, NUCLEOTIDES, Implausible
+from workloads.esm2.work_progress import WorkProgress
 from workloads.run_file import RunFile
 from workloads.training.hardware import environment
 from workloads.training.heartbeat import beat
@@ -29,21 +32,21 @@ from workloads.training.saved_model import fingerprint
 
 from .engine import Answer, Array, Engine, compile_from
 from .output import Output
-from .records import Part, Protein, Reject, cut, key_of, planned, read_proteins
+from .records import Part, Protein, Reject, cut, input_key, key_of, planned, records_of
 
 WAIT_SECONDS = 0.5
 
 
 class Command:
-    """A command of inference: what it writes, and its model, ready to compute.
+    """Command of inference, with its output and its loaded model.
 
     Args:
-        config: of the command.
+        config: run file.
         here: this process.
-        name: of the command.
+        name: name of the command.
 
     Raises:
-        ValueError: for an output that is none, and for a model that is not there or cannot be read.
+        ValueError: if the output has a wrong name, or the model is missing or cannot be read.
     """
 
     def __init__(self, config: RunFile, here: Processes, name: str) -> None:
@@ -69,29 +72,36 @@ class Command:
             "max_residues": config.model.max_residues,
             "long_proteins": config.inference.long_proteins,
         }
-        """What a result depends on besides the proteins."""
+        """Values, besides the proteins, that a result depends on."""
 
     def answers(self, proteins: list[Protein], answer: Answer) -> list[Array]:
-        """The engine's answers, for long proteins as ``inference.long_proteins`` says."""
-        kept = self.config.model.max_residues if self.config.inference.long_proteins == "crop" else None
-        return self.engine.run([protein.tokens[:kept] for protein in proteins], answer)
+        """Return the engine's answers; ``inference.long_proteins`` applies."""
+        return self.engine.run([self._kept(protein) for protein in proteins], answer)
+
+    def _kept(self, protein: Protein) -> npt.NDArray[np.uint8]:
+        is_cropped = self.config.inference.long_proteins == "crop"
+        return protein.tokens[: self.config.model.max_residues if is_cropped else None]
 
     def run(
         self,
         tabulate: Callable[[list[Protein]], pa.Table],
         part_residues: int,
         records: Callable[[], Iterable[Protein | Reject]] | None = None,
+        residues_of: Callable[[Protein], int] | None = None,
     ) -> None:
-        """Compute the parts that are missing, and join them; every process calls this.
+        """Compute the missing parts and join them; every process calls this.
 
         Args:
-            tabulate: rows for proteins.
-            part_residues: a part ends with the protein that reaches this.
-            records: the input, read twice; by default what ``inference.input`` names.
+            tabulate: returns the rows for proteins.
+            part_residues: number of residues after which a part ends.
+            records: returns the input, which is read twice; by default that of ``inference.input``.
+            residues_of: returns the residues that the model reads for a protein, for the progress; by default
+                those of the protein.
 
         Raises:
-            ValueError: for an input that cannot be read at all, or that changes meanwhile; for an output that
-                another command writes, or that holds another result.
+            ValueError: if the input cannot be read, changes meanwhile or has no protein, or if another
+            command
+                writes the output, or the output holds another result.
         """
         output, identity = self.output, json.dumps(self.settings)
         when_held = (
@@ -105,21 +115,30 @@ class Command:
             raise ValueError(f"{folder}; name another inference.output") from None
 
         def read() -> Iterator[Part]:
-            beat("reading the input", slow=True)  # it may have to come from somewhere first
+            beat("reading the input", slow=True)  # it may have to be downloaded first
             for part in cut((records or partial(records_of, self.config))(), part_residues, identity):
                 beat("reading the input")
                 yield part
 
         with exclusive(output.path, self.here, when_held):
-            self._run(read, tabulate)
+            self._run(read, tabulate, residues_of or (lambda protein: len(self._kept(protein))))
 
-    def _run(self, read: Callable[[], Iterator[Part]], tabulate: Callable[[list[Protein]], pa.Table]) -> None:
+    def _run(
+        self,
+        read: Callable[[], Iterator[Part]],
+        tabulate: Callable[[list[Protein]], pa.Table],
+        residues_of: Callable[[Protein], int],
+    ) -> None:
         here, output, settings = self.here, self.output, self.settings
-        plan, implausible = [], Implausible()
+        plan, work, implausible, refused = [], list[int](), Implausible(), _Refused()
         for part in read():
             plan.append(planned(part))
+            work.append(sum(map(residues_of, part.proteins)))
             implausible.look_at([protein.id for protein in part.proteins], [p.tokens for p in part.proteins])
-        for warning in implausible.warnings():
+            refused.add(part.rejects)
+        if not implausible.looked_at:
+            raise ValueError(f"inference.input: {refused.reason()}")
+        for warning in [*implausible.warnings(), *refused.warnings()]:
             _say(here, warning)
         key = key_of(plan)
         if output.is_finished(key):
@@ -127,18 +146,25 @@ class Command:
             return
         output.check_free(key)
         missing = {part.file for part in plan if not (output.folder / part.file).exists()}
-        # The first process may join and drop the parts as soon as all are there: not before all have looked.
+        # All processes must list the missing parts before the first one may join and delete them.
         beat("waiting for the other processes", slow=True)
         dist.barrier(group=here.control)
         started = time.monotonic()
         if len(missing) < len(plan):
             _say(here, f"going on: {len(plan) - len(missing)} of {len(plan)} parts are there")
+        mine = [
+            part.file in missing and number % here.world_size == here.rank for number, part in enumerate(plan)
+        ]
+        total = sum(residues for residues, is_mine in zip(work, mine, strict=True) if is_mine)
+        self.engine.on_residues = WorkProgress(
+            str(settings["command"]), total, "residues", shows=here.is_first
+        ).add
         for part, expected in zip(read(), plan, strict=True):
             if planned(part) != expected:
                 raise ValueError(
                     "inference.input: a file has changed while it was read; run the command again"
                 )
-            if part.number % here.world_size != here.rank or expected.file not in missing:
+            if not mine[part.number]:
                 continue
             begun = time.monotonic()
             output.write_part(expected.file, tabulate(part.proteins), part.rejects)
@@ -162,8 +188,14 @@ class Command:
             "computed_residues": computed,
             "seconds": round(seconds, 3),
         }
-        output.check_free(key)  # again, because hours may have passed
-        about = {"key": key, **settings, **totals, "environment": environment(here.device)}
+        output.check_free(key)  # again: hours may have passed
+        about = {
+            "key": key,
+            "input_key": input_key(self.config),
+            **settings,
+            **totals,
+            "environment": environment(here.device),
+        }
         output.join([part.file for part in plan], about)
         _say(
             here,
@@ -177,42 +209,42 @@ class Command:
             )
 
 
-def records_of(config: RunFile) -> Iterator[Protein | Reject]:
-    """What ``inference.input`` names."""
-    inference, task = config.inference, config.task
-    records = read_proteins(
-        inference.input,
-        Path(config.data.downloads),
-        id_column=inference.id_column or (task.id_column if task else "id"),
-        sequence_column=inference.sequence_column or (task.sequence_column if task else "sequence"),
-    )
-    return _within(records, config)
+@dataclass
+class _Refused:
+    """Rejected records of an input, and the first one of each kind."""
 
+    count: int = 0
+    first: Reject | None = None
+    nucleotides: int = 0
+    example: str = ""
 
-def _within(records: Iterable[Protein | Reject], config: RunFile) -> Iterator[Protein | Reject]:
-    """Turn DNA and RNA into rejects, and long proteins if the run file says so."""
-    max_residues, rejects_long = config.model.max_residues, config.inference.long_proteins == "reject"
-    for record in records:
-        if isinstance(record, Reject):
-            yield record
-        elif not config.data.allow_nucleotides and is_nucleotides(record.tokens):
-            yield Reject(
-                record.file,
-                f"record {record.id} looks like DNA or RNA (letters {NUCLEOTIDES} only); give its "
-                f"translation into protein, or allow it with {ALLOW}",
-            )
-        elif rejects_long and len(record.tokens) > max_residues:
-            yield Reject(
-                record.file,
-                f"record {record.id} has {len(record.tokens)} residues; allowed are {max_residues} "
-                "(model.max_residues), or set inference.long_proteins to window or crop",
-            )
-        else:
-            yield record
+    def add(self, rejects: list[Reject]) -> None:
+        found = [reject.nucleotides for reject in rejects if reject.nucleotides]
+        self.first = self.first or next(iter(rejects), None)
+        self.example = self.example or next(iter(found), "")
+        self.count, self.nucleotides = self.count + len(rejects), self.nucleotides + len(found)
+
+    def reason(self) -> str:
+        """Explain why no protein is left."""
+        if self.first is None:
+            return "got no record; expected at least one protein"
+        if self.nucleotides < self.count:
+            first = f"{self.first.where}: {self.first.reason}"
+            return f"no protein is left; {self.count:,} records are rejected, first {first}"
+        return (
+            f"all {self.count:,} records look like DNA or RNA (letters {NUCLEOTIDES} only), for example "
+            f"{self.example}; give their translation into proteins, or allow them with {ALLOW}"
+        )
+
+    def warnings(self) -> list[str]:
+        return [
+            f"warning: {self.nucleotides:,} records are rejected because they look like DNA or RNA, for "
+            f"example {self.example}; allow them with {ALLOW}"
+        ] * bool(self.nucleotides)
 
 
 def _await(is_done: Callable[[], bool]) -> None:
-    """Until the other processes have done something; torchrun ends this one if another fails."""
+    """Wait until the other processes are done; torchrun ends this one if another fails."""
     while not is_done():
         beat("waiting for the other processes")
         time.sleep(WAIT_SECONDS)

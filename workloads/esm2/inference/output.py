@@ -1,4 +1,4 @@
-"""The table that a command writes: its parts, and what they become in the end."""
+"""Output of a command: the parts, and the table into which they are joined."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,37 +18,61 @@ import pyarrow.parquet as pq
 
 from workloads.run_file import RunFile
 from workloads.training.heartbeat import beat
+from workloads.training.strict_yaml import read_mapping
 from workloads.training.whole_file import write_whole
 
 from .output_file import PARQUET, output_file, parts_folder
-from .records import Reject
+from .records import Reject, input_key
 
 _REJECTS = b"rejects"
 _ROW_GROUP_ROWS = 4096
 
 
 class Output:
-    """One file, ``<name>.json`` about it, maybe ``<name>.rejects.csv``, and heat maps of variants."""
+    """Table, its ``<name>.json``, ``<name>.rejects.csv`` if there are rejects, and heat maps of variants."""
 
     def __init__(self, config: RunFile, command: str) -> None:
         self.path = path = output_file(config, command)
-        self._overwrites, self._has_pictures = config.inference.overwrite, command == "variants"
+        self._config, self._has_pictures = config, command == "variants"
         self.folder = parts_folder(path)
         self.rejects = path.with_name(path.stem + ".rejects.csv")
         self.summary = path.with_name(path.name + ".json")
 
     def is_finished(self, key: str) -> bool:
-        """Whether the file holds the result with this key, whole."""
+        """Return whether the file holds the complete result with this key."""
         return self.path.exists() and self._has_key(key)
 
     def check_free(self, key: str) -> None:
-        """Refuse to replace what the command with this key has not written.
+        """Refuse to replace files that the command with this key did not write.
 
         Raises:
-            ValueError: naming a file that is there, and the option that replaces it.
+            ValueError: naming an existing file, and the option that replaces it.
         """
+        self._refuse_unless(lambda: self._has_key(key))
+
+    def check_input(self) -> None:
+        """Refuse to replace a result of other proteins or settings, as far as this shows without the model.
+
+        Raises:
+            ValueError: as ``check_free`` does.
+        """
+        self._refuse_unless(self._has_input)
+
+    def _has_input(self) -> bool:
+        written, inference = read_mapping(self.summary), self._config.inference
+        known = {
+            "model": inference.model or str(self._config.run_dir / "model"),
+            "max_residues": self._config.model.max_residues,
+            "long_proteins": inference.long_proteins,
+        }
+        # Earlier versions wrote no key of the input.
+        return all(written.get(name) == value for name, value in known.items()) and (
+            "input_key" not in written or written["input_key"] == input_key(self._config)
+        )
+
+    def _refuse_unless(self, is_ours: Callable[[], bool]) -> None:
         taken = [path for path in [*self._files(), self.summary] if path.exists()]
-        if taken and not (self._overwrites or self._has_key(key)):
+        if taken and not (self._config.inference.overwrite or is_ours()):
             raise ValueError(
                 f"{taken[0]} exists and is not from the same proteins, model and settings; name another "
                 "inference.output, or set inference.overwrite=true to replace it"
@@ -73,10 +97,10 @@ class Output:
         partial.replace(self.folder / name)
 
     def join(self, names: Iterable[str], summary: dict[str, Any]) -> None:
-        """Write the parts as one file in their order, the summary, and what was rejected.
+        """Write the parts in their order as one file, and the summary and the rejects.
 
-        Each appears whole or not at all. A command killed in here does it again: the summary comes before the
-        other files, because its key tells whose they are, and the parts go last.
+        Each file appears whole or not at all. If the command is killed here, the next one does it again: the
+        summary is written first, because its key identifies the other files, and the parts are deleted last.
         """
         partial = self.path.with_name(f".{self.path.name}-{os.getpid()}")
         rejects: list[tuple[str, str]] = []
@@ -107,7 +131,7 @@ class Output:
 
 
 class _CsvWriter:
-    """Lists, one entry a residue, become text with blanks between the entries."""
+    """CSV writer; lists, with one entry per residue, become text with blanks between the entries."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         fields = [pa.field(f.name, pa.string()) if pa.types.is_list(f.type) else f for f in schema]

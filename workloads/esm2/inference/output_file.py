@@ -1,4 +1,4 @@
-"""Where a command of inference writes. Standard library alone: what supervises jobs reads it, too."""
+"""Output path of a command of inference. Imported by job supervisors: standard library only."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
 
 PARQUET, CSV = ".parquet", ".csv"
 FORMATS = {"embed": (PARQUET,), "predict": (CSV, PARQUET), "variants": (CSV, PARQUET)}
-"""What each command writes, told by the end of the name."""
+"""Formats of each command, by the end of the name."""
 DEFAULT_NAMES = {
     "embed": "embeddings.parquet",
     "predict": "predictions.csv",
     "variants": "variants.csv",
 }
-"""Name of each command's file, unless ``inference.output`` gives one."""
+"""Name of each command's file if ``inference.output`` is null."""
 
 
 def output_file(config: RunFile, command: str) -> Path:
-    """The file that ``inference.output`` names, or the command's default.
+    """Return ``inference.output``, or the command's default file.
 
     Raises:
-        ValueError: for a name that is not one of the command's formats.
+        ValueError: if the name has none of the command's formats.
     """
     path = Path(config.inference.output or default_folder(config) / DEFAULT_NAMES[command])
     if path.suffix not in FORMATS[command]:
@@ -35,9 +35,9 @@ def output_file(config: RunFile, command: str) -> Path:
 
 
 def default_folder(config: RunFile) -> Path:
-    """The folder that holds the model that was given, or its run's; else the folder of this run.
+    """Return the folder that holds the model, or the run folder of a checkpoint; else the folder of this run.
 
-    The latter is for hub ids, and for folders that this user cannot write to.
+    The folder of this run is used for hub ids, and if the user cannot write beside the model.
     """
     model = Path(config.inference.model or config.run_dir / "model")
     holder = model.parent.parent if model.parent.name == "checkpoints" else model.parent
@@ -45,10 +45,10 @@ def default_folder(config: RunFile) -> Path:
 
 
 def parts_folder(output: Path) -> Path:
-    """Of parts that are not joined yet."""
+    """Return the folder of the parts that are not joined yet."""
     return output.with_name(output.name + ".parts")
 
 
 def num_parts(output: Path) -> int:
-    """How many are whole and wait to be joined."""
+    """Return the number of complete parts that are not joined yet."""
     return sum(1 for _ in parts_folder(output).glob("[0-9]*" + PARQUET))

@@ -1,13 +1,13 @@
 """Predictions of a fine-tuned model (``python -m workloads.predict``).
 
-CSV or Parquet with the columns id, length (residues), and
+The result is CSV or Parquet with the columns id, length (residues), and
 
-* classes: label, and probability_<class> for each. Labels that do not exclude each other are joined by
-  semicolons; the label is empty if a protein has none of them;
-* regression: a column for each value;
-* residues: label, a letter or name for each residue, and probability, that of each residue's label.
+* for classes: label, and probability_<class> for each class. Labels that do not exclude each other are joined
+  by semicolons. The label is empty if a protein has none of them.
+* for regression: one column per value.
+* for residues: label, with a letter or name per residue, and probability, with that of each residue's label.
 
-The server's CSV and the predictions of a run have the same columns; the latter also have the true labels.
+The server's CSV and the predictions of a run have the same columns. The latter also have the true labels.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .records import Protein
 
 
 def predict(config: RunFile, here: Processes) -> None:
-    """Predictions for every protein of the input.
+    """Write the predictions for every protein of the input.
 
     Raises:
-        ValueError: for a model, an input or an output that cannot be used.
+        ValueError: if the model, the input or the output cannot be used.
     """
     command = Command(config, here, "predict")
     head = Head.of(command.engine.model, command.model_name)
@@ -52,7 +52,7 @@ def predict(config: RunFile, here: Processes) -> None:
 
 
 def predictions(head: Head, values: list[Array]) -> dict[str, pa.Array]:
-    """Columns for proteins with these values of the head."""
+    """Return the columns for proteins with these values of the head."""
     labels = [head.labels(found) for found in values]
     if head.kind.per_residue:
         separator = residue_separator(head.names)

@@ -1,8 +1,8 @@
-"""Proteins of FASTA files and tables one after another; bad ones are told apart, and reading goes on.
+"""Read proteins of FASTA files and tables one after another; bad records become rejects.
 
-They are cut into parts, each known by a hash of what goes into its result. A part is computed by one process
-and written whole or not at all, so a command that was killed goes on with the parts that are missing. Where a
-part ends depends on the input alone, not on the number of processes.
+The proteins are cut into parts, each identified by a hash of all that its result depends on. One process
+computes a part and writes it whole or not at all, so a killed command continues with the missing parts. The
+parts depend on the input only, not on the number of processes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from workloads.esm2.data.fasta import (
     parse_block,
     single_records,
 )
+from workloads.esm2.data.plausibility import ALLOW, NUCLEOTIDES, is_nucleotides
 from workloads.esm2.data.sources import PROTEINS
 from workloads.esm2.finetune.table import CSV_DELIMITERS, PARQUET_SUFFIXES, Problems, read_rows, table_records
+from workloads.run_file import RunFile
 from workloads.training.data.limits import MIB
 from workloads.training.data.transfer import BeingFetched, fetch
 from workloads.training.heartbeat import beat
@@ -34,6 +36,8 @@ from workloads.training.heartbeat import beat
 BLOCK_BYTES = 4 * MIB
 MAX_RECORD_BYTES = 32 * MIB
 POLL_SECONDS = 2.0
+KEY_RESIDUES = 500_000
+"""Residues that are hashed at once for the key of an input."""
 _digest = partial(hashlib.blake2b, digest_size=16)
 
 
@@ -41,32 +45,34 @@ _digest = partial(hashlib.blake2b, digest_size=16)
 class Protein:
     id: str
     tokens: npt.NDArray[np.uint8]
-    """(L,) without CLS and EOS."""
+    """Token ids, (L,), without CLS and EOS."""
     file: str
 
 
 @dataclass(frozen=True)
 class Reject:
-    """A record that is no protein."""
+    """Record that is not a valid protein."""
 
     where: str
     """``file:line``, or the row of a Parquet file."""
     reason: str
+    nucleotides: str | None = None
+    """Id of a record that is rejected because it looks like DNA or RNA."""
 
 
 def read_proteins(
     locations: Sequence[str], downloads: Path, *, id_column: str, sequence_column: str
 ) -> Iterator[Protein | Reject]:
-    """Everything in the files that the locations name, in their order.
+    """Yield all records of the files that the locations name, in their order.
 
     Args:
-        locations: as ``inference.input`` takes them.
-        downloads: folder for what is fetched.
-        id_column: of tables, the column of ids.
-        sequence_column: likewise of sequences.
+        locations: files, folders and addresses, as in ``inference.input``.
+        downloads: folder for downloaded files.
+        id_column: column of a table with the ids.
+        sequence_column: column of a table with the sequences.
 
     Raises:
-        ValueError: for a file that cannot be read at all, or a table without these columns.
+        ValueError: if a file cannot be read, or a table lacks these columns.
     """
     for path in [path for location in locations for path in _fetched(location, downloads)]:
         if path.name.lower().removesuffix(".gz").endswith((*CSV_DELIMITERS, *PARQUET_SUFFIXES)):
@@ -76,7 +82,7 @@ def read_proteins(
 
 
 def _fetched(location: str, downloads: Path) -> list[Path]:
-    """Local files; one process of a command downloads, and the others wait for it."""
+    """Return local files; one process of a command downloads, and the others wait for it."""
     while True:
         try:
             return fetch(location, downloads, PROTEINS)
@@ -85,8 +91,43 @@ def _fetched(location: str, downloads: Path) -> list[Path]:
             time.sleep(POLL_SECONDS)
 
 
+def records_of(config: RunFile, locations: Sequence[str] = ()) -> Iterator[Protein | Reject]:
+    """Read what ``inference.input`` names, or only these of its locations."""
+    inference, task = config.inference, config.task
+    records = read_proteins(
+        locations or inference.input,
+        Path(config.data.downloads),
+        id_column=inference.id_column or (task.id_column if task else "id"),
+        sequence_column=inference.sequence_column or (task.sequence_column if task else "sequence"),
+    )
+    return _within(records, config)
+
+
+def _within(records: Iterable[Protein | Reject], config: RunFile) -> Iterator[Protein | Reject]:
+    """Turn DNA and RNA into rejects, and long proteins if the run file says so."""
+    max_residues, rejects_long = config.model.max_residues, config.inference.long_proteins == "reject"
+    for record in records:
+        if isinstance(record, Reject):
+            yield record
+        elif not config.data.allow_nucleotides and is_nucleotides(record.tokens):
+            yield Reject(
+                record.file,
+                f"record {record.id} looks like DNA or RNA (letters {NUCLEOTIDES} only); give its "
+                f"translation into protein, or allow it with {ALLOW}",
+                record.id,
+            )
+        elif rejects_long and len(record.tokens) > max_residues:
+            yield Reject(
+                record.file,
+                f"record {record.id} has {len(record.tokens)} residues; allowed are {max_residues} "
+                "(model.max_residues), or set inference.long_proteins to window or crop",
+            )
+        else:
+            yield record
+
+
 class _Collected(Problems):
-    """Problems that are handed on, not counted."""
+    """Problems that become rejects and are not counted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,13 +184,13 @@ class Part:
     proteins: list[Protein] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
     num_residues: int = 0
-    """Of all proteins, long ones in full."""
+    """Residues of all proteins, long ones in full."""
     key: str = ""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A part without its proteins."""
+    """Description of a part, without its proteins."""
 
     file: str
     num_proteins: int
@@ -158,12 +199,12 @@ class Planned:
 
 
 def cut(records: Iterable[Protein | Reject], num_residues: int, settings: str) -> Iterator[Part]:
-    """Parts of at least ``num_residues``, the last one shorter; an input without proteins has one, too.
+    """Yield parts of at least ``num_residues``; the last one is shorter, and an only one may be empty.
 
     Args:
-        records: the input.
-        num_residues: a part ends with the protein that reaches it.
-        settings: whatever else the results depend on.
+        records: input.
+        num_residues: number of residues after which a part ends.
+        settings: all other values that the results depend on.
     """
     part, digest = Part(0), _digest(settings.encode())
     for record in records:
@@ -189,8 +230,13 @@ def planned(part: Part) -> Planned:
 
 
 def key_of(plan: Iterable[Planned]) -> str:
-    """Of the whole result."""
+    """Return the key of the whole result."""
     return _digest("\n".join(part.file for part in plan).encode()).hexdigest()
+
+
+def input_key(config: RunFile) -> str:
+    """Return a hash of the whole input."""
+    return key_of(planned(part) for part in cut(records_of(config), KEY_RESIDUES, ""))
 
 
 def _add(digest: hashlib.blake2b, *fields: bytes) -> None:

@@ -1,70 +1,62 @@
-"""Effects of variants, without training (``python -m workloads.variants``).
+"""Score the effects of variants, without training (``python -m workloads.variants``).
 
-Masked marginals (Meier et al. 2021): each mutated position is masked alone in the wild type, and a variant's
-score is the sum over its positions of log p(mutant) - log p(wild type). Below 0 the model finds the mutant
-less likely. Multiple mutations are taken as independent of each other, as there.
+The scores are masked marginals (Meier et al. 2021). Each mutated position is masked alone in the wild type,
+and a variant's score is the sum over its positions of log p(mutant) - log p(wild type). Below 0, the model
+finds the mutant less likely. As in that paper, several mutations are taken as independent of each other.
 
-``inference.mutations`` is a CSV of mutations; without it every single mutant of each protein is scored, and
-each protein gets a heat map. The result has the columns id, mutation and score; what does not fit its protein
-is listed with its reason in the rejects, and the rest is scored.
-
-A mutation such as ``A42G`` has the wild type's residue, its position from 1, and what takes its place; a
-colon joins several.
+``inference.mutations`` is a CSV of mutations. Without it, every single mutant of each protein is scored, and
+each protein gets a heat map. The result has the columns id, mutation and score. Mutations that do not fit
+their protein are listed in the rejects, each with its reason, and the others are scored.
 """
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from workloads.esm2.alphabet import MASK, STANDARD_RESIDUES, TOKENS
-from workloads.esm2.model import PackedEsm
+from workloads.esm2.alphabet import MASK
+from workloads.inference import check_head
 from workloads.run_file import RunFile
 from workloads.training.processes import Processes
 
 from .engine import MASKED_LOGITS, Array, Engine
 from .heat_map import draw_heat_maps
-from .job import Command, records_of
-from .records import Protein, Reject
+from .job import Command
+from .mutations import Variant, all_single_mutants, asked_for, read_mutations
+from .records import Protein, records_of
 
-_FORM = re.compile(r"([A-Za-z])([1-9][0-9]{0,5})([A-Za-z])")
-SEPARATOR = ":"
-MAX_NAME_SHOWN = 60
 _SCHEMA = pa.schema([("id", pa.string()), ("mutation", pa.string()), ("score", pa.float32())])
 MASKED_RESIDUES_PER_PART = 50
-"""A protein of L residues with all its positions masked is L proteins to the model; parts are as much
-smaller than those of embeddings."""
+"""Factor by which parts are smaller than those of embeddings: a protein of L residues with each position
+masked in turn is L proteins to the model."""
 
 
 def variants(config: RunFile, here: Processes) -> None:
-    """Scores of the variants asked for.
+    """Write the scores of the requested variants.
 
     Raises:
-        ValueError: for a model, an input or an output that cannot be used, or mutations without a protein.
+        ValueError: if the model, the input, the output or the table of mutations cannot be used.
     """
     inference = config.inference
     command = Command(config, here, "variants")
-    if not isinstance(command.engine.model, PackedEsm):
-        raise ValueError(
-            f"{command.model_name} has been fine-tuned for a task and predicts no residues; give a masked "
-            "language model, as facebook/esm2_t6_8M_UR50D or the model of a pre-training run"
-        )
+    check_head("variants", command.model_name, command.engine.model.config.architectures)
     asked = None if inference.mutations is None else read_mutations(Path(inference.mutations))
     command.settings["mutations_fingerprint"] = None if asked is None else asked.fingerprint
+
+    def wanted_of(protein: Protein) -> list[Variant]:
+        return all_single_mutants(protein) if asked is None else asked.variants(protein)
+
+    def residues_of(protein: Protein) -> int:
+        return len(_places(wanted_of(protein))) * min(len(protein.tokens), config.model.max_residues)
 
     def tabulate(proteins: list[Protein]) -> pa.Table:
         rows: list[tuple[str, str, float]] = []
         for protein in proteins:
-            wanted = all_single_mutants(protein) if asked is None else asked.variants(protein)
+            wanted = wanted_of(protein)
             scores = masked_marginals(command.engine, protein.tokens, wanted) if wanted else []
             rows += [(protein.id, one.name, score) for one, score in zip(wanted, scores, strict=True)]
         return pa.table(list(zip(*rows, strict=True)) or [()] * 3, schema=_SCHEMA)
@@ -72,7 +64,8 @@ def variants(config: RunFile, here: Processes) -> None:
     command.run(
         tabulate,
         max(1, inference.part_residues // MASKED_RESIDUES_PER_PART),
-        lambda: _asked_for(records_of(config), asked),
+        lambda: asked_for(records_of(config), asked),
+        residues_of,
     )
     if here.is_first and asked is None:
         for picture in draw_heat_maps(command.output.path, command.model_name):
@@ -82,14 +75,14 @@ def variants(config: RunFile, here: Processes) -> None:
 def masked_marginals(
     engine: Engine, protein: npt.NDArray[np.uint8], wanted: Sequence[Variant]
 ) -> list[float]:
-    """Scores of variants of one protein, in nats.
+    """Return the scores of variants of one protein, in nats.
 
     Args:
-        engine: with a masked language model.
-        protein: the wild type's token ids, (L,), without CLS and EOS.
-        wanted: substitutions that fit it.
+        engine: engine with a masked language model.
+        protein: token ids of the wild type, (L,), without CLS and EOS.
+        wanted: variants that fit the protein.
     """
-    places = sorted({substitution.place for variant in wanted for substitution in variant.substitutions})
+    places = _places(wanted)
     masked = [_masked(protein, place, engine.max_residues) for place in places]
     logits = dict(zip(places, engine.run(masked, MASKED_LOGITS), strict=True))
     log_p = {place: _log_softmax(found) for place, found in logits.items()}
@@ -99,8 +92,12 @@ def masked_marginals(
     ]
 
 
+def _places(wanted: Sequence[Variant]) -> list[int]:
+    return sorted({substitution.place for variant in wanted for substitution in variant.substitutions})
+
+
 def _masked(protein: npt.NDArray[np.uint8], place: int, max_residues: int) -> npt.NDArray[np.uint8]:
-    """The protein with a residue masked; of a long one, the window with the residue at its middle."""
+    """Return the protein with one residue masked; of a long protein, the window around that residue."""
     start = min(max(0, place - max_residues // 2), max(0, len(protein) - max_residues))
     window = protein[start : start + max_residues].copy()
     window[place - start] = MASK
@@ -108,173 +105,6 @@ def _masked(protein: npt.NDArray[np.uint8], place: int, max_residues: int) -> np
 
 
 def _log_softmax(logits: Array) -> npt.NDArray[np.float64]:
-    """Over the whole vocabulary, as the loss of the model's training has it."""
+    """Return log probabilities over the whole vocabulary, as the training loss has them."""
     shifted = logits.astype(np.float64) - logits.max()
     return np.asarray(shifted - np.log(np.exp(shifted).sum()))
-
-
-def _asked_for(records: Iterable[Protein | Reject], asked: Wanted | None) -> Iterator[Protein | Reject]:
-    """The proteins, each followed by the mutations that do not fit it; at the end those without a protein."""
-    known, count = set[str](), 0
-    for record in records:
-        yield record
-        if isinstance(record, Reject) or asked is None:
-            continue
-        known.add(record.id)
-        count += 1
-        for row in asked.of(record.id):
-            if isinstance(problem := _parsed(row, record), Reject):
-                yield problem
-    if asked is None:
-        return
-    if count > 1 and asked.names_no_protein:
-        raise ValueError(
-            f"inference.mutations: a row has no id, and the input has {count} proteins; give the table a "
-            "column id, filled in every row"
-        )
-    for row in asked.of_others(known):
-        yield Reject(row.where, f"no protein {row.protein} in the input")
-
-
-def _parsed(row: Asked, protein: Protein) -> Variant | Reject:
-    try:
-        return parse_variant(row.name, protein)
-    except ValueError as error:
-        return Reject(row.where, str(error))
-
-
-@dataclass(frozen=True)
-class Substitution:
-    wild: int
-    """Token id."""
-    place: int
-    """Residue, from 0."""
-    mutant: int
-    """Token id."""
-
-
-@dataclass(frozen=True)
-class Variant:
-    name: str
-    substitutions: tuple[Substitution, ...]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A row of the table of mutations."""
-
-    where: str
-    protein: str | None
-    """Its id; None in a table for the only protein there is."""
-    name: str
-
-
-class Wanted:
-    """A table of mutations, by protein: there may be many of both."""
-
-    def __init__(self, rows: Iterable[Asked]) -> None:
-        self._by_protein: dict[str | None, list[Asked]] = defaultdict(list)
-        digest = hashlib.blake2b(digest_size=16)
-        for row in rows:
-            self._by_protein[row.protein].append(row)
-            digest.update(repr((row.protein, row.name)).encode())
-        self.fingerprint = digest.hexdigest()
-        self.names_no_protein = None in self._by_protein
-
-    def of(self, protein: str) -> Sequence[Asked]:
-        """The rows for this protein; those that name none are for the only one there is."""
-        return [*self._by_protein.get(None, []), *self._by_protein.get(protein, [])]
-
-    def variants(self, protein: Protein) -> list[Variant]:
-        """Those of its rows that fit the protein."""
-        rows = self.of(protein.id)
-        return [variant for row in rows if isinstance(variant := _parsed(row, protein), Variant)]
-
-    def of_others(self, proteins: set[str]) -> list[Asked]:
-        """The rows for none of these proteins."""
-        return [
-            row
-            for protein, rows in self._by_protein.items()
-            if protein is not None and protein not in proteins
-            for row in rows
-        ]
-
-
-def parse_variant(name: str, protein: Protein) -> Variant:
-    """A variant of a protein by its name.
-
-    Raises:
-        ValueError: if the name is none, or does not fit the protein.
-    """
-    found: list[Substitution] = []
-    for text in name.split(SEPARATOR):
-        match = _FORM.fullmatch(text.strip())
-        if match is None:
-            shown = repr(text[:MAX_NAME_SHOWN])
-            raise ValueError(
-                f"{shown} is not a mutation; write the residue, its position from 1 and the new residue: "
-                "A42G, or A42G:K50R for several"
-            )
-        wild, number, mutant = match[1].upper(), int(match[2]), match[3].upper()
-        for letter in (wild, mutant):
-            if letter not in STANDARD_RESIDUES:
-                raise ValueError(f"{text}: {letter} is not one of the residues {STANDARD_RESIDUES}")
-        if number > len(protein.tokens):
-            raise ValueError(
-                f"{text}: position {number} is behind the end of {protein.id}, which has "
-                f"{len(protein.tokens)} residues"
-            )
-        there = TOKENS[int(protein.tokens[number - 1])]
-        if there != wild:
-            raise ValueError(
-                f"{text}: the wild type {protein.id} has {there} at position {number}, not {wild}; is this "
-                "the right protein, and are its positions counted from 1?"
-            )
-        if any(other.place == number - 1 for other in found):
-            raise ValueError(f"{name[:MAX_NAME_SHOWN]}: position {number} is named twice; name it once")
-        found.append(Substitution(TOKENS.index(wild), number - 1, TOKENS.index(mutant)))
-    return Variant(name, tuple(found))
-
-
-def all_single_mutants(protein: Protein) -> list[Variant]:
-    """Each standard residue replaced by each of the 19 others."""
-    standard = [TOKENS.index(letter) for letter in STANDARD_RESIDUES]
-    return [
-        Variant(f"{TOKENS[wild]}{place + 1}{TOKENS[mutant]}", (Substitution(wild, place, mutant),))
-        for place, wild in enumerate(protein.tokens.tolist())
-        if wild in standard
-        for mutant in standard
-        if mutant != wild
-    ]
-
-
-def read_mutations(path: Path) -> Wanted:
-    """The rows of a CSV with the column ``mutation``, and ``id`` where there are several proteins.
-
-    Raises:
-        ValueError: if the file cannot be read as such a table.
-    """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream, strict=True)
-            columns = reader.fieldnames or []
-            if "mutation" not in columns:
-                listed = ", ".join(map(repr, columns)) or "nothing"
-                raise ValueError(
-                    f"{path} has no column 'mutation'; it has {listed}. Its first line names the columns: "
-                    "mutation, and id for more than one protein"
-                )
-            return Wanted(
-                Asked(
-                    f"{path}:{reader.line_num}",
-                    (row.get("id") or "").strip() or None,
-                    (row["mutation"] or "").strip(),
-                )
-                for row in reader
-            )
-    except OSError as error:
-        raise ValueError(f"inference.mutations: {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
-    except csv.Error as error:
-        raise ValueError(f"{path} is not CSV: {error}; correct its quotes") from None

@@ -1,6 +1,6 @@
 """Serve a model: ``python -m workloads.esm2.serving [--model FOLDER]``; in the image, the command ``serve``.
 
-Limits are environment variables (``settings.py``), since that is what endpoints and pods hand to a container.
+Limits are environment variables (``settings.py``), because endpoints and pods configure containers with them.
 """
 
 from __future__ import annotations
@@ -12,31 +12,42 @@ import socket
 import sys
 from pathlib import Path
 
+from workloads.run_kinds import short_training
 from workloads.training.command_line import USAGE_ERROR, one_line_errors
 
-from .settings import ServeSettings
+from .settings import ServeSettings, check_folder, settings_text
 
 MODEL_FOLDER = Path("/opt/ml/model")
-"""Where SageMaker puts the model's files."""
+"""Folder into which SageMaker puts the model."""
 PORT = 8080
 STOPPED = 143
 
 
 def main() -> None:
-    # Process 1 of a container has no default for it, and loading may take minutes.
+    # Process 1 of a container ignores SIGTERM by default, and loading may take minutes.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
-    parser = argparse.ArgumentParser(prog="serve", description="Answer /ping and /invocations with a model.")
-    parser.add_argument("--model", type=Path, default=MODEL_FOLDER, help="folder that transformers reads")
+    is_help = {"-h", "--help"} & {*sys.argv}
+    parser = argparse.ArgumentParser(
+        prog="serve",
+        description="Answer /ping and /invocations with a model.",
+        epilog=settings_text() if is_help else "",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    model_help = f"model folder of a run; default {MODEL_FOLDER}"
+    parser.add_argument("--model", type=Path, default=MODEL_FOLDER, help=model_help)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is all")
-    parser.add_argument("--port", type=int, default=PORT)
+    parser.add_argument("--port", type=int, default=PORT, help=f"port to listen on; default {PORT}")
     options = parser.parse_args()
     with one_line_errors():
-        # torch takes seconds to import. Wrong options and missing packages are reported before that.
+        # Wrong options and missing packages are reported before the import of torch, which takes seconds.
         from .app import Service
         from .server import Server
 
         _check_free(options.host, options.port)
         settings = ServeSettings.of(os.environ)
+        check_folder(options.model)
+        if warning := short_training(str(options.model)):
+            print(warning, file=sys.stderr)
         from .model import open_model
 
         model = open_model(options.model, settings)

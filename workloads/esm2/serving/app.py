@@ -1,4 +1,4 @@
-"""The two paths of SageMaker's contract (developer guide, "Custom Inference Code with Hosting Services")."""
+"""HTTP API with SageMaker's two paths (developer guide, "Custom Inference Code with Hosting Services")."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from .proteins import (
 from .settings import PREFIX, ServeSettings
 
 BODY_SECONDS = 30
-"""Between the head of a request and the end of its body."""
+"""Seconds allowed between the head of a request and the end of its body."""
 DESCRIPTION = Path(__file__).with_name("openapi.yaml")
 _QUALITY = re.compile(r"q=([01](\.\d*)?)")
 
 
 class Service:
-    """The model, its queue, and whether the server is about to end."""
+    """Model, its queue, and whether the server is about to stop."""
 
     def __init__(self, model: Model, settings: ServeSettings) -> None:
         self.settings = settings
         self._description = json.dumps(described(settings))
         self.is_draining = False
         self.on_failure: Callable[[BaseException], None] | None = None
-        """Called with the exception if the model cannot be warmed up, without which nothing is answered."""
+        """Called with the exception if the model cannot be warmed up, so that no request can be answered."""
         self.batcher = Batcher(
             model,
             tokens_per_pack=settings.tokens_per_pack or model.tokens_per_pack,
@@ -88,7 +88,7 @@ class Service:
             self.on_failure(error)
 
     async def _ping(self, request: Request) -> Response:
-        """200 while requests are welcome; nothing is computed, since health checks wait 2 s."""
+        """Answer 200 if requests are accepted; nothing is computed, because health checks wait only 2 s."""
         if self.is_draining:
             raise self._refusal("the server is about to end")
         self._check_ready()
@@ -110,7 +110,7 @@ class Service:
         return Response(self._description, media_type=JSON)
 
     async def _answers(self, request: Request, proteins: Sequence[Protein]) -> Sequence[Answer]:
-        """The model's; ``ClientDisconnect`` if the client does not wait for them."""
+        """Return the model's answers; raise ``ClientDisconnect`` if the client has left."""
         answering = asyncio.create_task(self.batcher.answer([protein.tokens for protein in proteins]))
         leaving = asyncio.create_task(_disconnected(request))
         try:
@@ -135,7 +135,7 @@ class Service:
         return Response(problem.body(), problem.status, headers, media_type=PROBLEM_TYPE)
 
     async def _plain_problem(self, request: Request, error: Exception) -> Response:
-        """What the router refuses: another path, another method."""
+        """Answer a request for another path or method, which the router refuses."""
         assert isinstance(error, HTTPException)
         got = f"{request.method} {request.url.path[:60]!a}"
         detail = f"got {got}; allowed are GET /openapi.json, GET /ping and POST /invocations"
@@ -143,17 +143,17 @@ class Service:
         return await self._problem(request, problem)
 
     async def _failure(self, request: Request, error: Exception) -> Response:
-        """What nobody has thought of; starlette hands it on, and uvicorn logs it."""
+        """Answer after an unexpected error, which starlette passes on and uvicorn logs."""
         detail = "the server failed on this request; its log says why"
         return await self._problem(request, Problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail))
 
     def _headers(self) -> dict[str, str]:
-        """Clients that keep connections open come back by a new one, and so to another server."""
+        """Close connections before the server stops, so that clients reconnect to another server."""
         return {"Connection": "close"} if self.is_draining else {}
 
 
 def described(settings: ServeSettings) -> dict[str, Any]:
-    """OpenAPI description of a server with these limits."""
+    """Return the OpenAPI description of a server with these limits."""
     found: dict[str, Any] = yaml.safe_load(DESCRIPTION.read_text())
     schemas = found["components"]["schemas"]
     schemas["Id"]["maxLength"] = MAX_ID
@@ -164,7 +164,7 @@ def described(settings: ServeSettings) -> dict[str, Any]:
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    """Nobody reads it."""
+    """Answer a client that has left."""
     return Response(status_code=HTTPStatus.BAD_REQUEST)
 
 
@@ -184,7 +184,7 @@ def _content_type(request: Request) -> str:
 
 
 def _accepted(request: Request, content_type: str) -> str:
-    """The type that Accept rates highest (RFC 9110, 12.5.1); of equals the first named, or the request's."""
+    """Return the type that Accept rates highest (RFC 9110, 12.5.1); of equals the first, or the request's."""
     given = ",".join(request.headers.getlist("accept")) or "*/*"
     rated = {name: (*_rating(given, name), name == content_type) for name in MEDIA_TYPES}
     best = max(MEDIA_TYPES, key=rated.__getitem__)
@@ -196,7 +196,7 @@ def _accepted(request: Request, content_type: str) -> str:
 
 
 def _rating(accept: str, media_type: str) -> tuple[float, int]:
-    """Quality that the most specific range in Accept gives a type, and minus the place of that range."""
+    """Return the quality from the most specific range in Accept, and minus the place of that range."""
     ranges = ("*/*", media_type.partition("/")[0] + "/*", media_type)
     found = (-1, 0.0, 0)
     for place, part in enumerate(accept.lower().split(",")):
@@ -208,7 +208,7 @@ def _rating(accept: str, media_type: str) -> tuple[float, int]:
 
 
 async def _body(request: Request, max_bytes: int) -> bytes:
-    """Read the body, and read on to twice the limit: who is still sending does not see the answer."""
+    """Read the body, up to twice the limit, because a client that is still sending reads no answer."""
     chunks, size = [], 0
     try:
         async with asyncio.timeout(BODY_SECONDS):

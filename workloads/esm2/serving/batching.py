@@ -1,8 +1,8 @@
-"""Proteins of all requests that wait, in packs for the model.
+"""Queue that combines the proteins of all waiting requests into packs for the model.
 
-Whenever the model is free it takes what waits, up to a pack, and never waits for more: alone, a request
-has no delay, and under load packs fill by themselves. Each request in turn gives one protein, so that a
-large one does not keep small ones waiting.
+Whenever the model is free, it takes the waiting proteins, up to a pack, and does not wait for more. A single
+request has no delay, and under load the packs fill. The requests give one protein each in turn, so that a
+large request does not delay small ones.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .proteins import Answer, Problem
 
 SPECIAL_TOKENS = 2
 RATE_WEIGHT = 0.2
-"""Of the newest pack in the running mean of the model's speed."""
+"""Weight of the newest pack in the running mean of the model's speed."""
 LONGEST_RETRY_SECONDS = 60
 RECHECK_SECONDS = 5.0
-"""Between trials of a model that failed: whoever routes by /ping sends nothing that could show it mended."""
+"""Seconds between trials of a failed model, which gets no requests from load balancers that use /ping."""
 
 Tokens = npt.NDArray[np.uint8]
 _TRIAL: Tokens = encode("ACDEFGHIKLMNPQRSTVWY")
@@ -38,17 +38,17 @@ log = logging.getLogger("uvicorn.error")
 
 
 class Model(Protocol):
-    """What the server needs of a model."""
+    """Interface of a model for the server."""
 
     tokens_per_pack: int
-    """What suits its device."""
+    """Default for the model's device."""
 
     def warm_up(self) -> None:
-        """Compute what makes later calls fast; called once, from the thread that calls ``run``."""
+        """Prepare for fast calls; called once, from the thread that calls ``run``."""
         ...
 
     def run(self, proteins: Sequence[Tokens]) -> Sequence[Answer]:
-        """Answers in the order of the proteins; called from one thread, which is not the server's."""
+        """Return answers in the order of the proteins; called from one thread, not the server's."""
         ...
 
 
@@ -61,7 +61,7 @@ class _Request:
 
 
 class Batcher:
-    """The queue before the model."""
+    """Queue of requests for the model."""
 
     def __init__(
         self, model: Model, *, tokens_per_pack: int, max_waiting_residues: int, timeout_seconds: float
@@ -72,22 +72,21 @@ class Batcher:
         self._timeout = timeout_seconds
         self._requests: deque[_Request] = deque()
         self._there_is_work = asyncio.Event()
-        # A thread of its own, always the same: the server goes on answering, and CUDA's state is a thread's.
+        # One thread, always the same: the server stays responsive, and CUDA's state belongs to a thread.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
         self._residues_per_second: float | None = None
         self.waiting_residues = 0
-        """Of proteins that have no answer yet, those in the model included."""
+        """Residues of proteins without an answer, including those in the model."""
         self.is_ready = False
-        """True once the model is warm."""
+        """True after the model is warmed up."""
         self.is_healthy = True
-        """False from a failure of the model until it succeeds again, on a request or on a trial."""
+        """False after a failure of the model, until a request or a trial succeeds."""
 
     async def answer(self, proteins: Sequence[Tokens]) -> list[Answer]:
-        """The answers, in the order of the proteins.
+        """Return the answers, in the order of the proteins.
 
         Raises:
-            Problem: 503 if too much waits already, or if the answer does not come in time; 500 if the model
-                fails.
+            Problem: 503 if the queue is full or the answer takes too long; 500 if the model fails.
         """
         residues = sum(map(len, proteins))
         self._check_room(residues)
@@ -109,13 +108,13 @@ class Batcher:
                 self._expected_seconds(self.waiting_residues),
             ) from None
         finally:
-            # Also when the client has gone: nobody reads what would be computed.
+            # Also after the client has left, because no one would read the answers.
             self.waiting_residues -= sum(len(tokens) for _, tokens in request.waiting)
             request.waiting.clear()
         return [answer for answer in request.answers if answer is not None]
 
     async def run(self) -> None:
-        """Warm the model up, then feed it for as long as the server is there."""
+        """Warm the model up, then feed it until the server stops."""
         loop = asyncio.get_running_loop()
         started = time.monotonic()
         await loop.run_in_executor(self._thread, self._model.warm_up)
@@ -132,10 +131,11 @@ class Batcher:
             try:
                 answers = await loop.run_in_executor(self._thread, self._model.run, tokens)
             except Exception:
-                # Whatever it is, these requests have their answer now, and /ping tells who can replace us.
+                # These requests are answered with the error, and /ping reports a failure to the load
+                # balancer.
                 log.exception("the model failed on a pack of %d proteins", len(tokens))
                 self._fail([request for request, _, _ in taken])
-                # A pack may be at fault, as one too large for the device's memory, or the device is.
+                # The cause may be this pack, for example too large for the memory, or the device.
                 await self._try_model()
             else:
                 self.is_healthy = True
@@ -166,7 +166,7 @@ class Batcher:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _next_pack(self) -> list[tuple[_Request, int, Tokens]]:
-        """Proteins up to a pack, at least one if any waits; the next in turn that does not fit ends it."""
+        """Return waiting proteins up to a pack, at least one; the first that does not fit ends the pack."""
         taken: list[tuple[_Request, int, Tokens]] = []
         room = self._tokens_per_pack
         while self._requests:
@@ -186,7 +186,7 @@ class Batcher:
     def _check_room(self, residues: int) -> None:
         expected = self._expected_seconds(self.waiting_residues + residues)
         too_many = self.waiting_residues + residues > self._max_waiting
-        # One that is too slow by itself is tried: the estimate is of other proteins.
+        # A request that seems too slow by itself is tried, because the estimate comes from other proteins.
         too_slow = self.waiting_residues > 0 and expected > self._timeout
         if too_many or too_slow:
             waiting = f"{self.waiting_residues} residues wait already"

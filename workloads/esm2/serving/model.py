@@ -1,8 +1,7 @@
-"""A model's folder, as what the server asks: answers for proteins."""
+"""Model that the server loads from a folder, and its answers for proteins."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from .settings import ServeSettings
 
 
 class ServedModel:
-    """A fine-tuned model's predictions, or mean embeddings of one without a task."""
+    """Model that answers with predictions, or with mean embeddings if it has no task."""
 
     def __init__(self, engine: Engine, head: Head | None) -> None:
         self._engine, self._head = engine, head
@@ -33,19 +32,19 @@ class ServedModel:
         self.answers = f"{head.kind.name} of {', '.join(head.names[:10])}" if head else "mean embeddings"
 
     def warm_up(self) -> None:
-        """Compute each shape that requests will have: on a GPU that compiles the layers, which takes minutes.
+        """Compute each shape of a pack once. On a GPU this compiles the layers, which takes minutes.
 
         Raises:
-            ValueError: if the answers are infinite or not numbers, as after a training that diverged.
+            ValueError: if an answer is infinite or not a number, as after a diverged training.
         """
         if not all(np.isfinite(numbers).all() for numbers in self._engine.warm_up(self._wanted)):
             raise ValueError("the model's answers are not finite; give another checkpoint of its training")
 
     def run(self, proteins: Sequence[Tokens]) -> list[Answer]:
-        """Answers in the order of the proteins.
+        """Return the answers in the order of the proteins.
 
         Raises:
-            FloatingPointError: if they are infinite or not numbers, as after a training that diverged.
+            FloatingPointError: if an answer is infinite or not a number, as after a diverged training.
         """
         found = self._engine.run(proteins, self._wanted)
         if not all(np.isfinite(numbers).all() for numbers in found):
@@ -73,9 +72,8 @@ def open_model(folder: Path, settings: ServeSettings) -> ServedModel:
     """Load the model of a folder onto the first GPU, or the CPU.
 
     Raises:
-        ValueError: saying what the folder lacks.
+        ValueError: if the model is damaged or not ESM-2.
     """
-    _check_files(folder)
     model = families.load_model(str(folder), "esm2")
     head = None if isinstance(model, PackedEsm) else Head.of(model, str(folder))
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
@@ -89,29 +87,3 @@ def open_model(folder: Path, settings: ServeSettings) -> ServedModel:
         compile_from=0 if compiles(train, device) else None,
     )
     return ServedModel(engine, head)
-
-
-def _check_files(folder: Path) -> None:
-    try:
-        names = sorted(os.listdir(folder))
-    except FileNotFoundError:
-        raise ValueError(
-            f"--model: there is no folder {folder} (looked in {Path.cwd()}); give the model folder of a run, "
-            "such as runs/<name>/model"
-        ) from None
-    except OSError as error:
-        raise ValueError(
-            f"--model: user {os.geteuid()} cannot list {folder}: {error.strerror}; give the model folder of "
-            "a run, readable for all (chmod a+rX)"
-        ) from None
-    if "config.json" not in names:
-        raise ValueError(
-            f"--model: {folder} holds no config.json, it has {', '.join(names[:10]) or 'nothing'}; give the "
-            "model folder of a run, or put its files, not the folder, into the archive"
-        )
-    unreadable = [name for name in names if not os.access(folder / name, os.R_OK)]
-    if unreadable:
-        raise ValueError(
-            f"--model: user {os.geteuid()} may not read {', '.join(unreadable)} in {folder}; pack the files "
-            "readable for all (chmod a+r)"
-        )

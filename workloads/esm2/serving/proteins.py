@@ -1,6 +1,6 @@
-"""Bodies of requests, JSON or CSV, as proteins, and answers as bodies of responses.
+"""Read proteins from requests in JSON or CSV, and write answers as responses.
 
-Everything wrong with a request is reported at once, as problem details of HTTP (RFC 9457).
+All mistakes in a request are reported at once, as problem details of HTTP (RFC 9457).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -19,26 +19,28 @@ import numpy as np
 import numpy.typing as npt
 
 from workloads.esm2.alphabet import encode
+from workloads.esm2.data.plausibility import NUCLEOTIDES, is_nucleotides
 
-from .settings import ServeSettings
+from .settings import PREFIX, ServeSettings
 
 JSON, CSV = "application/json", "text/csv"
 MEDIA_TYPES = (JSON, CSV)
 MAX_ID = 256
 PROBLEM_TYPE = "application/problem+json"
 MAX_TOLD = 20
-"""Faults that an answer lists; it says how many there are."""
+"""Largest number of faults that an answer lists; it also has their total number."""
 MAX_SHOWN = 60
-"""Characters of a client's text that an answer repeats."""
+"""Largest number of characters of a client's text that an answer repeats."""
 _NOT_A_LETTER = re.compile(r"[^A-Za-z]")
 _FORM = '{"proteins": ["MKT...", {"id": "P1", "sequence": "MKT..."}]}'
 Answer = Mapping[str, Any]
-"""Of one protein; all of a model have the same names, in one order. Values are numbers, texts, mappings of
-names to numbers, vectors (tuples of numbers, as many for every protein), or lists, as one entry a residue."""
+"""Answer for one protein. All answers of a model have the same names, in the same order. Values are numbers,
+texts, mappings of names to numbers, vectors (tuples of the same length for every protein), or lists, for
+example with one entry per residue."""
 
 
 class ResidueLabels(list[str]):
-    """Labels of residues, and what stands between them in a cell of CSV."""
+    """Labels of residues, with their separator in a cell of CSV."""
 
     separator = ""
 
@@ -46,14 +48,14 @@ class ResidueLabels(list[str]):
 @dataclass(frozen=True)
 class Fault:
     where: str
-    """Such as ``proteins[3].sequence``."""
+    """Place in the request, such as ``proteins[3].sequence``."""
     got: str
     allowed: str
 
 
 @dataclass(eq=False)
 class Problem(Exception):
-    """A request that is refused."""
+    """Reason for which a request is refused."""
 
     status: HTTPStatus
     detail: str
@@ -71,9 +73,9 @@ class Problem(Exception):
 @dataclass(frozen=True)
 class Protein:
     id: str
-    """The client's; its number in the request, from 0, where it gave none."""
+    """Id from the client, or the number of the protein in the request, from 0."""
     tokens: npt.NDArray[np.uint8]
-    """(L,) without CLS and EOS."""
+    """Token ids, (L,), without CLS and EOS."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,10 @@ class _Record:
 
 
 def read_proteins(body: bytes, media_type: str, settings: ServeSettings) -> list[Protein]:
-    """The proteins of a request.
+    """Return the proteins of a request.
 
     Raises:
-        Problem: 400 for what is no JSON or CSV of this form, 413 for too many, 422 for wrong proteins.
+        Problem: 400 if the body is not JSON or CSV of this form, 413 for too many, 422 for wrong proteins.
     """
     try:
         text = body.decode("utf-8-sig")
@@ -97,7 +99,7 @@ def read_proteins(body: bytes, media_type: str, settings: ServeSettings) -> list
     records = parse(text, settings.max_proteins)
     if not records:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "the request has no protein; give at least one")
-    faults = [fault for record in records for fault in _faults(record, settings.max_residues)]
+    faults = [fault for record in records for fault in _faults(record, settings)]
     if faults:
         raise Problem(
             HTTPStatus.UNPROCESSABLE_ENTITY, f"{len(faults)} of the request's values are not allowed", faults
@@ -116,7 +118,7 @@ def read_proteins(body: bytes, media_type: str, settings: ServeSettings) -> list
 
 
 def _check_number(found: Sequence[object], max_proteins: int) -> None:
-    """Before anything is made of them: a million empty ones would keep the server from answering /ping."""
+    """Refuse too many proteins before they are parsed: a million empty ones would delay answers to /ping."""
     if len(found) > max_proteins:
         raise Problem(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
@@ -128,7 +130,7 @@ def _from_json(text: str, max_proteins: int) -> list[_Record]:
     try:
         document = json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
-        # Of numbers with too many digits and of nesting Python says things that mean nothing to a client.
+        # Python's messages about very long numbers and deep nesting would not help a client.
         reason = str(error) if isinstance(error, json.JSONDecodeError) else "a number or nesting too large"
         raise _malformed(f"the body is not JSON: {reason}") from None
     if not isinstance(document, dict):
@@ -165,10 +167,10 @@ def _json_record(where: str, item: Any) -> _Record:
 
 
 def _from_csv(text: str, max_proteins: int) -> list[_Record]:
-    """With a header line that has ``sequence``, and ``id`` if wanted; or without, of one column or of two."""
+    """Read CSV with the header ``sequence``, and optionally ``id``; without a header, one or two columns."""
     try:
         filled = filter(None, csv.reader(io.StringIO(text, newline=""), strict=True))
-        # A header, and one more than is allowed: the rest need not be read.
+        # The header, and one row more than is allowed. The rest need not be read.
         rows = list(itertools.islice(filled, max_proteins + 2))
     except csv.Error as error:
         raise _malformed(f"the body is not CSV: {error}") from None
@@ -193,7 +195,7 @@ def _from_csv(text: str, max_proteins: int) -> list[_Record]:
     return records
 
 
-def _faults(record: _Record, max_residues: int) -> list[Fault]:
+def _faults(record: _Record, settings: ServeSettings) -> list[Fault]:
     found = []
     if record.id is not None:
         is_text = isinstance(record.id, str) and 0 < len(record.id) <= MAX_ID and record.id.isprintable()
@@ -203,12 +205,15 @@ def _faults(record: _Record, max_residues: int) -> list[Fault]:
     sequence, where = record.sequence, f"{record.where}.sequence"
     if not isinstance(sequence, str):
         return [*found, Fault(where, shown(sequence), "a text of residues, as MKT...")]
-    if not 0 < len(sequence) <= max_residues:
-        found.append(Fault(where, f"{len(sequence)} residues", f"1 to {max_residues} residues"))
+    if not 0 < len(sequence) <= settings.max_residues:
+        found.append(Fault(where, f"{len(sequence)} residues", f"1 to {settings.max_residues} residues"))
     bad = _NOT_A_LETTER.search(sequence)
     if bad:
         allowed = "the letters A-Z in either case, no gaps, blanks or stops"
         found.append(Fault(where, f"{shown(bad[0])} at position {bad.start() + 1}", allowed))
+    elif sequence and not settings.allow_nucleotides and is_nucleotides(encode(sequence)):
+        got = f"DNA or RNA (letters {NUCLEOTIDES} only)"
+        found.append(Fault(where, got, f"a protein, or any letters with {PREFIX}ALLOW_NUCLEOTIDES=1"))
     return found
 
 
@@ -217,21 +222,25 @@ def _malformed(detail: str) -> Problem:
 
 
 def write_answers(proteins: Sequence[Protein], answers: Sequence[Answer], media_type: str) -> bytes:
-    """In the order of the request."""
+    """Return the body of a response, with the answers in the order of the request."""
     pairs = list(zip(proteins, answers, strict=True))
     if media_type == JSON:
-        predictions = [{"id": protein.id, **answer} for protein, answer in pairs]
+        predictions = [{"id": one.id, "length": len(one.tokens), **answer} for one, answer in pairs]
         return json.dumps({"predictions": predictions}, allow_nan=False, separators=(",", ":")).encode()
     rows = [{"id": one.id, "length": len(one.tokens), **_columns(answer)} for one, answer in pairs]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(rows[0])
-    writer.writerows(row.values() for row in rows)
-    return text.getvalue().encode()
+    lines: list[Iterable[Any]] = [rows[0], *(row.values() for row in rows)]
+    return "".join(",".join(map(_cell, line)) + "\n" for line in lines).encode()
+
+
+def _cell(value: str | int | float) -> str:
+    """Write a cell as pyarrow does for ``make predict``: text quoted, numbers with the digits of fp32."""
+    if isinstance(value, str):
+        return '"' + value.replace('"', '""') + '"'
+    return str(value) if isinstance(value, int) else np.format_float_positional(np.float32(value), trim="-")
 
 
 def _columns(answer: Answer) -> dict[str, Any]:
-    """Columns as ``make predict`` has them; an embedding has one for each number."""
+    """Return the columns of ``make predict``; an embedding has one column per number."""
     columns: dict[str, Any] = {}
     for name, value in answer.items():
         if name == "values" and isinstance(value, Mapping):
@@ -250,7 +259,7 @@ def _columns(answer: Answer) -> dict[str, Any]:
 
 
 def shown(value: object) -> str:
-    """A client's value for a message: short, escaped, on one line."""
+    """Return a client's value for a message: short, escaped, on one line."""
     if isinstance(value, str):
         cut = value[:MAX_SHOWN]
         return ascii(cut) + ("..." if len(value) > MAX_SHOWN else "")

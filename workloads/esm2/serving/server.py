@@ -1,4 +1,4 @@
-"""The HTTP server, and its end: after SIGTERM it goes on answering for a while, then finishes what it has."""
+"""HTTP server. After SIGTERM it still answers for some seconds, and then completes its open requests."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from .app import Service
 
 KEEP_ALIVE_SECONDS = 75
-"""Longer than load balancers and SDKs keep idle connections (60 s): they close, not we, so that no request
-meets a connection that is being closed."""
+"""Seconds that idle connections stay open. Load balancers and SDKs close them after 60 s, so that no request
+meets a connection that the server is closing."""
 STALL_SECONDS = 30.0
-"""Between two looks at a connection; one that waits for its client at both is closed."""
+"""Seconds between two checks of a connection. If it waits for its client at both, it is closed."""
 log = logging.getLogger("uvicorn.error")
 
 
 class Connection(H11Protocol):
-    """uvicorn's HTTP/1.1 connection, with an end for clients that neither send a head nor read an answer."""
+    """uvicorn's HTTP/1.1 connection, closed if the client neither sends a head nor reads an answer."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -32,11 +32,11 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._next_look.cancel()
         super().connection_lost(exc)
-        # Of a connection that was reset uvicorn leaves the timer, which keeps request and answer for 75 s.
+        # After a reset, uvicorn leaves the timer, which keeps the request and the answer in memory for 75 s.
         self._unset_keepalive_if_required()
 
     def send_400_response(self, msg: str) -> None:
-        # A body that stops being HTTP ends its request, too: the application has nobody to answer any more.
+        # A malformed body also ends its request, because the application can no longer answer the client.
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -49,7 +49,7 @@ class Connection(H11Protocol):
         is_answering = self.cycle is not None and not self.cycle.response_complete
         is_kept_alive = self.timeout_keep_alive_task is not None
         unsent = self.transport.get_write_buffer_size()
-        # Another byte of a head changes none of these. A request does, and so does a client that reads.
+        # One more byte of a head changes none of these values. A request or a reading client does.
         seen = (self.cycle, is_answering, is_kept_alive, unsent)
         waits_for_client = bool(unsent) or not (is_answering or is_kept_alive)
         if waits_for_client and seen == self._seen:
@@ -59,7 +59,7 @@ class Connection(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server with an announced end."""
+    """uvicorn's server, which announces that it will stop."""
 
     def __init__(self, service: Service, *, host: str, port: int) -> None:
         super().__init__(
@@ -77,7 +77,7 @@ class Server(uvicorn.Server):
             )
         )
         self.failure: BaseException | None = None
-        """What ended the feeding of the model, and so the server; most likely its first computation."""
+        """Error that stopped the model and the server, most likely in the first computation."""
         self._service = service
         service.on_failure = self._fail
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -91,7 +91,7 @@ class Server(uvicorn.Server):
         self.failure, self.should_exit = error, True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGTERM begins the end; Ctrl-C, or a second signal, ends without waiting for new requests."""
+        """Start to stop on SIGTERM; stop without further requests on Ctrl-C or a second signal."""
         seconds = self._service.settings.drain_seconds
         if sig != signal.SIGTERM or self._service.is_draining or self._loop is None or not seconds:
             self._service.is_draining = True

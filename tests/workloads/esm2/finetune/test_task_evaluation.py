@@ -53,8 +53,8 @@ def test_model_and_checkpoint_score_as_at_the_end_of_the_run(
 def test_what_cannot_be_scored_is_refused(tiny_model: Path, tmp_path: Path) -> None:
     run_file = write_task_file(tmp_path, tiny_model, "binary")
     run_dir = tmp_path / "runs/run"
-    with pytest.raises(ValueError, match=r"runs/run/model does not exist: .*lora\.merge.* name one of"):
-        train_here(run_file, stage=evaluate)
+    with pytest.raises(ValueError, match=r"runs/run/model does not exist: .*lora\.merge.* name a model"):
+        train_here(run_file, LORA, stage=evaluate)
     train_here(run_file, LORA, "train.max_steps=3")
     with pytest.raises(ValueError, match="has not been fine-tuned for this task, whose outputs are membrane"):
         train_here(run_file, f"inference.model={tiny_model}", stage=evaluate)

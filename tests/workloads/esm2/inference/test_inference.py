@@ -22,12 +22,14 @@ from transformers import (
 
 from tests.workloads.esm2.inference.written import rows
 from tests.workloads.training.forked_processes import forked
+from workloads.esm2 import work_progress
 from workloads.esm2.alphabet import encode
 from workloads.esm2.inference import output, records
 from workloads.esm2.inference.embed import embed
 from workloads.esm2.inference.engine import EMBEDDING, RESIDUE_EMBEDDINGS, Engine, windows
 from workloads.esm2.inference.output import Output
 from workloads.esm2.inference.output_file import output_file
+from workloads.esm2.inference.variants import variants
 from workloads.esm2.pretrained import load_model
 from workloads.run_file import RunFile, load_config
 from workloads.training.data.transfer import BeingFetched, SourceKind
@@ -153,6 +155,61 @@ def test_bad_records_are_reported_and_the_rest_is_computed(
     fasta.write_text(f">good\n{sequences[7]}\n")
     embed(configured(input=[str(fasta)], output=str(out), overwrite=True), here)
     assert not (tmp_path / "out.rejects.csv").exists()
+
+
+DNA = "ATGGCTAAAGTTCTGATCGGTACC" * 3
+
+
+def test_nucleotides_among_proteins_are_rejected_with_a_warning(
+    configured: Callable[..., RunFile], here: Processes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fasta, out = tmp_path / "mixed.fasta", tmp_path / "out.parquet"
+    fasta.write_text(f">gene\n{DNA}\n>gene2\n{DNA}\n>protein\nMKTAYIAKQRQISFVKSHFSRQ\n")
+    embed(configured(input=[str(fasta)], output=str(out)), here)
+    assert [row["id"] for row in rows(out)] == ["protein"]
+    assert (
+        "warning: 2 records are rejected because they look like DNA or RNA, for example gene; allow them "
+        "with data.allow_nucleotides=true"
+    ) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f">gene\n{DNA}\n", "all 1 records look like DNA or RNA .* gene; .* data.allow_nucleotides=true"),
+        (">>mine\nMKTAYIAKQRQ\n", "no protein is left; 1 records are rejected, first .*:1: "),
+    ],
+)
+def test_an_input_without_proteins_is_an_error(
+    configured: Callable[..., RunFile], here: Processes, tmp_path: Path, text: str, reason: str
+) -> None:
+    fasta, out = tmp_path / "none.fasta", tmp_path / "out.parquet"
+    fasta.write_text(text)
+    with pytest.raises(ValueError, match=f"inference.input: {reason}"):
+        embed(configured(input=[str(fasta)], output=str(out)), here)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(("command", "total"), [(embed, 28), (variants, 22 * 22 + 6 * 6)])
+def test_progress_is_shown_within_a_part(
+    command: Callable[[RunFile, Processes], None],
+    total: int,
+    configured: Callable[..., RunFile],
+    here: Processes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fasta = tmp_path / "two.fasta"
+    fasta.write_text(">a\nMKTAYIAKQRQISFVKSHFSRQ\n>b\nMKTAYI\n")
+    monkeypatch.setattr(work_progress, "PROGRESS_SECONDS", 0)
+    output = str(tmp_path / f"out.{'parquet' if command is embed else 'csv'}")
+    command(configured(input=[str(fasta)], output=output, tokens_per_pack=20), here)
+    lines = [line for line in capsys.readouterr().err.splitlines() if " residues (" in line]
+    assert len(lines) > 1 and lines[-1].startswith(
+        f"{command.__name__}: {total:,} of {total:,} residues (100%), "
+    )
+    assert lines[-1].endswith("residues/s, ETA 0:00:00")
 
 
 def test_windows_cover_a_protein_once() -> None:

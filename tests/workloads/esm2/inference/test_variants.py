@@ -14,8 +14,9 @@ from transformers import AutoTokenizer, EsmForMaskedLM
 from tests.workloads.esm2.inference.written import rows
 from workloads.esm2.alphabet import STANDARD_RESIDUES, TOKENS, encode
 from workloads.esm2.inference import heat_map
+from workloads.esm2.inference.mutations import parse_variant
 from workloads.esm2.inference.records import Protein
-from workloads.esm2.inference.variants import parse_variant, variants
+from workloads.esm2.inference.variants import variants
 from workloads.run_file import RunFile
 from workloads.training.processes import Processes
 

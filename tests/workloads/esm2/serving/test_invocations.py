@@ -19,6 +19,7 @@ from workloads.esm2.serving.proteins import (
     PROBLEM_TYPE,
     Protein,
     ResidueLabels,
+    read_proteins,
     write_answers,
 )
 from workloads.esm2.serving.settings import ServeSettings
@@ -46,11 +47,27 @@ def test_json_in_json_out(served: Served) -> None:
     first, second = reply.json["predictions"]
     assert first == {
         "id": "0",
+        "length": 3,
         "label": "of 3",
         "probabilities": {"long": 0.003, "short": 0.997},
         "first": 20,
     }
     assert second["id"] == "P1" and second["label"] == "of 4" and second["first"] == 4
+
+
+def test_refuses_nucleotides_unless_a_setting_allows_them(served: Served) -> None:
+    sequence = "ATGGCTAAAGTTCTGATCGGTACC"
+    reply = served.invoke({"proteins": ["MKT", sequence]})
+    assert reply.status == 422
+    assert reply.json["faults"] == [
+        {
+            "where": "proteins[1].sequence",
+            "got": "DNA or RNA (letters ACGTUN only)",
+            "allowed": "a protein, or any letters with ESM2_SERVE_ALLOW_NUCLEOTIDES=1",
+        }
+    ]
+    settings = ServeSettings.of({"ESM2_SERVE_ALLOW_NUCLEOTIDES": "1"})
+    assert len(read_proteins(sequence.encode(), CSV, settings)) == 1
 
 
 @pytest.mark.parametrize(
@@ -216,22 +233,22 @@ def test_json_has_no_number_that_json_lacks() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_answers([MKT], [{"value": float("nan")}], JSON)
     assert json.loads(write_answers([MKT], [{"value": 1.5}], JSON)) == {
-        "predictions": [{"id": "a", "value": 1.5}]
+        "predictions": [{"id": "a", "length": 3, "value": 1.5}]
     }
 
 
 def test_columns_of_csv_are_those_of_make_predict() -> None:
     residues = ResidueLabels("HHC")
     for answer, expected in (
-        ({"embedding": (0.5, 1.0)}, "id,length,embedding_0,embedding_1\na,3,0.5,1.0\n"),
-        ({"values": {"heat": 2.5}}, "id,length,heat\na,3,2.5\n"),
+        ({"embedding": (0.5, 1.0)}, '"id","length","embedding_0","embedding_1"\n"a",3,0.5,1\n'),
+        ({"values": {'he"at': 0.30000001192092896}}, '"id","length","he""at"\n"a",3,0.3\n'),
         (
             {"labels": ["x", "y"], "probabilities": {"x": 0.75, "y": 0.5}},
-            "id,length,label,probability_x,probability_y\na,3,x;y,0.75,0.5\n",
+            '"id","length","label","probability_x","probability_y"\n"a",3,"x;y",0.75,0.5\n',
         ),
         (
             {"labels": residues, "probabilities": [0.5, 0.75, 1.0]},
-            "id,length,label,probability\na,3,HHC,0.5000 0.7500 1.0000\n",
+            '"id","length","label","probability"\n"a",3,"HHC","0.5000 0.7500 1.0000"\n',
         ),
     ):
         assert write_answers([MKT], [answer], CSV).decode() == expected

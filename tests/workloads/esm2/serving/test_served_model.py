@@ -22,7 +22,7 @@ from tests.workloads.esm2.serving.test_shutdown import PATIENCE, answering
 from workloads.esm2.alphabet import CLS, EOS, encode
 from workloads.esm2.serving.__main__ import STOPPED, main
 from workloads.esm2.serving.model import open_model
-from workloads.esm2.serving.settings import ServeSettings
+from workloads.esm2.serving.settings import ServeSettings, check_folder
 
 PROTEINS = ["MKTAYIAKQR", "LAGV", "M" * 80, "WYHC" * 9]
 SETTINGS = ServeSettings(max_residues=200)
@@ -121,10 +121,10 @@ def test_embeddings_and_residues_as_csv(folders: dict[str, Path]) -> None:
 
 def test_a_folder_that_is_no_model_is_told(tmp_path: Path, folders: dict[str, Path]) -> None:
     with pytest.raises(ValueError, match=r"there is no folder .*none"):
-        open_model(tmp_path / "none", SETTINGS)
+        check_folder(tmp_path / "none")
     (tmp_path / "model").mkdir()
     with pytest.raises(ValueError, match=r"it has model; .*put its files, not the folder, into the archive"):
-        open_model(tmp_path, SETTINGS)
+        check_folder(tmp_path)
     config = json.loads((folders["multiclass"] / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["EsmForProteinFolding"]}))
     with pytest.raises(ValueError, match="EsmForProteinFolding"):
@@ -138,7 +138,7 @@ def test_a_folder_of_somebody_else_is_told(tmp_path: Path) -> None:
     os.seteuid(10001)
     try:
         with pytest.raises(ValueError, match=r"user 10001 cannot list .*: Permission denied; .*chmod a\+rX"):
-            open_model(folder, SETTINGS)
+            check_folder(folder)
     finally:
         os.seteuid(0)
 
@@ -208,9 +208,8 @@ def test_the_container_s_command_serves_a_model_and_gets_signals(folders: dict[s
         )
         with urllib.request.urlopen(body, timeout=PATIENCE) as answer:
             header, row = answer.read().decode().splitlines()
-        assert header == "id,length,label,probability_a,probability_b,probability_c" and row.startswith(
-            "P1,3,"
-        )
+        names = ["id", "length", "label", "probability_a", "probability_b", "probability_c"]
+        assert header == ",".join(f'"{name}"' for name in names) and row.startswith('"P1",3,')
         process.send_signal(signal.SIGTERM)
         # The server's own status: no shell stands between it and who ends the container.
         assert process.wait(PATIENCE) == STOPPED

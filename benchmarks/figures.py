@@ -15,7 +15,7 @@ from workloads.run_file import ModelConfig
 from workloads.training.hardware import executed_flops, matmul_ceiling, num_flops, peak_flops
 from workloads.training.packing import SPECIAL_TOKENS
 from workloads.training.precision import has_bf16_instructions
-from workloads.training.progress import Progress
+from workloads.training.tracking.progress import Progress
 
 Precision = Literal["bf16", "fp32"]
 DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}

@@ -19,7 +19,7 @@ from tests.gpu.drawn import DrawnPretraining, Scale
 from workloads.training.checkpoint import Checkpointer
 from workloads.training.parallel import bare
 from workloads.training.processes import Processes, processes
-from workloads.training.progress import Progress
+from workloads.training.tracking.progress import Progress
 from workloads.training.trainer import NonFiniteLossError, Trainer
 
 SYNCS_PER_STEP = 1

@@ -17,7 +17,7 @@ from workloads.esm2.data.sources import PROTEINS
 from workloads.esm2.inference.output_file import output_file
 from workloads.launch.network.expectation import Expectation, Published
 from workloads.run_file import RunFile, xla_violations
-from workloads.run_kinds import paths_read
+from workloads.run_kinds import kind_of
 from workloads.stages import STAGES
 from workloads.training.data.manifest import MANIFEST_FILE
 from workloads.training.data.transfer import local_files
@@ -146,7 +146,7 @@ def _path_problems(config: RunFile, stage: str, folder: str, shared: SharedFiles
     if is_inference:
         name, read = "inference.input", local_files(config.inference.input, PROTEINS)
     else:
-        name, read = "data", paths_read(config)
+        name, read = "data", kind_of(config).paths_read(config)
     start = config.model.init_from or ""
     if PurePosixPath(start).is_absolute() and not shared.has(start):
         problems.append(f"model.init_from: {start} is on this machine; {who} read below {where}, and the hub")

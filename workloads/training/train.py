@@ -28,9 +28,9 @@ from .loader import ReadAhead, StepPacks
 from .objective import Evaluation, Objective, Place
 from .parallel import bare
 from .processes import Processes, exclusive, processes
-from .progress import Progress, Window
 from .records import ProteinSplit
 from .saved_model import full_weights
+from .tracking.progress import Progress, Window
 from .trainer import Trainer
 
 

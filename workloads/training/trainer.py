@@ -22,8 +22,8 @@ from .packing import Position
 from .parallel import accumulating, bare, clip_gradients, parallelize
 from .precision import select_precision
 from .processes import Processes
-from .progress import Progress
 from .records import ProteinSplit
+from .tracking.progress import Progress
 
 
 class NonFiniteLossError(RunError):

@@ -25,7 +25,7 @@ from workloads.training import hardware, progress, train
 from workloads.training.hardware import executed_flops, matmul_ceiling, num_flops
 from workloads.training.loader import StepPacks
 from workloads.training.packing import Position
-from workloads.training.progress import WARM_STEPS, Progress, Window
+from workloads.training.tracking.progress import WARM_STEPS, Progress, Window
 
 CPU = torch.device("cpu")
 LENGTHS = (32, 64, 96)

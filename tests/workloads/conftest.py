@@ -1,4 +1,4 @@
-"""A prepared data set, a tiny ESM-2 and a run of it."""
+"""Prepared data set, a tiny ESM-2 and a run file for it."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from workloads.training.tracking import mlflow_mirror
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
-    """As in the processes that torchrun starts; test processes with more of them get in each other's way."""
+    """Use one thread, as torchrun's processes do; test processes with more threads slow each other down."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
 def auto_is_fp32_on_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No measurement decides in which type a test computes; servers have no setting for it."""
+    """Make tests compute in the same type on every CPU; servers have no setting for it."""
     monkeypatch.setattr(precision, "has_bf16_instructions", lambda: False)
 
 
 @pytest.fixture(autouse=True)
 def mlflow_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its import takes longer than a run's end waits for it, on a busy machine."""
+    """Wait longer for mlflow, whose import may exceed the timeout on a busy machine."""
     monkeypatch.setattr(mlflow_mirror, "CLOSE_TIMEOUT_SECONDS", 60)
 
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """300 proteins of 5 to 400 residues; their skewed composition is what there is to learn."""
+    """300 proteins of 5 to 400 residues, whose skewed composition can be learned."""
     folder = tmp_path_factory.mktemp("prepared")
     rng = np.random.default_rng(0)
     composition = rng.dirichlet(np.full(len(STANDARD_RESIDUES), 0.5))
@@ -60,7 +60,7 @@ def tiny_config() -> EsmConfig:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that ``model.init_from`` reads: ESM-2's architecture, 2 layers of 32."""
+    """Model folder for ``model.init_from`` with ESM-2's architecture, 2 layers of 32."""
     return save_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
 
 

@@ -38,7 +38,7 @@ def test_data_path_follows_from_sources_and_settings() -> None:
     assert path("data.path=data/given", "data.seed=1") == "data/given"
 
 
-def test_tables_of_tasks_have_data_of_their_own() -> None:
+def test_tables_of_tasks_have_their_own_data() -> None:
     file = REPOSITORY / "workloads/esm2/configs/finetune/membrane_sample.yaml"
     plain = load_config(file).data.path
     assert load_config(file, ["task.class_weights=none", "lora=null"]).data.path == plain
@@ -76,7 +76,7 @@ def test_fields_of_a_stage_are_listed_with_defaults_and_meaning() -> None:
 
 @pytest.mark.parametrize("stage", ["train", "prepare", "evaluate", "embed", "predict", "variants"])
 def test_help_and_mistakes_need_no_heavy_package(stage: str, tmp_path: Path) -> None:
-    """A list of modules, not a time: machines differ."""
+    """The test checks imported modules, because times differ between machines."""
     program = (
         "import runpy, sys\n"
         f"sys.argv = ['{stage}', '--config', {str(SAMPLE)!r}, *{{arguments}}]\n"
@@ -120,7 +120,7 @@ for arguments in {commands}:
 
 
 def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
-    """All in one process, which must never have imported torch."""
+    """All commands run in one process, which must never import torch."""
 
     def folder(run: str, architecture: str) -> str:
         (tmp_path / run / "model").mkdir(parents=True)
@@ -183,7 +183,7 @@ def test_a_missing_model_is_refused_by_the_field_that_names_it(tmp_path: Path) -
         check_model(load_config(SAMPLE, [f"runs={tmp_path}"]))
 
 
-def test_a_model_of_few_steps_is_named_also_behind_another(tmp_path: Path) -> None:
+def test_warns_of_few_steps_also_in_the_base_of_a_base(tmp_path: Path) -> None:
     def run(name: str, steps: int, base: str | None) -> str:
         folder = tmp_path / name
         (folder / "model").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Configurations of the commands of inference, this process, which runs them, and proteins."""
+"""Configurations of the commands of inference, the process that runs them, and proteins."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def here() -> Iterator[Processes]:
 
 @pytest.fixture
 def configured(tmp_path: Path, tiny_model: Path) -> Callable[..., RunFile]:
-    """A run's configuration, ``run.yaml`` in the test's folder, with changes of its section ``inference``."""
+    """Return a function that writes ``run.yaml`` and loads it with changes to its section ``inference``."""
     path = tmp_path / "run.yaml"
 
     def configure(*, max_residues: int = 1022, **inference: Any) -> RunFile:
@@ -42,7 +42,7 @@ def configured(tmp_path: Path, tiny_model: Path) -> Callable[..., RunFile]:
 
 @pytest.fixture(scope="module")
 def sequences() -> list[str]:
-    """Of very different lengths; neighbours in a pack must not see each other."""
+    """Proteins of very different lengths, because neighbours in a pack must not see each other."""
     rng = np.random.default_rng(0)
     lengths = [1, 2, 15, 16, 17, 31, 33, 64, 90, 120, 7, 5, 126, 101]
     return ["".join(rng.choice(list("LAGVSERTIDPKQNFYMHWC"), size=length)) for length in lengths]

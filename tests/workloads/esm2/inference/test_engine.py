@@ -34,12 +34,12 @@ from workloads.training.packing import PackShape
 CPU = torch.device("cpu")
 Tokens = npt.NDArray[np.uint8]
 BF16_BOUND = 0.005
-"""As docs/inference.md states it: relative norm of the difference of one protein's two embeddings."""
+"""Limit in docs/inference.md for the relative norm of the difference of a protein's two embeddings."""
 
 
 @pytest.fixture(scope="module")
 def real_shape(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """8M as published, with random weights; queries and keys larger, so that attention is not uniform."""
+    """Published 8M shape with random weights; larger queries and keys make the attention uneven."""
     config = ModelConfig(size="8M")
     weights = starting_weights(config, 0)
     for name, tensor in weights.items():
@@ -57,7 +57,7 @@ def proteins(*lengths: int) -> list[Tokens]:
 
 @pytest.fixture
 def not_compiled(monkeypatch: pytest.MonkeyPatch) -> list[PackedEsmLayer]:
-    """Layers that would have been compiled."""
+    """List the layers that would be compiled."""
     layers: list[PackedEsmLayer] = []
     monkeypatch.setattr(PackedEsmLayer, "compile", lambda layer, **options: layers.append(layer))
     return layers
@@ -65,7 +65,7 @@ def not_compiled(monkeypatch: pytest.MonkeyPatch) -> list[PackedEsmLayer]:
 
 @pytest.fixture
 def starts(monkeypatch: pytest.MonkeyPatch) -> list[PackShape | None]:
-    """Shapes of the packs that were computed."""
+    """List the shapes of the computed packs."""
     found: list[PackShape | None] = []
     start = Engine._start
 
@@ -87,7 +87,7 @@ def test_embeddings_do_not_depend_on_the_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(engine_module, "SMALLEST_SHAPE", 64)
-    # The longest in windows; lengths on both sides of the rounded ones.
+    # The longest are read in windows. Lengths lie on both sides of the rounded ones.
     ours = proteins(1, 5, 31, 33, 90)
     engine = Engine(load_model(str(real_shape)), device=CPU, dtype=dtype, max_residues=60)
     alone = [engine.run([protein], EMBEDDING)[0] for protein in ours]
@@ -133,7 +133,7 @@ def test_nothing_compiles_after_the_warm_up(
     batches = [proteins(9), proteins(*[30] * 20), proteins(*range(1, 90)), proteins(1022, 300)]
     for batch in batches:
         for protein in batch:
-            protein[0] = 32  # <mask>, which masked logits need one of
+            protein[0] = 32  # <mask>, which masked logits require
         engine.run(batch, answer)
     assert len(graphs) == compiled
     torch._dynamo.reset()
@@ -147,7 +147,7 @@ def test_short_proteins_get_a_small_shape(
     )
     for batch, expected in [
         (proteins(30, 40, 50), [1024]),
-        (proteins(*[4] * 20), [4096]),  # more proteins than the smallest shape has segments for
+        (proteins(*[4] * 20), [4096]),  # more proteins than the smallest shape has segments
         (proteins(*[500] * 40), [16_384, 4096]),
     ]:
         starts.clear()
@@ -187,7 +187,7 @@ def test_padding_is_spread_over_the_spare_segments(
     assert len(set(shapes)) > 2
 
 
-def test_layers_compile_when_it_has_come_to_pay(
+def test_layers_compile_after_enough_residues(
     tiny_model: Path, not_compiled: list[PackedEsmLayer], starts: list[PackShape | None]
 ) -> None:
     engine = Engine(load_model(str(tiny_model)), device=CPU, dtype=torch.float32, compile_from=100)
@@ -207,7 +207,7 @@ def test_cuda_compiles_from_a_number_of_residues(monkeypatch: pytest.MonkeyPatch
     assert compile_from(TrainConfig(), torch.device("cuda")) == COMPILE_FROM_RESIDUES
 
 
-def test_a_pack_is_handed_over_before_the_one_before_is_read(
+def test_a_pack_is_started_before_the_previous_one_is_read(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
@@ -230,7 +230,7 @@ def test_a_pack_is_handed_over_before_the_one_before_is_read(
 
 @pytest.mark.parametrize("answered", [None, np.array([[1, 3], [3, 4]])])
 def test_answers_wait_for_the_device_and_are_copies(answered: npt.NDArray[np.int64] | None) -> None:
-    rows = torch.zeros(5, 2)  # pinned memory, which the device fills at some time
+    rows = torch.zeros(5, 2)  # pinned memory, which the device fills later
 
     class Event:
         def synchronize(self) -> None:
@@ -238,7 +238,7 @@ def test_answers_wait_for_the_device_and_are_copies(answered: npt.NDArray[np.int
 
     running: Any = _Running([None, None], answered, rows, Event())  # type: ignore[list-item,arg-type]
     found = running.answers()
-    rows.zero_()  # given out again
+    rows.zero_()  # the memory is reused
     expected = [[[2, 3], [4, 5]], [[6, 7]]] if answered is not None else [[0, 1], [2, 3]]
     assert [one.tolist() for one in found] == expected
 

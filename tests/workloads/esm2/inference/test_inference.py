@@ -1,4 +1,4 @@
-"""Embeddings equal transformers' own, and survive bad records, long proteins and kills."""
+"""Embeddings equal those of transformers, also after bad records, long proteins and kills."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def hidden(tiny_model: Path, sequences: list[str]) -> list[np.ndarray]:
-    """transformers' last hidden states of the residues, one protein at a time, by its own tokenizer."""
+    """Last hidden states of transformers for the residues, one protein at a time, with its own tokenizer."""
     model = EsmModel.from_pretrained(tiny_model, add_pooling_layer=False).eval()
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     with torch.no_grad():
@@ -151,7 +151,7 @@ def test_bad_records_are_reported_and_the_rest_is_computed(
     assert "'-' in record a is not a residue" in rejects[0][1]
     assert "has no sequence" in rejects[1][1] and "header without an id" in rejects[2][1]
     assert "no id" in rejects[4][1] and "3 fields, the header has 2" in rejects[6][1]
-    # What is right the next time leaves no old list behind.
+    # A run without rejects deletes the old list.
     fasta.write_text(f">good\n{sequences[7]}\n")
     embed(configured(input=[str(fasta)], output=str(out), overwrite=True), here)
     assert not (tmp_path / "out.rejects.csv").exists()
@@ -220,7 +220,7 @@ def test_windows_cover_a_protein_once() -> None:
         for window in found:
             assert 0 <= window.start <= window.first < window.last <= window.stop <= length
             assert window.stop - window.start == min(10, length)
-            # About a quarter of a window lies between a residue and an end that the protein goes on behind.
+            # A residue is about a quarter of a window away from an end, unless the protein ends there.
             assert window.start == 0 or window.first - window.start >= 2
             assert window.stop == length or window.stop - window.last >= 2
 
@@ -254,7 +254,7 @@ def test_long_proteins_by_each_policy(
             np.testing.assert_allclose(found["P9"]["embedding"], expected[policy], atol=1e-5)
 
 
-def test_killed_command_goes_on_with_what_is_missing(
+def test_a_killed_command_continues_with_the_missing_parts(
     configured: Callable[..., RunFile],
     here: Processes,
     fasta: Path,
@@ -285,14 +285,14 @@ def test_killed_command_goes_on_with_what_is_missing(
     assert pq.read_table(out).equals(pq.read_table(whole))
     embed(configured(**settings, output=str(out)), here)
     assert calls == 6 and "is there already" in capsys.readouterr().out
-    # Another protein in the input: only what it changes is another result.
+    # With another protein in the input, only the changed part is computed again.
     fasta.write_text(fasta.read_text() + ">new\nMKTAYIAK\n")
     embed(configured(**settings, output=str(out), overwrite=True), here)
     assert [row["id"] for row in rows(out)][-1] == "new"
 
 
 def killed_while_joining(monkeypatch: pytest.MonkeyPatch, after: str) -> None:
-    """End the next command as soon as the file with this name, or this end of it, is about to be written."""
+    """Kill the next command just before it writes the file with this name or ending."""
     whole, replace = output.write_whole, Path.replace
 
     def write(path: Path, text: str) -> None:
@@ -335,7 +335,7 @@ def test_a_command_killed_while_it_joins_is_finished_by_the_next_one(
 
 
 @pytest.mark.parametrize("name", ["out.parquet", "out.parquet.json", "out.rejects.csv"])
-def test_what_is_there_is_replaced_only_if_that_is_asked_for(
+def test_existing_files_are_replaced_only_with_the_option(
     configured: Callable[..., RunFile], here: Processes, fasta: Path, tmp_path: Path, name: str
 ) -> None:
     out = tmp_path / "out.parquet"
@@ -347,14 +347,14 @@ def test_what_is_there_is_replaced_only_if_that_is_asked_for(
     assert "\n" not in str(told.value) and (tmp_path / name).read_text() == "kept"
     embed(configured(input=[str(fasta)], output=str(out), overwrite=True), here)
     assert len(rows(out)) == 14 and not (tmp_path / "out.rejects.csv").exists()
-    # Another result of our own is not replaced either.
+    # Our own result of other proteins is not replaced either.
     fasta.write_text(fasta.read_text() + ">new\nMKTAYIAK\n")
     with pytest.raises(ValueError, match=r"out.parquet exists and is not from the same proteins"):
         embed(configured(input=[str(fasta)], output=str(out)), here)
     assert len(rows(out)) == 14
 
 
-def test_the_table_goes_where_the_model_is(
+def test_the_table_lies_beside_the_model(
     configured: Callable[..., RunFile], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir, mine = tmp_path / "runs" / "run", tmp_path / "runs" / "mine"
@@ -374,7 +374,7 @@ def test_the_table_goes_where_the_model_is(
 def test_two_commands_do_not_write_one_output(
     configured: Callable[..., RunFile], here: Processes, fasta: Path, tmp_path: Path
 ) -> None:
-    """The first one to be done would take the other's parts away."""
+    """The first one to finish would delete the other's parts."""
     config = configured(input=[str(fasta)], output=str(tmp_path / "out.parquet"))
     held = try_lock(Output(config, "embed").path)
     assert held is not None
@@ -410,7 +410,7 @@ def test_one_process_downloads_and_the_others_wait(
 def test_two_processes_make_what_one_makes(
     configured: Callable[..., RunFile], here: Processes, fasta: Path, tmp_path: Path
 ) -> None:
-    """As ``make embed`` starts them on a machine of two cores."""
+    """``make embed`` starts two processes on a machine with two cores."""
     config = configured(input=[str(fasta)], part_residues=100, output=str(tmp_path / "one.parquet"))
     embed(config, here)
     fields = config.to_dict()["inference"] | {"output": str(tmp_path / "two.parquet")}

@@ -1,4 +1,4 @@
-"""Predictions equal transformers' own; what cannot be used is refused."""
+"""Predictions equal those of transformers, and unusable models are refused."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def _logits(kind: Any, folder: Path, sequences: list[str]) -> list[np.ndarray]:
         return [model(**tokenizer(text, return_tensors="pt")).logits.numpy() for text in sequences]
 
 
-def test_heads_compute_in_fp32_behind_layers_in_bf16(
+def test_heads_compute_in_fp32_after_layers_in_bf16(
     tiny_config: EsmConfig, tiny_model: Path, sequences: list[str], tmp_path: Path
 ) -> None:
-    """In bf16 answers have three digits: proteins tie, and small changes of a variant's score vanish."""
+    """Answers in bf16 have three digits: proteins would tie, and small differences of variants vanish."""
     names = {0: "a", 1: "b"}
     masked = [np.concatenate([[np.uint8(MASK)], encode(text)]) for text in sequences]
     answers = {
@@ -124,7 +124,7 @@ def test_residue_labels_are_those_of_transformers(
         np.testing.assert_allclose(found, inner.softmax(-1).amax(-1).tolist(), atol=1e-4)
 
 
-def test_what_cannot_be_used_is_refused(
+def test_unusable_models_are_refused(
     configured: Callable[..., RunFile],
     here: Processes,
     tiny_config: EsmConfig,

@@ -1,4 +1,4 @@
-"""Masked marginals equal those computed one mask at a time by transformers."""
+"""Masked marginals equal those that transformers computes one mask at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONG = "GAVLIMPFWYSTCNQDEHKR" * 5
 
 
 def reference(model: EsmForMaskedLM, tokenizer: AutoTokenizer, protein: str, place: int) -> torch.Tensor:
-    """log p of the residues at a masked place, by transformers alone."""
+    """Return log p of the residues at a masked place, computed with transformers."""
     ids = tokenizer(protein, return_tensors="pt").input_ids  # type: ignore[operator]
     ids[0, place + 1] = tokenizer.mask_token_id  # type: ignore[attr-defined]
     with torch.no_grad():
@@ -60,13 +60,13 @@ def test_scores_are_masked_marginals(
         ("w", "A4G"): score(WILD, 3, "G"),
         ("w", "A4G:K8R:Q22W"): multiple,
         ("w", "m1v"): score(WILD, 0, "V"),
-        # Of a long protein: the 40 residues around the place.
+        # The window of a long protein has the 40 residues around the place.
         ("long", "G1A"): score(LONG[:40], 0, "A"),
         ("long", "I45W"): score(LONG[24:64], 20, "W"),
         ("long", "R100K"): score(LONG[60:], 39, "K"),
     }
     assert found == pytest.approx(expected, abs=1e-5)
-    # What says how it was made does not hold the table once more.
+    # The summary does not repeat the table.
     about = json.loads((tmp_path / "out.csv.json").read_text())
     assert len(about["mutations_fingerprint"]) == 32 and "A4G" not in json.dumps(about)
     reasons = [row["reason"] for row in rows(tmp_path / "out.rejects.csv")]
@@ -94,7 +94,7 @@ def test_every_single_mutant_and_its_picture(
     fasta.write_text(f">sp|P1|w\n{WILD[:9]}XU\n>0012\nMKT\n>0012\nMK\n>none\nXXU\n")
     variants(configured(input=[str(fasta)], output=str(tmp_path / "out.csv")), here)
     found = rows(tmp_path / "out.csv")
-    # Nothing is scored where the wild type has no standard residue.
+    # Positions without a standard residue are not scored.
     assert [row["mutation"] for row in found if row["id"] == "sp|P1|w"] == [
         f"{WILD[place]}{place + 1}{mutant}"
         for place in range(9)
@@ -124,7 +124,7 @@ def test_bands_of_a_heat_map_have_equal_widths_and_a_legend(length: int, widths:
     assert [len(band.lines[0].get_xdata()) for band in bands] == widths
 
 
-def test_pictures_are_replaced_only_if_that_is_asked_for(
+def test_pictures_are_replaced_only_with_the_option(
     configured: Callable[..., RunFile], here: Processes, tmp_path: Path
 ) -> None:
     fasta, out = tmp_path / "wild.fasta", str(tmp_path / "out.csv")
@@ -136,12 +136,12 @@ def test_pictures_are_replaced_only_if_that_is_asked_for(
     assert picture.read_text() == "mine"
     variants(configured(input=[str(fasta)], output=out, overwrite=True), here)
     assert picture.read_bytes().startswith(b"\x89PNG")
-    # One that is missing is drawn again by the same command, and nothing else is touched.
+    # The same command draws a missing picture again and changes nothing else.
     picture.unlink()
     table = (tmp_path / "out.csv").stat()
     variants(configured(input=[str(fasta)], output=out), here)
     assert picture.exists() and (tmp_path / "out.csv").stat() == table
-    # Those of a result that is replaced go with it.
+    # Pictures of a replaced result are deleted with it.
     fasta.write_text(">v\nMKT\n")
     variants(configured(input=[str(fasta)], output=out, overwrite=True), here)
     assert other.exists() and not picture.exists()
@@ -158,7 +158,7 @@ def test_nothing_to_score_has_no_picture(
     assert out.exists() and not list(tmp_path.glob("*.png"))
 
 
-def test_a_table_for_no_protein_in_particular(
+def test_a_table_without_ids_is_for_the_only_protein(
     configured: Callable[..., RunFile], here: Processes, tmp_path: Path
 ) -> None:
     fasta, table = tmp_path / "wild.fasta", tmp_path / "mutations.csv"

@@ -1,4 +1,4 @@
-"""What the commands of inference have written, as rows."""
+"""Read the tables that the commands of inference write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    """Of Parquet, or of CSV with texts for numbers."""
+    """Return the rows of Parquet, or of CSV with numbers as text."""
     if path.suffix == ".parquet":
         found: list[dict[str, Any]] = pq.read_table(path).to_pylist()
         return found

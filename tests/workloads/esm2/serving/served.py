@@ -1,4 +1,4 @@
-"""A server of the real code, in a thread of the test's process, and a model whose pace a test decides."""
+"""Server in a thread of the test's process, and a model whose speed the test controls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JSON, CSV = "application/json", "text/csv"
 
 
 class CountingModel:
-    """Answers with the length and the first token; takes a pack only while its gate is open."""
+    """Model that answers with the length and the first token; it computes only while its gate is open."""
 
     tokens_per_pack = 16_384
 
@@ -34,7 +34,7 @@ class CountingModel:
         self.entered = threading.Semaphore(0)
         self.fails = False
         self.fails_from = 10**9
-        """Residues of a protein that is too long for it."""
+        """Length of a protein at which the model fails."""
         self.warm = threading.Event()
         self.warm.set()
         self.is_broken = False
@@ -100,7 +100,7 @@ def free_port() -> int:
 
 @contextmanager
 def serving(model: Model, settings: ServeSettings, *, is_ready: bool = True) -> Iterator[Served]:
-    """A server that listens and, unless ``is_ready`` is False, has warmed its model up."""
+    """Run a server that listens and, unless ``is_ready`` is False, has warmed up its model."""
     service = Service(model, settings)
     server = Server(service, host="127.0.0.1", port=free_port())
     thread = threading.Thread(target=server.run)

@@ -1,4 +1,4 @@
-"""A server in a process of its own, for signals: ``slow_server.py PORT SECONDS``, those of a pack."""
+"""Server in its own process, for signals: ``slow_server.py PORT SECONDS``, with the seconds per pack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packs of many requests' proteins, and what happens when there are too many, or the model fails."""
+"""Packs combine proteins of many requests; full queues and failures of the model get an answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def eventually(holds: Callable[[], bool]) -> None:
 
 
 def held(model: CountingModel, served: Served, pool: ThreadPoolExecutor) -> Future[Reply]:
-    """A request that is in the model, which does not go on."""
+    """Request in the model, which is held."""
     model.gate.clear()
     first = pool.submit(served.invoke, {"proteins": ["M"]})
     assert model.entered.acquire(timeout=PATIENCE)
@@ -44,12 +44,12 @@ def test_waiting_requests_share_packs_in_turn() -> None:
     assert [reply.status for reply in replies] == [200] * 4
     assert [len(reply.json["predictions"]) for reply in replies] == [1, 10, 1, 1]
     assert replies[2].json["predictions"][0]["label"] == "of 11"
-    # With CLS and EOS: 12 + 13 + 14 + 12 + 12 tokens, and the next would be too many.
+    # With CLS and EOS these are 12 + 13 + 14 + 12 + 12 tokens. The next protein would be too many.
     assert sorted(model.packs[1]) == [10, 10, 10, 11, 12] and sum(map(len, model.packs)) == 13
     assert served.service.batcher.waiting_residues == 0
 
 
-def test_a_protein_longer_than_a_pack_goes_alone() -> None:
+def test_a_protein_longer_than_a_pack_is_computed_alone() -> None:
     model = CountingModel()
     with serving(model, ServeSettings(tokens_per_pack=64)) as served:
         reply = served.invoke({"proteins": ["M" * 5, "M" * 200, "M" * 6]})
@@ -57,7 +57,7 @@ def test_a_protein_longer_than_a_pack_goes_alone() -> None:
     assert model.packs == [[5], [200], [6]]
 
 
-def test_a_full_queue_is_told_with_when_to_come_back() -> None:
+def test_a_full_queue_answers_with_a_time_to_retry() -> None:
     model = CountingModel()
     settings = ServeSettings(max_waiting_residues=100, max_residues=100)
     with serving(model, settings) as served, ThreadPoolExecutor(8) as pool:
@@ -73,7 +73,7 @@ def test_a_full_queue_is_told_with_when_to_come_back() -> None:
         assert served.invoke({"proteins": ["M" * 100]}).status == 200
 
 
-def test_an_answer_that_takes_too_long_is_503_and_is_forgotten() -> None:
+def test_an_answer_that_takes_too_long_is_503_and_is_dropped() -> None:
     model = CountingModel()
     with serving(model, ServeSettings(timeout_seconds=1)) as served, ThreadPoolExecutor(8) as pool:
         first = held(model, served, pool)
@@ -85,7 +85,7 @@ def test_an_answer_that_takes_too_long_is_503_and_is_forgotten() -> None:
     assert model.packs == [[1]], "nobody waits for the second"
 
 
-def test_who_leaves_is_not_computed_for() -> None:
+def test_requests_of_clients_that_left_are_not_computed() -> None:
     model = CountingModel()
     with serving(model, ServeSettings()) as served, ThreadPoolExecutor(8) as pool:
         first = held(model, served, pool)
@@ -111,12 +111,12 @@ def test_a_model_that_fails_is_unhealthy_until_it_works_again_by_itself(
         assert reply.status == 500 and "this device" not in reply.body.decode(), "details are for the log"
         eventually(lambda: served.send("GET", "/ping").status == 503)
         model.fails = False
-        # Nobody sends requests to a server that is not healthy.
+        # An unhealthy server gets no requests.
         eventually(lambda: served.send("GET", "/ping").status == 200)
         assert served.invoke({"proteins": ["M"]}).status == 200
 
 
-def test_a_pack_that_the_model_cannot_do_makes_nobody_go_away() -> None:
+def test_a_failing_pack_does_not_make_the_server_unhealthy() -> None:
     model = CountingModel()
     model.fails_from = 100
     with serving(model, ServeSettings()) as served:
@@ -126,7 +126,7 @@ def test_a_pack_that_the_model_cannot_do_makes_nobody_go_away() -> None:
     assert model.packs == [[100], [20], [99]]
 
 
-def test_a_server_is_not_there_for_requests_until_its_model_is_warm() -> None:
+def test_requests_are_refused_until_the_model_is_warm() -> None:
     model = CountingModel()
     model.warm.clear()
     with serving(model, ServeSettings(), is_ready=False) as served:
@@ -139,7 +139,7 @@ def test_a_server_is_not_there_for_requests_until_its_model_is_warm() -> None:
     assert model.packs == [[3]], "what came too early was refused, not kept"
 
 
-def test_a_model_that_cannot_warm_up_ends_the_server() -> None:
+def test_a_model_that_cannot_warm_up_stops_the_server() -> None:
     model = CountingModel()
     model.warm.clear()
     model.is_broken = True

@@ -1,4 +1,4 @@
-"""Connections that wait for their client are closed; those that wait for the model, or are slow, are not."""
+"""Connections that wait for their client are closed, unless they are slow or wait for the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE = 30.0
 PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
 INVOKE = b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Type: text/csv\r\nContent-Length: 3\r\n\r\n"
 LARGE = 30_000_000
-"""Bytes of an answer; more than the kernel keeps of a connection whose client does not read."""
+"""Size of an answer in bytes, above the kernel's buffer for a client that does not read."""
 
 
 class Talkative(CountingModel):
@@ -52,7 +52,7 @@ def client(served: Served) -> Iterator[socket.socket]:
 
 
 def until_closed(connected: socket.socket, drip: bytes) -> bytes:
-    """What arrives until the server closes the connection, while the client sends a little every moment."""
+    """Return the received bytes until the server closes the connection; the client sends slowly meanwhile."""
     connected.settimeout(0.05)
     received, deadline = b"", time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
@@ -71,13 +71,13 @@ def until_closed(connected: socket.socket, drip: bytes) -> bytes:
 
 @pytest.mark.parametrize("start", [b"", PING[:5], PING[:-2] + b"X-Slow: "])
 @pytest.mark.parametrize("drip", [b"", b"a"])
-def test_a_head_that_does_not_arrive_ends_the_connection(served: Served, start: bytes, drip: bytes) -> None:
+def test_an_incomplete_head_closes_the_connection(served: Served, start: bytes, drip: bytes) -> None:
     with client(served) as connected:
         connected.sendall(start)
         assert until_closed(connected, drip) == b""
 
 
-def test_the_second_head_has_a_limit_too(served: Served) -> None:
+def test_the_second_head_also_has_a_time_limit(served: Served) -> None:
     with client(served) as connected:
         connected.sendall(PING)
         assert connected.recv(1000).startswith(b"HTTP/1.1 200")
@@ -91,13 +91,13 @@ def test_a_connection_without_a_further_request_is_closed(served: Served) -> Non
         assert until_closed(connected, b"").startswith(b"HTTP/1.1 200")
 
 
-def test_a_body_that_nothing_reads_ends_the_connection(served: Served) -> None:
+def test_a_body_that_is_not_read_closes_the_connection(served: Served) -> None:
     with client(served) as connected:
         connected.sendall(b"POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
         assert until_closed(connected, b"a").startswith(b"HTTP/1.1 404")
 
 
-def test_a_client_that_does_not_read_its_answer_is_left(served: Served) -> None:
+def test_a_client_that_does_not_read_its_answer_is_disconnected(served: Served) -> None:
     with client(served) as connected:
         connected.sendall(INVOKE + b"MKT")
         assert connected.recv(10, socket.MSG_PEEK) == b"HTTP/1.1 2"
@@ -107,10 +107,8 @@ def test_a_client_that_does_not_read_its_answer_is_left(served: Served) -> None:
             time.sleep(0.05)
 
 
-def test_a_body_that_stops_being_http_gets_one_answer(
-    served: Served, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Also one that the application refuses without reading its body."""
+def test_a_malformed_body_gets_one_answer(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """This includes a request that the application refuses without reading its body."""
     chunked = INVOKE.replace(b"Content-Length: 3", b"Transfer-Encoding: chunked")
     chunked = chunked.replace(b"/invocations", b"/nowhere")
     with client(served) as connected:
@@ -121,8 +119,8 @@ def test_a_body_that_stops_being_http_gets_one_answer(
     assert not [record for record in caplog.records if record.exc_info]
 
 
-def test_a_connection_that_is_reset_is_forgotten(served: Served) -> None:
-    """A timer that outlives it would keep its request and its answer."""
+def test_a_reset_connection_is_released(served: Served) -> None:
+    """A remaining timer would keep its request and its answer in memory."""
     with client(served) as connected:
         connected.sendall(PING)
         assert connected.recv(1000).startswith(b"HTTP/1.1 200")
@@ -145,10 +143,10 @@ def test_a_slow_reader_gets_the_whole_answer(served: Served) -> None:
             time.sleep(len(part) / LARGE * 6 * STALL_SECONDS)
 
 
-def test_what_the_model_computes_slowly_is_waited_for(served: Served, model: Talkative) -> None:
+def test_slow_computations_do_not_close_the_connection(served: Served, model: Talkative) -> None:
     model.gate.clear()
     with client(served) as connected:
-        # A body that comes in pieces, too.
+        # The body also arrives in pieces.
         connected.sendall(INVOKE + b"M")
         time.sleep(3 * STALL_SECONDS)
         connected.sendall(b"KT")

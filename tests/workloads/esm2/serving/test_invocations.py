@@ -1,4 +1,4 @@
-"""SageMaker's contract as clients meet it: answers, and refusals that say what is wrong."""
+"""SageMaker's contract for clients: answers, and refusals that explain the mistake."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ REFUSED: list[tuple[Any, str, int, str]] = [
     ({"proteins": [{"seq": "MKT"}]}, JSON, 400, "the key 'seq'"),
     ({"proteins": []}, JSON, 422, "no protein"),
     ({"proteins": ["M"] * 9}, JSON, 413, "more than 8 proteins"),
-    # Of what is too much nothing is looked at: a body has room for a million mistakes.
+    # Nothing is checked in a body that is too large, which may contain a million mistakes.
     ({"proteins": [7] * 9}, JSON, 413, "more than 8 proteins"),
     (b"M\n" * 10 + b'"', CSV, 413, "more than 8 proteins"),
     (b"sequence\n" + b"M\n" * 9, CSV, 413, "more than 8 proteins"),
@@ -173,7 +173,7 @@ def test_a_bad_protein_is_named(served: Served, protein: object, where: str, got
     assert allowed in fault["allowed"]
 
 
-def test_all_faults_are_told_up_to_a_number(served: Served) -> None:
+def test_faults_are_listed_up_to_a_limit(served: Served) -> None:
     reply = served.invoke({"proteins": [{"id": "\n", "sequence": "1" * 101}] * 8})
     assert reply.json["num_faults"] == 24 and len(reply.json["faults"]) == 20
 
@@ -211,13 +211,13 @@ def test_the_description_has_the_limits_and_types_of_the_server(served: Served) 
     assert all(set(answer["content"]) == {PROBLEM_TYPE} for answer in refused)
 
 
-def test_a_large_body_is_refused_before_it_is_all_there(served: Served) -> None:
+def test_a_large_body_is_refused_before_it_is_complete(served: Served) -> None:
     reply = served.invoke(b" " * 15_000)
     assert reply.status == 413 and reply.headers["connection"] == "close"
     assert served.send("GET", "/ping").status == 200
 
 
-def test_what_nobody_thought_of_is_a_problem_too() -> None:
+def test_unexpected_errors_are_problem_details() -> None:
     class NoNumber(CountingModel):
         def run(self, proteins: Sequence[Tokens]) -> list[dict[str, Any]]:
             return [{"value": float("nan")} for _ in proteins]
@@ -229,7 +229,7 @@ def test_what_nobody_thought_of_is_a_problem_too() -> None:
         assert served.send("GET", "/ping").status == 200
 
 
-def test_json_has_no_number_that_json_lacks() -> None:
+def test_json_has_no_infinite_numbers() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_answers([MKT], [{"value": float("nan")}], JSON)
     assert json.loads(write_answers([MKT], [{"value": 1.5}], JSON)) == {
@@ -263,7 +263,7 @@ def test_columns_of_csv_are_those_of_make_predict() -> None:
         ("MAX_WAITING_RESIDUES", "5", "may have 1022"),
     ],
 )
-def test_wrong_settings_are_told(name: str, value: str, said: str) -> None:
+def test_wrong_settings_are_reported(name: str, value: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         ServeSettings.of({f"ESM2_SERVE_{name}": value, "PATH": "/bin"})
     assert ServeSettings.of({"ESM2_SERVE_MAX_RESIDUES": "50"}).max_residues == 50

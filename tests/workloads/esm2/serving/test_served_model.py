@@ -1,4 +1,4 @@
-"""Models of every kind of task, served from their folders: the answers are transformers' own."""
+"""Models of every kind of task give the same answers as transformers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TASKS: dict[str, tuple[Any, str | None, list[str]]] = {
 
 @pytest.fixture(scope="module")
 def folders(tiny_config: EsmConfig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """By task; with large weights in the heads, so that labels differ."""
+    """Model folders by task; large weights in the heads make the labels differ."""
     made = {}
     for task, (kind, problem_type, names) in TASKS.items():
         torch.manual_seed(3)
@@ -60,7 +60,7 @@ def folders(tiny_config: EsmConfig, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def theirs(folder: Path, task: str, protein: str) -> np.ndarray:
-    """transformers' logits, or its last hidden states, of one protein (with CLS and EOS)."""
+    """Return logits, or last hidden states, of transformers for one protein, with CLS and EOS."""
     model = TASKS[task][0].from_pretrained(folder, dtype=torch.float32).eval()
     tokens = torch.tensor([[CLS, *encode(protein).tolist(), EOS]])
     with torch.no_grad():
@@ -82,7 +82,7 @@ def _invoked(served: Served) -> list[dict[str, Any]]:
 
 
 def close(found: Any, expected: np.ndarray) -> None:
-    """In bf16 where the CPU multiplies it: two digits."""
+    """Compare two digits, because CPUs with bf16 instructions compute in bf16."""
     np.testing.assert_allclose(np.array(found), expected, atol=0.08)
 
 
@@ -119,7 +119,7 @@ def test_embeddings_and_residues_as_csv(folders: dict[str, Path]) -> None:
         assert {len(line.split(",")) for line in lines} == {columns}
 
 
-def test_a_folder_that_is_no_model_is_told(tmp_path: Path, folders: dict[str, Path]) -> None:
+def test_a_folder_without_a_model_is_refused(tmp_path: Path, folders: dict[str, Path]) -> None:
     with pytest.raises(ValueError, match=r"there is no folder .*none"):
         check_folder(tmp_path / "none")
     (tmp_path / "model").mkdir()
@@ -132,7 +132,7 @@ def test_a_folder_that_is_no_model_is_told(tmp_path: Path, folders: dict[str, Pa
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become somebody else for a moment")
-def test_a_folder_of_somebody_else_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_folder_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir(mode=0o700)
     os.seteuid(10001)
@@ -155,7 +155,7 @@ def test_a_model_that_diverged_is_not_served(
     model.save_pretrained(tmp_path)
     monkeypatch.setattr(sys, "argv", ["serve", "--model", str(tmp_path), "--port", str(free_port())])
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    # uvicorn closes all handlers of logging; absl's would close the standard error of pytest.
+    # uvicorn closes all logging handlers. That of absl would close the standard error of pytest.
     monkeypatch.setattr(logging, "shutdown", lambda *_: None)
     with pytest.raises(SystemExit, match="2"):
         main()
@@ -163,12 +163,12 @@ def test_a_model_that_diverged_is_not_served(
     assert f"{tmp_path}: the model's answers are not finite; give another checkpoint" in told
 
 
-def test_what_training_saves_is_readable_for_the_server_s_user(tiny_model: Path) -> None:
+def test_saved_models_are_readable_for_the_server_s_user(tiny_model: Path) -> None:
     assert {path.name for path in tiny_model.iterdir()} >= {"config.json", "model.safetensors"}
     assert all(path.stat().st_mode & 0o444 == 0o444 for path in tiny_model.iterdir())
 
 
-def test_the_command_says_all_that_is_wrong_with_its_settings(
+def test_the_command_lists_all_mistakes_in_its_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["serve", "--model", str(tmp_path)])
@@ -211,5 +211,5 @@ def test_the_container_s_command_serves_a_model_and_gets_signals(folders: dict[s
         names = ["id", "length", "label", "probability_a", "probability_b", "probability_c"]
         assert header == ",".join(f'"{name}"' for name in names) and row.startswith('"P1",3,')
         process.send_signal(signal.SIGTERM)
-        # The server's own status: no shell stands between it and who ends the container.
+        # This is the server's own status, because no shell runs between it and the container runtime.
         assert process.wait(PATIENCE) == STOPPED

@@ -1,4 +1,4 @@
-"""SIGTERM under load: every request that was sent is answered, and then the process ends."""
+"""After SIGTERM under load, every sent request is answered, and then the process ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def server(seconds: float, **settings: int) -> Iterator[tuple[int, subprocess.Po
 def answering(
     command: list[str], port: int, environment: dict[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has answered /ping."""
+    """Start a server process and wait until it answers /ping."""
     process = subprocess.Popen(command, cwd=REPOSITORY, env={**os.environ, **environment})
     try:
         deadline = time.monotonic() + PATIENCE
@@ -62,14 +62,14 @@ def ping(port: int) -> int:
 
 @dataclass
 class Clients:
-    """Each on a connection that it keeps, until an answer says that the server closes it."""
+    """Clients, each on one connection until an answer announces that the server closes it."""
 
     port: int
     answered: list[int] = field(default_factory=list)
-    """Statuses."""
+    """Status codes of the answers."""
     lost: list[str] = field(default_factory=list)
     told: int = 0
-    """Clients whose last answer said so."""
+    """Clients whose last answer announced that."""
 
     def run(self) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
@@ -101,7 +101,7 @@ def test_sigterm_under_load_loses_no_request() -> None:
         process.send_signal(signal.SIGTERM)
         while (status := ping(port)) != 503:
             assert status == 200 and time.monotonic() < deadline
-        # Whoever has not heard of it yet is served as before.
+        # Clients that have not noticed yet are served as before.
         late = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         late.request("POST", "/invocations", BODY, {"Content-Type": "application/json"})
         answer = late.getresponse()
@@ -113,11 +113,11 @@ def test_sigterm_under_load_loses_no_request() -> None:
     assert clients.told == NUM_CLIENTS
 
 
-def test_what_is_in_the_model_is_finished_without_a_drain() -> None:
+def test_running_requests_are_completed_without_a_drain() -> None:
     with server(3.0, drain_seconds=0) as (port, process):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         connection.request("POST", "/invocations", BODY, {"Content-Type": "application/json"})
-        time.sleep(1)  # until it is in the model, where it stays for three
+        time.sleep(1)  # until the request is in the model, which takes three seconds
         process.send_signal(signal.SIGTERM)
         answer = connection.getresponse()
         assert answer.status == 200 and b'"length":7' in answer.read()

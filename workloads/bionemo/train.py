@@ -22,6 +22,7 @@ from workloads.training.tracking.run_log import (
     METRICS_FILE,
     REPORT_FILE,
     RESULTS_FILE,
+    files_line,
     read_metrics,
     write_results,
 )
@@ -153,7 +154,7 @@ def _finish(config: RunFile, steps: int, devices: Devices, facts: Facts, seconds
     from workloads.report import report
 
     report(run_dir)
-    print(f"{config.name}: {steps} steps by BioNeMo\nreport  {run_dir / REPORT_FILE}")
+    print(f"{config.name}: {steps} steps by BioNeMo\nreport  {run_dir / REPORT_FILE}\n{files_line(run_dir)}")
 
 
 if __name__ == "__main__":

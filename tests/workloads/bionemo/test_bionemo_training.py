@@ -86,6 +86,9 @@ def test_a_run_goes_on_where_it_was_stopped(
     assert results["train_samples"] == 30 * 8 and results["newest_checkpoint_step"] == 30
     assert results["train_loss"] == trained[-1]["loss"] and results["eval_loss"] == 2.9
     assert "<svg" in (config.run_dir / "report.html").read_text()
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(f"files   {config.run_dir}: ")
+    assert last.endswith("config.yaml, metrics.jsonl, all_results.json, report.html")
     capsys.readouterr()
     train.main(config)
     assert "has come to step 30 already" in capsys.readouterr().out

@@ -27,6 +27,10 @@ METRICS_FILE = "metrics.jsonl"
 RESULTS_FILE = "all_results.json"
 CONFIG_FILE = "config.yaml"
 REPORT_FILE = "report.html"
+_WRITTEN = (
+    *("model", "adapter", "checkpoints", CONFIG_FILE, METRICS_FILE, RESULTS_FILE, REPORT_FILE),
+    *("precision.json", "predictions-*.csv", "predictions-*.npz", "answers.json"),
+)
 PLAIN_LINE_EVERY_SECONDS = 30.0
 """Where stderr is a file; a terminal gets a bar."""
 
@@ -156,6 +160,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def write_results(run_dir: Path, results: Mapping[str, Any], file: str = RESULTS_FILE) -> None:
     """Write a JSON file, whole or not at all. Numbers that are not finite become null."""
     write_whole(run_dir / file, json.dumps(_finite(results), indent=2, allow_nan=False) + "\n")
+
+
+def files_line(run_dir: Path) -> str:
+    """Return the line of a finished training that names the files and folders of the run."""
+    found = [path for pattern in _WRITTEN for path in sorted(run_dir.glob(pattern))]
+    return f"files   {run_dir}: {', '.join(path.name + '/' * path.is_dir() for path in found)}"
 
 
 class _Progress:

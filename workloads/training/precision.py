@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from workloads.training.data.locks import cache_folder
+
 from .config import TrainConfig
 from .device_runtime import runtime_of
 from .hardware import cpu_name
-from .locks import cache_folder
 from .processes import Processes
 from .whole_file import write_whole
 

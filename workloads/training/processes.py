@@ -14,9 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from workloads.training.data.locks import lock_when_free
+
 from .command_line import Stopped, StopSignal
 from .device_runtime import DeviceRuntime, requested_runtime, runtime_of
-from .locks import lock_when_free
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from workloads.bionemo.installed import main as check_installed
 from workloads.run_file import RunFile, load_config
 from workloads.training.checksums import DamagedError, write_sums
 from workloads.training.command_line import RunError
+from workloads.training.data.locks import try_lock
 from workloads.training.heartbeat import BEATS_FOLDER
-from workloads.training.locks import try_lock
 from workloads.training.tracking.run_log import read_metrics
 
 CHANGES = {

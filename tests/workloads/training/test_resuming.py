@@ -15,7 +15,7 @@ from tests.workloads.training.training_runs import events, lines, losses, train_
 from workloads.esm2 import evaluation
 from workloads.esm2.masking import mask_pack
 from workloads.training import checkpoint
-from workloads.training.locks import PATIENCE, try_lock
+from workloads.training.data.locks import PATIENCE, try_lock
 from workloads.training.trainer import NonFiniteLossError
 
 

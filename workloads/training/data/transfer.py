@@ -27,9 +27,9 @@ from tqdm import tqdm
 from workloads.training.checksums import digest_of
 from workloads.training.command_line import escaped
 from workloads.training.heartbeat import beat
-from workloads.training.locks import try_lock
 from workloads.training.whole_file import write_whole
 
+from .locks import try_lock
 from .remotes import ChangedError, FetchError, HttpRemote, RemoteState, S3Remote, TransientError, s3_remotes
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from workloads.training.locks import try_lock
-
+from .locks import try_lock
 from .manifest import MANIFEST_FILE, Manifest, Settings, SourceFile
 from .source_file import reading
 

@@ -18,8 +18,8 @@ from tests.workloads.training.data.faulty_site import Site, etag, serve
 from workloads.esm2.data import sources
 from workloads.training.checksums import digest_of
 from workloads.training.data import remotes, transfer
+from workloads.training.data.locks import try_lock
 from workloads.training.data.transfer import FetchError, fetch
-from workloads.training.locks import try_lock
 
 PROTEINS = b">a\nMKV\n" * 60_000
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.workloads.training.forked_processes import forked
 from workloads import prepare_in_pod
-from workloads.training import locks
+from workloads.training.data import locks
 from workloads.training.data.workspace import BeingPrepared, workspace
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there: written in the background, checksummed, renamed into place.
+"""Checkpoints, written in the background with checksums, and renamed into place when complete.
 
 ``<run>/checkpoints/step-00000500/`` holds torch.distributed.checkpoint's files and ``checkpoint.json``:
 progress, the resolved configuration and a CRC-32 of every file. It is written as ``step-00000500.partial``

@@ -1,4 +1,4 @@
-"""Reading of checkpoint folders without running anything that is in them.
+"""Reader of checkpoint folders that runs no code from them.
 
 torch unpickles ``.metadata`` and the entries that are not tensors, and so runs what they name. Here the
 metadata is read by an unpickler that finds the names of ``ALLOWED`` alone, each as a plain record. Entries

@@ -28,7 +28,7 @@ from .layered_model import LayeredModel
 from .peak_rates import PEAK_BF16_FLOPS
 
 TIMEOUT_SECONDS = 10
-"""For a command that tells a version."""
+"""Timeout of a command that prints a version."""
 
 
 def compiles(train: TrainConfig, device: torch.device) -> bool:

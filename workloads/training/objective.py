@@ -1,4 +1,4 @@
-"""What a run trains for: the one place where pre-training and fine-tuning differ."""
+"""Interface for the differences between pre-training and fine-tuning."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:  # which brings matplotlib
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Of a model on a split."""
+    """Scores of a model on a split."""
 
     values: dict[str, float]
-    """What the run's log gets."""
+    """Scores for the run's log, by name."""
     num_proteins: int
     seconds: float
 
@@ -44,13 +44,13 @@ def held_out_scores(test: Evaluation | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where and how a model is evaluated."""
+    """Processes, pack shape and precision of an evaluation."""
 
     here: Processes
     shape: PackShape
-    """Of the training's packs: layers compiled for it serve here too."""
+    """Shape of the training's packs, for which the layers are compiled already."""
     dtype: torch.dtype
-    """Of matrix products."""
+    """Type of matrix products."""
 
 
 class Objective(ABC):

@@ -1,6 +1,6 @@
-"""What a run writes about itself: ``metrics.jsonl``, ``all_results.json``, a progress bar, MLflow.
+"""Records of a run: ``metrics.jsonl``, ``all_results.json``, a progress bar, MLflow.
 
-``metrics.jsonl`` is the record; everything else can be made from it again. One JSON object a line,
+``metrics.jsonl`` is the record, from which all the others can be derived. It has one JSON object per line,
 ``kind`` is ``train``, ``eval`` or ``event``, and ``step`` counts optimizer steps from 1.
 """
 
@@ -32,7 +32,7 @@ _WRITTEN = (
     *("precision.json", "predictions-*.csv", "predictions-*.npz", "answers.json"),
 )
 PLAIN_LINE_EVERY_SECONDS = 30.0
-"""Where stderr is a file; a terminal gets a bar."""
+"""Interval of progress lines if stderr is a file. A terminal gets a bar."""
 
 
 class RunLog:
@@ -132,7 +132,7 @@ class RunLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Every whole line of ``metrics.jsonl``; a last line cut short by a kill is left out.
+    """Return every complete line of ``metrics.jsonl``, without a last line that a kill cut short.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -169,7 +169,7 @@ def files_line(run_dir: Path) -> str:
 
 
 class _Progress:
-    """A bar on a terminal, else a line now and then."""
+    """Progress bar on a terminal, else a line every half minute."""
 
     def __init__(self, max_steps: int, tokens: str) -> None:
         self._max_steps, self._tokens = max_steps, tokens

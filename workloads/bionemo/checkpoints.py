@@ -41,7 +41,7 @@ def checkpoint_step(run_dir: Path) -> int:
 def make_resumable(run_dir: Path, base_model: str | None) -> None:
     """Repair what would stop NeMo's AutoResume. No other process may write checkpoints meanwhile.
 
-    It refuses to start if a run has an unfinished checkpoint to go on from and no whole one, as after a kill
+    It refuses to start if a run has only an unfinished checkpoint to resume from, as after a kill
     during the first save. And it looks for the frozen weights where the adapters' file says, which says
     "None", for BioNeMo reads them from ``base_model`` by itself.
     """

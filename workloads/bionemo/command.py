@@ -200,7 +200,7 @@ def _pretraining(config: RunFile, files: ExportFiles) -> dict[str, Any]:
         "train-database-path": files.proteins("train"),
         "valid-cluster-path": files.clusters("validation"),
         "valid-database-path": files.proteins("validation"),
-        # Without it rows are padded to the same length, and Megatron is told that lengths vary.
+        # Without it rows are padded to the same length, and Megatron expects varying lengths.
         "min-seq-length": row_tokens(config),
         "warmup-steps": config.optim.warmup_steps,
         "random-mask-strategy": "amino_acids_only",

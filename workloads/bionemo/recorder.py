@@ -76,7 +76,7 @@ class Recorder:
 
     def _end_step(self, trainer: Any) -> None:
         if self.step == int(trainer.global_step):
-            return  # told of before
+            return  # reported before
         self.step = int(trainer.global_step)
         if self._log is None or (self.step % self._config.train.log_every_steps and self.step != 1):
             return
@@ -105,7 +105,7 @@ class Recorder:
 
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: Any) -> None:
         beat("saving", slow=True)
-        # At SIGTERM NeMo saves, and exits, before we are told of the step's end.
+        # At SIGTERM NeMo saves, and exits, before it reports the step's end.
         self._end_step(trainer)
         # For the last one and for the best one, which are two to Lightning.
         if self._log is not None and self._saved != self.step:

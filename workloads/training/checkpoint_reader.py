@@ -150,7 +150,7 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def saved_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """What a complete checkpoint holds of the model, by parameter name, read in one process."""
+    """Return the model weights in a complete checkpoint, by parameter name, read in one process."""
     reader = Reader(folder)
     state = {
         name.removeprefix("model."): torch.empty(item.size, dtype=item.properties.dtype)

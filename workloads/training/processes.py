@@ -52,7 +52,7 @@ class Processes:
         """Check for a stop during long work between two steps. Every process calls this equally often.
 
         Raises:
-            Stopped: on every process, if one of them was asked to stop.
+            Stopped: on every process, if one of them got a signal to stop.
         """
         if self.sum_on_host(self.stop.received)[0]:
             raise Stopped

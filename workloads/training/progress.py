@@ -45,7 +45,7 @@ class Progress:
         self.slots += step.num_tokens
 
     def length_weighted_mean(self, special_tokens: int) -> float:
-        """Return the mean length weighted by the length L of each protein: sum of L**2 over sum of L."""
+        """Return the mean length in residues, weighted by the length L: sum of L**2 over sum of L."""
         # The attended pairs are the sum of (L + special_tokens)**2.
         others = 2 * special_tokens * self.residues + special_tokens**2 * self.proteins
         return (self.attended_pairs - others) / max(1, self.residues)

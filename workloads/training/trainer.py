@@ -184,7 +184,7 @@ class Trainer:
             torch.cuda.empty_cache()
 
     def beat(self) -> None:
-        """Report a sign of life. The first step of this process is slow, because it compiles and connects."""
+        """Write a heartbeat. The first step of this process is slow, because it compiles and connects."""
         beat("training", slow=not self.has_stepped)
 
     def num_flops(self, residues: int, attended_pairs: int) -> float:

@@ -58,7 +58,7 @@ def config(prepared: Path, tiny_model: Path, tmp_path: Path) -> RunFile:
 
 
 @pytest.mark.usefixtures("bionemo")
-def test_a_run_goes_on_where_it_was_stopped(
+def test_a_stopped_run_resumes(
     config: RunFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data.export_run(config)
@@ -263,7 +263,7 @@ def test_a_conversion_reads_verified_files_and_writes_checksums(
 
 
 @pytest.mark.usefixtures("bionemo")
-def test_signs_of_life_come_with_each_step(
+def test_each_step_writes_a_heartbeat(
     config: RunFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, bool]] = []

@@ -220,6 +220,8 @@ def test_train_fine_tune_embed_and_serve(tmp_path: Path) -> None:
     told = done("train-ddp", f"ARGS={tiny} {short} {small}")
     run_dir = tmp_path / "runs" / "esm2_8m_sample"
     assert str(run_dir / "report.html") in told
+    files = next(line for line in told.splitlines() if line.startswith(f"files   {run_dir}: ")).split(": ")[1]
+    assert files.startswith("model/, checkpoints/, config.yaml, metrics.jsonl, all_results.json, report.html")
     results = json.loads((run_dir / "all_results.json").read_text())
     # 33 tokens are equally likely in the beginning. So short a run learns the composition of proteins.
     assert results["perplexity"] < 1.1 * results["unigram_perplexity"] < 22

@@ -1,4 +1,4 @@
-"""What BioNeMo leaves of a run, in ``<run>/bionemo/checkpoints``. Standard library alone."""
+"""Checkpoints that BioNeMo writes to ``<run>/bionemo/checkpoints``. Standard library alone."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ EXPERIMENT = "bionemo"
 CONTEXT, WEIGHTS = "context", "weights"
 """Folders in every checkpoint of NeMo 2."""
 ADAPTER_FILE, BASE_MODEL = "adapter_metadata.json", "model_ckpt_path"
-"""Beside adapters' weights: which checkpoint they are beside (NeMo's ``WrappedAdapterIO``)."""
+"""File that names the base checkpoint of adapter weights (NeMo's ``WrappedAdapterIO``)."""
 _UNFINISHED = "-unfinished"
 """Suffix of the file that NeMo keeps beside a checkpoint until it is whole (NeMo's ModelCheckpoint)."""
 _LAST = "-last"
-"""Suffix of those that NeMo's AutoResume goes on from; others are the best by their loss."""
+"""Suffix of checkpoints from which NeMo's AutoResume continues. Others are the best by their loss."""
 _STEP = re.compile(r"\bstep=(\d+)")
 
 
@@ -28,20 +28,20 @@ def checkpoints_folder(run_dir: Path) -> Path:
 
 
 def newest_checkpoint(run_dir: Path) -> Path | None:
-    """The whole checkpoint of the last step; None if there is none."""
+    """Return the complete checkpoint of the last step, or None if there is none."""
     return max(_checkpoints(run_dir), key=lambda path: (_steps(path), path.name), default=None)
 
 
 def checkpoint_step(run_dir: Path) -> int:
-    """Optimizer steps that the newest whole checkpoint has had; 0 without."""
+    """Return the optimizer steps of the newest complete checkpoint, or 0 if there is none."""
     newest = newest_checkpoint(run_dir)
     return _steps(newest) if newest else 0
 
 
 def make_resumable(run_dir: Path, base_model: str | None) -> None:
-    """Mend what NeMo's AutoResume would stop at. Nobody else may write checkpoints meanwhile.
+    """Repair what would stop NeMo's AutoResume. No other process may write checkpoints meanwhile.
 
-    It refuses to start if a run has an unfinished checkpoint to go on from and no whole one, as after a kill
+    It refuses to start if a run has only an unfinished checkpoint to resume from, as after a kill
     during the first save. And it looks for the frozen weights where the adapters' file says, which says
     "None", for BioNeMo reads them from ``base_model`` by itself.
     """
@@ -60,7 +60,7 @@ def make_resumable(run_dir: Path, base_model: str | None) -> None:
 
 
 def _checkpoints(run_dir: Path) -> Iterator[Path]:
-    """The whole ones."""
+    """Return the complete checkpoints."""
     for path in checkpoints_folder(run_dir).glob("*"):
         if _STEP.search(path.name) and path.is_dir() and not _mark(path).exists():
             yield path

@@ -1,4 +1,4 @@
-"""A run file as a command line of BioNeMo's entry points.
+"""Command lines of BioNeMo's entry points, built from a run file.
 
 What of a run BioNeMo does another way, and gives no option for, is refused: the same file must not mean two
 things. Its fixed values are those of ``train_esm2.py`` and ``finetune_esm2.py`` (of which version, says
@@ -22,7 +22,7 @@ from .export_files import ExportFiles
 EntryPointName = Literal["train_esm2", "finetune_esm2", "convert"]
 LORA_TARGETS = ("query", "key", "value", "attention_output", "intermediate", "output")
 SPECIAL_TOKENS = 2
-"""CLS and EOS, which BioNeMo's sequence lengths count."""
+"""CLS and EOS, which BioNeMo counts in sequence lengths."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Devices:
 
 @dataclass(frozen=True)
 class Data:
-    """What an export holds, as far as a command line says so."""
+    """Properties of an export that a command line contains."""
 
     files: ExportFiles
     num_validation: int
@@ -128,13 +128,13 @@ def batch_problems(config: RunFile, world_size: int) -> list[str]:
 
 
 def micro_batch_size(config: RunFile) -> int:
-    """Proteins that a device reads at once."""
+    """Return the number of proteins that a device reads at once."""
     given = settings(config).micro_batch_size
     return given if given is not None else config.train.tokens_per_pack // row_tokens(config)
 
 
 def step_proteins(config: RunFile) -> int:
-    """Of an optimizer step, on all devices together."""
+    """Return the proteins of an optimizer step on all devices together."""
     return config.train.tokens_per_step // row_tokens(config)
 
 
@@ -200,7 +200,7 @@ def _pretraining(config: RunFile, files: ExportFiles) -> dict[str, Any]:
         "train-database-path": files.proteins("train"),
         "valid-cluster-path": files.clusters("validation"),
         "valid-database-path": files.proteins("validation"),
-        # Without it rows are padded to the same length, and Megatron is told that lengths vary.
+        # Without it rows are padded to the same length, and Megatron expects varying lengths.
         "min-seq-length": row_tokens(config),
         "warmup-steps": config.optim.warmup_steps,
         "random-mask-strategy": "amino_acids_only",
@@ -233,7 +233,7 @@ def _fine_tuning(config: RunFile, data: Data) -> dict[str, Any]:
 
 
 def conversion(source: str, target: Path, *, to_bionemo: bool) -> list[str]:
-    """Of BioNeMo's converter: a transformers folder or hub id to a checkpoint, or the other way."""
+    """Directions of BioNeMo's converter: from a transformers folder or hub id to a checkpoint, or back."""
     command = "convert-hf-to-nemo" if to_bionemo else "convert-nemo-to-hf"
     return [command, source, str(target), "--no-overwrite"]
 

@@ -25,7 +25,7 @@ _OF_TORCHRUN = (
 
 
 def main(config: RunFile) -> None:
-    """Convert, in one of the processes; what is there already stays.
+    """Convert in one of the processes, and keep an existing result.
 
     Raises:
         RunError: if BioNeMo is not installed, or its converter fails.
@@ -60,7 +60,7 @@ def main(config: RunFile) -> None:
 
 
 def plan(config: RunFile) -> tuple[list[str], Path]:
-    """The converter's command line, and what it makes.
+    """Return the converter's command line and the path of its result.
 
     Raises:
         ValueError: if there is nothing to convert.

@@ -1,4 +1,4 @@
-"""A run's data for BioNeMo: ``python -m workloads.bionemo.data --config RUN.yaml [...]``.
+"""Export a run's data for BioNeMo: ``python -m workloads.bionemo.data --config RUN.yaml [...]``.
 
 Prepares them as for our trainer and exports the result. Several pods may run it at once: one works, the
 others wait.
@@ -14,7 +14,7 @@ from .export import export_run, is_exported
 
 
 def main(config: RunFile) -> None:
-    """Return when the export is there.
+    """Export, or wait for another process that exports.
 
     Raises:
         ValueError: if the data cannot be had, or BioNeMo could not read them.

@@ -1,4 +1,4 @@
-"""Prepared data in the form that BioNeMo reads: ids, sequences and splits as they are.
+"""Export of prepared data in BioNeMo's formats, with the same ids, sequences and splits.
 
 Pre-training (``bionemo.esm2.data.dataset``): Parquet with the ids of each cluster's members, SQLite with
 their sequences. Fine-tuning (``bionemo.esm2.model.finetune.dataset``): a CSV a split, labels as numbers.
@@ -36,9 +36,9 @@ from .installed import numbers_classes_once
 
 FORMAT = 1
 READ_SPLITS: tuple[Split, ...] = ("train", "validation")
-"""Splits that BioNeMo's training reads."""
+"""Splits that training by BioNeMo reads."""
 _BYTES_A_RECORD = 120
-"""Of ids, which stand in the table, its index and the clusters, and of what SQLite has around a row."""
+"""Bytes of ids in the table, its index and the clusters, and of SQLite's overhead per row."""
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,20 @@ class Facts:
     made_of: str
     """SHA-256 of the manifest of the prepared data."""
     num_train: int
-    """Clusters; each protein is one where the data have none, as in the others."""
+    """Clusters of training. Without clusters, each protein counts as one. Likewise in the other fields."""
     num_validation: int
     train_residues: int
-    """Of all members."""
+    """Residues of all members."""
     train_records: int
     classes: tuple[str, ...] = ()
-    """Of a task, in the order of their numbers."""
+    """Classes of a task, in the order of their numbers."""
 
 
 def export_run(config: RunFile) -> Facts:
-    """Make the export of a run's prepared data, unless it is there.
+    """Export a run's prepared data, unless the export exists.
 
     Raises:
-        BeingPrepared: if another process is making it.
+        BeingPrepared: if another process is exporting it.
         ValueError: if there are no prepared data, or BioNeMo could not read what they hold.
     """
     folder, files = Path(config.data.path), export_files(config.data.path)
@@ -99,7 +99,7 @@ def export_run(config: RunFile) -> Facts:
 
 
 def read_facts(files: ExportFiles) -> Facts | None:
-    """None if there is no export."""
+    """Return the facts of an export, or None if there is no export."""
     try:
         found = json.loads(files.facts.read_text())
     except FileNotFoundError:
@@ -108,7 +108,7 @@ def read_facts(files: ExportFiles) -> Facts | None:
 
 
 def is_exported(config: RunFile) -> bool:
-    """Whether the export is there and of the data that are there."""
+    """Return whether an export of the current data exists."""
     folder = Path(config.data.path)
     facts = read_facts(export_files(folder))
     if facts is None or not (folder / MANIFEST_FILE).exists():
@@ -195,14 +195,14 @@ def write_tables(folder: Path, files: ExportFiles) -> tuple[str, ...]:
 
 
 def class_order(labels: Iterable[str], *, per_residue: bool) -> list[str]:
-    """The classes in the order in which BioNeMo numbers them (``Label2IDTokenizer.build_vocab``)."""
+    """Return the classes in the order in which BioNeMo numbers them (``Label2IDTokenizer.build_vocab``)."""
     if per_residue:
         return list(dict.fromkeys(letter for text in sorted(labels) for letter in text))
     return [str(number) for number in sorted({int(label) for label in labels})]
 
 
 def _label_texts(split: LabelledSplit) -> list[str]:
-    """Numbers of classes, or measurements; of a residue task a letter a residue."""
+    """Return numbers of classes or measurements, or one letter per residue for a residue task."""
     units = np.arange(split.num_units)
     schema = split.schema
     if schema.kind == "residue":
@@ -248,7 +248,7 @@ def _check_classes(folder: Path, seen: dict[str, list[str]]) -> None:
 
 
 UNKNOWN = "X"
-"""For residues that no token stands for; BioNeMo's tokenizer has this one, too."""
+"""Letter for residues without a token. BioNeMo's tokenizer has this letter, too."""
 _LETTERS = np.frombuffer(
     "".join(token if len(token) == 1 else UNKNOWN for token in TOKENS).encode(), dtype=np.uint8
 )
@@ -259,16 +259,16 @@ class Batch:
     ids: list[str]
     sequences: list[str]
     first_rows: list[int]
-    """Of each cluster; every row, where the data have no clusters."""
+    """First row of each cluster, or every row if the data have no clusters."""
 
     def clusters(self) -> Iterator[list[str]]:
-        """Ids of each cluster's members."""
+        """Iterate over the ids of each cluster's members."""
         for start, stop in zip(self.first_rows, [*self.first_rows[1:], len(self.ids)], strict=True):
             yield self.ids[start:stop]
 
 
 def read_batches(folder: Path, manifest: Manifest, split: Split) -> Iterator[Batch]:
-    """The records of a split in their order; a cluster is never divided."""
+    """Iterate over the records of a split in their order, without dividing a cluster."""
     for shard in manifest.splits[split].shards:
         with pa.memory_map(str(folder / shard.file)) as source, pa.ipc.open_stream(source) as stream:
             for batch in stream:

@@ -1,4 +1,4 @@
-"""Where an export for BioNeMo is, beside the prepared data that it was made of."""
+"""Paths of an export for BioNeMo, which is beside the prepared data that it was made from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ExportFiles:
 
     @property
     def facts(self) -> Path:
-        """What the export was made of, and what is in it."""
+        """File that records the source and the contents of the export."""
         return self.folder / "export.json"
 
     def clusters(self, split: str) -> Path:

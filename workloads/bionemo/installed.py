@@ -1,4 +1,4 @@
-"""BioNeMo where it is installed: its entry points, and whether they take what we give them.
+"""Entry points of an installed BioNeMo, and a check that they accept our options.
 
 ``python -m workloads.bionemo.installed`` reads their own source; the build of docker/bionemo runs it.
 """
@@ -48,7 +48,7 @@ def module_of(name: EntryPointName) -> str:
 
 
 def require() -> None:
-    """Raise RunError where BioNeMo is not installed."""
+    """Raise RunError if BioNeMo is not installed."""
     # Any folder of that name on the path is a package called bionemo.
     if not importlib.util.find_spec("bionemo") or not importlib.util.find_spec("bionemo.esm2"):
         raise RunError(
@@ -92,7 +92,7 @@ def source_of(module: str) -> ast.Module:
 
 
 def numbers_classes_once() -> bool:
-    """Whether validation gets the numbers of training's classes, as in newer releases, or its own."""
+    """Return whether validation gets the numbers of training's classes, as in newer releases, or its own."""
     try:
         source = source_of(DATA_MODULE)
     except ValueError:
@@ -114,7 +114,7 @@ def options_in(source: ast.Module) -> set[str]:
 
 
 def problems() -> list[str]:
-    """List the options and commands that we give and the installed BioNeMo does not take."""
+    """List our options and commands that the installed BioNeMo does not accept."""
     found, folder = [], Path(__file__).parents[1] / "esm2/configs"
     data = Data(ExportFiles(Path("data")), num_validation=100_000, num_classes=2)
     for file, overrides in EXAMPLES:

@@ -1,4 +1,4 @@
-"""What a training by BioNeMo tells: signs of life, ``metrics.jsonl`` and MLflow, as our own trainer does.
+"""Heartbeats, ``metrics.jsonl`` and MLflow of a training by BioNeMo, as our own trainer writes them.
 
 Lightning calls the factories that installed packages name as entry points of ``CALLBACKS_GROUP``.
 ``registered`` makes such a package of this module, so that nothing of BioNeMo is changed.
@@ -23,12 +23,12 @@ from workloads.training.tracking.run_log import RunLog
 from .command import step_proteins
 
 CALLBACKS_GROUP = "lightning.pytorch.callbacks_factory"
-"""Of entry points (Lightning's ``callback_connector.py``)."""
+"""Group of entry points (Lightning's ``callback_connector.py``)."""
 PACKAGE = "esm2_run_record"
 TRAIN_LOSS, LEARNING_RATE = "reduced_train_loss", "lr"
-"""As NeMo's strategy and its optimizer module log them."""
+"""Names under which NeMo's strategy and its optimizer module log values."""
 EVALUATED = {"val_loss": "eval_loss", "val_ppl": "perplexity", "val_acc": "eval_accuracy", "val_mse": "mse"}
-"""Of BioNeMo's entry points, by our names."""
+"""Scores of BioNeMo's entry points, by our names."""
 _current: Any = None
 
 
@@ -53,7 +53,7 @@ class Recorder:
         self.begin(int(trainer.global_step))
 
     def begin(self, step: int) -> None:
-        """Open the record of a run that has made so many steps."""
+        """Open the record of a run that has completed this many steps."""
         self.step = step
         tracking = self._config.tracking
         self._log = RunLog(
@@ -76,7 +76,7 @@ class Recorder:
 
     def _end_step(self, trainer: Any) -> None:
         if self.step == int(trainer.global_step):
-            return  # told of before
+            return  # reported before
         self.step = int(trainer.global_step)
         if self._log is None or (self.step % self._config.train.log_every_steps and self.step != 1):
             return
@@ -105,7 +105,7 @@ class Recorder:
 
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: Any) -> None:
         beat("saving", slow=True)
-        # At SIGTERM NeMo saves, and exits, before we are told of the step's end.
+        # At SIGTERM NeMo saves, and exits, before it reports the step's end.
         self._end_step(trainer)
         # For the last one and for the best one, which are two to Lightning.
         if self._log is not None and self._saved != self.step:
@@ -131,7 +131,7 @@ def callbacks() -> list[Any]:
 
 @contextmanager
 def registered(recorder: Any) -> Iterator[None]:
-    """Have every trainer of Lightning that is made meanwhile call the recorder's methods ``on_...``."""
+    """Make every Lightning trainer that is created meanwhile call the recorder's methods ``on_...``."""
     global _current
     with TemporaryDirectory(prefix="esm2-record-") as folder:
         about = Path(folder) / f"{PACKAGE}-1.dist-info"

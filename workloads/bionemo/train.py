@@ -1,6 +1,6 @@
 """Train a run by BioNeMo: ``torchrun -m workloads.bionemo.train --config RUN.yaml [...]``.
 
-The same command started again goes on from BioNeMo's newest checkpoint. SIGTERM has NeMo save first.
+The same command continues from BioNeMo's newest checkpoint. After SIGTERM, NeMo saves before it ends.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 
 from workloads.run_file import RunFile, run_stage
 from workloads.training.command_line import STOPPED_BY_SIGNAL, RunError, tell
+from workloads.training.data.locks import lock_when_free
 from workloads.training.heartbeat import beat
-from workloads.training.locks import lock_when_free
 from workloads.training.tracking.mlflow_mirror import RunStatus
 from workloads.training.tracking.run_log import (
     METRICS_FILE,
     REPORT_FILE,
     RESULTS_FILE,
+    files_line,
     read_metrics,
     write_results,
 )
@@ -80,7 +81,7 @@ def main(config: RunFile) -> None:
 
 
 def _train(config: RunFile, words: list[str], recorder: Recorder, is_first: bool) -> None:
-    """To the end, or until NeMo has saved after a signal."""
+    """Train to the last step, or until NeMo has saved after a signal."""
     done = checkpoint_step(config.run_dir)
     if done >= config.train.max_steps:
         # Killed after its last save. BioNeMo refuses to start without proteins left to draw.
@@ -94,16 +95,16 @@ def _train(config: RunFile, words: list[str], recorder: Recorder, is_first: bool
 
 
 def devices_here() -> Devices:
-    """Of all processes, as torchrun's environment tells; one process alone is one device."""
+    """Return the devices of all processes from torchrun's environment. One process alone is one device."""
     world_size, here = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     return Devices(num_nodes=world_size // here, gpus_per_node=here)
 
 
 def exported(config: RunFile) -> tuple[Data, Facts]:
-    """What BioNeMo reads of the run's data.
+    """Return the export of the run's data that BioNeMo reads.
 
     Raises:
-        ValueError: if it has not been made.
+        ValueError: if there is no export of the data.
     """
     files = export_files(config.data.path)
     facts = read_facts(files) if is_exported(config) else None
@@ -116,7 +117,7 @@ def exported(config: RunFile) -> tuple[Data, Facts]:
 
 
 def check_start(config: RunFile) -> None:
-    """Raises ValueError if the run starts from what is no checkpoint of BioNeMo's format."""
+    """Raise ValueError if the run starts from anything but a checkpoint in BioNeMo's format."""
     start = config.model.init_from
     if start is not None and not (Path(start) / CONTEXT).is_dir():
         raise ValueError(
@@ -126,7 +127,7 @@ def check_start(config: RunFile) -> None:
 
 
 def is_finished(config: RunFile) -> bool:
-    """Whether an earlier start has come to the end that is asked for now."""
+    """Return whether an earlier start has reached ``train.max_steps``."""
     try:
         results = json.loads((config.run_dir / RESULTS_FILE).read_text())
     except FileNotFoundError:
@@ -153,7 +154,7 @@ def _finish(config: RunFile, steps: int, devices: Devices, facts: Facts, seconds
     from workloads.report import report
 
     report(run_dir)
-    print(f"{config.name}: {steps} steps by BioNeMo\nreport  {run_dir / REPORT_FILE}")
+    print(f"{config.name}: {steps} steps by BioNeMo\nreport  {run_dir / REPORT_FILE}\n{files_line(run_dir)}")
 
 
 if __name__ == "__main__":

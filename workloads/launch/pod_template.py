@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from workloads.stages import STAGES
+from workloads.training.data.locks import PATIENCE
 from workloads.training.heartbeat import BEAT_LINES
-from workloads.training.locks import PATIENCE
 from workloads.training.tracking.metrics_port import JOB_ID, POD_PORT, PORT
 
 from . import neuron

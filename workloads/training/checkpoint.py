@@ -1,9 +1,9 @@
-"""Checkpoints that are whole or not there: written in the background, checksummed, renamed into place.
+"""Checkpoints, written in the background with checksums, and renamed into place when complete.
 
 ``<run>/checkpoints/step-00000500/`` holds torch.distributed.checkpoint's files and ``checkpoint.json``:
 progress, the resolved configuration and a CRC-32 of every file. It is written as ``step-00000500.partial``
 and renamed once every process has finished, so a folder with the final name is complete. State is saved
-by parameter name, so another world size, or FSDP instead of DDP, can go on from it.
+by parameter name, so another world size, or FSDP instead of DDP, can resume from it.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class Checkpointer:
         return document
 
     def _state(self, model: nn.Module, optimizers: list[Optimizer]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Of the model and of the optimizers, by parameter name."""
+        """Return the states of the model and of the optimizers, by parameter name."""
         model_state, optimizer_state = get_state_dict(model, optimizers, options=self._options)
         if not self._trains_all:
             # Buffers are left, such as the scales of 4-bit weights, which are as frozen as these.

@@ -1,4 +1,4 @@
-"""Reading of checkpoint folders without running anything that is in them.
+"""Reader of checkpoint folders that runs no code from them.
 
 torch unpickles ``.metadata`` and the entries that are not tensors, and so runs what they name. Here the
 metadata is read by an unpickler that finds the names of ``ALLOWED`` alone, each as a plain record. Entries
@@ -150,7 +150,7 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def saved_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """What a complete checkpoint holds of the model, by parameter name, read in one process."""
+    """Return the model weights in a complete checkpoint, by parameter name, read in one process."""
     reader = Reader(folder)
     state = {
         name.removeprefix("model."): torch.empty(item.size, dtype=item.properties.dtype)

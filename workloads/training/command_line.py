@@ -24,7 +24,7 @@ INTERRUPTED = 130  # 128 + SIGINT
 STOPPED_BY_SIGNAL = 143
 """Exit status after a graceful stop (128 + SIGTERM): not finished, to be started again."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-"""SIGUSR1 is that of HyperPod's agent, before a job on Kubernetes goes on with another number of nodes
+"""HyperPod's agent sends SIGUSR1 before a job on Kubernetes continues with another number of nodes
 (hyperpod_elastic_agent 1.1.3, ``plr_hyperpod_elastic_agent.py``)."""
 ERROR_FILE = "ESM2_ERROR_FILE"
 """Environment variable: where the processes of a run leave the message that they end with, so that who
@@ -38,13 +38,13 @@ _ADVICE = {
     errno.EDQUOT: "free space or name a place on another disk",
     errno.EIO: "check the disk or the network file system (dmesg), and copy the file again",
 }
-"""What to do about a system error."""
+"""Advice by number of the system error."""
 _DAMAGED = {"SafetensorError", "UnpicklingError", "StrictDataclassError"}
 """Errors of libraries that read models and checkpoints. Named, because importing them takes seconds."""
 
 
 class RunError(RuntimeError):
-    """A run cannot go on, for a reason that the message tells whoever started it.
+    """A run cannot continue, for the reason in the message.
 
     Raised on every process of the run alike.
     """
@@ -170,14 +170,14 @@ def escaped(text: str) -> str:
 
 
 class Stopped(SystemExit):
-    """One of the processes was asked to stop; raised on every process at the same place."""
+    """One of the processes got a signal to stop. Raised on every process at the same place."""
 
     def __init__(self) -> None:
         super().__init__(STOPPED_BY_SIGNAL)
 
 
 class StopSignal:
-    """Whether this process was asked to stop, and by what."""
+    """Flag that a signal to stop sets, and the name of the signal."""
 
     def __init__(self) -> None:
         self.received = False

@@ -1,4 +1,4 @@
-"""What the fields of a run file must be together, beyond the type of each."""
+"""Rules for the fields of a run file, beyond the type of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .config import LoraTarget, RunConfig
 from .strict_yaml import shown
 
 Rule = tuple[bool, str]
-"""Whether it holds, and what to say if it does not: ``section.field: got X; allowed; what to do``."""
+"""Whether the rule holds, and the message if not: ``section.field: got X; allowed; what to do``."""
 
 _LEAST = {
     0: "optim.weight_decay optim.clip_norm parallel.shard_size train.eval_packs",

@@ -28,7 +28,7 @@ from .layered_model import LayeredModel
 from .peak_rates import PEAK_BF16_FLOPS
 
 TIMEOUT_SECONDS = 10
-"""For a command that tells a version."""
+"""Timeout of a command that prints a version."""
 
 
 def compiles(train: TrainConfig, device: torch.device) -> bool:
@@ -54,7 +54,7 @@ def num_flops(model: LayeredModel, num_residues: int, num_attended_pairs: int) -
     N counts parameters without the embedding; a pair is two positions of one protein, so attention enters
     with the sum of squared lengths (Chowdhery et al. 2022, appendix B: 12 L h for full attention). Of a
     frozen parameter the product for its gradient falls away, which leaves 4. Padding is not counted, nor is
-    anything recomputed; that the last layer skips tokens nobody predicts is not deducted.
+    anything recomputed; that the last layer skips tokens without a prediction is not deducted.
     """
     per_residue = 0
     quantized = {

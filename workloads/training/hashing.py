@@ -1,6 +1,6 @@
 """Integer hashes in place of random-number generators.
 
-A value that depends on nothing but the numbers that name it is the same on every machine, device, world
+A value that depends only on the numbers that identify it is the same on every machine, device, world
 size and resume. torch's CUDA generator is not: its output depends on the GPU model.
 
 The mixing function is the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), in numpy for the

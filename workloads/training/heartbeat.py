@@ -1,4 +1,4 @@
-"""Signs of life of a training process, for whoever watches it from outside (``launch/hang_watch.py``).
+"""Heartbeats of a training process, for observers outside it (``launch/hang_watch.py``).
 
 Where ``BEATS_FOLDER`` names a folder of the node, a process has files there, by its local rank: ``<n>.json``
 says who it is and what it does, and is touched whenever the process advances; ``<n>.stack`` takes the stack
@@ -29,11 +29,11 @@ RECORD_BYTES = 512
 STARTED = "ESM2_STARTED"
 """Environment variable: when the command that started the processes began, in seconds since 1970."""
 LINE = "advances: "
-"""What every line in the log begins with."""
+"""Beginning of every line in the log."""
 SLOW_SECONDS = 1800.0
 """Bound for what is slow without being hung: downloads, compilation, checkpoints."""
 SLOW_VARIABLE = "ESM2_SLOW_SECONDS"
-"""Of the environment: another bound, where compilation takes longer."""
+"""Environment variable: another bound, if compilation takes longer."""
 
 
 def slow_seconds() -> float:

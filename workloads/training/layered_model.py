@@ -1,4 +1,4 @@
-"""What the trainer asks of a model, whatever its architecture."""
+"""Interface between the trainer and a model of any architecture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class LayeredModel(nn.Module):
     activation_checkpointing: bool = False
     """Whether layers are computed again in the backward pass."""
     is_sharded: bool = False
-    """Whether a layer's weights are there during its own pass alone (FSDP)."""
+    """Whether a layer's weights exist only during its own pass (FSDP)."""
     uncounted: ClassVar[tuple[str, ...]] = ()
     """Parts of the names of parameters that no token is multiplied by."""
 
@@ -31,7 +31,7 @@ class LayeredModel(nn.Module):
 
     @property
     def flops_per_pair(self) -> float:
-        """Of forward and backward pass, for each pair of positions of one sequence."""
+        """FLOPs of forward and backward pass per pair of positions of one sequence."""
         raise NotImplementedError
 
     def recompute_layers(self) -> None:

@@ -15,7 +15,7 @@ READ_AHEAD_STEPS = 2
 
 @dataclass(frozen=True)
 class StepPacks:
-    """What one process trains on in one optimizer step, and what all of them do."""
+    """Packs of one process in one optimizer step, and totals over all processes."""
 
     packs: list[HostPack]
     """This process's micro-batches; as many on every process, the last may be padding only."""
@@ -25,13 +25,13 @@ class StepPacks:
     num_tokens: int
     """Slots of the step's packs: all packs together, padding included."""
     after: Position
-    """Where the data stands once the step is done."""
+    """Position in the data after the step."""
 
 
 def step_packs(
     stream: PackStream, position: Position, packs_per_step: int, rank: int, world_size: int
 ) -> Iterator[StepPacks]:
-    """Every optimizer step from ``position`` on: the same packs at any world size, dealt out in turn."""
+    """Iterate over optimizer steps from ``position`` on, with the same packs at any world size, in turn."""
     planned = stream.packs(position)
     while True:
         step = list(islice(planned, packs_per_step))

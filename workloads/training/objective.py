@@ -1,4 +1,4 @@
-"""What a run trains for: the one place where pre-training and fine-tuning differ."""
+"""Interface for the differences between pre-training and fine-tuning."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:  # which brings matplotlib
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Of a model on a split."""
+    """Scores of a model on a split."""
 
     values: dict[str, float]
-    """What the run's log gets."""
+    """Scores for the run's log, by name."""
     num_proteins: int
     seconds: float
 
@@ -44,13 +44,13 @@ def held_out_scores(test: Evaluation | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where and how a model is evaluated."""
+    """Processes, pack shape and precision of an evaluation."""
 
     here: Processes
     shape: PackShape
-    """Of the training's packs: layers compiled for it serve here too."""
+    """Shape of the training's packs, for which the layers are compiled already."""
     dtype: torch.dtype
-    """Of matrix products."""
+    """Type of matrix products."""
 
 
 class Objective(ABC):
@@ -110,7 +110,7 @@ class Objective(ABC):
     def open(self, split: Split) -> ProteinSplit: ...
 
     def pack_shape(self, split: ProteinSplit) -> PackShape:
-        """Of the packs of a split."""
+        """Return the shape of the packs of a split."""
         return PackShape.of(split, self.config.train.tokens_per_pack, self.config.model.max_residues)
 
     @abstractmethod
@@ -118,7 +118,7 @@ class Objective(ABC):
 
     @abstractmethod
     def pack(self, host: HostPack, shape: PackShape, device: torch.device) -> Any:
-        """What the model reads."""
+        """Return the input of the model for a pack."""
 
     @abstractmethod
     def num_targets(self, pack: Any) -> Tensor:
@@ -144,7 +144,7 @@ class Objective(ABC):
 
     @abstractmethod
     def results(self, validation: Evaluation, test: Evaluation | None) -> dict[str, Any]:
-        """Of the finished run, besides what every run has."""
+        """Return results of the finished run in addition to those of every run."""
 
     def record(self, run_dir: Path, validation: Evaluation, test: Evaluation | None) -> None:
         """Write what the report needs besides the results."""
@@ -168,7 +168,7 @@ class Objective(ABC):
         """The results in a line."""
 
     def identity(self, here: Processes) -> dict[str, Any]:
-        """What a checkpoint must agree on to be resumed; everything else may change between starts."""
+        """Return the values that a resumed checkpoint must share. All others may change between starts."""
         config, model = self.config, asdict(self.config.model)
         if model.get("family") == getattr(type(config.model), "family", None):
             model.pop("family", None)  # the default: checkpoints of earlier versions have no such field

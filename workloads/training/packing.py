@@ -1,4 +1,4 @@
-"""Which proteins train together: a pure function of (seed, epoch, step).
+"""Assignment of proteins to packs, a pure function of (seed, epoch, step).
 
 An epoch visits every unit of the split once. Blocks of consecutive units are permuted, shuffled inside and
 filled into packs of a constant token count; a step is a fixed number of consecutive packs, whatever the
@@ -93,7 +93,7 @@ class HostPack:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run stands in its data."""
+    """Position of a run in its data."""
 
     epoch: int = 0
     pack: int = 0

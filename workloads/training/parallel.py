@@ -1,4 +1,4 @@
-"""The one place where DDP and FSDP2 differ."""
+"""Differences between DDP and FSDP2."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def accumulating(model: nn.Module, is_last: bool) -> Iterator[None]:
 
 
 def bare(model: nn.Module) -> LayeredModel:
-    """The model inside DDP; FSDP2 does not wrap."""
+    """Return the model inside DDP. FSDP2 does not wrap a model."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     assert isinstance(inner, LayeredModel)
     return inner

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import sys
 import time
@@ -14,6 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+
+from workloads.training.data.locks import cache_folder
 
 from .config import TrainConfig
 from .device_runtime import runtime_of
@@ -100,11 +101,8 @@ def _on_cpu(run_dir: Path | None) -> Precision:
 
 def _cached_speedup() -> float:
     """``bf16_speedup``, measured once for each processor, version of torch and number of threads."""
-    folder = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(folder):  # the XDG Base Directory Specification has relative paths ignored
-        folder = os.path.expanduser("~/.cache")
     key = f"{cpu_name()} torch {torch.__version__} threads {torch.get_num_threads()}"
-    file = Path(folder, "hyperpod-esm2", "bf16-speedup", re.sub(r"[^\w.+-]+", "_", key) + ".json")
+    file = cache_folder() / "bf16-speedup" / (re.sub(r"[^\w.+-]+", "_", key) + ".json")
     speedup = _read(file)
     if not isinstance(speedup, float) or not 0 < speedup < math.inf:
         speedup = bf16_speedup()

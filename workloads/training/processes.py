@@ -1,4 +1,4 @@
-"""The processes of a run, apart from what they train: checks of the network need nothing of a model."""
+"""Processes of a run, without a model, so that checks of the network can use them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from workloads.training.data.locks import lock_when_free
+
 from .command_line import Stopped, StopSignal
 from .device_runtime import DeviceRuntime, requested_runtime, runtime_of
-from .locks import lock_when_free
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The place of this process in the run, as torchrun's environment describes it."""
+    """Rank, device and groups of this process, as torchrun's environment describes them."""
 
     rank: int
     world_size: int
@@ -29,29 +30,29 @@ class Processes:
     control: dist.ProcessGroup
     """CPU group for flags that the host reads, so that no step waits for the device because of them."""
     stop: StopSignal = field(default_factory=StopSignal)
-    """What signals set while training takes them (``command_line.signals_to``); nothing otherwise."""
+    """Flag that signals set during training (``command_line.signals_to``)."""
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
 
     def sum_on_host(self, *values: float) -> list[float]:
-        """Sum of each value over all processes."""
+        """Return the sum of each value over all processes."""
         total = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(total, group=self.control)
         return [float(value) for value in total]
 
     def gather(self, mine: dict[Any, Any]) -> dict[Any, Any]:
-        """Union of every process's mapping."""
+        """Return the union of every process's mapping."""
         everyone: list[Any] = [None] * self.world_size
         dist.all_gather_object(everyone, mine, group=self.control)
         return {key: value for part in everyone for key, value in part.items()}
 
     def check_stop(self) -> None:
-        """For what takes long between two steps. Every process calls it equally often.
+        """Check for a stop during long work between two steps. Every process calls this equally often.
 
         Raises:
-            Stopped: on every process, if one of them was asked to stop.
+            Stopped: on every process, if one of them got a signal to stop.
         """
         if self.sum_on_host(self.stop.received)[0]:
             raise Stopped

@@ -1,4 +1,4 @@
-"""Prepared proteins, memory-mapped: nothing is read before it is used, nothing is copied to be found.
+"""Prepared proteins, memory-mapped, so that nothing is read before use or copied for a lookup.
 
 A *unit* is what an epoch visits once: a protein, or a cluster of which one member is drawn.
 """
@@ -42,9 +42,9 @@ class ProteinSplit:
     """
 
     records = "proteins"
-    """What they are called, in messages."""
+    """Name of the records in messages."""
     tokens = "residues"
-    """What they are made of, likewise."""
+    """Name of the tokens in messages."""
 
     def __init__(self, folder: str | Path, split: Split) -> None:
         self.manifest = Manifest.load(Path(folder))
@@ -65,7 +65,7 @@ class ProteinSplit:
     def draw(
         self, first_unit: int, num_units: int, seed: int, epoch: int
     ) -> tuple[list[tuple[int, int]], npt.NDArray[np.int64]]:
-        """The record that stands for each unit of a range in an epoch.
+        """Draw the record that represents each unit of a range in an epoch.
 
         Returns:
             Places (batch, row) to give to ``residues``, and the records' lengths in residues (num_units,).
@@ -91,7 +91,7 @@ class ProteinSplit:
         return batch.residues[batch.offsets[place[1]] : batch.offsets[place[1] + 1]]
 
     def token_counts(self) -> npt.NDArray[np.int64]:
-        """How often each of the 33 tokens occurs, shape (33,); reads the whole split once."""
+        """Return how often each of the 33 tokens occurs, shape (33,). Reads the whole split once."""
         counts = np.zeros(len(self.manifest.vocabulary), dtype=np.int64)
         for batch in self._batches:
             used = batch.residues[batch.offsets[0] : batch.offsets[-1]]

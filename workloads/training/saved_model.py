@@ -1,4 +1,4 @@
-"""Weights of models: given to a model, gathered from it, and written for others to load."""
+"""Functions that load, gather and write the weights of models."""
 
 from __future__ import annotations
 

@@ -15,7 +15,14 @@ import transformers
 
 from workloads.training.tracking.metrics_port import PORT
 from workloads.training.tracking.mlflow_mirror import RunStatus
-from workloads.training.tracking.run_log import METRICS_FILE, REPORT_FILE, RESULTS_FILE, RunLog, write_results
+from workloads.training.tracking.run_log import (
+    METRICS_FILE,
+    REPORT_FILE,
+    RESULTS_FILE,
+    RunLog,
+    files_line,
+    write_results,
+)
 from workloads.training.tracking.training_metrics import TrainingMetrics
 
 from .checkpoint import Checkpointer
@@ -318,7 +325,5 @@ def train_run(config: RunConfig, make_objective: Callable[[], Objective]) -> Non
             print(
                 f"{config.name}: {objective.summary(results)}, "
                 f"{rate:.0f} {objective.split.tokens}/s\n"
-                f"model   {run_dir / 'model'}\nreport  {run_dir / REPORT_FILE}"
+                f"model   {run_dir / 'model'}\nreport  {run_dir / REPORT_FILE}\n{files_line(run_dir)}"
             )
-            for path in sorted([*run_dir.glob("adapter"), *run_dir.glob("predictions-*.csv")]):
-                print(f"wrote   {path}")

@@ -1,4 +1,4 @@
-"""The step of a run: its packs forward and backward, one update of the weights."""
+"""Optimizer step of a run: forward and backward pass of its packs, and one update of the weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NonFiniteLossError(RunError):
 @dataclass(frozen=True)
 class StepResult:
     loss: float
-    """Mean over all targets of the step; in nats where it is a cross-entropy."""
+    """Mean over all targets of the step, in nats if it is a cross-entropy."""
     grad_norm: float
     learning_rate: float
 
@@ -177,21 +177,21 @@ class Trainer:
         self.progress.loss_sum += loss
 
     def release(self) -> None:
-        """Free what was trained; nothing but the progress can be asked afterwards."""
+        """Free the model and the optimizers. Only the progress may be read afterwards."""
         self.optimizers.clear()
         del self.model
         if self.here.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def beat(self) -> None:
-        """The first step of this process compiles and connects."""
+        """Write a heartbeat. The first step of this process is slow, because it compiles and connects."""
         beat("training", slow=not self.has_stepped)
 
     def num_flops(self, residues: int, attended_pairs: int) -> float:
         return num_flops(bare(self.model), residues, attended_pairs)
 
     def steps(self) -> Iterator[StepPacks]:
-        """Packs of every step from where the run stands."""
+        """Iterate over the packs of every step from the run's position on."""
         stream = self.objective.stream(self.objective.split, self.shape, self.config.train.seed)
         position = Position(self.progress.epoch, self.progress.pack)
         here = self.here

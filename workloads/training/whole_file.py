@@ -1,4 +1,4 @@
-"""Small files that are there whole or not at all, whatever happens to the writer. Standard library alone."""
+"""Atomic writes of small files. Standard library alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace the file; who reads it meanwhile finds the old text or the new one."""
+    """Replace the file, so that a reader finds either the old text or the new one."""
     new = path.with_name(f".{path.name}-{os.getpid()}")
     with new.open("w", encoding="utf-8") as stream:
         stream.write(text)

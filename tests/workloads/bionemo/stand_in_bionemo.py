@@ -81,7 +81,7 @@ def get_parser(name: str) -> argparse.ArgumentParser:
 
 
 def check_conversion(words: list[str]) -> None:
-    """By what is recorded of the converter's commands and options."""
+    """Stand in for the converter, by the record of its commands and options."""
     found = _recorded("convert")
     command, *given = words
     options = [word for word in given if word.startswith("--")]

@@ -27,7 +27,7 @@ def published(size: str, *overrides: str) -> RunFile:
 
 
 def parsed(config: RunFile, devices: Devices = DEVICES[1]) -> argparse.Namespace:
-    """By an entry point that takes nothing but what is recorded."""
+    """Parse a command line as an entry point that accepts only the recorded options."""
     words = arguments(config, devices, DATA)
     name = "train_esm2" if config.task is None else "finetune_esm2"
     return get_parser(name).parse_args(words)
@@ -36,7 +36,7 @@ def parsed(config: RunFile, devices: Devices = DEVICES[1]) -> argparse.Namespace
 @pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("size", SIZES)
 def test_every_published_size_pre_trains(size: str, devices: Devices) -> None:
-    """By the same file as our trainer, with the same proteins a step, however many devices there are."""
+    """The run file of our trainer gives the same proteins per step on any number of devices."""
     options = parsed(published(size), devices)
     layers, hidden_size, heads = SHAPES[size]
     assert (options.num_layers, options.hidden_size, options.num_attention_heads) == (

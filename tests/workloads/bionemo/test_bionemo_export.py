@@ -43,7 +43,7 @@ def sequences(database: Path) -> dict[str, str]:
 
 
 def prepared_sequences(folder: Path, split: Split) -> list[str]:
-    """Of each unit in its order, by the reader that trains."""
+    """Return the records of each unit in order, from the reader of the training."""
     proteins = ProteinSplit(folder, split)
     letters = np.array([token if len(token) == 1 else "X" for token in TOKENS])
     places, _ = proteins.draw(0, proteins.num_units, seed=0, epoch=0)

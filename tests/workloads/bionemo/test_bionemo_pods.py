@@ -1,4 +1,4 @@
-"""What a pod of the stage train-bionemo runs, run here, with entry points that stand in for BioNeMo's."""
+"""Commands of a pod of the stage train-bionemo, with stand-ins for BioNeMo's entry points."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from workloads.bionemo.installed import main as check_installed
 from workloads.run_file import RunFile, load_config
 from workloads.training.checksums import DamagedError, write_sums
 from workloads.training.command_line import RunError
+from workloads.training.data.locks import try_lock
 from workloads.training.heartbeat import BEATS_FOLDER
-from workloads.training.locks import try_lock
 from workloads.training.tracking.run_log import read_metrics
 
 CHANGES = {
@@ -58,7 +58,7 @@ def config(prepared: Path, tiny_model: Path, tmp_path: Path) -> RunFile:
 
 
 @pytest.mark.usefixtures("bionemo")
-def test_a_run_goes_on_where_it_was_stopped(
+def test_a_stopped_run_resumes(
     config: RunFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data.export_run(config)
@@ -86,6 +86,9 @@ def test_a_run_goes_on_where_it_was_stopped(
     assert results["train_samples"] == 30 * 8 and results["newest_checkpoint_step"] == 30
     assert results["train_loss"] == trained[-1]["loss"] and results["eval_loss"] == 2.9
     assert "<svg" in (config.run_dir / "report.html").read_text()
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(f"files   {config.run_dir}: ")
+    assert last.endswith("config.yaml, metrics.jsonl, all_results.json, report.html")
     capsys.readouterr()
     train.main(config)
     assert "has come to step 30 already" in capsys.readouterr().out
@@ -260,7 +263,7 @@ def test_a_conversion_reads_verified_files_and_writes_checksums(
 
 
 @pytest.mark.usefixtures("bionemo")
-def test_signs_of_life_come_with_each_step(
+def test_each_step_writes_a_heartbeat(
     config: RunFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, bool]] = []

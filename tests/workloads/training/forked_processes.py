@@ -1,6 +1,6 @@
 """Processes of a run, forked from a server that has imported everything: imports take 5 CPU seconds.
 
-They are what torchrun would have started. Whatever is about torchrun itself starts it (``start_training``).
+They are what torchrun would have started. Tests of torchrun itself start it (``start_training``).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def test_a_line_for_an_advance_and_none_without(told: Callable[[], list[str]]) -
     until(lambda: "advances: evaluating" in told())
 
 
-def test_what_is_slow_is_told_for_as_long_as_it_may_last(told: Callable[[], list[str]]) -> None:
+def test_slow_work_is_reported_for_as_long_as_it_may_last(told: Callable[[], list[str]]) -> None:
     lines = BeatLines(EVERY, slow_seconds=0.5)
     lines.beat("writing a checkpoint", slow=True)
     heard: list[str] = []
@@ -54,7 +54,7 @@ def test_what_is_slow_is_told_for_as_long_as_it_may_last(told: Callable[[], list
 @pytest.mark.parametrize(
     ("rank", "seconds", "speaks"), [("0", "1", True), ("1", "1", False), ("0", None, False)]
 )
-def test_the_first_process_of_a_node_speaks_where_it_is_asked_to(
+def test_the_first_process_of_a_node_writes_lines_if_requested(
     monkeypatch: pytest.MonkeyPatch,
     told: Callable[[], list[str]],
     rank: str,

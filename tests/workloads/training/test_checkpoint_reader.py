@@ -189,7 +189,7 @@ def test_checkpoints_of_debians_python_are_read(
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 
-def test_a_reason_of_two_lines_is_told_in_one(tmp_path: Path) -> None:
+def test_a_reason_of_two_lines_is_reported_in_one(tmp_path: Path) -> None:
     (tmp_path / ".metadata").write_bytes(b"\x80\x02Pelsewhere\n.")  # a persistent id
     with pytest.raises(ValueError, match=r"[.]metadata cannot be read: UnpicklingError: ") as raised:
         Reader(tmp_path)

@@ -1,4 +1,4 @@
-"""What ``train.precision`` becomes on each device; ``auto`` on CPUs, with measurements given by the test."""
+"""Effect of ``train.precision`` on each device; ``auto`` on CPUs, with measurements given by the test."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _member(folder: Path) -> None:
     (folder / str(rank)).write_text(json.dumps([*found, len(measured)]))
 
 
-def test_gpus_compute_in_bf16_unless_told_otherwise(
+def test_gpus_compute_in_bf16_by_default(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))

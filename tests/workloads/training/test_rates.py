@@ -172,7 +172,7 @@ def test_steady_steps_leave_out_the_first_ones_and_what_lies_between_steps(clock
     assert (done.steady_seconds, done.steady_residues) == (12, 500)
     assert (done.steady_attended_pairs, done.steady_slots) == (1000, 1500)
     assert done.residues == 1100
-    # Another process warms up again, and goes on with the sums.
+    # Another process warms up again, and continues the sums.
     done = Progress(**asdict(done))
     window = Window(done, lambda residues, pairs: 0.0, CPU, 1)
     make(WARM_STEPS + 2, 3.0)

@@ -29,7 +29,7 @@ EXTRA = {
     "workloads.esm2.serving.app": SERVING,
     "workloads.esm2.serving.server": SERVING,
 }
-"""What modules of a single stage may need besides."""
+"""Packages that modules of a single stage may need in addition."""
 IMPORT_ALL = """
 import importlib, json, sys
 missing, names = {}, sys.argv[1:]
@@ -47,7 +47,7 @@ ONE_PROCESS = {
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "0",
 }
-"""What torchrun would tell the process; without it, commands of inference start processes of their own."""
+"""Environment that torchrun would set. Without it, commands of inference start processes of their own."""
 RUN_ALL = """
 import json, runpy, sys
 stages, *names = sys.argv[1:]

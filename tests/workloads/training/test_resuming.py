@@ -1,4 +1,4 @@
-"""A run that is started again: it goes on where it may, and is told why where it may not."""
+"""Restart of a run, which resumes or reports why it cannot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.workloads.training.training_runs import events, lines, losses, train_
 from workloads.esm2 import evaluation
 from workloads.esm2.masking import mask_pack
 from workloads.training import checkpoint
-from workloads.training.locks import PATIENCE, try_lock
+from workloads.training.data.locks import PATIENCE, try_lock
 from workloads.training.trainer import NonFiniteLossError
 
 
@@ -68,8 +68,8 @@ def test_a_stager_that_serves_one_save_is_replaced(
 
 @pytest.mark.long
 def test_a_signal_ends_an_evaluation(run_file: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who sends it does not wait for long, and all of a split may take hours. The first evaluation comes
-    between two saves, the next one with a save, the last one at the end.
+    """The sender of a signal does not wait for long, and all of a split may take hours. The first evaluation
+    comes between two saves, the next one with a save, the last one at the end.
     """
     settings = ("train.eval_every_steps=3", "train.save_every_steps=6", "train.max_steps=8")
     for step in (3, 6, 8):
@@ -112,7 +112,7 @@ def test_changed_run_is_refused(run_file: Path, run_dir: Path) -> None:
 def test_a_lock_of_the_last_start_is_waited_for(
     run_file: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whose processes are ending, or whose node was lost."""
+    """The processes of the last start may still be ending, or their node was lost."""
     monkeypatch.setenv(PATIENCE, "60")
     held = try_lock(run_dir / "metrics.jsonl")
     assert held is not None
@@ -122,7 +122,7 @@ def test_a_lock_of_the_last_start_is_waited_for(
 
 
 @pytest.mark.long
-def test_longer_run_goes_on_and_a_finished_one_is_left_alone(run_file: Path, run_dir: Path) -> None:
+def test_a_longer_run_resumes_and_a_finished_one_is_left_alone(run_file: Path, run_dir: Path) -> None:
     train_here(run_file, "train.max_steps=6")
     first = losses(run_dir)
     (run_dir / "report.html").unlink()

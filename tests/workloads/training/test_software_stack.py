@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 def efa(amazon: Path) -> Path:
-    """What the EFA installer leaves, as far as it is asked."""
+    """Create the files of the EFA installer that the code reads."""
     files = {
         "efa_installed_packages": "# EFA installer version: 1.50.0\n# Debug packages installed: no\n",
         "efa/bin/fi_info": "#!/bin/sh\necho 'libfabric: 2.6.0amzn1.0'\necho 'libfabric api: 2.6'\n",

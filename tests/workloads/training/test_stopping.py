@@ -1,4 +1,4 @@
-"""Training processes that are killed, stopped or fail: nothing is lost, and nobody waits for ever."""
+"""Training processes that are killed, stopped or fail: nothing is lost, and no process waits for ever."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_killed_runs_resume_bit_for_bit(run_file: Path) -> None:
         assert largest_difference(losses(runs / f"shrunk-{mode}"), whole) < 1e-5
 
 
-def test_sigterm_saves_and_the_same_command_goes_on(run_file: Path) -> None:
+def test_sigterm_saves_and_the_same_command_resumes(run_file: Path) -> None:
     """Meanwhile a second training of the same run is refused."""
     run_dir = run_file.parent / "runs" / "stopped"
     command = ("--config", str(run_file), "name=stopped")
@@ -73,7 +73,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(run_file: Path) -> None:
     assert 7 <= step < NUM_STEPS
     assert [path.name for path in (run_dir / "checkpoints").iterdir()] == [f"step-{step:08d}"]
     assert not (run_dir / "all_results.json").exists()
-    # Then one of both alone is asked to stop, in an evaluation.
+    # Then only one of both gets a signal, during an evaluation.
     log, often = run_file.with_name("stopped"), "train.eval_every_steps=2"
     with forked(2, hindered_training.main, *command, often, log=log, STOP_RANK="1") as stopped:
         assert 143 in stopped.ends()

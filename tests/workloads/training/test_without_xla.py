@@ -1,4 +1,4 @@
-"""What XLA devices need, as far as it can be seen without one: attention of constant shapes, and messages."""
+"""Requirements of XLA devices, tested without one: attention of constant shapes, and messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workloads.training.device_runtime import CACHE_VARIABLE, XlaRuntime, drop_l
 @pytest.mark.parametrize("max_length", [97, 64, 33])
 @pytest.mark.parametrize("num_tokens", [97, 192, 200, 291, 292, 300])
 def test_windows_give_what_proteins_one_by_one_give(max_length: int, num_tokens: int) -> None:
-    """Of one block and of several; proteins of one token, of the largest length, and across blocks."""
+    """Packs of one block and of several; proteins of one token, of the largest length, and across blocks."""
     lengths = []
     while sum(lengths) < num_tokens:
         length = (max_length, 1, max_length - 1, 5, max_length // 2 + 1)[len(lengths) % 5]

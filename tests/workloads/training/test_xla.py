@@ -45,7 +45,7 @@ OF_BLOCKS = ("train.tokens_per_pack=512", f"train.tokens_per_step={PACKS_PER_STE
 
 @dataclass(frozen=True)
 class Counts:
-    """Of all graphs so far."""
+    """Counts over all graphs so far."""
 
     compiled: int
     run: int
@@ -142,7 +142,7 @@ def test_a_step_is_the_same_few_graphs(trained: Trained) -> None:
 
 
 def test_steps_that_compile_may_be_slow(trained: Trained) -> None:
-    """Who watches them would think that they hang."""
+    """Otherwise an observer would think that they hang."""
     compiled = [0, *(each.compiled for each in trained.counts)]
     assert trained.slow == [after > before for before, after in itertools.pairwise(compiled)]
 
@@ -162,7 +162,7 @@ def test_a_resumed_run_is_exact(train: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize("devices", [("cpu", "xla"), ("xla", "cpu")])
-def test_a_run_goes_on_on_another_device(train: Callable[..., Path], devices: Sequence[str]) -> None:
+def test_a_run_resumes_on_another_device(train: Callable[..., Path], devices: Sequence[str]) -> None:
     settings = ("optim.schedule=constant",)
     whole = train("cpu", "whole-cpu", *settings)
     name = "-".join(devices)
@@ -179,7 +179,7 @@ def test_bf16_and_recomputed_layers(train: Callable[..., Path], trained: Trained
 
 
 def test_gradients_are_summed_within_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Told that there are two processes, the one that is here adds its own gradient up, and halves it."""
+    """With a world size of two, the only process sums its own gradient and halves it."""
     monkeypatch.setenv("PJRT_DEVICE", "CPU")
     monkeypatch.setattr(torch_xla.runtime, "world_size", lambda: 2)
     parameter = nn.Parameter(torch.zeros(3, device=torch_xla.device()))
@@ -190,7 +190,7 @@ def test_gradients_are_summed_within_the_graph(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_two_processes_give_the_same_losses(train: Callable[..., Path], trained: Trained) -> None:
-    """And a checkpoint that one goes on from, though only the first of them writes.
+    """Both write a checkpoint that one process can resume from, though only the first of them writes.
 
     With gloo in place of the sums within graphs, which XLA's CPU device leaves out.
     """
@@ -208,7 +208,7 @@ def test_two_processes_give_the_same_losses(train: Callable[..., Path], trained:
 
 
 def test_losses_without_functionalization(trained: Trained) -> None:
-    """Which torch-neuronx switches off: then the parts that tensors are split into have other data."""
+    """torch-neuronx switches it off. Then the parts that tensors are split into have other data."""
     command = ("--config", str(trained.folder.parent / "run.yaml"), "name=without", *OF_BLOCKS)
     done = start_training(*command, processes=1, PJRT_DEVICE="CPU", XLA_DISABLE_FUNCTIONALIZATION="1")
     said, _ = done.communicate(timeout=300)

@@ -42,7 +42,7 @@ class AdaptedModules:
     layers: str
     """Name of the list of layers."""
     modules: Mapping[LoraTarget, tuple[str, ...]]
-    """Of a layer, by their names in ``lora.targets``."""
+    """Modules of a layer, by their names in ``lora.targets``."""
     head: str | None = None
     """Module that is trained as a whole."""
 

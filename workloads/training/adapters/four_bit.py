@@ -67,7 +67,7 @@ def _product(x: Tensor, row: Tensor, bias: Tensor | None, num_outputs: int) -> T
 
 @torch.library.custom_op("esm2::four_bit_gradient", mutates_args=())
 def _gradient(grad: Tensor, row: Tensor, num_inputs: int) -> Tensor:
-    """Of the product's input."""
+    """Return the gradient of the product's input."""
     from bitsandbytes.functional import dequantize_4bit
 
     numbers, state = _opened(row, torch.Size((grad.shape[-1], num_inputs)))
@@ -176,7 +176,7 @@ def _opened(row: Tensor, shape: torch.Size) -> tuple[Tensor, Any]:
 
 @functools.cache
 def _codes(device: torch.device) -> tuple[Tensor, Tensor]:
-    """What the 4-bit numbers, and the 8-bit scales of blocks, stand for."""
+    """Return the values of the 4-bit numbers and of the 8-bit scales of blocks."""
     from bitsandbytes.functional import create_dynamic_map, get_4bit_type
 
     return get_4bit_type("nf4", device), create_dynamic_map().to(device)

@@ -46,7 +46,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Settings:
-    """What besides the sources determines the result."""
+    """Settings that, with the sources, determine the result."""
 
     seed: int
     validation_fraction: float

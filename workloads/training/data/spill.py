@@ -58,7 +58,7 @@ def cell_ranges(num_ranges: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Run:
-    """Where one run lies."""
+    """Location of one run."""
 
     path: str
     num_rows: int

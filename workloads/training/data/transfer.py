@@ -27,9 +27,9 @@ from tqdm import tqdm
 from workloads.training.checksums import digest_of
 from workloads.training.command_line import escaped
 from workloads.training.heartbeat import beat
-from workloads.training.locks import try_lock
 from workloads.training.whole_file import write_whole
 
+from .locks import try_lock
 from .remotes import ChangedError, FetchError, HttpRemote, RemoteState, S3Remote, TransientError, s3_remotes
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ Remote = HttpRemote | S3Remote
 
 @dataclass(frozen=True)
 class SourceKind:
-    """Files that a list of sources is made of."""
+    """Kind of files in a list of sources."""
 
     name: str
     """In messages, as in "no FASTA file in this folder"."""
@@ -63,16 +63,16 @@ class SourceKind:
         return f"their names end in {', '.join(self.suffixes)}"
 
     def has(self, name: str) -> bool:
-        """Tell whether a folder's file is of this kind. Hidden ones are not: macOS leaves ``._x.fasta``."""
+        """Return whether a folder's file is of this kind. Hidden files are not (macOS's ``._x.fasta``)."""
         return name.lower().endswith(self.suffixes) and not name.startswith(".")
 
 
 class BeingFetched(FetchError):
-    """Another process downloads the same file right now."""
+    """Another process downloads the same file."""
 
 
 def fetch(location: str, downloads: Path, kind: SourceKind) -> list[Path]:
-    """Return the local files of ``location``; what is not on this machine is downloaded into ``downloads``.
+    """Return the local files of ``location``. Remote files are downloaded into ``downloads``.
 
     Raises:
         FetchError: (a ValueError) naming the location, what is wrong with it and what to do.
@@ -133,7 +133,7 @@ def local_files(locations: Iterable[str | None], kind: SourceKind) -> list[str]:
 
 
 def download(remote: Remote, downloads: Path) -> Path:
-    """Return ``remote`` as a complete file in ``downloads``; bytes that are there are not sent again.
+    """Download ``remote`` into ``downloads``, except for the bytes that are there, and return the file.
 
     Raises:
         FetchError: if the file cannot be fetched whole.
@@ -185,7 +185,7 @@ def _place_for(remote: Remote, downloads: Path) -> Path:
 
 
 def _is_current(remote: Remote, target: Path) -> bool:
-    """Whether the file at ``target`` is still what the remote offers, or the remote cannot be reached."""
+    """Return how many bytes of ``partial`` the remote begins with. Drop others, and update its note."""
     note = _read_note(target, ".source")
     if note is not None and target.stat().st_size == note["bytes_on_disk"]:
         try:
@@ -226,7 +226,7 @@ def _transfer(remote: Remote, stream: BinaryIO, partial: Path) -> RemoteState:
 
 
 def _resume_offset(remote: Remote, state: RemoteState, stream: BinaryIO, partial: Path) -> int:
-    """Count the bytes of ``partial`` that begin the remote; drop others, and bring its note up to date."""
+    """Return the bytes of ``partial`` that the remote begins with, drop others, and update its note."""
     have_bytes = stream.seek(0, os.SEEK_END)
     note = _as_note(remote, state)
     resumable = state.validator is not None and _read_note(partial) == note

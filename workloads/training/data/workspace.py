@@ -1,6 +1,6 @@
-"""The folder of a result: what it holds already, and where a new one is made.
+"""Folder of prepared data: checks of an existing one, and creation of a new one.
 
-A result is made beside its destination, locked, and renamed into place whole or removed.
+A new folder is written beside its destination under a lock. It is renamed when complete, else removed.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from workloads.training.locks import try_lock
-
+from .locks import try_lock
 from .manifest import MANIFEST_FILE, Manifest, Settings, SourceFile
 from .source_file import reading
 
 
 class BeingPrepared(ValueError):
-    """Another process makes the same folder right now."""
+    """Another process prepares the same folder, or has completed it meanwhile."""
 
 
 @contextmanager
 def workspace(out: Path) -> Iterator[Path]:
-    """Make a fresh folder that becomes ``out`` when the block ends well, and is removed when it does not.
+    """Create a folder that becomes ``out`` if the block succeeds, and is removed if it fails.
 
     A folder left behind by a killed run is removed first. SIGTERM is an exception within the block.
 
@@ -98,7 +97,7 @@ def check_free_space(out: Path, needed_bytes: int) -> None:
 
 
 def size_text(num_bytes: int) -> str:
-    """Write a size for people, as in 1.5 GiB."""
+    """Return a size as text, such as 1.5 GiB."""
     size, units = float(num_bytes), ["KiB", "MiB", "GiB", "TiB"]
     if size < 1024:
         return f"{num_bytes} bytes"
@@ -109,7 +108,7 @@ def size_text(num_bytes: int) -> str:
 
 @contextmanager
 def _sigterm_raises() -> Iterator[None]:
-    """SIGTERM unwinds the stack, so that clean-up runs; only the main thread may set handlers."""
+    """Unwind the stack after SIGTERM, so that cleanup runs. Only the main thread may set handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -158,7 +157,7 @@ def existing_manifest(out: Path, files: Mapping[Path, str], wanted: Settings) ->
 
 
 def differences_of(there: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Settings of prepared data that are not those that are wanted, each with both values."""
+    """List the settings of prepared data that differ from the wanted ones, each with both values."""
     return [
         f"{prefix}{name} (there {there.get(name)!r}, wanted {value!r})"
         for name, value in wanted.items()
@@ -176,7 +175,7 @@ def check_same(out: Path, differences: Sequence[str]) -> None:
 
 
 def _same_sources(manifest: Manifest, files: Mapping[Path, str]) -> bool:
-    """Names and sizes first: hashing UniRef50 takes some ten seconds."""
+    """Compare names and sizes first, because hashing UniRef50 takes about ten seconds."""
     sizes = sorted((name, path.stat().st_size) for path, name in files.items())
     if sizes != sorted((source.name, source.bytes) for source in manifest.sources):
         return False
@@ -188,6 +187,6 @@ def say(text: str) -> None:
 
 
 def source_file(path: Path, name: str) -> SourceFile:
-    """What the manifest says of a file."""
+    """Return the manifest's entry for a file."""
     with reading(path), path.open("rb") as file:
         return SourceFile(name, path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())

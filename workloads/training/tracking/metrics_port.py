@@ -1,4 +1,4 @@
-"""Where a training of a cluster publishes its metrics.
+"""Port at which a training on a cluster publishes its metrics.
 
 Standard library alone: the nodes' own Python reads it, too.
 """
@@ -13,9 +13,9 @@ POD_PORT = 9500
 FIRST_SLURM_PORT, NUM_SLURM_PORTS = 10_000, 10_000
 """Above those of the nodes' services, below those where processes meet (``launch/node_agent.py``)."""
 SLURM_COMMENT = "prometheus"
-"""Of jobs whose first node is asked for metrics, by ``collectors/discover_nodes.py`` of the nodes' set-up."""
+"""Comment of jobs whose first node ``collectors/discover_nodes.py`` scrapes."""
 
 
 def slurm_port(job_id: int) -> int:
-    """Of a node, which several jobs may share: two whose numbers are 10,000 apart would have the same."""
+    """Return the port of a job on a node. Jobs with numbers 10,000 apart would share it."""
     return FIRST_SLURM_PORT + job_id % NUM_SLURM_PORTS

@@ -1,4 +1,4 @@
-"""How far a run has come, and how fast it goes."""
+"""Progress and rates of a run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ WARM_STEPS = 3
 
 @dataclass
 class Progress:
-    """What a run has done so far; saved with every checkpoint."""
+    """Totals of a run so far, which every checkpoint holds."""
 
     step: int = 0
     epoch: int = 0
     pack: int = 0
-    """Packs of the epoch that are consumed."""
+    """Packs of the epoch that the run has consumed."""
     proteins: int = 0
     residues: int = 0
     attended_pairs: int = 0
@@ -45,7 +45,7 @@ class Progress:
         self.slots += step.num_tokens
 
     def length_weighted_mean(self, special_tokens: int) -> float:
-        """Mean length in residues, each protein weighted by its length L: sum of L**2 over sum of L."""
+        """Return the mean length in residues, weighted by the length L: sum of L**2 over sum of L."""
         # The attended pairs are the sum of (L + special_tokens)**2.
         others = 2 * special_tokens * self.residues + special_tokens**2 * self.proteins
         return (self.attended_pairs - others) / max(1, self.residues)
@@ -77,12 +77,12 @@ class Window:
         self._steps += 1
 
     def begin(self) -> None:
-        """Start anew; what happened since the last measurement does not count."""
+        """Restart the measurement, without what happened since the last one."""
         self._started = time.monotonic()
         self._before = replace(self._progress)
 
     def measure(self) -> dict[str, float | None]:
-        """Rates since the last measurement and totals so far, by their names in the log."""
+        """Return rates since the last measurement and totals so far, by their names in the log."""
         progress, before = self._progress, self._before
         seconds = time.monotonic() - self._started
         residues = progress.residues - before.residues

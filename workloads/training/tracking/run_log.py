@@ -1,6 +1,6 @@
-"""What a run writes about itself: ``metrics.jsonl``, ``all_results.json``, a progress bar, MLflow.
+"""Records of a run: ``metrics.jsonl``, ``all_results.json``, a progress bar, MLflow.
 
-``metrics.jsonl`` is the record; everything else can be made from it again. One JSON object a line,
+``metrics.jsonl`` is the record, from which all the others can be derived. It has one JSON object per line,
 ``kind`` is ``train``, ``eval`` or ``event``, and ``step`` counts optimizer steps from 1.
 """
 
@@ -27,8 +27,12 @@ METRICS_FILE = "metrics.jsonl"
 RESULTS_FILE = "all_results.json"
 CONFIG_FILE = "config.yaml"
 REPORT_FILE = "report.html"
+_WRITTEN = (
+    *("model", "adapter", "checkpoints", CONFIG_FILE, METRICS_FILE, RESULTS_FILE, REPORT_FILE),
+    *("precision.json", "predictions-*.csv", "predictions-*.npz", "answers.json"),
+)
 PLAIN_LINE_EVERY_SECONDS = 30.0
-"""Where stderr is a file; a terminal gets a bar."""
+"""Interval of progress lines if stderr is a file. A terminal gets a bar."""
 
 
 class RunLog:
@@ -128,7 +132,7 @@ class RunLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Every whole line of ``metrics.jsonl``; a last line cut short by a kill is left out.
+    """Return every complete line of ``metrics.jsonl``, without a last line that a kill cut short.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -158,8 +162,14 @@ def write_results(run_dir: Path, results: Mapping[str, Any], file: str = RESULTS
     write_whole(run_dir / file, json.dumps(_finite(results), indent=2, allow_nan=False) + "\n")
 
 
+def files_line(run_dir: Path) -> str:
+    """Return the line of a finished training that names the files and folders of the run."""
+    found = [path for pattern in _WRITTEN for path in sorted(run_dir.glob(pattern))]
+    return f"files   {run_dir}: {', '.join(path.name + '/' * path.is_dir() for path in found)}"
+
+
 class _Progress:
-    """A bar on a terminal, else a line now and then."""
+    """Progress bar on a terminal, else a line every half minute."""
 
     def __init__(self, max_steps: int, tokens: str) -> None:
         self._max_steps, self._tokens = max_steps, tokens

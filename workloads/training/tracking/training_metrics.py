@@ -1,4 +1,4 @@
-"""What a training tells Prometheus: its own endpoint, in the process that keeps the run's record.
+"""Metrics of a training for Prometheus, on an endpoint of its own in the process that keeps the run's record.
 
 Served where ``metrics_port.PORT`` names a port, which jobs of a cluster set; a scrape reads numbers that are
 there anyway, in a thread of its own. Every metric has the labels ``run`` and ``job_id``: Slurm's number of
@@ -105,7 +105,7 @@ class TrainingMetrics:
 
     @contextmanager
     def served(self, port: str | None) -> Iterator[None]:
-        """Answer scrapes on a port of this machine meanwhile; None answers nobody.
+        """Answer scrapes on a port of this machine meanwhile; None opens no port.
 
         A port that is taken is a warning: the run does without.
         """
@@ -135,7 +135,7 @@ class TrainingMetrics:
         self._add(residues=packs.num_residues, tokens=packs.num_tokens, model_flops=flops)
 
     def logged(self, values: Mapping[str, float | None]) -> None:
-        """What the run's log gets for a step, by its names there."""
+        """Publish the values of a step, given by their names in the run's log."""
         self._set(**{name: values.get(in_log) for in_log, name in _LOGGED.items()})
 
     def started_at(self, step: int, lost_steps: int) -> None:

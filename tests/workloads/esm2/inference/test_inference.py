@@ -32,8 +32,8 @@ from workloads.esm2.inference.output_file import output_file
 from workloads.esm2.inference.variants import variants
 from workloads.esm2.pretrained import load_model
 from workloads.run_file import RunFile, load_config
+from workloads.training.data.locks import try_lock
 from workloads.training.data.transfer import BeingFetched, SourceKind
-from workloads.training.locks import try_lock
 from workloads.training.processes import Processes, processes
 
 CPU = torch.device("cpu")

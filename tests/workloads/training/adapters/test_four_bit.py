@@ -1,4 +1,4 @@
-"""What 4-bit matrices answer with; bitsandbytes is tried where it is installed (``test_fine_tuning.py``)."""
+"""Products of 4-bit matrices; bitsandbytes is tried where it is installed (``test_fine_tuning.py``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workloads.training.adapters import four_bit
 
 @pytest.fixture
 def linear(monkeypatch: pytest.MonkeyPatch) -> four_bit.FourBitLinear:
-    """Of 4 inputs and 8 outputs, over a stand-in for bitsandbytes whose numbers are not packed."""
+    """Matrix of 4 inputs and 8 outputs, over a stand-in for bitsandbytes whose numbers are not packed."""
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # which looks into it no better than into bitsandbytes
     def product(x: Tensor, numbers: Tensor, *, quant_state: object, bias: Tensor | None) -> Tensor:

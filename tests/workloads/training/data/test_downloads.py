@@ -18,8 +18,8 @@ from tests.workloads.training.data.faulty_site import Site, etag, serve
 from workloads.esm2.data import sources
 from workloads.training.checksums import digest_of
 from workloads.training.data import remotes, transfer
+from workloads.training.data.locks import try_lock
 from workloads.training.data.transfer import FetchError, fetch
-from workloads.training.locks import try_lock
 
 PROTEINS = b">a\nMKV\n" * 60_000
 
@@ -62,7 +62,7 @@ def test_a_broken_connection_is_resumed_where_it_broke(proteins: str, site: Site
     assert int(second[6:-1]) < int(third[6:-1]) <= 150_000
 
 
-def test_a_second_run_goes_on_after_a_kill(proteins: str, site: Site, tmp_path: Path) -> None:
+def test_a_second_run_resumes_after_a_kill(proteins: str, site: Site, tmp_path: Path) -> None:
     note = {"address": proteins, "validator": etag(PROTEINS), "length_bytes": len(PROTEINS)}
     (tmp_path / "p.fasta.partial").write_bytes(PROTEINS[:77_000])
     (tmp_path / "p.fasta.partial.json").write_text(json.dumps(note))
@@ -142,7 +142,7 @@ def test_a_server_that_stays_down_is_given_up(proteins: str, site: Site, tmp_pat
     assert not (tmp_path / "p.fasta").exists()
 
 
-def test_nobody_listening_is_given_up(site: Site, tmp_path: Path) -> None:
+def test_gives_up_if_no_server_listens(site: Site, tmp_path: Path) -> None:
     with pytest.raises(FetchError, match=r"127\.0\.0\.1:9/p\.fa: the connection failed .* 8 times in a row"):
         fetch("http://127.0.0.1:9/p.fa", tmp_path, sources.PROTEINS)
 
@@ -165,7 +165,7 @@ def test_a_refusal_names_the_address_and_what_to_do(
     assert len(site.requests) == 1
 
 
-def test_a_server_that_refuses_head_is_asked_for_one_byte(proteins: str, site: Site, tmp_path: Path) -> None:
+def test_requests_one_byte_if_the_server_refuses_head(proteins: str, site: Site, tmp_path: Path) -> None:
     site.head_status = 403
     (path,) = fetch(proteins, tmp_path, sources.PROTEINS)
     assert path.read_bytes() == PROTEINS
@@ -181,7 +181,7 @@ def test_a_wrong_length_is_an_error_and_nothing_is_kept(proteins: str, site: Sit
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_complete_file_is_asked_about_but_not_sent_again(proteins: str, site: Site, tmp_path: Path) -> None:
+def test_a_complete_file_is_checked_but_not_sent_again(proteins: str, site: Site, tmp_path: Path) -> None:
     fetch(proteins, tmp_path, sources.PROTEINS)
     site.requests.clear()
     assert fetch(proteins, tmp_path, sources.PROTEINS) == [tmp_path / "p.fasta"]
@@ -232,7 +232,7 @@ def test_a_file_of_the_users_own_is_never_overwritten(proteins: str, tmp_path: P
     assert (tmp_path / "p.fasta").read_text() == "mine"
 
 
-def test_a_second_process_is_told_to_wait(proteins: str, tmp_path: Path) -> None:
+def test_refuses_a_second_download_of_one_file(proteins: str, tmp_path: Path) -> None:
     lock = try_lock(tmp_path / "p.fasta.partial")
     assert lock is not None
     with lock, pytest.raises(FetchError, match="is being written by another process"):

@@ -110,7 +110,7 @@ def managed(request: pytest.FixtureRequest) -> Iterator[Managed]:
         do_POST = do_GET
 
         def log_message(self, *_: object) -> None:
-            """Nothing: what was asked is in the record."""
+            """Print nothing, because the record has the requests."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         made.url = f"http://127.0.0.1:{server.server_port}"
@@ -162,7 +162,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def tracked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the mirror sets for the process is taken back."""
+    """The mirror restores the settings of the process."""
     import mlflow
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
@@ -219,6 +219,6 @@ def test_without_credentials_a_run_ends_well_and_says_so(
     assert managed.metrics == []
 
 
-def test_what_is_no_address_of_mlflow_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_address_without_mlflow_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     _run(tmp_path / "r", "arn:aws:sagemaker:us-west-2:123456789012:domain/d-1")
     assert "is no app or tracking server of SageMaker" in capfd.readouterr().err

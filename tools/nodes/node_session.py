@@ -147,12 +147,11 @@ def start_session(cluster: ClusterNodes, node: Node, *, region: str, profile: st
 
 def check_programs() -> None:
     """Raise ValueError unless the two programs behind a session are installed."""
-    if shutil.which("aws") is None:
+    aws = shutil.which("aws")
+    if aws is None:
         raise ValueError("the aws command is missing; install AWS CLI version 2 (docs/deploy.md)")
-    version = subprocess.run(["aws", "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    version = subprocess.run([aws, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     if not version.startswith("aws-cli/2."):
-        raise ValueError(
-            f"the aws command is {version}; HyperPod sessions need AWS CLI version 2 (docs/deploy.md)"
-        )
+        raise ValueError(f"{aws} is {version}; HyperPod sessions need AWS CLI version 2 (docs/deploy.md)")
     if shutil.which("session-manager-plugin") is None:
         raise ValueError("session-manager-plugin is missing; the aws command starts it (docs/deploy.md)")

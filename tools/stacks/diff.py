@@ -17,17 +17,20 @@ import boto3
 from botocore.exceptions import NoCredentialsError
 
 from config.cluster import Cluster
+from config.eks_cluster import EksCluster
 from config.reading.loader import load_cluster
 from config.resource_names import construct_ids, stack_names, wanted_stacks
+from manifests.charts import chart_folder
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
+from tools.kubernetes.charts import HYPERPOD, bring_missing
 from tools.stacks.replacements import Loss, Template, exports_of, find_losses, imported_exports
 from tools.stacks.service_limits import CLUSTER, CONTROL_PLANE, describe_notice, find_notices
 from tools.stacks.stack_contents import deployed_template
 
 ASSEMBLY = Path("cdk.out")
 CDK = Path("node_modules/aws-cdk/bin/cdk")
-"""The pinned one: npx would fetch another where none is installed."""
+"""The pinned version; npx would download another if none is installed."""
 PRECIOUS = {
     "AWS::SageMaker::Cluster": ("the cluster", "all its nodes are terminated and every job ends"),
     CONTROL_PLANE: ("the control plane", "all that is installed on it is gone, and every job ends"),
@@ -45,7 +48,7 @@ NAME_PROPERTIES = (
     *("ClusterName", "BucketName", "RepositoryName", "DBInstanceIdentifier", "TrackingServerName"),
 )
 CONTROL_PLANE_NAME = "Name"
-"""Of AWS::EKS::Cluster; other types have names under this key that several may bear."""
+"""Key of AWS::EKS::Cluster; in other types the name under this key need not be unique."""
 
 
 def main() -> int:
@@ -72,10 +75,11 @@ def main() -> int:
     else:
         session = open_session(region=cluster.region, profile=options.profile)
         if session.get_credentials() is None:
-            # The CDK says it less clearly, and after a synthesis.
+            # The CDK reports it less clearly, and only after a synthesis.
             raise NoCredentialsError
         profile = ["--profile", options.profile] if options.profile else []
         stacks = wanted_stacks(cluster, construct_ids(cluster))
+        _require_charts(cluster)
         _run_cdk("diff", *stacks, "--context", f"cluster={options.cluster}", *profile)
         pairs = _deployed_and_new(cluster, session)
     if not pairs and not options.against:
@@ -107,6 +111,17 @@ def _read(path: Path) -> Template:
     return template
 
 
+def _require_charts(cluster: Cluster) -> None:
+    """Fetch missing charts before the CDK runs, which reports a missing chart in several lines.
+
+    Raises:
+        ValueError: if HyperPod's chart is still missing.
+    """
+    if isinstance(cluster, EksCluster):
+        bring_missing(cluster)
+        chart_folder(HYPERPOD)
+
+
 def _run_cdk(*arguments: str) -> None:
     command = ["node", str(CDK), *arguments]
     ended = subprocess.run(command)
@@ -128,6 +143,7 @@ def _saved_and_new(
         raise ValueError(f"{folder}: expected templates such as {ids.hyperpod}.template.json; got none")
     if folder.resolve() == ASSEMBLY.resolve():
         raise ValueError(f"{folder} is where new templates are written; give a copy of it")
+    _require_charts(cluster)
     _run_cdk("synth", "--quiet", "--context", f"cluster={cluster_file}")
     pairs = []
     for stack, file in saved.items():
@@ -156,7 +172,7 @@ def _deployed_and_new(cluster: Cluster, session: boto3.Session) -> list[tuple[st
         if name in files:
             pairs.append((name, old, _read(ASSEMBLY / files[name])))
         else:
-            # It holds on to what it takes from the others.
+            # It still imports values of the others.
             pairs.append((name, old, old))
             print(
                 f"note: stack {name} is deployed, and the file has its section no more: it stays, and bills, "
@@ -170,7 +186,7 @@ class PreciousLoss:
     stack: str
     loss: Loss
     keeps_name: bool
-    """Its replacement would need the name that the old one still has."""
+    """Whether the replacement needs the name that the old resource still has."""
 
     @property
     def is_certain(self) -> bool:
@@ -178,7 +194,7 @@ class PreciousLoss:
 
 
 def find_precious_losses(pairs: list[tuple[str, Template, Template]], *, region: str) -> list[PreciousLoss]:
-    """What cannot be made again from this repository; stacks in the order of deployment."""
+    """Return losses that this repository cannot restore; stacks are in deployment order."""
     found = []
     changed_exports: set[str] = set()
     for stack, old, new in pairs:
@@ -193,7 +209,7 @@ def find_precious_losses(pairs: list[tuple[str, Template, Template]], *, region:
 
 
 def find_exports_in_use(pairs: list[tuple[str, Template, Template]], *, region: str) -> list[str]:
-    """Sentences about replacements that CloudFormation refuses, since deployed stacks import the old ids."""
+    """Report replacements that CloudFormation refuses because deployed stacks import the old ids."""
     sentences = []
     for stack, old, new in pairs:
         losses = find_losses(old, new, region=region, changed_exports=set())
@@ -220,7 +236,7 @@ def _keeps_name(loss: Loss, new: Template) -> bool:
 
 
 def describe(precious: PreciousLoss) -> str:
-    """A paragraph: what is lost, why, and what that means."""
+    """Describe the loss, its cause and its consequence in a paragraph."""
     loss = precious.loss
     what, consequence = PRECIOUS[loss.resource_type]
     on_cluster = loss.resource_type in (CLUSTER, CONTROL_PLANE)

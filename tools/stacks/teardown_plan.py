@@ -1,6 +1,6 @@
-"""What a teardown deletes, what it keeps and what that costs, and why the network may have to stay.
+"""Resources that a teardown deletes or keeps, their bills, and reasons for which the network stays.
 
-Bills are units instead of prices: those differ between regions and change.
+Bills are given as units, because prices change and differ between regions.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ HOLDS_DATA = {
 @dataclass(frozen=True)
 class TeardownPlan:
     stacks: tuple[StackContents, ...]
-    """To be deleted, in this order."""
+    """Stacks to delete, in this order."""
     network_held: StackContents | None
-    """The network stack, if it has to stay."""
+    """The network stack, if it must stay."""
     holders: tuple[str, ...]
-    """Ids of what holds it."""
+    """Ids of the resources that use the network."""
     service_logs: tuple[str, ...]
     """Log groups that belong to no stack: HyperPod, EKS and their agents made them."""
 
@@ -56,7 +56,7 @@ class TeardownPlan:
 
     @property
     def deleted(self) -> list[StackResource]:
-        """What is lost for good, as far as it held anything."""
+        """Resources with data that is lost for good."""
         return [
             resource
             for stack in self.stacks
@@ -70,7 +70,7 @@ class TeardownPlan:
 def make_plan(session: boto3.Session, cluster: Cluster) -> TeardownPlan:
     """Read the deployed stacks; raises ValueError if one of them is being changed just now."""
     cloudformation = aws_client(session, "cloudformation")
-    # Also those that the file asks for no more.
+    # Including stacks whose section is no longer in the file.
     found_stacks = [read_stack(cloudformation, name) for name in stack_names(cluster)]
     for stack in found_stacks:
         if stack and stack.status.endswith("_IN_PROGRESS") and stack.status != NEVER_DEPLOYED:
@@ -125,7 +125,7 @@ def describe_plan(plan: TeardownPlan) -> str:
 
 
 def describe_remains(plan: TeardownPlan) -> str:
-    """What stays in the account and how to delete it; empty if nothing does."""
+    """List what stays in the account and how to delete it; empty if nothing stays."""
     lines: list[str] = []
     if plan.kept or plan.service_logs:
         lines.append("Kept in the account, outside of any stack:")
@@ -168,7 +168,7 @@ def buckets_to_empty(stack: StackContents) -> list[str]:
 
 
 def bill_of(resource: StackResource) -> str:
-    """What it bills; empty for what is free."""
+    """Describe how a resource is billed; empty if it is free."""
     properties = resource.properties
     match resource.resource_type:
         case "AWS::FSx::FileSystem":
@@ -194,7 +194,7 @@ def bill_of(resource: StackResource) -> str:
 
 
 def deletion_of(resource: StackResource) -> str:
-    """The command that deletes it; empty where it is not worth one."""
+    """Return the command that deletes a resource; empty if none is needed."""
     physical_id = resource.physical_id
     match resource.resource_type:
         case "AWS::FSx::FileSystem":
@@ -235,7 +235,7 @@ def deletion_of(resource: StackResource) -> str:
 
 
 def network_bill(network: StackContents) -> str:
-    """What a network stack bills while it stays; empty if nothing in it does."""
+    """Describe the bill of a network stack that stays; empty if it is free."""
     endpoints = [
         endpoint
         for endpoint in network.of_type("AWS::EC2::VPCEndpoint")
@@ -250,14 +250,14 @@ def network_bill(network: StackContents) -> str:
 
 
 def kept_holders(resources: Collection[StackResource]) -> list[str]:
-    """Ids of those resources that are kept and hold the network."""
+    """Return the ids of kept resources that use the network."""
     return [r.physical_id for r in resources if r.is_kept and r.physical_id and r.resource_type in HOLDING]
 
 
 def live_holders(session: boto3.Session, network: StackContents) -> list[str]:
-    """Ids of what holds the network now, whoever made it: file systems, databases, security groups.
+    """Return the ids of all file systems, databases and security groups that use the network now.
 
-    In a VPC that is given only the stack's own security group is at stake, and nothing else in that VPC.
+    In an existing VPC, only the stack's own security group counts, and nothing else of that VPC.
     """
     vpcs = {vpc.physical_id for vpc in network.of_type("AWS::EC2::VPC")}
     own_groups = {group.physical_id for group in network.of_type("AWS::EC2::SecurityGroup")}
@@ -270,7 +270,7 @@ def live_holders(session: boto3.Session, network: StackContents) -> list[str]:
 
 
 def _groups_that_name(session: boto3.Session, own_groups: set[str]) -> set[str]:
-    """Other security groups with a rule from or to one of these: EC2 then deletes neither group nor VPC."""
+    """Return other groups with a rule from or to these; EC2 then deletes neither group nor VPC."""
     if not own_groups:
         return set()
     paginator = aws_client(session, "ec2").get_paginator("describe_security_groups")

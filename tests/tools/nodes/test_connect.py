@@ -180,14 +180,14 @@ def test_the_block_can_be_printed_for_any_node(connect: Connect, programs: Path)
     [
         (lambda bin: (bin / "aws").unlink(), "the aws command is missing"),
         (lambda bin: (bin / "session-manager-plugin").unlink(), "session-manager-plugin is missing"),
-        (lambda bin: install(bin, "aws", "echo aws-cli/1.45.11"), "the aws command is aws-cli/1.45.11"),
+        (lambda bin: install(bin, "aws", "echo aws-cli/1.45.11"), "{bin}/aws is aws-cli/1.45.11"),
     ],
 )
 def test_missing_programs_are_named(change: Any, message: str, connect: Connect, programs: Path) -> None:
     change(programs)
     status, _, errors = connect()
     assert status == 2
-    assert f"error: {message}" in errors
+    assert f"error: {message.format(bin=programs)}" in errors
     assert "Traceback" not in errors
 
 

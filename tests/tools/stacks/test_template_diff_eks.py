@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from manifests.charts import chart_folder
+from tools.stacks import diff
 from tools.stacks.diff import describe, find_precious_losses
 from tools.stacks.service_limits import find_notices
 
@@ -72,3 +75,16 @@ def test_a_group_keeps_its_kind_of_capacity() -> None:
     groups[1]["CapacityRequirements"] = {"Spot": {}}
     (text,) = notices(changed("AWS::SageMaker::Cluster", InstanceGroups=groups))
     assert text.startswith("HyperPod refuses to change the capacity of group workers (spot or on demand)")
+
+
+def test_a_missing_chart_is_one_line_before_the_cdk_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "EksHyperPodStack.template.json").write_text("{}")
+    monkeypatch.setattr("sys.argv", ["diff", "--cluster", "clusters/eks.yaml", "--against", str(tmp_path)])
+    monkeypatch.setattr(diff, "CDK", tmp_path)
+    monkeypatch.setattr(diff, "bring_missing", lambda cluster: None)
+    monkeypatch.setattr(diff, "chart_folder", partial(chart_folder, cache=tmp_path))
+    monkeypatch.setattr(diff, "_run_cdk", lambda *_: pytest.fail("the CDK ran"))
+    with pytest.raises(ValueError, match=r"^chart hyperpod is not in .*; run make charts, [^\n]*$"):
+        diff.main()

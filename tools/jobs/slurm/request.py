@@ -142,8 +142,9 @@ def placement(
     """
     if bool(wanted.image) == bool(wanted.python):
         problems.append(
-            "image, python: give one of them: IMAGE=<.sqsh file or image> for containers, or "
-            "SUBMIT='--python <file>' of an environment that all nodes see"
+            "image, python: give one of them: IMAGE=<.sqsh file or image> for containers (make image "
+            "TARGET=slurm makes such a file and prints its path), or SUBMIT='--python <file>' of an "
+            "environment that all nodes see"
         )
     if wanted.image and _is_file(wanted.image) and not shared.has(wanted.image):
         problems.append(

@@ -112,6 +112,7 @@ def test_an_image_may_be_a_reference(image: str) -> None:
     ("overrides", "wanted", "problem"),
     [
         ([], {"image": None}, "image, python: give one of them"),
+        ([], {"image": None}, "for containers (make image TARGET=slurm makes such a file"),
         ([], {"hang_seconds": 120}, "--hang-seconds: got 120; give 150 to 540, and more than a step takes"),
         ([], {"hang_seconds": 9, "gpus_per_node": 0}, "--hang-seconds: got 9; give 10 to 86400"),
         ([], {"python": "/fsx/venv/bin/python"}, "image, python: give one of them"),

@@ -40,8 +40,8 @@ def short_training(model: str | None) -> str | None:
         steps, base = run.get("train", {}).get("max_steps"), run.get("model", {}).get("init_from")
         if steps and base is None and steps < FEW_STEPS:
             return (
-                f"warning: {model} was trained from random weights for {steps:,} steps, so it knows little "
-                "of proteins; ESM-2 took 500,000 (8M: facebook/esm2_t6_8M_UR50D)"
+                f"warning: {model} was trained from random weights for {steps:,} steps, so its results "
+                "are poor; ESM-2 was trained for 500,000 (8M: facebook/esm2_t6_8M_UR50D)"
             )
         model = base
     return None

@@ -45,8 +45,8 @@ def main(config: RunFile) -> None:
         print(warning, file=sys.stderr)
     if (config.run_dir / RESULTS_FILE).exists():
         print(
-            f"{config.run_dir} holds a finished run; it goes on if train.max_steps has grown. "
-            "Choose another name= to start anew",
+            f"{config.run_dir} holds a finished run; it continues only if train.max_steps is larger. "
+            "Choose another name= to start a new run",
             file=sys.stderr,
         )
     raise SystemExit(on_every_device("workloads.train", f"training {config.name}"))

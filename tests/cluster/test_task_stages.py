@@ -55,7 +55,7 @@ def predicted(cluster: Cluster, home: Path, results: dict[str, Any]) -> dict[str
     said = log.read_text()
     limit = r"ended on SIGUSR1; parts that are written: (\d+)\n.*requeue 1 since part \1: the time limit"
     stopped = re.search(limit, said)
-    assert stopped and f"going on: {stopped[1]} of " in said, said
+    assert stopped and f"continuing: {stopped[1]} of " in said, said
     assert f"done: {HOME}/runs/tuned/predictions.csv\n" in said
     return job
 

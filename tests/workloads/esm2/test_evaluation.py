@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -220,7 +221,7 @@ def test_progress_of_a_scoring_is_printed_now_and_then(
 ) -> None:
     for unit, end in (("", ""), ("residues", " residues")):
         clock = iter([0.0, 4.0, 11.0, 15.0])
-        monkeypatch.setattr(work_progress.time, "monotonic", lambda clock=clock: next(clock))
+        monkeypatch.setattr(time, "monotonic", lambda clock=clock: next(clock))
         shown = work_progress.WorkProgress("scoring", 2000, unit)
         for _ in range(3):
             shown.add(550)

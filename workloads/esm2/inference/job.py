@@ -142,7 +142,7 @@ class Command:
             _say(here, warning)
         key = key_of(plan)
         if output.is_finished(key):
-            _say(here, f"{output.path} is there already, from the same proteins and model")
+            _say(here, f"{output.path} already exists, from the same proteins, model and settings")
             return
         output.check_free(key)
         missing = {part.file for part in plan if not (output.folder / part.file).exists()}
@@ -151,7 +151,7 @@ class Command:
         dist.barrier(group=here.control)
         started = time.monotonic()
         if len(missing) < len(plan):
-            _say(here, f"going on: {len(plan) - len(missing)} of {len(plan)} parts are there")
+            _say(here, f"continuing: {len(plan) - len(missing)} of {len(plan)} parts are done")
         mine = [
             part.file in missing and number % here.world_size == here.rank for number, part in enumerate(plan)
         ]
@@ -161,9 +161,7 @@ class Command:
         ).add
         for part, expected in zip(read(), plan, strict=True):
             if planned(part) != expected:
-                raise ValueError(
-                    "inference.input: a file has changed while it was read; run the command again"
-                )
+                raise ValueError("inference.input: a file changed while it was read; run the command again")
             if not mine[part.number]:
                 continue
             begun = time.monotonic()
@@ -230,7 +228,7 @@ class _Refused:
             return "got no record; expected at least one protein"
         if self.nucleotides < self.count:
             first = f"{self.first.where}: {self.first.reason}"
-            return f"no protein is left; {self.count:,} records are rejected, first {first}"
+            return f"no protein is left; all {self.count:,} records are rejected, the first one at {first}"
         return (
             f"all {self.count:,} records look like DNA or RNA (letters {NUCLEOTIDES} only), for example "
             f"{self.example}; give their translation into proteins, or allow them with {ALLOW}"

@@ -131,7 +131,7 @@ def parse_variant(name: str, protein: Protein) -> Variant:
                 raise ValueError(f"{text}: {letter} is not one of the residues {STANDARD_RESIDUES}")
         if number > len(protein.tokens):
             raise ValueError(
-                f"{text}: position {number} is behind the end of {protein.id}, which has "
+                f"{text}: position {number} is after the end of {protein.id}, which has "
                 f"{len(protein.tokens)} residues"
             )
         there = TOKENS[int(protein.tokens[number - 1])]
@@ -141,7 +141,7 @@ def parse_variant(name: str, protein: Protein) -> Variant:
                 "the right protein, and are its positions counted from 1?"
             )
         if any(other.place == number - 1 for other in found):
-            raise ValueError(f"{name[:MAX_NAME_SHOWN]}: position {number} is named twice; name it once")
+            raise ValueError(f"{name[:MAX_NAME_SHOWN]}: position {number} occurs twice; give it once")
         found.append(Substitution(TOKENS.index(wild), number - 1, TOKENS.index(mutant)))
     return Variant(name, tuple(found))
 

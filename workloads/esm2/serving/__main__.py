@@ -72,8 +72,8 @@ def _check_free(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise ValueError(
-                f"--host, --port: cannot listen on {host}:{port}: {error.strerror}; end the other program or "
-                f'choose another port (make serve ARGS="--port {port + 1}")'
+                f"--host, --port: cannot listen on {host}:{port}: {error.strerror}; stop the other program "
+                f'or choose another port (make serve ARGS="--port {port + 1}")'
             ) from None
 
 

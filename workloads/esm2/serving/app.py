@@ -90,10 +90,10 @@ class Service:
     async def _ping(self, request: Request) -> Response:
         """Answer 200 if requests are accepted; nothing is computed, because health checks wait only 2 s."""
         if self.is_draining:
-            raise self._refusal("the server is about to end")
+            raise self._refusal("the server is stopping")
         self._check_ready()
         if not self.batcher.is_healthy:
-            raise self._refusal("the model failed on its last pack; the log says why")
+            raise self._refusal("the model failed on its last pack; see the log")
         return Response(status_code=HTTPStatus.OK)
 
     async def _invocations(self, request: Request) -> Response:
@@ -124,7 +124,7 @@ class Service:
 
     def _check_ready(self) -> None:
         if not self.batcher.is_ready:
-            raise self._refusal("the model is loading: it computes for the first time, on a GPU for minutes")
+            raise self._refusal("the model is loading; on a GPU its first computation takes minutes")
 
     def _refusal(self, detail: str) -> Problem:
         return Problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers={"Retry-After": "1"})
@@ -144,7 +144,7 @@ class Service:
 
     async def _failure(self, request: Request, error: Exception) -> Response:
         """Answer after an unexpected error, which starlette passes on and uvicorn logs."""
-        detail = "the server failed on this request; its log says why"
+        detail = "the server failed on this request; see its log"
         return await self._problem(request, Problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail))
 
     def _headers(self) -> dict[str, str]:
@@ -219,12 +219,12 @@ async def _body(request: Request, max_bytes: int) -> bytes:
                 elif size > 2 * max_bytes:
                     break
     except TimeoutError:
-        detail = f"the body did not come in {BODY_SECONDS} s"
+        detail = f"the body did not arrive within {BODY_SECONDS} s"
         raise Problem(HTTPStatus.REQUEST_TIMEOUT, detail, headers={"Connection": "close"}) from None
     if size > max_bytes:
         raise Problem(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"the body has more than {max_bytes} bytes, the most that is allowed: split the request",
+            f"the body has more than {max_bytes} bytes, which is the limit; split the request",
             headers={"Connection": "close"},
         )
     return b"".join(chunks)

@@ -157,7 +157,7 @@ class Batcher:
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._model.run, [_TRIAL])
         except Exception as error:
-            log.error("the model fails on a trial, too: %s", error)
+            log.error("the model also failed on a trial: %s", error)
             self.is_healthy = False
         else:
             self.is_healthy = True
@@ -189,7 +189,7 @@ class Batcher:
         # A request that seems too slow by itself is tried, because the estimate comes from other proteins.
         too_slow = self.waiting_residues > 0 and expected > self._timeout
         if too_many or too_slow:
-            waiting = f"{self.waiting_residues} residues wait already"
+            waiting = f"{self.waiting_residues} residues are waiting already"
             raise _busy(f"{waiting}; try again later", self._expected_seconds(self.waiting_residues))
 
     def _expected_seconds(self, residues: int) -> float:
@@ -211,7 +211,7 @@ class Batcher:
     def _fail(requests: Sequence[_Request]) -> None:
         for request in requests:
             if not request.done.done():
-                detail = "the model failed on this request; the server's log says why"
+                detail = "the model failed on this request; see the server's log"
                 request.done.set_exception(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail))
 
 

@@ -108,7 +108,7 @@ def read_proteins(body: bytes, media_type: str, settings: ServeSettings) -> list
     if residues > settings.max_waiting_residues:
         raise Problem(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"the request has {residues} residues; at most {settings.max_waiting_residues} are allowed: "
+            f"the request has {residues} residues; at most {settings.max_waiting_residues} are allowed; "
             "split it",
         )
     return [
@@ -122,7 +122,7 @@ def _check_number(found: Sequence[object], max_proteins: int) -> None:
     if len(found) > max_proteins:
         raise Problem(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"the request has more than {max_proteins} proteins, the most that is allowed: split it",
+            f"the request has more than {max_proteins} proteins, which is the limit; split it",
         )
 
 
@@ -162,7 +162,7 @@ def _json_record(where: str, item: Any) -> _Record:
     unknown = [key for key in item if key not in ("id", "sequence")]
     if unknown or "sequence" not in item:
         what = f"has the key {shown(unknown[0])}" if unknown else "has no sequence"
-        raise _malformed(f"{where} {what}; allowed are the keys id and sequence, the latter is required")
+        raise _malformed(f"{where} {what}; allowed are the keys id and sequence, and sequence is required")
     return _Record(where, item.get("id"), item["sequence"])
 
 

@@ -87,7 +87,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
 
     def _fail(self, error: BaseException) -> None:
-        log.error("the model cannot be fed any more, so the server ends", exc_info=error)
+        log.error("the model stopped working, so the server stops", exc_info=error)
         self.failure, self.should_exit = error, True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -98,5 +98,5 @@ class Server(uvicorn.Server):
             super().handle_exit(sig, frame)
             return
         self._service.is_draining = True
-        log.info("SIGTERM: answering for another %d s, then ending", seconds)
+        log.info("SIGTERM: answering for another %d s, then stopping", seconds)
         self._loop.call_soon_threadsafe(self._loop.call_later, seconds, super().handle_exit, sig, frame)

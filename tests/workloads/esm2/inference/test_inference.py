@@ -177,7 +177,7 @@ def test_nucleotides_among_proteins_are_rejected_with_a_warning(
     ("text", "reason"),
     [
         (f">gene\n{DNA}\n", "all 1 records look like DNA or RNA .* gene; .* data.allow_nucleotides=true"),
-        (">>mine\nMKTAYIAKQRQ\n", "no protein is left; 1 records are rejected, first .*:1: "),
+        (">>mine\nMKTAYIAKQRQ\n", "no protein is left; all 1 records are rejected, the first one at .*:1: "),
     ],
 )
 def test_an_input_without_proteins_is_an_error(
@@ -284,7 +284,7 @@ def test_a_killed_command_continues_with_the_missing_parts(
     assert calls == 3 + 3, "two parts were there"
     assert pq.read_table(out).equals(pq.read_table(whole))
     embed(configured(**settings, output=str(out)), here)
-    assert calls == 6 and "is there already" in capsys.readouterr().out
+    assert calls == 6 and "already exists" in capsys.readouterr().out
     # With another protein in the input, only the changed part is computed again.
     fasta.write_text(fasta.read_text() + ">new\nMKTAYIAK\n")
     embed(configured(**settings, output=str(out), overwrite=True), here)

@@ -75,8 +75,8 @@ def test_scores_are_masked_marginals(
     for message in (
         "A5G: the wild type w has Y at position 5, not A",
         "'A4' is not a mutation",
-        "position 4 is named twice",
-        "Q23A: position 23 is behind the end of w, which has 22 residues",
+        "position 4 occurs twice",
+        "Q23A: position 23 is after the end of w, which has 22 residues",
         f"A4B: B is not one of the residues {STANDARD_RESIDUES}",
         "no protein other in the input",
         "'' is not a mutation",

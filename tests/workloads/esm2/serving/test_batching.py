@@ -66,7 +66,7 @@ def test_a_full_queue_answers_with_a_time_to_retry() -> None:
         eventually(lambda: served.service.batcher.waiting_residues == 91)
         refused = served.invoke({"proteins": ["M" * 10]})
         assert refused.status == 503 and 1 <= int(refused.headers["retry-after"]) <= 60
-        assert "91 residues wait already" in refused.json["detail"]
+        assert "91 residues are waiting already" in refused.json["detail"]
         assert served.send("GET", "/ping").status == 200, "busy is healthy"
         model.gate.set()
         assert first.result(PATIENCE).status == second.result(PATIENCE).status == 200
@@ -82,7 +82,7 @@ def test_an_answer_that_takes_too_long_is_503_and_is_dropped() -> None:
         assert "no answer in 1 s" in second.result().json["detail"]
         model.gate.set()
         eventually(lambda: served.service.batcher.waiting_residues == 0)
-    assert model.packs == [[1]], "nobody waits for the second"
+    assert model.packs == [[1]], "no client waits for the second"
 
 
 def test_requests_of_clients_that_left_are_not_computed() -> None:

@@ -58,7 +58,7 @@ def copy_here(cluster: SlurmCluster, folder: str) -> str:
 
 
 def bring(cluster: SlurmCluster, head: HeadNode, profile: str | None) -> str:
-    """By the artifact bucket, which the cluster's nodes read; where it is there.
+    """Upload to the artifact bucket, which the cluster's nodes read, and return the address.
 
     Raises:
         ValueError: if the head node cannot copy it.

@@ -30,7 +30,7 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Framework:
-    """What trains in an image."""
+    """Training software of an image."""
 
     local_name: str
     dockerfile: Path

@@ -1,4 +1,4 @@
-"""docker, buildah or podman, whichever is there, behind the five things that images need of it."""
+"""One interface to docker, buildah or podman, with the five operations that images need."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ENGINES = ("docker", "buildah", "podman")
-"""In the order in which they are looked for."""
+"""Container engines in the order of the search."""
 PLATFORM = "linux/amd64"
-"""That of the nodes, also where the image is built on a Mac with Apple's processor."""
+"""Platform of the nodes, also for images built on a Mac with Apple's processor."""
 _STANDARD_ERROR = 2
-"""For what engines say at length: tools keep standard output for what they were asked for."""
+"""Stream for long output of engines; tools print only their results to standard output."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class ContainerEngine:
 
 
 def find_engine(wanted: str | None = None) -> ContainerEngine:
-    """The engine that is asked for, or the first one that works.
+    """Return the requested engine, or the first one that works.
 
     Raises:
         ValueError: if there is none, with what to install.

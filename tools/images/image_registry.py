@@ -1,4 +1,4 @@
-"""The cluster's image repository in ECR: login, what is there, what its scan found, and copies into it."""
+"""The cluster's image repository in ECR: login, existing images, scan findings, and copies into it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Repository:
 
 
 def find_repository(ecr: Any, name: str) -> Repository:
-    """Where the repository is.
+    """Return the address of the repository.
 
     Raises:
         ValueError: if it does not exist yet.
@@ -60,20 +60,20 @@ def find_repository(ecr: Any, name: str) -> Repository:
 
 
 def registry_login(ecr: Any) -> RegistryLogin:
-    """Credentials for pushes, good for 12 hours."""
+    """Return credentials for pushes, which are valid for 12 hours."""
     data = ecr.get_authorization_token()["authorizationData"][0]
     user, _, password = base64.b64decode(data["authorizationToken"]).decode().partition(":")
     return RegistryLogin(data["proxyEndpoint"].removeprefix("https://"), user, password)
 
 
 def digest_of(ecr: Any, repository: Repository, tag: str) -> str | None:
-    """The digest that a tag names, None if there is no such tag."""
+    """Return the digest of a tag, or None if the tag does not exist."""
     answer = if_present(ecr.describe_images, repositoryName=repository.name, imageIds=[{"imageTag": tag}])
     return answer and str(answer["imageDetails"][0]["imageDigest"])
 
 
 def tags_of(ecr: Any, repository: Repository, digest: str) -> list[str] | None:
-    """The tags of an image, None if there is no such digest."""
+    """Return the tags of an image, or None if the digest does not exist."""
     image = {"imageDigest": digest}
     answer = if_present(ecr.describe_images, repositoryName=repository.name, imageIds=[image])
     return answer and list(answer["imageDetails"][0].get("imageTags", []))
@@ -87,7 +87,7 @@ def scan_summary(
     pause: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> str:
-    """What the scan of an image found, in a line; waits for it, with a bound."""
+    """Wait a limited time for the scan of an image, and return its findings in one line."""
     deadline = clock() + SCAN_WAIT_SECONDS
     image = {"imageDigest": digest}
     while True:

@@ -50,14 +50,14 @@ REFERENCE = re.compile(r"[^/@\s]+/(?P<repository>[a-z0-9._/-]+):[\w.-]+@sha256:(
 
 @dataclass(frozen=True)
 class ImportJob:
-    """What the worker is to do."""
+    """Task of the worker."""
 
     partition: str
     num_cpus: int
     reference: str
     """``<registry>/<repository>:<tag>@sha256:<digest>``; older releases of enroot take tags alone."""
     file: str
-    """The squashfs file, named by digest: it never comes to mean another image."""
+    """The squashfs file; its name has the digest, so it always holds the same image."""
 
 
 def main() -> int:
@@ -98,7 +98,7 @@ def _options() -> argparse.Namespace:
 
 
 def shared_folder(cluster: SlurmCluster, wanted: str | None) -> str:
-    """Where image files go.
+    """Return the folder of image files.
 
     Raises:
         ValueError: if the nodes do not share it, or make could not be given it.
@@ -128,7 +128,7 @@ def place(cluster: SlurmCluster, wanted: str | None) -> tuple[str, int]:
 
 
 def image_file(folder: str, reference: str) -> str:
-    """Raises ValueError if the reference has not both a tag and a digest."""
+    """Raise ValueError unless the reference has both a tag and a digest."""
     parts = REFERENCE.fullmatch(reference)
     if not parts:
         raise ValueError(

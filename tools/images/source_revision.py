@@ -1,4 +1,4 @@
-"""Which commit a working tree is at, and a folder with exactly the files of it that go into an image."""
+"""Commit of a working tree, and a folder with exactly its files that go into an image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from tools.archives import extract
 
 IMAGE_PATHS = (".dockerignore", "LICENSE", "docker", "workloads")
-"""What images are built from; changes elsewhere do not make one another image."""
+"""Paths that images are built from; changes elsewhere do not change the image."""
 NUM_SHOWN = 5
 
 
@@ -23,13 +23,13 @@ NUM_SHOWN = 5
 class Revision:
     sha: str
     committed_at_seconds: int
-    """Since 1970; what reproducible builds take for the time of everything."""
+    """Seconds since 1970; reproducible builds give every file this time."""
     changes: tuple[str, ...]
-    """Files below ``IMAGE_PATHS`` that are not as committed, as git's short status shows them."""
+    """Files below ``IMAGE_PATHS`` with uncommitted changes, as in git's short status."""
 
     @property
     def tag(self) -> str:
-        """Of the image: the commit's, and one that is never pushed for what is not committed."""
+        """Tag of the image: the commit's, or for uncommitted changes one that is never pushed."""
         return f"{self.sha}-dirty" if self.changes else self.sha
 
     @property
@@ -51,7 +51,7 @@ def read_revision(repository: Path) -> Revision:
 
 
 def require_clean(revision: Revision, *, instead: str) -> None:
-    """Raise ValueError naming what is not committed."""
+    """Raise ValueError with the list of uncommitted files."""
     if not revision.changes:
         return
     more = len(revision.changes) - NUM_SHOWN

@@ -21,7 +21,7 @@ class Wanted:
     stage: str
     image: str | None = None
     nodes: str | None = None
-    """How many, or a range: ``2-3`` starts with 2 at least, and takes what there is up to 3."""
+    """Number of nodes, or a range; ``2-3`` starts with at least 2, and uses a third if available."""
     gpus_per_node: int | None = None
     folder: str | None = None
     """Folder on the shared file system that holds runs, data and downloads."""
@@ -29,34 +29,34 @@ class Wanted:
 
     @classmethod
     def of(cls, options: argparse.Namespace, **changes: Any) -> Self:
-        """The options of the command line that have the fields' names, with some of them changed."""
+        """Read the command-line options that have the fields' names; ``changes`` replace some."""
         given = vars(options) | changes
         return cls(**{field.name: given[field.name] for field in fields(cls)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What a job takes of nodes of one type."""
+    """Resources that a job uses on nodes of one type."""
 
     hardware: InstanceType
     sizes: range
     """Every number of nodes that the job may run on; none if there is a problem."""
     accelerators: int
-    """Of each node."""
+    """Number per node."""
 
     @property
     def gpus(self) -> int:
-        """Of each node."""
+        """Number per node."""
         return 0 if self.hardware.is_neuron else self.accelerators
 
     @property
     def neuron_devices(self) -> int:
-        """Of each node."""
+        """Number per node."""
         return self.accelerators - self.gpus
 
     @property
     def num_processes(self) -> int:
-        """Of each node."""
+        """Number per node."""
         return max(1, self.accelerators * self.hardware.processes_per_accelerator)
 
 

@@ -58,7 +58,7 @@ def copy_here(cluster: SlurmCluster, folder: str) -> str:
 
 
 def bring(cluster: SlurmCluster, head: HeadNode, profile: str | None) -> str:
-    """By the artifact bucket, which the cluster's nodes read; where it is there.
+    """Copy by way of the artifact bucket, which the nodes read, and return the folder on the nodes.
 
     Raises:
         ValueError: if the head node cannot copy it.

@@ -1,4 +1,4 @@
-"""make image: what the engine is asked, from which files, and what is refused."""
+"""make image: commands for the engine, files of the build, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is copied to the cluster is what the table says, once, and where nodes look for it."""
+"""The mirror copies the files of the table once, to the place where nodes look for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What make fetch receives: whole, in its folder; or damaged, and then nothing is changed."""
+"""make fetch puts complete files into their folder; damaged data changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make charts` refuses what is not what was pinned, and says what it could not get; nothing half counts."""
+"""`make charts` refuses content that differs from the pins, and reports failed downloads."""
 
 from __future__ import annotations
 

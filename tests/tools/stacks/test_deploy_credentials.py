@@ -1,4 +1,4 @@
-"""Targets of the CDK on a machine that nobody has signed in on."""
+"""CDK targets on a machine without a sign-in."""
 
 from __future__ import annotations
 

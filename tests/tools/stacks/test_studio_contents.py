@@ -1,4 +1,4 @@
-"""What people left in Studio's domain, deleted in the order that SageMaker wants."""
+"""Contents of Studio's domain are deleted in the order that SageMaker requires."""
 
 from __future__ import annotations
 

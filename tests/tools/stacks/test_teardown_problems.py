@@ -1,4 +1,4 @@
-"""What stands in the way of a teardown, and links between what is kept and what goes."""
+"""Obstacles to a teardown, and links between kept and deleted resources."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What Kubernetes is told of a job: its pods, and what becomes of them."""
+"""Kubernetes manifests of a job: its pods, and their fate after success or failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job of Kubernetes takes of the cluster, and what is refused."""
+"""Cluster resources that a Kubernetes job requests, and refused requests."""
 
 from __future__ import annotations
 

@@ -184,6 +184,16 @@ class RunConfig:
         return plain
 
 
+_OTHER_NAMES = {
+    "learning_rate": "optim.lr",
+    "batch_size": "train.tokens_per_step",
+    "epochs": "train.max_steps",
+    "max_length": "model.max_residues",
+    "gradient_checkpointing": "train.activation_checkpointing",
+}
+"""Names that other trainers use, and the field that has the same effect here."""
+
+
 def read_run(
     cls: type[Run],
     path: str | Path,
@@ -254,7 +264,8 @@ def _build(cls: type[T], raw: object, prefix: str, problems: list[str]) -> T | N
     hints = typing.get_type_hints(cls)
     before = len(problems)
     for unknown in sorted(raw.keys() - hints.keys(), key=str):
-        near = difflib.get_close_matches(str(unknown), hints, n=1)
+        known = _OTHER_NAMES.get(str(unknown))
+        near = [known] if known else difflib.get_close_matches(str(unknown), hints, n=1)
         hint = f"did you mean {near[0]}?" if near else f"allowed are {', '.join(hints)}"
         problems.append(f"{prefix}{shown(unknown)[1:-1]}: no such field; {hint}")
     values: dict[str, Any] = {}

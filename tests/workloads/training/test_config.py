@@ -59,6 +59,7 @@ def test_defaults_file_and_overrides(run_yaml: Path) -> None:
     ("override", "message"),
     [
         ("optim.lrr=1", "optim.lrr: no such field; did you mean lr?"),
+        ("learning_rate=1", "learning_rate: no such field; did you mean optim.lr?"),
         ("bogus=1", "bogus: no such field; allowed are name, runs, model"),
         ("optim.lr=fast", "optim.lr: got 'fast'; expected a finite number"),
         ("optim.lr=2", "optim.lr: got 2.0; allowed above 0, below 1"),

@@ -42,7 +42,7 @@ LENGTH_STEP = 32
 
 @dataclass(frozen=True)
 class Segments:
-    """Where the proteins of a pack lie.
+    """Positions of the proteins in a pack.
 
     ``cumulative`` is int32 of shape (S + 1,), starting with 0 and ending with T; trailing segments may be
     empty. ``max_length`` bounds every segment and is constant over a run (it is a compile-time constant).
@@ -99,7 +99,7 @@ def packed_attention(qkv: Tensor, cos: Tensor, sin: Tensor, segments: Segments) 
             segments.max_length,
             segments.max_length,
         )
-        assert isinstance(context, Tensor)  # a tuple comes only when more is asked for
+        assert isinstance(context, Tensor)  # a tuple is returned only with further options
         return context
     cos, sin = cos.to(qkv.dtype), sin.to(qkv.dtype)
     if qkv.device.type == "xla":

@@ -111,12 +111,12 @@ def score_packs(
 def rounds(
     packs: Iterator[PlannedPack], limit: int, here: Processes, num_units: int
 ) -> Iterator[list[PlannedPack]]:
-    """One pack a process at a time, so that every process calls the model equally often.
+    """Yield one pack per process at a time, so that every process calls the model equally often.
 
-    Prints how many of the split's ``num_units`` are scored, now and then.
+    The progress in the split's ``num_units`` is printed regularly.
 
     Raises:
-        Stopped: between two of them, if the run was asked to stop.
+        Stopped: between two packs, if the run received a signal to stop.
     """
     progress = WorkProgress("scoring", num_units, shows=here.is_first)
     packs = islice(packs, limit) if limit else packs

@@ -19,7 +19,7 @@ from .model import Pack
 from .shapes import num_rows
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
-"""Of the predicted residues; the rest stays as it is (Devlin et al. 2019, as in ESM-2)."""
+"""Shares of the predicted residues. The rest stays unchanged (Devlin et al. 2019, as in ESM-2)."""
 TRAINED_MASK_RATIO = 0.15 * MASK_SHARE
 """ESM-2's token dropout rescales to the share of <mask> it was trained with; a constant of the model."""
 

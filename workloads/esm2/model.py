@@ -1,7 +1,7 @@
 """ESM-2 for packs of proteins: transformers' modules and weights, a forward pass without padding.
 
-``PackedEsm`` is an ``EsmForMaskedLM`` with the same parameter names, and so are the two classifiers; only the
-arithmetic of the forward pass differs from transformers':
+``PackedEsm`` is an ``EsmForMaskedLM`` with the same parameter names. The same holds for the two classifiers.
+Only the arithmetic of the forward pass differs from transformers':
 
 * a pack of proteins is one row of T tokens, attention stays within each protein;
 * ESM-2's token dropout is applied per protein (``token_scale``), not per row;
@@ -45,7 +45,7 @@ _ARCHITECTURE: dict[str, Any] = {
     "attention_probs_dropout_prob": 0.0,
     "vocab_size": VOCAB_SIZE,
 }
-"""What distinguishes ESM-2 from other models of transformers' class."""
+"""Values that distinguish ESM-2 from other models of transformers' class."""
 
 
 def published_config(size: str) -> EsmConfig:
@@ -69,7 +69,7 @@ def published_config(size: str) -> EsmConfig:
 
 @dataclass(frozen=True)
 class Pack:
-    """What the model reads of one micro-batch; every tensor keeps its shape over a run."""
+    """Input of the model for one micro-batch; every tensor keeps its shape over a run."""
 
     tokens: Tensor
     """(T,) int64 ids after masking."""
@@ -148,12 +148,12 @@ class PackedEsmLayer(EsmLayer):
 
 
 class PackedModel(LayeredModel, EsmPreTrainedModel):
-    """What ESM-2 with any head has in common.
+    """Base of ESM-2 models with any head.
 
     Built on the meta device; ``load_state_dict(..., assign=True)`` or FSDP gives it weights.
 
     Raises:
-        ValueError: if the configuration asks for something that ESM-2 does not have.
+        ValueError: if the configuration has a feature that ESM-2 lacks.
     """
 
     esm: EsmModel

@@ -31,7 +31,7 @@ from .alphabet import TOKENS
 from .model import PackedEsm, PackedModel, PackedSequenceClassifier, PackedTokenClassifier, published_config
 
 ADAPTER_FILE = "adapter_config.json"
-"""Of a folder in peft's format."""
+"""Configuration in a folder of peft's format."""
 _HEADS: dict[str, tuple[type[EsmPreTrainedModel], type[PackedModel]]] = {
     "EsmForMaskedLM": (EsmForMaskedLM, PackedEsm),
     "EsmForSequenceClassification": (EsmForSequenceClassification, PackedSequenceClassifier),

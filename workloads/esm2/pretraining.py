@@ -22,7 +22,7 @@ from .pretrained import on_meta, save_esm, starting_config, starting_weights
 
 
 class Pretraining(Objective):
-    """Of all weights, on proteins without labels."""
+    """Objective of masked language modeling, with all weights, on proteins without labels."""
 
     config: RunFile
 

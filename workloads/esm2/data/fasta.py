@@ -1,8 +1,8 @@
 """FASTA files as numbered blocks of whole records, and blocks as lists of ids and token strings.
 
 The reader makes one pass over the file: it decompresses, hashes the raw bytes and counts lines, and
-leaves parsing to whoever gets the block. Parsing is a handful of C-speed calls per record; what is
-wrong with a block is detected on the whole and located (file, line, record) only then.
+leaves parsing to the process that gets the block. Parsing takes a few C-speed calls per record. A mistake is
+detected in the whole block first, and then located (file, line, record).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ RECORD_START = b"\n>"
 LINE_START = b"\n"
 
 STOP = 254
-"""What '*' becomes on the way in: dropped where it ends a protein, an error elsewhere."""
+"""Token of '*' while reading. It is dropped at the end of a protein and is an error elsewhere."""
 _TABLE = bytes(STOP if byte == ord("*") else token for byte, token in enumerate(RESIDUE_TABLE))
 _SPACE = b" \t\r\n"
 _CONTROLS = bytes([*range(10), *range(11, 32), 127])
 CONTROL_CHARACTER = re.compile("[\0-\x1f\x7f-\x9f]")
-"""What no id may hold: terminals obey some of these characters, and tables break at others."""
+"""Characters that ids must not contain. Terminals obey some of them, and tables break at others."""
 # Joined this many records at a time, tokens are searched for bad bytes while still in the CPU's cache.
 _RECORDS_PER_CHECK = 512
 _READ_BYTES = 1 << 20
@@ -70,7 +70,7 @@ class _HashingFile(io.RawIOBase):
 
 
 class SourceReader:
-    """One pass over a FASTA file or a table, plain or gzip (told by its content)."""
+    """One pass over a FASTA file or a table, plain or gzip, recognized by content."""
 
     def __init__(self, path: Path, *, on_bytes: Callable[[int], object] = lambda count: None) -> None:
         self.path = path
@@ -212,7 +212,7 @@ def record_lines(block: Block) -> Iterator[tuple[bytes, int]]:
 
 
 def single_records(block: Block) -> Iterator[Block]:
-    """Each record of a block by itself, so that a bad one does not spoil the others."""
+    """Yield each record of a block alone, so that a bad one does not affect the others."""
     line = block.first_line
     for start, stop in itertools.pairwise(_record_bounds(block.data)):
         record = block.data[start:stop]
@@ -221,7 +221,7 @@ def single_records(block: Block) -> Iterator[Block]:
 
 
 def _record_bounds(data: bytes) -> list[int]:
-    """Where each record of a block begins, and the end of the last."""
+    """Return the start of each record of a block, and the end of the last one."""
     array = np.frombuffer(data, dtype=np.uint8)
     signs = np.flatnonzero(array == ord(">"))
     # The first byte is a record's; index -1, its predecessor here, is then not looked at.

@@ -1,4 +1,4 @@
-"""What the stages of one preparation share: processes, limits, folders, progress, and how files are read.
+"""Shared parts of the stages of a preparation: processes, limits, folders, progress, reading of files.
 
 Worker processes end with their parent, and results of tasks come back in order.
 """
@@ -38,10 +38,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Plan:
-    """What every task of a preparation knows."""
+    """Settings that every task of a preparation needs."""
 
     folder: Path
-    """Where the result is made."""
+    """Folder in which the result is written."""
     limits: Limits
     settings: Settings
     allow_nucleotides: bool
@@ -101,14 +101,14 @@ class Job:
 
 @dataclass
 class Spilled:
-    """What a stage wrote for the next one; of one task, and by addition of all."""
+    """Output of a stage for the next one, of one task or, added up, of all tasks."""
 
     runs: list[Run] = field(default_factory=list)
     id_runs: list[Run] = field(default_factory=list)
-    """The ids by themselves, to find repeated ones."""
+    """Runs of the ids alone, to find repeated ids."""
     records: int = 0
     num_bytes: int = 0
-    """Of all records, dropped duplicates included: so that it does not depend on how blocks were cut."""
+    """Bytes of all records, with dropped duplicates, so that the sum does not depend on the cut of blocks."""
     duplicates_dropped: int = 0
     implausible: Implausible = field(default_factory=Implausible)
 

@@ -92,7 +92,7 @@ def join_members(job: Job, paths: Sequence[Path], fasta: Spilled, table: list[Ru
 
 
 def table_columns(block: Block) -> tuple[int, int]:
-    """Which columns hold member and cluster, told by the number of columns in the first row."""
+    """Return the columns of member and cluster, given the number of columns in the first row."""
     line = block.data.partition(b"\n")[0].rstrip(b"\r")
     num_columns = line.count(b"\t") + 1
     if num_columns == 2:

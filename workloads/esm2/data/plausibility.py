@@ -11,7 +11,7 @@ import numpy.typing as npt
 from workloads.esm2.alphabet import TOKENS, VOCAB_SIZE
 
 SHORT_RESIDUES = 20
-"""Shorter records are peptides. They also have too few letters to be told from DNA."""
+"""Shorter records are peptides. They also have too few letters to be distinguished from DNA."""
 LOW_ENTROPY_BITS = 2.2
 """Entropy of the composition below which a record is of low complexity: SEG's threshold (Wootton & Federhen
 1993, window of 12). Proteins have 4.2 bits on average."""

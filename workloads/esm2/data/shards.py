@@ -63,7 +63,7 @@ def shard_file(file: Path, records: int, residues: int) -> ShardFile:
 
 @dataclass(frozen=True)
 class SplitShard:
-    """What one task wrote for one split."""
+    """Output of one task for one split."""
 
     split: str
     shard: ShardFile

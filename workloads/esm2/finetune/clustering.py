@@ -15,7 +15,7 @@ from .table import Record
 
 MIN_IDENTITY = 0.3
 MIN_COVERAGE = 0.8
-"""Of both proteins. Together with the identity the thresholds that benchmarks of proteins split by."""
+"""Least coverage of both proteins. Benchmarks of proteins split by this coverage and identity."""
 WORD = 4
 MIN_JACCARD = 0.1
 """Share of words of four residues in common. With substitutions alone it is an identity of 65 %."""
@@ -53,7 +53,7 @@ def similarity_clusters(records: Sequence[Record]) -> tuple[list[str], str]:
         )
         return _by_minhash(records), method
     raise ValueError(
-        f"task.split.cluster: auto needs MMseqs2 or datasketch, and neither is here; {HOW_TO_INSTALL}, or "
+        f"task.split.cluster: auto needs MMseqs2 or datasketch, but both are missing; {HOW_TO_INSTALL}, or "
         "name a column of clusters with task.split.cluster_column"
     )
 

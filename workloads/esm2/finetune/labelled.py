@@ -76,9 +76,9 @@ class _Batch(NamedTuple):
 
     ids: pa.Array
     labels: npt.NDArray[Any]
-    """Of all its proteins, one after the other."""
+    """Labels of all proteins of the batch, one after the other."""
     offsets: npt.NDArray[np.int64]
-    """(proteins + 1,) where each protein's labels begin."""
+    """(proteins + 1,) position of each protein's first label."""
 
 
 def _map_batches(path: Path) -> Iterator[_Batch]:

@@ -1,8 +1,8 @@
-"""What the labels of a task are, and how their text in a table becomes numbers.
+"""Labels of a task, and the conversion of their text in a table to numbers.
 
-A protein of a sequence task has one number a label column: 0 or 1 (binary, multilabel), the place of its
-class (multiclass) or a measurement (regression); NaN where there is none. A protein of a residue task has
-the place of a class for each residue, or ``IGNORED``.
+A protein of a sequence task has one number per label column: 0 or 1 (binary, multilabel), the index of its
+class (multiclass) or a measurement (regression). A missing label is NaN. A protein of a residue task has the
+index of a class for each residue, or ``IGNORED``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What each memory-saving method costs and brings: one run after another, and a table of them.
+"""Comparison of the memory-saving methods: one run after another, and a table of their cost and scores.
 
 ``python -m workloads.esm2.finetune.method_table --config RUN.yaml [section.field=value ...]``
 

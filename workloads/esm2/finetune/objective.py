@@ -53,10 +53,10 @@ ADAPTED = adapters.AdaptedModules(
 
 
 class FineTuning(AdaptedObjective):
-    """Of the run's task.
+    """Objective of a labelled task.
 
     Raises:
-        ValueError: if the data is of another kind of task, or 4 bits are asked for that nobody can do.
+        ValueError: if the data belong to another kind of task, or 4-bit weights are not available.
     """
 
     config: RunFile

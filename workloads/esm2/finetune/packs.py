@@ -54,7 +54,7 @@ class LabelledStream(ProteinStream):
 
 
 def labelled_pack(host: HostPack, max_length: int, device: torch.device) -> Pack:
-    """What the model and the loss read; nothing is masked."""
+    """Return the input of the model and the loss; nothing is masked."""
     assert isinstance(host, LabelledPack)
     targets = to_device(torch.from_numpy(host.targets), device)
     return replace(plain_pack(host, max_length, device), targets=targets)

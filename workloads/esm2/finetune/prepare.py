@@ -146,10 +146,10 @@ def paths_read(config: RunFile) -> list[str]:
 
 
 def is_prepared(config: RunFile) -> bool:
-    """Whether ``data.path`` holds a run's table, told without the table, which may be gone since.
+    """Return whether ``data.path`` holds a run's table. The table itself may be missing.
 
     Raises:
-        ValueError: if what is there is damaged.
+        ValueError: if the prepared data are damaged.
     """
     task, out = config.task, Path(config.data.path)
     assert task is not None, "a run without task: has no table"
@@ -181,7 +181,7 @@ def _one_file(field: str, name: str | None, downloads: Path) -> Path | None:
 
 
 def _data_fields(task: TaskConfig) -> dict[str, Any]:
-    """What of a task shapes its data, as JSON has it; the sources are compared by content."""
+    """Return the fields of a task that determine its data, as in JSON. Sources are compared by content."""
     fields = asdict(task)
     fields |= {f"split.{name}": value for name, value in fields["split"].items()}
     for name in ("class_weights", "table", "labels", "split", "split.clusters"):

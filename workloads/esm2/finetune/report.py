@@ -1,4 +1,4 @@
-"""What a task adds to a run's report: headline scores, figures of the predictions, a table of the classes."""
+"""Sections of a task in a run's report: headline scores, figures of the predictions, table of the classes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ MATRIX_TEXT_CLASSES = 14
 
 @dataclass(frozen=True)
 class PredictedSplit:
-    """What a run predicted for one split at its end."""
+    """Predictions of a run for one split at its end."""
 
     split: Split
     schema: LabelSchema

@@ -155,9 +155,9 @@ def _measurement(name: str, labels: Floats, outputs: Floats) -> ClassScore:
 
 
 def _whole_rows(labels: Floats, outputs: Floats) -> dict[str, float]:
-    """Of proteins whose labels are all known: the share predicted without a fault, and the mean overlap.
+    """Return exact match and Jaccard index of the proteins whose labels are all known.
 
-    Jaccard's index (both / either, 1 where there is neither) is what DeepLoc 2 reports
+    Jaccard's index (both / either, 1 if there is neither) is what DeepLoc 2 reports
     (Thumuluri et al. 2022).
     """
     known = np.isfinite(labels).all(axis=1)

@@ -37,9 +37,9 @@ PARQUET_SUFFIXES = (".parquet", ".pq")
 SHOWN_PROBLEMS = 10
 
 Cell: TypeAlias = str | tuple[str, ...] | None
-"""Text as it stands in the table, one text a residue, or None for an empty cell."""
+"""Text of the table, one text per residue, or None for an empty cell."""
 Row: TypeAlias = tuple[str, dict[str, Cell]]
-"""Where a row stands (file:line, or the row of a Parquet file) and its cells by column."""
+"""Position of a row (file:line, or the row of a Parquet file) and its cells by column."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Record:
 
 @dataclass
 class Problems:
-    """What is wrong with records: all are counted, the first are told."""
+    """Mistakes in records: all are counted, the first ones are reported."""
 
     count: int = 0
     first: list[str] = field(default_factory=list)

@@ -28,7 +28,7 @@ def packed_class(kind: TaskKind) -> type[PackedSequenceClassifier] | type[Packed
 
 
 def plain_class(kind: TaskKind) -> type[EsmForSequenceClassification] | type[EsmForTokenClassification]:
-    """What others load the model as."""
+    """Return transformers' class for the model."""
     return EsmForTokenClassification if kind.per_residue else EsmForSequenceClassification
 
 
@@ -123,8 +123,10 @@ class TaskLoss:
 
 
 def _class_weights(split: LabelledSplit) -> npt.NDArray[np.float32]:
-    """Of one class out of many: all / (classes * those of the class), which is 1 in the mean over the split.
-    Of a label that is there or not: negatives / positives, as a weight of the positives.
+    """Return the weights of the classes.
+
+    One class out of many has all / (classes * those of the class), which is 1 in the mean over the split. A
+    label that is present or absent has negatives / positives, as a weight of the positives.
     """
     counts = split.class_counts().astype(np.float64)
     if split.schema.task.one_of_many:

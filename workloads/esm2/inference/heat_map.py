@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from .output_file import PARQUET
 
 ROWS = "GAVLIMPFWYSTCNQDEHKR"
-"""By chemical kind: small, aliphatic, aromatic, polar, charged."""
+"""Mutant residues by chemical kind: small, aliphatic, aromatic, polar, charged."""
 COLOURS = colormaps["RdBu"].with_extremes(bad="#d9d9d9")
 """Blue is favoured, red disfavoured. Grey cells have no score, as those of the wild type."""
 POSITIONS_PER_LINE = 100
@@ -32,11 +32,11 @@ MAX_POSITIONS = 3000
 
 @dataclass
 class _Mutants:
-    """Of one protein."""
+    """Single mutants of one protein."""
 
     protein: str
     scores: dict[tuple[int, str], float] = field(default_factory=dict)
-    """By position, from 1, and new residue."""
+    """Scores by position, from 1, and new residue."""
     wild: dict[int, str] = field(default_factory=dict)
 
 

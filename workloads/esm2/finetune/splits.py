@@ -1,7 +1,7 @@
 """Split of each labelled protein, by a column or by cluster, never at random.
 
-Homologous proteins share labels, so a random split leaks test answers into the training split. For every rule,
-equal sequences and members of one cluster in two splits are refused.
+Homologous proteins share labels, so a random split leaks test answers into the training split. Every rule
+refuses equal sequences and members of one cluster in two splits.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _by_column(split: SplitConfig, records: Sequence[Record]) -> SplitNumbers:
 
 
 def _by_cluster(clusters: Sequence[str], settings: Settings) -> SplitNumbers:
-    """Return splits by the hash of the cluster that data preparation uses, so both hold out the same clusters."""
+    """Return splits by the hash of clusters that data preparation uses; both hold out the same clusters."""
     shares = hash_all([cluster.encode() for cluster in clusters], SPLIT_SALT) / 2.0**64
     numbers = np.full(len(clusters), TRAIN, dtype=np.int8)
     numbers[shares < settings.test_fraction + settings.validation_fraction] = VALIDATION

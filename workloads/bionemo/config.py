@@ -8,9 +8,9 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class BionemoConfig:
-    """What of a run is BioNeMo's own; ``docs/bionemo.md`` says which other fields it obeys.
+    """Fields of a run that only BioNeMo has; ``docs/bionemo.md`` lists the other fields that it uses.
 
-    ``parallel``, ``train.compile`` and ``train.activation_checkpointing`` are about our trainer.
+    ``parallel``, ``train.compile`` and ``train.activation_checkpointing`` concern our trainer only.
     """
 
     micro_batch_size: int | None = None

@@ -74,7 +74,7 @@ def _all_at_once(query: Tensor, key: Tensor, value: Tensor, scaling: float, segm
         window_size=(-1, 0),
         **_GROUPS,
     )
-    assert isinstance(context, Tensor)  # a tuple comes only when more is asked for
+    assert isinstance(context, Tensor)  # a tuple is returned only with further options
     return context[None]
 
 

@@ -10,12 +10,12 @@ from workloads.training.config_rules import Rule
 from workloads.training.strict_yaml import shown
 
 FIELD = re.compile(r"\{(question|reasoning|answer)\}")
-"""Of ``chat.prompt`` and ``chat.response``."""
+"""Placeholder of ``chat.prompt`` and ``chat.response``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChatConfig:
-    """Questions and answers to fine-tune on; ``model.init_from`` names the model, ``data.path`` the result.
+    """Questions and answers for fine-tuning; ``model.init_from`` names the model, ``data.path`` the result.
 
     A hash of the question decides on its split, with ``data.validation_fraction`` and ``data.test_fraction``.
     """
@@ -25,24 +25,24 @@ class ChatConfig:
     files of the hub as ``hf://datasets/<owner>/<name>@<revision>/<file>``, or ``sample`` (embedded)."""
     question_column: str = "question"
     reasoning_column: str | None = None
-    """What comes before the answer, for a ``response`` with {reasoning}."""
+    """Column of the text before the answer, for a ``response`` with {reasoning}."""
     answer_column: str = "answer"
     prompt: str | None = None
-    """What the model reads, with {question}, special tokens as the tokenizer writes them; null is the chat
-    template of the model's tokenizer. Nothing of it is trained on."""
+    """Input of the model, with {question} and special tokens as the tokenizer writes them; null is the chat
+    template of the model's tokenizer. The loss does not cover it."""
     response: str = "{answer}"
-    """What it is to write, with {answer} and {reasoning}; a token that ends it follows."""
+    """Expected output, with {answer} and {reasoning}; an end token follows."""
     answer_follows: str | None = None
-    """Mark in ``response`` after which the answer begins, such as ``</think>``; ROUGE then leaves out what
-    stands before. What a model writes without coming to it is no answer."""
+    """Mark in ``response`` after which the answer begins, such as ``</think>``; ROUGE then leaves out the
+    text before it. Output without the mark is no answer."""
     max_tokens: int = 1024
-    """Of prompt and response together; longer conversations are left out, and counted."""
+    """Tokens of prompt and response together; longer conversations are left out and counted."""
     questions: int = 32
-    """Held-out questions that the tuned model and the one it started from answer at the end; 0: none."""
+    """Held-out questions that the tuned and the original model answer at the end; 0 is none."""
     max_new_tokens: int = 256
-    """Of each of these answers."""
+    """Tokens of each of these answers."""
     questions_at_once: int = 16
-    """Answered in one batch on each device."""
+    """Questions in one batch on each device."""
 
 
 def chat_rules(chat: ChatConfig, config: RunConfig) -> list[Rule]:

@@ -80,7 +80,7 @@ class ConversationPack(HostPack):
 
 @dataclass(frozen=True)
 class TokenPack:
-    """What the model reads of one micro-batch."""
+    """Input of the model for one micro-batch."""
 
     tokens: Tensor
     """(T,) int64."""

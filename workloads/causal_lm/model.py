@@ -79,12 +79,12 @@ def read_config(folder: Path, max_tokens: int) -> PretrainedConfig:
 
 
 def plain_class(config: PretrainedConfig) -> type[PreTrainedModel]:
-    """What others load the model as."""
+    """Return transformers' class for the model."""
     return cast("type[PreTrainedModel]", MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
 
 
 def on_meta(config: PretrainedConfig) -> PackedCausalLM:
-    """A packed model without weights."""
+    """Return a packed model without weights."""
     plain = plain_class(config)
     kind: Any = type(f"Packed{plain.__name__}", (PackedCausalLM, plain), {})
     with torch.device("meta"):

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 class CausalLM(AdaptedObjective):
-    """Of the run's conversations.
+    """Objective of the run's conversations.
 
     Raises:
-        ValueError: if model or data are not there, or do not fit.
+        ValueError: if model or data are missing, or do not fit.
     """
 
     config: RunFile

@@ -33,9 +33,9 @@ from .table import Conversation, read_conversations, table_files
 from .template import Template
 
 CHAT_FILE = "chat.json"
-"""Beside the manifest: what made texts into tokens."""
+"""File beside the manifest that describes the conversion of texts to tokens."""
 CHECKED_QUESTIONS = 100
-"""That must come back from their tokens."""
+"""Questions that are decoded from their tokens as a check."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,10 @@ def prepare_chat(config: RunFile) -> Manifest:
 
 
 def is_prepared(config: RunFile) -> bool:
-    """Whether a run's model and conversations are there, told without their sources, which may be gone since.
+    """Return whether a run's model and conversations exist. Their sources may be missing.
 
     Raises:
-        ValueError: if what is there is damaged.
+        ValueError: if the prepared data are damaged.
     """
     chat, out = config.chat, Path(config.data.path)
     assert chat is not None, "a run without chat: has no conversations"

@@ -49,7 +49,7 @@ def _sentences(text: str) -> list[Words]:
 
 
 def _f_measure(hits: int, num_reference: int, num_written: int) -> float:
-    """Of recall and precision, weighted alike."""
+    """Return the harmonic mean of recall and precision."""
     return 2 * hits / (num_reference + num_written) if hits else 0.0
 
 

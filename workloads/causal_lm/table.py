@@ -28,7 +28,7 @@ QUESTIONS = SourceKind(
     addresses={},
 )
 MAX_ARRAY_CHARS = 1 << 30
-"""Of a JSON file, which is in memory as a whole; JSON Lines are read line by line."""
+"""Largest JSON file, which is read into memory as a whole; JSON Lines are read line by line."""
 
 Cells = dict[str, str | None]
 
@@ -86,7 +86,7 @@ def read_conversations(files: Sequence[Path], chat: ChatConfig) -> list[Conversa
 def read_rows(
     path: Path, columns: Sequence[str], problems: Problems | None = None
 ) -> Iterator[tuple[str, Cells]]:
-    """Where each row is, and its text by column, None where there is none."""
+    """Yield the position of each row and its text by column, None for a missing text."""
     problems = problems or Problems()
     name = path.name.lower()
     if name.endswith(_LINES_SUFFIXES):

@@ -17,8 +17,8 @@ from .table import Conversation
 class Template:
     """Texts and tokens of conversations.
 
-    Prompt and response are made into tokens one by one, so that the prompt of a question is the same in
-    training and when it is asked.
+    Prompt and response are converted to tokens separately, so that the prompt of a question is the same in
+    training and in generation.
 
     Args:
         chat: of the run.
@@ -91,7 +91,7 @@ class Template:
         return str(start) if begins else None
 
     def answer(self, response: str) -> str:
-        """What ROUGE compares of a response; nothing of one that does not come to the mark."""
+        """Return the part of a response that ROUGE compares; nothing if the mark is missing."""
         mark = self._chat.answer_follows
         if mark and mark not in response:
             return ""

@@ -1,4 +1,4 @@
-"""What the tuned model and the one it started from write to held-out questions, and how near that comes."""
+"""Answers of the tuned and the original model to held-out questions, and their scores."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .template import Template
 def compare_models(
     chat: ChatConfig, split: ConversationSplit, *, base: Path, tuned: Path, place: Place, to: Path
 ) -> dict[str, float]:
-    """Ask both models, and score what they write; means by name.
+    """Generate answers with both models and return mean scores by name.
 
     Every process answers its share of the questions, with a whole model on its device.
 
@@ -94,10 +94,10 @@ def _ends(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> list[int]:
 def _answers(
     model: nn.Module, template: Template, prompts: Sequence[str], chat: ChatConfig, here: Processes
 ) -> list[str]:
-    """Greedily, so that the same model answers the same; every process gets all of them.
+    """Return greedy answers, so that a model always answers the same; every process gets all of them.
 
     Raises:
-        Stopped: between two batches, if the run was asked to stop.
+        Stopped: between two batches, if the run received a signal to stop.
     """
     tokenizer, generating = template.tokenizer, model
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id

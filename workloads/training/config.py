@@ -47,7 +47,7 @@ class DataConfig:
     """FASTA of cluster members (UniRef90); when given, each epoch draws one member per cluster, and
     ``source`` is not read."""
     membership: str | None = None
-    """Which cluster a member belongs to: UniProt's idmapping_selected.tab[.gz], or a two-column TSV
+    """Cluster of each member: UniProt's idmapping_selected.tab[.gz], or a two-column TSV
     (member, cluster)."""
     path: str = ""
     """Folder of the prepared data; empty derives its name from the sources and from the settings that shape

@@ -79,7 +79,7 @@ class History:
     events: Sequence[tuple[float, str]]
     """Step and text."""
     unit: str = "residues"
-    """What they are called; of text tokens."""
+    """Unit of the counts; tokens for text."""
 
     def residues_at(self, step: float) -> float:
         return float(np.interp(step, self.steps, self.residues)) if len(self.steps) else math.nan
@@ -301,7 +301,7 @@ def _steps_on_top(axes: Any, history: History) -> None:
 
 
 def _interpolated(values: Any, known: Floats, targets: Floats, slope: float) -> Floats:
-    """Interpolate, and go on in a straight line outside: a limit of the axis must map back to itself."""
+    """Interpolate, and continue in a straight line outside: a limit of the axis must map back to itself."""
     values = np.asarray(values, dtype=float)
     inside = np.interp(values, [0.0, *known], [0.0, *targets])
     below, above = np.minimum(values, 0), np.maximum(values - known[-1], 0)

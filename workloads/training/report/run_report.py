@@ -45,7 +45,7 @@ from .page import (
 )
 
 RECENT_LINES = 20
-"""Of a run without results, the speed shown is the median of this many last training lines."""
+"""Last training lines whose median speed is shown for a run without results."""
 MAX_EVENTS_SHOWN = 200
 GIT_HASH_CHARS = 12
 COLUMN_FORMATS = {

@@ -1,7 +1,7 @@
-"""Who is to blame for a hang, from what each process was found in. Standard library alone.
+"""Process that caused a hang, found from the states of all processes. Standard library only.
 
-In synchronous training one process that stands still brings all others to a halt: they wait for it in a
-collective operation. Hence the one that does not wait is the likely culprit.
+In synchronous training, one hung process stops all others, because they wait for it in a collective operation.
+Therefore the process that does not wait is the likely cause.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Observed:
 
     node: str
     rank: int | None
-    """None if the process has not come to say it."""
+    """None if the process has not reported it."""
     state: str
-    """Of /proc/<pid>/stat, before it was asked for its stacks; empty if it is not known."""
+    """State in /proc/<pid>/stat before the request for stacks; empty if it is unknown."""
     silent_seconds: float
-    """Since it last advanced."""
+    """Seconds since it last advanced."""
     doing: str
     place: str
     """Innermost frames of torch and of this project in its main thread; empty without stacks."""
@@ -73,7 +73,7 @@ class Observed:
 class Blame:
     processes: tuple[Observed, ...] = ()
     nodes: tuple[str, ...] = ()
-    """Of these processes, or those that said nothing."""
+    """Nodes of these processes, or nodes that reported nothing."""
     why: str = ""
 
 
@@ -86,7 +86,7 @@ def frames_of(stack: str) -> list[Frame]:
 
 
 def place_of(frames: Sequence[Frame]) -> str:
-    """Where a thread is: the innermost frame of torch or this project, and who of the project called it."""
+    """Return a thread's position: the innermost frame of torch or this project, and its caller in the project."""
     known = _known(frames)
     if not known:
         return str(frames[0]) if frames else ""

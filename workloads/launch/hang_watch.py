@@ -52,20 +52,20 @@ class HangWatch:
     """``hung`` says whether the processes stood still; then what they ended with is recorded already."""
 
     beats: Path
-    """Folder of the node for signs of life."""
+    """Folder of the node for heartbeats."""
     stacks: Path
-    """Folder of the attempt on the shared file system, made by the first node that sees a hang."""
+    """Folder of the attempt on the shared file system, created by the first node that detects a hang."""
     endings: Path
     """Folder of the attempt with a record for each node, on the shared file system."""
     node: str
     num_nodes: int
-    """Of the step."""
+    """Nodes of the step."""
     num_processes: int
-    """Of this node."""
+    """Processes of this node."""
     hang_seconds: float
-    """Without an advance, after which a process has hung."""
+    """Seconds without an advance after which a process counts as hung."""
     start_seconds: float
-    """The same for what the process says is slow, and before it says anything."""
+    """The same for phases that the process reports as slow, and before its first report."""
     hung: bool = False
 
     def __post_init__(self) -> None:
@@ -126,7 +126,7 @@ class HangWatch:
             self.stacks.mkdir(parents=True, exist_ok=True)
             files = {process.local_rank: self._ask(process) for process in alive}
             self._wait_for_files([f for p in alive if p not in stopped for f in files[p.local_rank]])
-            # A stopped process takes signals once it goes on, and then others that waited for it go on, too.
+            # A stopped process receives signals when it continues. Processes that waited for it then continue, too.
             self._wait_for_others(self.stacks, ".seen")
             for process in stopped:
                 _send(process, signal.SIGCONT)
@@ -149,7 +149,7 @@ class HangWatch:
         # To the main thread: any other one may take a signal to the process, and has not its stack.
         _LIBC.tgkill(pid, pid, STACK_SIGNAL)
         files = [self._file(process, "stack")]
-        with contextlib.suppress(OSError):  # without NCCL nobody listens
+        with contextlib.suppress(OSError):  # without NCCL no process reads it
             pipe = os.open(f"{self.beats}/{_PIPE}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
             os.write(pipe, b"1\n")
             os.close(pipe)
@@ -198,10 +198,10 @@ class HangWatch:
 
 
 def flight_recorder(beats: Path, stacks: Path) -> dict[str, str]:
-    """Environment in which NCCL's record of its last operations can be asked for, by a pipe for each process.
+    """Return the environment in which NCCL writes its last operations on request, with one pipe per process.
 
     Names as in torch 2.13's ProcessGroupNCCL.hpp and FlightRecorder.hpp, which records 2000 by default;
-    ``torchfrtrace`` reads what it leaves.
+    ``torchfrtrace`` reads its files.
     """
     return {
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{beats}/{_PIPE}",

@@ -1,6 +1,6 @@
-"""What a job of Slurm must know of its run: ``job.json``, in the folder of the submission.
+"""Description of a Slurm job's run: ``job.json``, in the folder of the submission.
 
-Standard library alone: the node's own Python reads it, too.
+Standard library only, because the node's own Python reads it too.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Job:
     code: str
     """Folder with ``workloads/``."""
     version: str
-    """Of the code: a commit, or the hash of its contents."""
+    """Version of the code: a commit, or the hash of its contents."""
     work_folder: str
-    """What relative paths of the run file are relative to."""
+    """Base of relative paths in the run file."""
     overrides: tuple[str, ...]
     run_dir: str
     data_manifest: str
-    """There if the run's data has been prepared; empty where none is needed."""
+    """File that exists if the run's data are prepared; empty if no data are needed."""
     python: str
     image: str | None
     """Squashfs file or image reference, for pyxis; None runs ``python`` of the node."""
@@ -42,11 +42,11 @@ class Job:
     efa: bool
     """Whether the nodes' instance type has EFA."""
     neuron_devices: int = 0
-    """Of each node, which a job has for itself; 0 without Trainium."""
+    """Devices per node, which a job does not share; 0 without Trainium."""
     min_nodes: int = 1
-    """Fewer are too few to run on."""
+    """Smallest number of nodes that the job runs on."""
     max_crashes: int = 3
-    """Without progress in between; then the job stops."""
+    """Crashes without progress in between after which the job ends."""
     hang_seconds: int = 300
     """Without an advance of a process, after which it has hung. torch's own bound with NCCL is 600, and
     leaves no stacks."""

@@ -20,16 +20,16 @@ from .pod_template import AGENT_PORT, CONFIG_FILE, POD_IP, TEMPORARY_FOLDER, pod
 AUTO_RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
 MAX_RETRIES = "sagemaker.amazonaws.com/job-max-retry-count"
 KEPT_SECONDS = 7 * 24 * 3600
-"""A job that has ended stays that long, with the logs of its pods that have ended."""
+"""Time for which an ended job stays, with the logs of its ended pods."""
 CLEAN_POD_POLICY = "Running"
-"""Of a job that has ended, pods that still run or wait go, and give their GPUs back."""
+"""When a job has ended, pods that still run or wait are removed and free their GPUs."""
 RESTARTS_IN_PLACE = 3
-"""Of processes in their pods, before the pods start again, where they go on from what is done. What other
-stages fail with is their result, as a bandwidth below its bound."""
+"""Restarts of processes in their pods before the pods restart, for stages that resume. A failure of other
+stages is their result, such as a bandwidth below its bound."""
 RESTART_WINDOW_SECONDS = 6 * 3600
 RESIZE_SECONDS = 300
-"""For a lost pod to come back on a spare node, which fetches the image, before a job goes on without it; and
-from more nodes being there to a start with them. Both cost a save and a start."""
+"""Time for a lost pod to return on a spare node, which fetches the image, before a job continues without it.
+Also the time between more available nodes and a start with them. Both cost a save and a start."""
 OLDER_TORCH = ("train-bionemo", "convert-bionemo")
 """Stages in BioNeMo's image, which has torch 2.8; torch-neuronx has 2.9."""
 JOIN_SECONDS = 3600

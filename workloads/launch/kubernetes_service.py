@@ -14,7 +14,7 @@ MODEL_FOLDER = "/opt/ml/model"
 ENDPOINT_LABEL = "esm2/endpoint"
 STARTUP_SECONDS, PROBE_SECONDS = 10, 2
 STOP_SECONDS = 10
-"""What the server needs beside draining and the last answers."""
+"""Seconds that the server needs in addition to draining and the last answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,7 @@ def _container(service: PodService) -> Manifest:
             "periodSeconds": STARTUP_SECONDS,
             "failureThreshold": -(-service.startup_seconds // STARTUP_SECONDS),
         },
-        # Draining is seen at once; a model that fails is restarted only when it goes on failing.
+        # Draining is detected at once. A failing model is restarted only if it continues to fail.
         "readinessProbe": {**ping, "periodSeconds": PROBE_SECONDS, "failureThreshold": 1},
         "livenessProbe": {**ping, "periodSeconds": 10, "failureThreshold": 6},
     }

@@ -26,12 +26,12 @@ from .slurm_step import srun, step_command
 
 AGENT = "workloads.launch.node_agent"
 NODE_SECONDS = 180
-"""For each node's own check: three times what each may take for one of its programs."""
+"""Bound of each node's own check: three times the bound of one of its programs."""
 SECONDS = 240.0
-"""Of one round: the imports, the meeting and the check itself."""
+"""Bound of one round: the imports, the meeting and the check itself."""
 UNPACK_SECONDS, IMPORT_SECONDS = 600.0, 1200.0
-"""More where each node first unpacks a squashfs file, as all others do, or brings an image from a registry:
-the one of training has some 20 GB."""
+"""Additional time if each node first unpacks a squashfs file, together with all others, or pulls an image from
+a registry. The training image has about 20 GB."""
 STEP_END_SECONDS = 30.0
 LOOK_AT = (
     "look at the security group, which must allow all traffic from itself and to itself, by its own id: EFA's"
@@ -46,11 +46,11 @@ class Verdict:
     silent: tuple[str, ...] = ()
     """Nodes without an answer."""
     fatal: str = ""
-    """What is wrong with all nodes, so that others would not be better."""
+    """Fault of all nodes, which other nodes would have too."""
     kept: Mapping[str, str] = field(default_factory=dict)
-    """Nodes that may be bad instead of the one that is left out for each."""
+    """Nodes that may be faulty, each with the node that is left out instead."""
     freed: tuple[str, ...] = ()
-    """Nodes that were left out before, and were not to blame."""
+    """Nodes that were left out before and are not faulty."""
 
     @property
     def is_well(self) -> bool:
@@ -103,11 +103,11 @@ def judge_nodes(nodes: Sequence[str], answers: Sequence[Mapping[str, Any]]) -> V
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one group of nodes that tried an all-reduce."""
+    """Result of one group of nodes that tried an all-reduce."""
 
     nodes: tuple[str, ...]
     failure: str
-    """What was said first; empty if it went well."""
+    """First message; empty after success."""
 
 
 @dataclass(frozen=True)
@@ -117,13 +117,13 @@ class NetworkCheck:
     job_file: Path
     job: Job
     help_text: str
-    """Of srun."""
+    """Help text of srun."""
     attempt: str
     """Names the records of the rounds."""
     say: Callable[[str], None]
-    """Tells what happens."""
+    """Prints events."""
     is_stopped: Callable[[], bool]
-    """Whether the job was asked to end meanwhile; no further round begins then."""
+    """Returns whether the job received a signal to end. Then no further round begins."""
 
     @property
     def seconds(self) -> float:
@@ -183,7 +183,7 @@ class NetworkCheck:
 def outcomes_of(
     groups: Iterable[Sequence[str]], records: Iterable[Mapping[str, object]], seconds: float
 ) -> list[Outcome]:
-    """What became of each group, by what its nodes have left."""
+    """Return the outcome of each group from the records of its nodes."""
     by_node = {str(record["node"]): record for record in records}
     found = []
     for group in groups:
@@ -216,11 +216,11 @@ def ring_rounds(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
 
 
 def blame(nodes: Sequence[str], outcomes: Sequence[Outcome], kept: Mapping[str, str]) -> Verdict:
-    """Say whose fault failed all-reduces are.
+    """Find the nodes that cause failed all-reduces.
 
-    A node that fails alone is to blame. So is one that fails in each of its pairs, one of them with a node
-    that is well in another. Two nodes that are well with others but not with each other cannot be told apart,
-    nor the two of a job on two nodes: the second one is left out, to find out.
+    A node that fails alone is faulty. A node that fails in each of its pairs is faulty, too, if one of these
+    pairs has a node that succeeds in another pair. If two nodes succeed with others but not with each other,
+    or if a job has two nodes only, the faulty one is unknown. Then the second one is left out as a test.
 
     Args:
         nodes: those of the job.

@@ -1,6 +1,6 @@
-"""What processes on AWS Trainium need of their node; nothing of NCCL's.
+"""Environment and checks of processes on AWS Trainium, without NCCL.
 
-Addresses of the first process, and which core is whose, torch-neuronx reads from torchrun's variables.
+torch-neuronx reads the address of the first process and the assignment of cores from torchrun's variables.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from pathlib import Path
 from workloads.training.heartbeat import SLOW_VARIABLE
 
 DEVICE_RESOURCE = "aws.amazon.com/neuron"
-"""Of Kubernetes: a device with all of its cores. AWS's plugin had another name for it up to Neuron 2.19."""
+"""Kubernetes resource: a device with all of its cores. Up to Neuron 2.19, AWS's plugin had another name."""
 STAGES = ("train",)
-"""That run on NeuronCores; the others run on CPUs and NVIDIA GPUs."""
+"""Stages that run on NeuronCores; the others run on CPUs and NVIDIA GPUs."""
 COMPILING_SECONDS = 7200
-"""Bound for what is slow without being hung, the first step before all: an allowance, as nobody has measured
-the compilation of these graphs."""
+"""Bound of slow phases, such as the first step. It is an estimate, because the compilation of these graphs has
+not been measured."""
 EXECUTION_SECONDS = 600
-"""For a graph, whose sums wait for the slowest process; the runtime's own bound is 30. AWS's pre-training of
+"""Bound of a graph, whose sums wait for the slowest process; the runtime's default is 30. AWS's pre-training of
 BERT has this (aws-neuron-samples, dp_bert_hf_pretrain), and it is torch's with NCCL."""
 LIBRARIES = ("/opt/amazon/efa/lib", "/opt/aws/neuron/lib")
-"""Of the node; an image has its own."""
+"""Libraries of the node; an image has its own."""
 
 
 def environment(*, efa: bool) -> dict[str, str]:
-    """Of the processes.
+    """Return the environment of the processes.
 
     Args:
         efa: whether nodes talk by EFA. The variables are those of AWS Neuron's documentation, "How to prepare

@@ -16,7 +16,7 @@ from . import neuron
 from .job_file import Job, read_job
 
 SECONDS = 60
-"""For each program that is asked: nvidia-smi of a broken GPU may hang."""
+"""Bound of each program; nvidia-smi may hang on a broken GPU."""
 _PACKAGES = ("torch", "transformers", "numpy")
 _ASK_VERSIONS = f"""
 import json, platform
@@ -32,7 +32,7 @@ print(json.dumps(found))
 
 
 def check(job: Job, folder: Path, node: str, sys_class: Path = Path("/sys/class")) -> dict[str, object]:
-    """What is wrong with this node, and the versions that must be the same on all nodes."""
+    """Return the faults of this node, and the versions that must be the same on all nodes."""
     problems: list[str] = []
     versions: dict[str, str] = {}
     problems += folder_problems(folder, node)

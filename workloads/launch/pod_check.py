@@ -18,12 +18,12 @@ from .node_check import folder_problems, gpu_problems
 NODE_NAME = "NODE_NAME"
 """Environment variable."""
 EFA_DEVICES = Path("/dev/infiniband")
-"""Where the device plugin puts those that a pod was given; /sys shows all of the node."""
+"""Folder of the devices that the plugin gave to a pod; /sys shows all devices of the node."""
 REPLACE = "sagemaker.amazonaws.com/node-health-status=UnschedulablePendingReplacement"
 
 
 def device_problems(gpus: int, neuron_devices: int, efa: int, devices: Path = EFA_DEVICES) -> list[str]:
-    """What is wrong with the devices of a pod that asks for this many."""
+    """Return the faults of the devices of a pod that requests this many."""
     problems = gpu_problems(gpus, "Kubernetes", {}) if gpus else []
     problems += neuron.device_problems(neuron_devices, "Kubernetes", {}) if neuron_devices else []
     found = len(list(devices.glob("uverbs*")))

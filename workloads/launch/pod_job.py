@@ -1,4 +1,4 @@
-"""What a job of Kubernetes takes and is told, and the names by which it is found again."""
+"""Settings of a Kubernetes job, and the labels by which it is found."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ SAVE_SECONDS = SHUTDOWN_TIMEOUT_SECONDS + 60
 
 @dataclass(frozen=True, kw_only=True)
 class PodSettings:
-    """What the pods of jobs and of services have in common."""
+    """Settings that the pods of jobs and services share."""
 
     name: str
-    """DNS label; of a job 40 characters at most, since operators append to it."""
+    """DNS label; for a job at most 40 characters, because operators append to it."""
     namespace: str
     image: str
-    """By digest."""
+    """Reference by digest."""
     version: str
-    """Of the code that submits or renders; the image's own is in its ``GIT_SHA``."""
+    """Version of the code that submits or renders; the image's version is in its ``GIT_SHA``."""
     num_gpus: int
     """NVIDIA GPUs of each pod."""
     num_cpus: int
     memory_gib: int
     node_labels: Mapping[str, str]
-    """Of nodes that it may run on."""
+    """Labels of nodes that it may run on."""
     tolerations: tuple[Mapping[str, str], ...]
     claim: str
     user: int
-    """Id of the user and group that processes have."""
+    """Id of the user and group of the processes."""
     queue: str | None = None
     """Kueue's, by which pods count against a quota; None where there is none."""
     priority: str | None = None
@@ -64,15 +64,15 @@ class PodJob(PodSettings):
     run: str
     """DNS label."""
     num_pods: int
-    """The most that it has."""
+    """Largest number of pods."""
     min_pods: int
-    """With fewer it waits, with more it goes on; ``num_pods`` for a job of a fixed size."""
+    """Smallest number of pods to run with; ``num_pods`` for a job of a fixed size."""
     num_efa: int
     """EFA interfaces of each pod."""
     mount: str
-    """Where the file system is, in pods as on nodes."""
+    """Mount path of the file system, in pods and on nodes."""
     work_folder: str
-    """What relative paths of the run file are relative to."""
+    """Base of relative paths in the run file."""
     run_dir: str
     output: str
     """Table that a stage of inference writes, else empty."""
@@ -80,7 +80,7 @@ class PodJob(PodSettings):
     """Text of the run file."""
     overrides: tuple[str, ...]
     num_neuron_devices: int = 0
-    """Of each pod: all of its node, or none."""
+    """Devices of each pod: all of its node, or none."""
     processes_per_device: int = 1
     preferred_topology: str | None = None
     """Label of nodes; Kueue looks for nodes with the same value, and takes others if there are none."""
@@ -93,12 +93,12 @@ class PodJob(PodSettings):
 
     @property
     def num_processes(self) -> int:
-        """Of each pod."""
+        """Return the processes of each pod."""
         return max(1, (self.num_gpus or self.num_neuron_devices) * self.processes_per_device)
 
     @property
     def is_elastic(self) -> bool:
-        """Whether it goes on with another number of pods."""
+        """Return whether it continues with another number of pods."""
         return self.min_pods < self.num_pods
 
     @property
@@ -106,7 +106,7 @@ class PodJob(PodSettings):
         return f"{self.name}-run"
 
     def labels(self) -> dict[str, str]:
-        """By which the job, its pods and its run file are found."""
+        """Return the labels by which the job, its pods and its run file are found."""
         return {
             "app.kubernetes.io/name": "esm2",
             JOB_LABEL: self.name,

@@ -39,7 +39,7 @@ def pod_template(job: PodJob, command: list[str], container_name: str, *, agent:
         agent: whether the command is HyperPod's agent, which the operator talks to.
     """
     volumes, mounts = _volumes(job, agent=agent)
-    # Limits as requests: what a pod has it keeps, and the kernel kills nobody else for its memory.
+    # Limits equal requests, so a pod keeps its resources, and the kernel kills no other pod for its memory.
     sizes = {"cpu": str(job.num_cpus), "memory": f"{job.memory_gib}Gi"}
     devices = {
         "nvidia.com/gpu": job.num_gpus,
@@ -60,7 +60,7 @@ def pod_template(job: PodJob, command: list[str], container_name: str, *, agent:
         # What the cluster has for jobs, as where its MLflow is; there is none where it has nothing.
         "envFrom": [{"configMapRef": {"name": JOB_ENVIRONMENT, "optional": True}}],
         "volumeMounts": mounts,
-        # What a container said last is told by make status, also when the pod is gone from its node.
+        # make status shows a container's last message, also after the pod has left its node.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
 
@@ -130,18 +130,18 @@ def pod_base(pods: PodSettings, grace_seconds: int) -> Manifest:
 
 
 def run_arguments(job: PodJob) -> list[str]:
-    """Of every module that reads the run file."""
+    """Return the arguments of every module that reads the run file."""
     results = ["--to", job.run_dir] if job.stage == "bandwidth" else []
     return ["--config", f"{CONFIG_FOLDER}/{CONFIG_FILE}", *results, *job.overrides]
 
 
 def environment(job: PodJob) -> dict[str, str]:
-    """Of the processes. Without EFA nothing of the network is set: NCCL chooses well by itself."""
+    """Return the environment of the processes. Without EFA, NCCL selects the network itself."""
     variables = {
         # The root file system is read-only.
         "HOME": TEMPORARY_FOLDER,
         "HF_HOME": f"{job.work_folder}/huggingface",
-        # What processes write is in the pod's log at once.
+        # Output of processes reaches the pod's log at once.
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": str(max(1, job.num_cpus // job.num_processes)),
         "TOKENIZERS_PARALLELISM": "false",

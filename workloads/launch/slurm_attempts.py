@@ -1,4 +1,4 @@
-"""What a job remembers between its attempts, on this allocation or after a requeue."""
+"""State that a job keeps between its attempts, on this allocation or after a requeue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIGNALLED = 128
 USAGE_ERROR = 2
 """Status of a process whose message says what the user has to change."""
 ENDED_BY_SLURM = 143
-"""128 + SIGTERM: of a torchrun that was asked to stop, or that Slurm ends because another node's failed."""
+"""128 + SIGTERM: status of a torchrun that received SIGTERM, also from Slurm because another node's failed."""
 
 
 @dataclass
@@ -32,11 +32,11 @@ class State:
     crashes: int = 0
     """Since then."""
     requeues: int = 0
-    """By the job itself, since then."""
+    """Requeues by the job itself since then."""
     first_error: str = ""
-    """Of these crashes."""
+    """First error of these crashes."""
     kept: dict[str, str] = field(default_factory=dict)
-    """Nodes that may be bad, each with the one that was left out in its place (``network_check.blame``)."""
+    """Nodes that may be faulty, each with the node that is left out instead (``network_check.blame``)."""
     excluded: tuple[str, ...] = ()
     """Nodes that failed a check, or were to blame for two hangs."""
     suspects: tuple[str, ...] = ()
@@ -93,21 +93,21 @@ class Failure:
 
 
 def stopped(folder: Path, attempt: str) -> list[str]:
-    """What the nodes have said that ended because they were asked to.
+    """Return the messages of nodes that ended after a signal.
 
-    Only who has saved has something to say: torchrun's status is the same when it had to kill its processes.
+    Only nodes that have saved have a message. torchrun's status is the same after it had to kill its processes.
     """
     records = endings(folder, attempt)
     return [record["message"] for record in records if record.get("status") == ENDED_BY_SLURM]
 
 
 def hung_processes(folder: Path, attempt: str) -> list[Observed]:
-    """What the processes were found in, on all nodes that have answered; none unless the attempt hung."""
+    """Return the states of the processes of all nodes that answered; none unless the attempt hung."""
     return [Observed(**found) for record in endings(folder, attempt) for found in record.get("hung", [])]
 
 
 def first_failure(folder: Path, attempt: str, status: int, nodes: Sequence[str]) -> Failure:
-    """What failed first on any of the nodes. Processes that were ended because of it come later."""
+    """Return the first failure on any node. Processes that ended because of it come later."""
     found = endings(folder, attempt)
     silent = ", ".join(sorted(set(nodes) - {record["node"] for record in found}))
     unheard = f"no word from torchrun of {silent}" if found and silent else ""
@@ -132,5 +132,5 @@ def _lines(*texts: str) -> str:
 
 
 def endings(folder: Path, attempt: str) -> list[dict[str, Any]]:
-    """What the nodes have left of an attempt."""
+    """Return the records of the nodes for an attempt."""
     return [json.loads(path.read_text()) for path in sorted(endings_folder(folder, attempt).glob("*.json"))]

@@ -17,10 +17,10 @@ _AMAZON = "/opt/amazon"
 EFA_VARIABLES = {"FI_PROVIDER": "efa", "NCCL_NET_PLUGIN": "ofi", "NCCL_SOCKET_IFNAME": "^docker,lo,veth"}
 """For NCCL's processes on nodes with EFA."""
 NODE_VARIABLES = Path("/etc/node-setup/training_environment.json")
-"""What the set-up of nodes has for jobs: where the cluster's MLflow is, and who gives credentials for it."""
+"""Variables that node setup provides for jobs: the addresses of the cluster's MLflow and of its credentials."""
 LOCK_SECONDS = 300
-"""For the lock of the run's folder, where its last start died with its node: Lustre takes a lost client's
-locks from it after 9/4 of its ``timeout`` of 100 s (ping evictor: 6 + 3 pings, each a quarter of it)."""
+"""Wait for the lock of the run's folder after its last start died with its node. Lustre releases a lost client's
+locks after 9/4 of its ``timeout`` of 100 s (ping evictor: 6 + 3 pings, each a quarter of it)."""
 
 
 def srun_help() -> str:
@@ -90,7 +90,9 @@ def run_environment(job: Job) -> dict[str, str]:
         PORT: str(slurm_port(int(job_id))),
         "TOKENIZERS_PARALLELISM": "false",
     }
-    if job.image:  # whose home nobody keeps: downloads of one job serve the next, and a token may lie there
+    if (
+        job.image
+    ):  # its home is not kept; downloads of one job serve the next, and the folder may have a token
         variables["HF_HOME"] = f"{job.work_folder}/huggingface"
     if NODE_VARIABLES.is_file():
         variables |= json.loads(NODE_VARIABLES.read_text())

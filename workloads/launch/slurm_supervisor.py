@@ -40,11 +40,11 @@ from .slurm_attempts import (
 from .slurm_step import srun_help, stage_arguments, step_command
 
 MAX_REQUEUES = 5
-"""By the job itself without progress in between."""
+"""Requeues by the job itself without progress in between."""
 WAIT_MINUTES = 30
-"""Until the next start where no other nodes are left: HyperPod replaces one in 20 to 30."""
+"""Wait until the next start if no other nodes are left; HyperPod replaces a node in 20 to 30 minutes."""
 SECONDS_BETWEEN_SIGNALS = 15
-"""A step that is only starting may miss one."""
+"""A starting step may miss a signal."""
 REQUEST_SECONDS = 60
 """Limit of one request to Slurm: its programs give up after once or twice MessageTimeout (10 s usually)."""
 PATIENCE_SECONDS = 600.0
@@ -106,9 +106,9 @@ class Supervisor:
         raise AssertionError("attempts are counted without end")
 
     def _check(self, options: str) -> Verdict:
-        """Of each node, and then of the network between them, where a stage uses it.
+        """Check each node, and then the network between them if a stage uses it.
 
-        Not between Neuron devices: the check has NCCL's and gloo's all-reduce.
+        Neuron devices are left out, because the check uses the all-reduce of NCCL and gloo.
         """
         verdict = check_nodes(self.job_file, self.nodes)
         num_processes = len(self.nodes) * self.job.processes_per_node
@@ -177,7 +177,7 @@ class Supervisor:
         return f"since {'part' if self.job.output else 'step'} {self.state.step}"
 
     def _is_cancelled(self) -> bool:
-        """By a signal, or by the file that outlasts the start which the signal was for."""
+        """Return whether the job is cancelled, by a signal or by the file, which later starts see, too."""
         return self.stop == signal.SIGUSR2 or (self.folder / CANCELLED_FILE).exists()
 
     def _cancel(self) -> int:
@@ -232,7 +232,7 @@ class Supervisor:
         return self._requeue("not all of its nodes are well")
 
     def _requeue(self, why: str) -> int:
-        """Back into the queue, from where it goes on at its newest checkpoint."""
+        """Requeue the job, which resumes from its newest checkpoint."""
         if self._is_cancelled():
             return self._cancel()
         self.state.progress_to(progress(self.job))

@@ -18,7 +18,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 _OTHER_SIGNALS = "SIGINT,SIGHUP,SIGQUIT"
-"""That torchrun takes itself; by default it does SIGTERM, too."""
+"""Signals that torchrun handles itself; by default it handles SIGTERM, too."""
 _FIELDS = {field.name for field in fields(LaunchConfig)}
 _HAS_SIGNALS = "signals_to_handle" in _FIELDS
 
@@ -71,7 +71,7 @@ def _one_sigterm() -> Iterator[None]:
     try:
         yield
     finally:
-        # No process is left to be ended; what they ended with is still to be told.
+        # All processes have ended. Their results are still to be reported.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 

@@ -14,19 +14,19 @@ from torch import Tensor
 from workloads.training.processes import Processes
 
 ELEMENT_BYTES = 4
-"""Of fp32, the type of nccl-tests by default and of our gradients."""
+"""Bytes of fp32, the default type of nccl-tests and the type of our gradients."""
 PERIOD = 7
-"""Of the numbers within a buffer: a prime, so that no chunk of a transfer looks like its neighbour."""
+"""Period of the numbers within a buffer. It is a prime, so no chunk of a transfer equals its neighbour."""
 VERIFIED_AT_ONCE = 1 << 24
-"""Elements, so that the check of a large buffer needs little memory beside it."""
+"""Elements per check, so that a large buffer needs little additional memory."""
 NUM_WARM_UP, NUM_ROUNDS = 5, 20
 """nccl-tests' own defaults (-w, -n)."""
 SECONDS_A_SIZE = 4.0
-"""Where rounds take long there are fewer of them."""
+"""Time per size; long rounds are fewer."""
 
 
 class WrongSum(RuntimeError):
-    """The processes added up their numbers, and something else came out."""
+    """An all-reduce returned a wrong sum."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Point:
 
     @property
     def bus_gb_s(self) -> float:
-        """What each link of a ring carries, in 1e9 bytes/s, which is comparable with the hardware's figures.
+        """Return the rate of each link of a ring in 1e9 bytes/s, which is comparable with the hardware's figures.
 
         Algorithm bandwidth x 2 (n - 1) / n: nccl-tests, doc/PERFORMANCE.md, "AllReduce".
         """
@@ -59,7 +59,7 @@ class Sweep:
 
     num_nodes: int
     num_processes: int
-    """Of all nodes."""
+    """Processes of all nodes."""
     network: str
     """As ``nccl_log.chosen_network`` names it; gloo without GPUs."""
     points: tuple[Point, ...]

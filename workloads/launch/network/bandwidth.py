@@ -31,9 +31,9 @@ RESULTS_FILE, REPORT_FILE = "bandwidth.json", "report.html"
 SMALLEST_BYTES = 1 << 10
 LARGEST_BYTES = {"cuda": 4 << 30, "cpu": 16 << 20}
 MEMORY_SHARE = 0.25
-"""Of what a GPU has free, for the buffer: checking its contents takes some, and NCCL does."""
+"""Share of a GPU's free memory for the buffer. The check of its contents and NCCL need memory, too."""
 LONGEST_ROUND_SECONDS = 5.0
-"""A larger buffer would tell nothing new of a network that is this slow."""
+"""Longest round. On such a slow network, a larger buffer gives no new information."""
 
 
 def sizes(largest_bytes: int) -> list[int]:
@@ -80,7 +80,7 @@ def row(point: Point) -> tuple[str, ...]:
 
 
 def line(cells: Sequence[str]) -> str:
-    """Of the table in the log."""
+    """Return a line of the table in the log."""
     return "".join(f"{cell:>{max(10, len(title) + 2)}}" for cell, title in zip(cells, TITLES, strict=True))
 
 

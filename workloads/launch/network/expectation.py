@@ -1,6 +1,6 @@
-"""What all-reduces over nodes of a type should reach, and whether a sweep of them is as fast.
+"""Expected bandwidth of all-reduces over nodes of a type, and the comparison of a sweep with it.
 
-The expectation is written by whoever submits the job and read by the job.
+The submission of a job writes the expectation, and the job reads it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Expectation:
     instance_type: str
     gpus_per_node: int
     network_gb_s: float
-    """Of a node's network, in each direction; 1e9 bytes/s."""
+    """Bandwidth of a node's network in each direction, in 1e9 bytes/s."""
     has_efa: bool
     published: Published | None
     at_least_gb_s: float | None

@@ -1,7 +1,7 @@
 """Process that caused a hang, found from the states of all processes. Standard library only.
 
-In synchronous training, one hung process stops all others, because they wait for it in a collective operation.
-Therefore the process that does not wait is the likely cause.
+In synchronous training, one hung process stops all others, because they wait for it in a collective
+operation. Therefore the process that does not wait is the likely cause.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def frames_of(stack: str) -> list[Frame]:
 
 
 def place_of(frames: Sequence[Frame]) -> str:
-    """Return a thread's position: the innermost frame of torch or this project, and its caller in the project."""
+    """Return a thread's position: the innermost known frame, and its caller in the project."""
     known = _known(frames)
     if not known:
         return str(frames[0]) if frames else ""

@@ -126,7 +126,7 @@ class HangWatch:
             self.stacks.mkdir(parents=True, exist_ok=True)
             files = {process.local_rank: self._ask(process) for process in alive}
             self._wait_for_files([f for p in alive if p not in stopped for f in files[p.local_rank]])
-            # A stopped process receives signals when it continues. Processes that waited for it then continue, too.
+            # A stopped process receives signals when it continues. Processes that wait for it then continue.
             self._wait_for_others(self.stacks, ".seen")
             for process in stopped:
                 _send(process, signal.SIGCONT)

@@ -30,8 +30,8 @@ NODE_SECONDS = 180
 SECONDS = 240.0
 """Bound of one round: the imports, the meeting and the check itself."""
 UNPACK_SECONDS, IMPORT_SECONDS = 600.0, 1200.0
-"""Additional time if each node first unpacks a squashfs file, together with all others, or pulls an image from
-a registry. The training image has about 20 GB."""
+"""Additional time if each node first unpacks a squashfs file, together with all others, or pulls an image
+from a registry. The training image has about 20 GB."""
 STEP_END_SECONDS = 30.0
 LOOK_AT = (
     "look at the security group, which must allow all traffic from itself and to itself, by its own id: EFA's"
@@ -225,9 +225,9 @@ def blame(nodes: Sequence[str], outcomes: Sequence[Outcome], kept: Mapping[str, 
     Args:
         nodes: those of the job.
         outcomes: of each node alone, and of pairs.
-        kept: nodes that were once kept where the fault could not be told, each with the one that was left out
-            in its place. If it fails again with another, it is to blame, and the other was not. If it does
-            with the same one, there was no other to find out with.
+        kept: nodes that were kept although they may be faulty, each with the node that was left out instead. If
+            such a node fails again with another node, it is faulty, and the left-out one is not. If it fails
+            with the same node, no other node was available for a test.
     """
     alone = [o for o in outcomes if len(o.nodes) == 1 and o.failure]
     if len(alone) == len(nodes):

@@ -14,11 +14,11 @@ DEVICE_RESOURCE = "aws.amazon.com/neuron"
 STAGES = ("train",)
 """Stages that run on NeuronCores; the others run on CPUs and NVIDIA GPUs."""
 COMPILING_SECONDS = 7200
-"""Bound of slow phases, such as the first step. It is an estimate, because the compilation of these graphs has
-not been measured."""
+"""Bound of slow phases, such as the first step. It is an estimate, because the compilation of these graphs
+has not been measured."""
 EXECUTION_SECONDS = 600
-"""Bound of a graph, whose sums wait for the slowest process; the runtime's default is 30. AWS's pre-training of
-BERT has this (aws-neuron-samples, dp_bert_hf_pretrain), and it is torch's with NCCL."""
+"""Bound of a graph, whose sums wait for the slowest process; the runtime's default is 30. AWS's pre-training
+of BERT has this (aws-neuron-samples, dp_bert_hf_pretrain), and it is torch's with NCCL."""
 LIBRARIES = ("/opt/amazon/efa/lib", "/opt/aws/neuron/lib")
 """Libraries of the node; an image has its own."""
 

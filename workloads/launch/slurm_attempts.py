@@ -22,7 +22,7 @@ SIGNALLED = 128
 USAGE_ERROR = 2
 """Status of a process whose message says what the user has to change."""
 ENDED_BY_SLURM = 143
-"""128 + SIGTERM: status of a torchrun that received SIGTERM, also from Slurm because another node's failed."""
+"""128 + SIGTERM: status of a torchrun after SIGTERM, also from Slurm because another node's failed."""
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Failure:
 def stopped(folder: Path, attempt: str) -> list[str]:
     """Return the messages of nodes that ended after a signal.
 
-    Only nodes that have saved have a message. torchrun's status is the same after it had to kill its processes.
+    Only nodes that have saved have a message. torchrun's status is the same after it killed its processes.
     """
     records = endings(folder, attempt)
     return [record["message"] for record in records if record.get("status") == ENDED_BY_SLURM]

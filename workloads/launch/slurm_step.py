@@ -17,10 +17,10 @@ _AMAZON = "/opt/amazon"
 EFA_VARIABLES = {"FI_PROVIDER": "efa", "NCCL_NET_PLUGIN": "ofi", "NCCL_SOCKET_IFNAME": "^docker,lo,veth"}
 """For NCCL's processes on nodes with EFA."""
 NODE_VARIABLES = Path("/etc/node-setup/training_environment.json")
-"""Variables that node setup provides for jobs: the addresses of the cluster's MLflow and of its credentials."""
+"""Variables that node setup provides for jobs: addresses of the cluster's MLflow and its credentials."""
 LOCK_SECONDS = 300
-"""Wait for the lock of the run's folder after its last start died with its node. Lustre releases a lost client's
-locks after 9/4 of its ``timeout`` of 100 s (ping evictor: 6 + 3 pings, each a quarter of it)."""
+"""Wait for the lock of the run's folder after its last start died with its node. Lustre releases a lost
+client's locks after 9/4 of its ``timeout`` of 100 s (ping evictor: 6 + 3 pings, each a quarter of it)."""
 
 
 def srun_help() -> str:

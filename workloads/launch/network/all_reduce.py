@@ -46,7 +46,7 @@ class Point:
 
     @property
     def bus_gb_s(self) -> float:
-        """Return the rate of each link of a ring in 1e9 bytes/s, which is comparable with the hardware's figures.
+        """Return the rate of each link of a ring in 1e9 bytes/s, comparable with the hardware's figures.
 
         Algorithm bandwidth x 2 (n - 1) / n: nccl-tests, doc/PERFORMANCE.md, "AllReduce".
         """

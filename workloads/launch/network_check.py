@@ -225,7 +225,7 @@ def blame(nodes: Sequence[str], outcomes: Sequence[Outcome], kept: Mapping[str, 
     Args:
         nodes: those of the job.
         outcomes: of each node alone, and of pairs.
-        kept: nodes that were kept although they may be faulty, each with the node that was left out instead. If
+        kept: nodes that were kept although they may be faulty, each with the node that was left out. If
             such a node fails again with another node, it is faulty, and the left-out one is not. If it fails
             with the same node, no other node was available for a test.
     """
